@@ -1,0 +1,38 @@
+# The library itself: every room's objects, once as the shared library that users get and once as a static one for unit tests.
+get_property(rooms GLOBAL PROPERTY GUOZHUANG_ROOMS)
+get_property(links GLOBAL PROPERTY GUOZHUANG_ROOM_LINKS)
+list(REMOVE_DUPLICATES links)
+list(TRANSFORM rooms REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+
+set(public_headers
+  error.hpp
+  export.hpp
+  guozhuang.hpp
+  handle.hpp
+  info.hpp
+  log.hpp
+  operations.hpp
+  optimizer.hpp
+  plan.hpp
+  sampler.hpp
+  session.hpp
+  stream.hpp
+  tensor.hpp
+  training.hpp
+  types.hpp
+  version.hpp)
+
+add_library(guozhuang SHARED ${objects})
+add_library(guozhuang::guozhuang ALIAS guozhuang)
+list(TRANSFORM public_headers PREPEND ${PROJECT_SOURCE_DIR}/include/guozhuang/)
+target_sources(guozhuang PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${public_headers})
+target_compile_features(guozhuang PUBLIC cxx_std_20)
+target_link_libraries(guozhuang PRIVATE ${links} ${CMAKE_DL_LIBS})
+target_link_options(guozhuang PRIVATE LINKER:--exclude-libs,ALL)  # a dependency that is static stays ours alone
+set_target_properties(guozhuang PROPERTIES
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX)
+
+add_library(guozhuang_internal STATIC EXCLUDE_FROM_ALL ${objects})
+target_link_libraries(guozhuang_internal PUBLIC ${links} ${CMAKE_DL_LIBS})
+target_include_directories(guozhuang_internal PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+set_target_properties(guozhuang_internal PROPERTIES LINKER_LANGUAGE CXX)

@@ -1,0 +1,68 @@
+# How tests are registered. A test file is one ctest (per rank count), so that a failure names its topic. Labels say what a test is: unit, ranks,
+# perf, rooms, install, lint, model, sanitizer; slow keeps it out of the default run (./run test --all).
+
+find_package(Catch2 REQUIRED)
+cmake_host_system_information(RESULT GUOZHUANG_CORES QUERY NUMBER_OF_LOGICAL_CORES)
+
+# Files become tags, so test cases need none to be found. A selection that matches nothing is a failure: Catch2 3 does that unasked.
+set(GUOZHUANG_CATCH_ARGUMENTS --filenames-as-tags)
+if(Catch2_VERSION VERSION_LESS 3)
+  list(APPEND GUOZHUANG_CATCH_ARGUMENTS --warn NoTests --use-colour no)
+endif()
+
+# Catch's implementation and our watchdog, compiled once for all test programs.
+add_library(guozhuang_test_runner OBJECT
+  ${PROJECT_SOURCE_DIR}/tests/support/runner.cpp ${PROJECT_SOURCE_DIR}/tests/support/watchdog.cpp)
+target_include_directories(guozhuang_test_runner PUBLIC ${PROJECT_SOURCE_DIR}/tests)
+target_link_libraries(guozhuang_test_runner PUBLIC guozhuang_options Catch2::Catch2 Threads::Threads)
+
+# guozhuang_add_unit_tests(PROGRAM FILE... [SLOW FILE...]): one ctest unit.NAME for each NAME_test.cpp; the files under SLOW also have test
+# cases tagged [.slow], which become unit.NAME.slow.
+function(guozhuang_add_unit_tests program)
+  cmake_parse_arguments(TEST "" "" "SLOW" ${ARGN})
+  foreach(file ${TEST_UNPARSED_ARGUMENTS})
+    string(REPLACE "_test.cpp" "" topic ${file})
+    add_test(NAME unit.${topic} COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
+    set_tests_properties(unit.${topic} PROPERTIES LABELS unit PROCESSORS 2 TIMEOUT 300)
+  endforeach()
+  foreach(file ${TEST_SLOW})
+    string(REPLACE "_test.cpp" "" topic ${file})
+    add_test(NAME unit.${topic}.slow COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS} --case-timeout 900 "[#${topic}_test][slow]")
+    set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow" PROCESSORS 2 TIMEOUT 1800)
+  endforeach()
+endfunction()
+
+# guozhuang_mpirun(VARIABLE RANKS): the command that starts RANKS processes on this machine, more than it has cores if need be. They are not
+# bound to cores: the tests that ctest runs beside each other would be bound to the same ones.
+function(guozhuang_mpirun variable ranks)
+  set(command ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} --oversubscribe --bind-to none)
+  if(ranks GREATER GUOZHUANG_CORES)
+    list(APPEND command --mca mpi_yield_when_idle 1)
+  endif()
+  set(${variable} ${command} PARENT_SCOPE)
+endfunction()
+
+# guozhuang_add_mpi_test(NAME RANKS COMMAND...): one run of a command as that many ranks.
+function(guozhuang_add_mpi_test name ranks)
+  guozhuang_mpirun(mpirun ${ranks})
+  add_test(NAME ${name} COMMAND ${mpirun} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks} TIMEOUT 300
+    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+endfunction()
+
+# guozhuang_add_rank_tests(PROGRAM FILE... RANKS N... [SLOW FILE...]): one ctest ranks.NAME.npN for each NAME_test.cpp and N. The files under
+# SLOW also have test cases tagged [.slow], which run on two ranks as ranks.NAME.slow.
+function(guozhuang_add_rank_tests program)
+  cmake_parse_arguments(TEST "" "" "RANKS;SLOW" ${ARGN})
+  foreach(file ${TEST_UNPARSED_ARGUMENTS})
+    string(REPLACE "_test.cpp" "" topic ${file})
+    foreach(ranks ${TEST_RANKS})
+      guozhuang_add_mpi_test(ranks.${topic}.np${ranks} ${ranks} $<TARGET_FILE:${program}> ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
+    endforeach()
+  endforeach()
+  foreach(file ${TEST_SLOW})
+    string(REPLACE "_test.cpp" "" topic ${file})
+    guozhuang_add_mpi_test(ranks.${topic}.slow 2 $<TARGET_FILE:${program}> ${GUOZHUANG_CATCH_ARGUMENTS} --case-timeout 900 "[#${topic}_test][slow]")
+    set_tests_properties(ranks.${topic}.slow PROPERTIES LABELS "ranks;slow" TIMEOUT 1800)
+  endforeach()
+endfunction()

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "collectives/blocks.hpp"
+#include "collectives/reduce.hpp"
+
+namespace guozhuang {
+
+/// One allreduce, in place, as every allreduce algorithm takes it: the same blocks, arithmetic and segment size on every rank.
+struct AllreducePlan {
+    const Blocks& blocks;          ///< the bundle; into how many blocks, the algorithm says
+    std::span<std::byte> scratch;  ///< at least the algorithm's `*_scratch_bytes`, aligned to scratch_alignment
+    const Reduce& reduce;
+    std::size_t segment_bytes = 0;  ///< largest message, where the algorithm cuts any
+};
+
+}  // namespace guozhuang

@@ -1,0 +1,114 @@
+// Direct-exchange allreduce: the reduce-scatter of reduce_scatter.hpp, then every rank sends its finished block to each peer. One chunk (a
+// segment of every block) at a time goes through both halves while it is hot in cache, several are in flight.
+//
+// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
+// 19(1), 2005: Rabenseifner's two halves, each as a direct exchange.
+//
+//           rank 0          rank 1          rank 2
+//   step 0  b1=0 -> 1       b2=1 -> 2       b0=2 -> 0
+//   step 1  b2=0 -> 2       b0=1 -> 0       b1=2 -> 1
+//   step 2  b0=0+1+2 -> 1   b1=0+1+2 -> 2   b2=0+1+2 -> 0
+//   step 3  b0=0+1+2 -> 2   b1=0+1+2 -> 0   b2=0+1+2 -> 1
+//
+// Cost: 2(p-1) alpha + (p-1)/p n (2 beta + gamma), and two steps of waiting where the ring has 2(p-1).
+// Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
+// rounded once. The same bits as recursive doubling.
+// Needs: allreduce_scratch_bytes: 2p-1 segments per chunk in flight.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "collectives/allreduce_plan.hpp"
+#include "collectives/chunks.hpp"
+#include "collectives/direct/peers.hpp"
+#include "collectives/direct/reduce_scatter.hpp"
+#include "collectives/wire.hpp"
+
+namespace guozhuang::direct {
+
+template <Wire W>
+std::size_t allreduce_scratch_bytes(const Blocks& blocks, int ranks, std::size_t segment_bytes) {
+    const auto p = static_cast<std::size_t>(ranks);
+    const Chunks chunks(blocks.largest_bytes(), segment_bytes);
+    const auto slot = Peers<W>::scratch_bytes(ranks) + padded_array<std::span<const std::byte>>(p) + (2 * p - 1) * chunks.segment_bytes();
+    return chunks.slots() * slot;
+}
+
+/// The work of one allreduce on one rank.
+template <Wire W>
+class DirectAllreduce {
+public:
+    DirectAllreduce(W& wire, const AllreducePlan& plan)
+        : wire_(wire), plan_(plan), chunks_(plan.blocks.largest_bytes(), plan.segment_bytes) {
+        Scratch scratch(plan.scratch);
+        for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
+            slots_[slot].peers = Peers<W>(wire, scratch);
+            slots_[slot].terms = Terms(wire.size(), wire.rank(), chunks_.segment_bytes(), scratch);
+            slots_[slot].rooms = scratch.cut(static_cast<std::size_t>(wire.size()) * chunks_.segment_bytes());
+        }
+    }
+
+    void run() {
+        keep_in_flight(
+            chunks_.count(), 2, [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
+            [this](std::size_t slot, int step) { step == 0 ? reduce(slots_[slot]) : collect(slots_[slot]); });
+    }
+
+private:
+    /// A chunk on its way. A segment of block b that is in several runs of user memory is copied through its piece of `rooms`.
+    struct Slot {
+        std::size_t chunk = 0;
+        Peers<W> peers;
+        Terms terms;
+        std::span<std::byte> rooms;
+    };
+
+    Segment segment(const Slot& slot, int block) const { return chunks_.segment(block, plan_.blocks.bytes(block), slot.chunk); }
+    std::span<std::byte> room(const Slot& slot, int block) const {
+        return slot.rooms.subspan(static_cast<std::size_t>(block) * chunks_.segment_bytes(), chunks_.segment_bytes());
+    }
+    std::span<std::byte> gathered(const Slot& slot, int block) const {
+        return plan_.blocks.gather(segment(slot, block), room(slot, block));
+    }
+
+    void start(Slot& slot, std::size_t chunk) {
+        slot.chunk = chunk;
+        const auto bytes = segment(slot, wire_.rank()).bytes;
+        slot.peers.receive([&](int peer) { return slot.terms.room(peer, bytes); });
+        slot.peers.send([&](int peer) { return gathered(slot, peer); });
+    }
+
+    void reduce(Slot& slot) {
+        slot.peers.wait_received();
+        slot.peers.wait_sent();
+        slot.peers.receive([&](int peer) { return plan_.blocks.landing(segment(slot, peer), room(slot, peer)); });
+        const auto own = gathered(slot, wire_.rank());
+        slot.terms.add_up(own, own, plan_.reduce);
+        plan_.blocks.scatter(segment(slot, wire_.rank()), own);
+        slot.peers.send([&](int) { return own; });
+    }
+
+    void collect(Slot& slot) {
+        slot.peers.wait_received();
+        slot.peers.for_each([&](int peer) {
+            const auto where = segment(slot, peer);
+            plan_.blocks.scatter(where, plan_.blocks.landing(where, room(slot, peer)));
+        });
+        slot.peers.wait_sent();
+    }
+
+    W& wire_;
+    const AllreducePlan& plan_;
+    Chunks chunks_;
+    std::array<Slot, chunks_in_flight> slots_;
+};
+
+/// plan.blocks: as many blocks as ranks, or fewer: the ranks beyond own none.
+template <Wire W>
+void allreduce(W& wire, const AllreducePlan& plan) {
+    DirectAllreduce<W>(wire, plan).run();
+}
+
+}  // namespace guozhuang::direct

@@ -1,0 +1,149 @@
+// Ring allreduce, fast: the hops of allreduce.hpp, taken by one chunk (a segment of every block) at a time, from first hop to last while it
+// is hot in cache. Several chunks are in flight and take turns, so the wire is busy while one of them is reduced.
+//
+// P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, J. Parallel Distrib. Comput. 69(2), 2009.
+//
+// A rank sends in each hop what arrived in the hop before, so a chunk needs just two buffers per rank: one is sent while the next one
+// fills.
+// Figure: 2 ranks, 2 chunks (a: first half of each block, b: second half):
+//
+//           rank 0         rank 1
+//   step 0  b1a=0 -> 1     b0a=1 -> 0
+//   step 1  b1b=0 -> 1     b0b=1 -> 0
+//   step 2  b0a=1+0 -> 1   b1a=0+1 -> 0
+//   step 3  b0b=1+0 -> 1   b1b=0+1 -> 0
+//
+// Cost: 2(p-1) alpha per chunk, of which all but the first chunk's overlap; (p-1)/p n (2 beta + gamma). User memory is written once.
+// Order: that of the plain version bit for bit, whatever the segment size: block b is b+1, then b+2, ... and b last, on elements.
+// Needs: pipelined_scratch_bytes: two segments per chunk in flight.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "collectives/allreduce_plan.hpp"
+#include "collectives/chunks.hpp"
+#include "collectives/ring/all_gather.hpp"
+#include "collectives/ring/reduce_scatter.hpp"
+#include "collectives/wire.hpp"
+
+namespace guozhuang::ring {
+
+inline std::size_t pipelined_scratch_bytes(const Blocks& blocks, std::size_t segment_bytes) {
+    const Chunks chunks(blocks.largest_bytes(), segment_bytes);
+    return chunks.slots() * 2 * padded(chunks.segment_bytes());
+}
+
+/// The work of one pipelined_allreduce on one rank.
+template <Wire W>
+class PipelinedRing {
+public:
+    PipelinedRing(W& wire, const AllreducePlan& plan)
+        : wire_(wire), plan_(plan), chunks_(plan.blocks.largest_bytes(), plan.segment_bytes), sum_hops_(wire.size() - 1) {
+        Scratch scratch(plan.scratch);
+        for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
+            for (auto& room : slots_[slot].rooms) room = scratch.cut(chunks_.segment_bytes());
+        }
+    }
+
+    void run() {
+        keep_in_flight(
+            chunks_.count(), 2 * sum_hops_, [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
+            [this](std::size_t slot, int hop) { advance(slots_[slot], hop); });
+    }
+
+private:
+    /// A chunk on its way. What arrives in hop h lands in user memory or rooms[h % 2] and is sent from there in hop h + 1.
+    struct Slot {
+        std::size_t chunk = 0;
+        std::array<std::span<std::byte>, 2> rooms;
+        std::span<std::byte> arriving;
+        typename W::Ticket incoming{}, outgoing{};
+    };
+
+    void start(Slot& slot, std::size_t chunk) {
+        slot.chunk = chunk;
+        receive(slot, 0);
+        send(slot, plan_.blocks.gather(segment(slot, reduce_scatter_hop(wire_.rank(), 0, wire_.size()).send), slot.rooms[1]));
+    }
+
+    void advance(Slot& slot, int hop) {
+        wire_.wait(slot.incoming);
+        wire_.wait(slot.outgoing);
+        const auto arrived = slot.arriving;
+        const bool last = hop + 1 == 2 * sum_hops_;
+        if (!last) receive(slot, hop + 1);
+        const auto onward = absorb(slot, hop, arrived);
+        if (!last) send(slot, onward);
+    }
+
+    int arriving_block(int hop) const {
+        return hop < sum_hops_ ? reduce_scatter_hop(wire_.rank(), hop, wire_.size()).receive
+                               : all_gather_hop(wire_.rank(), hop - sum_hops_, wire_.size()).receive;
+    }
+
+    Segment segment(const Slot& slot, int block) const { return chunks_.segment(block, plan_.blocks.bytes(block), slot.chunk); }
+
+    void receive(Slot& slot, int hop) {
+        const auto arriving = segment(slot, arriving_block(hop));
+        const auto room = slot.rooms[static_cast<std::size_t>(hop) % 2];
+        // A partial sum must not overwrite this rank's own part; a result may.
+        slot.arriving = hop < sum_hops_ ? room.first(arriving.bytes) : plan_.blocks.landing(arriving, room);
+        if (!slot.arriving.empty()) slot.incoming = wire_.receive(slot.arriving, left(wire_));
+    }
+
+    void send(Slot& slot, std::span<const std::byte> bytes) {
+        if (!bytes.empty()) slot.outgoing = wire_.send(bytes, right(wire_));
+    }
+
+    /// Does what hop `hop` does to what has arrived; returns the bytes to send in the next one.
+    std::span<std::byte> absorb(const Slot& slot, int hop, std::span<std::byte> arrived) {
+        const auto where = segment(slot, arriving_block(hop));
+        if (hop >= sum_hops_) {
+            plan_.blocks.scatter(where, arrived);
+            return arrived;
+        }
+        return hop + 1 < sum_hops_ ? add(where, arrived) : add_last(where, arrived);
+    }
+
+    /// arrived += this rank's part.
+    std::span<std::byte> add(const Segment& where, std::span<std::byte> arrived) {
+        plan_.blocks.for_each_run(where, [&](std::span<std::byte> mine, std::size_t at) {
+            const auto sum = arrived.subspan(at, mine.size());
+            plan_.reduce.combine(sum, sum, mine);
+        });
+        return arrived;
+    }
+
+    /// The same for this rank's own block, whose sum is then complete: finished once, and put in place.
+    std::span<std::byte> add_last(const Segment& where, std::span<std::byte> arrived) {
+        if (const auto mine = plan_.blocks.in_place(where); !mine.empty()) {
+            plan_.reduce.combine(mine, arrived, mine);
+            plan_.reduce.finish(mine);
+            return mine;
+        }
+        add(where, arrived);
+        plan_.reduce.finish(arrived);
+        plan_.blocks.scatter(where, arrived);
+        return arrived;
+    }
+
+    W& wire_;
+    const AllreducePlan& plan_;
+    Chunks chunks_;
+    int sum_hops_;
+    std::array<Slot, chunks_in_flight> slots_;
+};
+
+/// plan.blocks: as many blocks as ranks.
+template <Wire W>
+void pipelined_allreduce(W& wire, const AllreducePlan& plan) {
+    if (wire.size() > 1) {
+        PipelinedRing<W>(wire, plan).run();
+    } else {
+        plan.blocks.for_each_run(plan.blocks.whole(0), [&](std::span<std::byte> run, std::size_t) { plan.reduce.finish(run); });
+    }
+}
+
+}  // namespace guozhuang::ring

@@ -1,0 +1,125 @@
+// Binomial tree broadcast: a rank that has the data passes it on to ranks at halving distances, the farthest first, so the number of ranks
+// that have it doubles in each step. Large data travels in segments: a rank passes one on as soon as it has it, with several in flight.
+//
+// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
+// 19(1), 2005.
+//
+//           rank 0   rank 1   rank 2   rank 3   rank 4   rank 5   rank 6
+//   step 0           x -> 5
+//   step 1           x -> 3                              x -> 0
+//   step 2           x -> 2            x -> 4            x -> 6
+//   end     x        x        x        x        x        x        x
+//
+// Cost: ceil(log2 p) (alpha + n beta); with s segments about (s - 1 + ceil(log2 p)) steps at the root's rate of ceil(log2 p) segments each.
+// Needs: broadcast_scratch_bytes: one segment per chunk in flight.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "collectives/blocks.hpp"
+#include "collectives/chunks.hpp"
+#include "collectives/scratch.hpp"
+#include "collectives/wire.hpp"
+
+namespace guozhuang::tree {
+
+struct BroadcastPlan {
+    const Blocks& blocks;          ///< the bundle as one block: the input at the root, the output elsewhere
+    std::span<std::byte> scratch;  ///< at least broadcast_scratch_bytes, aligned to scratch_alignment
+    std::size_t segment_bytes = 0;
+    int root = 0;
+};
+
+inline std::size_t broadcast_scratch_bytes(const Blocks& blocks, std::size_t segment_bytes) {
+    const Chunks chunks(blocks.largest_bytes(), segment_bytes);
+    return chunks.slots() * chunks.segment_bytes();
+}
+
+/// A rank's place in the tree. Counted from the root, rank v hears from v with its lowest set bit cleared, and tells v + m for every power
+/// of two m below that bit.
+struct Place {
+    int relative = 0;  ///< rank counted from the root
+    int reach = 1;     ///< the lowest set bit; at the root the smallest power of two that is not below the size
+};
+
+constexpr Place place_of(int rank, int root, int size) noexcept {
+    const int relative = (rank - root + size) % size;
+    int reach = 1;
+    while (reach < size && (relative & reach) == 0) reach *= 2;
+    return {relative, reach};
+}
+
+/// The work of one broadcast on one rank.
+template <Wire W>
+class Broadcast {
+public:
+    Broadcast(W& wire, const BroadcastPlan& plan)
+        : wire_(wire),
+          plan_(plan),
+          chunks_(plan.blocks.largest_bytes(), plan.segment_bytes),
+          place_(place_of(wire.rank(), plan.root, wire.size())) {
+        Scratch scratch(plan.scratch);
+        for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
+            slots_[slot].room = scratch.cut(chunks_.segment_bytes());
+        }
+    }
+
+    void run() {
+        keep_in_flight(
+            chunks_.count(), 2, [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
+            [this](std::size_t slot, int step) { step == 0 ? pass_on(slots_[slot]) : complete(slots_[slot]); });
+    }
+
+private:
+    struct Slot {
+        Segment segment;
+        std::span<std::byte> room;
+        std::span<std::byte> bytes;  ///< of the segment: in place, or in room
+        typename W::Ticket incoming{};
+        std::array<typename W::Ticket, 32> outgoing{};  ///< one per power of two
+    };
+
+    int absolute(int relative) const { return (relative + plan_.root) % wire_.size(); }
+
+    void start(Slot& slot, std::size_t chunk) {
+        slot.segment = chunks_.segment(0, plan_.blocks.bytes(0), chunk);
+        if (place_.relative == 0) {
+            slot.bytes = plan_.blocks.gather(slot.segment, slot.room);
+        } else {
+            slot.bytes = plan_.blocks.landing(slot.segment, slot.room);
+            slot.incoming = wire_.receive(slot.bytes, absolute(place_.relative - place_.reach));
+        }
+    }
+
+    void pass_on(Slot& slot) {
+        wire_.wait(slot.incoming);
+        std::size_t sent = 0;
+        for (int distance = place_.reach / 2; distance > 0; distance /= 2) {
+            if (place_.relative + distance >= wire_.size()) continue;
+            slot.outgoing[sent++] = wire_.send(slot.bytes, absolute(place_.relative + distance));
+        }
+        if (place_.relative != 0) plan_.blocks.scatter(slot.segment, slot.bytes);
+    }
+
+    void complete(Slot& slot) {
+        for (auto& ticket : slot.outgoing) {
+            wire_.wait(ticket);
+            ticket = {};
+        }
+    }
+
+    W& wire_;
+    const BroadcastPlan& plan_;
+    Chunks chunks_;
+    Place place_;
+    std::array<Slot, chunks_in_flight> slots_;
+};
+
+template <Wire W>
+void broadcast(W& wire, const BroadcastPlan& plan) {
+    Broadcast<W>(wire, plan).run();
+}
+
+}  // namespace guozhuang::tree

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+
+namespace fashion {
+
+/// The command line.
+struct Options {
+    std::size_t epochs = 2;
+    std::size_t batch = 128;
+    float rate = 0.05F;
+    std::uint64_t seed = 7;
+    std::size_t steps = 0;  ///< at most so many an epoch; 0 for all
+    std::filesystem::path data = "/usr/share/datasets/fashion-mnist";
+    std::filesystem::path log_losses;  ///< a file for the loss of every step, one a line; empty for none
+};
+
+/// What the user gets to read instead of training: help (code 0) or a complaint.
+struct Usage : std::runtime_error {
+    Usage(const std::string& text, int exit_code) : std::runtime_error(text), code(exit_code) {}
+    int code;
+};
+
+/// Throws Usage.
+Options parse_options(int argc, char** argv);
+
+}  // namespace fashion

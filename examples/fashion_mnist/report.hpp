@@ -1,0 +1,40 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <fstream>
+#include <vector>
+
+#include "options.hpp"
+
+namespace fashion {
+
+/// Everything that the user sees: a progress bar on a terminal, a line a quarter of an epoch otherwise, a line per epoch, the log of
+/// losses, and what went wrong.
+class Report {
+public:
+    /// Says nothing from here on, not even errors.
+    void mute() noexcept { muted_ = true; }
+
+    void begin(const Options& options, std::size_t steps_per_epoch);
+    /// After each step, with the losses of the epoch so far.
+    void step(const std::vector<double>& losses);
+    void epoch_done(const std::vector<double>& losses, double accuracy);
+    /// The exit code of the program.
+    int failed(const std::exception& error);
+
+private:
+    void draw(double fraction, double loss) const;
+
+    bool muted_ = false;
+    bool terminal_ = false;
+    std::size_t epochs_ = 0;
+    std::size_t epoch_ = 1;
+    std::size_t steps_ = 0;
+    std::size_t shown_ = 0;  ///< parts of the epoch that are on the screen already
+    std::ofstream log_;
+    std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace fashion

@@ -1,0 +1,62 @@
+// Trains a small network on Fashion-MNIST.
+#include "dataset.hpp"
+#include "model.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "sgd.hpp"
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <guozhuang/guozhuang.hpp>
+#include <vector>
+
+using namespace fashion;
+namespace gz = guozhuang;
+
+static void train(const Options& options, Report& report) {
+    const Dataset training = load_dataset(options.data, "train");
+    const Dataset test = load_dataset(options.data, "t10k");
+    const auto ranks = static_cast<std::size_t>(gz::size());
+    const std::size_t batch_size = (options.batch + ranks - 1) / ranks;  // the same batch, split
+    gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
+    const auto test_samples = gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
+    const std::size_t steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
+
+    Model model(options.seed);
+    Sgd sgd(model.parameters(), options.rate, steps * options.epochs);
+    std::vector<gz::Parameter> parameters;
+    for (const auto& [name, value, gradient] : model.parameters()) parameters.push_back({name, value, gradient});
+    gz::broadcast_parameters(parameters);
+    gz::DistributedOptimizer optimizer(sgd, parameters);
+    double accuracy = 0;
+
+    report.begin(options, steps);
+    for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
+        sampler.set_epoch(epoch);
+        std::vector<double> losses;
+        for (const Batch& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
+            losses.push_back(model.backward(batch, optimizer.on_gradient()));
+            optimizer.step();
+            report.step(losses);
+        }
+        gz::allreduce(losses, {.op = gz::ReduceOp::average});  // the loss of each whole batch
+        std::int64_t correct = 0;
+        for (const Batch& batch : Batches(test, test_samples, batch_size)) correct += model.count_correct(batch);
+        gz::allreduce(correct);
+        accuracy = static_cast<double>(correct) / static_cast<double>(test.size());
+        report.epoch_done(losses, accuracy);
+    }
+    if (gz::rank() == 0) std::printf("accuracy=%.4f ranks=%zu\n", accuracy, ranks);
+}
+
+int main(int argc, char** argv) {
+    Report report;
+    try {
+        gz::Session session(&argc, &argv);
+        if (session.rank() != 0) report.mute();
+        train(parse_options(argc, argv), report);
+    } catch (const std::exception& error) {
+        return report.failed(error);
+    }
+}

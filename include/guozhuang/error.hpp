@@ -1,0 +1,60 @@
+#pragma once
+
+#include <guozhuang/export.hpp>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace guozhuang {
+
+/// What kind of thing went wrong; the message says the rest.
+enum class ErrorCode {
+    // Raised on the caller alone, before anything is sent.
+    invalid_argument,   ///< bad root, bad splits, non-contiguous tensor, unsupported dtype for the operation ...
+    duplicate_name,     ///< an operation of that name is still pending on this rank
+    not_initialised,    ///< no session, or it has been shut down
+    configuration,      ///< an environment variable or option has an unacceptable value
+    // Raised on every rank concerned; the library stays usable.
+    mismatch,           ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
+    departed,           ///< a rank that the operation needs has shut down without submitting it
+    // The job cannot go on as it is.
+    aborted,            ///< the job was aborted; the message carries the first cause
+    timeout,            ///< a wait outlived its deadline
+    wire,               ///< the transport (MPI) reported an error
+    out_of_memory,
+    unavailable,        ///< a feature or device is not usable here; the message says why
+    internal            ///< a defect of the library
+};
+
+GUOZHUANG_API std::string_view name_of(ErrorCode code) noexcept;
+
+/// The one error type of the library. what() is the whole story: what happened, on which tensor and ranks, with both values, and what to do.
+class GUOZHUANG_API Error : public std::runtime_error {
+public:
+    /// The facts a program may want to branch on; each may be empty.
+    struct Facts {
+        std::string tensor;
+        std::string operation;
+        std::vector<int> ranks;  ///< the ranks at fault, where that is known
+    };
+
+    Error(ErrorCode code, const std::string& message, std::source_location where = std::source_location::current());
+    Error(ErrorCode code, const std::string& message, Facts facts,
+          std::source_location where = std::source_location::current());
+    ~Error() override;
+
+    ErrorCode code() const noexcept { return code_; }
+    const std::string& tensor() const noexcept { return facts_.tensor; }
+    const std::string& operation() const noexcept { return facts_.operation; }
+    const std::vector<int>& ranks() const noexcept { return facts_.ranks; }
+    const std::source_location& where() const noexcept { return where_; }
+
+private:
+    ErrorCode code_;
+    Facts facts_;
+    std::source_location where_;
+};
+
+}  // namespace guozhuang

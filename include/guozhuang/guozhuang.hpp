@@ -1,0 +1,17 @@
+#pragma once
+
+/// Everything. `namespace gz = guozhuang;` is how the documentation writes it.
+#include <guozhuang/error.hpp>
+#include <guozhuang/handle.hpp>
+#include <guozhuang/info.hpp>
+#include <guozhuang/log.hpp>
+#include <guozhuang/operations.hpp>
+#include <guozhuang/optimizer.hpp>
+#include <guozhuang/plan.hpp>
+#include <guozhuang/sampler.hpp>
+#include <guozhuang/session.hpp>
+#include <guozhuang/stream.hpp>
+#include <guozhuang/tensor.hpp>
+#include <guozhuang/training.hpp>
+#include <guozhuang/types.hpp>
+#include <guozhuang/version.hpp>

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <cstring>
+#include <guozhuang/error.hpp>
+#include <guozhuang/stream.hpp>
+#include <guozhuang/tensor.hpp>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace guozhuang {
+
+namespace engine {
+class Pending;
+}
+
+/// What an operation of unknown result size gives back: a dense tensor that the receiver owns.
+struct Result {
+    DType dtype = DType::f32;
+    Shape shape;                     ///< dim 0 is the sum of `rows`
+    std::vector<std::int64_t> rows;  ///< rows that came from each rank
+    std::vector<std::byte> bytes;    ///< row-major, in rank order
+
+    /// The elements, copied out. Throws Error(invalid_argument) if T is not the dtype.
+    template <Element T>
+    std::vector<T> as() const {
+        if (dtype_of<T> != dtype) throw Error(ErrorCode::invalid_argument, "Result::as: the elements are of another dtype");
+        std::vector<T> elements(count_of(shape));
+        if (!elements.empty()) std::memcpy(elements.data(), bytes.data(), bytes.size());
+        return elements;
+    }
+};
+
+/// An operation on its way. Copies refer to the same operation. Dropping the last one is harmless: the operation goes on, its memory must
+/// still outlive it, and a failure is logged once. Any thread.
+class GUOZHUANG_API Handle {
+public:
+    Handle() = default;
+
+    /// Blocks until the operation is complete; throws the operation's Error, every time it is asked.
+    void wait() const;
+    /// The same for at most `limit`; false if it is not complete by then. The operation goes on.
+    bool wait_for(std::chrono::microseconds limit) const;
+    /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait for its completion and returns. Throws if
+    /// the operation failed before it was enqueued. On plain host tensors it is wait().
+    void wait(StreamRef stream) const;
+    /// Whether wait() would return at once. Never blocks; may drive progress.
+    bool done() const;
+    /// False for a default-constructed handle, on which nothing else may be called.
+    explicit operator bool() const noexcept { return pending_ != nullptr; }
+
+    explicit Handle(std::shared_ptr<engine::Pending> pending) noexcept;  ///< for the library itself
+
+protected:
+    std::shared_ptr<engine::Pending> pending_;
+};
+
+/// A handle whose operation gives a Result.
+class GUOZHUANG_API ResultHandle : public Handle {
+public:
+    using Handle::Handle;
+    /// wait(), then the result, moved out: call it once.
+    Result take() const;
+};
+
+}  // namespace guozhuang

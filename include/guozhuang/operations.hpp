@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <guozhuang/handle.hpp>
+#include <guozhuang/session.hpp>
+#include <guozhuang/stream.hpp>
+#include <guozhuang/tensor.hpp>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+/// The collectives. Every rank of the job submits the same operation under the same name; the order in which a rank submits different
+/// operations is free. Each exists blocking and `_async`.
+///
+/// Common to all: callable from any thread; tensors must be contiguous and must stay untouched and alive until the operation is complete;
+/// zero elements are fine. Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything
+/// is sent. Errors of the group (mismatch, departed) are thrown by wait() on every rank, and the library goes on working.
+namespace guozhuang {
+
+/// What every operation takes.
+struct Options {
+    /// Identifies the operation on all ranks and in errors. Empty: numbered by the order of this rank's unnamed calls of that operation.
+    std::string name = {};
+    /// The user's stream that produces the tensor, for tensors on a device.
+    std::optional<StreamRef> stream = {};
+    /// Kept until the operation is complete: an owner of the memory, for callers that may drop it earlier.
+    std::shared_ptr<void> keep_alive = {};
+    Session* session = nullptr;  ///< null: Session::current()
+};
+
+struct AllreduceOptions {
+    std::string name = {};
+    ReduceOp op = ReduceOp::sum;
+    double prescale = 1;   ///< every contribution is multiplied by it first, in the tensor's own type; floating dtypes only
+    double postscale = 1;  ///< the full sum (or average) is multiplied by it
+    std::optional<StreamRef> stream = {};
+    std::shared_ptr<void> keep_alive = {};
+    Session* session = nullptr;
+};
+
+/// Combines the tensor of all ranks, in place. Shape, dtype, op, scales and device must match. The result is bitwise equal on all ranks.
+GUOZHUANG_API void allreduce(const TensorView& tensor, const AllreduceOptions& options = {});
+GUOZHUANG_API Handle allreduce_async(const TensorView& tensor, const AllreduceOptions& options = {});
+
+/// The same for several tensors as one operation: executed together, or, on an error of any member, not at all. Dtypes may differ.
+GUOZHUANG_API void grouped_allreduce(std::span<const TensorView> tensors, const AllreduceOptions& options = {});
+GUOZHUANG_API Handle grouped_allreduce_async(std::span<const TensorView> tensors, const AllreduceOptions& options = {});
+
+/// Concatenates the ranks' tensors along dim 0, in rank order. Dim 0 may differ per rank (0 included), the other extents must match; at least
+/// one dimension. Result: [sum of rows, ...].
+GUOZHUANG_API Result all_gather(const TensorView& tensor, const Options& options = {});
+GUOZHUANG_API ResultHandle all_gather_async(const TensorView& tensor, const Options& options = {});
+
+/// Copies root's tensor over everybody's, in place. Any dtype and shape, 0-dimensional too; root, shape and dtype must match.
+GUOZHUANG_API void broadcast(const TensorView& tensor, int root, const Options& options = {});
+GUOZHUANG_API Handle broadcast_async(const TensorView& tensor, int root, const Options& options = {});
+
+/// Sends `splits[r]` rows of dim 0 to rank r and receives from each rank what it sends here. Empty splits: equal parts, dim 0 must then be
+/// divisible by the size. Their sum must be dim 0. Result: [sum of received rows, ...], rows[r] from rank r.
+GUOZHUANG_API Result all_to_all(const TensorView& tensor, std::span<const std::int64_t> splits = {},
+                                const Options& options = {});
+GUOZHUANG_API ResultHandle all_to_all_async(const TensorView& tensor, std::span<const std::int64_t> splits = {},
+                                            const Options& options = {});
+
+/// Combines the tensor of all ranks and leaves rank r with its part of dim 0; the first dim0 % size ranks get one row more. The input is not
+/// changed. Result: [own rows, ...].
+GUOZHUANG_API Result reduce_scatter(const TensorView& tensor, const AllreduceOptions& options = {});
+GUOZHUANG_API ResultHandle reduce_scatter_async(const TensorView& tensor, const AllreduceOptions& options = {});
+
+/// The same for several tensors as one operation; results in the order of the tensors.
+GUOZHUANG_API std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors, const Options& options = {});
+GUOZHUANG_API std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors, const AllreduceOptions& options = {});
+
+struct PointToPointOptions {
+    std::uint16_t tag = 0;  ///< messages between two ranks match by tag, in order
+    std::shared_ptr<void> keep_alive = {};
+    Session* session = nullptr;
+};
+
+/// Point to point, rank to rank; to oneself too. Dtype and shape of both sides must match, else both throw Error(mismatch). Host memory only.
+GUOZHUANG_API void send(const TensorView& tensor, int to, const PointToPointOptions& options = {});
+GUOZHUANG_API Handle send_async(const TensorView& tensor, int to, const PointToPointOptions& options = {});
+GUOZHUANG_API void recv(const TensorView& tensor, int from, const PointToPointOptions& options = {});
+GUOZHUANG_API Handle recv_async(const TensorView& tensor, int from, const PointToPointOptions& options = {});
+
+/// Returns when every rank has called it. Says nothing about other operations that are still pending.
+GUOZHUANG_API void barrier(const Options& options = {});
+GUOZHUANG_API Handle barrier_async(const Options& options = {});
+
+}  // namespace guozhuang

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <guozhuang/plan.hpp>
+#include <guozhuang/session.hpp>
+#include <guozhuang/tensor.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace guozhuang {
+
+/// Anything that turns gradients into new parameter values.
+template <class O>
+concept Optimizer = requires(O& optimizer) { optimizer.step(); };
+
+struct OptimizerOptions {
+    std::string name = "optimizer";  ///< the same on all ranks; a second DistributedOptimizer needs another
+    ReduceOp op = ReduceOp::average;
+    /// Gradients accumulate over that many calls of step(); only the last of them reduces and steps. As in one process backward adds to the
+    /// gradients, the trainer clears them after a step that stepped, and divides the loss where it wants the mean over the passes.
+    int backward_passes_per_step = 1;
+    double gradient_scale = 1;                      ///< every reduced gradient is multiplied by it
+    std::size_t bundle_bytes = 25u << 20;           ///< gradients travel in bundles of about this size
+    std::size_t first_bundle_bytes = 1u << 20;      ///< the first is small, so that something is on its way early
+    Session* session = nullptr;
+};
+
+/// What a DistributedOptimizer does with gradients, apart from stepping: counts them, reduces them bundle by bundle in reverse order of the
+/// parameters, waits. One thread at a time.
+class GUOZHUANG_API GradientReducer {
+public:
+    /// Throws Error(invalid_argument) for empty or duplicate names, a value and gradient that differ in shape, or options out of range.
+    explicit GradientReducer(std::vector<Parameter> parameters, const OptimizerOptions& options = {});
+    ~GradientReducer();
+    GradientReducer(GradientReducer&&) noexcept;
+
+    /// The gradient of a parameter is final for this pass. Once all of a bundle are, it flies while backward still runs. Ignored in passes
+    /// that only accumulate. Throws Error(invalid_argument) for an unknown parameter or one marked twice.
+    void mark(std::size_t parameter);
+    void mark(std::string_view name);
+
+    /// Waits until every gradient holds its reduced value. If hooks were never used, all gradients are taken as ready; otherwise those that were
+    /// marked in no pass of this step are set to zero, with one warning. Does nothing the second time in a step. When it throws, the step is
+    /// over: gradients may be reduced or not, and the next backward begins a new one.
+    void synchronize();
+    /// Ends a pass; true if it was one that reduces (and then everything is synchronised). Throws Error(invalid_argument) when hooks are in use
+    /// and nothing was marked since the last step: step() was called twice.
+    bool finish_pass();
+
+    void pause() noexcept;   ///< see DistributedOptimizer::no_sync
+    void resume() noexcept;
+
+private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+/// What on_gradient() gives to backward: call it with the parameter's position or name when its gradient is final. Cheap to copy.
+class GradientHook {
+public:
+    explicit GradientHook(GradientReducer& reducer) noexcept : reducer_(&reducer) {}
+    void operator()(std::size_t parameter) const { reducer_->mark(parameter); }
+    void operator()(std::string_view name) const { reducer_->mark(name); }
+
+private:
+    GradientReducer* reducer_;
+};
+
+/// Makes a single-process optimizer a data-parallel one: step() averages the gradients over all ranks, then lets the wrapped optimizer step.
+/// The wrapped optimizer and the parameters' memory must outlive it. Construction is not collective; step() is. One thread at a time.
+template <Optimizer O>
+class DistributedOptimizer {
+public:
+    DistributedOptimizer(O& optimizer, std::vector<Parameter> parameters, const OptimizerOptions& options = {})
+        : optimizer_(&optimizer), reducer_(std::move(parameters), options) {}
+
+    /// A hook for backward, so that reduction overlaps with it. Optional: without it step() reduces everything.
+    GradientHook on_gradient() noexcept { return GradientHook(reducer_); }
+
+    /// Waits for the averages, then steps. Returns false, having done nothing, in a pass that only accumulates.
+    bool step() {
+        if (!reducer_.finish_pass()) return false;
+        optimizer_->step();
+        return true;
+    }
+
+    /// The averages alone, e.g. to clip them; the next step() then only steps.
+    void synchronize() { reducer_.synchronize(); }
+
+    /// While the guard lives, gradients only accumulate: hooks are ignored. For accumulation loops that call step() once at their end.
+    class NoSync {
+    public:
+        explicit NoSync(GradientReducer& reducer) noexcept : reducer_(reducer) { reducer_.pause(); }
+        ~NoSync() { reducer_.resume(); }
+        NoSync(const NoSync&) = delete;
+        NoSync& operator=(const NoSync&) = delete;
+
+    private:
+        GradientReducer& reducer_;
+    };
+    [[nodiscard]] NoSync no_sync() noexcept { return NoSync(reducer_); }
+
+    O& wrapped() noexcept { return *optimizer_; }
+
+private:
+    O* optimizer_;
+    GradientReducer reducer_;
+};
+
+}  // namespace guozhuang

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <guozhuang/session.hpp>
+#include <vector>
+
+namespace guozhuang {
+
+/// What happens to samples that do not divide evenly: `pad` repeats some so that all ranks get the same number, `drop` leaves some out,
+/// `uneven` gives the first ranks one more.
+enum class Tail { pad, drop, uneven };
+
+struct SamplerOptions {
+    std::uint64_t seed = 0;  ///< the same on all ranks
+    bool shuffle = true;
+    Tail tail = Tail::pad;
+    Session* session = nullptr;
+};
+
+/// This rank's share of the samples 0 .. samples-1, in a fresh order every epoch: position i of the common order belongs to rank i % size, so
+/// the shares are disjoint (but for padding) and together the data set; a batch of b at p ranks holds the samples of a batch of b p at one.
+/// The order depends on seed and epoch only. One thread at a time.
+class GUOZHUANG_API DistributedSampler {
+public:
+    explicit DistributedSampler(std::size_t samples, const SamplerOptions& options = {});
+
+    /// Draws the order of another epoch (the first is 0). Local; call it alike on all ranks.
+    void set_epoch(std::uint64_t epoch);
+
+    std::size_t size() const noexcept { return indices_.size(); }
+    const std::vector<std::size_t>& indices() const noexcept { return indices_; }
+    auto begin() const noexcept { return indices_.begin(); }
+    auto end() const noexcept { return indices_.end(); }
+
+private:
+    std::size_t samples_;
+    SamplerOptions options_;
+    int rank_;
+    int ranks_;
+    std::vector<std::size_t> indices_;
+};
+
+}  // namespace guozhuang

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <functional>
+#include <guozhuang/export.hpp>
+#include <memory>
+
+namespace guozhuang {
+
+class Runtime;
+
+struct SessionOptions {
+    /// An MPI_Comm of the caller's (its address), whose ranks become the job; it is duplicated. Null: MPI_COMM_WORLD.
+    const void* mpi_communicator = nullptr;
+};
+
+/// One rank's membership of the job, from construction to close(). RAII: usually the first line of main.
+///
+/// The first Session of a process is its default: functions that are given none use the calling thread's Session (see run_ranks), then that.
+/// Further ones share it; the last to close ends it. A new one may be made afterwards. MPI is initialised if the program has not done so, and
+/// then also finalised, at exit of the process. Started without mpirun the job has one rank and MPI is not touched.
+/// Members may be called from any thread. Construction and close() are collective: every rank calls them.
+class GUOZHUANG_API Session {
+public:
+    /// Joins the job. The arguments of main are welcome, as in MPI programs, and may be null. Throws Error: configuration, wire, unavailable.
+    explicit Session(int* argc = nullptr, char*** argv = nullptr, SessionOptions options = {});
+    /// In normal flow as close(), logging instead of throwing; while an exception is on its way it announces the departure with the
+    /// exception still unhandled and does not wait for the others.
+    ~Session();
+    Session(Session&&) noexcept;
+    Session& operator=(Session&&) = delete;
+
+    /// Leaves the job: waits until every rank has left, doing its part in what is still pending. Pending operations that a departed rank
+    /// never submitted fail with Error(departed). Closing again is harmless.
+    void close();
+
+    int rank() const;
+    int size() const;
+    int local_rank() const;   ///< among the ranks of this host
+    int local_size() const;
+    int cross_rank() const;   ///< number of this host among the hosts, in the order of their first ranks
+    int cross_size() const;   ///< hosts
+    bool is_homogeneous() const;  ///< every host has the same number of ranks
+
+    /// The calling thread's Session if it has one, else the process's. Throws Error(not_initialised).
+    static Session& current();
+
+    Runtime& runtime() const;  ///< for the library itself; throws Error(not_initialised) after close()
+
+private:
+    friend GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body);
+    Session(std::shared_ptr<Runtime> runtime, bool counted);
+    std::shared_ptr<Runtime> runtime_;
+    bool counted_ = false;  ///< as a user of the process's default session
+    int exceptions_at_start_ = 0;
+};
+
+/// The same as functions on the process's default Session. init and shutdown are counted; a shutdown too many is harmless.
+GUOZHUANG_API void init(int* argc = nullptr, char*** argv = nullptr);
+GUOZHUANG_API void shutdown();
+GUOZHUANG_API bool is_initialized() noexcept;
+GUOZHUANG_API int rank();
+GUOZHUANG_API int size();
+GUOZHUANG_API int local_rank();
+GUOZHUANG_API int local_size();
+GUOZHUANG_API int cross_rank();
+GUOZHUANG_API int cross_size();
+GUOZHUANG_API bool is_homogeneous();
+
+/// Runs `body` as `size` ranks, each a thread of this process, without mpirun: for tests of distributed code. Inside, the thread's Session is
+/// the one passed in. Returns when all have returned; rethrows the first exception, after the other ranks were aborted by it.
+GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body);
+
+}  // namespace guozhuang

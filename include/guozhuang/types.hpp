@@ -1,0 +1,81 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <guozhuang/export.hpp>
+#include <string_view>
+
+namespace guozhuang {
+
+/// Element types. f16 is IEEE binary16, bf16 the upper half of binary32; boolean is one byte, 0 or 1.
+enum class DType : std::uint8_t { u8, i8, i16, i32, i64, boolean, f16, bf16, f32, f64 };
+
+inline constexpr DType all_dtypes[] = {DType::u8,      DType::i8,  DType::i16,  DType::i32, DType::i64,
+                                       DType::boolean, DType::f16, DType::bf16, DType::f32, DType::f64};
+
+/// Storage of a 16-bit float: the bits alone. Arithmetic happens inside the library, in f32.
+struct Half {
+    std::uint16_t bits = 0;
+    friend bool operator==(Half, Half) = default;
+};
+struct BFloat16 {
+    std::uint16_t bits = 0;
+    friend bool operator==(BFloat16, BFloat16) = default;
+};
+
+/// How contributions are combined. Integer sums wrap; `average` divides the full sum by the number of ranks (integers: exactly, truncated
+/// toward zero). On boolean min is "and", max is "or"; sum, average and product are refused.
+enum class ReduceOp : std::uint8_t { sum, average, min, max, product };
+
+inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max,
+                                              ReduceOp::product};
+
+/// Bytes of one element.
+constexpr std::size_t size_of(DType dtype) noexcept {
+    switch (dtype) {
+        case DType::u8:
+        case DType::i8:
+        case DType::boolean: return 1;
+        case DType::i16:
+        case DType::f16:
+        case DType::bf16: return 2;
+        case DType::i32:
+        case DType::f32: return 4;
+        case DType::i64:
+        case DType::f64: return 8;
+    }
+    return 0;
+}
+
+constexpr bool is_floating(DType dtype) noexcept {
+    return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
+}
+
+/// "f32", "bool" ... as messages, logs and command lines spell them.
+GUOZHUANG_API std::string_view name_of(DType dtype) noexcept;
+/// "sum", "average" ...
+GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;
+
+/// The C++ element types that map to a DType.
+template <class T>
+struct dtype_traits;
+template <> struct dtype_traits<std::uint8_t> { static constexpr DType value = DType::u8; };
+template <> struct dtype_traits<std::int8_t> { static constexpr DType value = DType::i8; };
+template <> struct dtype_traits<std::int16_t> { static constexpr DType value = DType::i16; };
+template <> struct dtype_traits<std::int32_t> { static constexpr DType value = DType::i32; };
+template <> struct dtype_traits<std::int64_t> { static constexpr DType value = DType::i64; };
+template <> struct dtype_traits<bool> { static constexpr DType value = DType::boolean; };
+template <> struct dtype_traits<Half> { static constexpr DType value = DType::f16; };
+template <> struct dtype_traits<BFloat16> { static constexpr DType value = DType::bf16; };
+template <> struct dtype_traits<float> { static constexpr DType value = DType::f32; };
+template <> struct dtype_traits<double> { static constexpr DType value = DType::f64; };
+
+template <class T>
+inline constexpr DType dtype_of = dtype_traits<T>::value;
+
+/// A C++ type that can be an element of a tensor.
+template <class T>
+concept Element = requires { { dtype_traits<T>::value } -> std::convertible_to<DType>; };
+
+}  // namespace guozhuang

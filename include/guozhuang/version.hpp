@@ -1,0 +1,15 @@
+#pragma once
+
+#include <guozhuang/export.hpp>
+
+#define GUOZHUANG_VERSION_MAJOR 0
+#define GUOZHUANG_VERSION_MINOR 1
+#define GUOZHUANG_VERSION_PATCH 0
+#define GUOZHUANG_VERSION_STRING "0.1.0"
+
+namespace guozhuang {
+
+/// Version of the library that is loaded, e.g. "0.1.0"; compare with GUOZHUANG_VERSION_STRING of the headers. Any thread, any time.
+GUOZHUANG_API const char* version() noexcept;
+
+}  // namespace guozhuang

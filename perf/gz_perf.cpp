@@ -1,0 +1,167 @@
+// gz-perf: measures the library beside plain MPI. `gz-perf --help` lists what there is.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <guozhuang/session.hpp>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "idle.hpp"
+#include "job.hpp"
+#include "json_lines.hpp"
+#include "replay.hpp"
+#include "sweep.hpp"
+
+namespace guozhuang::perf {
+namespace {
+
+/// The command line, and what it asks for: returns the number of errors found.
+struct Request {
+    std::string memory = "private";
+    std::string json;
+    SweepOptions sweep;
+    ReplayOptions replay;
+    IdleOptions idle;
+    std::function<std::uint64_t(const Job&, JsonLines&)> run;
+};
+
+/// An option whose values are enumerators, spelled as name_of() does.
+template <class T, class Range>
+void add_named(CLI::App& command, const std::string& option, T& value, const Range& all, const std::string& text) {
+    std::map<std::string, T> by_name;
+    for (const T each : all) by_name.emplace(name_of(each), each);
+    std::vector<std::string> names;
+    for (const auto& [name, each] : by_name) names.push_back(name);
+    const auto set = [&value, by_name](const std::string& name) { value = by_name.at(name); };
+    command.add_option_function<std::string>(option, set, text)->check(CLI::IsMember(names));
+}
+
+void add_output(CLI::App& command, Request& request) {
+    command.add_option("--json", request.json, "append the results to this file, one JSON object a line")->type_name("FILE");
+}
+
+void add_memory(CLI::App& command, Request& request) {
+    const CLI::Validator available(
+        [](const std::string& memory) {
+            return memory == "private" ? std::string() : "'" + memory + "' is not available: this version has private";
+        },
+        "private", "memory");
+    command.add_option("--memory", request.memory, "where the tensors live")->check(available);
+}
+
+void add_peer(CLI::App& command, bool& peer_mpi) {
+    command
+        .add_option_function<std::string>(
+            "--peer", [&peer_mpi](const std::string&) { peer_mpi = true; }, "also measure this, in turns: mpi")
+        ->check(CLI::IsMember({"mpi"}));
+}
+
+void add_sizes(CLI::App& command, SweepOptions& sweep) {
+    command.add_option("--min-bytes", sweep.min_bytes, "smallest size; K, M, G are binary")
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::PositiveNumber);
+    command.add_option("--max-bytes", sweep.max_bytes, "largest size")->transform(CLI::AsSizeValue(false));
+    command.add_option("--factor", sweep.factor, "from one size to the next")->check(CLI::Range(2, 1024));
+    add_named(command, "--dtype", sweep.dtype, all_dtypes, "element type");
+    command.add_flag("--check", sweep.check, "verify every element of every result; exit with 1 if any is wrong");
+}
+
+void add_sweep(CLI::App& app, Request& request, Collective collective) {
+    auto& command = *app.add_subcommand(std::string(name_of(collective)), "time it over a range of sizes");
+    auto& sweep = request.sweep;
+    if (collective != Collective::barrier) {
+        add_sizes(command, sweep);
+        add_memory(command, request);
+    }
+    if (reduces(collective)) add_named(command, "--op", sweep.op, all_reduce_ops, "reduction");
+    if (collective == Collective::allreduce)
+        command.add_option("--algorithm", sweep.algorithm, "as GUOZHUANG_ALGORITHM: auto, ring, direct ...")
+            ->envname("GUOZHUANG_ALGORITHM");
+    command.add_option("--iterations", sweep.iterations, "of each series, whatever time that takes")->check(CLI::PositiveNumber);
+    command.add_option("--seconds", sweep.seconds, "time for each size, all series together")->check(CLI::PositiveNumber);
+    add_peer(command, sweep.peer_mpi);
+    add_output(command, request);
+    command.callback([&request, collective] {
+        request.sweep.collective = collective;
+        if (collective == Collective::allreduce) ::setenv("GUOZHUANG_ALGORITHM", request.sweep.algorithm.c_str(), 1);
+        request.run = [&request](const Job& job, JsonLines& lines) { return perf::sweep(job, request.sweep, lines); };
+    });
+}
+
+void add_replay(CLI::App& app, Request& request) {
+    auto& command = *app.add_subcommand("replay", "time the communication of a training step");
+    command.add_option("--set", request.replay.set, "gradient set: a JSON file, or resnet50, bert_base, gpt2, vgg16, tiny1000")->required();
+    command.add_option("--steps", request.replay.steps, "timed steps of each series")->check(CLI::PositiveNumber);
+    add_memory(command, request);
+    add_peer(command, request.replay.peer_mpi);
+    add_output(command, request);
+    command.callback([&request] {
+        request.run = [&request](const Job& job, JsonLines& lines) {
+            replay(job, request.replay, lines);
+            return std::uint64_t{0};
+        };
+    });
+}
+
+void add_idle(CLI::App& app, Request& request) {
+    auto& command = *app.add_subcommand("idle", "measure the CPU time of an idle job");
+    command.add_option("--seconds", request.idle.seconds, "how long to look")->check(CLI::PositiveNumber);
+    command.add_flag("--pending", request.idle.pending, "with one unmatched operation outstanding");
+    command.add_flag("--threads", request.idle.threads, "list the threads");
+    add_output(command, request);
+    command.callback([&request] {
+        request.run = [&request](const Job& job, JsonLines& lines) {
+            idle(job, request.idle, lines);
+            return std::uint64_t{0};
+        };
+    });
+}
+
+/// Parses on all ranks, speaks on the first. Empty: go on; else the exit code.
+std::optional<int> parse(const Job& job, int argc, char** argv, Request& request) {
+    CLI::App app("Measures guozhuang beside plain MPI; run it under mpirun.", "gz-perf");
+    app.require_subcommand(1);
+    for (const auto collective : all_collectives) add_sweep(app, request, collective);
+    add_replay(app, request);
+    add_idle(app, request);
+    std::ostringstream out, err;
+    try {
+        app.parse(argc, argv);
+        return std::nullopt;
+    } catch (const CLI::ParseError& stop) {
+        const int code = app.exit(stop, out, err);
+        if (job.first()) fmt::print("{}", out.str()), fmt::print(stderr, "{}", err.str());
+        return code == 0 ? 0 : 2;
+    }
+}
+
+int run(const Job& job, int argc, char** argv) {
+    Request request;
+    if (const auto code = parse(job, argc, argv, request)) return *code;
+    std::string arguments;
+    for (int i = 1; i < argc; ++i) arguments += (i > 1 ? " " : "") + std::string(argv[i]);
+    Session session(&argc, &argv);
+    JsonLines lines(job, request.json);
+    lines.write(run_line(job, arguments));
+    const auto errors = request.run(job, lines);
+    session.close();
+    return errors == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace guozhuang::perf
+
+int main(int argc, char** argv) {
+    const guozhuang::perf::Job job(&argc, &argv);
+    try {
+        return guozhuang::perf::run(job, argc, argv);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "gz-perf: rank {}: {}\n", job.rank(), error.what());
+        job.abort();
+    }
+}

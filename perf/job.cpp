@@ -1,0 +1,81 @@
+#include "job.hpp"
+
+#include <mpi.h>
+
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+
+namespace guozhuang::perf {
+
+Job::Job(int* argc, char*** argv) {
+    int provided = 0;
+    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+}
+
+Job::~Job() {
+    MPI_Finalize();
+}
+
+void Job::align() const {
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+double Job::max(double value) const {
+    return max(std::vector{value}).front();
+}
+
+std::vector<double> Job::max(std::vector<double> values) const {
+    MPI_Allreduce(MPI_IN_PLACE, values.data(), mpi_count(values.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return values;
+}
+
+std::uint64_t Job::sum(std::uint64_t value) const {
+    MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    return value;
+}
+
+std::size_t Job::of_first(std::size_t value) const {
+    std::uint64_t shared = value;
+    MPI_Bcast(&shared, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    return shared;
+}
+
+std::vector<std::string> Job::gather(const std::string& text) const {
+    const int length = mpi_count(text.size());
+    std::vector<int> lengths(static_cast<std::size_t>(size_));
+    MPI_Gather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, 0, MPI_COMM_WORLD);
+    std::vector<int> starts(lengths.size());
+    std::exclusive_scan(lengths.begin(), lengths.end(), starts.begin(), 0);
+    std::string all(first() ? static_cast<std::size_t>(starts.back() + lengths.back()) : 0, ' ');
+    MPI_Gatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(), MPI_CHAR, 0, MPI_COMM_WORLD);
+    std::vector<std::string> texts;
+    if (!first()) return texts;
+    for (std::size_t i = 0; i < lengths.size(); ++i)
+        texts.push_back(all.substr(static_cast<std::size_t>(starts[i]), static_cast<std::size_t>(lengths[i])));
+    return texts;
+}
+
+void Job::abort() const {
+    MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    std::abort();
+}
+
+std::string Job::library() {
+    std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+    int length = 0;
+    MPI_Get_library_version(text.data(), &length);
+    text.resize(static_cast<std::size_t>(length));
+    return text.substr(0, text.find_first_of(",\n"));
+}
+
+int mpi_count(std::size_t count) {
+    if (count > std::numeric_limits<int>::max())
+        throw std::invalid_argument("MPI counts with int: more than 2147483647 elements do not fit");
+    return static_cast<int>(count);
+}
+
+}  // namespace guozhuang::perf

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace guozhuang::perf {
+
+/// The ranks of a measurement as plain MPI sees them: what a measurement needs beside the library that it measures. MPI is initialised for
+/// the life of a Job, before any Session, which then works in an MPI that its user owns. Every member but rank(), size() and abort() is
+/// collective, and the results are the same on all ranks. The main thread only.
+class Job {
+public:
+    Job(int* argc, char*** argv);
+    ~Job();
+    Job(const Job&) = delete;
+    Job& operator=(const Job&) = delete;
+
+    int rank() const noexcept { return rank_; }
+    int size() const noexcept { return size_; }
+    bool first() const noexcept { return rank_ == 0; }
+
+    /// Lets the ranks start together: before each timed operation, whatever its series.
+    void align() const;
+    double max(double value) const;
+    /// Position by position: the slowest rank of each iteration.
+    std::vector<double> max(std::vector<double> values) const;
+    std::uint64_t sum(std::uint64_t value) const;
+    /// Rank 0's value: for what is decided from a measured time.
+    std::size_t of_first(std::size_t value) const;
+    /// Every rank's text, in rank order, on rank 0; empty elsewhere.
+    std::vector<std::string> gather(const std::string& text) const;
+
+    /// Ends all ranks: the only way out when one has failed and the others wait for it.
+    [[noreturn]] void abort() const;
+
+    /// "Open MPI v4.1.4", "MPICH Version:4.0.2" ...
+    static std::string library();
+
+private:
+    int rank_ = 0;
+    int size_ = 1;
+};
+
+/// The count as the int that MPI-3 takes; throws std::invalid_argument where it does not fit.
+int mpi_count(std::size_t count);
+
+}  // namespace guozhuang::perf

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "job.hpp"
+
+namespace guozhuang::perf {
+
+using Json = nlohmann::ordered_json;
+
+/// The machine-readable side of a measurement: one object per line, appended to a file by rank 0. An empty path writes nothing.
+class JsonLines {
+public:
+    /// Throws std::runtime_error on rank 0 if the file cannot be appended to.
+    JsonLines(const Job& job, const std::filesystem::path& path);
+
+    void write(const Json& line);
+
+private:
+    std::ofstream file_;
+};
+
+/// The line that says where and how the lines after it were measured. `arguments`: the command line as the user wrote it.
+Json run_line(const Job& job, const std::string& arguments);
+
+}  // namespace guozhuang::perf

@@ -1,0 +1,51 @@
+#include <guozhuang/handle.hpp>
+
+#include "engine/pending.hpp"
+
+namespace guozhuang {
+
+Handle::Handle(std::shared_ptr<engine::Pending> pending) noexcept : pending_(std::move(pending)) {}
+
+namespace {
+
+/// Drives until `arrived()`, then throws the operation's error if it has one: rather than what ended the job, which is that too, so that it
+/// counts as asked for.
+bool drive(const engine::Pending& pending, const std::function<bool()>& arrived, base::Deadline deadline = base::no_deadline) {
+    bool in_time = true;
+    try {
+        in_time = pending.driver().drive_until(arrived, deadline);
+    } catch (...) {
+        if (pending.complete()) pending.rethrow();
+        throw;
+    }
+    if (pending.complete()) pending.rethrow();
+    return in_time;
+}
+
+}  // namespace
+
+void Handle::wait() const {
+    drive(*pending_, [this] { return pending_->complete(); });
+}
+
+bool Handle::wait_for(std::chrono::microseconds limit) const {
+    return drive(*pending_, [this] { return pending_->complete(); }, base::Clock::now() + limit);
+}
+
+void Handle::wait(StreamRef stream) const {
+    if (stream.device.kind == DeviceKind::host) return wait();
+    drive(*pending_, [this] { return pending_->enqueued(); });
+    if (const auto& done = pending_->done_event()) pending_->request().device->wrap(stream)->wait(done);
+}
+
+bool Handle::done() const {
+    if (!pending_->complete()) pending_->driver().drive_once();
+    return pending_->complete();
+}
+
+Result ResultHandle::take() const {
+    wait();
+    return std::move(pending_->take_results().front());
+}
+
+}  // namespace guozhuang

@@ -1,0 +1,135 @@
+#include "api/handshake.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <guozhuang/error.hpp>
+#include <guozhuang/version.hpp>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "engine/codec.hpp"
+#include "engine/description.hpp"
+#include "wire/control_channel.hpp"
+
+namespace guozhuang {
+namespace {
+
+constexpr std::uint16_t handshake_context = 0xfff;  // no process set ever has it
+constexpr auto patience = std::chrono::minutes(5);
+
+/// What one rank says of itself: a value for each key.
+using Facts = std::vector<std::string>;
+
+std::vector<std::string> keys() {
+    std::vector<std::string> names{"version"};
+    for (const auto& row : base::settings_table())
+        if (row.agreement == base::Agreement::rank0_wins) names.emplace_back(row.name);
+    return names;
+}
+
+Facts facts_of(const base::Settings& settings) {
+    Facts facts{version()};
+    for (const auto& row : base::settings_table())
+        if (row.agreement == base::Agreement::rank0_wins) facts.push_back(row.print(settings));
+    return facts;
+}
+
+/// "2.0 on ranks 0,1; 2.1 on rank 2", or nothing if all say the same.
+std::string differences(const std::vector<Facts>& facts, std::size_t key) {
+    std::map<std::string, std::vector<int>> sides;
+    for (std::size_t rank = 0; rank < facts.size(); ++rank) sides[facts[rank][key]].push_back(static_cast<int>(rank));
+    if (sides.size() == 1) return {};
+    std::string text;
+    for (const auto& [value, ranks] : sides)
+        text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, engine::list_ranks(ranks));
+    return text;
+}
+
+class Handshake {
+public:
+    explicit Handshake(wire::Transport& transport)
+        : transport_(transport), channel_(transport, handshake_context, everybody(transport.size())), deadline_(base::Clock::now() + patience) {}
+
+    /// Rank 0's judgement, for everybody; empty if all is well.
+    std::string judge(const base::Settings& settings) {
+        std::vector<Facts> facts(static_cast<std::size_t>(transport_.size()));
+        facts[0] = facts_of(settings);
+        for (std::size_t heard = 1; heard < facts.size(); ++heard) {
+            const auto message = next(facts);
+            engine::Reader in(message.bytes);
+            auto& theirs = facts[static_cast<std::size_t>(message.from)];
+            for (std::size_t i = 0; i < facts[0].size(); ++i) theirs.push_back(in.at_end() ? "(unknown)" : in.string());
+        }
+        const auto names = keys();
+        if (const auto versions = differences(facts, 0); !versions.empty())
+            return fmt::format("the ranks run different versions of the library: {}", versions);
+        for (std::size_t key = 1; key < names.size(); ++key)
+            if (const auto values = differences(facts, key); !values.empty())
+                base::log_warning(fmt::format("{} differs: {}; rank 0's holds for all", names[key], values));
+        return {};
+    }
+
+    void tell(int to, const Facts& facts) {
+        engine::Writer out;
+        for (const auto& fact : facts) out.string(fact);
+        channel_.send(to, out.take());
+    }
+
+    std::string hear_judgement() {
+        const auto message = next({});
+        return engine::Reader(message.bytes).string(std::size_t{1} << 20);
+    }
+
+    void flush() {
+        base::wait_until(transport_.doorbell(), transport_.wait_settings(), [&] { return channel_.flushed(); }, deadline_);
+    }
+
+private:
+    static std::vector<int> everybody(int size) {
+        std::vector<int> members(static_cast<std::size_t>(size));
+        std::iota(members.begin(), members.end(), 0);
+        return members;
+    }
+
+    engine::Control::Message next(const std::vector<Facts>& so_far) {
+        std::optional<engine::Control::Message> message;
+        try {
+            base::wait_until(transport_.doorbell(), transport_.wait_settings(), [&] { return (message = channel_.poll()).has_value(); }, deadline_);
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::timeout) throw;
+            std::vector<int> missing{0};
+            if (!so_far.empty()) missing.clear();
+            for (std::size_t rank = 1; rank < so_far.size(); ++rank)
+                if (so_far[rank].empty()) missing.push_back(static_cast<int>(rank));
+            throw Error(ErrorCode::timeout, fmt::format("init: nothing was heard of {} for {} minutes", engine::list_ranks(missing), patience.count()),
+                        {.tensor = {}, .operation = "init", .ranks = missing});
+        }
+        return std::move(*message);
+    }
+
+    wire::Transport& transport_;
+    wire::ControlChannel channel_;
+    base::Deadline deadline_;
+};
+
+}  // namespace
+
+void shake_hands(wire::Transport& transport, const base::Settings& settings) {
+    Handshake handshake(transport);
+    std::string judgement;
+    if (transport.rank() == 0) {
+        judgement = handshake.judge(settings);
+        for (int rank = 1; rank < transport.size(); ++rank) handshake.tell(rank, {judgement});
+    } else {
+        handshake.tell(0, facts_of(settings));
+        judgement = handshake.hear_judgement();
+    }
+    handshake.flush();
+    if (!judgement.empty()) throw Error(ErrorCode::configuration, judgement);
+}
+
+}  // namespace guozhuang

@@ -1,0 +1,148 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <guozhuang/error.hpp>
+#include <guozhuang/operations.hpp>
+#include <numeric>
+
+#include "api/requests.hpp"
+#include "api/runtime.hpp"
+
+namespace guozhuang {
+namespace {
+
+using api::Draft;
+using engine::Operation;
+
+Runtime& runtime_of(Session* session) {
+    return (session != nullptr ? *session : Session::current()).runtime();
+}
+
+Handle start(Draft draft, bool caller_waits) {
+    return Handle(api::submit(std::move(draft), caller_waits));
+}
+
+/// As one operation: waits, then gives the results of all tensors.
+std::vector<Result> finish(Draft draft) {
+    const auto pending = api::submit(std::move(draft), true);
+    Handle(pending).wait();
+    return pending->take_results();
+}
+
+ResultHandle start_with_result(Draft draft, bool caller_waits) {
+    return ResultHandle(api::submit(std::move(draft), caller_waits));
+}
+
+Draft draft_of(Operation operation, std::span<const TensorView> tensors, const Options& options) {
+    return {.runtime = runtime_of(options.session),
+            .description = {.operation = operation, .tensors = {}},
+            .name = options.name,
+            .tensors = {tensors.begin(), tensors.end()},
+            .stream = options.stream,
+            .keep_alive = options.keep_alive};
+}
+
+Draft draft_of(Operation operation, std::span<const TensorView> tensors, const AllreduceOptions& options) {
+    return {.runtime = runtime_of(options.session),
+            .description = {.operation = operation, .op = options.op, .prescale = options.prescale, .postscale = options.postscale, .tensors = {}},
+            .name = options.name,
+            .tensors = {tensors.begin(), tensors.end()},
+            .stream = options.stream,
+            .keep_alive = options.keep_alive};
+}
+
+template <class O>
+Draft group_of(Operation operation, std::span<const TensorView> tensors, const O& options) {
+    auto draft = draft_of(operation, tensors, options);
+    draft.description.group = true;
+    return draft;
+}
+
+Draft broadcast_of(const TensorView& tensor, int root, const Options& options) {
+    auto draft = draft_of(Operation::broadcast, {&tensor, 1}, options);
+    draft.description.root = root;
+    return draft;
+}
+
+Draft all_to_all_of(const TensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+    auto draft = draft_of(Operation::all_to_all, {&tensor, 1}, options);
+    draft.splits.assign(splits.begin(), splits.end());
+    return draft;
+}
+
+Handle letter(const TensorView& tensor, const engine::Route& route, const PointToPointOptions& options, bool caller_waits) {
+    return Handle(api::submit_letter(runtime_of(options.session), tensor, route, options.keep_alive, caller_waits));
+}
+
+}  // namespace
+
+void allreduce(const TensorView& tensor, const AllreduceOptions& options) {
+    start(draft_of(Operation::allreduce, {&tensor, 1}, options), true).wait();
+}
+Handle allreduce_async(const TensorView& tensor, const AllreduceOptions& options) {
+    return start(draft_of(Operation::allreduce, {&tensor, 1}, options), false);
+}
+
+void grouped_allreduce(std::span<const TensorView> tensors, const AllreduceOptions& options) {
+    start(group_of(Operation::allreduce, tensors, options), true).wait();
+}
+Handle grouped_allreduce_async(std::span<const TensorView> tensors, const AllreduceOptions& options) {
+    return start(group_of(Operation::allreduce, tensors, options), false);
+}
+
+Result all_gather(const TensorView& tensor, const Options& options) {
+    return start_with_result(draft_of(Operation::all_gather, {&tensor, 1}, options), true).take();
+}
+ResultHandle all_gather_async(const TensorView& tensor, const Options& options) {
+    return start_with_result(draft_of(Operation::all_gather, {&tensor, 1}, options), false);
+}
+
+void broadcast(const TensorView& tensor, int root, const Options& options) {
+    start(broadcast_of(tensor, root, options), true).wait();
+}
+Handle broadcast_async(const TensorView& tensor, int root, const Options& options) {
+    return start(broadcast_of(tensor, root, options), false);
+}
+
+Result all_to_all(const TensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+    return start_with_result(all_to_all_of(tensor, splits, options), true).take();
+}
+ResultHandle all_to_all_async(const TensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+    return start_with_result(all_to_all_of(tensor, splits, options), false);
+}
+
+Result reduce_scatter(const TensorView& tensor, const AllreduceOptions& options) {
+    return start_with_result(draft_of(Operation::reduce_scatter, {&tensor, 1}, options), true).take();
+}
+ResultHandle reduce_scatter_async(const TensorView& tensor, const AllreduceOptions& options) {
+    return start_with_result(draft_of(Operation::reduce_scatter, {&tensor, 1}, options), false);
+}
+
+std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors, const Options& options) {
+    return finish(group_of(Operation::all_gather, tensors, options));
+}
+std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors, const AllreduceOptions& options) {
+    return finish(group_of(Operation::reduce_scatter, tensors, options));
+}
+
+void send(const TensorView& tensor, int to, const PointToPointOptions& options) {
+    letter(tensor, {.peer = to, .tag = options.tag, .sending = true}, options, true).wait();
+}
+Handle send_async(const TensorView& tensor, int to, const PointToPointOptions& options) {
+    return letter(tensor, {.peer = to, .tag = options.tag, .sending = true}, options, false);
+}
+void recv(const TensorView& tensor, int from, const PointToPointOptions& options) {
+    letter(tensor, {.peer = from, .tag = options.tag, .sending = false}, options, true).wait();
+}
+Handle recv_async(const TensorView& tensor, int from, const PointToPointOptions& options) {
+    return letter(tensor, {.peer = from, .tag = options.tag, .sending = false}, options, false);
+}
+
+void barrier(const Options& options) {
+    start(draft_of(Operation::barrier, {}, options), true).wait();
+}
+Handle barrier_async(const Options& options) {
+    return start(draft_of(Operation::barrier, {}, options), false);
+}
+
+}  // namespace guozhuang

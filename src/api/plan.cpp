@@ -1,0 +1,84 @@
+#include <fmt/format.h>
+
+#include <guozhuang/error.hpp>
+#include <guozhuang/plan.hpp>
+#include <set>
+#include <utility>
+
+#include "api/requests.hpp"
+#include "api/runtime.hpp"
+
+namespace guozhuang {
+
+struct Plan::State {
+    struct Bundle {
+        std::string name;
+        std::vector<std::string> tensor_names;
+        std::vector<TensorView> tensors;
+        Handle handle;
+    };
+    PlanOptions options;
+    std::vector<Bundle> bundles;
+};
+
+Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) : state_(std::make_unique<State>()) {
+    if (options.name.empty()) throw Error(ErrorCode::invalid_argument, "Plan: the plan needs a name");
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < bundles.size(); ++i) {
+        State::Bundle bundle{.name = fmt::format("{}/bundle {}", options.name, i), .tensor_names = {}, .tensors = {}, .handle = {}};
+        if (bundles[i].empty()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
+        for (auto& [name, tensor] : bundles[i]) {
+            if (name.empty()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
+            if (!names.insert(name).second)
+                throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': two tensors are called '{}'", options.name, name), {.tensor = name, .operation = "plan", .ranks = {}});
+            api::check_tensor(tensor, fmt::format("plan '{}'", options.name), name);
+            bundle.tensor_names.push_back(std::move(name));
+            bundle.tensors.push_back(std::move(tensor));
+        }
+        state_->bundles.push_back(std::move(bundle));
+    }
+    state_->options = std::move(options);
+}
+
+Plan::~Plan() = default;
+Plan::Plan(Plan&&) noexcept = default;
+Plan& Plan::operator=(Plan&&) noexcept = default;
+
+std::size_t Plan::size() const noexcept {
+    return state_->bundles.size();
+}
+
+void Plan::ready(std::size_t bundle) {
+    if (bundle >= size()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': there is no bundle {}", state_->options.name, bundle));
+    auto& [name, tensor_names, tensors, handle] = state_->bundles[bundle];
+    const auto& options = state_->options;
+    auto& session = options.session != nullptr ? *options.session : Session::current();
+    if (handle) throw Error(ErrorCode::duplicate_name, fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", options.name, bundle));
+    handle = Handle(api::submit({.runtime = session.runtime(),
+                                 .description = {.operation = engine::Operation::allreduce,
+                                                 .op = options.op,
+                                                 .prescale = options.prescale,
+                                                 .postscale = options.postscale,
+                                                 .group = true,
+                                                 .tensors = {}},
+                                 .name = name,
+                                 .tensors = tensors,
+                                 .tensor_names = tensor_names,
+                                 .stream = options.stream},
+                                false));
+}
+
+void Plan::wait() {
+    std::exception_ptr first;
+    for (auto& bundle : state_->bundles) {
+        if (!bundle.handle) continue;
+        try {
+            std::exchange(bundle.handle, {}).wait();
+        } catch (...) {
+            if (!first) first = std::current_exception();
+        }
+    }
+    if (first) std::rethrow_exception(first);
+}
+
+}  // namespace guozhuang

@@ -1,0 +1,159 @@
+#include "api/requests.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <guozhuang/error.hpp>
+#include <numeric>
+
+namespace guozhuang::api {
+namespace {
+
+using engine::Description;
+using engine::Operation;
+
+/// Errors of the caller: which operation, on which tensor, what is wrong.
+class Check {
+public:
+    Check(std::string_view operation, std::string_view name, std::vector<int> ranks) : operation_(operation), name_(name), ranks_(std::move(ranks)) {}
+
+    template <class... Args>
+    void that(bool fine, fmt::format_string<Args...> problem, Args&&... args) const {
+        if (!fine) fail(ErrorCode::invalid_argument, fmt::format(problem, std::forward<Args>(args)...));
+    }
+    [[noreturn]] void fail(ErrorCode code, const std::string& problem) const {
+        throw Error(code, fmt::format("{}{}: {}", operation_, name_.empty() ? "" : fmt::format(" '{}'", name_), problem),
+                    {.tensor = std::string(name_), .operation = std::string(operation_), .ranks = ranks_});
+    }
+
+private:
+    std::string_view operation_, name_;
+    std::vector<int> ranks_;
+};
+
+std::string print(const Shape& shape) {
+    return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+/// Row-major without gaps; a dimension of one element may claim any stride.
+bool is_contiguous(const TensorView& tensor) {
+    if (tensor.strides.empty() || tensor.count() == 0) return true;
+    if (tensor.strides.size() != tensor.shape.size()) return false;
+    std::int64_t expected = 1;
+    for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+        if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+        expected *= tensor.shape[i];
+    }
+    return true;
+}
+
+void check_tensor(const TensorView& tensor, const Check& check) {
+    check.that(tensor.shape.size() <= engine::max_dimensions, "{} dimensions; at most {} are supported", tensor.shape.size(),
+               engine::max_dimensions);
+    check.that(std::ranges::all_of(tensor.shape, [](auto extent) { return extent >= 0; }), "shape {} has a negative extent",
+               print(tensor.shape));
+    check.that(is_contiguous(tensor), "the tensor is not contiguous: shape {} with strides {}; copy it into a dense one first",
+               print(tensor.shape), print(tensor.strides));
+    check.that(tensor.data != nullptr || tensor.count() == 0, "the tensor of shape {} has no memory (null data)", print(tensor.shape));
+}
+
+void check_reduction(const Description& description, DType dtype, const Check& check) {
+    if (description.operation != Operation::allreduce && description.operation != Operation::reduce_scatter) return;
+    const bool logical = description.op == ReduceOp::min || description.op == ReduceOp::max;
+    check.that(dtype != DType::boolean || logical, "op {} is not defined on bool; use min (and) or max (or)", name_of(description.op));
+    check.that(is_floating(dtype) || (description.prescale == 1 && description.postscale == 1),
+               "scales must be 1 on {}, not prescale {} and postscale {}; scale a floating dtype instead", name_of(dtype),
+               description.prescale, description.postscale);
+}
+
+bool has_rows(Operation operation) {
+    return operation == Operation::all_gather || operation == Operation::all_to_all || operation == Operation::reduce_scatter;
+}
+
+/// Explicit splits, checked; or equal ones.
+std::vector<std::int64_t> splits_of(const Draft& draft, int size, const Check& check) {
+    const auto rows = draft.tensors.front().shape.front();
+    if (draft.splits.empty()) {
+        check.that(rows % size == 0, "dim 0 is {}, which {} ranks cannot share equally; give splits", rows, size);
+        return std::vector<std::int64_t>(static_cast<std::size_t>(size), rows / size);
+    }
+    check.that(draft.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks", draft.splits.size(), size);
+    check.that(std::ranges::all_of(draft.splits, [](auto split) { return split >= 0; }), "splits {} contain a negative one",
+               print(draft.splits));
+    const auto sum = std::accumulate(draft.splits.begin(), draft.splits.end(), std::int64_t{0});
+    check.that(sum == rows, "splits {} sum to {}, but dim 0 is {}", print(draft.splits), sum, rows);
+    return draft.splits;
+}
+
+engine::TensorDescription describe(const Draft& draft, std::size_t i) {
+    const auto& tensor = draft.tensors[i];
+    engine::TensorDescription description{.name = draft.name, .dtype = tensor.dtype, .shape = tensor.shape};
+    if (!draft.tensor_names.empty())
+        description.name = draft.tensor_names[i];
+    else if (draft.description.group)
+        description.name = fmt::format("{}[{}]", draft.name, i);
+    const auto operation = draft.description.operation;
+    if (operation == Operation::all_gather || operation == Operation::all_to_all) description.shape.front() = -1;
+    return description;
+}
+
+void check_draft(const Draft& draft, const Check& check) {
+    const int size = draft.runtime.transport().size();
+    const auto& description = draft.description;
+    check.that(draft.name.size() <= engine::max_name_bytes, "the name is {} bytes long; at most {} are supported", draft.name.size(),
+               engine::max_name_bytes);
+    check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
+    check.that(draft.tensors.size() <= engine::max_tensors, "{} tensors in one group; at most {} are supported", draft.tensors.size(),
+               engine::max_tensors);
+    check.that(description.root >= 0 && description.root < size, "root {} is not a rank; there are ranks 0 to {}", description.root, size - 1);
+    for (const auto& tensor : draft.tensors) {
+        check_tensor(tensor, check);
+        check_reduction(description, tensor.dtype, check);
+        check.that(!has_rows(description.operation) || !tensor.shape.empty(), "a 0-dimensional tensor has no rows; give it a dimension");
+        check.that(tensor.device == draft.tensors.front().device, "the tensors of a group must be on one device");
+    }
+}
+
+}  // namespace
+
+void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name) {
+    check_tensor(tensor, Check(operation, name, {}));
+}
+
+std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
+    auto& runtime = draft.runtime;
+    const Check check(engine::name_of(draft.description.operation), draft.name, {runtime.transport().rank()});
+    check_draft(draft, check);
+    if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, runtime.transport().size(), check);
+    engine::Request request{.name = draft.name, .description = draft.description, .tensors = {}};
+    for (std::size_t i = 0; i < draft.tensors.size(); ++i) request.description.tensors.push_back(describe(draft, i));
+    if (!draft.tensors.empty()) {
+        const auto& first = draft.tensors.front();
+        request.description.device = first.device.kind;
+        request.device = runtime.use_device(first.device.kind);
+        const auto stream = draft.stream.value_or(StreamRef{.device = first.device, .native = nullptr});
+        if (request.device) request.ready = request.device->wrap(stream)->record();
+    }
+    request.tensors = std::move(draft.tensors);
+    request.splits = std::move(draft.splits);
+    request.keep_alive = std::move(draft.keep_alive);
+    return runtime.engine().submit(std::move(request), caller_waits);
+}
+
+std::shared_ptr<engine::Pending> submit_letter(Runtime& runtime, const TensorView& tensor, const engine::Route& route,
+                                               std::shared_ptr<void> keep_alive, bool caller_waits) {
+    const auto& transport = runtime.transport();
+    const Check check(route.sending ? "send" : "recv", "", {transport.rank()});
+    check.that(route.peer >= 0 && route.peer < transport.size(), "rank {} does not exist; there are ranks 0 to {}", route.peer,
+               transport.size() - 1);
+    check_tensor(tensor, check);
+    check.that(tensor.device.kind == DeviceKind::host, "only host tensors can be sent, not {} ones", name_of(tensor.device.kind));
+    engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv", route.sending ? "to" : "from", route.peer),
+                            .description = {.tensors = {}},
+                            .tensors = {tensor},
+                            .keep_alive = std::move(keep_alive)};
+    return runtime.engine().submit(std::move(request), route, caller_waits);
+}
+
+}  // namespace guozhuang::api

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <guozhuang/stream.hpp>
+#include <guozhuang/tensor.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/runtime.hpp"
+
+/// From what a caller passes to what the engine takes: every check that needs no other rank is here.
+namespace guozhuang::api {
+
+/// An operation as the caller put it.
+struct Draft {
+    Runtime& runtime;
+    engine::Description description;  ///< without its tensors
+    std::string name;                 ///< empty: unnamed
+    std::vector<TensorView> tensors;
+    std::vector<std::string> tensor_names = {};  ///< of a group; empty: numbered
+    std::optional<StreamRef> stream = {};
+    std::shared_ptr<void> keep_alive = {};
+    std::vector<std::int64_t> splits = {};
+};
+
+/// Checks the draft and hands it to the engine. Throws Error(invalid_argument, unavailable, duplicate_name ...) before anything is sent.
+std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits);
+
+/// Throws Error(invalid_argument) for a tensor that no operation takes: not contiguous, without memory ...
+void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name);
+
+/// The same for a send or receive.
+std::shared_ptr<engine::Pending> submit_letter(Runtime& runtime, const TensorView& tensor, const engine::Route& route,
+                                               std::shared_ptr<void> keep_alive, bool caller_waits);
+
+}  // namespace guozhuang::api

@@ -1,0 +1,85 @@
+#include "api/runtime.hpp"
+
+#include <guozhuang/error.hpp>
+#include <numeric>
+
+#include "api/handshake.hpp"
+#include "device/host/fake_driver.hpp"
+
+namespace guozhuang {
+namespace {
+
+constexpr std::uint16_t world_context = 0;
+
+std::vector<int> everybody(int size) {
+    std::vector<int> members(static_cast<std::size_t>(size));
+    std::iota(members.begin(), members.end(), 0);
+    return members;
+}
+
+engine::Negotiator::Settings negotiator_settings(const base::Settings& settings) {
+    engine::Negotiator::Settings negotiator;
+    negotiator.fusion_bytes = settings.fusion_bytes;
+    negotiator.policy = {.forced = static_cast<engine::Algorithm>(settings.algorithm),
+                         .reproducible = settings.reproducible,
+                         .small_bytes = settings.small_bytes,
+                         .segment_bytes = settings.segment_bytes};
+    return negotiator;
+}
+
+}  // namespace
+
+Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings)
+    : settings_(settings),
+      transport_(std::move(transport)),
+      members_(everybody(transport_->size())),
+      control_(*transport_, world_context, members_),
+      mail_(*transport_, world_context, members_) {
+    shake_hands(*transport_, settings_);
+    engine_ = std::make_shared<engine::Engine>(engine::Engine::Parts{.control = control_,
+                                                                     .mail = mail_,
+                                                                     .doorbell = transport_->doorbell(),
+                                                                     .wait = transport_->wait_settings(),
+                                                                     .negotiator = negotiator_settings(settings_),
+                                                                     .own_thread = transport_->may_have_own_thread()});
+    add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
+    engine_->start();
+}
+
+Runtime::~Runtime() {
+    engine_->stop();
+}
+
+/// Host bundles run on the thread that drives the engine, which goes on pumping; device bundles on a communication stream of their own.
+void Runtime::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane) {
+    std::function<bool()> pump;
+    if (!stream) pump = [engine = engine_.get()] { return engine->pump(); };
+    backends_.push_back(std::make_unique<backends::HostBackend>(wire::MemberWire::Group{
+        .transport = *transport_, .members = members_, .position = transport_->rank(), .tag = {world_context, lane}, .pump = std::move(pump)}));
+    engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
+}
+
+std::shared_ptr<device::Driver> Runtime::use_device(DeviceKind kind) {
+    if (kind == DeviceKind::host) return nullptr;
+    if (kind == DeviceKind::cuda)
+        throw Error(ErrorCode::unavailable, "collectives on CUDA tensors are not part of this version; copy them to host memory");
+    const std::lock_guard lock(devices_mutex_);
+    if (!fake_) {
+        fake_ = device::make_fake_driver();
+        add_executor(kind, fake_->make_stream(0), wire::Lane::device_data);
+    }
+    return fake_;
+}
+
+void Runtime::close() {
+    engine_->close({});
+    engine_->stop();
+    transport_->close();
+}
+
+void Runtime::announce_departure(std::string_view reason) noexcept {
+    engine_->announce_departure(reason);
+    engine_->stop();
+}
+
+}  // namespace guozhuang

@@ -1,0 +1,221 @@
+#include <fmt/format.h>
+
+#include <exception>
+#include <guozhuang/error.hpp>
+#include <guozhuang/session.hpp>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "api/runtime.hpp"
+#include "base/log.hpp"
+#include "wire/inproc/inproc_transport.hpp"
+#include "wire/mpi/mpi_transport.hpp"
+
+namespace guozhuang {
+namespace {
+
+/// The process's default session: made by the first Session or init(), shared by further ones, closed by the last.
+struct Process {
+    std::mutex mutex;
+    std::shared_ptr<Runtime> runtime;
+    int users = 0;
+    std::unique_ptr<Session> view;  ///< what Session::current() gives
+};
+
+Process& process() {
+    static Process instance;
+    return instance;
+}
+
+thread_local Session* thread_session = nullptr;
+
+std::shared_ptr<Runtime> connect(const SessionOptions& options) {
+    const auto settings = base::read_settings();
+    wire::MpiOptions mpi;
+    mpi.communicator = options.mpi_communicator;
+    mpi.doorbells = settings.doorbells;
+    if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
+    return std::make_shared<Runtime>(wire::connect(mpi), settings);
+}
+
+}  // namespace
+
+Session::Session(std::shared_ptr<Runtime> runtime, bool counted) : runtime_(std::move(runtime)), counted_(counted) {}
+
+Session::Session(int*, char***, SessionOptions options) : counted_(true), exceptions_at_start_(std::uncaught_exceptions()) {
+    auto& shared = process();
+    const std::lock_guard lock(shared.mutex);
+    if (shared.users == 0) {
+        shared.runtime = connect(options);
+        shared.view.reset(new Session(shared.runtime, false));
+    } else if (options.mpi_communicator != nullptr) {
+        throw Error(ErrorCode::invalid_argument, "Session: this process has one already, whose communicator cannot be changed");
+    }
+    runtime_ = shared.runtime;
+    ++shared.users;
+}
+
+Session::Session(Session&& other) noexcept
+    : runtime_(std::exchange(other.runtime_, nullptr)), counted_(other.counted_), exceptions_at_start_(other.exceptions_at_start_) {}
+
+Session::~Session() {
+    if (!runtime_) return;
+    if (std::uncaught_exceptions() > exceptions_at_start_) {
+        runtime_->announce_departure("an exception is leaving its session");
+        return;
+    }
+    try {
+        close();
+    } catch (const std::exception& error) {
+        base::log_error(fmt::format("closing the session failed: {}", error.what()));
+    }
+}
+
+void Session::close() {
+    const auto runtime = std::exchange(runtime_, nullptr);
+    if (!runtime) return;
+    if (counted_) {
+        auto& shared = process();
+        const std::lock_guard lock(shared.mutex);
+        if (--shared.users > 0) return;
+        shared.view->runtime_.reset();
+        shared.runtime.reset();
+    }
+    runtime->close();
+}
+
+Runtime& Session::runtime() const {
+    if (!runtime_) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
+    return *runtime_;
+}
+
+Session& Session::current() {
+    if (thread_session != nullptr) return *thread_session;
+    auto& shared = process();
+    const std::lock_guard lock(shared.mutex);
+    if (shared.users == 0)
+        throw Error(ErrorCode::not_initialised, "there is no session: make a guozhuang::Session, or call guozhuang::init(), before the first operation");
+    return *shared.view;
+}
+
+int Session::rank() const {
+    return runtime().transport().rank();
+}
+
+int Session::size() const {
+    return runtime().transport().size();
+}
+
+int Session::local_rank() const {
+    const auto& ranks = runtime().transport().host_ranks();
+    return static_cast<int>(std::ranges::find(ranks, rank()) - ranks.begin());
+}
+
+int Session::local_size() const {
+    return static_cast<int>(runtime().transport().host_ranks().size());
+}
+
+int Session::cross_rank() const {
+    return runtime().transport().host_index();
+}
+
+int Session::cross_size() const {
+    return runtime().transport().host_count();
+}
+
+bool Session::is_homogeneous() const {
+    return runtime().transport().is_homogeneous();
+}
+
+namespace {
+
+/// What init() holds on behalf of shutdown().
+std::vector<Session>& initialised() {
+    static std::vector<Session> sessions;
+    return sessions;
+}
+
+std::mutex& initialised_mutex() {
+    static std::mutex mutex;
+    return mutex;
+}
+
+}  // namespace
+
+void init(int* argc, char*** argv) {
+    Session session(argc, argv);
+    const std::lock_guard lock(initialised_mutex());
+    initialised().push_back(std::move(session));
+}
+
+void shutdown() {
+    std::unique_lock lock(initialised_mutex());
+    if (initialised().empty()) return;
+    auto session = std::move(initialised().back());
+    initialised().pop_back();
+    lock.unlock();
+    session.close();
+}
+
+bool is_initialized() noexcept {
+    if (thread_session != nullptr) return true;
+    auto& shared = process();
+    const std::lock_guard lock(shared.mutex);
+    return shared.users > 0;
+}
+
+int rank() {
+    return Session::current().rank();
+}
+int size() {
+    return Session::current().size();
+}
+int local_rank() {
+    return Session::current().local_rank();
+}
+int local_size() {
+    return Session::current().local_size();
+}
+int cross_rank() {
+    return Session::current().cross_rank();
+}
+int cross_size() {
+    return Session::current().cross_size();
+}
+bool is_homogeneous() {
+    return Session::current().is_homogeneous();
+}
+
+void run_ranks(int size, const std::function<void(Session&)>& body) {
+    if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("run_ranks: {} ranks; there must be one at least", size));
+    const auto settings = base::read_settings();
+    std::optional<base::WaitSettings> wait;
+    if (settings.spin_us) wait = base::WaitSettings{.spin = std::chrono::microseconds(*settings.spin_us)};
+    wire::InprocHub hub(size, wait);
+    std::mutex mutex;
+    std::exception_ptr first;
+    const auto live = [&](int rank) {
+        Session session(nullptr, false);
+        try {
+            session.runtime_ = std::make_shared<Runtime>(hub.transport(rank), settings);
+            thread_session = &session;
+            body(session);
+            session.close();
+        } catch (...) {
+            {
+                const std::lock_guard lock(mutex);
+                if (!first) first = std::current_exception();
+            }
+            hub.abort();
+            session.runtime_.reset();  // without a farewell: nobody is left to hear it
+        }
+        thread_session = nullptr;
+    };
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) threads.emplace_back(live, rank);
+    for (auto& thread : threads) thread.join();
+    if (first) std::rethrow_exception(first);
+}
+
+}  // namespace guozhuang

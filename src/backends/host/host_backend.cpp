@@ -1,0 +1,219 @@
+#include "backends/host/host_backend.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <guozhuang/error.hpp>
+#include <new>
+#include <numeric>
+
+#include "collectives/direct/allreduce.hpp"
+#include "collectives/direct/reduce_scatter.hpp"
+#include "collectives/pairwise/all_to_all.hpp"
+#include "collectives/parameter_server/allreduce.hpp"
+#include "collectives/recursive/doubling_allreduce.hpp"
+#include "collectives/ring/all_gather.hpp"
+#include "collectives/ring/pipelined_allreduce.hpp"
+#include "collectives/select.hpp"
+#include "collectives/tree/broadcast.hpp"
+#include "device/host/host_reduce.hpp"
+
+namespace guozhuang::backends {
+namespace {
+
+using wire::MemberWire;
+
+selection::Settings settings_of(const engine::Policy& policy) {
+    using engine::Algorithm;
+    static_assert(static_cast<int>(Algorithm::automatic) == static_cast<int>(selection::Algorithm::automatic) &&
+                  static_cast<int>(Algorithm::pairwise) == static_cast<int>(selection::Algorithm::pairwise));
+    return {.forced = static_cast<selection::Algorithm>(policy.forced),
+            .reproducible = policy.reproducible,
+            .small_bytes = static_cast<std::size_t>(policy.small_bytes),
+            .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
+}
+
+/// Bytes of one row of dim 0.
+std::size_t row_bytes(const TensorView& tensor) {
+    return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
+}
+
+/// Prepares a result of these rows from each rank and gives each rank's place in it.
+std::vector<std::span<std::byte>> lay_out(Result& result, const TensorView& like, std::span<const std::int64_t> rows) {
+    const auto row = row_bytes(like);
+    result.dtype = like.dtype;
+    result.rows.assign(rows.begin(), rows.end());
+    result.shape = like.shape;
+    result.shape[0] = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    result.bytes.resize(static_cast<std::size_t>(result.shape[0]) * row);
+    std::vector<std::span<std::byte>> places;
+    auto rest = std::span(result.bytes);
+    for (const auto count : rows) {
+        places.push_back(rest.first(static_cast<std::size_t>(count) * row));
+        rest = rest.subspan(places.back().size());
+    }
+    return places;
+}
+
+/// The tensor cut along dim 0.
+std::vector<std::span<const std::byte>> cut(std::span<const std::byte> memory, std::size_t row, std::span<const std::int64_t> rows) {
+    std::vector<std::span<const std::byte>> parts;
+    for (const auto count : rows) {
+        parts.push_back(memory.first(static_cast<std::size_t>(count) * row));
+        memory = memory.subspan(parts.back().size());
+    }
+    return parts;
+}
+
+void copy(std::span<std::byte> to, std::span<const std::byte> from) {
+    if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+}  // namespace
+
+void ScratchPool::Free::operator()(std::byte* memory) const noexcept {
+    ::operator delete[](memory, std::align_val_t(scratch_alignment));
+}
+
+std::span<std::byte> ScratchPool::get(std::size_t bytes) {
+    if (bytes > bytes_) {
+        memory_.reset();
+        bytes_ = 0;
+        memory_.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(scratch_alignment))));
+        bytes_ = bytes;
+        std::memset(memory_.get(), 0, bytes);  // the pages are fresh now, not in the middle of an operation
+    }
+    return {memory_.get(), bytes_};
+}
+
+void HostBackend::run(const engine::Bundle& bundle) {
+    switch (bundle.operation) {
+        case engine::Operation::allreduce: allreduce(bundle); break;
+        case engine::Operation::broadcast: broadcast(bundle); break;
+        case engine::Operation::all_gather:
+            for (const auto& piece : bundle.pieces) all_gather(piece);
+            break;
+        case engine::Operation::all_to_all:
+            for (const auto& piece : bundle.pieces) all_to_all(piece);
+            break;
+        case engine::Operation::reduce_scatter:
+            for (const auto& piece : bundle.pieces) reduce_scatter(bundle, piece);
+            break;
+        case engine::Operation::barrier: break;
+    }
+}
+
+std::vector<HostBackend::Part> HostBackend::parts_of(const engine::Bundle& bundle) {
+    const auto settings = settings_of(bundle.policy);
+    std::vector<Part> parts;
+    for (const auto& piece : bundle.pieces) {
+        const auto memory = piece.tensor.memory();
+        const bool small = selection::order_class_of(memory.size(), settings) == selection::OrderClass::tree;
+        auto part = std::find_if(parts.begin(), parts.end(),
+                                 [&](const Part& p) { return p.dtype == piece.tensor.dtype && p.small == small; });
+        if (part == parts.end()) part = parts.insert(parts.end(), Part{.dtype = piece.tensor.dtype, .small = small, .members = {}});
+        part->members.push_back(memory);
+        part->largest_bytes = std::max(part->largest_bytes, memory.size());
+        part->total_bytes += memory.size();
+    }
+    return parts;
+}
+
+void HostBackend::allreduce(const engine::Bundle& bundle) {
+    for (const auto& part : parts_of(bundle)) {
+        if (bundle.prescale != 1)
+            for (const auto& member : part.members) device::scale(part.dtype, member, bundle.prescale);
+        allreduce(bundle, part);
+    }
+}
+
+void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
+    const auto ranks = wire_.size();
+    const device::HostReduce reduce(part.dtype, bundle.op, ranks, bundle.postscale);
+    const auto [algorithm, segment_bytes] = selection::choose({.operation = selection::Operation::allreduce,
+                                                               .tensor_bytes = part.largest_bytes,
+                                                               .bundle_bytes = part.total_bytes,
+                                                               .ranks = ranks,
+                                                               .settings = settings_of(bundle.policy)});
+    const auto plan = [&](int blocks, auto&& scratch_bytes) -> AllreducePlan {
+        blocks_.assign(part.members, reduce.element_bytes(), blocks);
+        return {.blocks = blocks_, .scratch = scratch_.get(scratch_bytes()), .reduce = reduce, .segment_bytes = segment_bytes};
+    };
+    const auto direct_scratch = [&] { return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes); };
+    switch (algorithm) {
+        case selection::Algorithm::ring:
+            ring::pipelined_allreduce(wire_, plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
+            break;
+        case selection::Algorithm::recursive_doubling:
+            recursive::doubling_allreduce(
+                wire_, plan(1, [&] { return recursive::doubling_scratch_bytes<MemberWire>(blocks_, reduce, ranks); }));
+            break;
+        case selection::Algorithm::direct: direct::allreduce(wire_, plan(ranks, direct_scratch)); break;
+        case selection::Algorithm::parameter_server: parameter_server::allreduce(wire_, plan(1, direct_scratch)); break;
+        default: throw Error(ErrorCode::internal, "the log names an algorithm that does no allreduce");
+    }
+}
+
+void HostBackend::broadcast(const engine::Bundle& bundle) {
+    std::vector<std::span<std::byte>> members;
+    for (const auto& piece : bundle.pieces) members.push_back(piece.tensor.memory());
+    blocks_.assign(members, 1, 1);
+    const auto segment_bytes = static_cast<std::size_t>(bundle.policy.segment_bytes);
+    tree::broadcast(wire_, {.blocks = blocks_,
+                            .scratch = scratch_.get(tree::broadcast_scratch_bytes(blocks_, segment_bytes)),
+                            .segment_bytes = segment_bytes,
+                            .root = bundle.root});
+}
+
+/// The numbers of rows first, because they are in no description; then the rows.
+void HostBackend::all_gather(const engine::Piece& piece) {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(wire_.size()));
+    const auto self = static_cast<std::size_t>(wire_.rank());
+    rows[self] = piece.tensor.shape[0];
+    std::vector<std::span<std::byte>> counts;
+    for (auto& count : rows) counts.push_back(std::as_writable_bytes(std::span(&count, 1)));
+    ring::all_gather(wire_, counts);
+    const auto places = lay_out(*piece.result, piece.tensor, rows);
+    copy(places[self], piece.tensor.memory());
+    ring::all_gather(wire_, places);
+}
+
+void HostBackend::all_to_all(const engine::Piece& piece) {
+    std::vector<std::int64_t> splits(piece.splits.begin(), piece.splits.end());
+    std::vector<std::int64_t> rows(splits.size());
+    std::vector<std::span<const std::byte>> told;
+    std::vector<std::span<std::byte>> heard;
+    for (auto& split : splits) told.push_back(std::as_bytes(std::span(&split, 1)));
+    for (auto& row : rows) heard.push_back(std::as_writable_bytes(std::span(&row, 1)));
+    pairwise::all_to_all(wire_, told, heard);
+    const auto places = lay_out(*piece.result, piece.tensor, rows);
+    pairwise::all_to_all(wire_, cut(piece.tensor.memory(), row_bytes(piece.tensor), splits), places);
+}
+
+void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece) {
+    const auto ranks = wire_.size();
+    const auto& tensor = piece.tensor;
+    const device::HostReduce reduce(tensor.dtype, bundle.op, ranks, bundle.postscale);
+    const auto answer = selection::choose(
+        {.operation = selection::Operation::reduce_scatter, .ranks = ranks, .settings = settings_of(bundle.policy)});
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), tensor.shape[0] / ranks);
+    for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks))) ++row;
+
+    std::vector<std::byte> scaled;  // the caller's input stays as it is
+    std::span<const std::byte> input = tensor.memory();
+    if (bundle.prescale != 1) {
+        scaled.assign(input.begin(), input.end());
+        device::scale(tensor.dtype, scaled, bundle.prescale);
+        input = scaled;
+    }
+    const auto blocks = cut(input, row_bytes(tensor), rows);
+    const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
+    const auto place = lay_out(*piece.result, tensor, own);
+    direct::reduce_scatter(
+        wire_, {.input = blocks,
+                .output = place.front(),
+                .scratch = scratch_.get(direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, answer.segment_bytes)),
+                .reduce = reduce,
+                .segment_bytes = answer.segment_bytes});
+}
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "collectives/blocks.hpp"
+#include "engine/backend.hpp"
+#include "wire/member_wire.hpp"
+
+namespace guozhuang::backends {
+
+/// Memory for algorithms that is made once and kept: it grows to the largest need. Starts at a cache line.
+class ScratchPool {
+public:
+    std::span<std::byte> get(std::size_t bytes);
+
+private:
+    struct Free {
+        void operator()(std::byte* memory) const noexcept;
+    };
+    std::unique_ptr<std::byte, Free> memory_;
+    std::size_t bytes_ = 0;
+};
+
+/// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
+class HostBackend final : public engine::Backend {
+public:
+    explicit HostBackend(wire::MemberWire::Group group) : wire_(std::move(group)) {}
+
+    std::string_view name() const noexcept override { return "host"; }
+    void run(const engine::Bundle& bundle) override;
+
+private:
+    /// Pieces that one algorithm moves as one: of one dtype and one order of summing.
+    struct Part {
+        DType dtype = DType::f32;
+        bool small = false;  ///< of the order class of small tensors
+        std::size_t largest_bytes = 0, total_bytes = 0;
+        std::vector<std::span<std::byte>> members;
+    };
+
+    void allreduce(const engine::Bundle& bundle);
+    void allreduce(const engine::Bundle& bundle, const Part& part);
+    void broadcast(const engine::Bundle& bundle);
+    void all_gather(const engine::Piece& piece);
+    void all_to_all(const engine::Piece& piece);
+    void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
+    static std::vector<Part> parts_of(const engine::Bundle& bundle);
+
+    wire::MemberWire wire_;
+    ScratchPool scratch_;
+    Blocks blocks_;
+};
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,204 @@
+#include "base/config.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <guozhuang/error.hpp>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace guozhuang::base {
+namespace {
+
+constexpr std::string_view prefix = "GUOZHUANG_";
+constexpr std::array<std::string_view, 5> algorithm_names = {"auto", "ring", "recursive_doubling", "direct", "parameter_server"};
+constexpr std::array<std::string_view, 5> log_level_names = {"debug", "info", "warning", "error", "off"};
+
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+    Number number{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc{} || end != text.data() + text.size() || text.empty()) return std::nullopt;
+    return number;
+}
+
+template <std::size_t Settings::*member, std::size_t lowest, std::size_t highest>
+bool parse_size(Settings& settings, std::string_view text) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes || *bytes < lowest || *bytes > highest) return false;
+    settings.*member = *bytes;
+    return true;
+}
+
+template <std::size_t Settings::*member>
+std::string print_size(const Settings& settings) {
+    return std::to_string(settings.*member);
+}
+
+template <bool Settings::*member>
+bool parse_switch(Settings& settings, std::string_view text) {
+    if (text != "0" && text != "1") return false;
+    settings.*member = text == "1";
+    return true;
+}
+
+template <bool Settings::*member>
+std::string print_switch(const Settings& settings) {
+    return settings.*member ? "1" : "0";
+}
+
+template <class Choice, std::size_t n>
+bool parse_choice(Choice& choice, const std::array<std::string_view, n>& names, std::string_view text) {
+    const auto found = std::find(names.begin(), names.end(), text);
+    if (found == names.end()) return false;
+    choice = static_cast<Choice>(found - names.begin());
+    return true;
+}
+
+bool parse_algorithm(Settings& settings, std::string_view text) {
+    return parse_choice(settings.algorithm, algorithm_names, text);
+}
+std::string print_algorithm(const Settings& settings) {
+    return std::string(algorithm_names[static_cast<std::size_t>(settings.algorithm)]);
+}
+bool parse_log_level(Settings& settings, std::string_view text) {
+    return parse_choice(settings.log_level, log_level_names, text);
+}
+std::string print_log_level(const Settings& settings) {
+    return std::string(log_level_names[static_cast<std::size_t>(settings.log_level)]);
+}
+bool parse_cuda(Settings& settings, std::string_view text) {
+    if (text != "auto" && text != "off") return false;
+    settings.cuda = text == "auto";
+    return true;
+}
+std::string print_cuda(const Settings& settings) {
+    return settings.cuda ? "auto" : "off";
+}
+bool parse_spin(Settings& settings, std::string_view text) {
+    if (text == "auto") {
+        settings.spin_us.reset();
+        return true;
+    }
+    const auto number = parse_number<std::size_t>(text);
+    if (!number || *number > 1'000'000) return false;
+    settings.spin_us = number;
+    return true;
+}
+std::string print_spin(const Settings& settings) {
+    return settings.spin_us ? std::to_string(*settings.spin_us) : "auto";
+}
+
+constexpr std::size_t gib = std::size_t{1} << 30;
+
+constexpr Setting table[] = {
+    {"GUOZHUANG_ALGORITHM", "", "auto, ring, recursive_doubling, direct or parameter_server", Agreement::rank0_wins,
+     "Algorithm of every allreduce; `auto` selects by size and ranks (algorithms.md).", parse_algorithm, print_algorithm},
+    {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ, "Whether the CUDA plugin is looked for.", parse_cuda, print_cuda},
+    {"GUOZHUANG_DOORBELLS", "", "0 or 1", Agreement::may_differ,
+     "Whether ranks of one host wake each other through shared memory; without it they look for messages at intervals.",
+     parse_switch<&Settings::doorbells>, print_switch<&Settings::doorbells>},
+    {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
+     "Single operations that are ready together are fused into bundles of up to this size; 0 fuses nothing.",
+     parse_size<&Settings::fusion_bytes, 0, gib>, print_size<&Settings::fusion_bytes>},
+    {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ, "Which messages are logged.",
+     parse_log_level, print_log_level},
+    {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
+     "1: every sum is taken in the same order whatever the algorithm, size and placement (algorithms.md).",
+     parse_switch<&Settings::reproducible>, print_switch<&Settings::reproducible>},
+    {"GUOZHUANG_SEGMENT_BYTES", "bytes", "1K to 64M", Agreement::rank0_wins,
+     "Largest piece in flight of the algorithms that pipeline; a few of them should fit the L2 cache.",
+     parse_size<&Settings::segment_bytes, 1024, gib / 16>, print_size<&Settings::segment_bytes>},
+    {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
+     "Tensors up to this size are reduced in tree order, by algorithms of few steps; larger ones around the ring.",
+     parse_size<&Settings::small_bytes, 0, gib>, print_size<&Settings::small_bytes>},
+    {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
+     "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.",
+     parse_spin, print_spin},
+};
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> row(b.size() + 1);
+    std::iota(row.begin(), row.end(), 0u);
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        auto diagonal = std::exchange(row[0], i);
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const auto substituted = diagonal + (a[i - 1] == b[j - 1] ? 0u : 1u);
+            diagonal = row[j];
+            row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+        }
+    }
+    return row.back();
+}
+
+void warn_about_unknown_variables() {
+    for (const auto& name : environment_names(prefix)) {
+        if (std::any_of(std::begin(table), std::end(table), [&](const Setting& row) { return row.name == name; })) continue;
+        const auto nearest = std::min_element(std::begin(table), std::end(table), [&](const Setting& a, const Setting& b) {
+            return edit_distance(a.name, name) < edit_distance(b.name, name);
+        });
+        log_warning(fmt::format("{} is not a variable of this version and has no effect; did you mean {}?", name, nearest->name));
+    }
+}
+
+}  // namespace
+
+std::optional<std::string> environment(const std::string& name) {
+    const char* const value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    return std::string(value);
+}
+
+std::vector<std::string> environment_names(std::string_view start) {
+    std::vector<std::string> names;
+    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+        const std::string_view assignment(*entry);
+        if (assignment.starts_with(start)) names.emplace_back(assignment.substr(0, assignment.find('=')));
+    }
+    return names;
+}
+
+std::optional<std::size_t> parse_bytes(std::string_view text) {
+    std::size_t unit = 1;
+    if (!text.empty()) {
+        switch (text.back()) {
+            case 'K': unit = std::size_t{1} << 10; break;
+            case 'M': unit = std::size_t{1} << 20; break;
+            case 'G': unit = std::size_t{1} << 30; break;
+            default: break;
+        }
+    }
+    if (unit > 1) text.remove_suffix(1);
+    const auto number = parse_number<std::size_t>(text);
+    if (!number || *number > std::numeric_limits<std::size_t>::max() / unit) return std::nullopt;
+    return *number * unit;
+}
+
+std::span<const Setting> settings_table() {
+    return table;
+}
+
+Settings read_settings() {
+    Settings settings;
+    for (const auto& row : table) {
+        const auto value = environment(std::string(row.name));
+        if (value && !row.parse(settings, *value))
+            throw Error(ErrorCode::configuration, fmt::format("{}='{}' is not acceptable: it must be {}{}{}", row.name, *value, row.range,
+                                                              row.unit.empty() ? "" : " ", row.unit));
+    }
+    if (settings.reproducible && settings.algorithm == ForcedAlgorithm::ring)
+        throw Error(ErrorCode::configuration, "GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other: a ring adds in another "
+                                              "order than every other algorithm; leave one of them out");
+    set_log_level(settings.log_level);
+    warn_about_unknown_variables();
+    return settings;
+}
+
+}  // namespace guozhuang::base

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <guozhuang/log.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace guozhuang::base {
+
+/// A variable of the environment. The only way to it in the whole library.
+std::optional<std::string> environment(const std::string& name);
+/// Names of all variables of the environment that start with the prefix.
+std::vector<std::string> environment_names(std::string_view prefix);
+
+enum class ForcedAlgorithm { automatic, ring, recursive_doubling, direct, parameter_server };
+
+/// Everything that can be configured, with its default. Filled from GUOZHUANG_ variables, once per Runtime.
+struct Settings {
+    std::size_t fusion_bytes = 1u << 20;
+    std::size_t small_bytes = 32u << 10;
+    std::size_t segment_bytes = 256u << 10;
+    ForcedAlgorithm algorithm = ForcedAlgorithm::automatic;
+    bool reproducible = false;
+    std::optional<std::size_t> spin_us;  ///< empty: chosen from the number of cores
+    bool doorbells = true;
+    bool cuda = true;
+    LogLevel log_level = LogLevel::warning;
+};
+
+/// Who decides when ranks are configured differently.
+enum class Agreement { rank0_wins, may_differ };
+
+/// One row of the configuration table: documentation, parsing and printing of one variable.
+struct Setting {
+    std::string_view name;  ///< with its GUOZHUANG_ prefix
+    std::string_view unit;
+    std::string_view range;  ///< as documentation and errors spell it
+    Agreement agreement;
+    std::string_view effect;
+    bool (*parse)(Settings&, std::string_view text);  ///< false if the text is not acceptable
+    std::string (*print)(const Settings&);
+};
+
+std::span<const Setting> settings_table();
+
+/// Reads the environment strictly. Throws Error(configuration) naming variable, value and accepted range; unknown GUOZHUANG_ variables give a
+/// warning with the nearest known name.
+Settings read_settings();
+
+/// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G. Empty if it is not such a number.
+std::optional<std::size_t> parse_bytes(std::string_view text);
+
+}  // namespace guozhuang::base

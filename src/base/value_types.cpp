@@ -1,0 +1,43 @@
+#include <guozhuang/error.hpp>
+#include <guozhuang/tensor.hpp>
+#include <guozhuang/types.hpp>
+#include <guozhuang/version.hpp>
+#include <utility>
+
+namespace guozhuang {
+
+const char* version() noexcept {
+    return GUOZHUANG_VERSION_STRING;
+}
+
+std::string_view name_of(DType dtype) noexcept {
+    constexpr std::string_view names[] = {"u8", "i8", "i16", "i32", "i64", "bool", "f16", "bf16", "f32", "f64"};
+    return names[static_cast<std::size_t>(dtype)];
+}
+
+std::string_view name_of(ReduceOp op) noexcept {
+    constexpr std::string_view names[] = {"sum", "average", "min", "max", "product"};
+    return names[static_cast<std::size_t>(op)];
+}
+
+std::string_view name_of(DeviceKind kind) noexcept {
+    constexpr std::string_view names[] = {"host", "fake", "cuda"};
+    return names[static_cast<std::size_t>(kind)];
+}
+
+std::string_view name_of(ErrorCode code) noexcept {
+    constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised", "configuration",
+                                          "mismatch",         "departed",       "aborted",         "timeout",
+                                          "wire",             "out_of_memory",  "unavailable",     "internal"};
+    return names[static_cast<std::size_t>(code)];
+}
+
+Error::Error(ErrorCode code, const std::string& message, std::source_location where)
+    : Error(code, message, Facts{}, where) {}
+
+Error::Error(ErrorCode code, const std::string& message, Facts facts, std::source_location where)
+    : std::runtime_error(message), code_(code), facts_(std::move(facts)), where_(where) {}
+
+Error::~Error() = default;
+
+}  // namespace guozhuang

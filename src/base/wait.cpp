@@ -1,0 +1,135 @@
+#include "base/wait.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+#include <guozhuang/error.hpp>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utility>
+
+namespace guozhuang::base {
+namespace {
+
+constexpr unsigned turns_between_clock_reads = 16;
+
+// Who a sleeper lets itself be woken by: the bits of its futex wait.
+constexpr std::uint32_t by_news = 1;
+constexpr std::uint32_t by_local = 2;
+
+std::uint32_t* word(std::atomic<std::uint32_t>& value) noexcept {
+    static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
+    return reinterpret_cast<std::uint32_t*>(&value);
+}
+
+void futex_wake(std::atomic<std::uint32_t>& value, std::uint32_t waker) noexcept {
+    syscall(SYS_futex, word(value), FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, waker);
+}
+
+// The timeout is a point of CLOCK_MONOTONIC, which is what steady_clock reads.
+void futex_wait(std::atomic<std::uint32_t>& value, std::uint32_t expected, std::uint32_t woken_by, Clock::time_point until) noexcept {
+    const auto since = until.time_since_epoch();
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
+    timespec timeout{};
+    timeout.tv_sec = seconds.count();
+    timeout.tv_nsec = std::chrono::nanoseconds(since - seconds).count();
+    const bool bounded = until != Clock::time_point::max();
+    syscall(SYS_futex, word(value), FUTEX_WAIT_BITSET, expected, bounded ? &timeout : nullptr, nullptr, woken_by);
+}
+
+void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+// The order of the two sequentially consistent operations here mirrors the one in park(): either the parking thread sees the new count, or
+// we see that it is asleep.
+void ring(Doorbell& bell) noexcept {
+    bell.rings.fetch_add(1, std::memory_order_seq_cst);
+    if (bell.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(bell.rings, by_news);
+}
+
+void ring_local(Doorbell& bell) noexcept {
+    bell.rings.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(bell.rings, by_news | by_local);
+}
+
+bool abort(Doorbell& bell, std::uint32_t cause) noexcept {
+    std::uint32_t none = 0;
+    const bool first = bell.abort.compare_exchange_strong(none, cause, std::memory_order_seq_cst);
+    ring_local(bell);
+    return first;
+}
+
+Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline)
+    : bell_(bell),
+      settings_(settings),
+      deadline_(deadline),
+      seen_(bell.rings.load(std::memory_order_seq_cst)),
+      next_park_(settings.park_first) {
+    check_abort();
+    check_deadline();
+}
+
+void Patience::check_abort() const {
+    if (bell_.abort.load(std::memory_order_acquire) != 0) throw Error(ErrorCode::aborted, "the job was aborted");
+}
+
+void Patience::check_deadline() const {
+    if (deadline_ != no_deadline && Clock::now() >= deadline_) throw Error(ErrorCode::timeout, "the wait outlived its deadline");
+}
+
+void Patience::pause() {
+    if (!park_next_) return spin();
+    // A ring is a sign of life: what it announces often needs several looks (a long message's pieces), so the spin begins anew.
+    if (park(by_news | by_local, Clock::now() + next_park_)) return start_anew();
+    next_park_ = std::min(next_park_ * 2, settings_.park_limit);
+}
+
+void Patience::start_anew() noexcept {
+    turns_ = 0;
+    park_next_ = false;
+    next_park_ = settings_.park_first;
+}
+
+void Patience::spin() {
+    check_abort();
+    if (turns_ == 0) spin_until_ = Clock::now() + settings_.spin;
+    ++turns_;
+    relax();
+    if (turns_ % turns_between_clock_reads == 0) {
+        check_deadline();
+        park_next_ = Clock::now() >= spin_until_;
+    }
+    seen_ = bell_.rings.load(std::memory_order_seq_cst);
+}
+
+void Patience::progressed() {
+    check_abort();
+    check_deadline();
+    start_anew();
+    seen_ = bell_.rings.load(std::memory_order_seq_cst);
+}
+
+void Patience::park_idle() {
+    park(by_local, Clock::time_point::max());
+}
+
+bool Patience::park(std::uint32_t woken_by, Clock::time_point until) {
+    const std::uint32_t expects_news = (woken_by & by_news) != 0 ? 1 : 0;
+    bell_.asleep.fetch_add(expects_news, std::memory_order_seq_cst);
+    if (bell_.rings.load(std::memory_order_seq_cst) == seen_) futex_wait(bell_.rings, seen_, woken_by, std::min(until, deadline_));
+    bell_.asleep.fetch_sub(expects_news, std::memory_order_seq_cst);
+    const std::uint32_t before = std::exchange(seen_, bell_.rings.load(std::memory_order_seq_cst));
+    check_abort();
+    check_deadline();
+    return seen_ != before;
+}
+
+}  // namespace guozhuang::base

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace guozhuang::base {
+
+/// The word a rank parks on and others ring. Lives in memory that the ringing processes share (a memfd, or plain memory between threads),
+/// so the futex is not a private one. One cache line.
+struct alignas(64) Doorbell {
+    std::atomic<std::uint32_t> rings{0};   ///< counts; the futex word
+    std::atomic<std::uint32_t> asleep{0};  ///< how many parked threads expect news: a ring must also wake
+    std::atomic<std::uint32_t> abort{0};   ///< not 0: the job is over, every wait throws
+};
+
+/// Says "there is news for you". Call it after the news is visible. Any thread of any process that has the word mapped. A syscall only if a
+/// thread of the rank is parked and expects news.
+void ring(Doorbell& bell) noexcept;
+
+/// Like ring, and wakes also those who expect nothing: for local news (a submission, a handle that is done). A syscall only if somebody is
+/// parked.
+void ring_local(Doorbell& bell) noexcept;
+
+/// Sets the abort word (the first cause wins, false if one was there) and wakes everybody who is parked. `cause` is not 0.
+bool abort(Doorbell& bell, std::uint32_t cause = 1) noexcept;
+
+using Clock = std::chrono::steady_clock;
+using Deadline = Clock::time_point;
+inline constexpr Deadline no_deadline = Deadline::max();
+
+/// How a rank waits. `park_limit` bounds one sleep where news may come without a ring (from another host, or by a transport's own
+/// progress).
+struct WaitSettings {
+    std::chrono::microseconds spin{50};        ///< 0: park after a few looks
+    std::chrono::microseconds park_first{20};  ///< at least 1
+    std::chrono::microseconds park_limit{1000};
+};
+
+/// One wait of one thread, from its first look to its success: spins for a while, then parks on the doorbell until it rings, and so on.
+///
+///     for (Patience patience(bell, settings); !look();) patience.pause();
+///
+/// A ring between two calls of pause() is never lost: the count of rings is read before the look. Every call throws Error(aborted) when the
+/// abort word is set and, sooner or later, Error(timeout) past the deadline. Not thread-safe: one per waiting thread.
+class Patience {
+public:
+    Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline = no_deadline);
+
+    /// Nothing to do at this look: spin one turn, or park.
+    void pause();
+    /// The look made progress without ending the wait: spin anew, and look again before parking.
+    void progressed();
+    /// Whether the next pause() will park: a driver gives up its role (and its lock) before that. The answer holds until then.
+    bool about_to_park() const noexcept { return park_next_; }
+    /// Parks without limit and without asking to be woken by rings from others: for a coordinator with nothing pending. ring_local() and
+    /// abort() still wake it.
+    void park_idle();
+
+private:
+    void spin();
+    void start_anew() noexcept;
+    bool park(std::uint32_t woken_by, Clock::time_point until);  ///< whether the bell rang meanwhile
+    void check_abort() const;
+    void check_deadline() const;
+
+    Doorbell& bell_;
+    WaitSettings settings_;
+    Deadline deadline_;
+    std::uint32_t seen_;  ///< rings before the look that follows
+    Clock::time_point spin_until_{};
+    std::chrono::microseconds next_park_;
+    unsigned turns_ = 0;
+    bool park_next_ = false;
+};
+
+/// Waits until `ready()`; between looks it spins, then parks. `ready` may throw.
+template <class Ready>
+void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready, Deadline deadline = no_deadline) {
+    Patience patience(bell, settings, deadline);
+    while (!ready()) patience.pause();
+}
+
+}  // namespace guozhuang::base

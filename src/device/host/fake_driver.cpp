@@ -1,0 +1,152 @@
+#include "device/host/fake_driver.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <guozhuang/error.hpp>
+#include <mutex>
+#include <new>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "device/checks.hpp"
+#include "device/host/host_reduce.hpp"
+
+namespace guozhuang::device {
+namespace {
+
+constexpr std::align_val_t alignment{256};
+
+class FakeEvent final : public Event {
+public:
+    bool done() const override { return done_.load(std::memory_order_acquire); }
+
+    void complete() noexcept {
+        done_.store(true, std::memory_order_release);
+        done_.notify_all();
+    }
+    /// For the threads that are streams.
+    void wait_until_done() const noexcept { done_.wait(false, std::memory_order_acquire); }
+
+private:
+    std::atomic<bool> done_{false};
+};
+
+class FakeStream final : public Stream {
+public:
+    explicit FakeStream(int device) : device_(device) {}
+    /// The thread leaves when it has been asked to and the queue is empty.
+    ~FakeStream() override = default;
+
+    void wait(const std::shared_ptr<const Event>& event) override {
+        auto ours = std::dynamic_pointer_cast<const FakeEvent>(event);
+        if (!ours) throw Error(ErrorCode::invalid_argument, "a stream of the host fake waits only for events of the host fake");
+        launch([ours = std::move(ours)] { ours->wait_until_done(); });
+    }
+
+    void launch(std::function<void()> work) override {
+        {
+            const std::lock_guard lock(mutex_);
+            queue_.push_back(std::move(work));
+        }
+        queued_.notify_one();
+    }
+
+    std::shared_ptr<Event> record() override {
+        auto event = std::make_shared<FakeEvent>();
+        launch([event] { event->complete(); });
+        return event;
+    }
+
+    StreamRef ref() const noexcept override { return {.device = {DeviceKind::fake, device_}, .native = const_cast<FakeStream*>(this)}; }
+
+private:
+    /// The function is gone, with everything it holds, before the next one starts.
+    void run(const std::stop_token& stop) noexcept {
+        while (auto work = next(stop)) work();
+    }
+
+    std::function<void()> next(const std::stop_token& stop) {
+        std::unique_lock lock(mutex_);
+        queued_.wait(lock, stop, [this] { return !queue_.empty(); });
+        if (queue_.empty()) return {};
+        auto work = std::move(queue_.front());
+        queue_.pop_front();
+        return work;
+    }
+
+    const int device_;
+    std::mutex mutex_;
+    std::condition_variable_any queued_;
+    std::deque<std::function<void()>> queue_;  // guarded by mutex_
+    // The last member: it starts when all others are there, and is joined before any of them goes.
+    std::jthread thread_{[this](const std::stop_token& stop) { run(stop); }};
+};
+
+class FakeDriver final : public Driver {
+public:
+    explicit FakeDriver(int devices) : default_streams_(static_cast<std::size_t>(devices)) {}
+
+    DeviceKind kind() const noexcept override { return DeviceKind::fake; }
+    int device_count() const noexcept override { return static_cast<int>(default_streams_.size()); }
+    std::string description(int device) const override {
+        check_device(device, device_count());
+        return "host memory behind FIFO threads";
+    }
+
+    std::span<std::byte> allocate(int device, std::size_t bytes) override {
+        check_device(device, device_count());
+        if (bytes == 0) return {};
+        auto* memory = ::operator new(bytes, alignment, std::nothrow);
+        if (!memory) throw Error(ErrorCode::out_of_memory, "the host fake cannot allocate " + std::to_string(bytes) + " bytes");
+        return {static_cast<std::byte*>(memory), bytes};
+    }
+    void release(int, std::span<std::byte> memory) noexcept override { ::operator delete(memory.data(), alignment); }
+
+    void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) override {
+        check_same_size(to, from);
+        stream.launch([to, from] { std::copy(from.begin(), from.end(), to.begin()); });
+    }
+
+    void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into, std::span<const std::byte> other) override {
+        check_reduction(op, dtype, into, other);
+        // One rank: no division, which belongs to the finish of the whole reduction.
+        stream.launch([reduce = HostReduce(dtype, op, 1), into, other] { reduce.combine(into, into, other); });
+    }
+
+    std::shared_ptr<Stream> make_stream(int device) override {
+        check_device(device, device_count());
+        return std::make_shared<FakeStream>(device);
+    }
+
+    std::shared_ptr<Stream> wrap(StreamRef stream) override {
+        if (stream.device.kind != DeviceKind::fake)
+            throw Error(ErrorCode::invalid_argument, "not a stream of the host fake, but of " + std::string(name_of(stream.device.kind)));
+        check_device(stream.device.index, device_count());
+        if (!stream.native) return default_stream(stream.device.index);
+        return {std::shared_ptr<void>(), static_cast<FakeStream*>(stream.native)};  // does not own
+    }
+
+private:
+    std::shared_ptr<Stream> default_stream(int device) {
+        const std::lock_guard lock(mutex_);
+        auto& stream = default_streams_[static_cast<std::size_t>(device)];
+        if (!stream) stream = std::make_shared<FakeStream>(device);
+        return stream;
+    }
+
+    std::mutex mutex_;
+    std::vector<std::shared_ptr<Stream>> default_streams_;  // made on first use; guarded by mutex_, but for their number
+};
+
+}  // namespace
+
+std::shared_ptr<Driver> make_fake_driver(int devices) {
+    return std::make_shared<FakeDriver>(devices);
+}
+
+}  // namespace guozhuang::device

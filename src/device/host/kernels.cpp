@@ -1,0 +1,325 @@
+#include "device/host/kernels.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <guozhuang/error.hpp>
+#include <string>
+#include <type_traits>
+
+#include "device/host/float16.hpp"
+
+// This file is compiled once per target, by foreach_target.h. On x86 that is AVX2, AVX-512 and a plain loop for anything older.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/host/kernels.cpp"
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+// Whether the target converts f16 in hardware. Highway's substitute neither rounds to nearest nor knows NaN.
+#undef GUOZHUANG_NATIVE_F16
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET <= HWY_NEON)
+#define GUOZHUANG_NATIVE_F16 1
+#else
+#define GUOZHUANG_NATIVE_F16 0
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace guozhuang::device {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// ---- Formats: how numbers lie in memory, `element_bytes` each, and the vectors (tag D) in which they are computed.
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_lanes(D d, const std::byte* from) {
+    using T = hn::TFromD<D>;
+#if HWY_TARGET == HWY_SCALAR  // where LoadU wants an aligned address
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return hn::Set(d, value);
+#else
+    return hn::LoadU(d, reinterpret_cast<const T*>(from));
+#endif
+}
+
+template <class D>
+HWY_INLINE void store_lanes(D d, hn::Vec<D> values, std::byte* into) {
+    using T = hn::TFromD<D>;
+#if HWY_TARGET == HWY_SCALAR
+    const T value = hn::GetLane(values);
+    std::memcpy(into, &value, sizeof value);
+    (void)d;
+#else
+    hn::StoreU(values, d, reinterpret_cast<T*>(into));
+#endif
+}
+
+template <class T>
+struct Same {
+    using D = hn::ScalableTag<T>;
+    static constexpr std::size_t element_bytes = sizeof(T);
+
+    static HWY_INLINE hn::Vec<D> load(const std::byte* from) { return load_lanes(D(), from); }
+    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) { store_lanes(D(), values, into); }
+};
+
+/// Half as many bits in memory as in the vectors: 16-bit floats are computed in f32, bytes modulo 2^16.
+template <class Stored, class Lane>
+struct Widened {
+    using D = hn::ScalableTag<Lane>;
+    using DStored = hn::Rebind<Stored, D>;
+    static constexpr std::size_t element_bytes = sizeof(Stored);
+};
+
+struct Bytes : Widened<std::uint8_t, std::uint16_t> {
+    static HWY_INLINE hn::Vec<D> load(const std::byte* from) { return hn::PromoteTo(D(), load_lanes(DStored(), from)); }
+    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) { store_lanes(DStored(), hn::TruncateTo(DStored(), values), into); }
+};
+
+struct BFloats : Widened<std::uint16_t, float> {
+    using DU = hn::RebindToUnsigned<D>;
+
+    static HWY_INLINE hn::Vec<D> load(const std::byte* from) {
+        return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), load_lanes(DStored(), from))));
+    }
+    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) {  // as to_bfloat16; Highway's own conversion truncates
+        const auto bits = hn::BitCast(DU(), values);
+        const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DU(), 1u));
+        const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(DU(), 0x7fffu)));
+        const auto quieted = hn::Or(bits, hn::Set(DU(), 0x00400000u));
+        const auto number = hn::RebindMask(DU(), hn::Eq(values, values));  // Ne will not do: on AVX it is false for NaN
+        store_lanes(DStored(), hn::TruncateTo(DStored(), hn::ShiftRight<16>(hn::IfThenElse(number, rounded, quieted))), into);
+    }
+};
+
+struct Halves : Widened<std::uint16_t, float> {
+#if GUOZHUANG_NATIVE_F16
+    using DHalf = hn::Rebind<hwy::float16_t, D>;
+
+    static HWY_INLINE hn::Vec<D> load(const std::byte* from) {
+        return hn::PromoteTo(D(), hn::BitCast(DHalf(), load_lanes(DStored(), from)));
+    }
+    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) {
+        store_lanes(DStored(), hn::BitCast(DStored(), hn::DemoteTo(DHalf(), values)), into);
+    }
+#else
+    static HWY_INLINE hn::Vec<D> load(const std::byte* from) {
+        HWY_ALIGN float lanes[hn::MaxLanes(D())];
+        for (std::size_t i = 0; i < hn::Lanes(D()); ++i) {
+            Half half;
+            std::memcpy(&half, from + i * sizeof half, sizeof half);
+            lanes[i] = to_float(half);
+        }
+        return hn::Load(D(), lanes);
+    }
+    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) {
+        HWY_ALIGN float lanes[hn::MaxLanes(D())];
+        hn::Store(values, D(), lanes);
+        for (std::size_t i = 0; i < hn::Lanes(D()); ++i) {
+            const Half half = to_half(lanes[i]);
+            std::memcpy(into + i * sizeof half, &half, sizeof half);
+        }
+    }
+#endif
+};
+
+// ---- Operations on vectors.
+
+template <class V>
+inline constexpr bool is_float_vector = hwy::IsFloat<hn::TFromD<hn::DFromV<V>>>();
+
+struct Sum {
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        return hn::Add(a, b);
+    }
+};
+
+struct Product {
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        return hn::Mul(a, b);
+    }
+};
+
+struct Minimum {
+    /// Floats: both selections agree unless the operands are zeros or one is NaN; then their union is -0 if there is one, or a NaN.
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        if constexpr (is_float_vector<V>) {
+            return hn::Or(hn::IfThenElse(hn::Lt(a, b), a, b), hn::IfThenElse(hn::Lt(b, a), b, a));
+        } else {
+            return hn::Min(a, b);
+        }
+    }
+};
+
+struct Maximum {
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        if constexpr (is_float_vector<V>) {
+            return hn::Neg(Minimum()(hn::Neg(a), hn::Neg(b)));
+        } else {
+            return hn::Max(a, b);
+        }
+    }
+};
+
+struct Keep {
+    template <class V>
+    HWY_INLINE V operator()(V a) const {
+        return a;
+    }
+};
+
+struct Scale {
+    double factor;
+    template <class V>
+    HWY_INLINE V operator()(V a) const {
+        const hn::DFromV<V> d;
+        return hn::Mul(a, hn::Set(d, static_cast<hn::TFromD<decltype(d)>>(factor)));
+    }
+};
+
+struct DivideAndScale {
+    int divisor;
+    Scale scale;
+    template <class V>
+    HWY_INLINE V operator()(V a) const {
+        const hn::DFromV<V> d;
+        return scale(hn::Div(a, hn::Set(d, static_cast<hn::TFromD<decltype(d)>>(divisor))));
+    }
+};
+
+// ---- Loops.
+
+/// into[i] = f(from[i]...) by whole vectors; what is left over at the end goes through one padded vector and so meets the same arithmetic.
+template <class To, class From, class F, class... In>
+HWY_INLINE void transform(std::span<std::byte> into, F f, In... from) {
+    constexpr typename To::D d;
+    const std::size_t step = hn::Lanes(d);
+    const std::size_t count = into.size() / To::element_bytes;
+    std::size_t i = 0;
+    for (; i + step <= count; i += step) {
+        To::store(f(From::load(from.data() + i * From::element_bytes)...), into.data() + i * To::element_bytes);
+    }
+    if (i == count) return;
+    const auto padded = [&](std::span<const std::byte> whole) {
+        std::array<std::byte, hn::MaxLanes(d) * From::element_bytes> vector{};
+        std::memcpy(vector.data(), whole.data() + i * From::element_bytes, (count - i) * From::element_bytes);
+        return vector;
+    };
+    std::array<std::byte, hn::MaxLanes(d) * To::element_bytes> result;
+    To::store(f(From::load(padded(from).data())...), result.data());
+    std::memcpy(into.data() + i * To::element_bytes, result.data(), (count - i) * To::element_bytes);
+}
+
+template <class To, class From, class Op>
+void combine(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) {
+    transform<To, From>(into, Op(), left, right);
+}
+
+template <class To, class From>
+void convert(std::span<std::byte> into, std::span<const std::byte> from) {
+    transform<To, From>(into, Keep(), from);
+}
+
+template <class To, class From>
+void finish_floats(std::span<std::byte> into, std::span<const std::byte> from, const Finish& finish) {
+    if (finish.divisor != 1) return transform<To, From>(into, DivideAndScale{finish.divisor, {finish.scale}}, from);
+    if (finish.scale != 1.0) return transform<To, From>(into, Scale{finish.scale}, from);
+    convert<To, From>(into, from);
+}
+
+template <class T>
+void finish_integers(std::span<std::byte> into, std::span<const std::byte> from, const Finish& finish) {
+    if (finish.divisor == 1) return convert<Same<T>, Same<T>>(into, from);
+    using Wide = std::conditional_t<sizeof(T) == 8, std::int64_t, int>;  // holds every T and the divisor: C++ then divides as we promise
+    for (std::size_t at = 0; at < into.size(); at += sizeof(T)) {
+        T value;
+        std::memcpy(&value, from.data() + at, sizeof value);
+        value = static_cast<T>(static_cast<Wide>(value) / static_cast<Wide>(finish.divisor));
+        std::memcpy(into.data() + at, &value, sizeof value);
+    }
+}
+
+// ---- Tables.
+
+template <class Element, class Partial, class Op>
+void set_combines(Kernels& kernels) {
+    kernels.combine = combine<Element, Element, Op>;
+    kernels.combine_partials = combine<Partial, Partial, Op>;
+    kernels.combine_wide = combine<Partial, Element, Op>;
+}
+
+template <class Element, class Partial>
+Kernels float_kernels(ReduceOp op) {
+    Kernels kernels{};
+    switch (op) {
+        case ReduceOp::sum:
+        case ReduceOp::average: set_combines<Element, Partial, Sum>(kernels); break;
+        case ReduceOp::min: set_combines<Element, Partial, Minimum>(kernels); break;
+        case ReduceOp::max: set_combines<Element, Partial, Maximum>(kernels); break;
+        case ReduceOp::product: set_combines<Element, Partial, Product>(kernels); break;
+    }
+    kernels.widen = convert<Partial, Element>;
+    kernels.narrow = finish_floats<Element, Partial>;
+    kernels.finish = finish_floats<Element, Element>;
+    return kernels;
+}
+
+/// Sums and products modulo 2^bits are the same for signed and unsigned numbers.
+template <class T>
+Kernels integer_kernels(ReduceOp op) {
+    using Modular = Same<std::make_unsigned_t<T>>;
+    using Factors = std::conditional_t<sizeof(T) == 1, Bytes, Modular>;
+    Kernels kernels{};
+    switch (op) {
+        case ReduceOp::sum:
+        case ReduceOp::average: set_combines<Modular, Modular, Sum>(kernels); break;
+        case ReduceOp::min: set_combines<Same<T>, Same<T>, Minimum>(kernels); break;
+        case ReduceOp::max: set_combines<Same<T>, Same<T>, Maximum>(kernels); break;
+        case ReduceOp::product: set_combines<Factors, Factors, Product>(kernels); break;
+    }
+    kernels.widen = convert<Modular, Modular>;
+    kernels.narrow = kernels.finish = finish_integers<T>;
+    return kernels;
+}
+
+Kernels kernels_of_target(DType dtype, ReduceOp op) {
+    switch (dtype) {
+        case DType::u8:
+        case DType::boolean: return integer_kernels<std::uint8_t>(op);  // on 0 and 1, min is "and", max is "or"
+        case DType::i8: return integer_kernels<std::int8_t>(op);
+        case DType::i16: return integer_kernels<std::int16_t>(op);
+        case DType::i32: return integer_kernels<std::int32_t>(op);
+        case DType::i64: return integer_kernels<std::int64_t>(op);
+        case DType::f16: return float_kernels<Halves, Same<float>>(op);
+        case DType::bf16: return float_kernels<BFloats, Same<float>>(op);
+        case DType::f32: return float_kernels<Same<float>, Same<float>>(op);
+        case DType::f64: return float_kernels<Same<double>, Same<double>>(op);
+    }
+    return {};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace guozhuang::device
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace guozhuang::device {
+
+HWY_EXPORT(kernels_of_target);
+
+Kernels kernels_for(DType dtype, ReduceOp op) {
+    if (dtype == DType::boolean && op != ReduceOp::min && op != ReduceOp::max) {
+        throw Error(ErrorCode::invalid_argument,
+                    "reduce op '" + std::string(name_of(op)) + "' is not defined on bool; use min (and), max (or), or convert to u8 first");
+    }
+    return HWY_DYNAMIC_DISPATCH(kernels_of_target)(dtype, op);
+}
+
+}  // namespace guozhuang::device
+#endif

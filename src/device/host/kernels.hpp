@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <guozhuang/types.hpp>
+#include <span>
+
+// The arithmetic of host reductions: vectorised loops, chosen at run time for the processor at hand. Elements and partials are those of
+// collectives/reduce.hpp. Spans of one call hold the same number of elements and need no alignment; `into` may be one of the operands (the
+// same span), but not overlap one otherwise. Pure, thread-safe; the kernels never throw.
+//
+// Integer sums and products wrap modulo 2^bits. Floating min and max propagate NaN from either side and put -0 below +0, so that the result
+// does not depend on the order of the operands. Which of two NaNs a sum or a product returns is left open.
+
+namespace guozhuang::device {
+
+/// The last step of a reduction: x / divisor, then times scale, in the partial's type. Integers are divided exactly, truncated toward zero,
+/// and never scaled.
+struct Finish {
+    int divisor = 1;
+    double scale = 1.0;
+    bool is_identity() const noexcept { return divisor == 1 && scale == 1.0; }
+};
+
+using CombineKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right);
+using ConvertKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> from);
+using FinishKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> from, const Finish& finish);
+
+/// The loops of one dtype and op.
+struct Kernels {
+    CombineKernel combine;           ///< elements = elements (op) elements
+    CombineKernel combine_partials;  ///< partials = partials (op) partials
+    CombineKernel combine_wide;      ///< partials = elements (op) elements
+    ConvertKernel widen;             ///< partials = elements
+    FinishKernel narrow;             ///< elements = finish(partials), rounded once
+    FinishKernel finish;             ///< elements = finish(elements)
+};
+
+/// Bytes of one partial: 4 for f16 and bf16, otherwise the element's.
+constexpr std::size_t partial_size_of(DType dtype) noexcept {
+    return dtype == DType::f16 || dtype == DType::bf16 ? size_of(DType::f32) : size_of(dtype);
+}
+
+/// The best kernels that this processor can run; average combines as sum does. Throws Error(invalid_argument) for an op that is not defined
+/// on the dtype: sum, average and product of boolean.
+Kernels kernels_for(DType dtype, ReduceOp op);
+
+}  // namespace guozhuang::device

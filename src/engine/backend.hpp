@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <guozhuang/handle.hpp>
+#include <guozhuang/tensor.hpp>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace guozhuang::engine {
+
+enum class Operation : std::uint8_t { allreduce, all_gather, broadcast, all_to_all, reduce_scatter, barrier };
+std::string_view name_of(Operation operation) noexcept;
+
+enum class Algorithm : std::uint8_t { automatic, ring, recursive_doubling, direct, parameter_server, tree, pairwise };
+std::string_view name_of(Algorithm algorithm) noexcept;
+
+/// How algorithms follow from sizes. Every log entry carries the policy of the rank that appended it, so that no rank chooses for itself.
+struct Policy {
+    Algorithm forced = Algorithm::automatic;  ///< for allreduce
+    bool reproducible = false;
+    std::uint64_t small_bytes = 0;
+    std::uint64_t segment_bytes = 0;
+    friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+/// One tensor of a bundle, on this rank.
+struct Piece {
+    TensorView tensor;                          ///< in place: input and output; otherwise the input
+    std::span<const std::int64_t> splits = {};  ///< all_to_all: rows for each rank
+    Result* result = nullptr;                   ///< filled by all_gather, all_to_all and reduce_scatter
+};
+
+/// Fused tensors: what one entry of the log moves. Every rank of the set runs the same bundle, piece by piece alike.
+struct Bundle {
+    Operation operation = Operation::allreduce;
+    ReduceOp op = ReduceOp::sum;
+    double prescale = 1, postscale = 1;
+    int root = 0;  ///< position in the set
+    DeviceKind device = DeviceKind::host;
+    Policy policy;
+    std::vector<Piece> pieces;
+};
+
+/// Marries algorithms, a wire and a device. One per communication stream: `run` is called on that stream's thread only.
+class Backend {
+public:
+    virtual ~Backend() = default;
+    virtual std::string_view name() const noexcept = 0;
+    /// Blocks until the results are in place. Throws Error when the job is aborted or the transport fails: the bundle is then undefined.
+    virtual void run(const Bundle& bundle) = 0;
+};
+
+}  // namespace guozhuang::engine

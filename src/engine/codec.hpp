@@ -1,0 +1,76 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace guozhuang::engine {
+
+using Bytes = std::vector<std::byte>;
+
+/// Limits of what a message may describe: what comes from outside never makes us allocate more.
+inline constexpr std::size_t max_name_bytes = 64u << 10;
+inline constexpr std::size_t max_dimensions = 64;
+inline constexpr std::size_t max_tensors = 1u << 20;
+
+/// Appends values to a message: unsigned integers in LEB128, doubles as their bits, strings and byte strings behind their length.
+class Writer {
+public:
+    void number(std::uint64_t value);
+    void signed_number(std::int64_t value);
+    void real(double value) { fixed(std::bit_cast<std::uint64_t>(value)); }
+    void fixed(std::uint64_t value);  ///< eight bytes
+    void string(std::string_view text);
+    void bytes(std::span<const std::byte> data);
+
+    template <class Enum>
+        requires std::is_enum_v<Enum>
+    void enumerator(Enum value) {
+        number(static_cast<std::uint64_t>(value));
+    }
+
+    bool empty() const noexcept { return out_.empty(); }
+    Bytes take() { return std::exchange(out_, {}); }
+
+private:
+    Bytes out_;
+};
+
+/// Reads them back, bounds-checked: every function throws Error(wire) when the message is truncated or a value is out of range.
+class Reader {
+public:
+    explicit Reader(std::span<const std::byte> data) noexcept : data_(data) {}
+
+    std::uint64_t number(std::uint64_t highest = ~std::uint64_t{0});
+    /// Of things of which each takes a byte at least: there are not more of them than bytes left, so it is safe to make room for that many.
+    std::size_t count(std::size_t highest) { return static_cast<std::size_t>(number(std::min(highest, data_.size()))); }
+    int rank(int size) { return static_cast<int>(number(static_cast<std::uint64_t>(size) - 1)); }
+    std::int64_t signed_number();
+    double real() { return std::bit_cast<double>(fixed()); }
+    std::uint64_t fixed();
+    std::string string(std::size_t longest = max_name_bytes);
+    Bytes bytes();
+
+    template <class Enum>
+        requires std::is_enum_v<Enum>
+    Enum enumerator(Enum last) {
+        return static_cast<Enum>(number(static_cast<std::uint64_t>(last)));
+    }
+
+    bool at_end() const noexcept { return data_.empty(); }
+    void expect_end() const;
+
+private:
+    std::span<const std::byte> take(std::uint64_t length);
+    std::span<const std::byte> data_;
+};
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,152 @@
+#include "engine/description.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace guozhuang::engine {
+
+std::string_view name_of(Operation operation) noexcept {
+    constexpr std::string_view names[] = {"allreduce", "all_gather", "broadcast", "all_to_all", "reduce_scatter", "barrier"};
+    return names[static_cast<std::size_t>(operation)];
+}
+
+std::string_view name_of(Algorithm algorithm) noexcept {
+    constexpr std::string_view names[] = {"auto", "ring", "recursive_doubling", "direct", "parameter_server", "tree", "pairwise"};
+    return names[static_cast<std::size_t>(algorithm)];
+}
+
+Bytes encode(const Description& description) {
+    Writer out;
+    out.enumerator(description.operation);
+    out.enumerator(description.op);
+    out.real(description.prescale);
+    out.real(description.postscale);
+    out.signed_number(description.root);
+    out.enumerator(description.device);
+    out.number(description.group ? 1 : 0);
+    out.number(description.tensors.size());
+    for (const auto& tensor : description.tensors) {
+        out.string(tensor.name);
+        out.enumerator(tensor.dtype);
+        out.number(tensor.shape.size());
+        for (const auto extent : tensor.shape) out.signed_number(extent);
+    }
+    return out.take();
+}
+
+Description decode_description(std::span<const std::byte> bytes) {
+    Reader in(bytes);
+    Description description;
+    description.operation = in.enumerator(Operation::barrier);
+    description.op = in.enumerator(ReduceOp::product);
+    description.prescale = in.real();
+    description.postscale = in.real();
+    description.root = static_cast<int>(in.signed_number());
+    description.device = in.enumerator(DeviceKind::cuda);
+    description.group = in.number(1) == 1;
+    const auto tensors = in.count(max_tensors);
+    for (std::size_t i = 0; i < tensors; ++i) {
+        TensorDescription tensor;
+        tensor.name = in.string();
+        tensor.dtype = in.enumerator(DType::f64);
+        tensor.shape.resize(in.count(max_dimensions));
+        for (auto& extent : tensor.shape) extent = in.signed_number();
+        description.tensors.push_back(std::move(tensor));
+    }
+    in.expect_end();
+    return description;
+}
+
+std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept {
+    return XXH3_64bits(encoded.data(), encoded.size());
+}
+
+std::string list_ranks(std::span<const int> ranks) {
+    return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
+}
+
+namespace {
+
+std::string print(const Shape& shape) {
+    if (!shape.empty() && shape[0] == -1)
+        return fmt::format("[any{}{}]", shape.size() > 1 ? ", " : "", fmt::join(std::span(shape).subspan(1), ", "));
+    return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+/// What may differ, in the order in which it is looked at: the plural of its name, and its value for people.
+struct Aspect {
+    std::string_view plural;
+    std::function<std::string(const Description&)> value;
+};
+
+std::vector<Aspect> aspects_of_request() {
+    return {
+        {"operations", [](const Description& d) { return std::string(name_of(d.operation)); }},
+        {"reduce ops", [](const Description& d) { return std::string(name_of(d.op)); }},
+        {"roots", [](const Description& d) { return std::to_string(d.root); }},
+        {"prescales", [](const Description& d) { return fmt::format("{}", d.prescale); }},
+        {"postscales", [](const Description& d) { return fmt::format("{}", d.postscale); }},
+        {"device kinds", [](const Description& d) { return std::string(name_of(d.device)); }},
+        {"kinds of request", [](const Description& d) { return std::string(d.group ? "a group" : "a single tensor"); }},
+        {"numbers of tensors", [](const Description& d) { return std::to_string(d.tensors.size()); }},
+    };
+}
+
+std::vector<Aspect> aspects_of_tensor(std::size_t i) {
+    return {
+        {"tensor names", [i](const Description& d) { return fmt::format("'{}'", d.tensors[i].name); }},
+        {"dtypes", [i](const Description& d) { return std::string(name_of(d.tensors[i].dtype)); }},
+        {"shapes", [i](const Description& d) { return print(d.tensors[i].shape); }},
+    };
+}
+
+using Side = std::pair<std::string, std::vector<int>>;  // a value, and the ranks that gave it
+
+/// The values of one aspect with their ranks, in the order of the lowest rank.
+std::vector<Side> sides_of(const Aspect& aspect, std::span<const Description> descriptions, std::span<const Faction> factions) {
+    std::vector<Side> sides;
+    for (std::size_t i = 0; i < factions.size(); ++i) {
+        auto value = aspect.value(descriptions[i]);
+        auto side = std::find_if(sides.begin(), sides.end(), [&](const Side& s) { return s.first == value; });
+        if (side == sides.end()) side = sides.insert(sides.end(), {std::move(value), {}});
+        side->second.insert(side->second.end(), factions[i].ranks.begin(), factions[i].ranks.end());
+    }
+    for (auto& side : sides) std::sort(side.second.begin(), side.second.end());
+    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return a.second.front() < b.second.front(); });
+    return sides;
+}
+
+std::string sentence(const Description& first, std::string_view tensor, const Aspect& aspect, std::span<const Side> sides) {
+    auto text = aspect.plural == "operations" ? fmt::format("'{}': {} differ: ", tensor, aspect.plural)
+                                              : fmt::format("{} '{}': {} differ: ", name_of(first.operation), tensor, aspect.plural);
+    for (std::size_t i = 0; i < sides.size(); ++i)
+        text += fmt::format("{}{} on {}", i == 0 ? "" : "; ", sides[i].first, list_ranks(sides[i].second));
+    return text;
+}
+
+}  // namespace
+
+std::string describe_mismatch(std::string_view name, std::span<const Faction> factions, std::string& tensor) {
+    std::vector<Description> descriptions;
+    for (const auto& faction : factions) descriptions.push_back(decode_description(faction.description));
+    tensor = name;
+    for (const auto& aspect : aspects_of_request()) {
+        const auto sides = sides_of(aspect, descriptions, factions);
+        if (sides.size() > 1) return sentence(descriptions.front(), tensor, aspect, sides);
+    }
+    for (std::size_t i = 0; i < descriptions.front().tensors.size(); ++i) {
+        tensor = descriptions.front().tensors[i].name;
+        for (const auto& aspect : aspects_of_tensor(i)) {
+            const auto sides = sides_of(aspect, descriptions, factions);
+            if (sides.size() > 1) return sentence(descriptions.front(), tensor, aspect, sides);
+        }
+    }
+    tensor = name;
+    return fmt::format("'{}': the requests differ", name);  // bytes differ though no aspect does: e.g. two encodings of one number
+}
+
+}  // namespace guozhuang::engine

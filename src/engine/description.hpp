@@ -1,0 +1,53 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/backend.hpp"
+#include "engine/codec.hpp"
+
+namespace guozhuang::engine {
+
+/// One tensor of a request, as far as ranks must agree on it.
+struct TensorDescription {
+    std::string name;
+    DType dtype = DType::f32;
+    Shape shape;  ///< extent -1 where ranks may differ: dim 0 of all_gather and all_to_all
+    friend bool operator==(const TensorDescription&, const TensorDescription&) = default;
+};
+
+/// Everything about a request that must be the same on all ranks. A single operation has one tensor, a group or a plan's bundle several, a
+/// barrier none.
+struct Description {
+    Operation operation = Operation::allreduce;
+    ReduceOp op = ReduceOp::sum;
+    double prescale = 1, postscale = 1;
+    int root = 0;
+    DeviceKind device = DeviceKind::host;
+    bool group = false;  ///< executed as one and never fused with others
+    std::vector<TensorDescription> tensors;
+    friend bool operator==(const Description&, const Description&) = default;
+};
+
+/// As bytes: equal descriptions give equal bytes, so that ranks are compared by them. decode throws Error(wire) on malformed bytes.
+Bytes encode(const Description& description);
+Description decode_description(std::span<const std::byte> bytes);
+
+/// 64 bits of the encoded bytes (XXH3).
+std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept;
+
+/// Ranks that submitted the same.
+struct Faction {
+    Bytes description;
+    std::vector<int> ranks;  ///< ascending
+};
+
+/// "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] on rank 2": the first difference between the
+/// factions (two at least). `tensor` receives the name of the tensor it is about.
+std::string describe_mismatch(std::string_view name, std::span<const Faction> factions, std::string& tensor);
+
+/// "rank 2", "ranks 0,1,3".
+std::string list_ranks(std::span<const int> ranks);
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,388 @@
+#include "engine/engine.hpp"
+
+#include <fmt/format.h>
+
+#include <guozhuang/error.hpp>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace guozhuang::engine {
+namespace {
+
+constexpr auto farewell = std::chrono::milliseconds(200);
+
+std::exception_ptr error_of(const LogEntry& entry) {
+    return std::make_exception_ptr(
+        Error(entry.code, entry.text, {.tensor = entry.tensor, .operation = entry.operation, .ranks = entry.ranks}));
+}
+
+Bundle bundle_of(const LogEntry& entry, const std::vector<std::shared_ptr<Pending>>& requests) {
+    const auto& description = requests.front()->request().description;
+    Bundle bundle{.operation = description.operation,
+                  .op = description.op,
+                  .prescale = description.prescale,
+                  .postscale = description.postscale,
+                  .root = description.root,
+                  .device = description.device,
+                  .policy = entry.policy,
+                  .pieces = {}};
+    for (const auto& pending : requests) {
+        const auto& request = pending->request();
+        for (std::size_t i = 0; i < request.tensors.size(); ++i)
+            bundle.pieces.push_back({.tensor = request.tensors[i], .splits = request.splits, .result = &pending->result(i)});
+    }
+    return bundle;
+}
+
+}  // namespace
+
+/// The time in which a caller waits, and so drives. When it leaves, whoever else waits or is pending must find another driver.
+class Engine::Helping {
+public:
+    explicit Helping(Engine& engine) noexcept : engine_(engine) { engine_.helpers_.fetch_add(1); }
+    ~Helping() {
+        engine_.helpers_.fetch_sub(1);
+        if (engine_.helped() || engine_.has_work()) base::ring_local(engine_.doorbell_);
+    }
+    Helping(const Helping&) = delete;
+    Helping& operator=(const Helping&) = delete;
+
+private:
+    Engine& engine_;
+};
+
+Engine::Engine(const Parts& parts)
+    : control_(parts.control),
+      doorbell_(parts.doorbell),
+      wait_(parts.wait),
+      own_thread_(parts.own_thread),
+      negotiator_(parts.control.rank(), parts.control.size(), parts.negotiator),
+      point_to_point_(parts.control, parts.mail) {}
+
+Engine::~Engine() {
+    stop();
+}
+
+void Engine::stop() noexcept {
+    if (stop_.exchange(true)) return;  // the second time the doorbell may be gone: a handle can outlive its session
+    if (has_work()) base::abort(doorbell_);
+    base::ring_local(doorbell_);
+    if (coordinator_.joinable()) coordinator_.join();
+    std::map<DeviceKind, Executor> executors;  // dropped by this thread: that of a stream cannot wait for itself
+    {
+        const std::lock_guard lock(queue_mutex_);
+        executors.swap(executors_);
+    }
+    executors.clear();
+    if (has_work()) fail_pending(std::make_exception_ptr(Error(ErrorCode::aborted, "this session ended while the operation was pending")));
+}
+
+void Engine::add_executor(DeviceKind kind, Executor executor) {
+    const std::lock_guard lock(queue_mutex_);
+    executors_.insert_or_assign(kind, std::move(executor));
+}
+
+void Engine::start() {
+    if (own_thread_) coordinator_ = std::thread([this] { coordinate(); });
+}
+
+void Engine::check_open() const {
+    if (cause_) std::rethrow_exception(cause_);
+    if (departure_ || closed_) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
+}
+
+std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
+    std::shared_ptr<Pending> pending;
+    {
+        const std::lock_guard lock(queue_mutex_);
+        check_open();
+        const auto operation = request.description.operation;
+        request.named = !request.name.empty();
+        if (!request.named) {
+            request.name = fmt::format("{} #{}", name_of(operation), ++unnamed_[operation]);
+            for (auto& tensor : request.description.tensors)
+                tensor.name = request.description.group ? fmt::format("{}{}", request.name, tensor.name) : request.name;
+        }
+        const auto [place, added] = pending_.try_emplace(request.name);
+        if (!added)
+            throw Error(ErrorCode::duplicate_name,
+                        fmt::format("{} '{}': an operation of that name is still pending on this rank; wait for it or choose another name",
+                                    name_of(operation), request.name),
+                        {.tensor = request.name, .operation = std::string(name_of(operation)), .ranks = {control_.rank()}});
+        pending = std::make_shared<Pending>(std::move(request), shared_from_this());
+        place->second = pending;
+        submitted_.push_back(pending);
+        pending_count_.fetch_add(1);
+    }
+    if (!caller_waits) base::ring_local(doorbell_);
+    return pending;
+}
+
+std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
+    std::shared_ptr<Pending> pending;
+    {
+        const std::lock_guard lock(queue_mutex_);
+        check_open();
+        pending = std::make_shared<Pending>(std::move(request), shared_from_this());
+        letters_.push_back({route, pending});
+        pending_count_.fetch_add(1);
+    }
+    if (!caller_waits) base::ring_local(doorbell_);
+    return pending;
+}
+
+bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline deadline) {
+    if (arrived()) return true;
+    const Helping helping(*this);
+    try {
+        base::Patience patience(doorbell_, wait_, deadline);
+        while (!arrived()) {
+            bool progressed = false;
+            if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) progressed = turn();
+            if (arrived()) return true;
+            if (progressed)
+                patience.progressed();
+            else
+                patience.pause();
+        }
+        return true;
+    } catch (const Error& error) {
+        if (error.code() == ErrorCode::timeout && deadline != base::no_deadline) return arrived();
+        end(std::current_exception());
+    } catch (...) {
+        end(std::current_exception());
+    }
+}
+
+void Engine::drive_once() {
+    try {
+        if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) turn();
+    } catch (...) {
+        end(std::current_exception());
+    }
+}
+
+void Engine::coordinate() {
+    try {
+        base::Patience patience(doorbell_, wait_);
+        bool drove = false;
+        while (!stop_) {
+            if (helped() || !has_work()) {
+                if (std::exchange(drove, false)) base::ring_local(doorbell_);  // a helper may sleep though the lock is free now
+                patience.park_idle();
+                continue;
+            }
+            bool progressed = false;
+            drove = true;
+            if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) progressed = turn();
+            if (progressed)
+                patience.progressed();
+            else
+                patience.pause();
+        }
+    } catch (...) {
+        try {
+            end(std::current_exception());
+        } catch (const std::exception& error) {
+            base::log_debug(fmt::format("the coordinator of rank {} ends: {}", control_.rank(), error.what()));
+        }
+    }
+}
+
+/// One look around by whoever drives: messages, then at most one entry of the log.
+bool Engine::turn() {
+    bool progressed = pump();
+    if (!log_.empty()) {
+        const auto entry = std::move(log_.front());
+        log_.pop_front();
+        execute(entry);
+        progressed = true;
+    }
+    return progressed;
+}
+
+bool Engine::pump() {
+    bool progressed = take_submissions();
+    while (const auto message = control_.poll()) {
+        receive(*message);
+        progressed = true;
+    }
+    progressed |= point_to_point_.advance();
+    for (auto& outcome : point_to_point_.take_outcomes()) {
+        finish({outcome.pending}, outcome.error);
+        progressed = true;
+    }
+    for (auto& message : negotiator_.take_messages()) send(message.to, Channel::negotiation, std::move(message.bytes));
+    for (auto& message : point_to_point_.take_messages()) send(message.to, Channel::letters, std::move(message.bytes));
+    for (auto& entry : negotiator_.take_entries()) {
+        log_.push_back(std::move(entry));
+        progressed = true;
+    }
+    return progressed;
+}
+
+bool Engine::take_submissions() {
+    Requests submitted;
+    std::vector<Letter> letters;
+    std::optional<std::string> departure;
+    {
+        const std::lock_guard lock(queue_mutex_);
+        submitted.swap(submitted_);
+        letters.swap(letters_);
+        if (departure_ && !closed_) {
+            departure = departure_;
+            closed_ = true;
+        }
+    }
+    for (const auto& pending : submitted) {
+        const auto& request = pending->request();
+        negotiator_.submit(request.name, request.named, request.description);
+    }
+    for (auto& letter : letters) point_to_point_.post(std::move(letter));
+    if (departure) negotiator_.depart(*departure);
+    return !submitted.empty() || !letters.empty() || departure;
+}
+
+void Engine::receive(const Control::Message& message) {
+    const std::span bytes(message.bytes);
+    if (bytes.empty() || std::to_integer<std::uint8_t>(bytes[0]) > static_cast<std::uint8_t>(Channel::letters))
+        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none", message.from));
+    if (static_cast<Channel>(bytes[0]) == Channel::negotiation)
+        negotiator_.receive(message.from, bytes.subspan(1));
+    else
+        point_to_point_.receive(message.from, bytes.subspan(1));
+}
+
+void Engine::send(int to, Channel channel, Bytes bytes) {
+    bytes.insert(bytes.begin(), static_cast<std::byte>(channel));
+    control_.send(to, std::move(bytes));
+}
+
+void Engine::execute(const LogEntry& entry) {
+    switch (entry.kind) {
+        case LogEntry::Kind::execute: run(entry); break;
+        case LogEntry::Kind::fail: finish(requests_of(entry), error_of(entry)); break;
+        case LogEntry::Kind::forget: break;
+        case LogEntry::Kind::depart: point_to_point_.depart(entry.ranks.front(), entry.text); break;
+        case LogEntry::Kind::shutdown:
+            point_to_point_.fail_unmatched("every rank has shut down");
+            finished_ = true;
+            break;
+    }
+}
+
+/// This rank's requests of an entry. A departed rank may have submitted none of what fails for its sake.
+Engine::Requests Engine::requests_of(const LogEntry& entry) {
+    Requests requests;
+    const std::lock_guard lock(queue_mutex_);
+    for (const auto& item : entry.items)
+        if (const auto found = pending_.find(item.name); found != pending_.end()) requests.push_back(found->second);
+    return requests;
+}
+
+void Engine::run(const LogEntry& entry) {
+    auto requests = requests_of(entry);
+    if (requests.size() != entry.items.size())
+        throw Error(ErrorCode::internal, fmt::format("rank {} was told to execute '{}', which it has not submitted", control_.rank(),
+                                                     entry.items.front().name));
+    auto bundle = bundle_of(entry, requests);
+    if (bundle.operation == Operation::barrier) return finish(requests, nullptr);
+    const auto executor = executor_of(bundle.device);
+    if (executor.stream) return run_on_stream(executor, std::move(bundle), std::move(requests));
+    executor.backend->run(bundle);
+    finish(requests, nullptr);
+}
+
+Executor Engine::executor_of(DeviceKind kind) {
+    const std::lock_guard lock(queue_mutex_);
+    return executors_.at(kind);
+}
+
+/// Enqueues the bundle behind what its tensors wait for. The completion is enqueued last, after the handles know the event of the end.
+void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests requests) {
+    auto& stream = *executor.stream;
+    for (const auto& pending : requests)
+        if (const auto& ready = pending->request().ready) stream.wait(ready);
+    auto error = std::make_shared<std::exception_ptr>();
+    stream.launch([backend = executor.backend, bundle = std::move(bundle), error] {
+        try {
+            backend->run(bundle);
+        } catch (...) {
+            *error = std::current_exception();
+        }
+    });
+    const auto done = stream.record();
+    for (const auto& pending : requests) pending->set_enqueued(done);
+    stream.launch([self = shared_from_this(), requests = std::move(requests), error] { self->finish(requests, *error); });
+    base::ring_local(doorbell_);
+}
+
+void Engine::finish(const Requests& requests, const std::exception_ptr& error) noexcept {
+    {
+        const std::lock_guard lock(queue_mutex_);
+        for (const auto& pending : requests)
+            if (const auto found = pending_.find(pending->request().name); found != pending_.end() && found->second == pending)
+                pending_.erase(found);
+    }
+    for (const auto& pending : requests)
+        if (pending->set_complete(error)) pending_count_.fetch_sub(1);
+    base::ring_local(doorbell_);
+}
+
+void Engine::end(const std::exception_ptr& cause) {
+    base::abort(doorbell_);
+    std::rethrow_exception(fail_pending(cause));
+}
+
+std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
+    const std::lock_guard driving(mutex_);
+    Requests left;
+    std::exception_ptr first;
+    {
+        const std::lock_guard lock(queue_mutex_);
+        if (!cause_) cause_ = cause;
+        first = cause_;
+        for (const auto& [name, pending] : pending_) left.push_back(pending);
+        for (auto& letter : std::exchange(letters_, {})) left.push_back(letter.pending);
+        submitted_.clear();
+    }
+    for (auto& pending : point_to_point_.abandon()) left.push_back(std::move(pending));
+    finish(left, first);
+    finished_ = true;
+    return first;
+}
+
+void Engine::close(std::string_view reason) {
+    {
+        const std::lock_guard lock(queue_mutex_);
+        if (!departure_) departure_ = std::string(reason);
+    }
+    drive_until([this] { return finished_ && !has_work(); }, base::no_deadline);
+    const auto flushed = [this] {
+        const std::unique_lock lock(mutex_, std::try_to_lock);
+        return lock && control_.flushed();
+    };
+    drive_until(flushed, base::no_deadline);
+    const std::lock_guard lock(queue_mutex_);
+    if (cause_) std::rethrow_exception(cause_);
+}
+
+void Engine::announce_departure(std::string_view reason) noexcept {
+    try {
+        {
+            const std::lock_guard lock(queue_mutex_);
+            if (!departure_) departure_ = std::string(reason);
+        }
+        const auto announced = [this] {
+            const std::unique_lock lock(mutex_, std::try_to_lock);
+            const std::lock_guard queue(queue_mutex_);
+            return lock && closed_ && control_.flushed();
+        };
+        drive_until(announced, base::Clock::now() + farewell);
+    } catch (const std::exception& error) {
+        base::log_debug(fmt::format("rank {} could not announce its departure: {}", control_.rank(), error.what()));
+    }
+}
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,129 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/wait.hpp"
+#include "engine/backend.hpp"
+#include "engine/control.hpp"
+#include "engine/negotiator.hpp"
+#include "engine/pending.hpp"
+#include "engine/point_to_point.hpp"
+
+namespace guozhuang::engine {
+
+/// Where bundles of one kind of memory run: inline, on the thread that drives the engine, or on a communication stream of the device.
+struct Executor {
+    Backend* backend = nullptr;
+    std::shared_ptr<device::Stream> stream;  ///< null: inline
+};
+
+/// One process set's coordination on this rank: takes requests, negotiates them with the other members, executes the log.
+///
+/// Somebody *drives*: receives and sends control messages (pump) and executes entries of the log, one after the other. The engine's lock says
+/// who. A caller that waits drives itself; the coordinator thread drives when something is pending and no caller does, and sleeps otherwise.
+/// Everybody waits on the rank's doorbell. Public functions may be called from any thread.
+class Engine final : public Driver, public std::enable_shared_from_this<Engine> {
+public:
+    struct Parts {
+        Control& control;
+        Mail& mail;
+        base::Doorbell& doorbell;
+        base::WaitSettings wait;
+        Negotiator::Settings negotiator;
+        bool own_thread = true;  ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
+    };
+
+    explicit Engine(const Parts& parts);
+    ~Engine() override;
+
+    /// How bundles of a device kind are run; before the first request on that kind.
+    void add_executor(DeviceKind kind, Executor executor);
+    /// Starts the coordinator thread.
+    void start();
+
+    /// Takes a request. Throws Error: duplicate_name, not_initialised (closed), or what ended the job. `caller_waits`: the caller will drive, so
+    /// the coordinator is not woken.
+    std::shared_ptr<Pending> submit(Request request, bool caller_waits);
+    /// The same for a point-to-point operation. The request's name is for people only.
+    std::shared_ptr<Pending> submit(Request request, const Route& route, bool caller_waits);
+
+    bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) override;
+    void drive_once() override;
+
+    /// Receives and sends control messages; true if there was anything to do. Only for whoever drives: also called while a bundle's data moves.
+    bool pump();
+
+    /// Departs, and drives until every rank has. Pending operations are completed or failed. Throws what ended the job.
+    void close(std::string_view reason);
+    /// Ends the coordinator thread and lets the streams run empty. What is still pending fails, so that handles which outlive all this are
+    /// complete. Later calls do nothing.
+    void stop() noexcept;
+    /// Departs without waiting for the others, for a process that is about to end: they get the reason.
+    void announce_departure(std::string_view reason) noexcept;
+
+private:
+    enum class Channel : std::uint8_t { negotiation, letters };
+    class Helping;
+
+    void coordinate();
+    bool turn();
+    bool has_work() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
+    bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
+
+    void check_open() const;
+    bool take_submissions();
+    void receive(const Control::Message& message);
+    void send(int to, Channel channel, Bytes bytes);
+    void execute(const LogEntry& entry);
+    using Requests = std::vector<std::shared_ptr<Pending>>;
+    Requests requests_of(const LogEntry& entry);
+    Executor executor_of(DeviceKind kind);
+    void run(const LogEntry& entry);
+    void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
+    void finish(const Requests& requests, const std::exception_ptr& error) noexcept;
+    /// The job is over for this rank: fails everything, stops all waits, throws the first cause.
+    [[noreturn]] void end(const std::exception_ptr& cause);
+    /// Fails everything with what has ended the job, which is `cause` unless something had before; returns it.
+    std::exception_ptr fail_pending(const std::exception_ptr& cause);
+
+    Control& control_;
+    base::Doorbell& doorbell_;
+    const base::WaitSettings wait_;
+    const bool own_thread_;
+
+    // Guarded by mutex_: whoever holds it drives.
+    std::mutex mutex_;
+    Negotiator negotiator_;
+    PointToPoint point_to_point_;
+    std::deque<LogEntry> log_;
+
+    // Guarded by queue_mutex_, which is held for moments only and may be taken while driving.
+    std::mutex queue_mutex_;
+    std::map<DeviceKind, Executor> executors_;
+    Requests submitted_;
+    std::vector<Letter> letters_;
+    std::unordered_map<std::string, std::shared_ptr<Pending>> pending_;  ///< by name, from submission to completion
+    std::map<Operation, std::uint64_t> unnamed_;                         ///< how many so far
+    std::optional<std::string> departure_;                               ///< asked for, with its reason
+    bool closed_ = false;
+    std::exception_ptr cause_;
+
+    std::atomic<int> pending_count_{0};
+    std::atomic<int> helpers_{0};   ///< callers that are waiting, and so driving
+    std::atomic<bool> finished_{false};
+    std::atomic<bool> stop_{false};
+    std::thread coordinator_;
+};
+
+}  // namespace guozhuang::engine

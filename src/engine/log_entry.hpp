@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <guozhuang/error.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/backend.hpp"
+
+namespace guozhuang::engine {
+
+/// One request of an entry.
+struct Item {
+    std::string name;
+    std::uint32_t id = 0;  ///< the id the name has from here on; 0: it has none
+    friend bool operator==(const Item&, const Item&) = default;
+};
+
+/// One entry of the log. All ranks hold the same log and execute it in order.
+struct LogEntry {
+    enum class Kind : std::uint8_t {
+        execute,  ///< run these requests, fused
+        fail,     ///< fail these requests with the error
+        forget,   ///< the ids of these names are void
+        depart,   ///< a rank submits nothing more
+        shutdown  ///< every rank has departed; nothing follows
+    };
+    Kind kind = Kind::execute;
+    std::vector<Item> items = {};          ///< execute, fail, forget
+    Policy policy = {};                    ///< execute
+    ErrorCode code = ErrorCode::internal;  ///< fail
+    std::string text = {};                 ///< fail: the error; depart: "rank 2 has shut down (why)"
+    std::string tensor = {};               ///< fail
+    std::string operation = {};            ///< fail
+    std::vector<int> ranks = {};           ///< fail: the ranks at fault; depart: the one
+    friend bool operator==(const LogEntry&, const LogEntry&) = default;
+};
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/codec.hpp"
+#include "engine/description.hpp"
+#include "engine/log_entry.hpp"
+#include "engine/tree.hpp"
+
+namespace guozhuang::engine {
+
+/// How ranks agree which requests all of them have submitted, and in which order to execute them.
+///
+/// A pure state machine: submissions and messages go in, messages and log entries come out; it knows no clock, thread or transport. One per
+/// rank and process set. Readiness goes up the tree: a rank reports a name to its parent once every rank of its own subtree has submitted it
+/// (or departed). What is ready everywhere the root appends to the log, which goes down the tree. A name is described in full the first time
+/// (and whenever its description changes) and by its id after that; descriptions are compared on the way up, so that what reaches the root is
+/// the list of factions, normally one. Not thread-safe: the engine's lock guards it.
+class Negotiator {
+public:
+    struct Settings {
+        int degree = 16;
+        std::size_t fusion_bytes = 1u << 20;
+        std::size_t max_ids = 16384;  ///< beyond it the ids that were used longest ago are forgotten
+        Policy policy = {};           ///< stamped on every execute entry by the root
+    };
+    struct Outgoing {
+        int to = 0;
+        Bytes bytes;
+    };
+
+    Negotiator(int rank, int size, const Settings& settings);
+
+    /// This rank wants the request. A rank submits a name again only after the log has resolved it.
+    void submit(const std::string& name, bool named, const Description& description);
+    /// This rank submits nothing more. The reason goes into the errors of those who wait for it; empty for a plain shutdown.
+    void depart(std::string_view reason);
+    /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
+    void receive(int from, std::span<const std::byte> message);
+
+    /// What is to be sent, at most one message per receiver: everything since the last call. At the root this appends what is ready.
+    std::vector<Outgoing> take_messages();
+    /// The log entries that have become known since the last call, in order.
+    std::vector<LogEntry> take_entries() { return std::exchange(entries_, {}); }
+
+    /// Whether every rank has departed and the log is complete.
+    bool finished() const noexcept { return finished_; }
+
+    /// What is held at present, for tests and diagnostics: rounds under way in this rank's subtree, own requests that the log has not resolved,
+    /// names that have an id, voided ids that a child may still use.
+    struct Holdings {
+        std::size_t rounds = 0, submissions = 0, ids = 0, retired = 0;
+    };
+    Holdings holdings() const noexcept { return {ballots_.size() + ready_.size(), submissions_.size(), records_.size(), retired_.size()}; }
+
+private:
+    /// One round of one name: what the ranks of this rank's subtree have submitted so far.
+    struct Ballot {
+        bool named = true;
+        std::vector<Faction> factions;
+        std::size_t arrived = 0;
+    };
+    /// What the log says about a name that has an id.
+    struct Record {
+        std::uint32_t id = 0;
+        Bytes description;
+        std::uint64_t last_used = 0;  ///< position in the log
+    };
+    /// An id that the log has voided, kept while a child that has not yet applied that entry may still use it.
+    struct Retired {
+        std::string name;
+        Bytes description;
+        std::uint64_t position = 0;
+    };
+
+    void count(const std::string& name, bool named, std::span<const std::byte> description, std::span<const int> ranks);
+    void settle(const std::string& name);
+    bool complete(const Ballot& ballot) const;
+    void report(const std::string& name, Ballot ballot);
+    void write_report(const std::string& name, const Ballot& ballot);
+    void resolve(const std::string& name, Ballot ballot);
+    void depart(int rank, std::string_view reason);
+
+    void read_part(int from, Reader& in);
+    void read_ready(int child, Reader& in);
+    void read_report(int child, Reader& in);
+    void read_departure(int child, Reader& in);
+    LogEntry read_entry(Reader& in);
+    void child_applied(int child, std::uint64_t position);
+
+    void append_ready();
+    void append(LogEntry entry);
+    void forget_oldest();
+    void write_entry(const LogEntry& entry, Writer& out) const;
+    void apply(LogEntry entry);
+    Writer& message_to(int rank);
+
+    Tree tree_;
+    Settings settings_;
+    std::map<int, std::vector<int>> subtrees_;  ///< of this rank and of each child
+    std::unordered_map<std::string, Ballot> ballots_;
+    std::unordered_map<std::string, Record> records_;
+    std::unordered_map<std::uint32_t, std::string> names_;  ///< by id
+    std::map<std::uint32_t, Retired> retired_;
+    std::unordered_map<std::string, Bytes> submissions_;  ///< this rank's own that the log has not resolved
+    std::map<int, std::string> departed_;                 ///< of this rank's subtree, with the reason
+    std::map<int, std::uint64_t> applied_;                ///< how much of the log each child has applied, as far as we know
+    std::map<int, Writer> outbox_;
+    std::vector<LogEntry> entries_;
+    std::uint64_t position_ = 0;  ///< entries of the log that this rank has applied
+    bool finished_ = false;
+
+    // At the root.
+    struct ReadyRequest {
+        std::string name;
+        bool named = true;
+        Bytes description;
+    };
+    std::vector<ReadyRequest> ready_;
+    std::uint32_t next_id_ = 1;
+};
+
+}  // namespace guozhuang::engine

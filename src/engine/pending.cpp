@@ -1,0 +1,40 @@
+#include "engine/pending.hpp"
+
+#include <fmt/format.h>
+
+#include <guozhuang/error.hpp>
+
+#include "base/log.hpp"
+
+namespace guozhuang::engine {
+
+Pending::~Pending() {
+    if (!error_ || error_seen_.load(std::memory_order_relaxed)) return;
+    try {
+        std::rethrow_exception(error_);
+    } catch (const std::exception& error) {
+        base::log_error(fmt::format("nobody waited for an operation that failed: {}", error.what()));
+    }
+}
+
+void Pending::set_enqueued(std::shared_ptr<device::Event> done) {
+    done_ = std::move(done);
+    auto expected = Stage::submitted;  // it may be complete already
+    stage_.compare_exchange_strong(expected, Stage::enqueued, std::memory_order_acq_rel);
+}
+
+bool Pending::set_complete(const std::exception_ptr& error) noexcept {
+    if (ended_.exchange(true)) return false;
+    error_ = error;
+    request_.keep_alive.reset();
+    stage_.store(Stage::complete, std::memory_order_seq_cst);
+    return true;
+}
+
+void Pending::rethrow() const {
+    if (!error_) return;
+    error_seen_.store(true, std::memory_order_relaxed);
+    std::rethrow_exception(error_);
+}
+
+}  // namespace guozhuang::engine

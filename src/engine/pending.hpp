@@ -1,0 +1,84 @@
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <guozhuang/handle.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/wait.hpp"
+#include "device/device.hpp"
+#include "engine/description.hpp"
+
+namespace guozhuang::engine {
+
+/// What a caller submits.
+struct Request {
+    std::string name;   ///< empty: the engine numbers it
+    bool named = true;  ///< set by the engine
+    Description description;
+    std::vector<TensorView> tensors;
+    std::vector<std::int64_t> splits = {};              ///< all_to_all
+    std::shared_ptr<void> keep_alive = {};
+    std::shared_ptr<device::Driver> device = {};        ///< of the tensors; null for plain host tensors
+    std::shared_ptr<device::Event> ready = {};          ///< the tensors' contents are there; null for plain host tensors
+};
+
+/// Whoever can bring an operation forward while somebody waits for it.
+class Driver {
+public:
+    virtual ~Driver() = default;
+    /// Returns once `arrived()`, driving meanwhile; false if the deadline came first. Throws what ended the job.
+    virtual bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) = 0;
+    /// One turn, if nobody else is driving.
+    virtual void drive_once() = 0;
+};
+
+/// An operation on its way: what a Handle refers to. Thread-safe.
+class Pending {
+public:
+    Pending(Request request, std::shared_ptr<Driver> driver) : request_(std::move(request)), driver_(std::move(driver)) {
+        results_.resize(request_.tensors.size());
+    }
+
+    /// Logs an error that nobody has asked for.
+    ~Pending();
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+
+    const Request& request() const noexcept { return request_; }
+    Result& result(std::size_t tensor) noexcept { return results_[tensor]; }
+    Driver& driver() const noexcept { return *driver_; }
+
+    bool enqueued() const noexcept { return stage_.load(std::memory_order_acquire) >= Stage::enqueued; }
+    bool complete() const noexcept { return stage_.load(std::memory_order_acquire) == Stage::complete; }
+
+    /// Its work is on a communication stream and `done` marks its end. Called once, before the work can end.
+    void set_enqueued(std::shared_ptr<device::Event> done);
+    /// After enqueued(): null if it never was on a stream.
+    const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
+    /// The end. A null error is success. Releases what the request kept alive. False, and nothing, if it has ended already: a bundle on a stream
+    /// may end while the job does.
+    bool set_complete(const std::exception_ptr& error) noexcept;
+
+    /// After complete(): throws the operation's error if it has one.
+    void rethrow() const;
+    std::vector<Result> take_results() { return std::move(results_); }
+
+private:
+    enum class Stage { submitted, enqueued, complete };
+
+    Request request_;
+    std::shared_ptr<Driver> driver_;
+    std::vector<Result> results_;
+    std::shared_ptr<device::Event> done_;
+    std::exception_ptr error_;
+    std::atomic<bool> ended_{false};
+    std::atomic<Stage> stage_{Stage::submitted};
+    mutable std::atomic<bool> error_seen_{false};
+};
+
+}  // namespace guozhuang::engine

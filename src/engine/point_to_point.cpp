@@ -1,0 +1,145 @@
+#include "engine/point_to_point.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <guozhuang/error.hpp>
+#include <limits>
+
+namespace guozhuang::engine {
+namespace {
+
+const char* verb(const Route& route) noexcept {
+    return route.sending ? "send" : "recv";
+}
+
+std::exception_ptr departed_error(const Route& route, const std::string& text) {
+    return std::make_exception_ptr(
+        Error(ErrorCode::departed, fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
+              {.tensor = {}, .operation = verb(route), .ranks = {route.peer}}));
+}
+
+}  // namespace
+
+void PointToPoint::post(Letter letter) {
+    const auto& route = letter.route;
+    const auto& tensor = letter.pending->request().tensors.front();
+    Writer out;
+    out.enumerator(Part::notice);
+    out.number(route.tag);
+    out.number(route.sending ? 1 : 0);
+    out.enumerator(tensor.dtype);
+    out.number(tensor.shape.size());
+    for (const auto extent : tensor.shape) out.signed_number(extent);
+    outbox_.push_back({route.peer, out.take()});
+    const auto key = route;
+    letters_[key].push_back(std::move(letter));
+    match(key);
+    if (const auto gone = departed_.find(key.peer); gone != departed_.end()) fail_unmatched_with(gone->first, gone->second);
+}
+
+void PointToPoint::receive(int from, std::span<const std::byte> message) {
+    Reader in(message);
+    switch (in.enumerator(Part::answer)) {
+        case Part::notice: {
+            Route route{.peer = from};
+            route.tag = static_cast<std::uint16_t>(in.number(std::numeric_limits<std::uint16_t>::max()));
+            route.sending = in.number(1) == 0;  // they send, so this rank receives
+            Notice notice;
+            notice.dtype = in.enumerator(DType::f64);
+            notice.shape.resize(in.count(max_dimensions));
+            for (auto& extent : notice.shape) extent = in.signed_number();
+            notices_[route].push_back(std::move(notice));
+            match(route);
+            break;
+        }
+        case Part::question: {
+            Writer answer;
+            answer.enumerator(Part::answer);
+            outbox_.push_back({from, answer.take()});
+            break;
+        }
+        case Part::answer:
+            if (auto gone = departing_.extract(from)) departed_.insert(std::move(gone));
+            if (departed_.contains(from)) fail_unmatched_with(from, departed_.at(from));
+            break;
+    }
+    in.expect_end();
+}
+
+void PointToPoint::depart(int rank, const std::string& text) {
+    if (rank == rank_) return;
+    departing_.emplace(rank, text);
+    Writer question;
+    question.enumerator(Part::question);
+    outbox_.push_back({rank, question.take()});
+}
+
+void PointToPoint::fail_unmatched(const std::string& text) {
+    for (int peer = 0; peer < size_; ++peer) fail_unmatched_with(peer, text);
+}
+
+void PointToPoint::fail_unmatched_with(int peer, const std::string& text) {
+    for (auto& [route, letters] : letters_) {
+        if (route.peer != peer) continue;
+        for (auto& letter : std::exchange(letters, {})) outcomes_.push_back({letter.pending, departed_error(route, text)});
+    }
+}
+
+std::vector<std::shared_ptr<Pending>> PointToPoint::abandon() {
+    std::vector<std::shared_ptr<Pending>> left;
+    for (auto& [route, letters] : std::exchange(letters_, {}))
+        for (auto& letter : letters) left.push_back(std::move(letter.pending));
+    for (auto& moving : std::exchange(moving_, {})) left.push_back(std::move(moving.letter.pending));
+    for (auto& outcome : std::exchange(outcomes_, {})) left.push_back(std::move(outcome.pending));
+    return left;
+}
+
+void PointToPoint::match(const Route& route) {
+    auto& letters = letters_[route];
+    auto& notices = notices_[route];
+    while (!letters.empty() && !notices.empty()) {
+        auto letter = std::move(letters.front());
+        const auto notice = std::move(notices.front());
+        letters.pop_front();
+        notices.pop_front();
+        begin(std::move(letter), notice);
+    }
+}
+
+void PointToPoint::begin(Letter letter, const Notice& theirs) {
+    const auto& tensor = letter.pending->request().tensors.front();
+    if (tensor.dtype != theirs.dtype || tensor.shape != theirs.shape) {
+        outcomes_.push_back({letter.pending, mismatch(letter, theirs)});
+        return;
+    }
+    Mail::Ticket ticket = 0;
+    if (tensor.bytes() > 0)
+        ticket = letter.route.sending ? mail_.send(letter.route.peer, letter.route.tag, tensor.memory())
+                                      : mail_.receive(letter.route.peer, letter.route.tag, tensor.memory());
+    moving_.push_back({std::move(letter), ticket});
+}
+
+std::exception_ptr PointToPoint::mismatch(const Letter& letter, const Notice& theirs) const {
+    const auto& tensor = letter.pending->request().tensors.front();
+    const auto& route = letter.route;
+    const auto print = [](DType dtype, const Shape& shape) { return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", ")); };
+    const auto mine = print(tensor.dtype, tensor.shape), other = print(theirs.dtype, theirs.shape);
+    const int sender = route.sending ? rank_ : route.peer, receiver = route.sending ? route.peer : rank_;
+    const auto text = fmt::format("send/recv with tag {}: tensors differ: {} sent by rank {}; {} expected by rank {}", route.tag,
+                                  route.sending ? mine : other, sender, route.sending ? other : mine, receiver);
+    return std::make_exception_ptr(
+        Error(ErrorCode::mismatch, text, {.tensor = {}, .operation = verb(route), .ranks = {sender, receiver}}));
+}
+
+bool PointToPoint::advance() {
+    const auto arrived = std::stable_partition(moving_.begin(), moving_.end(),
+                                               [&](Moving& moving) { return moving.ticket != 0 && !mail_.test(moving.ticket); });
+    const bool any = arrived != moving_.end();
+    for (auto done = arrived; done != moving_.end(); ++done) outcomes_.push_back({done->letter.pending, nullptr});
+    moving_.erase(arrived, moving_.end());
+    return any;
+}
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/codec.hpp"
+#include "engine/control.hpp"
+#include "engine/description.hpp"
+#include "engine/pending.hpp"
+
+namespace guozhuang::engine {
+
+/// Where a point-to-point operation goes, seen from this rank.
+struct Route {
+    int peer = 0;
+    std::uint16_t tag = 0;
+    bool sending = true;
+    auto operator<=>(const Route&) const = default;
+};
+
+/// One send or receive of this rank.
+struct Letter {
+    Route route;
+    std::shared_ptr<Pending> pending;
+};
+
+/// Send and receive. Both sides announce each letter to the other by a control message; the k-th sending on a route meets the k-th receiving.
+/// If their tensors match, the payload moves, else both fail with the same error. Nothing here waits: whoever drives the engine advances it.
+/// When a rank departs, its partners ask it for an answer, which by the order of control messages comes after all that it ever announced; what
+/// is unmatched then, fails. Not thread-safe: the engine's lock guards it.
+class PointToPoint {
+public:
+    struct Outcome {
+        std::shared_ptr<Pending> pending;
+        std::exception_ptr error;
+    };
+    struct Outgoing {
+        int to = 0;
+        Bytes bytes;
+    };
+
+    explicit PointToPoint(Control& control, Mail& mail) : rank_(control.rank()), size_(control.size()), mail_(mail) {}
+
+    void post(Letter letter);
+    void receive(int from, std::span<const std::byte> message);
+    /// A rank of the set submits nothing more; `text` says so.
+    void depart(int rank, const std::string& text);
+    /// The job ends: what is unmatched never will be.
+    void fail_unmatched(const std::string& text);
+
+    /// The job is over: all letters, payloads on their way too, are the caller's to fail.
+    std::vector<std::shared_ptr<Pending>> abandon();
+
+    /// Moves payloads forward; true if any came to its end.
+    bool advance();
+    std::vector<Outgoing> take_messages() { return std::exchange(outbox_, {}); }
+    std::vector<Outcome> take_outcomes() { return std::exchange(outcomes_, {}); }
+
+private:
+    /// What a side announces of a letter.
+    using Notice = TensorDescription;
+    struct Moving {
+        Letter letter;
+        Mail::Ticket ticket;
+    };
+    enum class Part : std::uint8_t { notice, question, answer };
+
+    void match(const Route& route);
+    void begin(Letter letter, const Notice& theirs);
+    void fail_unmatched_with(int peer, const std::string& text);
+    std::exception_ptr mismatch(const Letter& letter, const Notice& theirs) const;
+
+    int rank_, size_;
+    Mail& mail_;
+    std::map<Route, std::deque<Letter>> letters_;   ///< unmatched ones of this rank
+    std::map<Route, std::deque<Notice>> notices_;   ///< unmatched ones of the peers, under this rank's view of the route
+    std::vector<Moving> moving_;
+    std::map<int, std::string> departing_;          ///< asked, not yet answered
+    std::map<int, std::string> departed_;           ///< answered: all they ever announced has arrived
+    std::vector<Outgoing> outbox_;
+    std::vector<Outcome> outcomes_;
+};
+
+}  // namespace guozhuang::engine

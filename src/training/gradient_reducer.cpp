@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <guozhuang/error.hpp>
+#include <guozhuang/log.hpp>
+#include <guozhuang/optimizer.hpp>
+#include <unordered_map>
+#include <utility>
+
+namespace guozhuang {
+namespace {
+
+[[noreturn]] void refuse(const std::string& optimizer, const std::string& problem, const std::string& tensor = {}) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("DistributedOptimizer '{}': {}", optimizer, problem),
+                {.tensor = tensor, .operation = "step", .ranks = {}});
+}
+
+}  // namespace
+
+struct GradientReducer::State {
+    State(std::vector<Parameter> given, const OptimizerOptions& chosen) : parameters(std::move(given)), options(chosen) {
+        check();
+        lay_out();
+    }
+
+    void check();
+    void lay_out();
+    void start_step();
+    void complete(std::size_t parameter);
+    void clear_unmarked();
+
+    std::vector<Parameter> parameters;
+    OptimizerOptions options;
+    std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
+    std::vector<std::size_t> bundle_of;                       ///< of each parameter
+    std::vector<std::size_t> bundle_size;                     ///< parameters in each bundle
+    std::unique_ptr<Plan> plan;
+
+    // This step.
+    std::vector<bool> accumulated;     ///< gradients that were marked in a pass that only accumulates: they are not zero
+    std::vector<bool> marked;
+    std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
+    std::size_t marks = 0;
+    int passes = 0;
+    bool synchronised = false;
+
+    bool hooks_used = false;  ///< in any step so far
+    bool warned = false;
+    int paused = 0;
+};
+
+void GradientReducer::State::check() {
+    if (options.backward_passes_per_step < 1)
+        refuse(options.name, fmt::format("backward_passes_per_step is {}; it must be 1 at least", options.backward_passes_per_step));
+    if (parameters.empty()) refuse(options.name, "there are no parameters");
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const auto& parameter = parameters[i];
+        if (parameter.name.empty()) refuse(options.name, fmt::format("parameter {} has no name", i));
+        if (!index.emplace(parameter.name, i).second)
+            refuse(options.name, fmt::format("two parameters are called '{}'", parameter.name), parameter.name);
+        if (parameter.value.shape != parameter.gradient.shape)
+            refuse(options.name, fmt::format("value and gradient of '{}' differ in shape", parameter.name), parameter.name);
+    }
+}
+
+/// Bundles in reverse order of the parameters, as backward finishes them: one dtype each, the first one small.
+void GradientReducer::State::lay_out() {
+    std::vector<std::vector<NamedTensor>> bundles;
+    std::size_t bytes = 0;
+    bundle_of.resize(parameters.size());
+    for (std::size_t i = parameters.size(); i-- > 0;) {
+        const auto& [name, value, gradient] = parameters[i];
+        const auto limit = bundles.size() <= 1 ? options.first_bundle_bytes : options.bundle_bytes;
+        const bool fits = !bundles.empty() && bytes + gradient.bytes() <= limit && bundles.back().front().tensor.dtype == gradient.dtype;
+        if (!fits) {
+            bundles.emplace_back();
+            bundle_size.push_back(0);
+            bytes = 0;
+        }
+        bundles.back().push_back({name, gradient});
+        ++bundle_size.back();
+        bundle_of[i] = bundles.size() - 1;
+        bytes += gradient.bytes();
+    }
+    plan = std::make_unique<Plan>(
+        std::move(bundles),
+        PlanOptions{.name = options.name, .op = options.op, .postscale = options.gradient_scale, .session = options.session});
+    start_step();
+}
+
+void GradientReducer::State::start_step() {
+    accumulated.assign(parameters.size(), false);
+    marked.assign(parameters.size(), false);
+    missing = bundle_size;
+    marks = 0;
+    passes = 0;
+    synchronised = false;
+}
+
+void GradientReducer::State::complete(std::size_t parameter) {
+    marked[parameter] = true;
+    const auto bundle = bundle_of[parameter];
+    if (--missing[bundle] == 0) plan->ready(bundle);
+}
+
+void GradientReducer::State::clear_unmarked() {
+    for (std::size_t i = parameters.size(); i-- > 0;) {
+        if (marked[i]) continue;
+        const auto memory = parameters[i].gradient.memory();
+        const bool absent = hooks_used && !accumulated[i];
+        if (absent && !memory.empty()) std::memset(memory.data(), 0, memory.size());
+        if (absent && !std::exchange(warned, true))
+            log_message(LogLevel::warning, fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in this step and counts as zero "
+                                      "(said once; there may be others)",
+                                      options.name, parameters[i].name));
+        complete(i);
+    }
+}
+
+GradientReducer::GradientReducer(std::vector<Parameter> parameters, const OptimizerOptions& options)
+    : state_(std::make_unique<State>(std::move(parameters), options)) {}
+GradientReducer::~GradientReducer() = default;
+GradientReducer::GradientReducer(GradientReducer&&) noexcept = default;
+
+void GradientReducer::mark(std::size_t parameter) {
+    auto& state = *state_;
+    if (parameter >= state.parameters.size())
+        refuse(state.options.name, fmt::format("there is no parameter {}; there are {}", parameter, state.parameters.size()));
+    if (state.paused > 0 || state.passes + 1 < state.options.backward_passes_per_step) {
+        state.accumulated[parameter] = true;
+        state.hooks_used = true;
+        return;
+    }
+    const auto& name = state.parameters[parameter].name;
+    if (state.marked[parameter] || state.synchronised)
+        refuse(state.options.name, fmt::format("the gradient of '{}' was marked ready twice in one step", name), name);
+    state.hooks_used = true;
+    ++state.marks;
+    state.complete(parameter);
+}
+
+void GradientReducer::mark(std::string_view name) {
+    const auto found = state_->index.find(name);
+    if (found == state_->index.end()) refuse(state_->options.name, fmt::format("there is no parameter called '{}'", name), std::string(name));
+    mark(found->second);
+}
+
+void GradientReducer::synchronize() {
+    auto& state = *state_;
+    if (state.synchronised) return;
+    const bool any_accumulated = std::ranges::find(state.accumulated, true) != state.accumulated.end();
+    if (state.hooks_used && state.marks == 0 && !any_accumulated)
+        refuse(state.options.name, "step() was called, but no gradient was marked ready since the last one: was it called twice?");
+    try {
+        state.clear_unmarked();
+        state.plan->wait();
+    } catch (...) {
+        state.start_step();  // this one has failed; the next may succeed
+        throw;
+    }
+    state.synchronised = true;
+}
+
+bool GradientReducer::finish_pass() {
+    auto& state = *state_;
+    if (state.passes + 1 < state.options.backward_passes_per_step) {
+        ++state.passes;
+        return false;
+    }
+    synchronize();
+    state.start_step();
+    return true;
+}
+
+void GradientReducer::pause() noexcept {
+    ++state_->paused;
+}
+
+void GradientReducer::resume() noexcept {
+    --state_->paused;
+}
+
+}  // namespace guozhuang

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+#include "engine/control.hpp"
+#include "wire/transport.hpp"
+
+namespace guozhuang::wire {
+
+/// The control messages of one process set. Every message carries the format's version, its length and a checksum, so that what is corrupt,
+/// cut off, foreign or of another version becomes an Error(wire) that names the sender. Not thread-safe (see engine::Control). The
+/// transport must outlive it; before the transport is closed, flushed() must have returned true.
+class ControlChannel final : public engine::Control {
+public:
+    /// `members` are world ranks by position in the set; this rank is one of them.
+    ControlChannel(Transport& transport, std::uint16_t context, std::vector<int> members);
+    ~ControlChannel() override;
+    ControlChannel(const ControlChannel&) = delete;
+    ControlChannel& operator=(const ControlChannel&) = delete;
+
+    int rank() const noexcept override { return position_; }
+    int size() const noexcept override { return static_cast<int>(members_.size()); }
+    /// Throws Error(invalid_argument) beyond 64 MiB.
+    void send(int to, std::vector<std::byte> message) override;
+    std::optional<Message> poll() override;
+    bool flushed() override;
+
+private:
+    struct Outgoing {
+        Transport::Ticket ticket;
+        std::vector<std::byte> bytes;
+    };
+
+    int position_of(int world_rank) const;
+    void retire();
+
+    Transport& transport_;
+    Tag tag_;
+    std::vector<int> members_;
+    int position_;
+    std::deque<Outgoing> outgoing_;  ///< their memory is lent to the transport
+};
+
+}  // namespace guozhuang::wire

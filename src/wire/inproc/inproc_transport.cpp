@@ -1,0 +1,250 @@
+#include "wire/inproc/inproc_transport.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <mutex>
+#include <numeric>
+
+#include "topology/machine.hpp"
+
+namespace guozhuang::wire {
+namespace {
+
+/// One half of a message: a send or a receive. Its address is the ticket.
+struct Operation {
+    enum class Progress : std::uint8_t { pending, done, wrong_length };
+
+    int rank = 0;  ///< whose operation it is
+    int peer = 0;
+    Tag tag;
+    std::span<const std::byte> source;
+    std::span<std::byte> target;
+    std::atomic<Progress> progress{Progress::pending};
+};
+
+/// The operations of one rank. They live as long as the hub: an aborted wait leaves its operation behind.
+class OperationPool {
+public:
+    Operation& take() {
+        const std::lock_guard lock(mutex_);
+        if (spent_.empty()) return operations_.emplace_back();
+        Operation& operation = *spent_.back();
+        spent_.pop_back();
+        return operation;
+    }
+    void give_back(Operation& operation) {
+        const std::lock_guard lock(mutex_);
+        spent_.push_back(&operation);
+    }
+
+private:
+    std::mutex mutex_;
+    std::deque<Operation> operations_;
+    std::vector<Operation*> spent_;
+};
+
+struct ControlMessage {
+    Tag tag;
+    Transport::Message message;
+};
+
+/// Everything that is addressed to one rank and not yet matched, oldest first.
+struct Mailbox {
+    std::mutex mutex;
+    std::deque<Operation*> sends;
+    std::deque<Operation*> receives;
+    std::deque<ControlMessage> control;
+};
+
+struct Endpoint {
+    base::Doorbell bell;
+    Mailbox mailbox;
+    OperationPool operations;
+};
+
+/// The oldest half in `waiting` that `other` (of rank `peer`) completes, taken out of it; null if none.
+Operation* take_match(std::deque<Operation*>& waiting, const Operation& other, bool other_sends) {
+    const auto fits = [&](const Operation* half) {
+        return half->tag == other.tag && (other_sends ? half->peer == other.rank : half->rank == other.peer);
+    };
+    const auto found = std::find_if(waiting.begin(), waiting.end(), fits);
+    if (found == waiting.end()) return nullptr;
+    Operation* match = *found;
+    waiting.erase(found);
+    return match;
+}
+
+/// Completes both halves. Neither may be touched afterwards: its owner may already have taken it back.
+void complete(Operation& send, Operation& receive) {
+    auto outcome = Operation::Progress::wrong_length;
+    if (send.source.size() == receive.target.size()) {
+        outcome = Operation::Progress::done;
+        if (!send.source.empty()) std::memcpy(receive.target.data(), send.source.data(), send.source.size());
+    }
+    send.progress.store(outcome, std::memory_order_release);
+    receive.progress.store(outcome, std::memory_order_release);
+}
+
+}  // namespace
+
+struct InprocHub::State {
+    State(int ranks, const base::WaitSettings& wait_settings)
+        : endpoints(static_cast<std::size_t>(ranks)), settings(wait_settings), everybody(endpoints.size()) {
+        std::iota(everybody.begin(), everybody.end(), 0);
+    }
+
+    Endpoint& of(int rank) { return endpoints[static_cast<std::size_t>(rank)]; }
+
+    std::deque<Endpoint> endpoints;
+    base::WaitSettings settings;
+    std::vector<int> everybody;
+    std::atomic<bool> aborted{false};
+    std::atomic<int> closed{0};
+};
+
+namespace {
+
+class InprocTransport final : public Transport {
+public:
+    InprocTransport(std::shared_ptr<InprocHub::State> state, int rank) : state_(std::move(state)), rank_(rank) {}
+
+    int rank() const noexcept override { return rank_; }
+    int size() const noexcept override { return static_cast<int>(state_->endpoints.size()); }
+
+    Ticket send(int to, Tag tag, std::span<const std::byte> bytes) override {
+        require_rank(to);
+        if (tag.lane == Lane::control) return send_control(to, tag, bytes);
+        bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
+        messages_sent_.fetch_add(1, std::memory_order_relaxed);
+        return start(to, tag, bytes, {}, true);
+    }
+
+    Ticket receive(int from, Tag tag, std::span<std::byte> bytes) override {
+        require_rank(from);
+        if (tag.lane == Lane::control) throw Error(ErrorCode::internal, "control messages are polled, not received");
+        return start(from, tag, {}, bytes, false);
+    }
+
+    bool test(Ticket& ticket) override {
+        if (ticket.id == 0) return true;
+        auto& operation = *reinterpret_cast<Operation*>(ticket.id);  // NOLINT(performance-no-int-to-ptr): a ticket is an address
+        const auto progress = operation.progress.load(std::memory_order_acquire);
+        if (progress == Operation::Progress::pending) return false;
+        const int peer = operation.peer;
+        state_->of(rank_).operations.give_back(operation);
+        ticket = {};
+        if (progress == Operation::Progress::wrong_length) {
+            throw Error(ErrorCode::wire, fmt::format("ranks {} and {} disagree about the length of a message", rank_, peer),
+                        {.tensor = {}, .operation = {}, .ranks = {rank_, peer}});
+        }
+        return true;
+    }
+
+    std::optional<Message> poll(Tag tag) override {
+        Mailbox& mailbox = state_->of(rank_).mailbox;
+        const std::lock_guard lock(mailbox.mutex);
+        const auto found =
+            std::find_if(mailbox.control.begin(), mailbox.control.end(), [&](const auto& entry) { return entry.tag == tag; });
+        if (found == mailbox.control.end()) return std::nullopt;
+        Message message = std::move(found->message);
+        mailbox.control.erase(found);
+        return message;
+    }
+
+    base::Doorbell& doorbell() noexcept override { return state_->of(rank_).bell; }
+    const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
+    const std::vector<int>& host_ranks() const noexcept override { return state_->everybody; }
+    int host_index() const noexcept override { return 0; }
+    int host_count() const noexcept override { return 1; }
+    bool is_homogeneous() const noexcept override { return true; }
+    bool may_have_own_thread() const noexcept override { return true; }
+    const char* description() const noexcept override { return "in-process"; }
+    Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
+
+    void close() override {
+        if (closed_) return;
+        closed_ = true;
+        state_->closed.fetch_add(1, std::memory_order_seq_cst);
+        for (Endpoint& endpoint : state_->endpoints) base::ring(endpoint.bell);
+        base::wait_until(doorbell(), wait_settings(), [&] { return state_->closed.load(std::memory_order_seq_cst) >= size(); });
+    }
+
+private:
+    void require_rank(int rank) const {
+        if (rank < 0 || rank >= size()) throw Error(ErrorCode::internal, fmt::format("no rank {} among {}", rank, size()));
+    }
+
+    void require_running() const {
+        if (state_->aborted.load(std::memory_order_seq_cst)) throw Error(ErrorCode::aborted, "the job was aborted");
+    }
+
+    Ticket send_control(int to, Tag tag, std::span<const std::byte> bytes) {
+        Endpoint& receiver = state_->of(to);
+        {
+            const std::lock_guard lock(receiver.mailbox.mutex);
+            require_running();
+            receiver.mailbox.control.push_back({tag, {rank_, {bytes.begin(), bytes.end()}}});
+        }
+        base::ring(receiver.bell);
+        return {};
+    }
+
+    /// Completes the message if its other half is there, or leaves this half for the one that comes second. The copy is made under the
+    /// receiver's lock: that is what lets abort() promise that no copy is under way.
+    Ticket start(int peer, Tag tag, std::span<const std::byte> source, std::span<std::byte> target, bool sends) {
+        Operation& operation = state_->of(rank_).operations.take();
+        operation.rank = rank_;
+        operation.peer = peer;
+        operation.tag = tag;
+        operation.source = source;
+        operation.target = target;
+        operation.progress.store(Operation::Progress::pending, std::memory_order_relaxed);
+        match(operation, state_->of(sends ? peer : rank_).mailbox, sends);
+        base::ring(state_->of(peer).bell);
+        return {reinterpret_cast<std::uintptr_t>(&operation)};
+    }
+
+    void match(Operation& operation, Mailbox& receiver, bool sends) {
+        const std::lock_guard lock(receiver.mutex);
+        require_running();
+        Operation* other = take_match(sends ? receiver.receives : receiver.sends, operation, sends);
+        if (other == nullptr) {
+            (sends ? receiver.sends : receiver.receives).push_back(&operation);
+        } else if (sends) {
+            complete(operation, *other);
+        } else {
+            complete(*other, operation);
+        }
+    }
+
+    std::shared_ptr<InprocHub::State> state_;
+    int rank_;
+    bool closed_ = false;
+    std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
+};
+
+}  // namespace
+
+InprocHub::InprocHub(int ranks, std::optional<base::WaitSettings> settings)
+    : state_(std::make_shared<State>(
+          ranks, settings ? *settings : topology::wait_settings(ranks, topology::count(topology::this_machine().cores)))) {}
+
+InprocHub::~InprocHub() = default;
+
+std::unique_ptr<Transport> InprocHub::transport(int rank) {
+    return std::make_unique<InprocTransport>(state_, rank);
+}
+
+void InprocHub::abort(std::uint32_t cause) noexcept {
+    state_->aborted.store(true, std::memory_order_seq_cst);
+    for (Endpoint& endpoint : state_->endpoints) {
+        const std::lock_guard no_copy_under_way(endpoint.mailbox.mutex);
+    }
+    for (Endpoint& endpoint : state_->endpoints) base::abort(endpoint.bell, cause);
+}
+
+}  // namespace guozhuang::wire

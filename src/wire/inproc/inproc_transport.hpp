@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+
+#include "wire/transport.hpp"
+
+namespace guozhuang::wire {
+
+/// Ranks as threads of one process: the transport of tests, of simulations, and of a process that was started alone. The ranks are one
+/// host.
+///
+/// Data is moved once, from the sender's memory to the receiver's, by whichever of the two comes second. Thread-safe.
+class InprocHub {
+public:
+    /// `settings` defaults to what suits `ranks` threads on the cores of this process.
+    explicit InprocHub(int ranks, std::optional<base::WaitSettings> settings = std::nullopt);
+    ~InprocHub();
+    InprocHub(const InprocHub&) = delete;
+    InprocHub& operator=(const InprocHub&) = delete;
+
+    /// The transport of one rank; to be taken at most once for each. It keeps what it needs of the hub alive.
+    std::unique_ptr<Transport> transport(int rank);
+
+    /// Ends the job: every wait of every rank throws Error(aborted), and so does every later send and receive. When it returns, nobody
+    /// touches memory that was lent to a message.
+    void abort(std::uint32_t cause = 1) noexcept;
+
+    struct State;  ///< what the ranks share
+
+private:
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace guozhuang::wire

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "engine/control.hpp"
+#include "wire/transport.hpp"
+
+namespace guozhuang::wire {
+
+/// The point-to-point payloads of one process set. Thread-safe as the transport is; the transport must outlive it.
+class MailChannel final : public engine::Mail {
+public:
+    /// `members` are world ranks by position in the set.
+    MailChannel(Transport& transport, std::uint16_t context, std::vector<int> members)
+        : transport_(transport), context_(context), members_(std::move(members)) {}
+
+    Ticket send(int to, std::uint16_t tag, std::span<const std::byte> bytes) override {
+        return transport_.send(members_[static_cast<std::size_t>(to)], {context_, Lane::point_to_point, tag}, bytes).id;
+    }
+    Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) override {
+        return transport_.receive(members_[static_cast<std::size_t>(from)], {context_, Lane::point_to_point, tag}, bytes).id;
+    }
+    bool test(Ticket& ticket) override {
+        Transport::Ticket message{ticket};
+        const bool complete = transport_.test(message);
+        ticket = message.id;
+        return complete;
+    }
+
+private:
+    Transport& transport_;
+    std::uint16_t context_;
+    std::vector<int> members_;
+};
+
+}  // namespace guozhuang::wire

@@ -1,0 +1,103 @@
+#include "wire/mpi/hosts.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <map>
+
+#include "base/log.hpp"
+#include "topology/machine.hpp"
+#include "wire/mpi/mpi_library.hpp"
+
+namespace guozhuang::wire::mpi {
+namespace {
+
+/// The first rank of every rank's host, by rank.
+std::vector<int> first_ranks(MPI_Comm world, MPI_Comm host) {
+    int rank = 0, size = 0, first = 0;
+    check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
+    check(MPI_Comm_size(world, &size), "MPI_Comm_size");
+    check(MPI_Allreduce(&rank, &first, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
+    std::vector<int> all(static_cast<std::size_t>(size));
+    check(MPI_Allgather(&first, 1, MPI_INT, all.data(), 1, MPI_INT, world), "MPI_Allgather");
+    return all;
+}
+
+void sort_into_hosts(const std::vector<int>& first_of, int rank, Host& host) {
+    std::map<int, int> ranks_on;  // by the host's first rank, so in the order of the hosts
+    for (const int first : first_of) ++ranks_on[first];
+    const int mine = first_of[static_cast<std::size_t>(rank)];
+    for (int other = 0; other < static_cast<int>(first_of.size()); ++other) {
+        if (first_of[static_cast<std::size_t>(other)] == mine) host.ranks.push_back(other);
+    }
+    host.position = static_cast<int>(std::lower_bound(host.ranks.begin(), host.ranks.end(), rank) - host.ranks.begin());
+    host.index = static_cast<int>(std::distance(ranks_on.begin(), ranks_on.find(mine)));
+    host.hosts = static_cast<int>(ranks_on.size());
+    host.homogeneous = std::all_of(ranks_on.begin(), ranks_on.end(), [&](const auto& entry) { return entry.second == ranks_on[mine]; });
+}
+
+int cores_together(MPI_Comm host) {
+    const topology::CoreMask mine = topology::this_machine().cores;
+    topology::CoreMask all{};
+    check(MPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_UINT64_T, MPI_BOR, host), "MPI_Allreduce");
+    return topology::count(all);
+}
+
+/// What one rank has to say about its doorbells after trying.
+struct Attempt {
+    std::optional<Doorbells> doorbells;
+    std::string failure;
+};
+
+template <class Make>
+Attempt attempt(Make&& make) {
+    try {
+        return {make(), {}};
+    } catch (const Error& error) {
+        return {std::nullopt, error.what()};
+    }
+}
+
+/// All ranks of a host have doorbells, or none has: a rank that others cannot ring must not sleep until it is rung.
+std::optional<Doorbells> share_doorbells(MPI_Comm host, int position, int ranks, bool wanted) {
+    Attempt mine;
+    Doorbells::Offer offer;
+    if (position == 0 && wanted) {
+        mine = attempt([&] { return Doorbells::create(ranks); });
+        if (mine.doorbells) offer = mine.doorbells->offer();
+    }
+    check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, host), "MPI_Bcast");
+    if (position != 0 && wanted) mine = attempt([&] { return Doorbells::attach(offer, ranks); });
+    const int failed = mine.doorbells ? INT_MAX : position;
+    int first_failed = 0;
+    check(MPI_Allreduce(&failed, &first_failed, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
+    if (first_failed == INT_MAX) {
+        mine.doorbells->close_file();
+        return std::move(mine.doorbells);
+    }
+    if (first_failed == position && wanted) {
+        base::log_warning(
+            fmt::format("no doorbells in shared memory on this host ({}): waiting ranks look for messages at intervals of up to "
+                        "1 ms instead of being woken",
+                        mine.failure));
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+Host meet_host(MPI_Comm world, bool want_doorbells) {
+    int rank = 0;
+    check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
+    MPI_Comm neighbours = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &neighbours), "MPI_Comm_split_type");
+    Host host;
+    sort_into_hosts(first_ranks(world, neighbours), rank, host);
+    host.cores = cores_together(neighbours);
+    host.doorbells = share_doorbells(neighbours, host.position, static_cast<int>(host.ranks.size()), want_doorbells);
+    check(MPI_Comm_free(&neighbours), "MPI_Comm_free");
+    return host;
+}
+
+}  // namespace guozhuang::wire::mpi

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <mpi.h>
+#include <optional>
+#include <vector>
+
+#include "wire/doorbells.hpp"
+
+namespace guozhuang::wire::mpi {
+
+/// Which ranks share this rank's host, and what they share.
+struct Host {
+    std::vector<int> ranks;  ///< of this host, ascending
+    int position = 0;        ///< of this rank among them
+    int index = 0;           ///< of this host among the hosts, which are ordered by their first rank
+    int hosts = 1;
+    bool homogeneous = true;  ///< every host has as many ranks
+    int cores = 1;            ///< that the ranks of this host may use together
+    std::optional<Doorbells>
+        doorbells;  ///< empty if not wanted, or if a rank of the host could not have them (then one warning was logged)
+};
+
+/// Finds out; collective over `world`, blocking. Throws Error(wire).
+Host meet_host(MPI_Comm world, bool want_doorbells);
+
+}  // namespace guozhuang::wire::mpi

@@ -1,0 +1,99 @@
+#include "wire/mpi/mpi_library.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+
+#include "base/config.hpp"
+
+namespace guozhuang::wire::mpi {
+namespace {
+
+// MPI is itself one for each process, so these are too.
+std::atomic<int> open_uses{0};
+
+void finalise_at_exit() {
+    if (is_running() && open_uses.load() == 0) MPI_Finalize();
+}
+
+int initialise() {
+    int level = MPI_THREAD_SINGLE;
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
+        throw Error(ErrorCode::wire, "MPI_Init_thread failed");
+    std::atexit(finalise_at_exit);
+    return level;
+}
+
+std::optional<int> number_in_environment(const char* name) {
+    const auto text = base::environment(name);
+    if (!text) return std::nullopt;
+    int value = 0;
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+    if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
+    return value;
+}
+
+}  // namespace
+
+std::string error_text(int code) {
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+    return {text, static_cast<std::size_t>(length)};
+}
+
+void check(int code, const char* operation) {
+    if (code != MPI_SUCCESS) throw Error(ErrorCode::wire, fmt::format("{} failed: {}", operation, error_text(code)));
+}
+
+std::string library_name() {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "MPI";
+    const std::string name(text, static_cast<std::size_t>(length));
+    return name.substr(0, name.find_first_of(",\n"));
+}
+
+bool is_running() {
+    int initialised = 0, finalised = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    return initialised != 0 && finalised == 0;
+}
+
+// Open MPI and what starts it say OMPI_COMM_WORLD_SIZE; MPICH, Intel MPI and their relatives PMI_SIZE; any launcher that speaks PMIx at
+// least PMIX_RANK. Slurm gives the size of the step beside them. The size is the largest that any of them proves.
+std::optional<Launcher> find_launcher() {
+    std::optional<Launcher> launcher;
+    const auto consider = [&](const char* name, int more) {
+        const auto value = number_in_environment(name);
+        if (value && (!launcher || *value + more > launcher->ranks)) launcher = {fmt::format("{}={}", name, *value), *value + more};
+    };
+    consider("OMPI_COMM_WORLD_SIZE", 0);
+    consider("PMI_SIZE", 0);
+    consider("PMIX_RANK", 1);
+    consider("PMI_RANK", 1);
+    if (launcher) consider("SLURM_STEP_NUM_TASKS", 0);
+    return launcher;
+}
+
+Use::Use() {
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    if (finalised != 0) throw Error(ErrorCode::unavailable, "MPI has been finalised in this process and cannot be started again");
+    if (is_running()) {
+        check(MPI_Query_thread(&thread_level_), "MPI_Query_thread");
+    } else {
+        thread_level_ = initialise();
+    }
+    open_uses.fetch_add(1);
+}
+
+void Use::close() noexcept {
+    open_uses.fetch_sub(1);
+}
+
+}  // namespace guozhuang::wire::mpi

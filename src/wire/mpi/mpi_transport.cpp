@@ -1,0 +1,433 @@
+#include "wire/mpi/mpi_transport.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <mpi.h>
+#include <mutex>
+#include <utility>
+
+#include "base/log.hpp"
+#include "topology/machine.hpp"
+#include "wire/inproc/inproc_transport.hpp"
+#include "wire/mpi/hosts.hpp"
+#include "wire/mpi/mpi_library.hpp"
+
+namespace guozhuang::wire {
+namespace {
+
+using mpi::check;
+
+/// From here on a sender may need its receiver to make progress (rendezvous): the receiver then says when it has. MPI libraries send less
+/// at once.
+constexpr std::size_t eager_bytes = 4096;
+
+/// What a send or a receive is about.
+struct Half {
+    int peer = 0;
+    std::size_t bytes = 0;
+    bool receives = false;
+};
+
+/// One send or receive in flight.
+struct Operation {
+    std::uint32_t generation = 1;  ///< tells a spent ticket from a valid one
+    bool busy = false;
+    Half half;
+    std::size_t missing = 0;  ///< pieces that are not complete
+    std::string error;        ///< of the first piece that failed
+};
+
+/// The operations in flight. A ticket is a place in the table and the generation of its use; places are used again, with their memory.
+class OperationTable {
+public:
+    Operation& open(Transport::Ticket& ticket) {
+        if (free_.empty()) {
+            free_.push_back(static_cast<std::uint32_t>(operations_.size()));
+            operations_.emplace_back();
+        }
+        const std::uint32_t place = free_.back();
+        free_.pop_back();
+        Operation& operation = operations_[place];
+        operation.busy = true;
+        ticket.id = (std::uint64_t{operation.generation} << 32) | (place + 1);
+        return operation;
+    }
+
+    Operation& find(Transport::Ticket ticket) {
+        const auto place = static_cast<std::uint32_t>(ticket.id) - 1;
+        if (place >= operations_.size() || !operations_[place].busy || operations_[place].generation != ticket.id >> 32) {
+            throw Error(ErrorCode::internal, "a ticket was tested after it was spent");
+        }
+        return operations_[place];
+    }
+
+    void retire(Transport::Ticket ticket) {
+        Operation& operation = find(ticket);
+        operation.busy = false;
+        operation.missing = 0;
+        operation.error.clear();
+        ++operation.generation;
+        free_.push_back(static_cast<std::uint32_t>(ticket.id) - 1);
+    }
+
+    Operation& at(std::uint32_t place) { return operations_[place]; }
+
+    std::size_t in_flight() const noexcept { return operations_.size() - free_.size(); }
+
+private:
+    std::deque<Operation> operations_;
+    std::vector<std::uint32_t> free_;
+};
+
+/// What MPI moves of an operation at once.
+struct Piece {
+    std::uint32_t place = 0;  ///< of the operation in the table
+    int bytes = 0;
+};
+
+/// A control message that has been matched and may still be arriving.
+struct Incoming {
+    int tag = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+    Transport::Message message;
+};
+
+class MpiTransport final : public Transport {
+public:
+    MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options);
+    ~MpiTransport() override;
+
+    int rank() const noexcept override { return rank_; }
+    int size() const noexcept override { return size_; }
+
+    Ticket send(int to, Tag tag, std::span<const std::byte> bytes) override;
+    Ticket receive(int from, Tag tag, std::span<std::byte> bytes) override;
+    bool test(Ticket& ticket) override;
+    std::optional<Message> poll(Tag tag) override;
+
+    base::Doorbell& doorbell() noexcept override { return host_.doorbells ? (*host_.doorbells)[host_.position] : private_bell_; }
+    const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
+    const std::vector<int>& host_ranks() const noexcept override { return host_.ranks; }
+    int host_index() const noexcept override { return host_.index; }
+    int host_count() const noexcept override { return host_.hosts; }
+    bool is_homogeneous() const noexcept override { return host_.homogeneous; }
+    bool may_have_own_thread() const noexcept override { return use_.thread_level() >= MPI_THREAD_MULTIPLE; }
+    const char* description() const noexcept override { return name_.c_str(); }
+    Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
+    void close() override;
+
+private:
+    std::unique_lock<std::mutex> enter();
+    int encode(Tag tag) const;
+    void find_bells();
+    void ring(int rank) noexcept;
+    template <class Post>
+    Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
+    std::vector<int> progress();
+    void complete(const Piece& piece, const MPI_Status& status, bool failed);
+    void accept_control(int tag);
+    bool has_arrived(Incoming& incoming);
+    std::optional<Message> next_control(int tag);
+
+    mpi::Use use_;
+    const std::size_t split_bytes_;
+    const std::string name_;
+    int rank_ = 0, size_ = 1;
+    std::int64_t largest_tag_ = 0;
+    mpi::Host host_;
+    base::Doorbell private_bell_;
+    std::vector<base::Doorbell*> bell_of_;  ///< by rank; null where there is none to ring
+    base::WaitSettings wait_settings_;
+    std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
+
+    std::mutex mutex_;  ///< around every call of MPI, and of what follows
+    MPI_Comm comm_ = MPI_COMM_NULL;
+    OperationTable operations_;
+    std::vector<MPI_Request> requests_;  ///< of all pieces in flight
+    std::vector<Piece> pieces_;          ///< beside each request
+    std::vector<int> indices_;           ///< room for what MPI_Testsome answers
+    std::vector<MPI_Status> statuses_;
+    std::deque<Incoming> incoming_;
+};
+
+MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
+    : use_(use), split_bytes_(options.split_bytes), name_(mpi::library_name()) {
+    check(MPI_Comm_dup(communicator, &comm_), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    void* bound = nullptr;
+    int known = 0;
+    check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
+    largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
+    host_ = mpi::meet_host(comm_, options.doorbells);
+    find_bells();
+    wait_settings_ = topology::wait_settings(static_cast<int>(host_.ranks.size()), host_.cores);
+    // Where every message rings, looking without being rung is only a safety net.
+    if (host_.doorbells && host_.hosts == 1) wait_settings_.park_limit = std::chrono::milliseconds(10);
+    if (options.spin) wait_settings_.spin = *options.spin;
+}
+
+MpiTransport::~MpiTransport() {
+    if (comm_ != MPI_COMM_NULL) base::log_info("the MPI transport was not closed: its communicator is left to the end of the process");
+}
+
+void MpiTransport::find_bells() {
+    bell_of_.assign(static_cast<std::size_t>(size_), nullptr);
+    if (!host_.doorbells) return;
+    for (int position = 0; position < host_.doorbells->size(); ++position) {
+        bell_of_[static_cast<std::size_t>(host_.ranks[static_cast<std::size_t>(position)])] = &(*host_.doorbells)[position];
+    }
+}
+
+void MpiTransport::ring(int rank) noexcept {
+    if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::ring(*bell);
+}
+
+std::unique_lock<std::mutex> MpiTransport::enter() {
+    std::unique_lock lock(mutex_);
+    if (comm_ == MPI_COMM_NULL) throw Error(ErrorCode::not_initialised, "the MPI transport has been closed");
+    return lock;
+}
+
+int MpiTransport::encode(Tag tag) const {
+    constexpr int lane_bits = 2, context_bits = 12;
+    const std::int64_t code =
+        (std::int64_t{tag.user} << (lane_bits + context_bits)) | (tag.context << lane_bits) | static_cast<int>(tag.lane);
+    if (tag.context >= 1 << context_bits) throw Error(ErrorCode::invalid_argument, fmt::format("too many process sets: {}", tag.context));
+    if (code > largest_tag_) {
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("tag {} is too large for {}: at most {}", tag.user, name_, largest_tag_ >> (lane_bits + context_bits)));
+    }
+    return static_cast<int>(code);
+}
+
+template <class Post>
+Transport::Ticket MpiTransport::start(const Half& half, std::size_t piece_bytes, Post&& post) {
+    const auto lock = enter();
+    Ticket ticket;
+    Operation& operation = operations_.open(ticket);
+    const auto place = static_cast<std::uint32_t>(ticket.id) - 1;
+    operation.half = half;
+    std::size_t offset = 0;
+    do {  // an empty message is one empty piece
+        const int length = static_cast<int>(std::min(half.bytes - offset, piece_bytes));
+        MPI_Request request = MPI_REQUEST_NULL;
+        try {
+            post(offset, length, &request);
+        } catch (...) {
+            if (operation.missing == 0) operations_.retire(ticket);  // else earlier pieces still refer to it
+            throw;
+        }
+        requests_.push_back(request);
+        pieces_.push_back({place, length});
+        ++operation.missing;
+        offset += static_cast<std::size_t>(length);
+    } while (offset < half.bytes);
+    return ticket;
+}
+
+Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte> bytes) {
+    const int code = encode(tag);
+    const auto post = [&](std::size_t offset, int length, MPI_Request* request) {
+        check(MPI_Isend(bytes.data() + offset, length, MPI_BYTE, to, code, comm_, request), "MPI_Isend");
+    };
+    const bool control = tag.lane == Lane::control;
+    if (control && bytes.size() > max_control_bytes) throw Error(ErrorCode::internal, "a control message beyond its limit");
+    const Ticket ticket =
+        start({to, bytes.size(), false}, control ? max_control_bytes : split_bytes_, post);  // what is polled is one piece
+    ring(to);
+    if (!control) {
+        bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
+        messages_sent_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return ticket;
+}
+
+Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> bytes) {
+    if (tag.lane == Lane::control) throw Error(ErrorCode::internal, "control messages are polled, not received");
+    const int code = encode(tag);
+    const auto post = [&](std::size_t offset, int length, MPI_Request* request) {
+        check(MPI_Irecv(bytes.data() + offset, length, MPI_BYTE, from, code, comm_, request), "MPI_Irecv");
+    };
+    const Ticket ticket = start({from, bytes.size(), true}, split_bytes_, post);
+    if (bytes.size() > eager_bytes) ring(from);
+    return ticket;
+}
+
+/// Looks at everything in flight, not at one message alone: MPI may complete any of them at any call, and the sender of a long one sleeps until
+/// it is told. Returns whom to ring.
+std::vector<int> MpiTransport::progress() {
+    std::vector<int> to_tell;
+    if (requests_.empty()) return to_tell;
+    indices_.resize(requests_.size());
+    statuses_.resize(requests_.size());
+    int count = 0;
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+    if (code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
+    if (count == MPI_UNDEFINED) return to_tell;
+    for (int i = 0; i < count; ++i) {
+        const Piece& piece = pieces_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
+        const MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
+        complete(piece, status, code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS);
+        const Operation& operation = operations_.at(piece.place);
+        if (operation.missing == 0 && operation.half.receives && operation.half.bytes > eager_bytes) to_tell.push_back(operation.half.peer);
+    }
+    for (std::size_t i = requests_.size(); count > 0 && i-- > 0;) {
+        if (requests_[i] != MPI_REQUEST_NULL) continue;
+        requests_[i] = requests_.back();
+        pieces_[i] = pieces_.back();
+        requests_.pop_back();
+        pieces_.pop_back();
+    }
+    return to_tell;
+}
+
+void MpiTransport::complete(const Piece& piece, const MPI_Status& status, bool failed) {
+    Operation& operation = operations_.at(piece.place);
+    --operation.missing;
+    const auto& [peer, bytes, receives] = operation.half;
+    if (failed) {
+        operation.error = fmt::format("the {} rank {} failed: {}", receives ? "receive from" : "send to", peer, mpi::error_text(status.MPI_ERROR));
+        return;
+    }
+    int arrived = piece.bytes;
+    if (receives) check(MPI_Get_count(&status, MPI_BYTE, &arrived), "MPI_Get_count");
+    if (arrived != piece.bytes) operation.error = fmt::format("rank {} sent {} bytes where {} were expected", peer, arrived, piece.bytes);
+}
+
+bool MpiTransport::test(Ticket& ticket) {
+    if (ticket.id == 0) return true;
+    std::vector<int> to_tell;
+    std::string error;
+    int peer = 0;
+    {
+        const auto lock = enter();
+        const Operation& operation = operations_.find(ticket);
+        if (operation.missing > 0) to_tell = progress();
+        if (operation.missing == 0) {
+            error = operation.error;
+            peer = operation.half.peer;
+            operations_.retire(std::exchange(ticket, {}));
+        }
+    }
+    for (const int sender : to_tell) ring(sender);
+    if (!error.empty()) throw Error(ErrorCode::wire, error, {.tensor = {}, .operation = {}, .ranks = {peer}});
+    return ticket.id == 0;
+}
+
+/// Matches the next control message, if one is there, and starts to receive it.
+void MpiTransport::accept_control(int tag) {
+    int found = 0, length = 0;
+    MPI_Message handle = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    check(MPI_Improbe(MPI_ANY_SOURCE, tag, comm_, &found, &handle, &status), "MPI_Improbe");
+    if (found == 0) return;
+    check(MPI_Get_count(&status, MPI_BYTE, &length), "MPI_Get_count");
+    if (length < 0 || static_cast<std::size_t>(length) > max_control_bytes) {
+        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", status.MPI_SOURCE, length),
+                    {.tensor = {}, .operation = {}, .ranks = {status.MPI_SOURCE}});
+    }
+    Incoming& incoming = incoming_.emplace_back();
+    incoming.tag = tag;
+    incoming.message.from = status.MPI_SOURCE;
+    incoming.message.bytes.resize(static_cast<std::size_t>(length));
+    check(MPI_Imrecv(incoming.message.bytes.data(), length, MPI_BYTE, &handle, &incoming.request), "MPI_Imrecv");
+}
+
+bool MpiTransport::has_arrived(Incoming& incoming) {
+    int done = 0;
+    check(MPI_Test(&incoming.request, &done, MPI_STATUS_IGNORE), "MPI_Test of a control message");
+    return done != 0;
+}
+
+std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
+    const int code = encode(tag);
+    std::vector<int> to_tell;
+    std::optional<Message> message;
+    {
+        const auto lock = enter();
+        accept_control(code);
+        message = next_control(code);
+        to_tell = progress();
+    }
+    for (const int sender : to_tell) ring(sender);
+    if (message && message->bytes.size() > eager_bytes) ring(message->from);
+    return message;
+}
+
+/// The first control message that is whole and that no earlier one of its sender must precede.
+std::optional<Transport::Message> MpiTransport::next_control(int tag) {
+    std::vector<int> late;
+    for (auto each = incoming_.begin(); each != incoming_.end(); ++each) {
+        const int from = each->message.from;
+        if (each->tag != tag || std::find(late.begin(), late.end(), from) != late.end()) continue;
+        if (!has_arrived(*each)) {
+            late.push_back(from);
+            continue;
+        }
+        std::optional<Message> message = std::move(each->message);
+        incoming_.erase(each);
+        return message;
+    }
+    return std::nullopt;
+}
+
+void MpiTransport::close() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (comm_ == MPI_COMM_NULL) return;
+        if (operations_.in_flight() != 0) {
+            throw Error(ErrorCode::internal,
+                        fmt::format("the MPI transport is closed with {} messages in flight", operations_.in_flight()));
+        }
+    }
+    MPI_Request everybody_is_here = MPI_REQUEST_NULL;
+    {
+        const auto lock = enter();
+        check(MPI_Ibarrier(comm_, &everybody_is_here), "MPI_Ibarrier");
+    }
+    for (const int neighbour : host_.ranks) ring(neighbour);
+    base::wait_until(doorbell(), wait_settings_, [&] {
+        const auto lock = enter();
+        int done = 0;
+        check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Ibarrier");
+        return done != 0;
+    });
+    const auto lock = enter();
+    check(MPI_Comm_free(&comm_), "MPI_Comm_free");
+    use_.close();
+}
+
+/// Throws if the launcher is another MPI's: it started several processes, and each sees itself alone.
+void require_one_job() {
+    int size = 0;
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    const auto launcher = mpi::find_launcher();
+    if (size > 1 || !launcher || launcher->ranks <= 1) return;
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format("the launcher started at least {} processes ({}), but {} sees only this one: mpirun and the MPI library that this "
+                    "program is linked to do not belong together; use the mpirun of {}",
+                    launcher->ranks, launcher->evidence, mpi::library_name(), mpi::library_name()));
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> connect(const MpiOptions& options) {
+    const auto* given = static_cast<const MPI_Comm*>(options.communicator);
+    if (given == nullptr && !mpi::is_running() && !mpi::find_launcher()) return InprocHub(1).transport(0);
+    mpi::Use use;
+    try {
+        if (given == nullptr) require_one_job();
+        return std::make_unique<MpiTransport>(use, given != nullptr ? *given : MPI_COMM_WORLD, options);
+    } catch (...) {
+        use.close();
+        throw;
+    }
+}
+
+}  // namespace guozhuang::wire

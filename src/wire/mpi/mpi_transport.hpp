@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "wire/transport.hpp"
+
+namespace guozhuang::wire {
+
+struct MpiOptions {
+    /// The user's own communicator: the address of an MPI_Comm, read and duplicated during connect(). Null: all processes that mpirun
+    /// started.
+    const void* communicator = nullptr;
+    /// Whether ranks of one host wake each other; off: they look for messages at intervals, as ranks of different hosts do.
+    bool doorbells = true;
+    /// How long a wait spins before it parks; empty: chosen from the host's ranks and cores.
+    std::optional<std::chrono::microseconds> spin = std::nullopt;
+    /// Longer messages travel in several pieces, because MPI counts in int. The same on all ranks.
+    std::size_t split_bytes = std::size_t{1} << 30;
+};
+
+/// The transport of this process. Collective over the communicator; blocks until all its ranks have come.
+///
+/// A process that no launcher started, without MPI running and without a communicator, is a job of one: it gets an in-process transport,
+/// and MPI is not initialised. Otherwise the transport uses MPI, on a duplicate of the communicator. MPI that is already running is used as
+/// it is, at any thread level; if it is not, it is initialised here and finalised when the process exits, so a process may connect, close
+/// and connect again. A user who calls MPI_Finalize must close() the transport before.
+///
+/// Throws Error(unavailable) if MPI has already been finalised, or if the launcher belongs to another MPI (it started several processes,
+/// but each finds itself alone); Error(wire) when MPI fails.
+///
+/// A tag becomes an MPI tag of 2 bits lane, 12 bits context and, above, as many bits of user tag as MPI_TAG_UB leaves; what does not fit is
+/// an Error(invalid_argument).
+std::unique_ptr<Transport> connect(const MpiOptions& options = {});
+
+}  // namespace guozhuang::wire

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/wait.hpp"
+
+namespace guozhuang::wire {
+
+/// What keeps the messages of different process sets and purposes apart: the set's context id and a lane within it. Messages of the control
+/// lane are taken by poll(), from whomever they come; those of the other lanes by receive().
+enum class Lane : std::uint8_t { control, host_data, device_data, point_to_point };
+
+struct Tag {
+    std::uint16_t context = 0;  ///< process set; the world is 0
+    Lane lane = Lane::control;
+    std::uint16_t user = 0;  ///< point to point only: the user's tag
+    friend bool operator==(const Tag&, const Tag&) = default;
+};
+
+/// No control message is longer: a larger one can only be corrupt.
+inline constexpr std::size_t max_control_bytes = (std::size_t{64} << 20) + 64;
+
+/// Moves bytes between all ranks of the job. Ranks are world ranks. Thread-safe: any thread of the process, at any time between
+/// construction and close(). Nothing here blocks. Errors of the transport throw Error(wire).
+class Transport {
+public:
+    /// A message in flight; a value that is handed back to test(). 0 is none.
+    struct Ticket {
+        std::uint64_t id = 0;
+    };
+    struct Message {
+        int from = 0;
+        std::vector<std::byte> bytes;
+    };
+
+    virtual ~Transport() = default;
+
+    virtual int rank() const noexcept = 0;
+    virtual int size() const noexcept = 0;
+
+    /// Starts a message; the memory is borrowed until test() has returned true. Messages of one (sender, receiver, tag) arrive in order.
+    /// Any length, beyond 2^31 bytes too; the receiver names the exact length. Rings the receiver's doorbell where it has one.
+    virtual Ticket send(int to, Tag tag, std::span<const std::byte> bytes) = 0;
+    virtual Ticket receive(int from, Tag tag, std::span<std::byte> bytes) = 0;
+    /// True when the message is complete; the ticket is then spent and reset to none. None counts as complete. Drives progress.
+    virtual bool test(Ticket& ticket) = 0;
+
+    /// The next whole message of a control tag from any rank, if one is there. Drives progress.
+    virtual std::optional<Message> poll(Tag tag) = 0;
+
+    /// Where this rank waits, and how.
+    virtual base::Doorbell& doorbell() noexcept = 0;
+    virtual const base::WaitSettings& wait_settings() const noexcept = 0;
+
+    /// World ranks on this rank's host, ascending, itself included; and the number of this host among the hosts, ordered by their first
+    /// rank.
+    virtual const std::vector<int>& host_ranks() const noexcept = 0;
+    virtual int host_index() const noexcept = 0;
+    virtual int host_count() const noexcept = 0;
+    virtual bool is_homogeneous() const noexcept = 0;  ///< every host has the same number of ranks
+
+    /// Whether a thread other than the caller's may drive it (MPI below MPI_THREAD_MULTIPLE: no).
+    virtual bool may_have_own_thread() const noexcept = 0;
+    /// For people: "Open MPI v4.1.4", "in-process".
+    virtual const char* description() const noexcept = 0;
+
+    /// Collective teardown: every rank calls it after its last message; returns when all have. Never called from a destructor.
+    virtual void close() = 0;
+
+    // What this rank has sent as data (not control) so far.
+    struct Traffic {
+        std::uint64_t bytes = 0;
+        std::uint64_t messages = 0;
+    };
+    virtual Traffic traffic() const noexcept = 0;
+};
+
+}  // namespace guozhuang::wire

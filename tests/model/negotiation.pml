@@ -1,0 +1,270 @@
+// The negotiation (src/engine/negotiator.cpp) as a model: N ranks in a star or a chain below rank 0, TENSORS names, each submitted up to
+// ROUNDS times in any order, with one of two descriptions; any rank that is willing to may depart at any time, with requests pending or
+// not. Links are FIFO; every message goes by itself, so there are more interleavings than with messages that are coalesced. Ids stand for
+// their descriptions here; how they are given, used in flight and forgotten is what the random walks test.
+//
+// Asserted: P1 nothing gets stuck, P2 what is executed has been submitted by all, alike, and exactly once per round, P3 one log, P4 nothing
+// is left pending after the shutdown, and nothing follows it, P5 whatever all have submitted or departed from is over in the end.
+//
+// -DN= -DTENSORS= -DROUNDS= -DVARIANTS=(1 or 2) [-DCHAIN]. A defect for the model to find: -DBUG_DEPARTURE_FIRST, -DBUG_SETTLE_EARLY,
+// -DBUG_ABSENT_IGNORED, -DBUG_SHUTDOWN_EARLY.
+
+#ifndef N
+#define N 2
+#endif
+#ifndef TENSORS
+#define TENSORS 2
+#endif
+#ifndef ROUNDS
+#define ROUNDS 1
+#endif
+#ifndef VARIANTS
+#define VARIANTS 2
+#endif
+
+#define ALL ((1 << N) - 1)
+#ifdef CHAIN
+#define PARENT(r) (r - 1)
+#define SUBTREE(r) (ALL & ~((1 << r) - 1))
+#else
+#define PARENT(r) 0
+#define SUBTREE(r) (r == 0 -> ALL : 1 << r)
+#endif
+#define AT(r, t) ((r) * TENSORS + (t))
+
+// Entries of the log: the kind, plus the tensor or the rank.
+#define EXECUTE 16
+#define MISMATCH 32
+#define ABANDONED 48
+#define DEPARTED 64
+#define SHUTDOWN 80
+#define KIND(entry) ((entry) & 240)
+#define OF(entry) ((entry) & 15)
+
+mtype = { report, departure };
+chan up[N] = [TENSORS * ROUNDS + N] of { mtype, byte, byte, byte };  // to the parent: tensor, who submitted variant 1, who 2; or the rank
+chan down[N] = [TENSORS * ROUNDS + N + 1] of { byte };               // from the parent
+
+// The ranks' own state.
+byte ballot[N * TENSORS * 2];  // who of the subtree has submitted which variant
+byte gone[N];                  // who of the subtree has departed
+bool ready[TENSORS];           // at the root
+bool finished[N];
+
+// What the assertions need to know, and no rank does.
+byte log[TENSORS * ROUNDS + N + 1];
+byte length;
+byte position[N];             // entries that the rank has applied
+byte over[TENSORS];           // rounds that the log has resolved
+byte seen[N * TENSORS];       // rounds that the rank has seen resolved
+byte voted[N * TENSORS];      // the round (from 1) of the rank's last submission
+byte variant[N * TENSORS];    // and its variant, from 1
+byte willing;                 // to depart
+byte departed;
+
+#define PENDING(r, t) (voted[AT(r, t)] == seen[AT(r, t)] + 1)
+#define VOTED(r, t) (voted[AT(r, t)] == over[t] + 1)
+#define BALLOT(r, t, v) ballot[AT(r, t) * 2 + (v) - 1]
+
+hidden byte i, j, missing, votes;
+
+inline apply(n, entry) {
+    assert(position[n] < length && log[position[n]] == entry);
+    position[n]++;
+    if
+    :: KIND(entry) == SHUTDOWN -> finished[n] = true
+    :: KIND(entry) < DEPARTED -> seen[AT(n, OF(entry))]++
+    :: else
+    fi
+}
+
+inline pass_on(n, entry) {
+    for (i : 1 .. N - 1) {
+        if
+        :: PARENT(i) == n -> assert(nfull(down[i])); down[i]!entry
+        :: else
+        fi
+    }
+}
+
+inline append(entry) {
+    assert(!finished[0]);
+    log[length] = entry;
+    length++;
+    pass_on(0, entry);
+    apply(0, entry)
+}
+
+// P2, at the moment the root decides: an execution, a mismatch, or a failure because `absent` have departed without submitting it.
+inline judge(t, kind, absent) {
+    missing = 0;
+    votes = 0;
+    for (i : 0 .. N - 1) {
+        if
+        :: VOTED(i, t) -> votes = votes | (1 << variant[AT(i, t)])
+        :: else -> missing = missing | (1 << i)
+        fi
+    }
+    assert(missing == (absent) && (missing & ~departed) == 0);
+    assert(missing != 0 || (votes == 6) == (kind == MISMATCH));
+    over[t]++
+}
+
+inline resolve(t, first, second) {
+    if
+    :: (first | second) != ALL -> judge(t, ABANDONED, gone[0] & ~(first | second)); append(ABANDONED + t)
+    :: else ->
+        if
+        :: first != 0 && second != 0 -> judge(t, MISMATCH, 0); append(MISMATCH + t)
+        :: else -> ready[t] = true
+        fi
+    fi
+}
+
+#ifdef BUG_ABSENT_IGNORED
+#define COMPLETE(n, t) ((BALLOT(n, t, 1) | BALLOT(n, t, 2)) == SUBTREE(n))
+#else
+#define COMPLETE(n, t) ((BALLOT(n, t, 1) | BALLOT(n, t, 2) | gone[n]) == SUBTREE(n))
+#endif
+
+inline settle(n, t) {
+    if
+    :: (BALLOT(n, t, 1) | BALLOT(n, t, 2)) != 0 && COMPLETE(n, t) ->
+        if
+        :: n == 0 -> resolve(t, BALLOT(0, t, 1), BALLOT(0, t, 2))
+        :: else -> assert(nfull(up[n])); up[n]!report(t, BALLOT(n, t, 1), BALLOT(n, t, 2))
+        fi;
+        BALLOT(n, t, 1) = 0;
+        BALLOT(n, t, 2) = 0
+    :: else
+    fi
+}
+
+inline announce(n, r) {
+    if
+    :: n == 0 -> append(DEPARTED + r)
+    :: else -> assert(nfull(up[n])); up[n]!departure(r, 0, 0)
+    fi
+}
+
+// The root's log speaks of a departure before what it makes fail. Others say it behind the reports that it completes.
+#ifdef BUG_DEPARTURE_FIRST
+#define AHEAD(n) true
+#else
+#define AHEAD(n) (n == 0)
+#endif
+
+inline depart(n, r) {
+    gone[n] = gone[n] | (1 << r);
+    if
+    :: AHEAD(n) -> announce(n, r)
+    :: else
+    fi;
+    for (j : 0 .. TENSORS - 1) {
+        settle(n, j)
+    }
+    if
+    :: !AHEAD(n) -> announce(n, r)
+    :: else
+    fi
+}
+
+inline count(n, t, first, second) {
+    BALLOT(n, t, 1) = BALLOT(n, t, 1) | first;
+#ifdef BUG_SETTLE_EARLY
+    settle(n, t);
+#endif
+    BALLOT(n, t, 2) = BALLOT(n, t, 2) | second;
+    settle(n, t)
+}
+
+#ifdef BUG_SHUTDOWN_EARLY
+#define ENOUGH_GONE (gone[0] != 0)
+#else
+#define ENOUGH_GONE (gone[0] == ALL)
+#endif
+
+#if TENSORS > 1
+#define NOTHING_READY (!ready[0] && !ready[1])
+#else
+#define NOTHING_READY !ready[0]
+#endif
+
+// The steps of a rank, for the tensors, variants and children there are.
+#define SUBMIT(t, v)                                                                                                  \
+    :: d_step {                                                                                                       \
+        (departed & (1 << rank)) == 0 && seen[AT(rank, t)] < ROUNDS && !PENDING(rank, t) ->                           \
+            voted[AT(rank, t)] = seen[AT(rank, t)] + 1;                                                               \
+            variant[AT(rank, t)] = v;                                                                                 \
+            count(rank, t, (v == 1 -> 1 << rank : 0), (v == 2 -> 1 << rank : 0))                                      \
+    }
+#define APPEND(t) :: d_step { rank == 0 && ready[t] -> ready[t] = false; judge(t, EXECUTE, 0); append(EXECUTE + t) }
+#define RECEIVE(c)                                                                                                    \
+    :: d_step {                                                                                                       \
+        PARENT(c) == rank && nempty(up[c]) ->                                                                         \
+            if                                                                                                        \
+            :: up[c]?[report, _, _, _] -> up[c]?_, what, first, second; count(rank, what, first, second)              \
+            :: else -> up[c]?_, what, _, _; depart(rank, what)                                                        \
+            fi                                                                                                        \
+    }
+
+hidden byte what, first, second;
+
+proctype Rank(byte rank) {
+end:
+    do
+    SUBMIT(0, 1)
+#if VARIANTS > 1
+    SUBMIT(0, 2)
+#endif
+    APPEND(0)
+#if TENSORS > 1
+    SUBMIT(1, 1)
+#if VARIANTS > 1
+    SUBMIT(1, 2)
+#endif
+    APPEND(1)
+#endif
+    RECEIVE(1)
+#if N > 2
+    RECEIVE(2)
+#endif
+    :: d_step { nempty(down[rank]) -> down[rank]?what; pass_on(rank, what); apply(rank, what) }
+    :: d_step { (willing & ~departed & (1 << rank)) != 0 -> departed = departed | (1 << rank); depart(rank, rank) }
+    :: d_step { rank == 0 && !finished[0] && ENOUGH_GONE && NOTHING_READY -> append(SHUTDOWN) }
+    od
+}
+
+// Nobody has anything to do any more.
+proctype Observer() {
+    timeout ->
+    d_step {
+        for (j : 0 .. TENSORS - 1) {
+            votes = 0;
+            missing = 0;
+            for (i : 0 .. N - 1) {
+                if
+                :: VOTED(i, j) -> votes = votes | (1 << i)
+                :: else -> missing = missing | (1 << i)
+                fi;
+                assert(departed != ALL || (!PENDING(i, j) && BALLOT(i, j, 1) == 0 && BALLOT(i, j, 2) == 0))
+            }
+            assert(votes == 0 || (missing & ~departed) != 0);
+            assert(!ready[j])
+        }
+        for (i : 0 .. N - 1) {
+            assert(position[i] == length);
+            assert(finished[i] == (departed == ALL))
+        }
+    }
+}
+
+init {
+    select(willing : 0 .. ALL);
+    atomic {
+        for (i : 0 .. N - 1) {
+            run Rank(i)
+        }
+        run Observer()
+    }
+}

@@ -1,0 +1,91 @@
+// How the transport and the user's own MPI share a process; a process can see MPI begin and end once only, so each scene is a program run:
+//   mpi_lifecycle SCENE, which ends with 0 if all is as it should be.
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <guozhuang/error.hpp>
+#include <map>
+#include <mpi.h>
+#include <string>
+#include <string_view>
+
+#include "wire/mpi/mpi_transport.hpp"
+
+using namespace guozhuang;
+
+namespace {
+
+bool mpi_says(int (*question)(int*)) {
+    int answer = 0;
+    question(&answer);
+    return answer != 0;
+}
+
+void require(bool condition, const char* what) {
+    if (condition) return;
+    std::fprintf(stderr, "not so: %s\n", what);
+    std::exit(1);
+}
+
+/// The user runs MPI below MPI_THREAD_MULTIPLE, before and after us.
+void user_owns_mpi() {
+    int level = 0;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+    const auto transport = wire::connect();
+    require(transport->may_have_own_thread() == (level >= MPI_THREAD_MULTIPLE), "only MPI_THREAD_MULTIPLE allows an own thread");
+    transport->close();
+    require(!mpi_says(MPI_Finalized), "MPI runs on after close");
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Finalize();
+}
+
+/// The library starts MPI and finalises it at the exit of the process; the user need not know. mpirun would complain otherwise.
+void library_owns_mpi() {
+    wire::connect()->close();
+    require(mpi_says(MPI_Initialized) && !mpi_says(MPI_Finalized), "MPI runs on after close");
+    wire::connect()->close();
+    require(mpi_says(MPI_Initialized) && !mpi_says(MPI_Finalized), "MPI runs on after the second close");
+}
+
+/// The library starts MPI, the user finalises it.
+void user_finalises() {
+    wire::connect()->close();
+    MPI_Finalize();
+    try {
+        wire::connect();
+        require(false, "connecting after MPI_Finalize fails");
+    } catch (const Error& error) {
+        require(error.code() == ErrorCode::unavailable, "connecting after MPI_Finalize is 'unavailable'");
+    }
+}
+
+/// No launcher: one rank, and MPI stays untouched.
+void alone() {
+    const auto transport = wire::connect();
+    require(transport->size() == 1 && transport->rank() == 0, "one rank");
+    require(!mpi_says(MPI_Initialized), "MPI is not initialised");
+    transport->close();
+}
+
+/// The environment of a launcher of several processes, but MPI knows nothing of it.
+void foreign_launcher() {
+    try {
+        wire::connect();
+        require(false, "a foreign launcher is detected");
+    } catch (const Error& error) {
+        require(error.code() == ErrorCode::unavailable, "a foreign launcher is 'unavailable'");
+        require(std::string_view(error.what()).find("PMI_SIZE=4") != std::string_view::npos, "the error names the evidence");
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::map<std::string, std::function<void()>> scenes{{"user_owns_mpi", user_owns_mpi},
+                                                              {"library_owns_mpi", library_owns_mpi},
+                                                              {"user_finalises", user_finalises},
+                                                              {"alone", alone},
+                                                              {"foreign_launcher", foreign_launcher}};
+    require(argc == 2 && scenes.contains(argv[1]), "the argument names a scene");
+    scenes.at(argv[1])();
+}

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/negotiator.hpp"
+
+namespace guozhuang::test {
+
+/// A request for one tensor.
+inline engine::Description tensor(std::string name, Shape shape = {4}, engine::Operation operation = engine::Operation::allreduce) {
+    return {.operation = operation, .tensors = {{std::move(name), DType::f32, std::move(shape)}}};
+}
+
+/// The negotiators of a process set and the links between them, stepped by hand in one thread: what happens, and in which order, is the
+/// test's choice alone. A link delivers in order. Copyable, so that a state can be tried out and gone back to.
+class Negotiation {
+public:
+    using Link = std::pair<int, int>;  ///< from, to
+
+    Negotiation(int size, const engine::Negotiator::Settings& settings) : logs_(static_cast<std::size_t>(size)) {
+        for (int rank = 0; rank < size; ++rank) negotiators_.emplace_back(rank, size, settings);
+    }
+
+    int size() const { return static_cast<int>(negotiators_.size()); }
+    engine::Negotiator& at(int rank) { return negotiators_[static_cast<std::size_t>(rank)]; }
+
+    void submit(int rank, const std::string& name, const engine::Description& description, bool named = true) {
+        at(rank).submit(name, named, description);
+        collect(rank);
+    }
+    /// Under the name of its first tensor.
+    void submit(int rank, const engine::Description& description, bool named = true) {
+        submit(rank, description.tensors.front().name, description, named);
+    }
+    void submit_everywhere(const engine::Description& description, bool named = true) {
+        for (int rank = 0; rank < size(); ++rank) submit(rank, description, named);
+    }
+
+    void depart(int rank, std::string_view reason = {}) {
+        at(rank).depart(reason);
+        collect(rank);
+    }
+    void depart_everywhere() {
+        for (int rank = 0; rank < size(); ++rank) depart(rank);
+    }
+
+    /// Puts what the rank has to say on the links; what it has learnt goes to its log.
+    void flush(int rank) {
+        for (auto& message : at(rank).take_messages()) {
+            ++messages_;
+            bytes_ += message.bytes.size();
+            links_[{rank, message.to}].push_back(std::move(message.bytes));
+        }
+        collect(rank);
+    }
+
+    /// The receiver gets the oldest message of the link.
+    void deliver(Link link) {
+        const auto found = links_.find(link);
+        const auto message = std::move(found->second.front());
+        found->second.pop_front();
+        if (found->second.empty()) links_.erase(found);
+        at(link.second).receive(link.first, message);
+        collect(link.second);
+    }
+
+    /// The links that have messages, with them.
+    std::map<Link, std::deque<engine::Bytes>>& links() { return links_; }
+
+    /// Flushes and delivers until nobody has anything to say.
+    void settle() {
+        do {
+            while (!links_.empty()) deliver(links_.begin()->first);
+            for (int rank = 0; rank < size(); ++rank) flush(rank);
+        } while (!links_.empty());
+    }
+
+    /// All entries that the rank has learnt so far.
+    const std::vector<engine::LogEntry>& log(int rank) const { return logs_[static_cast<std::size_t>(rank)]; }
+    std::size_t messages_sent() const { return messages_; }
+    std::size_t bytes_sent() const { return bytes_; }
+
+private:
+    void collect(int rank) {
+        auto& log = logs_[static_cast<std::size_t>(rank)];
+        for (auto& entry : at(rank).take_entries()) log.push_back(std::move(entry));
+    }
+
+    std::vector<engine::Negotiator> negotiators_;
+    std::map<Link, std::deque<engine::Bytes>> links_;
+    std::vector<std::vector<engine::LogEntry>> logs_;
+    std::size_t messages_ = 0, bytes_ = 0;
+};
+
+}  // namespace guozhuang::test

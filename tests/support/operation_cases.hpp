@@ -1,0 +1,222 @@
+#pragma once
+
+#include <functional>
+#include <guozhuang/operations.hpp>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "support/reduction_oracle.hpp"
+#include "support/report.hpp"
+#include "support/tensors.hpp"
+
+/// One operation each, from its start on this rank to the check of what it left here. What every rank puts in follows from the name alone, so
+/// that each rank knows what all the others did.
+namespace guozhuang::test {
+
+/// Waits for the operation and checks it.
+using Finish = std::function<void(Report&)>;
+using SharedTensor = std::shared_ptr<Tensor>;
+
+/// What a rank contributes under a name.
+inline Tensor contribution(const std::string& name, int rank, DType dtype, Shape shape) {
+    return random_tensor(dtype, std::move(shape), Numbers(std::hash<std::string>{}(name), static_cast<std::uint64_t>(rank)).next());
+}
+
+inline std::vector<Tensor> contributions(const std::string& name, int ranks, DType dtype, const Shape& shape) {
+    std::vector<Tensor> all;
+    for (int rank = 0; rank < ranks; ++rank) all.push_back(contribution(name, rank, dtype, shape));
+    return all;
+}
+
+inline std::string label_of(const std::string& operation, DType dtype, ReduceOp op, const Shape& shape) {
+    auto label = text_of(operation, " ", name_of(dtype), " ", name_of(op), " [");
+    for (const auto extent : shape) label += text_of(extent, ",");
+    return label + "]";
+}
+
+struct Reduce {
+    DType dtype = DType::f32;
+    Shape shape = {0};
+    Reduction how = {};
+};
+
+inline AllreduceOptions options_of(Session& session, const std::string& name, const Reduction& how) {
+    return {.name = name, .op = how.op, .prescale = how.prescale, .postscale = how.postscale, .session = &session};
+}
+
+/// Rank 0 checks the numbers; the others' bits must be the same.
+inline void check_allreduced(Session& session, Report& report, const std::string& name, const Tensor& result, const Reduction& how) {
+    report.same_everywhere(name, result.bytes);
+    if (session.rank() != 0) return;
+    const auto fault = fault_of(result, 0, contributions(name, session.size(), result.dtype, result.shape), how);
+    report.expect(fault.empty(), name + ": " + fault);
+}
+
+inline Finish start_allreduce(Session& session, const std::string& name, const Reduce& reduce) {
+    const auto tensor = std::make_shared<Tensor>(contribution(name, session.rank(), reduce.dtype, reduce.shape));
+    const auto handle = allreduce_async(tensor->view(), options_of(session, name, reduce.how));
+    return [&session, name, tensor, handle, how = reduce.how](Report& report) {
+        handle.wait();
+        check_allreduced(session, report, name, *tensor, how);
+    };
+}
+
+/// Several tensors, of whatever dtypes and shapes, by one operation.
+inline Finish start_grouped_allreduce(Session& session, const std::string& name, const std::vector<Reduce>& members) {
+    const auto tensors = std::make_shared<std::vector<Tensor>>();
+    std::vector<TensorView> views;
+    for (std::size_t i = 0; i < members.size(); ++i)
+        tensors->push_back(contribution(text_of(name, i), session.rank(), members[i].dtype, members[i].shape));
+    for (auto& tensor : *tensors) views.push_back(tensor.view());
+    const auto how = members.front().how;
+    const auto handle = grouped_allreduce_async(views, options_of(session, name, how));
+    return [&session, name, tensors, handle, how](Report& report) {
+        handle.wait();
+        for (std::size_t i = 0; i < tensors->size(); ++i) check_allreduced(session, report, text_of(name, i), (*tensors)[i], how);
+    };
+}
+
+inline Finish start_broadcast(Session& session, const std::string& name, DType dtype, const Shape& shape, int root) {
+    const auto tensor = std::make_shared<Tensor>(contribution(name, session.rank(), dtype, shape));
+    const auto handle = broadcast_async(tensor->view(), root, {.name = name, .session = &session});
+    return [name, tensor, handle, root](Report& report) {
+        handle.wait();
+        report.expect(tensor->bytes == contribution(name, root, tensor->dtype, tensor->shape).bytes, name + ": not what the root had");
+    };
+}
+
+/// What a result must be: these parts one after the other.
+inline void check_parts(Report& report, const std::string& name, const Result& result, const std::vector<Tensor>& parts) {
+    std::vector<std::byte> bytes;
+    std::vector<std::int64_t> rows;
+    auto shape = parts.front().shape;
+    shape[0] = 0;
+    for (const auto& part : parts) {
+        bytes.insert(bytes.end(), part.bytes.begin(), part.bytes.end());
+        rows.push_back(part.shape[0]);
+        shape[0] += part.shape[0];
+    }
+    report.expect(result.dtype == parts.front().dtype, name + ": wrong dtype");
+    report.expect(result.rows == rows, name + ": wrong rows");
+    report.expect(result.shape == shape, name + ": wrong shape");
+    report.expect(result.bytes == bytes, name + ": wrong elements");
+}
+
+inline Shape with_rows(std::int64_t rows, const Shape& row) {
+    Shape shape{rows};
+    shape.insert(shape.end(), row.begin(), row.end());
+    return shape;
+}
+
+/// `rows` of each rank, each row of this shape.
+inline Finish start_all_gather(Session& session, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows, const Shape& row) {
+    const auto of_rank = [=](std::size_t rank) { return contribution(name, static_cast<int>(rank), dtype, with_rows(rows[rank], row)); };
+    const auto tensor = std::make_shared<Tensor>(of_rank(static_cast<std::size_t>(session.rank())));
+    const auto handle = all_gather_async(tensor->view(), {.name = name, .session = &session});
+    return [=, &session](Report& report) {
+        const auto result = handle.take();
+        std::vector<Tensor> parts;
+        for (std::size_t rank = 0; rank < rows.size(); ++rank) parts.push_back(of_rank(rank));
+        check_parts(report, name, result, parts);
+        report.expect(tensor->bytes == parts[static_cast<std::size_t>(session.rank())].bytes, name + ": the input was changed");
+    };
+}
+
+/// `splits[from][to]` rows.
+using Splits = std::vector<std::vector<std::int64_t>>;
+
+inline Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
+    auto shape = tensor.shape;
+    shape[0] = count;
+    Tensor part(tensor.dtype, shape);
+    const auto row = count_of(std::span(shape).subspan(1)) * size_of(tensor.dtype);
+    const auto begin = tensor.bytes.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * row);
+    std::copy_n(begin, part.bytes.size(), part.bytes.begin());
+    return part;
+}
+
+inline Finish start_all_to_all(Session& session, const std::string& name, DType dtype, const Splits& splits, const Shape& row) {
+    const auto self = static_cast<std::size_t>(session.rank());
+    const auto of_rank = [=](std::size_t rank) {
+        const auto rows = std::accumulate(splits[rank].begin(), splits[rank].end(), std::int64_t{0});
+        return contribution(name, static_cast<int>(rank), dtype, with_rows(rows, row));
+    };
+    const auto tensor = std::make_shared<Tensor>(of_rank(self));
+    const auto handle = all_to_all_async(tensor->view(), splits[self], {.name = name, .session = &session});
+    return [=](Report& report) {
+        const auto result = handle.take();
+        std::vector<Tensor> parts;
+        for (std::size_t from = 0; from < splits.size(); ++from) {
+            const auto first = std::accumulate(splits[from].begin(), splits[from].begin() + static_cast<std::ptrdiff_t>(self), std::int64_t{0});
+            parts.push_back(rows_of(of_rank(from), first, splits[from][self]));
+        }
+        check_parts(report, name, result, parts);
+        report.expect(tensor->bytes == of_rank(self).bytes, name + ": the input was changed");
+    };
+}
+
+/// What a rank is left with: its first row, and how many.
+inline std::pair<std::int64_t, std::int64_t> share_of(std::int64_t rows, int rank, int ranks) {
+    const auto each = rows / ranks, more = rows % ranks;
+    return {rank * each + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
+}
+
+inline void check_reduce_scattered(Session& session, Report& report, const std::string& name, const Result& result, const Reduce& reduce) {
+    const auto [first, count] = share_of(reduce.shape[0], session.rank(), session.size());
+    auto shape = reduce.shape;
+    shape[0] = count;
+    report.expect(result.shape == shape && result.dtype == reduce.dtype, name + ": wrong shape or dtype");
+    report.expect(result.rows == std::vector<std::int64_t>{count}, name + ": wrong rows");
+    Tensor tensor(reduce.dtype, shape);
+    report.expect(result.bytes.size() == tensor.bytes.size(), name + ": wrong number of elements");
+    tensor.bytes = result.bytes;
+    const auto row = count_of(std::span(shape).subspan(1));
+    const auto all = contributions(name, session.size(), reduce.dtype, reduce.shape);
+    const auto fault = fault_of(tensor, static_cast<std::size_t>(first) * row, all, reduce.how);
+    report.expect(fault.empty(), name + ": " + fault);
+}
+
+inline Finish start_reduce_scatter(Session& session, const std::string& name, const Reduce& reduce) {
+    const auto tensor = std::make_shared<Tensor>(contribution(name, session.rank(), reduce.dtype, reduce.shape));
+    const auto handle = reduce_scatter_async(tensor->view(), options_of(session, name, reduce.how));
+    return [&session, name, tensor, handle, reduce](Report& report) {
+        check_reduce_scattered(session, report, name, handle.take(), reduce);
+        const bool intact = tensor->bytes == contribution(name, session.rank(), reduce.dtype, reduce.shape).bytes;
+        report.expect(intact, name + ": the input was changed");
+    };
+}
+
+/// A message between two ranks, who may be the same one; the others have no part in it.
+struct Message {
+    int from = 0, to = 0;
+    std::uint16_t tag = 0;
+    DType dtype = DType::u8;
+    Shape shape = {0};
+};
+
+inline Finish start_message(Session& session, const std::string& name, const Message& message) {
+    const auto sent = contribution(name, message.from, message.dtype, message.shape);
+    std::vector<Handle> handles;
+    SharedTensor received;
+    const PointToPointOptions options{.tag = message.tag, .session = &session};
+    if (session.rank() == message.to) {
+        received = std::make_shared<Tensor>(message.dtype, message.shape);
+        handles.push_back(recv_async(received->view(), message.from, options));
+    }
+    if (session.rank() == message.from) {
+        const auto copy = std::make_shared<Tensor>(sent);
+        handles.push_back(send_async(copy->view(), message.to, {.tag = message.tag, .keep_alive = copy, .session = &session}));
+    }
+    return [name, sent, handles, received](Report& report) {
+        for (const auto& handle : handles) handle.wait();
+        if (received) report.expect(received->bytes == sent.bytes, name + ": not what was sent");
+    };
+}
+
+inline Finish start_barrier(Session& session, const std::string& name) {
+    return [handle = barrier_async({.name = name, .session = &session})](Report&) { handle.wait(); };
+}
+
+}  // namespace guozhuang::test

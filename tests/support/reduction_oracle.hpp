@@ -1,0 +1,109 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "support/report.hpp"
+#include "support/tensors.hpp"
+
+/// What a reduction must give, worked out element by element: exactly for integers, in f64 with a bound for floating numbers.
+namespace guozhuang::test {
+
+struct Reduction {
+    ReduceOp op = ReduceOp::sum;
+    double prescale = 1, postscale = 1;
+};
+
+inline bool is_defined(ReduceOp op, DType dtype) {
+    return dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max;
+}
+
+/// The lowest bits of a number, read as the dtype does.
+inline std::int64_t wrapped(DType dtype, std::uint64_t number) {
+    switch (dtype) {
+        case DType::i8: return static_cast<std::int8_t>(number);
+        case DType::i16: return static_cast<std::int16_t>(number);
+        case DType::i32: return static_cast<std::int32_t>(number);
+        case DType::i64: return static_cast<std::int64_t>(number);
+        default: return static_cast<std::uint8_t>(number);
+    }
+}
+
+inline std::int64_t reduced_integer(const std::vector<Tensor>& contributions, std::size_t i, ReduceOp op) {
+    const auto dtype = contributions.front().dtype;
+    std::int64_t lowest = integer_at(contributions.front(), i), highest = lowest;
+    std::uint64_t sum = 0, product = 1;
+    for (const auto& contribution : contributions) {
+        const auto element = integer_at(contribution, i);
+        lowest = std::min(lowest, element);
+        highest = std::max(highest, element);
+        sum += static_cast<std::uint64_t>(element);
+        product *= static_cast<std::uint64_t>(element);
+    }
+    switch (op) {
+        case ReduceOp::min: return lowest;
+        case ReduceOp::max: return highest;
+        case ReduceOp::product: return wrapped(dtype, product);
+        case ReduceOp::average: return wrapped(dtype, sum) / static_cast<std::int64_t>(contributions.size());
+        case ReduceOp::sum: break;
+    }
+    return wrapped(dtype, sum);
+}
+
+struct Real {
+    double value = 0;
+    double magnitude = 0;  ///< to which rounding is relative
+};
+
+inline Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i, const Reduction& reduction) {
+    double sum = 0, product = 1, absolute = 0, lowest = HUGE_VAL, highest = -HUGE_VAL;
+    for (const auto& contribution : contributions) {
+        const auto element = real_at(contribution, i) * reduction.prescale;
+        sum += element;
+        product *= element;
+        absolute += std::abs(element);
+        lowest = std::min(lowest, element);
+        highest = std::max(highest, element);
+    }
+    const auto scaled = [&](double value, double magnitude) { return Real{value * reduction.postscale, magnitude * std::abs(reduction.postscale)}; };
+    const auto ranks = static_cast<double>(contributions.size());
+    switch (reduction.op) {
+        case ReduceOp::min: return scaled(lowest, std::abs(lowest));
+        case ReduceOp::max: return scaled(highest, std::abs(highest));
+        case ReduceOp::product: return scaled(product, std::abs(product));
+        case ReduceOp::average: return scaled(sum / ranks, absolute / ranks);
+        case ReduceOp::sum: break;
+    }
+    return scaled(sum, absolute);
+}
+
+/// Distance of 1 to the next number.
+inline double epsilon_of(DType dtype) {
+    switch (dtype) {
+        case DType::f16: return 0x1p-10;
+        case DType::bf16: return 0x1p-7;
+        case DType::f32: return 0x1p-23;
+        default: return 0x1p-52;
+    }
+}
+
+/// Says what is wrong with elements `first`, `first` + 1 ... of the reduction, as far as the result goes; empty if nothing is. Each of n
+/// contributions may have been rounded once by its scale and once by its addition, the whole twice more: half a unit each time.
+inline std::string fault_of(const Tensor& result, std::size_t first, const std::vector<Tensor>& contributions, const Reduction& reduction) {
+    const auto roundings = static_cast<double>(contributions.size() + 2);
+    for (std::size_t i = 0; i < result.count(); ++i) {
+        if (is_floating(result.dtype)) {
+            const auto [value, magnitude] = reduced_real(contributions, first + i, reduction);
+            const auto got = real_at(result, i);
+            if (std::abs(got - value) <= roundings * epsilon_of(result.dtype) * magnitude) continue;
+            return text_of("element ", i, " is ", got, " instead of ", value);
+        }
+        const auto value = reduced_integer(contributions, first + i, reduction.op);
+        if (integer_at(result, i) != value) return text_of("element ", i, " is ", integer_at(result, i), " instead of ", value);
+    }
+    return {};
+}
+
+}  // namespace guozhuang::test

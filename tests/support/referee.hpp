@@ -1,0 +1,214 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <ranges>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/negotiator.hpp"
+
+namespace guozhuang::test {
+
+/// Watches the log of every rank and knows, from the submissions and departures alone, what each entry has to be. Throws Violation at the
+/// first entry that breaks a rule of the protocol; P1 to P5 are those of docs/verification.md.
+class Referee {
+public:
+    struct Violation : std::runtime_error {
+        using std::runtime_error::runtime_error;
+    };
+
+    Referee(int size, const engine::Negotiator::Settings& settings) : settings_(settings), ranks_(static_cast<std::size_t>(size)) {}
+
+    void submitted(int rank, const std::string& name, bool named, const engine::Description& description) {
+        auto& round = rounds_[{name, this->round(rank, name)}];
+        round.named = named;
+        round.votes[rank] = description;
+        at(rank).pending.insert(name);
+    }
+
+    void departed(int rank, const std::string& reason) { departed_[rank] = reason; }
+
+    /// The next entry of the rank's log. P3: the same as on all other ranks.
+    void learnt(int rank, const engine::LogEntry& entry) {
+        auto& own = at(rank);
+        if (own.position == log_.size()) {
+            require(rank == 0, "a rank knows more than the root");
+            judge(entry);
+            log_.push_back(entry);
+        }
+        require(log_[own.position++] == entry, "the logs differ");
+        if (entry.kind == engine::LogEntry::Kind::forget) return;
+        for (const auto& item : entry.items) {
+            own.pending.erase(item.name);
+            ++own.resolved[item.name];
+        }
+    }
+
+    /// How many rounds of the name the rank has seen resolved.
+    std::size_t round(int rank, const std::string& name) const { return value_or_zero(at(rank).resolved, name); }
+    /// The names that the rank has submitted and not seen resolved.
+    const std::set<std::string>& pending(int rank) const { return at(rank).pending; }
+    bool has_departed(int rank) const { return departed_.contains(rank); }
+    const std::vector<engine::LogEntry>& log() const { return log_; }
+
+    /// When nothing is on its way any more. P5: every round that all have voted in or departed from is over, and every rank knows it.
+    void expect_quiet() const {
+        for (const auto& [key, round] : rounds_) {
+            const bool over = std::ranges::all_of(absent(round), [&](int rank) { return has_departed(rank); });
+            require(over == (key.second < value_or_zero(resolved_, key.first)),
+                    "'" + key.first + "' should " + (over ? "" : "not ") + "be over");
+        }
+        for (const auto& rank : ranks_) require(rank.position == log_.size(), "a rank has not heard all");
+    }
+
+    /// When all have departed and nothing is on its way any more. P4: no request is left.
+    void expect_finished() const {
+        expect_quiet();
+        require(!log_.empty() && log_.back().kind == engine::LogEntry::Kind::shutdown, "the log does not end with the shutdown");
+        for (const auto& rank : ranks_) require(rank.pending.empty(), "a request was never resolved");
+    }
+
+    static void require(bool condition, const std::string& rule) {
+        if (!condition) throw Violation(rule);
+    }
+
+private:
+    struct Round {
+        bool named = true;
+        std::map<int, engine::Description> votes;
+    };
+    struct Rank {
+        std::size_t position = 0;
+        std::map<std::string, std::size_t> resolved;
+        std::set<std::string> pending;
+    };
+
+    static std::size_t value_or_zero(const std::map<std::string, std::size_t>& map, const std::string& name) {
+        const auto found = map.find(name);
+        return found == map.end() ? 0 : found->second;
+    }
+    Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+    const Rank& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+
+    std::vector<int> absent(const Round& round) const {
+        std::vector<int> result;
+        for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank)
+            if (!round.votes.contains(rank)) result.push_back(rank);
+        return result;
+    }
+
+    void judge(const engine::LogEntry& entry) {
+        using Kind = engine::LogEntry::Kind;
+        require(log_.empty() || log_.back().kind != Kind::shutdown, "something follows the shutdown");
+        switch (entry.kind) {
+            case Kind::execute: judge_execute(entry); break;
+            case Kind::fail: judge_failure(entry); break;
+            case Kind::forget:
+                for (const auto& item : entry.items) require(ids_.erase(item.name) == 1, "a name without an id is forgotten");
+                return;
+            case Kind::depart:
+                require(entry.items.empty() && entry.ranks.size() == 1, "a departure is of one rank and resolves nothing");
+                judge_reason(entry, entry.ranks.front());
+                require(announced_.insert(entry.ranks.front()).second, "a rank departs twice");
+                break;
+            case Kind::shutdown:
+                require(announced_.size() == ranks_.size(), "shutdown before every departure is in the log");
+                require(departed_.size() == ranks_.size(), "shutdown before all have departed");
+                require(entry.items.empty(), "the shutdown resolves something");
+                break;
+        }
+        for (const auto& item : entry.items) ++resolved_[item.name];
+    }
+
+    /// The round of the name that the log resolves next.
+    const Round& current(const std::string& name) const {
+        const auto found = rounds_.find({name, value_or_zero(resolved_, name)});
+        require(found != rounds_.end(), "'" + name + "' is resolved though nobody has submitted it");
+        return found->second;
+    }
+
+    /// P2: all ranks have submitted it, the same. Only what may share a bundle does.
+    void judge_execute(const engine::LogEntry& entry) {
+        std::size_t bytes = 0;
+        for (const auto& item : entry.items) {
+            const auto& round = current(item.name);
+            require(absent(round).empty(), "'" + item.name + "' is executed though not all have submitted it");
+            const auto& first = round.votes.begin()->second;
+            require(std::ranges::all_of(round.votes, [&](const auto& vote) { return vote.second == first; }),
+                    "'" + item.name + "' is executed though the ranks disagree");
+            require((item.id != 0) == round.named, "named requests have an id, others none");
+            if (round.named) judge_id(item);
+            bytes += bytes_of(first);
+            require(&item == &entry.items.front() || may_share(first, current(entry.items.front().name).votes.begin()->second),
+                    "'" + item.name + "' is fused with what it cannot be fused with");
+        }
+        require(!entry.items.empty(), "an entry executes nothing");
+        require(entry.items.size() == 1 || bytes <= settings_.fusion_bytes, "a bundle is larger than the threshold");
+        require(entry.policy == settings_.policy, "the policy is not the root's");
+    }
+
+    void judge_id(const engine::Item& item) {
+        const bool fresh = std::ranges::none_of(ids_, [&](const auto& known) { return known.second == item.id; });
+        const auto [known, inserted] = ids_.emplace(item.name, item.id);
+        require(known->second == item.id && (!inserted || fresh), "'" + item.name + "' changes its id or takes another's");
+    }
+
+    static std::size_t bytes_of(const engine::Description& description) {
+        std::size_t bytes = 0;
+        for (const auto& tensor : description.tensors) bytes += count_of(tensor.shape) * size_of(tensor.dtype);
+        return bytes;
+    }
+
+    static bool may_share(const engine::Description& a, const engine::Description& b) {
+        using enum engine::Operation;
+        return (a.operation == allreduce || a.operation == broadcast) && a.operation == b.operation && a.op == b.op && a.root == b.root &&
+               a.prescale == b.prescale && a.postscale == b.postscale && a.device == b.device && !a.group && !b.group &&
+               a.tensors[0].dtype == b.tensors[0].dtype;
+    }
+
+    void judge_failure(const engine::LogEntry& entry) {
+        require(entry.items.size() == 1, "a failure is about one request");
+        const auto& name = entry.items.front().name;
+        const auto& round = current(name);
+        if (const auto missing = absent(round); !missing.empty()) {
+            require(entry.code == ErrorCode::departed && entry.ranks == missing,
+                    "'" + name + "' fails because of the wrong ranks: " + entry.text);
+            for (const int rank : missing) judge_reason(entry, rank);
+            return;
+        }
+        std::vector<engine::Faction> factions;
+        for (const auto& [rank, vote] : round.votes) {
+            const auto bytes = engine::encode(vote);
+            auto faction = std::ranges::find(factions, bytes, &engine::Faction::description);
+            if (faction == factions.end()) faction = factions.insert(faction, {bytes, {}});
+            faction->ranks.push_back(rank);
+        }
+        require(factions.size() > 1, "'" + name + "' fails though all have submitted the same: " + entry.text);
+        std::string tensor;
+        require(
+            entry.code == ErrorCode::mismatch && entry.text == engine::describe_mismatch(name, factions, tensor) && entry.tensor == tensor,
+            "'" + name + "' fails with the wrong text: " + entry.text);
+    }
+
+    /// The entry speaks of the departure of a rank that has departed, and says why.
+    void judge_reason(const engine::LogEntry& entry, int rank) const {
+        require(has_departed(rank), "rank " + std::to_string(rank) + " has not departed: " + entry.text);
+        require(entry.text.find(departed_.at(rank)) != std::string::npos, "the reason of a departure is lost: " + entry.text);
+    }
+
+    engine::Negotiator::Settings settings_;
+    std::vector<Rank> ranks_;
+    std::map<int, std::string> departed_;
+    std::set<int> announced_;  ///< departures in the log
+    std::map<std::pair<std::string, std::size_t>, Round> rounds_;
+    std::map<std::string, std::size_t> resolved_;  ///< rounds of each name that the log has resolved
+    std::map<std::string, std::uint32_t> ids_;
+    std::vector<engine::LogEntry> log_;
+};
+
+}  // namespace guozhuang::test

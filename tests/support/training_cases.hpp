@@ -1,0 +1,235 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <guozhuang/guozhuang.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/error_cases.hpp"
+#include "support/report.hpp"
+#include "support/tensors.hpp"
+
+/// A model small enough to work out by hand, and what must hold whoever trains it.
+namespace guozhuang::test {
+
+struct Sample {
+    double x1 = 0, x2 = 0, y = 0;
+};
+
+/// y = x1 w1 + x2 w2 + b with squared error, from zero.
+struct LinearModel {
+    std::array<double, 2> weights{};
+    double bias = 0;
+    std::array<double, 2> weight_gradients{};
+    double bias_gradient = 0;
+
+    std::vector<Parameter> parameters() {
+        return {{"weights", TensorView(std::span<double>(weights)), TensorView(std::span<double>(weight_gradients))}, {"bias", bias, bias_gradient}};
+    }
+    void zero_gradients() {
+        weight_gradients = {};
+        bias_gradient = 0;
+    }
+    /// Adds the gradients of the mean loss over the samples, divided by `passes`.
+    void backward(std::span<const Sample> samples, double passes = 1) {
+        const double share = static_cast<double>(samples.size()) * passes;
+        for (const auto& [x1, x2, y] : samples) {
+            const double slope = 2 * (x1 * weights[0] + x2 * weights[1] + bias - y) / share;
+            weight_gradients[0] += slope * x1;
+            weight_gradients[1] += slope * x2;
+            bias_gradient += slope;
+        }
+    }
+    std::vector<double> values() const { return {weights[0], weights[1], bias}; }
+};
+
+struct Sgd {
+    LinearModel& model;
+    double rate = 1e-3;
+    int steps = 0;
+
+    void step() {
+        model.weights[0] -= rate * model.weight_gradients[0];
+        model.weights[1] -= rate * model.weight_gradients[1];
+        model.bias -= rate * model.bias_gradient;
+        ++steps;
+    }
+};
+
+inline constexpr Sample two_samples[] = {{6, 2, 15}, {5, 2, 12}};
+
+/// Parameters after so many steps, with the batch divided evenly among the ranks and then into passes.
+inline std::vector<double> train(Session& session, std::span<const Sample> batch, int passes, int steps, double rate) {
+    LinearModel model;
+    Sgd sgd{model, rate};
+    DistributedOptimizer optimizer(sgd, model.parameters(), {.backward_passes_per_step = passes, .session = &session});
+    const auto share = batch.size() / static_cast<std::size_t>(session.size());
+    const auto own = batch.subspan(share * static_cast<std::size_t>(session.rank()), share);
+    const auto pass = share / static_cast<std::size_t>(passes);
+    while (sgd.steps < steps) {
+        model.zero_gradients();
+        bool stepped = false;
+        for (std::size_t first = 0; first < share; first += pass) {
+            model.backward(own.subspan(first, pass), passes);
+            stepped = optimizer.step();
+        }
+        if (!stepped) break;
+    }
+    return model.values();
+}
+
+/// The same in one process without the library.
+inline std::vector<double> train_alone(std::span<const Sample> batch, int steps, double rate) {
+    LinearModel model;
+    Sgd sgd{model, rate};
+    while (sgd.steps < steps) {
+        model.zero_gradients();
+        model.backward(batch);
+        sgd.step();
+    }
+    return model.values();
+}
+
+/// Numbers with a few bits, so that inputs are exact.
+inline std::vector<Sample> random_samples(std::size_t count) {
+    Numbers numbers(count);
+    std::vector<Sample> samples(count);
+    for (auto& [x1, x2, y] : samples) {
+        x1 = static_cast<double>(numbers.below(64)) / 8;
+        x2 = static_cast<double>(numbers.below(64)) / 8;
+        y = 2 * x1 - 3 * x2 + 1;
+    }
+    return samples;
+}
+
+inline bool are_close(const std::vector<double>& a, const std::vector<double>& b, double relative) {
+    for (std::size_t i = 0; i < a.size(); ++i)
+        if (std::abs(a[i] - b[i]) > relative * std::max(std::abs(a[i]), std::abs(b[i]))) return false;
+    return a.size() == b.size();
+}
+
+/// Whatever the number of ranks and passes, the whole batch counts the same. Not bit for bit: the sums of many samples round in other orders.
+inline void same_batch_same_model(Session& session, Report& report) {
+    const auto batch = random_samples(64 * static_cast<std::size_t>(session.size()));
+    const auto expected = train_alone(batch, 50, 4e-5);
+    report.expect(are_close(train(session, batch, 1, 50, 4e-5), expected, 1e-12), "one pass");
+    report.expect(are_close(train(session, batch, 4, 50, 4e-5), expected, 1e-12), "four passes, the loss divided by 4");
+}
+
+/// Gradients marked in another order on each rank, in bundles of one parameter and of several.
+inline void hooks_in_any_order(Session& session, Report& report) {
+    constexpr std::size_t count = 9;
+    std::vector<std::vector<float>> values(count), gradients(count);
+    std::vector<Parameter> parameters;
+    for (std::size_t i = 0; i < count; ++i) {
+        values[i].assign(100 * i, 0);
+        gradients[i].assign(100 * i, 0);
+        parameters.push_back({text_of("p", i), values[i], gradients[i]});
+    }
+    for (const std::size_t bundle_bytes : {std::size_t{0}, std::size_t{1500}, std::size_t{1} << 20}) {
+        GradientReducer reducer(parameters, {.name = text_of("any order ", bundle_bytes), .gradient_scale = 2, .bundle_bytes = bundle_bytes,
+                                             .first_bundle_bytes = bundle_bytes / 2, .session = &session});
+        const GradientHook hook(reducer);
+        for (int step = 0; step < 3; ++step) {
+            for (std::size_t i = 0; i < count; ++i) gradients[i].assign(100 * i, static_cast<float>(session.rank()) + static_cast<float>(i));
+            for (std::size_t i = 0; i < count; ++i) {
+                const auto parameter = (static_cast<std::size_t>(session.rank()) * 4 + i * 2) % count;
+                i % 2 == 0 ? hook(parameter) : hook(parameters[parameter].name);
+            }
+            report.expect(reducer.finish_pass(), "a pass that reduces");
+            const auto mean = static_cast<float>(session.size() - 1) / 2;
+            for (std::size_t i = 0; i < count; ++i)
+                report.expect(gradients[i] == std::vector<float>(100 * i, 2 * (mean + static_cast<float>(i))), text_of("average of p", i));
+        }
+    }
+}
+
+/// Two optimizers, each with its own parameters of the same names.
+inline void optimizers_side_by_side(Session& session, Report& report) {
+    LinearModel first, second;
+    Sgd first_sgd{first, 1}, second_sgd{second, 1};
+    DistributedOptimizer a(first_sgd, first.parameters(), {.name = "generator", .session = &session});
+    DistributedOptimizer b(second_sgd, second.parameters(), {.name = "critic", .session = &session});
+    const auto mark_all = [](auto& optimizer) {
+        const auto hook = optimizer.on_gradient();
+        hook("bias");
+        hook("weights");
+    };
+    first.bias_gradient = session.rank();
+    second.bias_gradient = 10.0 * session.rank();
+    session.rank() % 2 == 0 ? mark_all(a) : mark_all(b);
+    session.rank() % 2 == 0 ? mark_all(b) : mark_all(a);
+    a.step();
+    b.step();
+    const double mean = (session.size() - 1) / 2.0;
+    report.expect(first.bias == -mean && second.bias == -10 * mean, "each its own average");
+}
+
+inline void parameters_from_any_root(Session& session, Report& report) {
+    for (int root = 0; root < session.size(); ++root) {
+        LinearModel model{.weights = {session.rank() + 1.0, 2}, .bias = 10.0 * session.rank()};
+        broadcast_parameters(model.parameters(), root, &session);
+        report.expect(model.values() == std::vector<double>{root + 1.0, 2, 10.0 * root}, text_of("parameters of root ", root));
+        check_consistent(model.parameters(), &session);
+    }
+    LinearModel model;
+    expect_error(report, ErrorCode::invalid_argument, {"root 99 is not a rank"}, [&] { broadcast_parameters(model.parameters(), 99, &session); });
+}
+
+inline void consistency(Session& session, Report& report) {
+    LinearModel model{.weights = {1, 2}, .bias = 3};
+    check_consistent(model.parameters(), &session);
+    if (session.size() < 2) return;
+    const int last = session.size() - 1;
+    if (session.rank() == last) model.bias = 3.0000000000000004;
+    expect_error(report, ErrorCode::mismatch, {text_of("'bias' holds other values on rank ", last, " than on rank 0")},
+                 [&] { check_consistent(model.parameters(), &session); });
+    if (session.rank() == last) model.weights[1] = -2;
+    const auto error = error_of([&] { check_consistent(model.parameters(), &session); });
+    report.expect(error && error->tensor() == "weights" && error->ranks() == std::vector<int>{last}, "names the first tensor that differs, and the rank");
+    auto parameters = model.parameters();
+    if (session.rank() == last) parameters.pop_back();
+    expect_error(report, ErrorCode::mismatch, {"2 parameters on rank 0", text_of("1 on rank ", last)}, [&] { check_consistent(parameters, &session); });
+    parameters = model.parameters();
+    if (session.rank() == last) parameters[0].name = "weight";
+    expect_error(report, ErrorCode::mismatch, {"another name, dtype or shape"}, [&] { check_consistent(parameters, &session); });
+    expect_usable(session, report);
+}
+
+inline void metrics(Session& session, Report& report) {
+    const auto averaged = average_metrics({{"loss", session.rank() + 0.5}, {"accuracy", 0.25}}, &session);
+    report.expect(averaged.at("loss") == (session.size() - 1) / 2.0 + 0.5 && averaged.at("accuracy") == 0.25 && averaged.size() == 2, "averages");
+    report.expect(average_metrics({}, &session).empty(), "no metrics");
+    if (session.size() < 2) return;
+    const std::string key = session.rank() == 1 ? "lose" : "loss";
+    expect_error(report, ErrorCode::mismatch, {"average_metrics: the keys differ", "rank 1", key}, [&] { average_metrics({{key, 1.0}}, &session); });
+    expect_usable(session, report);
+}
+
+/// A step that fails on all ranks is over; the next one succeeds.
+inline void failed_step(Session& session, Report& report) {
+    if (session.size() < 2) return;
+    std::vector<float> value(4), gradient(4, 1), longer(5), longer_gradient(5, 1);
+    const bool odd = session.rank() == session.size() - 1;
+    const auto options = [&] { return OptimizerOptions{.name = "shared name", .session = &session}; };
+    {
+        GradientReducer reducer({{"w", odd ? longer : value, odd ? longer_gradient : gradient}}, options());
+        expect_error(report, ErrorCode::mismatch, {"'w': shapes differ"}, [&] { reducer.finish_pass(); });
+        expect_error(report, ErrorCode::mismatch, {"'w': shapes differ"}, [&] {
+            reducer.mark("w");
+            reducer.finish_pass();
+        });
+        expect_error(report, ErrorCode::invalid_argument, {"was it called twice?"}, [&] { reducer.finish_pass(); });
+    }
+    GradientReducer reducer({{"w", value, gradient}}, options());
+    gradient.assign(4, static_cast<float>(session.size()));
+    reducer.finish_pass();
+    report.expect(gradient == std::vector<float>(4, static_cast<float>(session.size())), "the step after it");
+}
+
+inline const RankCase all_training_cases[] = {same_batch_same_model, hooks_in_any_order, optimizers_side_by_side, parameters_from_any_root,
+                                              consistency,           metrics,            failed_step};
+
+}  // namespace guozhuang::test

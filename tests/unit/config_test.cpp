@@ -1,0 +1,85 @@
+// The environment: read once for each session, strictly.
+#include "base/config.hpp"
+
+#include <guozhuang/guozhuang.hpp>
+
+#include "support/catch.hpp"
+#include "support/environment.hpp"
+#include "support/error_cases.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+/// The text of the configuration error that a session with this variable ends with.
+std::string refusal(const std::string& name, const std::string& value) {
+    const Environment environment(name, value);
+    const auto error = error_of([] { run_ranks(2, [](Session&) {}); });
+    if (!error) return "no error";
+    return error->code() == ErrorCode::configuration ? error->what() : "another error";
+}
+
+}  // namespace
+
+TEST_CASE("a value that is not acceptable is refused with variable, value and range; the next session starts") {
+    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "abc") == "GUOZHUANG_FUSION_BYTES='abc' is not acceptable: it must be 0 to 1G bytes");
+    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "2G") == "GUOZHUANG_FUSION_BYTES='2G' is not acceptable: it must be 0 to 1G bytes");
+    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "") == "GUOZHUANG_FUSION_BYTES='' is not acceptable: it must be 0 to 1G bytes");
+    CHECK(refusal("GUOZHUANG_SEGMENT_BYTES", "512") == "GUOZHUANG_SEGMENT_BYTES='512' is not acceptable: it must be 1K to 64M bytes");
+    CHECK(refusal("GUOZHUANG_REPRODUCIBLE", "yes") == "GUOZHUANG_REPRODUCIBLE='yes' is not acceptable: it must be 0 or 1");
+    CHECK(refusal("GUOZHUANG_ALGORITHM", "rings").find("'rings'") != std::string::npos);
+    CHECK(refusal("GUOZHUANG_LOG_LEVEL", "loud").find("debug, info, warning, error or off") != std::string::npos);
+    CHECK(refusal("GUOZHUANG_SPIN_US", "-1").find("'-1'") != std::string::npos);
+    CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
+}
+
+TEST_CASE("every variable of the table reads back what it prints") {
+    for (const auto& row : base::settings_table()) {
+        INFO(row.name);
+        const auto printed = row.print(base::Settings{});
+        base::Settings settings;
+        REQUIRE(row.parse(settings, printed));
+        CHECK(row.print(settings) == printed);
+        CHECK_FALSE(row.parse(settings, printed + "?"));
+        CHECK_FALSE(row.effect.empty());
+    }
+}
+
+TEST_CASE("sizes have binary suffixes") {
+    CHECK(base::parse_bytes("0") == 0);
+    CHECK(base::parse_bytes("64K") == 64u * 1024);
+    CHECK(base::parse_bytes("3M") == std::size_t{3} << 20);
+    CHECK(base::parse_bytes("2G") == std::size_t{2} << 30);
+    for (const char* text : {"", "K", "1k", "1.5M", "-1", "+1", " 1", "1 ", "0x10", "18446744073709551616", "17179869184G"})
+        CHECK_FALSE(base::parse_bytes(text));
+}
+
+TEST_CASE("an unknown variable is warned about, with the nearest name") {
+    const LogCapture log;
+    const Environment environment("GUOZHUANG_FUSION_BYTE", "1");
+    run_ranks(1, [](Session&) {});
+    const auto warnings = log.with("GUOZHUANG_FUSION_BYTE ");
+    REQUIRE(warnings.size() == 1);
+    CHECK(warnings.front().find("did you mean GUOZHUANG_FUSION_BYTES?") != std::string::npos);
+}
+
+TEST_CASE("a ring cannot be had together with reproducible sums") {
+    const Environment algorithm("GUOZHUANG_ALGORITHM", "ring");
+    const auto text = refusal("GUOZHUANG_REPRODUCIBLE", "1");
+    CHECK(text.find("GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other") != std::string::npos);
+}
+
+TEST_CASE("the log level says which messages there are") {
+    const LogCapture log;
+    {
+        const Environment environment("GUOZHUANG_LOG_LEVEL", "off");
+        run_ranks(1, [](Session&) { log_message(LogLevel::error, "unheard"); });
+    }
+    run_ranks(1, [](Session&) {
+        log_message(LogLevel::warning, "heard");
+        log_message(LogLevel::info, "too low");
+    });
+    CHECK(log.with("heard") == std::vector<std::string>{"heard"});
+    CHECK(log.with("too low").empty());
+}

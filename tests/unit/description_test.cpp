@@ -1,0 +1,132 @@
+#include "engine/description.hpp"
+
+#include <guozhuang/error.hpp>
+#include <limits>
+#include <set>
+
+#include "support/catch.hpp"
+
+namespace guozhuang::engine {
+namespace {
+
+Description allreduce(Shape shape = {4}, DType dtype = DType::f32) {
+    return {.operation = Operation::allreduce, .tensors = {{"weight", dtype, std::move(shape)}}};
+}
+
+Description group(std::vector<TensorDescription> tensors) {
+    return {.operation = Operation::allreduce, .group = true, .tensors = std::move(tensors)};
+}
+
+/// The ranks 0, 1, ... submit these.
+std::string mismatch(const std::vector<Description>& submitted, std::string_view name = "weight", std::string* tensor = nullptr) {
+    std::vector<Faction> factions;
+    for (std::size_t rank = 0; rank < submitted.size(); ++rank) factions.push_back({encode(submitted[rank]), {static_cast<int>(rank)}});
+    std::string about;
+    auto text = describe_mismatch(name, factions, about);
+    if (tensor != nullptr) *tensor = about;
+    return text;
+}
+
+/// Descriptions of which each differs from the first in one thing.
+std::vector<Description> variants() {
+    std::vector<Description> all(13, allreduce());
+    all[1].operation = Operation::broadcast;
+    all[2].op = ReduceOp::max;
+    all[3].prescale = 0.5;
+    all[4].postscale = 0.5;
+    all[5].root = -1;
+    all[6].device = DeviceKind::cuda;
+    all[7].group = true;
+    all[8].tensors.push_back({"more", DType::i64, {}});
+    all[9].tensors[0].name = "other";
+    all[10].tensors[0].dtype = DType::boolean;
+    all[11].tensors[0].shape = {-1, 3, std::numeric_limits<std::int64_t>::max()};
+    all[12].tensors.clear();
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("descriptions come back, and different ones have different bytes and fingerprints") {
+    std::set<Bytes> encodings;
+    std::set<std::uint64_t> fingerprints;
+    for (const auto& description : variants()) {
+        const auto bytes = encode(description);
+        CHECK(decode_description(bytes) == description);
+        encodings.insert(bytes);
+        fingerprints.insert(fingerprint(bytes));
+    }
+    CHECK(encodings.size() == variants().size());
+    CHECK(fingerprints.size() == variants().size());
+}
+
+TEST_CASE("a description that ends too early, or goes on, is refused") {
+    for (const auto& description : variants()) {
+        auto bytes = encode(description);
+        for (std::size_t length = 0; length < bytes.size(); ++length)
+            CHECK_THROWS_AS(decode_description(std::span(bytes).first(length)), Error);
+        bytes.push_back({});
+        CHECK_THROWS_AS(decode_description(bytes), Error);
+    }
+}
+
+TEST_CASE("ranks are listed for people") {
+    CHECK(list_ranks(std::vector{2}) == "rank 2");
+    CHECK(list_ranks(std::vector{0, 1, 3}) == "ranks 0,1,3");
+}
+
+TEST_CASE("a mismatch names the tensor, both values and the ranks") {
+    Description wide{.operation = Operation::allreduce, .tensors = {{"layer3.weight", DType::f32, {64, 3, 7, 7}}}};
+    auto narrow = wide;
+    narrow.tensors[0].shape = {64, 3, 3, 3};
+    const std::vector<Faction> factions{{encode(wide), {0, 1, 3}}, {encode(narrow), {2}}};
+    std::string tensor;
+    CHECK(describe_mismatch("layer3.weight", factions, tensor) ==
+          "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] on rank 2");
+    CHECK(tensor == "layer3.weight");
+}
+
+TEST_CASE("a mismatch of each thing that must match") {
+    const auto all = variants();
+    const auto against = [&](std::size_t which) { return mismatch({all[0], all[which]}); };
+    CHECK(against(1) == "'weight': operations differ: allreduce on rank 0; broadcast on rank 1");
+    CHECK(against(2) == "allreduce 'weight': reduce ops differ: sum on rank 0; max on rank 1");
+    CHECK(against(3) == "allreduce 'weight': prescales differ: 1 on rank 0; 0.5 on rank 1");
+    CHECK(against(4) == "allreduce 'weight': postscales differ: 1 on rank 0; 0.5 on rank 1");
+    CHECK(against(5) == "allreduce 'weight': roots differ: 0 on rank 0; -1 on rank 1");
+    CHECK(against(6) == "allreduce 'weight': device kinds differ: host on rank 0; cuda on rank 1");
+    CHECK(against(7) == "allreduce 'weight': kinds of request differ: a single tensor on rank 0; a group on rank 1");
+    CHECK(against(8) == "allreduce 'weight': numbers of tensors differ: 1 on rank 0; 2 on rank 1");
+    CHECK(against(9) == "allreduce 'weight': tensor names differ: 'weight' on rank 0; 'other' on rank 1");
+    CHECK(against(10) == "allreduce 'weight': dtypes differ: f32 on rank 0; bool on rank 1");
+    CHECK(against(12) == "allreduce 'weight': numbers of tensors differ: 1 on rank 0; 0 on rank 1");
+}
+
+TEST_CASE("shapes are printed as people write them") {
+    CHECK(mismatch({allreduce({}), allreduce({1})}) == "allreduce 'weight': shapes differ: [] on rank 0; [1] on rank 1");
+    CHECK(mismatch({allreduce({-1, 3}), allreduce({-1})}) == "allreduce 'weight': shapes differ: [any, 3] on rank 0; [any] on rank 1");
+}
+
+TEST_CASE("ranks that agree in the thing that differs are listed together, in the order of the lowest rank") {
+    auto other = allreduce({5});
+    other.tensors[0].dtype = DType::f64;
+    CHECK(mismatch({allreduce({4}), other, allreduce({6})}) == "allreduce 'weight': dtypes differ: f32 on ranks 0,2; f64 on rank 1");
+}
+
+TEST_CASE("a mismatch inside a group names the tensor") {
+    std::string tensor;
+    const auto text =
+        mismatch({group({{"a", DType::f32, {1}}, {"b", DType::f32, {2}}}), group({{"a", DType::f32, {1}}, {"b", DType::f32, {3}}})}, "both",
+                 &tensor);
+    CHECK(text == "allreduce 'b': shapes differ: [2] on rank 0; [3] on rank 1");
+    CHECK(tensor == "b");
+}
+
+TEST_CASE("requests that differ in bytes alone are told apart, too") {
+    auto positive = allreduce(), negative = allreduce();
+    positive.prescale = std::numeric_limits<double>::quiet_NaN();
+    negative.prescale = std::bit_cast<double>(std::bit_cast<std::uint64_t>(positive.prescale) ^ 1);
+    CHECK(mismatch({positive, negative}) == "'weight': the requests differ");
+}
+
+}  // namespace guozhuang::engine

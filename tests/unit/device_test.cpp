@@ -1,0 +1,354 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <guozhuang/error.hpp>
+#include <latch>
+#include <limits>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "device/host/fake_driver.hpp"
+#include "device/host/host_reduce.hpp"
+#include "device/plugin.hpp"
+#include "support/catch.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::device;
+
+namespace {
+
+template <class T>
+std::span<std::byte> bytes_of(std::vector<T>& values) {
+    return std::as_writable_bytes(std::span(values));
+}
+
+/// Blocks until everything enqueued on the stream so far is done.
+void drain(Stream& stream) {
+    std::latch done(1);
+    stream.launch([&] { done.count_down(); });
+    done.wait();
+}
+
+std::vector<float> ascending(std::size_t count) {
+    std::vector<float> values(count);
+    std::iota(values.begin(), values.end(), 0.0f);
+    return values;
+}
+
+bool is_documented(const std::string& reason) {
+    return std::any_of(std::begin(cuda_reasons), std::end(cuda_reasons), [&](std::string_view start) { return reason.starts_with(start); });
+}
+
+/// Where the build puts the plugin; this program itself lies beside that directory, in bin.
+std::filesystem::path built_plugin() {
+    return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "libguozhuang_cuda.so";
+}
+
+ErrorCode code_of(const std::function<void()>& call) {
+    try {
+        call();
+    } catch (const Error& error) {
+        return error.code();
+    }
+    return ErrorCode::internal;
+}
+
+}  // namespace
+
+TEST_CASE("a fake stream runs its work first in, first out, beside the caller") {
+    const auto driver = make_fake_driver();
+    const auto stream = driver->make_stream(0);
+    std::latch gate(1);
+    std::vector<int> order;
+    stream->launch([&] { gate.wait(); });
+    for (int i = 0; i < 100; ++i) stream->launch([&order, i] { order.push_back(i); });
+    const auto done = stream->record();
+    CHECK_FALSE(done->done());  // nothing above has waited for the gate
+    gate.count_down();
+    drain(*stream);
+    CHECK(done->done());
+    REQUIRE(order.size() == 100);
+    CHECK(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST_CASE("an event is done only after the work before it, and before the work after it") {
+    const auto driver = make_fake_driver();
+    const auto stream = driver->make_stream(0);
+    bool worked = false, seen = false;
+    std::latch gate(1), told(1);
+    stream->launch([&] {
+        gate.wait();
+        worked = true;
+    });
+    const auto done = stream->record();
+    stream->launch([&] {
+        seen = done->done();
+        told.count_down();
+    });
+    CHECK_FALSE(done->done());
+    gate.count_down();
+    told.wait();
+    CHECK(worked);
+    CHECK(seen);
+}
+
+TEST_CASE("a slow fake stream delays only what waits for it") {
+    const auto driver = make_fake_driver();
+    const auto slow = driver->make_stream(0), waiting = driver->make_stream(0), free = driver->make_stream(0);
+    std::latch gate(1);
+    bool ready = false, seen = false;
+    slow->launch([&] {
+        gate.wait();
+        ready = true;
+    });
+    waiting->wait(slow->record());
+    waiting->launch([&] { seen = ready; });
+    const auto after = waiting->record();
+    drain(*free);
+    CHECK_FALSE(after->done());
+    gate.count_down();
+    drain(*waiting);
+    CHECK(seen);
+    waiting->wait(after);  // one that is done long since
+    drain(*waiting);
+}
+
+TEST_CASE("events order fake streams in a chain") {
+    const auto driver = make_fake_driver(2);
+    std::array<std::shared_ptr<Stream>, 5> streams;
+    for (std::size_t i = 0; i < streams.size(); ++i) streams[i] = driver->make_stream(static_cast<int>(i % 2));
+    int passed = 0;  // unguarded: the events alone order the accesses
+    std::shared_ptr<Event> last;
+    for (int round = 0; round < 200; ++round) {
+        for (auto& stream : streams) {
+            if (last) stream->wait(last);
+            stream->launch([&passed] { ++passed; });
+            last = stream->record();
+        }
+    }
+    drain(*streams.back());
+    CHECK(passed == 1000);
+}
+
+TEST_CASE("a fake stream takes work from many threads, and its end loses none") {
+    const auto driver = make_fake_driver();
+    int ran = 0;
+    std::array<int, 4> last{-1, -1, -1, -1};
+    bool in_order = true;
+    {
+        const auto stream = driver->make_stream(0);
+        std::vector<std::jthread> threads;
+        for (std::size_t t = 0; t < last.size(); ++t) {
+            threads.emplace_back([&, t] {
+                for (int i = 0; i < 1000; ++i) {
+                    stream->launch([&, t, i] {
+                        in_order = in_order && last[t] == i - 1;
+                        last[t] = i;
+                        ++ran;
+                    });
+                }
+            });
+        }
+    }
+    CHECK(ran == 4000);
+    CHECK(in_order);
+}
+
+TEST_CASE("a bundle between a user's fake stream and a communication stream") {
+    const auto driver = make_fake_driver();
+    const auto users = driver->make_stream(0);
+    const auto user = driver->wrap(users->ref());
+    const auto comm = driver->make_stream(0);
+    std::latch gate(1), doorbell(1);
+    int tensor = 0, result = 0;
+    users->launch([&] {
+        gate.wait();
+        tensor = 20;
+    });
+    comm->wait(user->record());
+    comm->launch([&] { tensor += 1; });
+    const auto done = comm->record();
+    comm->launch([&] { doorbell.count_down(); });
+    user->wait(done);
+    users->launch([&] { result = 2 * tensor; });
+    CHECK_FALSE(done->done());
+    gate.count_down();
+    doorbell.wait();
+    CHECK(done->done());
+    drain(*users);
+    CHECK(result == 42);
+}
+
+TEST_CASE("copies and reductions of the fake run in stream order") {
+    const auto driver = make_fake_driver();
+    const auto stream = driver->make_stream(0);
+    constexpr std::size_t count = 1001;
+    auto host = ascending(count);
+    std::vector<float> back(count);
+    const auto a = driver->allocate(0, count * sizeof(float)), b = driver->allocate(0, count * sizeof(float));
+    std::latch gate(1);
+    stream->launch([&] { gate.wait(); });
+    driver->copy(*stream, a, bytes_of(host));
+    driver->copy(*stream, b, a);
+    driver->reduce(*stream, ReduceOp::sum, DType::f32, a, b);
+    driver->reduce(*stream, ReduceOp::average, DType::f32, a, b);  // no division here
+    driver->copy(*stream, bytes_of(back), a);
+    CHECK(back.back() == 0.0f);
+    gate.count_down();
+    drain(*stream);
+    for (std::size_t i = 0; i < count; ++i) REQUIRE(back[i] == 3 * host[i]);
+    driver->release(0, a);
+    driver->release(0, b);
+}
+
+TEST_CASE("the null handle is a fake device's default stream, one and the same") {
+    const auto driver = make_fake_driver(2);
+    const StreamRef zero{.device = {DeviceKind::fake, 0}}, one{.device = {DeviceKind::fake, 1}};
+    CHECK(driver->wrap(zero)->ref().native == driver->wrap(zero)->ref().native);
+    CHECK(driver->wrap(zero)->ref().native != driver->wrap(one)->ref().native);
+    CHECK(driver->wrap(one)->ref().device == one.device);
+}
+
+TEST_CASE("the fake refuses what a device would refuse") {
+    const auto driver = make_fake_driver();
+    const auto stream = driver->make_stream(0);
+    std::vector<float> four(4), five(5);
+    CHECK(code_of([&] { driver->make_stream(1); }) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] { driver->allocate(-1, 8); }) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] { driver->wrap({.device = {DeviceKind::cuda, 0}}); }) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] { driver->copy(*stream, bytes_of(five), bytes_of(four)); }) == ErrorCode::invalid_argument);
+    const auto reduce = [&](ReduceOp op, DType dtype, std::size_t offset, std::size_t bytes) {
+        return code_of([&] { driver->reduce(*stream, op, dtype, bytes_of(four).subspan(offset, bytes), bytes_of(five).first(bytes)); });
+    };
+    CHECK(reduce(ReduceOp::sum, DType::boolean, 0, 8) == ErrorCode::invalid_argument);
+    CHECK(reduce(ReduceOp::sum, DType::f64, 0, 12) == ErrorCode::invalid_argument);
+    CHECK(reduce(ReduceOp::sum, DType::f32, 2, 8) == ErrorCode::invalid_argument);
+    CHECK(driver->allocate(0, 0).empty());
+    drain(*stream);
+}
+
+TEST_CASE("CUDA is there, or a documented reason says why not") {
+    const auto& cuda = cuda_driver();
+    CHECK((cuda.driver != nullptr) == cuda.reason.empty());
+    CHECK((cuda.driver != nullptr || is_documented(cuda.reason)));
+    CHECK(&cuda == &cuda_driver());
+    CHECK(built_with_cuda() != cuda.reason.starts_with("built without CUDA"));
+}
+
+TEST_CASE("a plugin that is missing, or none of ours, is refused with its path") {
+    CHECK(load_cuda_plugin("/nonexistent/libguozhuang_cuda.so").reason == "plugin not found: /nonexistent/libguozhuang_cuda.so");
+    CHECK(load_cuda_plugin("libguozhuang_cuda.so").reason == "plugin not found: libguozhuang_cuda.so");  // not absolute: never searched for
+    CHECK(load_cuda_plugin("/proc/self/exe").reason.starts_with("plugin not loaded: "));
+}
+
+TEST_CASE("the CUDA plugin of this build fits it") {
+    if (!std::filesystem::exists(built_plugin())) GUOZHUANG_SKIP("no CUDA plugin in this build");
+    const auto cuda = load_cuda_plugin(built_plugin());
+    INFO(cuda.reason);
+    CHECK((cuda.driver != nullptr || is_documented(cuda.reason)));
+    CHECK_FALSE(cuda.reason.starts_with("build mismatch"));
+    CHECK_FALSE(cuda.reason.starts_with("plugin not"));
+}
+
+namespace {
+
+/// Random elements, without NaN and infinity: what a NaN looks like is nobody's promise.
+std::vector<std::byte> random_elements(DType dtype, std::size_t count) {
+    static unsigned state = guozhuang::test::seed();
+    std::vector<std::byte> bytes(count * size_of(dtype));
+    for (auto& byte : bytes)
+        byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24 & (dtype == DType::boolean ? 1 : 0xff));
+    if (!is_floating(dtype)) return bytes;
+    for (std::size_t top = size_of(dtype) - 1; top < bytes.size(); top += size_of(dtype)) bytes[top] &= std::byte{0xbf};
+    return bytes;
+}
+
+/// Holds the driver's reduction equal to the host's, at offsets where both, one or none of the sides can be read in packs.
+void check_reduction_like_host(Driver& driver, Stream& stream, ReduceOp op, DType dtype) {
+    constexpr std::size_t count = 4099;
+    const auto left = random_elements(dtype, count + 1), right = random_elements(dtype, count + 1);
+    const auto a = driver.allocate(0, left.size()), b = driver.allocate(0, right.size());
+    for (const auto& [x, y] : {std::pair{0u, 0u}, {1u, 1u}, {1u, 0u}}) {
+        const auto at = [&](auto memory, std::size_t first) { return memory.subspan(first * size_of(dtype), count * size_of(dtype)); };
+        auto result = left, expected = left;
+        HostReduce(dtype, op, 1).combine(at(std::span(expected), x), at(std::span(left), x), at(std::span(right), y));
+        driver.copy(stream, a, left);
+        driver.copy(stream, b, right);
+        driver.reduce(stream, op, dtype, at(a, x), at(b, y));
+        driver.copy(stream, result, a);
+        drain(stream);
+        INFO(name_of(op) << " of " << name_of(dtype) << " at " << x << ", " << y);
+        CHECK(result == expected);
+    }
+    driver.release(0, a);
+    driver.release(0, b);
+}
+
+float reduce_one(Driver& driver, ReduceOp op, float left, float right) {
+    const auto stream = driver.make_stream(0);
+    const auto a = driver.allocate(0, sizeof(float)), b = driver.allocate(0, sizeof(float));
+    driver.copy(*stream, a, std::as_bytes(std::span(&left, 1)));
+    driver.copy(*stream, b, std::as_bytes(std::span(&right, 1)));
+    driver.reduce(*stream, op, DType::f32, a, b);
+    driver.copy(*stream, std::as_writable_bytes(std::span(&left, 1)), a);
+    drain(*stream);
+    driver.release(0, a);
+    driver.release(0, b);
+    return left;
+}
+
+void check_special_values(Driver& driver) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    for (const auto op : {ReduceOp::min, ReduceOp::max}) {
+        CHECK(std::isnan(reduce_one(driver, op, nan, 1.0f)));
+        CHECK(std::isnan(reduce_one(driver, op, 1.0f, nan)));
+        CHECK(std::signbit(reduce_one(driver, op, -0.0f, 0.0f)) == (op == ReduceOp::min));
+        CHECK(std::signbit(reduce_one(driver, op, 0.0f, -0.0f)) == (op == ReduceOp::min));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("min and max of the fake propagate NaN and tell the zeros apart") {
+    check_special_values(*make_fake_driver());
+}
+
+TEST_CASE("a device of CUDA reduces as the host does") {
+    const auto cuda = load_cuda_plugin(built_plugin());
+    if (!cuda.driver) GUOZHUANG_SKIP(cuda.reason);
+    INFO(cuda.driver->description(0));
+    const auto stream = cuda.driver->make_stream(0);
+    for (const auto dtype : all_dtypes) {
+        for (const auto op : all_reduce_ops) {
+            if (dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max)
+                check_reduction_like_host(*cuda.driver, *stream, op, dtype);
+        }
+    }
+    check_special_values(*cuda.driver);
+}
+
+TEST_CASE("streams of CUDA order work as those of the fake do") {
+    const auto cuda = load_cuda_plugin(built_plugin());
+    if (!cuda.driver) GUOZHUANG_SKIP(cuda.reason);
+    const auto slow = cuda.driver->make_stream(0), waiting = cuda.driver->make_stream(0);
+    const auto user = cuda.driver->wrap(slow->ref());
+    std::latch gate(1);
+    std::atomic<bool> ready = false, seen = false;
+    slow->launch([&] {
+        gate.wait();
+        ready = true;
+    });
+    waiting->wait(user->record());
+    waiting->launch([&] { seen = ready.load(); });
+    const auto done = waiting->record();
+    CHECK_FALSE(done->done());
+    gate.count_down();
+    drain(*waiting);
+    CHECK(seen);
+    CHECK(done->done());
+    CHECK(code_of([&] { waiting->wait(make_fake_driver()->make_stream(0)->record()); }) == ErrorCode::invalid_argument);
+}

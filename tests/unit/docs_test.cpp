@@ -1,0 +1,52 @@
+// What docs/ says is what the code does.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "base/config.hpp"
+#include "support/catch.hpp"
+
+using namespace guozhuang;
+
+namespace {
+
+std::string read(const std::string& path) {
+    std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../.." / path);
+    REQUIRE(file);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
+std::string row_of(const base::Setting& row) {
+    const auto unit = row.unit.empty() ? std::string() : fmt::format(" {}", row.unit);
+    const auto who = row.agreement == base::Agreement::rank0_wins ? "rank 0" : "each rank";
+    return fmt::format("| `{}` | {} | {}{} | {} | {} |\n", row.name, row.print(base::Settings{}), row.range, unit, who, row.effect);
+}
+
+}  // namespace
+
+TEST_CASE("docs/configuration.md holds the table of settings, row by row, and nothing else") {
+    const auto page = read("docs/configuration.md");
+    std::size_t rows = 0;
+    for (const auto& setting : base::settings_table()) {
+        INFO("expected in docs/configuration.md:\n" << row_of(setting));
+        CHECK(page.find(row_of(setting)) != std::string::npos);
+    }
+    for (auto at = page.find("| `GUOZHUANG_"); at != std::string::npos; at = page.find("| `GUOZHUANG_", at + 1)) ++rows;
+    CHECK(rows == base::settings_table().size());
+}
+
+TEST_CASE("README.md names only variables that exist") {
+    const auto page = read("README.md");
+    for (auto at = page.find("GUOZHUANG_"); at != std::string::npos; at = page.find("GUOZHUANG_", at + 1)) {
+        const auto name = page.substr(at, page.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", at) - at);
+        INFO(name);
+        bool known = false;
+        for (const auto& setting : base::settings_table()) known |= setting.name == name;
+        CHECK(known);
+    }
+}

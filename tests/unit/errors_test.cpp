@@ -1,0 +1,127 @@
+// Bad input and bad ends, on ranks that are threads.
+#include "support/error_cases.hpp"
+
+#include <guozhuang/guozhuang.hpp>
+#include <stdexcept>
+
+#include "support/catch.hpp"
+#include "support/environment.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+TEST_CASE("bad input is a named error on the ranks concerned, and the next operation succeeds") {
+    for (const int ranks : {1, 2, 3, 5, 18})  // 18: deeper than the tree of the ranks is wide
+        for (const auto& body : all_error_cases) CHECK(problems_among(ranks, body) == "");
+}
+
+TEST_CASE("without a session everything says so") {
+    std::vector<float> numbers(2);
+    CHECK_FALSE(is_initialized());
+    for (const auto& act : std::vector<std::function<void()>>{[&] { allreduce(numbers); }, [&] { send(numbers, 0); }, [] { barrier(); }, [] { rank(); },
+                                                              [] { size(); }, [] { Session::current(); }, [] { DistributedSampler(3); }}) {
+        const auto error = error_of(act);
+        REQUIRE(error);
+        CHECK(error->code() == ErrorCode::not_initialised);
+        CHECK(std::string(error->what()).find("make a guozhuang::Session") != std::string::npos);
+    }
+}
+
+TEST_CASE("a closed session takes nothing more") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::vector<float> numbers(2);
+              session.close();
+              session.close();
+              expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { allreduce(numbers); });
+              expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { session.rank(); });
+          }) == "");
+}
+
+TEST_CASE("what waits for a rank that has shut down fails by its name") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              if (session.rank() == 1) return;
+              std::vector<float> numbers(2), other(2);
+              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "allreduce 'x' waits for it"}, [&] { allreduce(numbers, {.name = "x"}); });
+              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "send"}, [&] { send(numbers, 1); });
+              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "recv"}, [&] { recv(numbers, 1); });
+              const auto error = error_of([&] { barrier(); });
+              report.expect(error && error->ranks() == std::vector<int>{1}, "names the rank");
+              session.rank() == 0 ? send(numbers, 2) : recv(other, 0);  // those who are left go on
+          }) == "");
+}
+
+TEST_CASE("what a rank submitted before it shut down is still done") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              const auto number = std::make_shared<int>(1);
+              const auto handle = allreduce_async(*number, {.name = "last words", .keep_alive = number});
+              if (session.rank() == 1) return;
+              handle.wait();
+              report.expect_equal(*number, 3, "the sum");
+          }) == "");
+}
+
+TEST_CASE("an exception of one rank ends the others and is the one that is thrown") {
+    const LogCapture log;
+    for (const int way : {0, 1, 2, 3}) {
+        std::vector<std::string> ends(3);
+        const auto job = [&](Session& session) {
+            std::vector<float> numbers(2);
+            const auto rank = static_cast<std::size_t>(session.rank());
+            if (rank == 1) {
+                barrier();
+                throw std::runtime_error("mine");
+            }
+            try {
+                barrier();
+                if (way == 0) allreduce(numbers);
+                if (way == 1) recv(numbers, 1);
+                if (way == 2) barrier_async().wait();
+                if (way == 3) session.close();
+            } catch (const Error& error) {
+                ends[rank] = name_of(error.code());
+                throw;
+            }
+            ends[rank] = "nothing was thrown";
+        };
+        INFO("way " << way);
+        CHECK_THROWS_WITH(run_ranks(3, job), "mine");
+        CHECK(ends[0] == "aborted");
+        CHECK(ends[2] == "aborted");
+    }
+    CHECK(log.with("nobody waited").empty());  // each of these was told
+}
+
+TEST_CASE("a handle that outlives an aborted session has failed") {
+    const LogCapture log;
+    std::vector<float> numbers(2);
+    Handle handle;
+    CHECK_THROWS_WITH(run_ranks(2,
+                                [&](Session& session) {
+                                    if (session.rank() == 0) handle = allreduce_async(numbers);
+                                    if (session.rank() == 0) throw std::runtime_error("mine");
+                                    session.close();
+                                }),
+                      "mine");
+    REQUIRE(handle.done());
+    CHECK_THROWS_AS(handle.wait(), Error);
+}
+
+TEST_CASE("a failure that nobody waited for is logged once") {
+    const LogCapture log;
+    run_ranks(2, [](Session& session) {
+        static std::vector<float> numbers(2);
+        std::vector<float> other(3);
+        if (session.rank() == 0) {
+            allreduce_async(numbers, {.name = "forgotten"});
+            barrier();
+        } else {
+            error_of([&] { allreduce(other, {.name = "forgotten"}); });
+            barrier();
+        }
+    });
+    CHECK(log.with("nobody waited for an operation that failed: allreduce 'forgotten'").size() == 1);
+}
+
+TEST_CASE("run_ranks needs a rank") {
+    CHECK_THROWS_AS(run_ranks(0, [](Session&) {}), Error);
+}

@@ -1,0 +1,187 @@
+// The figures in the algorithms' header comments and in docs/algorithms.md, printed by the algorithms themselves. Where one differs, the
+// failure shows the right one, ready to be pasted.
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "collectives/pairwise/all_to_all.hpp"
+#include "collectives/tree/barrier.hpp"
+#include "collectives/tree/broadcast.hpp"
+#include "support/allreduces.hpp"
+#include "support/catch.hpp"
+#include "support/trace_wire.hpp"
+
+namespace {
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+using Lines = std::vector<std::string>;
+
+/// Runs body(wire, end) on every rank; what a rank writes to `end` is its cell in the last row.
+template <class Body>
+Lines figure_of(int ranks, const Body& body) {
+    Switchboard board(ranks);
+    Trace trace(ranks);
+    Lines ends(static_cast<std::size_t>(ranks));
+    run_ranks(board, [&](int rank) {
+        TraceWire wire(board, trace, rank);
+        body(wire, ends[static_cast<std::size_t>(rank)]);
+    });
+    if (ends == Lines(ends.size())) ends.clear();
+    return trace.figure(ends);
+}
+
+std::string contents_of(const std::string& path) {
+    const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+    std::ostringstream text;
+    text << std::ifstream(root / path).rdbuf();
+    return text.str();
+}
+
+std::string join(const Lines& lines, const std::string& prefix) {
+    std::string text;
+    for (const auto& line : lines) text += prefix + line + "\n";
+    return text;
+}
+
+void check_figure(const std::string& header, const Lines& figure) {
+    const bool in_header = contents_of(header).find("//\n" + join(figure, "//   ") + "//\n") != std::string::npos;
+    const bool in_docs = contents_of("docs/algorithms.md").find("```text\n" + join(figure, "") + "```\n") != std::string::npos;
+    if (!in_header || !in_docs) std::cout << "figure of " << header << ":\n" << join(figure, "//   ");  // Catch would wrap the lines
+    INFO(header);
+    CHECK(in_header);
+    CHECK(in_docs);
+}
+
+/// One element per block, which holds this rank's part of it.
+std::vector<Symbol> parts(int rank, int blocks) {
+    std::vector<Symbol> symbols;
+    for (int block = 0; block < blocks; ++block) symbols.push_back(SymbolTable::make("b" + std::to_string(block), std::to_string(rank)));
+    return symbols;
+}
+
+std::vector<std::span<std::byte>> one_each(std::vector<Symbol>& symbols) {
+    std::vector<std::span<std::byte>> spans;
+    for (auto& symbol : symbols) spans.push_back(std::as_writable_bytes(std::span(&symbol, 1)));
+    return spans;
+}
+
+std::string show(const std::vector<Symbol>& symbols) {
+    return SymbolTable::show(std::as_bytes(std::span(symbols)));
+}
+
+/// The figure of an allreduce over one bundle; its end is the sum on every rank.
+template <class Allreduce>
+Lines allreduce_figure(int ranks, int blocks, const Allreduce& allreduce) {
+    return figure_of(ranks, [&](TraceWire& wire, std::string& end) {
+        auto symbols = parts(wire.rank(), blocks);
+        if (blocks == 1) symbols[0] = SymbolTable::make("", std::to_string(wire.rank()));
+        const std::vector<std::span<std::byte>> members{std::as_writable_bytes(std::span(symbols))};
+        allreduce(wire, members, SymbolReduce(), 64);
+        if (blocks == 1) end = show(symbols);
+    });
+}
+
+TEST_CASE("figure: ring reduce-scatter", "[figures]") {
+    check_figure("collectives/ring/reduce_scatter.hpp", figure_of(4, [](TraceWire& wire, std::string& end) {
+                     auto symbols = parts(wire.rank(), 4);
+                     TestScratch inbox(sizeof(Symbol));
+                     ring::reduce_scatter(wire, one_each(symbols), inbox.span(), SymbolReduce());
+                     end = SymbolTable::show(symbols[static_cast<std::size_t>(wire.rank())]);
+                 }));
+}
+
+TEST_CASE("figure: ring all-gather", "[figures]") {
+    check_figure("collectives/ring/all_gather.hpp", figure_of(4, [](TraceWire& wire, std::string& end) {
+                     std::vector<Symbol> symbols(4);
+                     const auto rank = static_cast<std::size_t>(wire.rank());
+                     symbols[rank] = SymbolTable::make("b" + std::to_string(rank));
+                     ring::all_gather(wire, one_each(symbols));
+                     end = show(symbols);
+                 }));
+}
+
+TEST_CASE("figure: pipelined ring", "[figures]") {
+    check_figure("collectives/ring/pipelined_allreduce.hpp", figure_of(2, [](TraceWire& wire, std::string&) {
+                     // Two blocks of 32 elements in two segments of 64 bytes; all elements of a segment are alike, so one stands for them.
+                     std::vector<Symbol> symbols;
+                     for (const char* name : {"b0a", "b0b", "b1a", "b1b"}) {
+                         symbols.push_back(SymbolTable::make(name, std::to_string(wire.rank())));
+                         symbols.insert(symbols.end(), 15, SymbolTable::make("", ""));
+                     }
+                     const std::vector<std::span<std::byte>> members{std::as_writable_bytes(std::span(symbols))};
+                     pipelined_ring(wire, members, SymbolReduce(), 64);
+                 }));
+}
+
+TEST_CASE("every ring adds in the order of the figure, left to right", "[figures]") {
+    const auto note = [&](auto ring, const std::vector<std::size_t>& lengths) {
+        std::vector<std::string> sums(5);
+        run_ranks(5, [&](ThreadWire& wire) {
+            Members<Symbol> members;
+            const auto part = SymbolTable::make("", std::to_string(wire.rank()));
+            for (const auto length : lengths) members.emplace_back(length, part);
+            ring(wire, spans_of(members), SymbolReduce(), 64);
+            for (const auto& member : members) sums[static_cast<std::size_t>(wire.rank())] += show(member) + " ";
+        });
+        CHECK(sums == std::vector<std::string>(5, sums[0]));
+        return sums[0];
+    };
+    const std::string order = "1+2+3+4+0 2+3+4+0+1 3+4+0+1+2 4+0+1+2+3 0+1+2+3+4 ";
+    CHECK(note(plain_ring<ThreadWire>, {5, 5}) == order + order);
+    CHECK(note(pipelined_ring<ThreadWire>, {5}) == order);             // each segment in place
+    CHECK(note(pipelined_ring<ThreadWire>, {5, 5}) == order + order);  // each segment in two runs
+}
+
+TEST_CASE("figure: direct exchange", "[figures]") {
+    check_figure("collectives/direct/reduce_scatter.hpp", figure_of(4, [](TraceWire& wire, std::string& end) {
+                     auto symbols = parts(wire.rank(), 4);
+                     std::vector<std::span<const std::byte>> input;
+                     for (const auto block : one_each(symbols)) input.push_back(block);
+                     Symbol sum{};
+                     TestScratch scratch(direct::reduce_scatter_scratch_bytes<TraceWire>(input, 64));
+                     direct::reduce_scatter(wire, {input, std::as_writable_bytes(std::span(&sum, 1)), scratch.span(), SymbolReduce(), 64});
+                     end = SymbolTable::show(sum);
+                 }));
+    check_figure("collectives/direct/allreduce.hpp", allreduce_figure(3, 3, direct_exchange<TraceWire>));
+}
+
+TEST_CASE("figure: recursive doubling", "[figures]") {
+    check_figure("collectives/recursive/doubling_allreduce.hpp", allreduce_figure(6, 1, recursive_doubling<TraceWire>));
+}
+
+TEST_CASE("figure: parameter server", "[figures]") {
+    check_figure("collectives/parameter_server/allreduce.hpp", allreduce_figure(4, 1, one_server<TraceWire>));
+}
+
+TEST_CASE("figure: broadcast", "[figures]") {
+    check_figure("collectives/tree/broadcast.hpp", figure_of(7, [](TraceWire& wire, std::string& end) {
+                     std::vector<Symbol> symbols{wire.rank() == 1 ? SymbolTable::make("x") : Symbol{}};
+                     const Blocks blocks(one_each(symbols), sizeof(Symbol), 1);
+                     TestScratch scratch(tree::broadcast_scratch_bytes(blocks, 64));
+                     tree::broadcast(wire, {blocks, scratch.span(), 64, 1});
+                     end = show(symbols);
+                 }));
+}
+
+TEST_CASE("figure: barrier", "[figures]") {
+    check_figure("collectives/tree/barrier.hpp", figure_of(6, [](TraceWire& wire, std::string&) {
+                     TestScratch scratch(tree::barrier_scratch_bytes);
+                     tree::barrier(wire, scratch.span());
+                 }));
+}
+
+TEST_CASE("figure: all-to-all", "[figures]") {
+    check_figure("collectives/pairwise/all_to_all.hpp", figure_of(4, [](TraceWire& wire, std::string& end) {
+                     std::vector<Symbol> outgoing, incoming(4);
+                     for (int peer = 0; peer < 4; ++peer)
+                         outgoing.push_back(SymbolTable::make(std::to_string(wire.rank()) + "." + std::to_string(peer)));
+                     std::vector<std::span<const std::byte>> out;
+                     for (const auto part : one_each(outgoing)) out.push_back(part);
+                     pairwise::all_to_all(wire, out, one_each(incoming));
+                     end = show(incoming);
+                 }));
+}
+
+}  // namespace

@@ -1,0 +1,398 @@
+#include "engine/negotiator.hpp"
+
+#include <guozhuang/error.hpp>
+#include <set>
+
+#include "support/catch.hpp"
+#include "support/negotiation.hpp"
+
+namespace guozhuang::test {
+namespace {
+
+using engine::Bytes;
+using engine::Description;
+using engine::LogEntry;
+using engine::Operation;
+using engine::Writer;
+using Kind = engine::LogEntry::Kind;
+
+Negotiation ranks(int size, engine::Negotiator::Settings settings = {}) {
+    return {size, settings};
+}
+
+/// Rank 0's log, an entry a word: "a+b" is an execution, "!a" a failure, "-a" an id forgotten, "2." a departure, "end" the shutdown. On the
+/// way all ranks' logs are compared.
+std::string log_of(const Negotiation& negotiation) {
+    for (int rank = 1; rank < negotiation.size(); ++rank) CHECK((negotiation.log(rank) == negotiation.log(0)));
+    std::string text;
+    for (const auto& entry : negotiation.log(0)) {
+        if (!text.empty()) text += ' ';
+        if (entry.kind == Kind::fail) text += '!';
+        if (entry.kind == Kind::forget) text += '-';
+        if (entry.kind == Kind::depart) text += std::to_string(entry.ranks.front()) + '.';
+        if (entry.kind == Kind::shutdown) text += "end";
+        for (const auto& item : entry.items) text += (&item == &entry.items.front() ? "" : "+") + item.name;
+    }
+    return text;
+}
+
+std::size_t bytes_for(Negotiation& negotiation, const Description& description) {
+    const auto before = negotiation.bytes_sent();
+    negotiation.submit_everywhere(description);
+    negotiation.settle();
+    return negotiation.bytes_sent() - before;
+}
+
+/// The error code that the rank refuses a message with.
+std::string refusal(Negotiation& negotiation, int rank, int from, const Bytes& message) {
+    try {
+        negotiation.at(rank).receive(from, message);
+        return "";
+    } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::wire);
+        return error.what();
+    }
+}
+
+/// A message of this version and epoch, whose sender says that it has applied so many entries, and this part.
+template <class... Numbers>
+Bytes message(std::uint64_t position, std::uint64_t part, Numbers... numbers) {
+    Writer out;
+    for (const auto number : {std::uint64_t{1}, std::uint64_t{1}, position, part, static_cast<std::uint64_t>(numbers)...})
+        out.number(number);
+    return out.take();
+}
+
+}  // namespace
+
+TEST_CASE("a rank alone agrees with itself, without a message") {
+    auto one = ranks(1);
+    one.submit(0, tensor("a"));
+    CHECK(one.log(0).empty());
+    one.flush(0);
+    CHECK(log_of(one) == "a");
+    one.depart(0);
+    one.flush(0);
+    CHECK(log_of(one) == "a 0. end");
+    CHECK(one.at(0).finished());
+    CHECK(one.messages_sent() == 0);
+}
+
+TEST_CASE("nothing is executed before the last rank has submitted it") {
+    auto three = ranks(3);
+    for (const int rank : {2, 0}) three.submit(rank, tensor("a"));
+    three.settle();
+    CHECK(log_of(three) == "");
+    three.submit(1, tensor("a"));
+    three.settle();
+    CHECK(log_of(three) == "a");
+}
+
+TEST_CASE("ranks may submit in any order: the log has one") {
+    auto two = ranks(2, {.fusion_bytes = 0});
+    for (const auto* name : {"a", "b", "c"}) two.submit(0, tensor(name));
+    for (const auto* name : {"c", "a", "b"}) two.submit(1, tensor(name));
+    two.settle();
+    CHECK(log_of(two) == "c a b");
+    for (const auto* name : {"b", "c", "a"}) two.submit_everywhere(tensor(name));
+    two.settle();
+    CHECK(log_of(two) == "c a b c a b");  // from the second time on in the order of the ids
+}
+
+TEST_CASE("a rank hears no more than its parent and children") {
+    auto seven = ranks(7, {.degree = 2});
+    seven.submit_everywhere(tensor("a"));
+    std::set<Negotiation::Link> used;
+    for (int rank = 6; rank >= 0; --rank) {
+        seven.flush(rank);
+        for (const auto& [link, messages] : seven.links()) used.insert(link);
+        while (!seven.links().empty()) seven.deliver(seven.links().begin()->first);
+    }
+    CHECK(used == std::set<Negotiation::Link>{{0, 1}, {0, 2}, {1, 0}, {2, 0}, {3, 1}, {4, 1}, {5, 2}, {6, 2}});
+    seven.settle();
+    CHECK(seven.messages_sent() == 12);  // one up and one down on each of six links
+    CHECK(log_of(seven) == "a");
+}
+
+TEST_CASE("a name is spelt once, then its id goes") {
+    auto two = ranks(2);
+    const auto long_name = tensor(std::string(1000, 'n'));
+    CHECK(bytes_for(two, long_name) > 2000);
+    for (int round = 0; round < 3; ++round) CHECK(bytes_for(two, long_name) < 32);
+}
+
+TEST_CASE("a request without a name never gets an id") {
+    auto two = ranks(2);
+    two.submit_everywhere(tensor("allreduce.1"), false);
+    two.submit_everywhere(tensor("a"));
+    two.settle();
+    for (const auto& entry : two.log(1))
+        for (const auto& item : entry.items) CHECK((item.id != 0) == (item.name == "a"));
+    CHECK(two.at(0).holdings().ids == 1);
+}
+
+TEST_CASE("a description that changes on all ranks is simply the new one") {
+    auto two = ranks(2);
+    bytes_for(two, tensor("a", {4}));
+    CHECK(bytes_for(two, tensor("a", {5})) > 40);
+    CHECK(bytes_for(two, tensor("a", {5})) < 32);
+    REQUIRE(log_of(two) == "a a a");
+    CHECK(two.log(0)[0].items == two.log(0)[2].items);
+}
+
+TEST_CASE("a mismatch fails on all ranks, naming those at fault, and the next round works") {
+    auto five = ranks(5, {.degree = 2});
+    for (const bool known : {false, true}) {
+        CAPTURE(known);
+        for (int rank = 0; rank < 5; ++rank) five.submit(rank, tensor("a", {rank == 3 ? 5 : 4}));
+        five.settle();
+        REQUIRE(five.log(0).size() == (known ? 3 : 1));
+        const auto& failure = five.log(0).back();
+        CHECK(failure.code == ErrorCode::mismatch);
+        CHECK(failure.text == "allreduce 'a': shapes differ: [4] on ranks 0,1,2,4; [5] on rank 3");
+        CHECK(failure.tensor == "a");
+        CHECK(failure.operation == "allreduce");
+        CHECK(failure.ranks == std::vector{3});
+        five.submit_everywhere(tensor("a"));
+        five.settle();
+    }
+    CHECK(log_of(five) == "!a a !a a");
+}
+
+TEST_CASE("what waits for a rank that has departed fails, with its reason") {
+    auto three = ranks(3);
+    three.submit(0, tensor("a"));
+    three.submit(2, tensor("a"));
+    three.settle();
+    three.depart(1, "disk full");
+    three.settle();
+    REQUIRE(log_of(three) == "1. !a");
+    CHECK(three.log(2)[0].text == "rank 1 has shut down (disk full)");
+    CHECK(three.log(2)[1].code == ErrorCode::departed);
+    CHECK(three.log(2)[1].text == "rank 1 has shut down (disk full); allreduce 'a' waits for it");
+    CHECK(three.log(2)[1].ranks == std::vector{1});
+    three.submit(0, tensor("b"));
+    three.settle();
+    CHECK(log_of(three) == "1. !a");  // rank 2 may still say that its b is something else
+    three.submit(2, tensor("b"));
+    three.settle();
+    CHECK(log_of(three) == "1. !a !b");
+}
+
+TEST_CASE("what a rank submitted before it departed is executed") {
+    auto two = ranks(2);
+    two.submit(1, tensor("a"));
+    two.depart(1);
+    two.settle();
+    two.submit(0, tensor("a"));
+    two.settle();
+    CHECK(log_of(two) == "1. a");
+}
+
+TEST_CASE("a departure does not overtake the votes of those who departed before") {
+    auto five = ranks(5, {.degree = 2});  // 3 and 4 are below 1
+    five.submit(0, tensor("a"));
+    five.submit(2, tensor("a"));
+    five.submit(3, tensor("a"));
+    for (const int rank : {3, 4, 1}) {
+        five.depart(rank);
+        five.settle();
+    }
+    REQUIRE(log_of(five) == "3. 4. 1. !a");
+    CHECK(five.log(0).back().ranks == std::vector{1, 4});
+    CHECK(five.at(0).holdings().rounds == 0);
+}
+
+TEST_CASE("a report with several factions is read to its end, although one of them departed before") {
+    auto five = ranks(5, {.degree = 2});
+    for (const int rank : {0, 1, 2}) five.submit(rank, tensor("a"));
+    five.submit(3, tensor("a", {5}));
+    five.depart(3);
+    five.settle();
+    five.submit(4, tensor("a"));
+    five.settle();
+    REQUIRE(log_of(five) == "3. !a");
+    CHECK(five.log(0).back().text == "allreduce 'a': shapes differ: [4] on ranks 0,1,2,4; [5] on rank 3");
+    CHECK(five.at(0).holdings().rounds == 0);
+}
+
+TEST_CASE("a reason of any length is a reason") {
+    auto three = ranks(3, {.degree = 1});
+    three.submit(0, tensor("a"));
+    for (const int rank : {1, 2}) three.depart(rank, std::string(1 << 20, 'x'));
+    three.settle();
+    CHECK(log_of(three) == "1. 2. !a");
+}
+
+TEST_CASE("the shutdown is the last entry, when all have departed") {
+    auto three = ranks(3, {.degree = 1});
+    three.submit_everywhere(tensor("a"));
+    three.submit(2, tensor("b"));
+    three.depart(0);
+    three.depart(2);
+    three.settle();
+    CHECK(log_of(three) == "0. 2. a");
+    CHECK_FALSE(three.at(2).finished());
+    three.depart(1);
+    three.settle();
+    CHECK(log_of(three) == "0. 2. a 1. !b end");
+    for (int rank = 0; rank < 3; ++rank) CHECK(three.at(rank).finished());
+}
+
+TEST_CASE("only requests of one kind are fused, up to the threshold") {
+    auto two = ranks(2, {.fusion_bytes = 40});
+    const auto fused = [&](const std::vector<Description>& requests) {
+        const auto before = two.log(0).size();
+        for (const auto& request : requests) two.submit_everywhere(request);
+        two.settle();
+        return two.log(0).size() - before == 1;
+    };
+    auto other = tensor("b");
+    CHECK(fused({tensor("a"), tensor("b")}));
+    CHECK(fused({tensor("a", {5}), tensor("b", {5})}));
+    CHECK_FALSE(fused({tensor("a", {5}), tensor("b", {6})}));
+    CHECK(fused({tensor("a", {1000})}));
+    CHECK_FALSE(fused({tensor("a"), tensor("b", {4}, Operation::broadcast)}));
+    CHECK(fused({tensor("a", {4}, Operation::broadcast), tensor("b", {4}, Operation::broadcast)}));
+    for (const auto operation : {Operation::all_gather, Operation::all_to_all, Operation::reduce_scatter})
+        CHECK_FALSE(fused({tensor("a", {4}, operation), tensor("b", {4}, operation)}));
+    SECTION("not with another dtype") {
+        other.tensors[0].dtype = DType::i32;
+    }
+    SECTION("not with another reduce op") {
+        other.op = ReduceOp::average;
+    }
+    SECTION("not with another prescale") {
+        other.prescale = 2;
+    }
+    SECTION("not with another postscale") {
+        other.postscale = 2;
+    }
+    SECTION("not with another device kind") {
+        other.device = DeviceKind::fake;
+    }
+    SECTION("not with another root") {
+        other.root = 1;
+    }
+    SECTION("not with a group") {
+        other.group = true;
+    }
+    CHECK_FALSE(fused({tensor("a"), other}));
+}
+
+TEST_CASE("groups are executed alone, and so are barriers") {
+    auto two = ranks(2);
+    for (int rank = 0; rank < 2; ++rank) {
+        for (const auto* name : {"g", "h"})
+            two.submit(rank, name, {.group = true, .tensors = {{"x", DType::f32, {1}}, {"y", DType::f64, {2}}}});
+        for (const auto* name : {"i", "j"}) two.submit(rank, name, {.operation = Operation::barrier, .tensors = {}});
+        two.submit(rank, "k", {.tensors = {}});
+    }
+    two.settle();
+    CHECK(log_of(two) == "g h i j k");
+}
+
+TEST_CASE("the root's policy is in every entry") {
+    auto two = ranks(2, {.policy = {.forced = engine::Algorithm::ring, .reproducible = true, .small_bytes = 1 << 20, .segment_bytes = 7}});
+    two.submit_everywhere(tensor("a"));
+    two.settle();
+    REQUIRE(log_of(two) == "a");
+    CHECK(two.log(1)[0].policy ==
+          engine::Policy{.forced = engine::Algorithm::ring, .reproducible = true, .small_bytes = 1 << 20, .segment_bytes = 7});
+}
+
+TEST_CASE("names that are used once do not fill the table of ids") {
+    auto three = ranks(3, {.degree = 1, .max_ids = 8});
+    for (int i = 0; i < 100; ++i) {
+        three.submit_everywhere(tensor("weight"));
+        three.submit_everywhere(tensor("loss." + std::to_string(i)));
+        three.settle();
+        for (int rank = 0; rank < 3; ++rank) {
+            CHECK(three.at(rank).holdings().ids <= 8);
+            CHECK(three.at(rank).holdings().retired <= 2);
+        }
+    }
+    CHECK(bytes_for(three, tensor("weight")) < 64);  // what is used is kept
+}
+
+TEST_CASE("an id that is forgotten while it is on its way up still counts") {
+    auto two = ranks(2, {.max_ids = 1});
+    bytes_for(two, tensor("a"));
+    for (const auto* name : {"b", "a"}) {
+        two.submit(1, tensor(name));
+        two.flush(1);
+    }
+    two.submit(0, tensor("b"));
+    two.deliver({1, 0});
+    two.flush(0);
+    REQUIRE(two.log(0).size() == 3);
+    CHECK(two.log(0).back().kind == Kind::forget);
+    CHECK(two.at(0).holdings().retired == 1);
+    two.settle();
+    two.submit(0, tensor("a"));
+    two.settle();
+    CHECK(log_of(two) == "a b -a a -b");
+}
+
+TEST_CASE("messages of another version or epoch are refused by name") {
+    auto two = ranks(2);
+    Writer out;
+    for (const auto header : {2, 1, 0}) out.number(static_cast<std::uint64_t>(header));
+    CHECK(refusal(two, 0, 1, out.take()) == "rank 1 speaks protocol version 2, this rank 1");
+    for (const auto header : {1, 2, 0}) out.number(static_cast<std::uint64_t>(header));
+    CHECK(refusal(two, 0, 1, out.take()) == "rank 1 sent a message of epoch 2");
+}
+
+TEST_CASE("a child that reports what cannot be is refused") {
+    constexpr std::uint64_t report = 1, departure = 2;
+    auto five = ranks(5, {.degree = 2});  // 3 and 4 are below 1
+    const auto refused = [&](const Bytes& bytes) { return refusal(five, 0, 1, bytes); };
+    CHECK(refused(message(1, departure, 1, 0)) == "rank 1 has applied log entries that it cannot have");
+    CHECK(refused(message(0, departure, 2, 0)) == "rank 1 reports for ranks that are not below it");
+    CHECK(refused(message(0, 0, 7, 1, 1, 1, 1, 1, 1, 1, 1)) == "rank 1 sent id 7, which nobody has been given");
+
+    const auto barrier = engine::encode({.operation = Operation::barrier, .tensors = {}});
+    const auto report_of = [&](std::initializer_list<int> those) {
+        auto bytes = message(0, report, 1, 'x', 1, 1, barrier.size());
+        bytes.insert(bytes.end(), barrier.begin(), barrier.end());
+        bytes.push_back(static_cast<std::byte>(those.size()));  // none: all that are below
+        for (const int rank : those) bytes.push_back(static_cast<std::byte>(rank));
+        return bytes;
+    };
+    CHECK(refused(report_of({2})) == "rank 1 reports for ranks that are not below it");
+    CHECK(refused(report_of({4, 3})) == "rank 1 reports for ranks that are not below it");
+    CHECK(refused(report_of({3, 3})) == "rank 1 reports for ranks that are not below it");
+    CHECK(refused(report_of({})) == "");
+    CHECK(refused(report_of({})) == "more ranks have submitted 'x' than there are");
+}
+
+TEST_CASE("a log that cannot be is refused") {
+    constexpr std::uint64_t entry = 3, execute = 0, forget = 2, depart = 3, shutdown = 4;
+    auto two = ranks(2);
+    two.submit_everywhere(tensor("a"));  // gets id 1
+    two.settle();
+    const auto refused = [&](const Bytes& bytes) { return refusal(two, 1, 0, bytes); };
+    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0)) == "the log holds an entry that cannot be");
+    CHECK(refused(message(0, entry, execute, 1, 2, 1, 'a', 0, 0, 0, 0)) == "the log gives 'a' an id that is not its own");
+    CHECK(refused(message(0, entry, forget, 1, 2, 1, 'b')) == "the log gives 'b' an id that is not its own");
+    CHECK(refused(message(0, entry, forget, 2, 1, 1)) == "the log forgets 'a' twice");
+    CHECK(refused(message(0, entry, depart, 0, 0, 0, 0, 0, 0)) == "the log holds an entry that cannot be");
+    CHECK(refused(message(0, entry, shutdown, 0)) == "");
+    CHECK(refused(message(0, entry, shutdown, 0)) == "the log holds an entry that cannot be");
+}
+
+TEST_CASE("messages are refused from those who have no business to send them") {
+    auto four = ranks(4, {.degree = 1});
+    four.submit(3, tensor("a"));
+    four.flush(3);
+    const auto report = four.links().at({3, 2}).front();
+    CHECK(refusal(four, 0, 3, report) != "");
+    CHECK(refusal(four, 3, 2, report) != "");
+    CHECK(refusal(four, 0, 0, report) != "");
+    four.submit(2, tensor("a"));
+    CHECK(refusal(four, 2, 3, report) == "");
+    four.submit(3, tensor("b"));
+    CHECK(refusal(four, 2, 3, {}) != "");
+}
+
+}  // namespace guozhuang::test

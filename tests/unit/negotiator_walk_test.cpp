@@ -1,0 +1,300 @@
+#include <guozhuang/error.hpp>
+#include <random>
+
+#include "support/catch.hpp"
+#include "support/negotiation.hpp"
+#include "support/referee.hpp"
+
+// Random histories of a process set in one thread, each drawn from a seed alone. A failure prints the seed: with `--rng-seed SEED` that walk is
+// the first one.
+
+namespace guozhuang::test {
+namespace {
+
+using engine::Description;
+using engine::Operation;
+using Settings = engine::Negotiator::Settings;
+
+/// Random numbers that are the same with every standard library.
+class Random {
+public:
+    explicit Random(std::uint64_t seed) : engine_(seed) {}
+    std::size_t below(std::size_t end) { return static_cast<std::size_t>(engine_() % end); }
+    bool one_in(std::size_t n) { return below(n) == 0; }
+    template <class Range>
+    auto pick(const Range& range) {
+        return *std::next(std::begin(range), static_cast<std::ptrdiff_t>(below(std::size(range))));
+    }
+
+private:
+    std::mt19937_64 engine_;
+};
+
+/// The variants of a request: each differs from the others in one thing or more.
+Description variant(const std::string& name, std::size_t which) {
+    auto description = tensor(name);
+    switch (which % 10) {
+        case 0: break;
+        case 1: description.tensors[0].shape = {2, 3}; break;
+        case 2: description.tensors[0].dtype = DType::f64; break;
+        case 3: description.op = ReduceOp::max; break;
+        case 4: description.prescale = 0.5; break;
+        case 5: description.device = DeviceKind::fake; break;
+        case 6: description.operation = Operation::broadcast; break;
+        case 7: description = {.operation = Operation::broadcast, .root = 1, .tensors = std::move(description.tensors)}; break;
+        case 8: description = {.group = true, .tensors = {{name + ".0", DType::f32, {4}}, {name + ".1", DType::f32, {}}}}; break;
+        case 9: description = {.operation = Operation::barrier, .tensors = {}}; break;
+    }
+    return description;
+}
+
+/// What kind of history it is.
+struct Character {
+    explicit Character(Random& random) {
+        constexpr int degrees[] = {1, 2, 3, 4, 16};
+        size = 1 + static_cast<int>(random.below(9));
+        settings.degree = random.pick(degrees);
+        settings.max_ids = 2 + random.below(3);
+        settings.fusion_bytes = random.one_in(3) ? 1000 : 16 + random.below(40);
+        settings.policy.segment_bytes = random.below(1000);
+        names = 1 + random.below(6);
+        steps = 50 + random.below(400);
+        steps_per_departure = random.one_in(2) ? 1000000 : 20 + random.below(500);
+        submissions_per_mismatch = random.one_in(2) ? 1000000 : 3 + random.below(50);
+    }
+
+    int size = 1;
+    Settings settings;
+    std::size_t names = 1, steps = 0, steps_per_departure = 0, submissions_per_mismatch = 0;
+};
+
+/// A random history of a process set. There are so few ids that they are forgotten while they are in flight; names come back, descriptions
+/// change, ranks disagree, and ranks depart at any time, with requests pending or not.
+class Walk {
+public:
+    explicit Walk(std::uint64_t seed, bool tracing = false)
+        : seed_(seed),
+          tracing_(tracing),
+          random_(seed),
+          character_(random_),
+          ranks_(character_.size, character_.settings),
+          referee_(character_.size, character_.settings),
+          own_(static_cast<std::size_t>(character_.size)) {}
+
+    void run() {
+        steps(character_.steps);
+        if (random_.one_in(2)) settle();
+        while (std::ranges::any_of(all_ranks(), [&](int rank) { return !referee_.has_departed(rank); })) {
+            if (random_.one_in(8)) depart(any_rank());
+            step();
+        }
+        settle();
+        referee_.expect_finished();
+        for (const int rank : all_ranks()) {
+            const auto left = ranks_.at(rank).holdings();
+            Referee::require(ranks_.at(rank).finished() && left.rounds == 0 && left.submissions == 0, "something is left behind");
+        }
+    }
+
+    void steps(std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) step();
+    }
+
+    const Negotiation& ranks() const { return ranks_; }
+    std::size_t entries() const { return referee_.log().size(); }
+    /// What happened, a line per step, if tracing.
+    const std::string& trace() const { return trace_; }
+
+private:
+    /// What a rank has made up names from.
+    struct Own {
+        std::size_t looked = 0, fresh = 0, unnamed = 0;
+    };
+
+    std::ranges::iota_view<int, int> all_ranks() const { return std::views::iota(0, character_.size); }
+    int any_rank() { return random_.pick(all_ranks()); }
+
+    void step() {
+        if (random_.one_in(character_.steps_per_departure)) depart(any_rank());
+        switch (random_.below(3)) {
+            case 0: submit(any_rank()); break;
+            case 1: flush(any_rank()); break;
+            case 2: deliver(); break;
+        }
+    }
+
+    void submit(int rank) {
+        if (referee_.has_departed(rank)) return;
+        auto& own = own_[static_cast<std::size_t>(rank)];
+        auto name = std::string(1, static_cast<char>('a' + random_.below(character_.names)));
+        bool named = true;
+        if (random_.one_in(10)) {
+            name = "fresh." + std::to_string(own.fresh++);
+        } else if (random_.one_in(10)) {
+            name = "unnamed." + std::to_string(own.unnamed++);
+            named = false;
+        }
+        if (referee_.pending(rank).contains(name)) return;
+        const auto round = referee_.round(rank, name);
+        const bool disagree = random_.one_in(character_.submissions_per_mismatch);
+        const auto which = std::hash<std::string>()(name) + seed_ + round / 3 + (disagree ? 1 + random_.below(9) : 0);
+        note("submit", rank, name + " as variant " + std::to_string(which % 10));
+        ranks_.submit(rank, name, variant(name, which), named);
+        referee_.submitted(rank, name, named, variant(name, which));
+        look(rank);
+    }
+
+    void depart(int rank) {
+        if (referee_.has_departed(rank)) return;
+        const auto reason = random_.one_in(2) ? "reason " + std::to_string(rank) : "";
+        note("depart", rank, reason);
+        ranks_.depart(rank, reason);
+        referee_.departed(rank, reason);
+        look(rank);
+    }
+
+    void flush(int rank) {
+        const auto before = ranks_.messages_sent();
+        ranks_.flush(rank);
+        if (ranks_.messages_sent() != before) note("flush", rank, std::to_string(ranks_.messages_sent() - before) + " messages");
+        look(rank);
+    }
+
+    void deliver() {
+        if (ranks_.links().empty()) return;
+        const auto link = std::next(ranks_.links().begin(), static_cast<std::ptrdiff_t>(random_.below(ranks_.links().size())))->first;
+        note("deliver", link.second, "from " + std::to_string(link.first));
+        ranks_.deliver(link);
+        look(link.second);
+    }
+
+    /// Flushes and delivers in random order until nobody has anything to say.
+    void settle() {
+        do {
+            while (!ranks_.links().empty()) random_.one_in(4) ? flush(any_rank()) : deliver();
+            for (const int rank : all_ranks()) flush(rank);
+        } while (!ranks_.links().empty());
+        referee_.expect_quiet();
+        const auto root = ranks_.at(0).holdings();
+        Referee::require(root.ids <= character_.settings.max_ids + root.rounds, "there are more ids than there may be");
+        for (const int rank : all_ranks()) Referee::require(ranks_.at(rank).holdings().ids == root.ids, "the tables of ids differ");
+    }
+
+    /// Hands what the rank has learnt to the referee.
+    void look(int rank) {
+        auto& looked = own_[static_cast<std::size_t>(rank)].looked;
+        for (; looked < ranks_.log(rank).size(); ++looked) referee_.learnt(rank, ranks_.log(rank)[looked]);
+        Referee::require(ranks_.at(rank).holdings().submissions == referee_.pending(rank).size(),
+                         "the rank has lost count of its requests");
+    }
+
+    void note(std::string_view what, int rank, const std::string& detail) {
+        if (tracing_) trace_.append(what).append(" ").append(std::to_string(rank)).append(" ").append(detail).append("\n");
+    }
+
+    std::uint64_t seed_;
+    bool tracing_;
+    Random random_;
+    Character character_;
+    Negotiation ranks_;
+    Referee referee_;
+    std::vector<Own> own_;
+    std::string trace_;
+};
+
+/// Walks with the seeds from `first` on. Returns the number of log entries that were judged.
+std::size_t walk(std::uint64_t first, std::size_t count) {
+    std::size_t entries = 0;
+    for (auto seed = first; seed < first + count; ++seed) {
+        try {
+            Walk history(seed);
+            history.run();
+            entries += history.entries();
+        } catch (const std::exception& failure) {
+            Walk again(seed, true);
+            try {
+                again.run();
+            } catch (const std::exception&) {  // as before
+            }
+            FAIL("walk " << seed << ": " << failure.what() << "\n" << again.trace());
+        }
+    }
+    return entries;
+}
+
+/// One thing that may not happen to a message, or a message of nobody.
+void corrupt(engine::Bytes& message, const engine::Bytes& other, Random& random) {
+    const auto any_byte = [&] { return static_cast<std::byte>(random.below(256)); };
+    switch (random.below(6)) {
+        case 0:
+            for (auto flips = 1 + random.below(3); flips > 0; --flips)
+                message[random.below(message.size())] ^= static_cast<std::byte>(1u << random.below(8));
+            break;
+        case 1: message[random.below(message.size())] = any_byte(); break;
+        case 2: message.resize(random.below(message.size())); break;
+        case 3: message.insert(message.end(), other.begin() + 3, other.end()); break;
+        case 4: message.insert(message.begin() + static_cast<std::ptrdiff_t>(random.below(message.size() + 1)), any_byte()); break;
+        case 5:
+            message.resize(3 + random.below(40));
+            for (auto& byte : std::span(message).subspan(3)) byte = random.one_in(2) ? static_cast<std::byte>(random.below(8)) : any_byte();
+            break;
+    }
+}
+
+/// The ranks go on after that until they have nothing to say, or one of them finds the fault: true. Any other error is ours.
+bool find_fault(Negotiation ranks) {
+    try {
+        ranks.settle();
+        ranks.depart_everywhere();
+        ranks.settle();
+        return false;
+    } catch (const Error& error) {
+        Referee::require(error.code() == ErrorCode::wire, error.what());
+        return true;
+    }
+}
+
+/// Histories in which one message is damaged, in the middle. Nothing may happen but that a rank refuses it. Returns how often one does.
+std::size_t walk_damaged(std::uint64_t first, std::size_t count) {
+    std::size_t refused = 0;
+    for (auto seed = first; seed < first + count; ++seed) {
+        Walk history(seed);
+        Random random(seed);
+        history.steps(10 + random.below(150));
+        auto ranks = history.ranks();
+        if (ranks.links().empty()) continue;
+        const auto link = [&] { return std::next(ranks.links().begin(), static_cast<std::ptrdiff_t>(random.below(ranks.links().size()))); };
+        auto& queue = link()->second;
+        corrupt(queue[random.below(queue.size())], link()->second.front(), random);
+        try {
+            if (find_fault(std::move(ranks))) ++refused;
+        } catch (const std::exception& failure) {
+            FAIL("damaged walk " << seed << ": " << failure.what());
+        }
+    }
+    return refused;
+}
+
+}  // namespace
+
+TEST_CASE("random walks keep the rules of the negotiation") {
+    const auto entries = walk(seed(), 4000);
+    CHECK(entries > 4000);
+}
+
+TEST_CASE("very many random walks keep the rules of the negotiation", "[.slow]") {
+    const auto entries = walk(seed(), 200000);
+    CHECK(entries > 200000);
+}
+
+TEST_CASE("a damaged message is refused or harmless") {
+    const auto refused = walk_damaged(seed(), 5000);
+    CHECK(refused > 500);
+}
+
+TEST_CASE("very many damaged messages are refused or harmless", "[.slow]") {
+    const auto refused = walk_damaged(seed(), 200000);
+    CHECK(refused > 20000);
+}
+
+}  // namespace guozhuang::test

@@ -1,0 +1,158 @@
+// The collectives as users call them, on ranks that are threads.
+#include <guozhuang/guozhuang.hpp>
+
+#include "support/async_cases.hpp"
+#include "support/catch.hpp"
+#include "support/operation_sweeps.hpp"
+#include "support/random_operations.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+void check_for_all_sizes(const RankCase& body) {
+    for (const int ranks : {1, 2, 3, 4, 5, 8}) CHECK(problems_among(ranks, body) == "");
+}
+
+}  // namespace
+
+TEST_CASE("worked examples on three ranks") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              const int rank = session.rank();
+              std::vector<float> numbers{static_cast<float>(rank), 2, -1};
+              allreduce(numbers);
+              report.expect(numbers == std::vector<float>{3, 6, -3}, "allreduce");
+
+              std::vector<int> rows(static_cast<std::size_t>(rank), rank);
+              const auto gathered = all_gather(rows);
+              report.expect(gathered.as<int>() == std::vector<int>{1, 2, 2} && gathered.rows == std::vector<std::int64_t>{0, 1, 2}, "all_gather");
+
+              double number = rank;
+              broadcast(number, 2);
+              report.expect(number == 2, "broadcast");
+
+              std::vector<int> six{0, 1, 2, 3, 4, 5};
+              const auto exchanged = all_to_all(TensorView(six), std::vector<std::int64_t>{1, 2, 3});
+              const std::vector<int> expected[] = {{0, 0, 0}, {1, 2, 1, 2, 1, 2}, {3, 4, 5, 3, 4, 5, 3, 4, 5}};
+              report.expect(exchanged.as<int>() == expected[rank], "all_to_all");
+
+              std::vector<int> four{1, 2, 3, 4};
+              const auto share = reduce_scatter(four, {.op = ReduceOp::max});
+              const std::vector<int> shares[] = {{1, 2}, {3}, {4}};
+              report.expect(share.as<int>() == shares[rank], "reduce_scatter");
+              barrier();
+          }) == "");
+}
+
+TEST_CASE("the average of integers is exact and truncated toward zero; sums wrap first") {
+    CHECK(problems_among(4, [](Session& session, Report& report) {
+              std::vector<int> numbers{-1 - session.rank(), session.rank(), -5, 7};  // sums -10, 6, -20, 28
+              allreduce(numbers, {.op = ReduceOp::average});
+              report.expect(numbers == std::vector<int>{-2, 1, -5, 7}, "i32");
+              std::vector<std::int8_t> small{100, -100};  // 400 wraps to -112, -400 to 112
+              allreduce(small, {.op = ReduceOp::average});
+              report.expect(small == std::vector<std::int8_t>{-28, 28}, "i8");
+              std::int64_t large = (std::int64_t{1} << 53) + 1;  // beyond what a double holds
+              allreduce(large, {.op = ReduceOp::average});
+              report.expect_equal(large, (std::int64_t{1} << 53) + 1, "i64");
+          }) == "");
+}
+
+TEST_CASE("a result gives its elements only as what they are") {
+    run_ranks(1, [](Session&) {
+        std::vector<int> numbers{1};
+        const auto result = all_gather(numbers);
+        CHECK_THROWS_AS(result.as<float>(), Error);
+        CHECK(result.as<int>() == numbers);
+    });
+}
+
+TEST_CASE("allreduce of every dtype, op and size") {
+    check_for_all_sizes(allreduce_sweep(true));
+}
+
+TEST_CASE("scales multiply each contribution and the whole") {
+    check_for_all_sizes(allreduce_scales);
+}
+
+TEST_CASE("groups of mixed tensors") {
+    check_for_all_sizes(grouped_operations);
+}
+
+TEST_CASE("broadcast from every root") {
+    check_for_all_sizes(broadcast_sweep);
+}
+
+TEST_CASE("all_gather of uneven rows") {
+    check_for_all_sizes(all_gather_sweep);
+}
+
+TEST_CASE("all_to_all with any splits") {
+    check_for_all_sizes(all_to_all_sweep);
+}
+
+TEST_CASE("reduce_scatter of every dtype, op and uneven rows") {
+    check_for_all_sizes(reduce_scatter_sweep);
+}
+
+TEST_CASE("messages between all ranks, told apart by tag, in order within one") {
+    check_for_all_sizes(message_sweep);
+    check_for_all_sizes(messages_in_order);
+}
+
+TEST_CASE("handles tell whether an operation is done, and bound a wait") {
+    check_for_all_sizes(handle_life);
+}
+
+TEST_CASE("a barrier says nothing about other operations") {
+    check_for_all_sizes(barrier_beside_pending);
+}
+
+TEST_CASE("an owner of the memory is kept until the operation is complete") {
+    check_for_all_sizes(keep_alive_case);
+}
+
+TEST_CASE("an operation whose handle is dropped goes on") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              std::vector<int> numbers(1000, 1);
+              allreduce_async(numbers, {.name = "dropped"});
+              session.close();  // completes what is pending
+              report.expect(numbers == std::vector<int>(1000, 3), "the sum");
+          }) == "");
+}
+
+TEST_CASE("a handle may outlive its session") {
+    std::vector<Handle> handles(2);
+    std::vector<int> numbers[2] = {{1}, {2}};
+    run_ranks(2, [&](Session& session) {
+        const auto rank = static_cast<std::size_t>(session.rank());
+        handles[rank] = allreduce_async(numbers[rank]);
+    });
+    for (const auto& handle : handles) {
+        CHECK(handle.done());
+        CHECK_NOTHROW(handle.wait());
+    }
+    CHECK(numbers[0] == std::vector<int>{3});
+}
+
+TEST_CASE("several threads of a rank use a session at once") {
+    check_for_all_sizes(many_threads);
+}
+
+TEST_CASE("operations without a name meet in the order of their calls") {
+    check_for_all_sizes(unnamed_operations);
+}
+
+TEST_CASE("many operations in flight, submitted in opposite orders") {
+    check_for_all_sizes(many_in_flight);
+}
+
+TEST_CASE("random operations in random orders") {
+    for (const int ranks : {1, 2, 3, 4, 5, 8}) CHECK(problems_among(ranks, random_operations(seed(), 20)) == "");
+}
+
+TEST_CASE("many more random operations in random orders", "[.slow]") {
+    for (const int ranks : {2, 3, 4, 5, 7, 8, 17})
+        for (unsigned more = 0; more < 10; ++more) CHECK(problems_among(ranks, random_operations(seed() + more, 150)) == "");
+}

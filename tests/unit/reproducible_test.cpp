@@ -1,0 +1,110 @@
+// Which sums are the same bit for bit, whatever travels with them and however they travel.
+#include <guozhuang/guozhuang.hpp>
+
+#include "support/catch.hpp"
+#include "support/environment.hpp"
+#include "support/operation_cases.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+/// Sizes on both sides of what counts as small.
+const std::vector<Reduce> tensors = [] {
+    std::vector<Reduce> all;
+    for (const auto dtype : {DType::f16, DType::bf16, DType::f32, DType::f64})
+        for (const std::int64_t count : {1, 7, 1000, 4099, 50'001}) all.push_back({dtype, {count}, {ReduceOp::average}});
+    return all;
+}();
+
+enum class Way { single, at_once, group, plan };
+
+/// Everything that rank 0 holds after the tensors were averaged that way.
+std::vector<std::byte> averages(int ranks, Way way) {
+    std::vector<std::byte> all;
+    run_ranks(ranks, [&](Session& session) {
+        std::vector<Tensor> own;
+        std::vector<TensorView> views;
+        std::vector<NamedTensor> named;
+        for (const auto& [dtype, shape, how] : tensors) own.push_back(contribution(label_of("", dtype, how.op, shape), session.rank(), dtype, shape));
+        for (auto& tensor : own) {
+            views.push_back(tensor.view());
+            named.push_back({text_of("tensor ", views.size()), tensor.view()});
+        }
+        const AllreduceOptions options{.op = ReduceOp::average};
+        std::vector<Handle> handles;
+        if (way == Way::group) grouped_allreduce(views, options);
+        if (way == Way::plan) {
+            Plan plan({{named.begin(), named.begin() + 9}, {named.begin() + 9, named.end()}});
+            plan.ready(1);
+            plan.ready(0);
+            plan.wait();
+        }
+        for (const auto& view : views) {
+            if (way == Way::at_once) handles.push_back(allreduce_async(view, options));
+            if (way == Way::single) allreduce(view, options);
+        }
+        for (const auto& handle : handles) handle.wait();
+        if (session.rank() > 0) return;
+        for (const auto& tensor : own) all.insert(all.end(), tensor.bytes.begin(), tensor.bytes.end());
+    });
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("fusion, groups and plans do not change a bit") {
+    for (const int ranks : {2, 3, 5}) {
+        const auto expected = averages(ranks, Way::single);
+        for (const auto* const fusion_bytes : {"0", "10K", "1M"}) {
+            const Environment environment("GUOZHUANG_FUSION_BYTES", fusion_bytes);
+            for (const auto way : {Way::at_once, Way::group, Way::plan}) CHECK((averages(ranks, way) == expected));
+        }
+    }
+}
+
+TEST_CASE("reproducible sums do not hang on algorithm, segments or what is small") {
+    const Environment reproducible("GUOZHUANG_REPRODUCIBLE", "1");
+    for (const int ranks : {2, 3, 4, 7}) {
+        const auto expected = averages(ranks, Way::single);
+        for (const auto* const algorithm : {"direct", "recursive_doubling", "parameter_server", "auto"}) {
+            const Environment forced("GUOZHUANG_ALGORITHM", algorithm);
+            INFO(ranks << " ranks, " << algorithm);
+            for (const auto way : {Way::single, Way::at_once, Way::group, Way::plan}) CHECK((averages(ranks, way) == expected));
+            const Environment segments("GUOZHUANG_SEGMENT_BYTES", "1K");
+            CHECK((averages(ranks, Way::group) == expected));
+            const Environment small("GUOZHUANG_SMALL_BYTES", "0");
+            CHECK((averages(ranks, Way::at_once) == expected));
+        }
+    }
+}
+
+TEST_CASE("without asking for it, the ring adds in another order") {  // or the case above would show nothing
+    const auto ring = [] {
+        const Environment forced("GUOZHUANG_ALGORITHM", "ring");
+        return averages(5, Way::single);
+    }();
+    const Environment forced("GUOZHUANG_ALGORITHM", "direct");
+    CHECK((averages(5, Way::single) != ring));
+}
+
+TEST_CASE("reduce_scatter gives the bits of a reproducible allreduce") {
+    const Environment reproducible("GUOZHUANG_REPRODUCIBLE", "1");
+    CHECK(problems_among(5, [](Session& session, Report& report) {
+              auto tensor = contribution("both", session.rank(), DType::f32, {20'003});
+              const auto share = reduce_scatter(tensor.view());
+              allreduce(tensor.view());
+              const auto [first, count] = share_of(20'003, session.rank(), session.size());
+              report.expect(rows_of(tensor, first, count).bytes == share.bytes, "the bits differ");
+          }) == "");
+}
+
+TEST_CASE("every algorithm can be forced") {
+    for (const auto* const algorithm : {"ring", "direct", "recursive_doubling", "parameter_server"}) {
+        const Environment forced("GUOZHUANG_ALGORITHM", algorithm);
+        for (const int ranks : {1, 2, 3, 8})
+            for (const auto& tensor : tensors)
+                CHECK(problems_among(ranks, [&](Session& session, Report& report) { start_allreduce(session, "forced", tensor)(report); }) == "");
+    }
+}

@@ -1,0 +1,66 @@
+#include "collectives/select.hpp"
+
+#include "support/catch.hpp"
+
+namespace {
+
+using namespace guozhuang::selection;
+
+constexpr std::size_t kib = 1024, mib = 1024 * kib;
+
+constexpr Algorithm allreduce(std::size_t tensor, std::size_t bundle, Settings settings = {}) {
+    return choose({.tensor_bytes = tensor, .bundle_bytes = bundle, .ranks = 4, .settings = settings}).algorithm;
+}
+
+TEST_CASE("allreduce is chosen by size, within the order class of the tensor", "[select]") {
+    CHECK(allreduce(4, 4) == Algorithm::recursive_doubling);
+    CHECK(allreduce(32 * kib, 32 * kib) == Algorithm::recursive_doubling);
+    CHECK(allreduce(32 * kib + 1, 32 * kib + 1) == Algorithm::ring);
+    CHECK(allreduce(64 * mib, 64 * mib) == Algorithm::ring);
+    CHECK(allreduce(4, mib) == Algorithm::direct);
+}
+
+TEST_CASE("fusion never changes the order class", "[select]") {
+    for (const std::size_t tensor : {std::size_t{4}, 32 * kib, 33 * kib, mib}) {
+        for (const bool reproducible : {false, true}) {
+            const Settings settings{.reproducible = reproducible};
+            for (std::size_t bundle = tensor; bundle <= 64 * mib; bundle *= 2) {
+                CHECK(order_class_of(allreduce(tensor, bundle, settings)) == order_class_of(tensor, settings));
+            }
+        }
+    }
+}
+
+TEST_CASE("reproducible keeps to the tree", "[select]") {
+    CHECK(allreduce(64 * mib, 64 * mib, {.reproducible = true}) == Algorithm::direct);
+    CHECK(allreduce(4, 4, {.reproducible = true}) == Algorithm::recursive_doubling);
+    CHECK(contradictory({.forced = Algorithm::ring, .reproducible = true}));
+    CHECK_FALSE(contradictory({.forced = Algorithm::direct, .reproducible = true}));
+}
+
+TEST_CASE("a forced algorithm is taken, for allreduce alone", "[select]") {
+    for (const auto forced : {Algorithm::ring, Algorithm::recursive_doubling, Algorithm::direct, Algorithm::parameter_server}) {
+        CHECK(does_allreduce(forced));
+        CHECK(allreduce(4, 4, {.forced = forced}) == forced);
+        CHECK(allreduce(64 * mib, 64 * mib, {.forced = forced}) == forced);
+        CHECK(choose({.operation = Operation::broadcast, .settings = {.forced = forced}}).algorithm == Algorithm::tree);
+    }
+    for (const auto other : {Algorithm::automatic, Algorithm::tree, Algorithm::pairwise}) CHECK_FALSE(does_allreduce(other));
+}
+
+TEST_CASE("only algorithms that cut have segments, and direct exchange shorter ones on many ranks", "[select]") {
+    const Settings settings{.segment_bytes = 128 * kib};
+    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 16, .settings = settings}) == Answer{Algorithm::ring, 128 * kib});
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = 4, .ranks = 16, .settings = settings}) == Answer{Algorithm::recursive_doubling, 0});
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 2, .settings = settings}) == Answer{Algorithm::direct, 128 * kib});
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 16, .settings = settings}) == Answer{Algorithm::direct, 16 * kib});
+    CHECK(direct_segment_bytes(1000, 128 * kib) == 8 * kib);
+    CHECK(direct_segment_bytes(1000, 1 * kib) == 1 * kib);
+    CHECK(choose({.operation = Operation::broadcast, .settings = settings}) == Answer{Algorithm::tree, 128 * kib});
+    CHECK(choose({.operation = Operation::all_gather, .settings = settings}) == Answer{Algorithm::ring, 0});
+    CHECK(choose({.operation = Operation::all_to_all, .settings = settings}) == Answer{Algorithm::pairwise, 0});
+    CHECK(choose({.operation = Operation::reduce_scatter, .ranks = 2, .settings = settings}) == Answer{Algorithm::direct, 128 * kib});
+    CHECK(choose({.operation = Operation::barrier}) == Answer{Algorithm::tree, 0});
+}
+
+}  // namespace

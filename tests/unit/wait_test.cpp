@@ -1,0 +1,195 @@
+#include "base/wait.hpp"
+
+#include <atomic>
+#include <guozhuang/error.hpp>
+#include <optional>
+#include <pthread.h>
+#include <sched.h>
+#include <thread>
+
+#include "support/catch.hpp"
+
+using namespace std::chrono_literals;
+using guozhuang::Error;
+using guozhuang::ErrorCode;
+using namespace guozhuang::base;
+
+namespace {
+
+/// Parks for so long that a wake-up that is lost becomes a timeout of the wait.
+constexpr WaitSettings park_for_long{.spin = 0us, .park_first = 60s, .park_limit = 60s};
+
+Deadline after(Clock::duration time) {
+    return Clock::now() + time;
+}
+
+/// The error that `wait` ends with; empty if it ends well.
+template <class Wait>
+std::optional<ErrorCode> error_of(Wait&& wait) {
+    try {
+        wait();
+    } catch (const Error& error) {
+        return error.code();
+    }
+    return std::nullopt;
+}
+
+/// Restricts the calling thread to the first core that it may use: then it never sees its partner run while it spins, and parks every time.
+void stay_on_one_core() {
+    cpu_set_t allowed, one;
+    CPU_ZERO(&one);
+    pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed);
+    int cpu = 0;
+    while (!CPU_ISSET(cpu, &allowed)) ++cpu;
+    CPU_SET(cpu, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+}
+
+struct Player {
+    Doorbell bell;
+    std::atomic<int> ball{0};  ///< the number of the last throw to this player
+};
+
+/// Throws back what arrives, `rounds` times. Its wait fails with timeout if a ring is lost.
+std::optional<ErrorCode> play(Player& self, Player& other, int rounds, bool starts) {
+    return error_of([&] {
+        for (int round = 1; round <= rounds; ++round) {
+            if (starts) {
+                other.ball.store(round);
+                ring(other.bell);
+            }
+            wait_until(
+                self.bell, park_for_long, [&] { return self.ball.load() >= round; }, after(20s));
+            if (!starts) {
+                other.ball.store(round);
+                ring(other.bell);
+            }
+        }
+    });
+}
+
+void check_that_no_ring_is_lost(int rounds, bool on_one_core) {
+    Player left, right;
+    std::optional<ErrorCode> left_error, right_error;
+    std::thread first([&] {
+        if (on_one_core) stay_on_one_core();
+        left_error = play(left, right, rounds, true);
+    });
+    std::thread second([&] {
+        if (on_one_core) stay_on_one_core();
+        right_error = play(right, left, rounds, false);
+    });
+    first.join();
+    second.join();
+    CHECK_FALSE(left_error.has_value());
+    CHECK_FALSE(right_error.has_value());
+}
+
+void until_asleep(const Doorbell& bell) {
+    while (bell.asleep.load() == 0) std::this_thread::yield();
+}
+
+}  // namespace
+
+TEST_CASE("no ring is lost between two threads that park every time") {
+    check_that_no_ring_is_lost(100'000, true);
+}
+
+TEST_CASE("no ring is lost between two threads that race to the park") {
+    check_that_no_ring_is_lost(30'000, false);
+}
+
+TEST_CASE("a thread that gives up leaves the others on the same bell to be woken") {
+    Doorbell bell;
+    std::atomic<bool> ready{false};
+    std::optional<ErrorCode> patient, hasty;
+    std::thread first([&] {
+        patient = error_of([&] {
+            wait_until(
+                bell, park_for_long, [&] { return ready.load(); }, after(10s));
+        });
+    });
+    until_asleep(bell);
+    hasty = error_of([&] {
+        wait_until(
+            bell, park_for_long, [] { return false; }, after(5ms));
+    });
+    ready = true;
+    ring(bell);
+    first.join();
+    CHECK(hasty == ErrorCode::timeout);
+    CHECK_FALSE(patient.has_value());
+    CHECK(bell.asleep.load() == 0);
+}
+
+TEST_CASE("a wait ends at its deadline, parked or spinning") {
+    Doorbell bell;
+    const auto spin = GENERATE(0us, std::chrono::microseconds(10s));
+    const WaitSettings settings{.spin = spin, .park_first = 60s, .park_limit = 60s};
+    const auto code = error_of([&] {
+        wait_until(
+            bell, settings, [] { return false; }, after(5ms));
+    });
+    CHECK(code == ErrorCode::timeout);
+}
+
+TEST_CASE("abort wakes whoever is parked, and ends every later wait") {
+    Doorbell bell;
+    std::optional<ErrorCode> waiting, idle;
+    std::thread waiter([&] {
+        waiting = error_of([&] {
+            wait_until(
+                bell, park_for_long, [] { return false; }, after(10s));
+        });
+    });
+    std::thread sleeper([&] { idle = error_of([&] { Patience(bell, park_for_long, after(10s)).park_idle(); }); });
+    until_asleep(bell);
+    CHECK(abort(bell, 7));
+    CHECK_FALSE(abort(bell, 8));
+    waiter.join();
+    sleeper.join();
+    CHECK(waiting == ErrorCode::aborted);
+    CHECK(idle == ErrorCode::aborted);
+    CHECK(bell.abort.load() == 7);
+    CHECK(error_of([&] { wait_until(bell, park_for_long, [] { return true; }); }) == ErrorCode::aborted);
+}
+
+TEST_CASE("a wait that makes progress all the time still ends by abort and at its deadline") {
+    Doorbell bell;
+    const auto endless = [&](Deadline deadline) {
+        Patience patience(bell, park_for_long, deadline);
+        while (true) patience.progressed();
+    };
+    CHECK(error_of([&] { endless(after(2ms)); }) == ErrorCode::timeout);
+    std::thread other([&] { abort(bell); });
+    CHECK(error_of([&] { endless(no_deadline); }) == ErrorCode::aborted);
+    other.join();
+}
+
+TEST_CASE("an idle thread wakes for local news") {
+    Doorbell bell;
+    std::atomic<bool> news{false};
+    std::optional<ErrorCode> code;
+    std::thread sleeper([&] {
+        code = error_of([&] {
+            Patience patience(bell, park_for_long, after(10s));
+            while (!news.load()) patience.park_idle();
+        });
+    });
+    news = true;
+    ring_local(bell);
+    sleeper.join();
+    CHECK_FALSE(code.has_value());
+}
+
+TEST_CASE("what about_to_park says holds for the next pause") {
+    Doorbell bell;
+    Patience patience(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
+    int spins = 0;
+    for (; !patience.about_to_park(); ++spins) patience.pause();
+    CHECK(spins > 0);
+    patience.pause();
+    CHECK(patience.about_to_park());
+    patience.progressed();
+    CHECK_FALSE(patience.about_to_park());
+}

@@ -1,0 +1,53 @@
+// gz-info: what this build of the library is, what it finds on this machine, and how it is configured. Alone, or under mpirun: rank 0
+// prints.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <fmt/format.h>
+#include <guozhuang/info.hpp>
+#include <guozhuang/session.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace gz = guozhuang;
+
+namespace {
+
+void print_json(const std::vector<gz::InfoItem>& items) {
+    nlohmann::ordered_json sections;
+    for (const auto& [section, key, value] : items) sections[section][key] = value;
+    fmt::print("{}\n", sections.dump(2));
+}
+
+void print_text(const std::vector<gz::InfoItem>& items) {
+    std::string current;
+    for (const auto& [section, key, value] : items) {
+        if (section != current) fmt::print("{}{}\n", current.empty() ? "" : "\n", section);
+        current = section;
+        fmt::print("  {:<26} {}\n", key, value);
+    }
+}
+
+int run(int argc, char** argv) {
+    CLI::App app{"Prints build features, MPI, topology, devices (and why they are unusable) and the effective configuration."};
+    bool json = false;
+    app.add_flag("--json", json, "Print one JSON object: section, key, value");
+    CLI11_PARSE(app, argc, argv);
+    gz::Session session(&argc, &argv);
+    if (session.rank() == 0) (json ? print_json : print_text)(gz::info(&session));
+    session.close();
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "gz-info: {}\n", error.what());
+        return 1;
+    }
+}
