@@ -49,6 +49,7 @@ public:
 private:
     friend GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body);
     Session(std::shared_ptr<Runtime> runtime, bool counted);
+    std::shared_ptr<Runtime> leave();  ///< gives up the membership; the runtime, if nobody else of the process shares it
     std::shared_ptr<Runtime> runtime_;
     bool counted_ = false;  ///< as a user of the process's default session
     int exceptions_at_start_ = 0;

@@ -60,9 +60,8 @@ Session::Session(Session&& other) noexcept
     : runtime_(std::exchange(other.runtime_, nullptr)), counted_(other.counted_), exceptions_at_start_(other.exceptions_at_start_) {}
 
 Session::~Session() {
-    if (!runtime_) return;
     if (std::uncaught_exceptions() > exceptions_at_start_) {
-        runtime_->announce_departure("an exception is leaving its session");
+        if (const auto runtime = leave()) runtime->announce_departure("an exception is leaving its session");
         return;
     }
     try {
@@ -73,16 +72,18 @@ Session::~Session() {
 }
 
 void Session::close() {
-    const auto runtime = std::exchange(runtime_, nullptr);
-    if (!runtime) return;
-    if (counted_) {
-        auto& shared = process();
-        const std::lock_guard lock(shared.mutex);
-        if (--shared.users > 0) return;
-        shared.view->runtime_.reset();
-        shared.runtime.reset();
-    }
-    runtime->close();
+    if (const auto runtime = leave()) runtime->close();
+}
+
+std::shared_ptr<Runtime> Session::leave() {
+    auto runtime = std::exchange(runtime_, nullptr);
+    if (!runtime || !counted_) return runtime;
+    auto& shared = process();
+    const std::lock_guard lock(shared.mutex);
+    if (--shared.users > 0) return nullptr;
+    shared.view->runtime_.reset();
+    shared.runtime.reset();
+    return runtime;
 }
 
 Runtime& Session::runtime() const {

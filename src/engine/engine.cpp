@@ -169,7 +169,7 @@ void Engine::coordinate() {
         bool drove = false;
         while (!stop_) {
             if (helped() || !has_work()) {
-                if (std::exchange(drove, false)) base::ring_local(doorbell_);  // a helper may sleep though the lock is free now
+                if (std::exchange(drove, false)) base::ring(doorbell_);  // a helper may sleep though the lock is free now
                 patience.park_idle();
                 continue;
             }
@@ -327,7 +327,7 @@ void Engine::finish(const Requests& requests, const std::exception_ptr& error) n
     }
     for (const auto& pending : requests)
         if (pending->set_complete(error)) pending_count_.fetch_sub(1);
-    base::ring_local(doorbell_);
+    base::ring(doorbell_);  // those who wait; the coordinator has nothing to do with it
 }
 
 void Engine::end(const std::exception_ptr& cause) {

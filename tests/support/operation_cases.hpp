@@ -68,13 +68,13 @@ inline Finish start_grouped_allreduce(Session& session, const std::string& name,
     const auto tensors = std::make_shared<std::vector<Tensor>>();
     std::vector<TensorView> views;
     for (std::size_t i = 0; i < members.size(); ++i)
-        tensors->push_back(contribution(text_of(name, i), session.rank(), members[i].dtype, members[i].shape));
+        tensors->push_back(contribution(text_of(name, "/", i), session.rank(), members[i].dtype, members[i].shape));
     for (auto& tensor : *tensors) views.push_back(tensor.view());
     const auto how = members.front().how;
     const auto handle = grouped_allreduce_async(views, options_of(session, name, how));
     return [&session, name, tensors, handle, how](Report& report) {
         handle.wait();
-        for (std::size_t i = 0; i < tensors->size(); ++i) check_allreduced(session, report, text_of(name, i), (*tensors)[i], how);
+        for (std::size_t i = 0; i < tensors->size(); ++i) check_allreduced(session, report, text_of(name, "/", i), (*tensors)[i], how);
     };
 }
 

@@ -1,0 +1,170 @@
+// How a Session begins and ends around the user's own MPI. A process can see MPI begin and end once only, so each scene is a run of its own:
+//   session_lifecycle SCENE, which ends with 0 if all is as it should be.
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <guozhuang/guozhuang.hpp>
+#include <map>
+#include <mpi.h>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gz = guozhuang;
+
+namespace {
+
+void require(bool condition, const std::string& what) {
+    if (condition) return;
+    std::fprintf(stderr, "not so: %s\n", what.c_str());
+    std::exit(1);
+}
+
+int mpi_rank(MPI_Comm communicator) {
+    int rank = 0;
+    MPI_Comm_rank(communicator, &rank);
+    return rank;
+}
+
+/// Every operation that differs in how it waits: blocking, asynchronous, point to point, long.
+void work(gz::Session& session) {
+    std::vector<float> numbers(100'000, 1);
+    const auto handle = gz::allreduce_async(numbers, {.session = &session});
+    int sum = session.rank();
+    gz::allreduce(sum, {.session = &session});
+    require(sum == session.size() * (session.size() - 1) / 2, "the sum of the ranks");
+    const int right = (session.rank() + 1) % session.size(), left = (session.rank() + session.size() - 1) % session.size();
+    int out = session.rank(), in = -1;
+    const auto sent = gz::send_async(out, right, {.session = &session});
+    gz::recv(in, left, {.session = &session});
+    sent.wait();
+    require(in == left, "the left neighbour's message");
+    require(handle.wait_for(std::chrono::minutes(1)) && numbers.back() == static_cast<float>(session.size()), "the long sum");
+    gz::barrier({.session = &session});
+}
+
+/// Ten sessions one after the other, each with a few shared ones inside.
+void again_and_again() {
+    for (int i = 0; i < 10; ++i) {
+        gz::Session session;
+        gz::init();
+        gz::Session second;
+        work(second);
+        second.close();
+        gz::shutdown();
+        require(gz::is_initialized(), "the first session still holds it");
+        work(session);
+        session.close();
+        require(!gz::is_initialized(), "nothing is left");
+    }
+}
+
+/// shutdown() is forgotten.
+void never_closed() {
+    gz::init();
+    work(gz::Session::current());
+}
+
+/// The user's MPI at one level, before and after the session.
+void under_user_mpi(int level) {
+    int provided = 0;
+    MPI_Init_thread(nullptr, nullptr, level, &provided);
+    for (int i = 0; i < 3; ++i) {
+        gz::Session session;
+        work(session);
+        int one = 1;
+        MPI_Allreduce(MPI_IN_PLACE, &one, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        require(one == session.size(), "MPI's own sum");
+    }
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    require(finalised == 0, "the user's MPI is not finalised by us");
+    MPI_Finalize();
+}
+
+/// A session on a communicator of the user's; ranks follow it, and it may be freed at once.
+void on_communicator(int (*colour)(int rank), int (*key)(int rank)) {
+    MPI_Init(nullptr, nullptr);
+    const int world_rank = mpi_rank(MPI_COMM_WORLD);
+    MPI_Comm communicator = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, colour(world_rank), key(world_rank), &communicator);
+    const int rank = mpi_rank(communicator);
+    int size = 0;
+    MPI_Comm_size(communicator, &size);
+    {
+        gz::Session session(nullptr, nullptr, {.mpi_communicator = &communicator});
+        MPI_Comm_free(&communicator);
+        require(session.rank() == rank && session.size() == size, "rank and size are the communicator's");
+        work(session);
+    }
+    gz::Session world;
+    require(world.rank() == world_rank, "the next session is the world's again");
+    work(world);
+    world.close();
+    MPI_Finalize();
+}
+
+void reversed() {
+    on_communicator([](int) { return 0; }, [](int rank) { return -rank; });
+}
+
+void odd_even() {
+    on_communicator([](int rank) { return rank % 2; }, [](int rank) { return rank; });
+}
+
+/// Rank 1 leaves early; the others are told when they need it, and go on among themselves.
+void early_leaver() {
+    gz::Session session;
+    if (session.rank() == 1) return session.close();
+    std::vector<float> numbers(10);
+    try {
+        gz::allreduce(numbers, {.name = "needs all"});
+        require(false, "an operation that waits for rank 1 fails");
+    } catch (const gz::Error& error) {
+        require(error.code() == gz::ErrorCode::departed && error.ranks() == std::vector<int>{1}, error.what());
+        require(std::string(error.what()).find("rank 1 has shut down") != std::string::npos, error.what());
+    }
+    session.rank() == 0 ? gz::send(numbers, 2) : gz::recv(numbers, 0);
+}
+
+/// An exception leaves rank 1's session: the others are told at once, and their own end does not wait either. mpirun reports the job as failed,
+/// as it should, so the scene's lines are what counts.
+void left_by_exception() {
+    int word = 0;
+    try {
+        const gz::Session session;
+        gz::barrier();
+        if (session.rank() == 1) throw std::runtime_error("mine");
+        gz::barrier();
+    } catch (const gz::Error& error) {
+        require(!gz::is_initialized() && error.ranks() == std::vector<int>{1}, error.what());
+        std::printf("told: %s\n", error.what());
+        std::fflush(stdout);
+        MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
+    } catch (const std::runtime_error&) {
+        require(!gz::is_initialized(), "nothing is left");
+        for (const int other : {0, 2}) MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);  // or mpirun would end them first
+    }
+    std::exit(1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::map<std::string_view, std::function<void()>> scenes = {
+        {"again_and_again", again_and_again},
+        {"never_closed", never_closed},
+        {"mpi_single", [] { under_user_mpi(MPI_THREAD_SINGLE); }},
+        {"mpi_funneled", [] { under_user_mpi(MPI_THREAD_FUNNELED); }},
+        {"mpi_serialized", [] { under_user_mpi(MPI_THREAD_SERIALIZED); }},
+        {"mpi_multiple", [] { under_user_mpi(MPI_THREAD_MULTIPLE); }},
+        {"reversed", reversed},
+        {"odd_even", odd_even},
+        {"early_leaver", early_leaver},
+        {"left_by_exception", left_by_exception},
+    };
+    const auto scene = scenes.find(argc == 2 ? argv[1] : "");
+    require(scene != scenes.end(), "the argument is a scene");
+    scene->second();
+}

@@ -1,0 +1,32 @@
+// Data-parallel training, on ranks that are processes.
+#include "support/training_cases.hpp"
+
+#include "support/catch.hpp"
+#include "support/mpi_report.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+TEST_CASE("training on any number of ranks") {
+    for (const auto& body : all_training_cases) CHECK(problems_here(body) == "");
+}
+
+TEST_CASE("two ranks with a sample each train as one with both does, exactly") {
+    auto& session = Session::current();
+    if (session.size() > 2) GUOZHUANG_SKIP("two samples are for two ranks at most");
+    CHECK(train(session, two_samples, 1, 100, 1e-3) == train_alone(two_samples, 100, 1e-3));
+}
+
+TEST_CASE("samplers of processes share the data set out") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              const DistributedSampler sampler(101, {.seed = 5, .tail = Tail::uneven});
+              std::vector<std::int64_t> own(sampler.begin(), sampler.end());
+              auto all = all_gather(own).as<std::int64_t>();
+              report.same_everywhere("order", std::as_bytes(std::span(all)));
+              std::ranges::sort(all);
+              std::vector<std::int64_t> expected(101);
+              std::iota(expected.begin(), expected.end(), 0);
+              report.expect(all == expected, "disjoint, and together the data set");
+              report.expect(steps_per_epoch(101, 1) == (101 + static_cast<std::size_t>(session.size()) - 1) / static_cast<std::size_t>(session.size()), "steps");
+          }) == "");
+}

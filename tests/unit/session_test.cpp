@@ -1,0 +1,107 @@
+// A rank's membership of its job, on ranks that are threads.
+#include <guozhuang/guozhuang.hpp>
+#include <thread>
+
+#include "support/catch.hpp"
+#include "support/environment.hpp"
+#include "support/error_cases.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+TEST_CASE("ranks that are threads are one host") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              report.expect(&Session::current() == &session && is_initialized(), "the session of the thread");
+              report.expect(rank() == session.rank() && size() == 3, "rank and size");
+              report.expect(local_rank() == rank() && local_size() == 3, "local rank and size");
+              report.expect(cross_rank() == 0 && cross_size() == 1 && is_homogeneous(), "one host");
+          }) == "");
+    CHECK_FALSE(is_initialized());
+}
+
+TEST_CASE("another thread of a rank names its session") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::jthread([&] {
+                  report.expect(error_of([] { Session::current(); }).has_value(), "a thread has no session by itself");
+                  int one = 1;
+                  allreduce(one, {.name = "elsewhere", .session = &session});
+                  report.expect_equal(one, 2, "the sum");
+              });
+          }) == "");
+}
+
+TEST_CASE("a session that is moved goes on") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              Session moved(std::move(session));
+              report.expect(moved.size() == 2, "the new one");
+              expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { session.size(); });
+              int one = 1;
+              allreduce(one, {.session = &moved});
+              report.expect_equal(one, 2, "the sum");
+              moved.close();
+          }) == "");
+}
+
+TEST_CASE("jobs of threads follow each other and lie within each other") {
+    for (int again = 0; again < 10; ++again) CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              const auto inner = problems_among(3, [](Session& own, Report& inside) { expect_usable(own, inside); });
+              report.expect(inner.empty(), inner);
+              expect_usable(session, report);
+          }) == "");
+}
+
+TEST_CASE("traffic counts what a rank sends") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::vector<float> numbers(100'000);
+              const auto before = traffic(&session);
+              allreduce(numbers);
+              const auto after = traffic(&session);
+              report.expect(after.bytes - before.bytes >= 400'000, text_of("a ring of two sends all once, not ", after.bytes - before.bytes));
+              report.expect(after.messages > before.messages, "messages");
+          }) == "");
+}
+
+TEST_CASE("without mpirun a process is a job of one rank, again and again") {
+    for (int again = 0; again < 3; ++again) {
+        Session session;
+        CHECK(session.size() == 1);
+        {
+            Session second;  // shares it
+            CHECK(&second.runtime() == &session.runtime());
+            second.close();
+        }
+        init();
+        CHECK(is_initialized());
+        int number = 5;
+        allreduce(number);
+        CHECK(number == 5);
+        session.close();
+        CHECK(rank() == 0);  // init() still holds it
+        shutdown();
+        CHECK_FALSE(is_initialized());
+        shutdown();  // one too many
+    }
+}
+
+TEST_CASE("a session that cannot start leaves room for the next") {
+    {
+        const Environment environment("GUOZHUANG_FUSION_BYTES", "abc");
+        CHECK_THROWS_AS(Session(), Error);
+        CHECK_THROWS_AS(init(), Error);
+    }
+    CHECK_FALSE(is_initialized());
+    const Session session;
+    CHECK(session.size() == 1);
+}
+
+TEST_CASE("an exception that leaves a session does not wait for the others") {
+    CHECK_THROWS_WITH(
+        [] {
+            const Session session;
+            throw std::runtime_error("mine");
+        }(),
+        "mine");
+    CHECK_FALSE(is_initialized());
+    CHECK(Session().size() == 1);
+}

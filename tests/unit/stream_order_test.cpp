@@ -1,0 +1,174 @@
+// Tensors behind a stream: the operation waits for the stream, nobody else does. On the host fake, so on any machine.
+#include <future>
+#include <guozhuang/guozhuang.hpp>
+
+#include "device/host/fake_driver.hpp"
+#include "support/catch.hpp"
+#include "support/environment.hpp"
+#include "support/error_cases.hpp"
+#include "support/operation_cases.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+/// A user's stream that stands still until it is let go: a device that is busy with earlier work.
+class SlowStream {
+public:
+    SlowStream() : driver_(device::make_fake_driver()), stream_(driver_->make_stream(0)) {
+        stream_->launch([gate = gate_.get_future().share()] { gate.wait(); });
+    }
+    ~SlowStream() { let_go(); }
+    SlowStream(const SlowStream&) = delete;
+    SlowStream& operator=(const SlowStream&) = delete;
+
+    void let_go() {
+        if (!std::exchange(free_, true)) gate_.set_value();
+    }
+    void launch(std::function<void()> work) { stream_->launch(std::move(work)); }
+    StreamRef ref() const { return stream_->ref(); }
+    /// Until all that was enqueued is done.
+    void finish() {
+        std::promise<void> done;
+        stream_->launch([&] { done.set_value(); });
+        done.get_future().wait();
+    }
+
+private:
+    std::promise<void> gate_;
+    bool free_ = false;
+    std::shared_ptr<device::Driver> driver_;
+    std::shared_ptr<device::Stream> stream_;
+};
+
+Tensor on_fake(Tensor tensor) {
+    tensor.device = {DeviceKind::fake, 0};
+    return tensor;
+}
+
+/// The tensor gets its contents on the stream, behind what holds it up; host operations pass meanwhile.
+void allreduce_behind_slow_stream(Session& session, Report& report, const Reduce& reduce) {
+    const auto name = label_of("streamed", reduce.dtype, reduce.how.op, reduce.shape);
+    const auto contents = contribution(name, session.rank(), reduce.dtype, reduce.shape);
+    auto tensor = on_fake(Tensor(reduce.dtype, reduce.shape));
+    SlowStream stream;
+    stream.launch([&] { tensor.bytes = contents.bytes; });
+    auto options = options_of(session, name, reduce.how);
+    options.stream = stream.ref();
+    const auto handle = allreduce_async(tensor.view(), options);
+    start_allreduce(session, name + " on the host", reduce)(report);
+    report.expect(!handle.done(), name + ": not done while its stream is busy");
+    stream.let_go();
+    handle.wait();
+    check_allreduced(session, report, name, tensor, reduce.how);
+}
+
+}  // namespace
+
+TEST_CASE("allreduce of device tensors behind a slow stream is that of host tensors, which do not wait for it") {
+    for (const int ranks : {1, 2, 3, 5})
+        CHECK(problems_among(ranks, [](Session& session, Report& report) {
+                  for (const auto dtype : {DType::f32, DType::bf16, DType::i8})
+                      for (const std::int64_t count : {0, 1, session.size() + 1, 4099, 60'001})
+                          allreduce_behind_slow_stream(session, report, {dtype, {count}, {ReduceOp::average}});
+              }) == "");
+}
+
+TEST_CASE("device tensors give the bits of host tensors") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              for (const std::int64_t count : {5, 50'000}) {
+                  auto host = contribution("either", session.rank(), DType::f32, {count});
+                  auto fake = on_fake(host);
+                  allreduce(host.view());
+                  allreduce(fake.view());  // on the default stream
+                  report.expect(host.bytes == fake.bytes, "the bits differ");
+              }
+          }) == "");
+}
+
+TEST_CASE("waiting on a stream returns when the operation is enqueued, and orders what follows on the stream") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              std::vector<float> numbers(1000, 0), seen;
+              SlowStream stream;
+              stream.launch([&] { numbers.assign(1000, 2); });
+              const TensorView tensor(numbers.data(), DType::f32, {1000}, {DeviceKind::fake, 0});
+              const auto handle = allreduce_async(tensor, {.name = "enqueued", .stream = stream.ref()});
+              handle.wait(stream.ref());
+              stream.launch([&] { seen = numbers; });
+              report.expect(!handle.done(), "enqueued, not finished");  // the stream stands still
+              stream.let_go();
+              stream.finish();
+              report.expect(seen == std::vector<float>(1000, 2.0F * static_cast<float>(session.size())), "the work behind it sees the sum");
+              handle.wait();
+          }) == "");
+}
+
+TEST_CASE("every operation takes device tensors") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              SlowStream stream;
+              stream.let_go();
+              const auto rank = session.rank();
+              const Options options{.stream = stream.ref()};
+              auto tensor = on_fake(contribution("all", rank, DType::i32, {3, 2}));
+              const auto all = contributions("all", 3, DType::i32, {3, 2});
+              check_parts(report, "all_gather", all_gather(tensor.view(), options), all);
+              check_parts(report, "all_to_all", all_to_all(tensor.view(), {}, options), {rows_of(all[0], rank, 1), rows_of(all[1], rank, 1), rows_of(all[2], rank, 1)});
+              check_reduce_scattered(session, report, "all", reduce_scatter(tensor.view(), {.stream = stream.ref()}), {DType::i32, {3, 2}, {}});
+              broadcast(tensor.view(), 1, options);
+              report.expect(tensor.bytes == all[1].bytes, "broadcast");
+          }) == "");
+}
+
+TEST_CASE("a session closes while device operations are on their way, whose handles are dropped") {
+    for (int again = 0; again < 20; ++again) {
+        CHECK(problems_among(2, [](Session& session, Report& report) {
+                  std::vector<float> numbers[3] = {std::vector<float>(3000, 1), std::vector<float>(5, 2), std::vector<float>(0)};
+                  SlowStream stream;
+                  for (auto& tensor : numbers)
+                      allreduce_async(TensorView(tensor.data(), DType::f32, {static_cast<std::int64_t>(tensor.size())}, {DeviceKind::fake, 0}),
+                                      {.stream = stream.ref()});
+                  stream.let_go();
+                  session.close();
+                  report.expect(numbers[0] == std::vector<float>(3000, 2) && numbers[1] == std::vector<float>(5, 4), "the sums");
+              }) == "");
+    }
+}
+
+TEST_CASE("a job is aborted while device operations are on their way") {
+    const LogCapture log;  // of what nobody waited for
+    for (int again = 0; again < 20; ++again) {
+        std::vector<float> numbers[2][3];
+        Handle handles[2];
+        const auto job = [&](Session& session) {
+            const auto rank = static_cast<std::size_t>(session.rank());
+            SlowStream stream;
+            for (auto& tensor : numbers[rank]) {
+                tensor.assign(100'000, 1);
+                handles[rank] = allreduce_async(TensorView(tensor.data(), DType::f32, {100'000}, {DeviceKind::fake, 0}), {.stream = stream.ref()});
+            }
+            if (rank == 0) throw std::runtime_error("mine");
+            handles[rank].wait();  // for ever, if nothing happened: rank 1 never lets go
+        };
+        CHECK_THROWS_WITH(run_ranks(2, job), "mine");
+        for (const auto& handle : handles) {
+            if (!handle) continue;  // the other rank was aborted before it came so far
+            CHECK(handle.done());
+            CHECK_THROWS_AS(handle.wait(), Error);
+        }
+    }
+}
+
+TEST_CASE("tensors and streams that do not belong together are refused") {
+    CHECK(problems_among(1, [](Session&, Report& report) {
+              std::vector<float> numbers(2);
+              const TensorView fake(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 0});
+              expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] { allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 0})); });
+              expect_error(report, ErrorCode::invalid_argument, {"not a stream of the host fake"},
+                           [&] { allreduce(fake, {.stream = StreamRef{.device = {DeviceKind::cuda, 0}, .native = nullptr}}); });
+              expect_error(report, ErrorCode::invalid_argument, {}, [&] { allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 7})); });
+              expect_error(report, ErrorCode::invalid_argument, {"must be on one device"}, [&] { grouped_allreduce(std::vector<TensorView>{fake, numbers}); });
+              expect_error(report, ErrorCode::invalid_argument, {"only host tensors can be sent"}, [&] { send(fake, 0); });
+              allreduce(fake);
+          }) == "");
+}
