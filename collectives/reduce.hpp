@@ -18,16 +18,14 @@ public:
     virtual std::size_t partial_bytes() const noexcept = 0;
 
     /// into = left (op) right, on elements. `into` may be `left` or `right`.
-    virtual void combine(std::span<std::byte> into, std::span<const std::byte> left,
-                         std::span<const std::byte> right) const = 0;
+    virtual void combine(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const = 0;
     /// elements = finish(elements), in place. The last step of an algorithm that works on elements.
     virtual void finish(std::span<std::byte> elements) const = 0;
 
     /// partials = elements, converted.
     virtual void widen(std::span<std::byte> partials, std::span<const std::byte> elements) const = 0;
     /// into = left (op) right, on partials. `into` may be `left` or `right`.
-    virtual void combine_partials(std::span<std::byte> into, std::span<const std::byte> left,
-                                  std::span<const std::byte> right) const = 0;
+    virtual void combine_partials(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const = 0;
     /// elements = finish(partials), rounded once.
     virtual void narrow(std::span<std::byte> elements, std::span<const std::byte> partials) const = 0;
 

@@ -68,14 +68,16 @@ private:
         send(slot, plan_.blocks.gather(segment(slot, reduce_scatter_hop(wire_.rank(), 0, wire_.size()).send), slot.rooms[1]));
     }
 
+    /// What goes on is sent before the wait for what was sent before: the neighbour is not kept waiting for a neighbour of its own.
     void advance(Slot& slot, int hop) {
         wire_.wait(slot.incoming);
-        wire_.wait(slot.outgoing);
-        const auto arrived = slot.arriving;
+        const auto onward = absorb(slot, hop, slot.arriving);
+        auto earlier = slot.outgoing;
+        slot.outgoing = {};
         const bool last = hop + 1 == 2 * sum_hops_;
-        if (!last) receive(slot, hop + 1);
-        const auto onward = absorb(slot, hop, arrived);
         if (!last) send(slot, onward);
+        wire_.wait(earlier);
+        if (!last) receive(slot, hop + 1);
     }
 
     int arriving_block(int hop) const {

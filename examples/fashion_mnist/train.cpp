@@ -44,7 +44,8 @@ static void train(const Options& options, Report& report) {
 int main(int argc, char** argv) {
     Report report;
     try {
-        train(parse_options(argc, argv), report);
+        const Options options = parse_options(argc, argv);
+        train(options, report);
     } catch (const std::exception& error) {
         return report.failed(error);
     }

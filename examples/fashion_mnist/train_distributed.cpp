@@ -53,9 +53,10 @@ static void train(const Options& options, Report& report) {
 int main(int argc, char** argv) {
     Report report;
     try {
+        const Options options = parse_options(argc, argv);
         gz::Session session(&argc, &argv);
         if (session.rank() != 0) report.mute();
-        train(parse_options(argc, argv), report);
+        train(options, report);
     } catch (const std::exception& error) {
         return report.failed(error);
     }

@@ -12,20 +12,20 @@ namespace guozhuang {
 /// What kind of thing went wrong; the message says the rest.
 enum class ErrorCode {
     // Raised on the caller alone, before anything is sent.
-    invalid_argument,   ///< bad root, bad splits, non-contiguous tensor, unsupported dtype for the operation ...
-    duplicate_name,     ///< an operation of that name is still pending on this rank
-    not_initialised,    ///< no session, or it has been shut down
-    configuration,      ///< an environment variable or option has an unacceptable value
+    invalid_argument,  ///< bad root, bad splits, non-contiguous tensor, unsupported dtype for the operation ...
+    duplicate_name,    ///< an operation of that name is still pending on this rank
+    not_initialised,   ///< no session, or it has been shut down
+    configuration,     ///< an environment variable or option has an unacceptable value
     // Raised on every rank concerned; the library stays usable.
-    mismatch,           ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
-    departed,           ///< a rank that the operation needs has shut down without submitting it
+    mismatch,  ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
+    departed,  ///< a rank that the operation needs has shut down without submitting it
     // The job cannot go on as it is.
-    aborted,            ///< the job was aborted; the message carries the first cause
-    timeout,            ///< a wait outlived its deadline
-    wire,               ///< the transport (MPI) reported an error
+    aborted,  ///< the job was aborted; the message carries the first cause
+    timeout,  ///< a wait outlived its deadline
+    wire,     ///< the transport (MPI) reported an error
     out_of_memory,
-    unavailable,        ///< a feature or device is not usable here; the message says why
-    internal            ///< a defect of the library
+    unavailable,  ///< a feature or device is not usable here; the message says why
+    internal      ///< a defect of the library
 };
 
 GUOZHUANG_API std::string_view name_of(ErrorCode code) noexcept;
@@ -41,8 +41,7 @@ public:
     };
 
     Error(ErrorCode code, const std::string& message, std::source_location where = std::source_location::current());
-    Error(ErrorCode code, const std::string& message, Facts facts,
-          std::source_location where = std::source_location::current());
+    Error(ErrorCode code, const std::string& message, Facts facts, std::source_location where = std::source_location::current());
     ~Error() override;
 
     ErrorCode code() const noexcept { return code_; }

@@ -12,7 +12,7 @@
 #include <vector>
 
 /// The collectives. Every rank of the job submits the same operation under the same name; the order in which a rank submits different
-/// operations is free. Each exists blocking and `_async`.
+/// operations is free. Each exists blocking and, but for the groups that give results, as `_async`.
 ///
 /// Common to all: callable from any thread; tensors must be contiguous and must stay untouched and alive until the operation is complete;
 /// zero elements are fine. Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything
@@ -59,8 +59,7 @@ GUOZHUANG_API Handle broadcast_async(const TensorView& tensor, int root, const O
 
 /// Sends `splits[r]` rows of dim 0 to rank r and receives from each rank what it sends here. Empty splits: equal parts, dim 0 must then be
 /// divisible by the size. Their sum must be dim 0. Result: [sum of received rows, ...], rows[r] from rank r.
-GUOZHUANG_API Result all_to_all(const TensorView& tensor, std::span<const std::int64_t> splits = {},
-                                const Options& options = {});
+GUOZHUANG_API Result all_to_all(const TensorView& tensor, std::span<const std::int64_t> splits = {}, const Options& options = {});
 GUOZHUANG_API ResultHandle all_to_all_async(const TensorView& tensor, std::span<const std::int64_t> splits = {},
                                             const Options& options = {});
 

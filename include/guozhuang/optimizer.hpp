@@ -6,6 +6,7 @@
 #include <guozhuang/session.hpp>
 #include <guozhuang/tensor.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,9 +23,10 @@ struct OptimizerOptions {
     /// Gradients accumulate over that many calls of step(); only the last of them reduces and steps. As in one process backward adds to the
     /// gradients, the trainer clears them after a step that stepped, and divides the loss where it wants the mean over the passes.
     int backward_passes_per_step = 1;
-    double gradient_scale = 1;                      ///< every reduced gradient is multiplied by it
-    std::size_t bundle_bytes = 25u << 20;           ///< gradients travel in bundles of about this size
-    std::size_t first_bundle_bytes = 1u << 20;      ///< the first is small, so that something is on its way early
+    double gradient_scale = 1;                  ///< every reduced gradient is multiplied by it
+    std::size_t bundle_bytes = 25u << 20;       ///< gradients travel in bundles of about this size
+    std::size_t first_bundle_bytes = 1u << 20;  ///< the first is small, so that something is on its way early
+    std::optional<StreamRef> stream = {};       ///< on which backward runs, for gradients on a device
     Session* session = nullptr;
 };
 
@@ -50,7 +52,7 @@ public:
     /// and nothing was marked since the last step: step() was called twice.
     bool finish_pass();
 
-    void pause() noexcept;   ///< see DistributedOptimizer::no_sync
+    void pause() noexcept;  ///< see DistributedOptimizer::no_sync
     void resume() noexcept;
 
 private:

@@ -28,6 +28,7 @@ class GUOZHUANG_API Plan {
 public:
     /// The tensors must outlive the plan. Throws Error(invalid_argument) for an empty or duplicate name or an unusable tensor.
     explicit Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options = {});
+    /// Waits up to a second for bundles that are still on their way; the tensors must outlive what takes longer (it is logged).
     ~Plan();
     Plan(Plan&&) noexcept;
     Plan& operator=(Plan&&) noexcept;

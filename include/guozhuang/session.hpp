@@ -35,10 +35,10 @@ public:
 
     int rank() const;
     int size() const;
-    int local_rank() const;   ///< among the ranks of this host
+    int local_rank() const;  ///< among the ranks of this host
     int local_size() const;
-    int cross_rank() const;   ///< number of this host among the hosts, in the order of their first ranks
-    int cross_size() const;   ///< hosts
+    int cross_rank() const;       ///< number of this host among the hosts, in the order of their first ranks
+    int cross_size() const;       ///< hosts
     bool is_homogeneous() const;  ///< every host has the same number of ranks
 
     /// The calling thread's Session if it has one, else the process's. Throws Error(not_initialised).

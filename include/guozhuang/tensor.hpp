@@ -49,8 +49,7 @@ struct TensorView {
     TensorView(std::span<T> elements)  // NOLINT(google-explicit-constructor): a span is a tensor
         : data(elements.data()), dtype(dtype_of<T>), shape{static_cast<std::int64_t>(elements.size())} {}
     template <Element T>
-    TensorView(std::span<T> elements, Shape extents)
-        : data(elements.data()), dtype(dtype_of<T>), shape(std::move(extents)) {}
+    TensorView(std::span<T> elements, Shape extents) : data(elements.data()), dtype(dtype_of<T>), shape(std::move(extents)) {}
     template <Element T>
     TensorView(std::vector<T>& elements)  // NOLINT(google-explicit-constructor)
         : TensorView(std::span<T>(elements)) {}

@@ -21,7 +21,7 @@ GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters, Sessi
 GUOZHUANG_API std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics, Session* session = nullptr);
 
 /// Scales the gradients so that their global 2-norm is at most `max_norm`; returns the norm before. Local: call it after synchronize(), when
-/// all ranks hold the same gradients. Floating dtypes only.
+/// all ranks hold the same gradients. f32 and f64 in host memory only.
 GUOZHUANG_API double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm);
 
 /// The linear scaling rule (Goyal et al. 2017): rate * size. Local.

@@ -28,8 +28,7 @@ struct BFloat16 {
 /// toward zero). On boolean min is "and", max is "or"; sum, average and product are refused.
 enum class ReduceOp : std::uint8_t { sum, average, min, max, product };
 
-inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max,
-                                              ReduceOp::product};
+inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) noexcept {
@@ -60,22 +59,54 @@ GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;
 /// The C++ element types that map to a DType.
 template <class T>
 struct dtype_traits;
-template <> struct dtype_traits<std::uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct dtype_traits<std::int8_t> { static constexpr DType value = DType::i8; };
-template <> struct dtype_traits<std::int16_t> { static constexpr DType value = DType::i16; };
-template <> struct dtype_traits<std::int32_t> { static constexpr DType value = DType::i32; };
-template <> struct dtype_traits<std::int64_t> { static constexpr DType value = DType::i64; };
-template <> struct dtype_traits<bool> { static constexpr DType value = DType::boolean; };
-template <> struct dtype_traits<Half> { static constexpr DType value = DType::f16; };
-template <> struct dtype_traits<BFloat16> { static constexpr DType value = DType::bf16; };
-template <> struct dtype_traits<float> { static constexpr DType value = DType::f32; };
-template <> struct dtype_traits<double> { static constexpr DType value = DType::f64; };
+template <>
+struct dtype_traits<std::uint8_t> {
+    static constexpr DType value = DType::u8;
+};
+template <>
+struct dtype_traits<std::int8_t> {
+    static constexpr DType value = DType::i8;
+};
+template <>
+struct dtype_traits<std::int16_t> {
+    static constexpr DType value = DType::i16;
+};
+template <>
+struct dtype_traits<std::int32_t> {
+    static constexpr DType value = DType::i32;
+};
+template <>
+struct dtype_traits<std::int64_t> {
+    static constexpr DType value = DType::i64;
+};
+template <>
+struct dtype_traits<bool> {
+    static constexpr DType value = DType::boolean;
+};
+template <>
+struct dtype_traits<Half> {
+    static constexpr DType value = DType::f16;
+};
+template <>
+struct dtype_traits<BFloat16> {
+    static constexpr DType value = DType::bf16;
+};
+template <>
+struct dtype_traits<float> {
+    static constexpr DType value = DType::f32;
+};
+template <>
+struct dtype_traits<double> {
+    static constexpr DType value = DType::f64;
+};
 
 template <class T>
 inline constexpr DType dtype_of = dtype_traits<T>::value;
 
 /// A C++ type that can be an element of a tensor.
 template <class T>
-concept Element = requires { { dtype_traits<T>::value } -> std::convertible_to<DType>; };
+concept Element = requires {
+    { dtype_traits<T>::value } -> std::convertible_to<DType>;
+};
 
 }  // namespace guozhuang

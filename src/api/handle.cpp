@@ -8,15 +8,14 @@ Handle::Handle(std::shared_ptr<engine::Pending> pending) noexcept : pending_(std
 
 namespace {
 
-/// Drives until `arrived()`, then throws the operation's error if it has one: rather than what ended the job, which is that too, so that it
-/// counts as asked for.
+/// Drives until `arrived()`, then throws the operation's error if it has one. What ended the job is thrown only if it left the operation
+/// open.
 bool drive(const engine::Pending& pending, const std::function<bool()>& arrived, base::Deadline deadline = base::no_deadline) {
     bool in_time = true;
     try {
         in_time = pending.driver().drive_until(arrived, deadline);
     } catch (...) {
-        if (pending.complete()) pending.rethrow();
-        throw;
+        if (!pending.complete()) throw;
     }
     if (pending.complete()) pending.rethrow();
     return in_time;
@@ -29,7 +28,10 @@ void Handle::wait() const {
 }
 
 bool Handle::wait_for(std::chrono::microseconds limit) const {
-    return drive(*pending_, [this] { return pending_->complete(); }, base::Clock::now() + limit);
+    const auto now = base::Clock::now();
+    const bool bounded = limit < std::chrono::duration_cast<std::chrono::microseconds>(base::no_deadline - now);
+    return drive(
+        *pending_, [this] { return pending_->complete(); }, bounded ? now + limit : base::no_deadline);
 }
 
 void Handle::wait(StreamRef stream) const {

@@ -44,15 +44,16 @@ std::string differences(const std::vector<Facts>& facts, std::size_t key) {
     for (std::size_t rank = 0; rank < facts.size(); ++rank) sides[facts[rank][key]].push_back(static_cast<int>(rank));
     if (sides.size() == 1) return {};
     std::string text;
-    for (const auto& [value, ranks] : sides)
-        text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, engine::list_ranks(ranks));
+    for (const auto& [value, ranks] : sides) text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, engine::list_ranks(ranks));
     return text;
 }
 
 class Handshake {
 public:
     explicit Handshake(wire::Transport& transport)
-        : transport_(transport), channel_(transport, handshake_context, everybody(transport.size())), deadline_(base::Clock::now() + patience) {}
+        : transport_(transport),
+          channel_(transport, handshake_context, everybody(transport.size())),
+          deadline_(base::Clock::now() + patience) {}
 
     /// Rank 0's judgement, for everybody; empty if all is well.
     std::string judge(const base::Settings& settings) {
@@ -85,7 +86,8 @@ public:
     }
 
     void flush() {
-        base::wait_until(transport_.doorbell(), transport_.wait_settings(), [&] { return channel_.flushed(); }, deadline_);
+        base::wait_until(
+            transport_.doorbell(), transport_.wait_settings(), [&] { return channel_.flushed(); }, deadline_);
     }
 
 private:
@@ -98,14 +100,16 @@ private:
     engine::Control::Message next(const std::vector<Facts>& so_far) {
         std::optional<engine::Control::Message> message;
         try {
-            base::wait_until(transport_.doorbell(), transport_.wait_settings(), [&] { return (message = channel_.poll()).has_value(); }, deadline_);
+            base::wait_until(
+                transport_.doorbell(), transport_.wait_settings(), [&] { return (message = channel_.poll()).has_value(); }, deadline_);
         } catch (const Error& error) {
             if (error.code() != ErrorCode::timeout) throw;
             std::vector<int> missing{0};
             if (!so_far.empty()) missing.clear();
             for (std::size_t rank = 1; rank < so_far.size(); ++rank)
                 if (so_far[rank].empty()) missing.push_back(static_cast<int>(rank));
-            throw Error(ErrorCode::timeout, fmt::format("init: nothing was heard of {} for {} minutes", engine::list_ranks(missing), patience.count()),
+            throw Error(ErrorCode::timeout,
+                        fmt::format("init: nothing was heard of {} for {} minutes", engine::list_ranks(missing), patience.count()),
                         {.tensor = {}, .operation = "init", .ranks = missing});
         }
         return std::move(*message);

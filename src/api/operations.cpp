@@ -44,7 +44,8 @@ Draft draft_of(Operation operation, std::span<const TensorView> tensors, const O
 
 Draft draft_of(Operation operation, std::span<const TensorView> tensors, const AllreduceOptions& options) {
     return {.runtime = runtime_of(options.session),
-            .description = {.operation = operation, .op = options.op, .prescale = options.prescale, .postscale = options.postscale, .tensors = {}},
+            .description =
+                {.operation = operation, .op = options.op, .prescale = options.prescale, .postscale = options.postscale, .tensors = {}},
             .name = options.name,
             .tensors = {tensors.begin(), tensors.end()},
             .stream = options.stream,

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <guozhuang/error.hpp>
 #include <guozhuang/plan.hpp>
 #include <set>
@@ -7,8 +9,14 @@
 
 #include "api/requests.hpp"
 #include "api/runtime.hpp"
+#include "base/log.hpp"
 
 namespace guozhuang {
+namespace {
+
+constexpr auto farewell = std::chrono::seconds(1);
+
+}  // namespace
 
 struct Plan::State {
     struct Bundle {
@@ -26,11 +34,14 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
     std::set<std::string> names;
     for (std::size_t i = 0; i < bundles.size(); ++i) {
         State::Bundle bundle{.name = fmt::format("{}/bundle {}", options.name, i), .tensor_names = {}, .tensors = {}, .handle = {}};
-        if (bundles[i].empty()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
+        if (bundles[i].empty())
+            throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
         for (auto& [name, tensor] : bundles[i]) {
-            if (name.empty()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
+            if (name.empty())
+                throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
             if (!names.insert(name).second)
-                throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': two tensors are called '{}'", options.name, name), {.tensor = name, .operation = "plan", .ranks = {}});
+                throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': two tensors are called '{}'", options.name, name),
+                            {.tensor = name, .operation = "plan", .ranks = {}});
             api::check_tensor(tensor, fmt::format("plan '{}'", options.name), name);
             bundle.tensor_names.push_back(std::move(name));
             bundle.tensors.push_back(std::move(tensor));
@@ -40,7 +51,22 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
     state_->options = std::move(options);
 }
 
-Plan::~Plan() = default;
+/// Bundles in flight write into the tensors, which may not outlive the plan: waits for them, but not for ranks that never come.
+Plan::~Plan() {
+    if (!state_) return;
+    const auto deadline = std::chrono::steady_clock::now() + farewell;
+    for (auto& bundle : state_->bundles) {
+        if (!bundle.handle) continue;
+        try {
+            const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - std::chrono::steady_clock::now());
+            if (!bundle.handle.wait_for(std::max(left, std::chrono::microseconds(0))))
+                base::log_error(fmt::format("Plan '{}' is gone while '{}' is on its way; its memory must outlive that",
+                                            state_->options.name, bundle.name));
+        } catch (const std::exception& error) {
+            base::log_error(fmt::format("Plan '{}' ends with a failed bundle: {}", state_->options.name, error.what()));
+        }
+    }
+}
 Plan::Plan(Plan&&) noexcept = default;
 Plan& Plan::operator=(Plan&&) noexcept = default;
 
@@ -49,11 +75,14 @@ std::size_t Plan::size() const noexcept {
 }
 
 void Plan::ready(std::size_t bundle) {
-    if (bundle >= size()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': there is no bundle {}", state_->options.name, bundle));
+    if (bundle >= size())
+        throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': there is no bundle {}", state_->options.name, bundle));
     auto& [name, tensor_names, tensors, handle] = state_->bundles[bundle];
     const auto& options = state_->options;
     auto& session = options.session != nullptr ? *options.session : Session::current();
-    if (handle) throw Error(ErrorCode::duplicate_name, fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", options.name, bundle));
+    if (handle)
+        throw Error(ErrorCode::duplicate_name,
+                    fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", options.name, bundle));
     handle = Handle(api::submit({.runtime = session.runtime(),
                                  .description = {.operation = engine::Operation::allreduce,
                                                  .op = options.op,

@@ -16,7 +16,8 @@ using engine::Operation;
 /// Errors of the caller: which operation, on which tensor, what is wrong.
 class Check {
 public:
-    Check(std::string_view operation, std::string_view name, std::vector<int> ranks) : operation_(operation), name_(name), ranks_(std::move(ranks)) {}
+    Check(std::string_view operation, std::string_view name, std::vector<int> ranks)
+        : operation_(operation), name_(name), ranks_(std::move(ranks)) {}
 
     template <class... Args>
     void that(bool fine, fmt::format_string<Args...> problem, Args&&... args) const {
@@ -106,7 +107,8 @@ void check_draft(const Draft& draft, const Check& check) {
     check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
     check.that(draft.tensors.size() <= engine::max_tensors, "{} tensors in one group; at most {} are supported", draft.tensors.size(),
                engine::max_tensors);
-    check.that(description.root >= 0 && description.root < size, "root {} is not a rank; there are ranks 0 to {}", description.root, size - 1);
+    check.that(description.root >= 0 && description.root < size, "root {} is not a rank; there are ranks 0 to {}", description.root,
+               size - 1);
     for (const auto& tensor : draft.tensors) {
         check_tensor(tensor, check);
         check_reduction(description, tensor.dtype, check);
@@ -127,7 +129,11 @@ std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
     check_draft(draft, check);
     if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, runtime.transport().size(), check);
     engine::Request request{.name = draft.name, .description = draft.description, .tensors = {}};
-    for (std::size_t i = 0; i < draft.tensors.size(); ++i) request.description.tensors.push_back(describe(draft, i));
+    for (std::size_t i = 0; i < draft.tensors.size(); ++i) {
+        const auto& name = request.description.tensors.emplace_back(describe(draft, i)).name;
+        check.that(name.size() <= engine::max_name_bytes, "the name of tensor {} is {} bytes long; at most {} are supported", i,
+                   name.size(), engine::max_name_bytes);
+    }
     if (!draft.tensors.empty()) {
         const auto& first = draft.tensors.front();
         request.description.device = first.device.kind;

@@ -17,6 +17,12 @@ std::vector<int> everybody(int size) {
     return members;
 }
 
+static_assert(static_cast<int>(base::ForcedAlgorithm::automatic) == static_cast<int>(engine::Algorithm::automatic) &&
+              static_cast<int>(base::ForcedAlgorithm::ring) == static_cast<int>(engine::Algorithm::ring) &&
+              static_cast<int>(base::ForcedAlgorithm::recursive_doubling) == static_cast<int>(engine::Algorithm::recursive_doubling) &&
+              static_cast<int>(base::ForcedAlgorithm::direct) == static_cast<int>(engine::Algorithm::direct) &&
+              static_cast<int>(base::ForcedAlgorithm::parameter_server) == static_cast<int>(engine::Algorithm::parameter_server));
+
 engine::Negotiator::Settings negotiator_settings(const base::Settings& settings) {
     engine::Negotiator::Settings negotiator;
     negotiator.fusion_bytes = settings.fusion_bytes;
@@ -41,7 +47,8 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
                                                                      .doorbell = transport_->doorbell(),
                                                                      .wait = transport_->wait_settings(),
                                                                      .negotiator = negotiator_settings(settings_),
-                                                                     .own_thread = transport_->may_have_own_thread()});
+                                                                     .own_thread = transport_->may_have_own_thread(),
+                                                                     .keep_alive = transport_});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
     engine_->start();
 }
@@ -54,8 +61,11 @@ Runtime::~Runtime() {
 void Runtime::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane) {
     std::function<bool()> pump;
     if (!stream) pump = [engine = engine_.get()] { return engine->pump(); };
-    backends_.push_back(std::make_unique<backends::HostBackend>(wire::MemberWire::Group{
-        .transport = *transport_, .members = members_, .position = transport_->rank(), .tag = {world_context, lane}, .pump = std::move(pump)}));
+    backends_.push_back(std::make_unique<backends::HostBackend>(wire::MemberWire::Group{.transport = *transport_,
+                                                                                        .members = members_,
+                                                                                        .position = transport_->rank(),
+                                                                                        .tag = {world_context, lane},
+                                                                                        .pump = std::move(pump)}));
     engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
 }
 

@@ -41,7 +41,7 @@ private:
     void add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane);
 
     base::Settings settings_;
-    std::unique_ptr<wire::Transport> transport_;
+    std::shared_ptr<wire::Transport> transport_;
     std::vector<int> members_;  ///< world ranks by position in the set
     wire::ControlChannel control_;
     wire::MailChannel mail_;

@@ -96,7 +96,8 @@ Session& Session::current() {
     auto& shared = process();
     const std::lock_guard lock(shared.mutex);
     if (shared.users == 0)
-        throw Error(ErrorCode::not_initialised, "there is no session: make a guozhuang::Session, or call guozhuang::init(), before the first operation");
+        throw Error(ErrorCode::not_initialised,
+                    "there is no session: make a guozhuang::Session, or call guozhuang::init(), before the first operation");
     return *shared.view;
 }
 

@@ -100,16 +100,17 @@ constexpr std::size_t gib = std::size_t{1} << 30;
 
 constexpr Setting table[] = {
     {"GUOZHUANG_ALGORITHM", "", "auto, ring, recursive_doubling, direct or parameter_server", Agreement::rank0_wins,
-     "Algorithm of every allreduce; `auto` selects by size and ranks (algorithms.md).", parse_algorithm, print_algorithm},
+     "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm, print_algorithm},
     {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ, "Whether the CUDA plugin is looked for.", parse_cuda, print_cuda},
     {"GUOZHUANG_DOORBELLS", "", "0 or 1", Agreement::may_differ,
-     "Whether ranks of one host wake each other through shared memory; without it they look for messages at intervals.",
+     "Whether ranks of one host wake each other through shared memory; without it they look for messages at intervals. A host uses it only "
+     "if all of its ranks do.",
      parse_switch<&Settings::doorbells>, print_switch<&Settings::doorbells>},
     {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Single operations that are ready together are fused into bundles of up to this size; 0 fuses nothing.",
      parse_size<&Settings::fusion_bytes, 0, gib>, print_size<&Settings::fusion_bytes>},
-    {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ, "Which messages are logged.",
-     parse_log_level, print_log_level},
+    {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ, "Which messages are logged.", parse_log_level,
+     print_log_level},
     {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
      "1: every sum is taken in the same order whatever the algorithm, size and placement (algorithms.md).",
      parse_switch<&Settings::reproducible>, print_switch<&Settings::reproducible>},
@@ -120,8 +121,8 @@ constexpr Setting table[] = {
      "Tensors up to this size are reduced in tree order, by algorithms of few steps; larger ones around the ring.",
      parse_size<&Settings::small_bytes, 0, gib>, print_size<&Settings::small_bytes>},
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
-     "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.",
-     parse_spin, print_spin},
+     "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.", parse_spin,
+     print_spin},
 };
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -194,8 +195,9 @@ Settings read_settings() {
                                                               row.unit.empty() ? "" : " ", row.unit));
     }
     if (settings.reproducible && settings.algorithm == ForcedAlgorithm::ring)
-        throw Error(ErrorCode::configuration, "GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other: a ring adds in another "
-                                              "order than every other algorithm; leave one of them out");
+        throw Error(ErrorCode::configuration,
+                    "GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other: a ring adds in another "
+                    "order than every other algorithm; leave one of them out");
     set_log_level(settings.log_level);
     warn_about_unknown_variables();
     return settings;

@@ -8,10 +8,18 @@ namespace guozhuang::base {
 /// Writes a message to the callback of set_log_callback, or to standard error as "[guozhuang] warning: ...". Any thread. Never throws.
 void log(LogLevel level, std::string_view message) noexcept;
 
-inline void log_debug(std::string_view message) noexcept { log(LogLevel::debug, message); }
-inline void log_info(std::string_view message) noexcept { log(LogLevel::info, message); }
-inline void log_warning(std::string_view message) noexcept { log(LogLevel::warning, message); }
-inline void log_error(std::string_view message) noexcept { log(LogLevel::error, message); }
+inline void log_debug(std::string_view message) noexcept {
+    log(LogLevel::debug, message);
+}
+inline void log_info(std::string_view message) noexcept {
+    log(LogLevel::info, message);
+}
+inline void log_warning(std::string_view message) noexcept {
+    log(LogLevel::warning, message);
+}
+inline void log_error(std::string_view message) noexcept {
+    log(LogLevel::error, message);
+}
 
 /// Messages below the level are dropped. Warning until set from the configuration.
 void set_log_level(LogLevel level) noexcept;

@@ -26,14 +26,13 @@ std::string_view name_of(DeviceKind kind) noexcept {
 }
 
 std::string_view name_of(ErrorCode code) noexcept {
-    constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised", "configuration",
-                                          "mismatch",         "departed",       "aborted",         "timeout",
-                                          "wire",             "out_of_memory",  "unavailable",     "internal"};
+    constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised", "configuration", "mismatch",
+                                          "departed",         "aborted",        "timeout",         "wire",          "out_of_memory",
+                                          "unavailable",      "internal"};
     return names[static_cast<std::size_t>(code)];
 }
 
-Error::Error(ErrorCode code, const std::string& message, std::source_location where)
-    : Error(code, message, Facts{}, where) {}
+Error::Error(ErrorCode code, const std::string& message, std::source_location where) : Error(code, message, Facts{}, where) {}
 
 Error::Error(ErrorCode code, const std::string& message, Facts facts, std::source_location where)
     : std::runtime_error(message), code_(code), facts_(std::move(facts)), where_(where) {}

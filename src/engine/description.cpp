@@ -112,7 +112,7 @@ std::vector<Side> sides_of(const Aspect& aspect, std::span<const Description> de
     for (std::size_t i = 0; i < factions.size(); ++i) {
         auto value = aspect.value(descriptions[i]);
         auto side = std::find_if(sides.begin(), sides.end(), [&](const Side& s) { return s.first == value; });
-        if (side == sides.end()) side = sides.insert(sides.end(), {std::move(value), {}});
+        if (side == sides.end()) side = sides.emplace(sides.end(), std::move(value), std::vector<int>{});
         side->second.insert(side->second.end(), factions[i].ranks.begin(), factions[i].ranks.end());
     }
     for (auto& side : sides) std::sort(side.second.begin(), side.second.end());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <guozhuang/error.hpp>
+#include <pthread.h>
 #include <utility>
 
 #include "base/log.hpp"
@@ -53,7 +54,8 @@ private:
 };
 
 Engine::Engine(const Parts& parts)
-    : control_(parts.control),
+    : keep_alive_(parts.keep_alive),
+      control_(parts.control),
       doorbell_(parts.doorbell),
       wait_(parts.wait),
       own_thread_(parts.own_thread),
@@ -65,11 +67,12 @@ Engine::~Engine() {
 }
 
 void Engine::stop() noexcept {
-    if (stop_.exchange(true)) return;  // the second time the doorbell may be gone: a handle can outlive its session
+    if (stop_.exchange(true)) return;
     if (has_work()) base::abort(doorbell_);
     base::ring_local(doorbell_);
     if (coordinator_.joinable()) coordinator_.join();
-    std::map<DeviceKind, Executor> executors;  // dropped by this thread: that of a stream cannot wait for itself
+    { const std::lock_guard last_turn(mutex_); }  // a caller's: the next one sees stop_, and leaves alone what goes with the session
+    std::map<DeviceKind, Executor> executors;     // dropped by this thread: that of a stream cannot wait for itself
     {
         const std::lock_guard lock(queue_mutex_);
         executors.swap(executors_);
@@ -84,7 +87,9 @@ void Engine::add_executor(DeviceKind kind, Executor executor) {
 }
 
 void Engine::start() {
-    if (own_thread_) coordinator_ = std::thread([this] { coordinate(); });
+    if (!own_thread_) return;
+    coordinator_ = std::thread([this] { coordinate(); });
+    pthread_setname_np(coordinator_.native_handle(), "gz-coordinator");
 }
 
 void Engine::check_open() const {
@@ -137,9 +142,13 @@ bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline de
     const Helping helping(*this);
     try {
         base::Patience patience(doorbell_, wait_, deadline);
+        bool first_look = true;
         while (!arrived()) {
             bool progressed = false;
-            if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) progressed = turn();
+            if (const std::unique_lock lock(mutex_, std::try_to_lock); lock)
+                progressed = turn();
+            else if (std::exchange(first_look, false))
+                base::ring(doorbell_);  // whoever drives may sleep, and does not know yet what this caller has submitted
             if (arrived()) return true;
             if (progressed)
                 patience.progressed();
@@ -192,6 +201,7 @@ void Engine::coordinate() {
 
 /// One look around by whoever drives: messages, then at most one entry of the log.
 bool Engine::turn() {
+    if (stop_) return false;
     bool progressed = pump();
     if (!log_.empty()) {
         const auto entry = std::move(log_.front());
@@ -241,6 +251,7 @@ bool Engine::take_submissions() {
     }
     for (auto& letter : letters) point_to_point_.post(std::move(letter));
     if (departure) negotiator_.depart(*departure);
+    if (departure && leaving_) point_to_point_.say_goodbye();
     return !submitted.empty() || !letters.empty() || departure;
 }
 
@@ -284,10 +295,9 @@ Engine::Requests Engine::requests_of(const LogEntry& entry) {
 void Engine::run(const LogEntry& entry) {
     auto requests = requests_of(entry);
     if (requests.size() != entry.items.size())
-        throw Error(ErrorCode::internal, fmt::format("rank {} was told to execute '{}', which it has not submitted", control_.rank(),
-                                                     entry.items.front().name));
+        throw Error(ErrorCode::internal,
+                    fmt::format("rank {} was told to execute '{}', which it has not submitted", control_.rank(), entry.items.front().name));
     auto bundle = bundle_of(entry, requests);
-    if (bundle.operation == Operation::barrier) return finish(requests, nullptr);
     const auto executor = executor_of(bundle.device);
     if (executor.stream) return run_on_stream(executor, std::move(bundle), std::move(requests));
     executor.backend->run(bundle);
@@ -305,7 +315,7 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     for (const auto& pending : requests)
         if (const auto& ready = pending->request().ready) stream.wait(ready);
     auto error = std::make_shared<std::exception_ptr>();
-    stream.launch([backend = executor.backend, bundle = std::move(bundle), error] {
+    stream.launch([backend = executor.backend, bundle = std::move(bundle), requests, error] {  // the bundle points into the requests
         try {
             backend->run(bundle);
         } catch (...) {
@@ -373,6 +383,7 @@ void Engine::announce_departure(std::string_view reason) noexcept {
         {
             const std::lock_guard lock(queue_mutex_);
             if (!departure_) departure_ = std::string(reason);
+            leaving_ = true;
         }
         const auto announced = [this] {
             const std::unique_lock lock(mutex_, std::try_to_lock);

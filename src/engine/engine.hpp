@@ -41,7 +41,8 @@ public:
         base::Doorbell& doorbell;
         base::WaitSettings wait;
         Negotiator::Settings negotiator;
-        bool own_thread = true;  ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
+        bool own_thread = true;                       ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
+        std::shared_ptr<const void> keep_alive = {};  ///< what the doorbell lives in: callers may still wait there when all else is gone
     };
 
     explicit Engine(const Parts& parts);
@@ -66,8 +67,8 @@ public:
 
     /// Departs, and drives until every rank has. Pending operations are completed or failed. Throws what ended the job.
     void close(std::string_view reason);
-    /// Ends the coordinator thread and lets the streams run empty. What is still pending fails, so that handles which outlive all this are
-    /// complete. Later calls do nothing.
+    /// Ends the coordinator thread and lets the streams run empty; nobody drives any more. What is still pending fails, so that handles which
+    /// outlive all this are complete. Later calls do nothing.
     void stop() noexcept;
     /// Departs without waiting for the others, for a process that is about to end: they get the reason.
     void announce_departure(std::string_view reason) noexcept;
@@ -97,6 +98,7 @@ private:
     /// Fails everything with what has ended the job, which is `cause` unless something had before; returns it.
     std::exception_ptr fail_pending(const std::exception_ptr& cause);
 
+    const std::shared_ptr<const void> keep_alive_;
     Control& control_;
     base::Doorbell& doorbell_;
     const base::WaitSettings wait_;
@@ -117,10 +119,11 @@ private:
     std::map<Operation, std::uint64_t> unnamed_;                         ///< how many so far
     std::optional<std::string> departure_;                               ///< asked for, with its reason
     bool closed_ = false;
+    std::atomic<bool> leaving_{false};  ///< the departure does not wait for the others
     std::exception_ptr cause_;
 
     std::atomic<int> pending_count_{0};
-    std::atomic<int> helpers_{0};   ///< callers that are waiting, and so driving
+    std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving
     std::atomic<bool> finished_{false};
     std::atomic<bool> stop_{false};
     std::thread coordinator_;

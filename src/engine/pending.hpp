@@ -21,10 +21,10 @@ struct Request {
     bool named = true;  ///< set by the engine
     Description description;
     std::vector<TensorView> tensors;
-    std::vector<std::int64_t> splits = {};              ///< all_to_all
+    std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
-    std::shared_ptr<device::Driver> device = {};        ///< of the tensors; null for plain host tensors
-    std::shared_ptr<device::Event> ready = {};          ///< the tensors' contents are there; null for plain host tensors
+    std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
+    std::shared_ptr<device::Event> ready = {};    ///< the tensors' contents are there; null for plain host tensors
 };
 
 /// Whoever can bring an operation forward while somebody waits for it.

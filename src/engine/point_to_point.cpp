@@ -15,9 +15,9 @@ const char* verb(const Route& route) noexcept {
 }
 
 std::exception_ptr departed_error(const Route& route, const std::string& text) {
-    return std::make_exception_ptr(
-        Error(ErrorCode::departed, fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
-              {.tensor = {}, .operation = verb(route), .ranks = {route.peer}}));
+    return std::make_exception_ptr(Error(ErrorCode::departed,
+                                         fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
+                                         {.tensor = {}, .operation = verb(route), .ranks = {route.peer}}));
 }
 
 }  // namespace
@@ -61,15 +61,31 @@ void PointToPoint::receive(int from, std::span<const std::byte> message) {
             break;
         }
         case Part::answer:
-            if (auto gone = departing_.extract(from)) departed_.insert(std::move(gone));
+            if (auto gone = departing_.extract(from))
+                departed_.insert(std::move(gone));
+            else
+                goodbyes_.insert(from);
             if (departed_.contains(from)) fail_unmatched_with(from, departed_.at(from));
             break;
     }
     in.expect_end();
 }
 
+void PointToPoint::say_goodbye() {
+    for (int peer = 0; peer < size_; ++peer) {
+        if (peer == rank_) continue;
+        Writer answer;
+        answer.enumerator(Part::answer);
+        outbox_.push_back({peer, answer.take()});
+    }
+}
+
 void PointToPoint::depart(int rank, const std::string& text) {
     if (rank == rank_) return;
+    if (goodbyes_.contains(rank)) {
+        departed_.emplace(rank, text);
+        return fail_unmatched_with(rank, text);
+    }
     departing_.emplace(rank, text);
     Writer question;
     question.enumerator(Part::question);
@@ -106,6 +122,8 @@ void PointToPoint::match(const Route& route) {
         notices.pop_front();
         begin(std::move(letter), notice);
     }
+    if (letters.empty()) letters_.erase(route);
+    if (notices.empty()) notices_.erase(route);
 }
 
 void PointToPoint::begin(Letter letter, const Notice& theirs) {
@@ -129,13 +147,13 @@ std::exception_ptr PointToPoint::mismatch(const Letter& letter, const Notice& th
     const int sender = route.sending ? rank_ : route.peer, receiver = route.sending ? route.peer : rank_;
     const auto text = fmt::format("send/recv with tag {}: tensors differ: {} sent by rank {}; {} expected by rank {}", route.tag,
                                   route.sending ? mine : other, sender, route.sending ? other : mine, receiver);
-    return std::make_exception_ptr(
-        Error(ErrorCode::mismatch, text, {.tensor = {}, .operation = verb(route), .ranks = {sender, receiver}}));
+    return std::make_exception_ptr(Error(ErrorCode::mismatch, text, {.tensor = {}, .operation = verb(route), .ranks = {sender, receiver}}));
 }
 
 bool PointToPoint::advance() {
-    const auto arrived = std::stable_partition(moving_.begin(), moving_.end(),
-                                               [&](Moving& moving) { return moving.ticket != 0 && !mail_.test(moving.ticket); });
+    for (auto& moving : moving_)  // apart from the partition, which an exception would leave with letters lost
+        if (moving.ticket != 0 && mail_.test(moving.ticket)) moving.ticket = 0;
+    const auto arrived = std::stable_partition(moving_.begin(), moving_.end(), [](const Moving& moving) { return moving.ticket != 0; });
     const bool any = arrived != moving_.end();
     for (auto done = arrived; done != moving_.end(); ++done) outcomes_.push_back({done->letter.pending, nullptr});
     moving_.erase(arrived, moving_.end());

@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +51,8 @@ public:
 
     void post(Letter letter);
     void receive(int from, std::span<const std::byte> message);
+    /// This rank leaves without waiting for questions: answers everybody beforehand.
+    void say_goodbye();
     /// A rank of the set submits nothing more; `text` says so.
     void depart(int rank, const std::string& text);
     /// The job ends: what is unmatched never will be.
@@ -79,11 +82,12 @@ private:
 
     int rank_, size_;
     Mail& mail_;
-    std::map<Route, std::deque<Letter>> letters_;   ///< unmatched ones of this rank
-    std::map<Route, std::deque<Notice>> notices_;   ///< unmatched ones of the peers, under this rank's view of the route
+    std::map<Route, std::deque<Letter>> letters_;  ///< unmatched ones of this rank
+    std::map<Route, std::deque<Notice>> notices_;  ///< unmatched ones of the peers, under this rank's view of the route
     std::vector<Moving> moving_;
-    std::map<int, std::string> departing_;          ///< asked, not yet answered
-    std::map<int, std::string> departed_;           ///< answered: all they ever announced has arrived
+    std::map<int, std::string> departing_;  ///< asked, not yet answered
+    std::set<int> goodbyes_;                ///< answered before they were asked
+    std::map<int, std::string> departed_;   ///< answered: all they ever announced has arrived
     std::vector<Outgoing> outbox_;
     std::vector<Outcome> outcomes_;
 };

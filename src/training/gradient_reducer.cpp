@@ -38,7 +38,7 @@ struct GradientReducer::State {
     std::unique_ptr<Plan> plan;
 
     // This step.
-    std::vector<bool> accumulated;     ///< gradients that were marked in a pass that only accumulates: they are not zero
+    std::vector<bool> accumulated;  ///< gradients that were marked in a pass that only accumulates: they are not zero
     std::vector<bool> marked;
     std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
     std::size_t marks = 0;
@@ -83,9 +83,11 @@ void GradientReducer::State::lay_out() {
         bundle_of[i] = bundles.size() - 1;
         bytes += gradient.bytes();
     }
-    plan = std::make_unique<Plan>(
-        std::move(bundles),
-        PlanOptions{.name = options.name, .op = options.op, .postscale = options.gradient_scale, .session = options.session});
+    plan = std::make_unique<Plan>(std::move(bundles), PlanOptions{.name = options.name,
+                                                                  .op = options.op,
+                                                                  .postscale = options.gradient_scale,
+                                                                  .stream = options.stream,
+                                                                  .session = options.session});
     start_step();
 }
 
@@ -109,11 +111,19 @@ void GradientReducer::State::clear_unmarked() {
         if (marked[i]) continue;
         const auto memory = parameters[i].gradient.memory();
         const bool absent = hooks_used && !accumulated[i];
+        if (absent && parameters[i].gradient.device.kind != DeviceKind::host)
+            refuse(
+                options.name,
+                fmt::format(
+                    "the gradient of '{}' was not marked in this step, and on a device it cannot be cleared from here: clear and mark it",
+                    parameters[i].name),
+                parameters[i].name);
         if (absent && !memory.empty()) std::memset(memory.data(), 0, memory.size());
         if (absent && !std::exchange(warned, true))
-            log_message(LogLevel::warning, fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in this step and counts as zero "
-                                      "(said once; there may be others)",
-                                      options.name, parameters[i].name));
+            log_message(LogLevel::warning,
+                        fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in this step and counts as zero "
+                                    "(said once; there may be others)",
+                                    options.name, parameters[i].name));
         complete(i);
     }
 }
@@ -142,7 +152,8 @@ void GradientReducer::mark(std::size_t parameter) {
 
 void GradientReducer::mark(std::string_view name) {
     const auto found = state_->index.find(name);
-    if (found == state_->index.end()) refuse(state_->options.name, fmt::format("there is no parameter called '{}'", name), std::string(name));
+    if (found == state_->index.end())
+        refuse(state_->options.name, fmt::format("there is no parameter called '{}'", name), std::string(name));
     mark(found->second);
 }
 
@@ -156,6 +167,10 @@ void GradientReducer::synchronize() {
         state.clear_unmarked();
         state.plan->wait();
     } catch (...) {
+        try {
+            state.plan->wait();  // for bundles that were on their way when another could not start
+        } catch (...) {          // the first error is the one to tell
+        }
         state.start_step();  // this one has failed; the next may succeed
         throw;
     }

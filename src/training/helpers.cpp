@@ -53,6 +53,14 @@ std::vector<int> dissenters(const std::vector<std::vector<std::int64_t>>& by_ran
     return ranks;
 }
 
+void require_host(const TensorView& tensor, const std::string& name, const std::string& operation) {
+    if (tensor.device.kind == DeviceKind::cuda)
+        throw Error(ErrorCode::unavailable,
+                    fmt::format("{}: '{}' is in the memory of a {} device; copy it to the host first", operation, name,
+                                name_of(tensor.device.kind)),
+                    {.tensor = name, .operation = operation, .ranks = {}});
+}
+
 template <class T>
 double sum_of_squares(const TensorView& tensor) {
     double sum = 0;
@@ -83,7 +91,8 @@ void broadcast_parameters(std::span<const Parameter> parameters, int root, Sessi
     };
     for (const auto& parameter : parameters)
         attempt([&] {
-            handles.push_back(broadcast_async(parameter.value, root, {.name = "broadcast_parameters/" + parameter.name, .session = &chosen}));
+            handles.push_back(
+                broadcast_async(parameter.value, root, {.name = "broadcast_parameters/" + parameter.name, .session = &chosen}));
         });
     for (const auto& handle : handles) attempt([&] { handle.wait(); });
     if (first) std::rethrow_exception(first);
@@ -92,13 +101,15 @@ void broadcast_parameters(std::span<const Parameter> parameters, int root, Sessi
 void check_consistent(std::span<const Parameter> parameters, Session* session) {
     std::vector<std::int64_t> hashes;
     for (const auto& [name, value, gradient] : parameters) {
+        require_host(value, name, "check_consistent");
         const auto label = fmt::format("{} {} [{}]", name, name_of(value.dtype), fmt::join(value.shape, ","));
         hashes.push_back(static_cast<std::int64_t>(hash_of(std::as_bytes(std::span(label)))));
         hashes.push_back(static_cast<std::int64_t>(hash_of(value.memory())));
     }
     const auto by_rank = gather(hashes, "check_consistent", session_of(session));
     const auto refuse = [](const std::string& text, const std::string& tensor, std::vector<int> ranks) {
-        throw Error(ErrorCode::mismatch, "check_consistent: " + text, {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(ranks)});
+        throw Error(ErrorCode::mismatch, "check_consistent: " + text,
+                    {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(ranks)});
     };
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
         if (by_rank[rank].size() != by_rank[0].size())
@@ -111,7 +122,9 @@ void check_consistent(std::span<const Parameter> parameters, Session* session) {
                                ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ",")),
                    name, ranks);
         if (const auto ranks = dissenters(by_rank, 2 * i + 1); !ranks.empty())
-            refuse(fmt::format("'{}' holds other values on {} {} than on rank 0", name, ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ",")), name, ranks);
+            refuse(fmt::format("'{}' holds other values on {} {} than on rank 0", name, ranks.size() == 1 ? "rank" : "ranks",
+                               fmt::join(ranks, ",")),
+                   name, ranks);
     }
 }
 
@@ -123,10 +136,11 @@ std::map<std::string, double> average_metrics(const std::map<std::string, double
                            "average_metrics/keys", chosen);
     for (const std::size_t place : {std::size_t{0}, std::size_t{1}})
         if (const auto ranks = dissenters(gathered, place); !ranks.empty())
-            throw Error(ErrorCode::mismatch,
-                        fmt::format("average_metrics: the keys differ: {} {} passed others than rank 0; this rank passed {}",
-                                    ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","), fmt::join(metrics | std::views::keys, ", ")),
-                        {.tensor = {}, .operation = "average_metrics", .ranks = ranks});
+            throw Error(
+                ErrorCode::mismatch,
+                fmt::format("average_metrics: the keys differ: {} {} passed others than rank 0; this rank passed {}",
+                            ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","), fmt::join(metrics | std::views::keys, ", ")),
+                {.tensor = {}, .operation = "average_metrics", .ranks = ranks});
     std::vector<double> values;
     for (const auto& [key, value] : metrics) values.push_back(value);
     allreduce(values, {.name = "average_metrics/values", .op = ReduceOp::average, .session = &chosen});
@@ -139,9 +153,12 @@ std::map<std::string, double> average_metrics(const std::map<std::string, double
 double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm) {
     double sum = 0;
     for (const auto& [name, value, gradient] : parameters) {
+        require_host(gradient, name, "clip_by_global_norm");
         if (gradient.dtype != DType::f32 && gradient.dtype != DType::f64)
-            throw Error(ErrorCode::invalid_argument, fmt::format("clip_by_global_norm: the gradient of '{}' is {}; f32 and f64 can be clipped", name, name_of(gradient.dtype)),
-                        {.tensor = name, .operation = "clip_by_global_norm", .ranks = {}});
+            throw Error(
+                ErrorCode::invalid_argument,
+                fmt::format("clip_by_global_norm: the gradient of '{}' is {}; f32 and f64 can be clipped", name, name_of(gradient.dtype)),
+                {.tensor = name, .operation = "clip_by_global_norm", .ranks = {}});
         sum += gradient.dtype == DType::f32 ? sum_of_squares<float>(gradient) : sum_of_squares<double>(gradient);
     }
     const double norm = std::sqrt(sum);

@@ -77,8 +77,10 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
     header.checksum = XXH3_64bits(message.data(), message.size());
     const auto* raw = reinterpret_cast<const std::byte*>(&header);
     message.insert(message.begin(), raw, raw + sizeof header);
-    Outgoing& outgoing = outgoing_.emplace_back(Outgoing{{}, std::move(message)});
-    outgoing.ticket = transport_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
+    Outgoing outgoing{{}, std::move(message)};
+    outgoing.ticket =
+        transport_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);  // a vector that moves keeps its bytes in place
+    outgoing_.push_back(std::move(outgoing));
     retire();
 }
 

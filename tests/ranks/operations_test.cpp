@@ -18,7 +18,8 @@ TEST_CASE("allreduce of every dtype, op and size") {
 TEST_CASE("allreduce of many segments") {
     CHECK(problems_here([](Session& session, Report& report) {
               for (const auto dtype : {DType::bf16, DType::f32, DType::i64})
-                  start_allreduce(session, label_of("long", dtype, ReduceOp::average, {1'000'003}), {dtype, {1'000'003}, {ReduceOp::average}})(report);
+                  start_allreduce(session, label_of("long", dtype, ReduceOp::average, {1'000'003}),
+                                  {dtype, {1'000'003}, {ReduceOp::average}})(report);
           }) == "");
 }
 

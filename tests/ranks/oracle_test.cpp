@@ -16,9 +16,11 @@ struct Same {
     MPI_Datatype mpi;
 };
 
-const Same integers[] = {{DType::u8, MPI_UINT8_T}, {DType::i8, MPI_INT8_T}, {DType::i16, MPI_INT16_T}, {DType::i32, MPI_INT32_T}, {DType::i64, MPI_INT64_T}};
+const Same integers[] = {
+    {DType::u8, MPI_UINT8_T}, {DType::i8, MPI_INT8_T}, {DType::i16, MPI_INT16_T}, {DType::i32, MPI_INT32_T}, {DType::i64, MPI_INT64_T}};
 const Same floats[] = {{DType::f32, MPI_FLOAT}, {DType::f64, MPI_DOUBLE}};
-const std::pair<ReduceOp, MPI_Op> ops[] = {{ReduceOp::sum, MPI_SUM}, {ReduceOp::min, MPI_MIN}, {ReduceOp::max, MPI_MAX}, {ReduceOp::product, MPI_PROD}};
+const std::pair<ReduceOp, MPI_Op> ops[] = {
+    {ReduceOp::sum, MPI_SUM}, {ReduceOp::min, MPI_MIN}, {ReduceOp::max, MPI_MAX}, {ReduceOp::product, MPI_PROD}};
 
 /// What MPI_Allreduce makes of the tensor.
 Tensor reduced_by_mpi(Tensor tensor, MPI_Datatype type, MPI_Op op) {
@@ -62,10 +64,12 @@ TEST_CASE("floating numbers are MPI's within the rounding of the sums") {
                           auto tensor = contribution(label, session.rank(), dtype, {count});
                           const auto expected = reduced_by_mpi(tensor, type, mpi_op);
                           allreduce(tensor.view(), {.op = op});
-                          const double bound = op == ReduceOp::product ? std::pow(2.0, session.size()) : 2.0 * session.size();  // of sums of magnitudes
+                          const double bound =
+                              op == ReduceOp::product ? std::pow(2.0, session.size()) : 2.0 * session.size();  // of sums of magnitudes
                           bool close = true;
                           for (std::size_t i = 0; i < tensor.count(); ++i)
-                              close = close && std::abs(real_at(tensor, i) - real_at(expected, i)) <= session.size() * bound * epsilon_of(dtype);
+                              close = close &&
+                                      std::abs(real_at(tensor, i) - real_at(expected, i)) <= session.size() * bound * epsilon_of(dtype);
                           report.expect(close, label);
                           if (op == ReduceOp::min || op == ReduceOp::max) report.expect(tensor.bytes == expected.bytes, label + " exactly");
                       }

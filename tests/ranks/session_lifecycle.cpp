@@ -144,7 +144,8 @@ void left_by_exception() {
         MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
     } catch (const std::runtime_error&) {
         require(!gz::is_initialized(), "nothing is left");
-        for (const int other : {0, 2}) MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);  // or mpirun would end them first
+        for (const int other : {0, 2})
+            MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);  // or mpirun would end them first
     }
     std::exit(1);
 }

@@ -97,8 +97,9 @@ inline void mismatched_tensors(Session& session, Report& report) {
         splits[0] = tensor.shape[0];
         return all_to_all(tensor, splits, {.name = "tokens", .session = &session});
     };
-    expect_mismatch(session, report, "all_to_all 'tokens': shapes differ: " + side("[any, 3]", "[any, 4]"), [&] { return exchange(wide); },
-                    [&] { return exchange(tall); });
+    expect_mismatch(
+        session, report, "all_to_all 'tokens': shapes differ: " + side("[any, 3]", "[any, 4]"), [&] { return exchange(wide); },
+        [&] { return exchange(tall); });
 }
 
 inline void mismatched_options(Session& session, Report& report) {
@@ -147,7 +148,8 @@ inline void three_sides(Session& session, Report& report) {
     const auto error = error_of([&] { allreduce(numbers, {.name = "sizes", .session = &session}); });
     std::string last;
     for (int rank = 2; rank < session.size(); ++rank) last += text_of(rank > 2 ? "," : "", rank);
-    const auto text = text_of("allreduce 'sizes': shapes differ: [1] on rank 0; [2] on rank 1; [3] on rank", session.size() > 3 ? "s " : " ", last);
+    const auto text =
+        text_of("allreduce 'sizes': shapes differ: [1] on rank 0; [2] on rank 1; [3] on rank", session.size() > 3 ? "s " : " ", last);
     report.expect_equal(error ? std::string(error->what()) : "no error", text, "three sides");
     report.expect(error && error->tensor() == "sizes" && error->operation() == "allreduce", "facts");
     expect_usable(session, report);
@@ -171,9 +173,11 @@ inline void bad_arguments(Session& session, Report& report) {
         strided.strides = {2};
         expect_error(report, bad, {"allreduce 'x'", "not contiguous", "[3]", "[2]"}, [&] { allreduce(strided, summed); });
         expect_error(report, bad, {"allreduce 'x'", "op sum is not defined on bool"}, [&] { allreduce(flag, summed); });
-        expect_error(report, bad, {"op average is not defined on bool"},
-                     [&] { return reduce_scatter(TensorView(&flag, DType::boolean, {1}), {.name = "x", .op = ReduceOp::average, .session = &session}); });
-        expect_error(report, bad, {"scales must be 1 on i32", "prescale 0.5"}, [&] { allreduce(n, {.name = "x", .prescale = 0.5, .session = &session}); });
+        expect_error(report, bad, {"op average is not defined on bool"}, [&] {
+            return reduce_scatter(TensorView(&flag, DType::boolean, {1}), {.name = "x", .op = ReduceOp::average, .session = &session});
+        });
+        expect_error(report, bad, {"scales must be 1 on i32", "prescale 0.5"},
+                     [&] { allreduce(n, {.name = "x", .prescale = 0.5, .session = &session}); });
         expect_error(report, bad, {"null data", "[4]"}, [&] { allreduce(TensorView(nullptr, DType::f32, {4}), summed); });
         expect_error(report, bad, {"negative extent", "[-1]"}, [&] { allreduce(TensorView(f.data(), DType::f32, {-1}), summed); });
         expect_error(report, bad, {"all_gather 'x'", "0-dimensional"}, [&] { return all_gather(f[0], named); });
@@ -184,12 +188,16 @@ inline void bad_arguments(Session& session, Report& report) {
         std::vector<std::int64_t> unequal(static_cast<std::size_t>(session.size()), 0), negative = unequal;
         unequal[0] = 5;
         negative[0] = -1;
-        expect_error(report, bad, {text_of(session.size() + 1, " splits for ", session.size(), " ranks")}, [&] { return all_to_all(f, few, named); });
+        expect_error(report, bad, {text_of(session.size() + 1, " splits for ", session.size(), " ranks")},
+                     [&] { return all_to_all(f, few, named); });
         expect_error(report, bad, {"sum to 5, but dim 0 is 6"}, [&] { return all_to_all(f, unequal, named); });
         expect_error(report, bad, {"negative"}, [&] { return all_to_all(f, negative, named); });
         std::vector<float> indivisible(static_cast<std::size_t>(session.size()) + 1);
-        if (session.size() > 1) expect_error(report, bad, {"cannot share equally; give splits"}, [&] { return all_to_all(indivisible, {}, named); });
-        expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] { allreduce(TensorView(f.data(), DType::f32, {6}, {DeviceKind::cuda, 0}), summed); });
+        if (session.size() > 1)
+            expect_error(report, bad, {"cannot share equally; give splits"}, [&] { return all_to_all(indivisible, {}, named); });
+        expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] {
+            allreduce(TensorView(f.data(), DType::f32, {6}, {DeviceKind::cuda, 0}), summed);
+        });
     }
     allreduce(f, summed);
     expect_usable(session, report);
@@ -202,7 +210,8 @@ inline void duplicate_names(Session& session, Report& report) {
     Handle handle;
     if (session.rank() == 0 && session.size() > 1) {
         handle = allreduce_async(first, {.name = "twice", .session = &session});
-        expect_error(report, ErrorCode::duplicate_name, {"'twice'", "still pending"}, [&] { allreduce(second, {.name = "twice", .session = &session}); });
+        expect_error(report, ErrorCode::duplicate_name, {"'twice'", "still pending"},
+                     [&] { allreduce(second, {.name = "twice", .session = &session}); });
         expect_error(report, ErrorCode::duplicate_name, {"'twice'"}, [&] { broadcast(second, 0, {.name = "twice", .session = &session}); });
         for (int rank = 1; rank < session.size(); ++rank) send(word, rank, {.tag = 5, .session = &session});
     } else {
@@ -223,7 +232,8 @@ inline void mismatched_messages(Session& session, Report& report) {
     const auto exchange = [&](const TensorView& out, const TensorView& in) {
         session.rank() == 0 ? send(out, 1, options) : recv(in, 0, options);
     };
-    expect_error(report, ErrorCode::mismatch, {"f32 [4] sent by rank 0", "f32 [5] expected by rank 1", "tag 3"}, [&] { exchange(four, five); });
+    expect_error(report, ErrorCode::mismatch, {"f32 [4] sent by rank 0", "f32 [5] expected by rank 1", "tag 3"},
+                 [&] { exchange(four, five); });
     expect_error(report, ErrorCode::mismatch, {"f32 [4] sent by rank 0", "i32 [4] expected by rank 1"}, [&] { exchange(four, integers); });
     std::vector<float> arrived(4);
     exchange(four, arrived);
@@ -231,7 +241,7 @@ inline void mismatched_messages(Session& session, Report& report) {
     expect_usable(session, report);
 }
 
-inline const RankCase all_error_cases[] = {mismatched_tensors, mismatched_options, mismatched_groups,   three_sides,
+inline const RankCase all_error_cases[] = {mismatched_tensors, mismatched_options, mismatched_groups,  three_sides,
                                            bad_arguments,      duplicate_names,    mismatched_messages};
 
 }  // namespace guozhuang::test

@@ -111,7 +111,8 @@ inline Shape with_rows(std::int64_t rows, const Shape& row) {
 }
 
 /// `rows` of each rank, each row of this shape.
-inline Finish start_all_gather(Session& session, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows, const Shape& row) {
+inline Finish start_all_gather(Session& session, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows,
+                               const Shape& row) {
     const auto of_rank = [=](std::size_t rank) { return contribution(name, static_cast<int>(rank), dtype, with_rows(rows[rank], row)); };
     const auto tensor = std::make_shared<Tensor>(of_rank(static_cast<std::size_t>(session.rank())));
     const auto handle = all_gather_async(tensor->view(), {.name = name, .session = &session});
@@ -149,7 +150,8 @@ inline Finish start_all_to_all(Session& session, const std::string& name, DType 
         const auto result = handle.take();
         std::vector<Tensor> parts;
         for (std::size_t from = 0; from < splits.size(); ++from) {
-            const auto first = std::accumulate(splits[from].begin(), splits[from].begin() + static_cast<std::ptrdiff_t>(self), std::int64_t{0});
+            const auto first =
+                std::accumulate(splits[from].begin(), splits[from].begin() + static_cast<std::ptrdiff_t>(self), std::int64_t{0});
             parts.push_back(rows_of(of_rank(from), first, splits[from][self]));
         }
         check_parts(report, name, result, parts);

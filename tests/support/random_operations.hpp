@@ -12,7 +12,8 @@ namespace guozhuang::test {
 
 class RandomOperations {
 public:
-    RandomOperations(Session& session, std::uint64_t seed) : session_(session), common_(seed), own_(seed, 1u + static_cast<std::uint64_t>(session.rank())) {}
+    RandomOperations(Session& session, std::uint64_t seed)
+        : session_(session), common_(seed), own_(seed, 1u + static_cast<std::uint64_t>(session.rank())) {}
 
     void run(Report& report, int rounds) {
         for (int round = 0; round < rounds; ++round) {

@@ -67,7 +67,9 @@ inline Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i
         lowest = std::min(lowest, element);
         highest = std::max(highest, element);
     }
-    const auto scaled = [&](double value, double magnitude) { return Real{value * reduction.postscale, magnitude * std::abs(reduction.postscale)}; };
+    const auto scaled = [&](double value, double magnitude) {
+        return Real{value * reduction.postscale, magnitude * std::abs(reduction.postscale)};
+    };
     const auto ranks = static_cast<double>(contributions.size());
     switch (reduction.op) {
         case ReduceOp::min: return scaled(lowest, std::abs(lowest));

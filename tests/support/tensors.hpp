@@ -96,7 +96,8 @@ inline Tensor random_tensor(DType dtype, Shape shape, std::uint64_t seed) {
             const auto exponent = static_cast<unsigned>(bias) - static_cast<unsigned>(bits & 1);
             return static_cast<std::uint16_t>((bits & 0x8000) | (exponent << mantissa_bits) | ((bits >> 32) & ((1u << mantissa_bits) - 1)));
         };
-        const double real = (bits & 2 ? 1 : -1) * std::ldexp(static_cast<double>((bits >> 11) | (std::uint64_t{1} << 52)), bits & 1 ? -53 : -52);
+        const double real =
+            (bits & 2 ? 1 : -1) * std::ldexp(static_cast<double>((bits >> 11) | (std::uint64_t{1} << 52)), bits & 1 ? -53 : -52);
         switch (dtype) {
             case DType::boolean: tensor.store<std::uint8_t>(i, (bits & 1) != 0); break;
             case DType::f16: tensor.store(i, half(15, 10)); break;

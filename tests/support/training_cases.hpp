@@ -26,7 +26,8 @@ struct LinearModel {
     double bias_gradient = 0;
 
     std::vector<Parameter> parameters() {
-        return {{"weights", TensorView(std::span<double>(weights)), TensorView(std::span<double>(weight_gradients))}, {"bias", bias, bias_gradient}};
+        return {{"weights", TensorView(std::span<double>(weights)), TensorView(std::span<double>(weight_gradients))},
+                {"bias", bias, bias_gradient}};
     }
     void zero_gradients() {
         weight_gradients = {};
@@ -129,11 +130,15 @@ inline void hooks_in_any_order(Session& session, Report& report) {
         parameters.push_back({text_of("p", i), values[i], gradients[i]});
     }
     for (const std::size_t bundle_bytes : {std::size_t{0}, std::size_t{1500}, std::size_t{1} << 20}) {
-        GradientReducer reducer(parameters, {.name = text_of("any order ", bundle_bytes), .gradient_scale = 2, .bundle_bytes = bundle_bytes,
-                                             .first_bundle_bytes = bundle_bytes / 2, .session = &session});
+        GradientReducer reducer(parameters, {.name = text_of("any order ", bundle_bytes),
+                                             .gradient_scale = 2,
+                                             .bundle_bytes = bundle_bytes,
+                                             .first_bundle_bytes = bundle_bytes / 2,
+                                             .session = &session});
         const GradientHook hook(reducer);
         for (int step = 0; step < 3; ++step) {
-            for (std::size_t i = 0; i < count; ++i) gradients[i].assign(100 * i, static_cast<float>(session.rank()) + static_cast<float>(i));
+            for (std::size_t i = 0; i < count; ++i)
+                gradients[i].assign(100 * i, static_cast<float>(session.rank()) + static_cast<float>(i));
             for (std::size_t i = 0; i < count; ++i) {
                 const auto parameter = (static_cast<std::size_t>(session.rank()) * 4 + i * 2) % count;
                 i % 2 == 0 ? hook(parameter) : hook(parameters[parameter].name);
@@ -175,7 +180,8 @@ inline void parameters_from_any_root(Session& session, Report& report) {
         check_consistent(model.parameters(), &session);
     }
     LinearModel model;
-    expect_error(report, ErrorCode::invalid_argument, {"root 99 is not a rank"}, [&] { broadcast_parameters(model.parameters(), 99, &session); });
+    expect_error(report, ErrorCode::invalid_argument, {"root 99 is not a rank"},
+                 [&] { broadcast_parameters(model.parameters(), 99, &session); });
 }
 
 inline void consistency(Session& session, Report& report) {
@@ -188,10 +194,12 @@ inline void consistency(Session& session, Report& report) {
                  [&] { check_consistent(model.parameters(), &session); });
     if (session.rank() == last) model.weights[1] = -2;
     const auto error = error_of([&] { check_consistent(model.parameters(), &session); });
-    report.expect(error && error->tensor() == "weights" && error->ranks() == std::vector<int>{last}, "names the first tensor that differs, and the rank");
+    report.expect(error && error->tensor() == "weights" && error->ranks() == std::vector<int>{last},
+                  "names the first tensor that differs, and the rank");
     auto parameters = model.parameters();
     if (session.rank() == last) parameters.pop_back();
-    expect_error(report, ErrorCode::mismatch, {"2 parameters on rank 0", text_of("1 on rank ", last)}, [&] { check_consistent(parameters, &session); });
+    expect_error(report, ErrorCode::mismatch, {"2 parameters on rank 0", text_of("1 on rank ", last)},
+                 [&] { check_consistent(parameters, &session); });
     parameters = model.parameters();
     if (session.rank() == last) parameters[0].name = "weight";
     expect_error(report, ErrorCode::mismatch, {"another name, dtype or shape"}, [&] { check_consistent(parameters, &session); });
@@ -200,11 +208,14 @@ inline void consistency(Session& session, Report& report) {
 
 inline void metrics(Session& session, Report& report) {
     const auto averaged = average_metrics({{"loss", session.rank() + 0.5}, {"accuracy", 0.25}}, &session);
-    report.expect(averaged.at("loss") == (session.size() - 1) / 2.0 + 0.5 && averaged.at("accuracy") == 0.25 && averaged.size() == 2, "averages");
+    report.expect(averaged.at("loss") == (session.size() - 1) / 2.0 + 0.5 && averaged.at("accuracy") == 0.25 && averaged.size() == 2,
+                  "averages");
     report.expect(average_metrics({}, &session).empty(), "no metrics");
     if (session.size() < 2) return;
     const std::string key = session.rank() == 1 ? "lose" : "loss";
-    expect_error(report, ErrorCode::mismatch, {"average_metrics: the keys differ", "rank 1", key}, [&] { average_metrics({{key, 1.0}}, &session); });
+    expect_error(report, ErrorCode::mismatch, {"average_metrics: the keys differ", "rank 1", key}, [&] {
+        average_metrics({{key, 1.0}}, &session);
+    });
     expect_usable(session, report);
 }
 
@@ -229,7 +240,7 @@ inline void failed_step(Session& session, Report& report) {
     report.expect(gradient == std::vector<float>(4, static_cast<float>(session.size())), "the step after it");
 }
 
-inline const RankCase all_training_cases[] = {same_batch_same_model, hooks_in_any_order, optimizers_side_by_side, parameters_from_any_root,
-                                              consistency,           metrics,            failed_step};
+inline const RankCase all_training_cases[] = {
+    same_batch_same_model, hooks_in_any_order, optimizers_side_by_side, parameters_from_any_root, consistency, metrics, failed_step};
 
 }  // namespace guozhuang::test

@@ -18,8 +18,9 @@ TEST_CASE("bad input is a named error on the ranks concerned, and the next opera
 TEST_CASE("without a session everything says so") {
     std::vector<float> numbers(2);
     CHECK_FALSE(is_initialized());
-    for (const auto& act : std::vector<std::function<void()>>{[&] { allreduce(numbers); }, [&] { send(numbers, 0); }, [] { barrier(); }, [] { rank(); },
-                                                              [] { size(); }, [] { Session::current(); }, [] { DistributedSampler(3); }}) {
+    for (const auto& act :
+         std::vector<std::function<void()>>{[&] { allreduce(numbers); }, [&] { send(numbers, 0); }, [] { barrier(); }, [] { rank(); },
+                                            [] { size(); }, [] { Session::current(); }, [] { DistributedSampler(3); }}) {
         const auto error = error_of(act);
         REQUIRE(error);
         CHECK(error->code() == ErrorCode::not_initialised);
@@ -41,7 +42,8 @@ TEST_CASE("what waits for a rank that has shut down fails by its name") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
               if (session.rank() == 1) return;
               std::vector<float> numbers(2), other(2);
-              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "allreduce 'x' waits for it"}, [&] { allreduce(numbers, {.name = "x"}); });
+              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "allreduce 'x' waits for it"},
+                           [&] { allreduce(numbers, {.name = "x"}); });
               expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "send"}, [&] { send(numbers, 1); });
               expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "recv"}, [&] { recv(numbers, 1); });
               const auto error = error_of([&] { barrier(); });

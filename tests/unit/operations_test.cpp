@@ -26,7 +26,8 @@ TEST_CASE("worked examples on three ranks") {
 
               std::vector<int> rows(static_cast<std::size_t>(rank), rank);
               const auto gathered = all_gather(rows);
-              report.expect(gathered.as<int>() == std::vector<int>{1, 2, 2} && gathered.rows == std::vector<std::int64_t>{0, 1, 2}, "all_gather");
+              report.expect(gathered.as<int>() == std::vector<int>{1, 2, 2} && gathered.rows == std::vector<std::int64_t>{0, 1, 2},
+                            "all_gather");
 
               double number = rank;
               broadcast(number, 2);
@@ -153,6 +154,6 @@ TEST_CASE("random operations in random orders") {
 }
 
 TEST_CASE("many more random operations in random orders", "[.slow]") {
-    for (const int ranks : {2, 3, 4, 5, 7, 8, 17})
-        for (unsigned more = 0; more < 10; ++more) CHECK(problems_among(ranks, random_operations(seed() + more, 150)) == "");
+    for (const int ranks : {2, 3, 4, 7, 8, 17})
+        for (unsigned more = 0; more < 4; ++more) CHECK(problems_among(ranks, random_operations(seed() + more, 60)) == "");
 }

@@ -157,7 +157,8 @@ TEST_CASE("malformed announcements are errors") {
     CHECK_THROWS_AS(pair.left.letters.receive(1, unknown), Error);
     pair.right.post(true, 1, 3);
     auto bytes = pair.right.letters.take_messages().front().bytes;
-    for (std::size_t length = 0; length < bytes.size(); ++length) CHECK_THROWS_AS(pair.left.letters.receive(1, std::span(bytes).first(length)), Error);
+    for (std::size_t length = 0; length < bytes.size(); ++length)
+        CHECK_THROWS_AS(pair.left.letters.receive(1, std::span(bytes).first(length)), Error);
     bytes.push_back(std::byte{0});
     CHECK_THROWS_AS(pair.left.letters.receive(1, bytes), Error);
 }

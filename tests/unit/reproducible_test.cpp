@@ -27,7 +27,8 @@ std::vector<std::byte> averages(int ranks, Way way) {
         std::vector<Tensor> own;
         std::vector<TensorView> views;
         std::vector<NamedTensor> named;
-        for (const auto& [dtype, shape, how] : tensors) own.push_back(contribution(label_of("", dtype, how.op, shape), session.rank(), dtype, shape));
+        for (const auto& [dtype, shape, how] : tensors)
+            own.push_back(contribution(label_of("", dtype, how.op, shape), session.rank(), dtype, shape));
         for (auto& tensor : own) {
             views.push_back(tensor.view());
             named.push_back({text_of("tensor ", views.size()), tensor.view()});
@@ -105,6 +106,7 @@ TEST_CASE("every algorithm can be forced") {
         const Environment forced("GUOZHUANG_ALGORITHM", algorithm);
         for (const int ranks : {1, 2, 3, 8})
             for (const auto& tensor : tensors)
-                CHECK(problems_among(ranks, [&](Session& session, Report& report) { start_allreduce(session, "forced", tensor)(report); }) == "");
+                CHECK(problems_among(ranks,
+                                     [&](Session& session, Report& report) { start_allreduce(session, "forced", tensor)(report); }) == "");
     }
 }

@@ -101,7 +101,8 @@ TEST_CASE("without shuffling the samples are dealt in order") {
 TEST_CASE("a batch of b on p ranks holds the samples of a batch of b p on one") {
     const auto alone = shares(1, 120, {.seed = 3}, 2);
     for (const int ranks : {2, 3, 4})
-        for (const std::size_t batch : {1u, 5u, 20u}) CHECK(global_batch(shares(ranks, 120, {.seed = 3}, 2), batch) == global_batch(alone, batch * static_cast<std::size_t>(ranks)));
+        for (const std::size_t batch : {1u, 5u, 20u})
+            CHECK(global_batch(shares(ranks, 120, {.seed = 3}, 2), batch) == global_batch(alone, batch * static_cast<std::size_t>(ranks)));
 }
 
 TEST_CASE("every order is about as likely as another") {

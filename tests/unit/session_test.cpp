@@ -43,7 +43,8 @@ TEST_CASE("a session that is moved goes on") {
 }
 
 TEST_CASE("jobs of threads follow each other and lie within each other") {
-    for (int again = 0; again < 10; ++again) CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
+    for (int again = 0; again < 10; ++again)
+        CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
     CHECK(problems_among(2, [](Session& session, Report& report) {
               const auto inner = problems_among(3, [](Session& own, Report& inside) { expect_usable(own, inside); });
               report.expect(inner.empty(), inner);
@@ -57,7 +58,8 @@ TEST_CASE("traffic counts what a rank sends") {
               const auto before = traffic(&session);
               allreduce(numbers);
               const auto after = traffic(&session);
-              report.expect(after.bytes - before.bytes >= 400'000, text_of("a ring of two sends all once, not ", after.bytes - before.bytes));
+              report.expect(after.bytes - before.bytes >= 400'000,
+                            text_of("a ring of two sends all once, not ", after.bytes - before.bytes));
               report.expect(after.messages > before.messages, "messages");
           }) == "");
 }

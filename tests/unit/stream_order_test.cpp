@@ -113,8 +113,10 @@ TEST_CASE("every operation takes device tensors") {
               auto tensor = on_fake(contribution("all", rank, DType::i32, {3, 2}));
               const auto all = contributions("all", 3, DType::i32, {3, 2});
               check_parts(report, "all_gather", all_gather(tensor.view(), options), all);
-              check_parts(report, "all_to_all", all_to_all(tensor.view(), {}, options), {rows_of(all[0], rank, 1), rows_of(all[1], rank, 1), rows_of(all[2], rank, 1)});
-              check_reduce_scattered(session, report, "all", reduce_scatter(tensor.view(), {.stream = stream.ref()}), {DType::i32, {3, 2}, {}});
+              check_parts(report, "all_to_all", all_to_all(tensor.view(), {}, options),
+                          {rows_of(all[0], rank, 1), rows_of(all[1], rank, 1), rows_of(all[2], rank, 1)});
+              check_reduce_scattered(session, report, "all", reduce_scatter(tensor.view(), {.stream = stream.ref()}),
+                                     {DType::i32, {3, 2}, {}});
               broadcast(tensor.view(), 1, options);
               report.expect(tensor.bytes == all[1].bytes, "broadcast");
           }) == "");
@@ -126,8 +128,9 @@ TEST_CASE("a session closes while device operations are on their way, whose hand
                   std::vector<float> numbers[3] = {std::vector<float>(3000, 1), std::vector<float>(5, 2), std::vector<float>(0)};
                   SlowStream stream;
                   for (auto& tensor : numbers)
-                      allreduce_async(TensorView(tensor.data(), DType::f32, {static_cast<std::int64_t>(tensor.size())}, {DeviceKind::fake, 0}),
-                                      {.stream = stream.ref()});
+                      allreduce_async(
+                          TensorView(tensor.data(), DType::f32, {static_cast<std::int64_t>(tensor.size())}, {DeviceKind::fake, 0}),
+                          {.stream = stream.ref()});
                   stream.let_go();
                   session.close();
                   report.expect(numbers[0] == std::vector<float>(3000, 2) && numbers[1] == std::vector<float>(5, 4), "the sums");
@@ -145,7 +148,8 @@ TEST_CASE("a job is aborted while device operations are on their way") {
             SlowStream stream;
             for (auto& tensor : numbers[rank]) {
                 tensor.assign(100'000, 1);
-                handles[rank] = allreduce_async(TensorView(tensor.data(), DType::f32, {100'000}, {DeviceKind::fake, 0}), {.stream = stream.ref()});
+                handles[rank] =
+                    allreduce_async(TensorView(tensor.data(), DType::f32, {100'000}, {DeviceKind::fake, 0}), {.stream = stream.ref()});
             }
             if (rank == 0) throw std::runtime_error("mine");
             handles[rank].wait();  // for ever, if nothing happened: rank 1 never lets go
@@ -163,11 +167,18 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
     CHECK(problems_among(1, [](Session&, Report& report) {
               std::vector<float> numbers(2);
               const TensorView fake(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 0});
-              expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] { allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 0})); });
-              expect_error(report, ErrorCode::invalid_argument, {"not a stream of the host fake"},
-                           [&] { allreduce(fake, {.stream = StreamRef{.device = {DeviceKind::cuda, 0}, .native = nullptr}}); });
-              expect_error(report, ErrorCode::invalid_argument, {}, [&] { allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 7})); });
-              expect_error(report, ErrorCode::invalid_argument, {"must be on one device"}, [&] { grouped_allreduce(std::vector<TensorView>{fake, numbers}); });
+              expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] {
+                  allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 0}));
+              });
+              expect_error(report, ErrorCode::invalid_argument, {"not a stream of the host fake"}, [&] {
+                  allreduce(fake, {.stream = StreamRef{.device = {DeviceKind::cuda, 0}, .native = nullptr}});
+              });
+              expect_error(report, ErrorCode::invalid_argument, {}, [&] {
+                  allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 7}));
+              });
+              expect_error(report, ErrorCode::invalid_argument, {"must be on one device"}, [&] {
+                  grouped_allreduce(std::vector<TensorView>{fake, numbers});
+              });
               expect_error(report, ErrorCode::invalid_argument, {"only host tensors can be sent"}, [&] { send(fake, 0); });
               allreduce(fake);
           }) == "");

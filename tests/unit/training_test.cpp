@@ -11,7 +11,9 @@ namespace {
 
 std::vector<double> trained(int ranks, int passes, int steps) {
     std::vector<std::vector<double>> values(static_cast<std::size_t>(ranks));
-    run_ranks(ranks, [&](Session& session) { values[static_cast<std::size_t>(session.rank())] = train(session, two_samples, passes, steps, 1e-3); });
+    run_ranks(ranks, [&](Session& session) {
+        values[static_cast<std::size_t>(session.rank())] = train(session, two_samples, passes, steps, 1e-3);
+    });
     for (const auto& value : values) CHECK(value == values[0]);
     return values[0];
 }
@@ -144,8 +146,11 @@ TEST_CASE("synchronize gives the averages, and step then only steps") {
               optimizer.synchronize();
               report.expect(clip_by_global_norm(model.parameters(), 1) == 5, "the norm of (3, 4)");
               report.expect(optimizer.step() && stepper.steps == 1, "stepped");
-              report.expect(std::abs(model.gradient_a[0] - 0.6F) < 1e-6F && std::abs(model.gradient_b[0] - 0.8F) < 1e-6F, "clipped, and not reduced again");
-              report.expect(std::abs(clip_by_global_norm(model.parameters(), 10) - 1) < 1e-6 && std::abs(model.gradient_b[0] - 0.8F) < 1e-6F, "short enough");
+              report.expect(std::abs(model.gradient_a[0] - 0.6F) < 1e-6F && std::abs(model.gradient_b[0] - 0.8F) < 1e-6F,
+                            "clipped, and not reduced again");
+              report.expect(
+                  std::abs(clip_by_global_norm(model.parameters(), 10) - 1) < 1e-6 && std::abs(model.gradient_b[0] - 0.8F) < 1e-6F,
+                  "short enough");
           }) == "");
 }
 

@@ -14,6 +14,7 @@
 #include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
 #include "collectives/select.hpp"
+#include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
 #include "device/host/host_reduce.hpp"
 
@@ -98,7 +99,9 @@ void HostBackend::run(const engine::Bundle& bundle) {
         case engine::Operation::reduce_scatter:
             for (const auto& piece : bundle.pieces) reduce_scatter(bundle, piece);
             break;
-        case engine::Operation::barrier: break;
+        case engine::Operation::barrier:  // the log has made sure that all have come; this lets them leave together
+            tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
+            break;
     }
 }
 
@@ -108,8 +111,8 @@ std::vector<HostBackend::Part> HostBackend::parts_of(const engine::Bundle& bundl
     for (const auto& piece : bundle.pieces) {
         const auto memory = piece.tensor.memory();
         const bool small = selection::order_class_of(memory.size(), settings) == selection::OrderClass::tree;
-        auto part = std::find_if(parts.begin(), parts.end(),
-                                 [&](const Part& p) { return p.dtype == piece.tensor.dtype && p.small == small; });
+        auto part =
+            std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.dtype == piece.tensor.dtype && p.small == small; });
         if (part == parts.end()) part = parts.insert(parts.end(), Part{.dtype = piece.tensor.dtype, .small = small, .members = {}});
         part->members.push_back(memory);
         part->largest_bytes = std::max(part->largest_bytes, memory.size());
@@ -144,8 +147,8 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
             ring::pipelined_allreduce(wire_, plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
             break;
         case selection::Algorithm::recursive_doubling:
-            recursive::doubling_allreduce(
-                wire_, plan(1, [&] { return recursive::doubling_scratch_bytes<MemberWire>(blocks_, reduce, ranks); }));
+            recursive::doubling_allreduce(wire_,
+                                          plan(1, [&] { return recursive::doubling_scratch_bytes<MemberWire>(blocks_, reduce, ranks); }));
             break;
         case selection::Algorithm::direct: direct::allreduce(wire_, plan(ranks, direct_scratch)); break;
         case selection::Algorithm::parameter_server: parameter_server::allreduce(wire_, plan(1, direct_scratch)); break;
@@ -193,8 +196,8 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     const auto ranks = wire_.size();
     const auto& tensor = piece.tensor;
     const device::HostReduce reduce(tensor.dtype, bundle.op, ranks, bundle.postscale);
-    const auto answer = selection::choose(
-        {.operation = selection::Operation::reduce_scatter, .ranks = ranks, .settings = settings_of(bundle.policy)});
+    const auto answer =
+        selection::choose({.operation = selection::Operation::reduce_scatter, .ranks = ranks, .settings = settings_of(bundle.policy)});
     std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), tensor.shape[0] / ranks);
     for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks))) ++row;
 
@@ -208,12 +211,11 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     const auto blocks = cut(input, row_bytes(tensor), rows);
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
     const auto place = lay_out(*piece.result, tensor, own);
-    direct::reduce_scatter(
-        wire_, {.input = blocks,
-                .output = place.front(),
-                .scratch = scratch_.get(direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, answer.segment_bytes)),
-                .reduce = reduce,
-                .segment_bytes = answer.segment_bytes});
+    direct::reduce_scatter(wire_, {.input = blocks,
+                                   .output = place.front(),
+                                   .scratch = scratch_.get(direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, answer.segment_bytes)),
+                                   .reduce = reduce,
+                                   .segment_bytes = answer.segment_bytes});
 }
 
 }  // namespace guozhuang::backends

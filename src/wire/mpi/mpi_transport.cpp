@@ -291,7 +291,8 @@ void MpiTransport::complete(const Piece& piece, const MPI_Status& status, bool f
     --operation.missing;
     const auto& [peer, bytes, receives] = operation.half;
     if (failed) {
-        operation.error = fmt::format("the {} rank {} failed: {}", receives ? "receive from" : "send to", peer, mpi::error_text(status.MPI_ERROR));
+        operation.error =
+            fmt::format("the {} rank {} failed: {}", receives ? "receive from" : "send to", peer, mpi::error_text(status.MPI_ERROR));
         return;
     }
     int arrived = piece.bytes;
