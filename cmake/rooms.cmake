@@ -31,7 +31,7 @@ guozhuang_corridor(api api)
 # The single headers that two rooms may see of a room that is otherwise closed to them.
 guozhuang_corridor(engine_control engine/control.hpp)
 guozhuang_corridor(engine_backend engine/backend.hpp)
-guozhuang_corridor(collectives_concepts collectives/wire.hpp collectives/reduce.hpp collectives/blocks.hpp)
+guozhuang_corridor(collectives_concepts collectives/wire.hpp collectives/peer_memory.hpp collectives/reduce.hpp collectives/blocks.hpp)
 
 add_library(guozhuang_options INTERFACE)
 target_compile_options(guozhuang_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor)

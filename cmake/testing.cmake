@@ -50,15 +50,21 @@ function(guozhuang_add_mpi_test name ranks)
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
-# guozhuang_add_rank_tests(PROGRAM FILE... RANKS N... [SLOW FILE...]): one ctest ranks.NAME.npN for each NAME_test.cpp and N. The files under
-# SLOW also have test cases tagged [.slow], which run on two ranks as ranks.NAME.slow.
+# guozhuang_add_rank_tests(PROGRAM FILE... RANKS N... [MESSAGES FILE...] [SLOW FILE...]): one ctest ranks.NAME.npN for each NAME_test.cpp and
+# N. The files under MESSAGES also run as ranks.NAME.messages, on three ranks that share no memory. The files under SLOW also have test cases
+# tagged [.slow], which run on two ranks as ranks.NAME.slow.
 function(guozhuang_add_rank_tests program)
-  cmake_parse_arguments(TEST "" "" "RANKS;SLOW" ${ARGN})
+  cmake_parse_arguments(TEST "" "" "RANKS;MESSAGES;SLOW" ${ARGN})
   foreach(file ${TEST_UNPARSED_ARGUMENTS})
     string(REPLACE "_test.cpp" "" topic ${file})
     foreach(ranks ${TEST_RANKS})
       guozhuang_add_mpi_test(ranks.${topic}.np${ranks} ${ranks} $<TARGET_FILE:${program}> ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
     endforeach()
+  endforeach()
+  foreach(file ${TEST_MESSAGES})
+    string(REPLACE "_test.cpp" "" topic ${file})
+    guozhuang_add_mpi_test(ranks.${topic}.messages 3 $<TARGET_FILE:${program}> ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
+    set_property(TEST ranks.${topic}.messages APPEND PROPERTY ENVIRONMENT GUOZHUANG_SHARED_MEMORY=0)
   endforeach()
   foreach(file ${TEST_SLOW})
     string(REPLACE "_test.cpp" "" topic ${file})

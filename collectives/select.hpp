@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <guozhuang/types.hpp>
 
-/// Which algorithm moves a bundle: a pure function of what all ranks agree on. docs/algorithms.md says the same in words.
+/// Which algorithm does an allreduce, and in what segments: a pure function of what all ranks agree on. docs/algorithms.md says the same in
+/// words. Every other operation has one algorithm.
 namespace guozhuang::selection {
-
-enum class Operation : std::uint8_t { allreduce, all_gather, broadcast, all_to_all, reduce_scatter, barrier };
-enum class Algorithm : std::uint8_t { automatic, ring, recursive_doubling, direct, parameter_server, tree, pairwise };
 
 /// In which order the terms of a sum are added; algorithms of one class give the same bits.
 enum class OrderClass : std::uint8_t {
@@ -17,14 +16,14 @@ enum class OrderClass : std::uint8_t {
 };
 
 struct Settings {
-    Algorithm forced = Algorithm::automatic;  ///< for allreduce; automatic: choose
+    Algorithm forced = Algorithm::automatic;  ///< one that can_be_forced; automatic: choose
     bool reproducible = false;                ///< order class tree always, so that every algorithm gives the same bits
+    bool staging = false;                     ///< all ranks have memory in which they stage data for each other
     std::size_t small_bytes = 32 * 1024;      ///< up to here latency counts more than bytes
-    std::size_t segment_bytes = 256 * 1024;   ///< largest message of algorithms that cut; two per chunk in flight should stay in L2
+    std::size_t segment_bytes = 256 * 1024;   ///< largest piece in flight; two per chunk in flight should stay in L2
 };
 
 struct Question {
-    Operation operation = Operation::allreduce;
     std::size_t tensor_bytes = 0;  ///< of the largest member; all members of a bundle are of one order class
     std::size_t bundle_bytes = 0;  ///< of all members together
     int ranks = 1;
@@ -37,14 +36,8 @@ struct Answer {
     friend bool operator==(const Answer&, const Answer&) = default;
 };
 
-/// Whether an algorithm can be forced: the four that do an allreduce.
-constexpr bool does_allreduce(Algorithm algorithm) noexcept {
-    return algorithm == Algorithm::ring || algorithm == Algorithm::recursive_doubling || algorithm == Algorithm::direct ||
-           algorithm == Algorithm::parameter_server;
-}
-
-constexpr OrderClass order_class_of(Algorithm allreduce) noexcept {
-    return allreduce == Algorithm::ring ? OrderClass::ring : OrderClass::tree;
+constexpr OrderClass order_class_of(Algorithm algorithm) noexcept {
+    return algorithm == Algorithm::ring ? OrderClass::ring : OrderClass::tree;
 }
 
 /// A ring cannot be had together with reproducible sums; whoever reads the settings refuses the pair.
@@ -56,43 +49,35 @@ constexpr bool contradictory(const Settings& settings) noexcept {
 /// different classes must not be fused.
 constexpr OrderClass order_class_of(std::size_t tensor_bytes, const Settings& settings) noexcept {
     if (settings.forced != Algorithm::automatic) return order_class_of(settings.forced);
-    return settings.reproducible || tensor_bytes <= settings.small_bytes ? OrderClass::tree : OrderClass::ring;
+    const bool tree = settings.reproducible || settings.staging || tensor_bytes <= settings.small_bytes;
+    return tree ? OrderClass::tree : OrderClass::ring;
 }
 
-constexpr Algorithm allreduce_algorithm(const Question& question) noexcept {
+constexpr Algorithm algorithm_of(const Question& question) noexcept {
     const auto& settings = question.settings;
+    const bool small = question.bundle_bytes <= settings.small_bytes;
+    if (settings.forced == Algorithm::direct && settings.staging) return Algorithm::staged;
     if (settings.forced != Algorithm::automatic) return settings.forced;
+    if (settings.staging) return small ? Algorithm::symmetric : Algorithm::staged;
     if (order_class_of(question.tensor_bytes, settings) == OrderClass::ring) return Algorithm::ring;
-    return question.bundle_bytes <= settings.small_bytes ? Algorithm::recursive_doubling : Algorithm::direct;
+    return small ? Algorithm::recursive_doubling : Algorithm::direct;
 }
 
-/// Direct exchange has p segments of a chunk in flight where the ring has two: shorter ones, so that they stay in cache too.
+/// Direct algorithms have p segments of a chunk in flight where the ring has two: shorter ones, so that they stay in cache too.
 constexpr std::size_t direct_segment_bytes(int ranks, std::size_t segment_bytes) noexcept {
     const auto shorter = 2 * segment_bytes / static_cast<std::size_t>(std::max(ranks, 2));
     return std::min(segment_bytes, std::max<std::size_t>(shorter, 8 * 1024));
 }
 
-constexpr Answer choose_allreduce(const Question& question) noexcept {
+constexpr Answer choose(const Question& question) noexcept {
     const auto segment = question.settings.segment_bytes;
-    switch (const auto algorithm = allreduce_algorithm(question)) {
+    switch (const auto algorithm = algorithm_of(question)) {
         case Algorithm::ring: return {algorithm, segment};
         case Algorithm::direct:
+        case Algorithm::staged:
         case Algorithm::parameter_server: return {algorithm, direct_segment_bytes(question.ranks, segment)};
         default: return {algorithm, 0};
     }
-}
-
-constexpr Answer choose(const Question& question) noexcept {
-    const auto segment = question.settings.segment_bytes;
-    switch (question.operation) {
-        case Operation::allreduce: return choose_allreduce(question);
-        case Operation::all_gather: return {Algorithm::ring, 0};
-        case Operation::broadcast: return {Algorithm::tree, segment};
-        case Operation::all_to_all: return {Algorithm::pairwise, 0};
-        case Operation::reduce_scatter: return {Algorithm::direct, direct_segment_bytes(question.ranks, segment)};
-        case Operation::barrier: return {Algorithm::tree, 0};
-    }
-    return {};
 }
 
 }  // namespace guozhuang::selection

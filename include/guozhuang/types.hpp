@@ -30,6 +30,10 @@ enum class ReduceOp : std::uint8_t { sum, average, min, max, product };
 
 inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
+/// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place. `symmetric` and `staged` are what `automatic` and
+/// `direct` become in memory that the ranks of one host share.
+enum class Algorithm : std::uint8_t { automatic, ring, recursive_doubling, direct, parameter_server, symmetric, staged };
+
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) noexcept {
     switch (dtype) {
@@ -55,6 +59,8 @@ constexpr bool is_floating(DType dtype) noexcept {
 GUOZHUANG_API std::string_view name_of(DType dtype) noexcept;
 /// "sum", "average" ...
 GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;
+/// "ring", "recursive_doubling" ...
+GUOZHUANG_API std::string_view name_of(Algorithm algorithm) noexcept;
 
 /// The C++ element types that map to a DType.
 template <class T>

@@ -17,17 +17,12 @@ std::vector<int> everybody(int size) {
     return members;
 }
 
-static_assert(static_cast<int>(base::ForcedAlgorithm::automatic) == static_cast<int>(engine::Algorithm::automatic) &&
-              static_cast<int>(base::ForcedAlgorithm::ring) == static_cast<int>(engine::Algorithm::ring) &&
-              static_cast<int>(base::ForcedAlgorithm::recursive_doubling) == static_cast<int>(engine::Algorithm::recursive_doubling) &&
-              static_cast<int>(base::ForcedAlgorithm::direct) == static_cast<int>(engine::Algorithm::direct) &&
-              static_cast<int>(base::ForcedAlgorithm::parameter_server) == static_cast<int>(engine::Algorithm::parameter_server));
-
-engine::Negotiator::Settings negotiator_settings(const base::Settings& settings) {
+engine::Negotiator::Settings negotiator_settings(const base::Settings& settings, bool staging) {
     engine::Negotiator::Settings negotiator;
     negotiator.fusion_bytes = settings.fusion_bytes;
-    negotiator.policy = {.forced = static_cast<engine::Algorithm>(settings.algorithm),
+    negotiator.policy = {.forced = settings.algorithm,
                          .reproducible = settings.reproducible,
+                         .staging = staging,
                          .small_bytes = settings.small_bytes,
                          .segment_bytes = settings.segment_bytes};
     return negotiator;
@@ -42,13 +37,14 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
       control_(*transport_, world_context, members_),
       mail_(*transport_, world_context, members_) {
     shake_hands(*transport_, settings_);
-    engine_ = std::make_shared<engine::Engine>(engine::Engine::Parts{.control = control_,
-                                                                     .mail = mail_,
-                                                                     .doorbell = transport_->doorbell(),
-                                                                     .wait = transport_->wait_settings(),
-                                                                     .negotiator = negotiator_settings(settings_),
-                                                                     .own_thread = transport_->may_have_own_thread(),
-                                                                     .keep_alive = transport_});
+    engine_ =
+        std::make_shared<engine::Engine>(engine::Engine::Parts{.control = control_,
+                                                               .mail = mail_,
+                                                               .doorbell = transport_->doorbell(),
+                                                               .wait = transport_->wait_settings(),
+                                                               .negotiator = negotiator_settings(settings_, !transport_->staging().empty()),
+                                                               .own_thread = transport_->may_have_own_thread(),
+                                                               .keep_alive = transport_});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
     engine_->start();
 }
@@ -61,11 +57,12 @@ Runtime::~Runtime() {
 void Runtime::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane) {
     std::function<bool()> pump;
     if (!stream) pump = [engine = engine_.get()] { return engine->pump(); };
-    backends_.push_back(std::make_unique<backends::HostBackend>(wire::MemberWire::Group{.transport = *transport_,
-                                                                                        .members = members_,
-                                                                                        .position = transport_->rank(),
-                                                                                        .tag = {world_context, lane},
-                                                                                        .pump = std::move(pump)}));
+    backends_.push_back(std::make_unique<backends::HostBackend>(wire::Group{.transport = *transport_,
+                                                                            .members = members_,
+                                                                            .position = transport_->rank(),
+                                                                            .tag = {world_context, lane},
+                                                                            .pump = std::move(pump)},
+                                                                kind == DeviceKind::host));
     engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
 }
 

@@ -34,7 +34,7 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     const auto settings = base::read_settings();
     wire::MpiOptions mpi;
     mpi.communicator = options.mpi_communicator;
-    mpi.doorbells = settings.doorbells;
+    mpi.shared_memory = settings.shared_memory;
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
     return std::make_shared<Runtime>(wire::connect(mpi), settings);
 }

@@ -18,7 +18,7 @@ namespace guozhuang::base {
 namespace {
 
 constexpr std::string_view prefix = "GUOZHUANG_";
-constexpr std::array<std::string_view, 5> algorithm_names = {"auto", "ring", "recursive_doubling", "direct", "parameter_server"};
+constexpr std::array<std::string_view, 5> forced_algorithms = {"auto", "ring", "recursive_doubling", "direct", "parameter_server"};
 constexpr std::array<std::string_view, 5> log_level_names = {"debug", "info", "warning", "error", "off"};
 
 template <class Number>
@@ -63,10 +63,10 @@ bool parse_choice(Choice& choice, const std::array<std::string_view, n>& names, 
 }
 
 bool parse_algorithm(Settings& settings, std::string_view text) {
-    return parse_choice(settings.algorithm, algorithm_names, text);
+    return parse_choice(settings.algorithm, forced_algorithms, text);
 }
 std::string print_algorithm(const Settings& settings) {
-    return std::string(algorithm_names[static_cast<std::size_t>(settings.algorithm)]);
+    return std::string(name_of(settings.algorithm));
 }
 bool parse_log_level(Settings& settings, std::string_view text) {
     return parse_choice(settings.log_level, log_level_names, text);
@@ -102,10 +102,6 @@ constexpr Setting table[] = {
     {"GUOZHUANG_ALGORITHM", "", "auto, ring, recursive_doubling, direct or parameter_server", Agreement::rank0_wins,
      "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm, print_algorithm},
     {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ, "Whether the CUDA plugin is looked for.", parse_cuda, print_cuda},
-    {"GUOZHUANG_DOORBELLS", "", "0 or 1", Agreement::may_differ,
-     "Whether ranks of one host wake each other through shared memory; without it they look for messages at intervals. A host uses it only "
-     "if all of its ranks do.",
-     parse_switch<&Settings::doorbells>, print_switch<&Settings::doorbells>},
     {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Single operations that are ready together are fused into bundles of up to this size; 0 fuses nothing.",
      parse_size<&Settings::fusion_bytes, 0, gib>, print_size<&Settings::fusion_bytes>},
@@ -117,8 +113,14 @@ constexpr Setting table[] = {
     {"GUOZHUANG_SEGMENT_BYTES", "bytes", "1K to 64M", Agreement::rank0_wins,
      "Largest piece in flight of the algorithms that pipeline; a few of them should fit the L2 cache.",
      parse_size<&Settings::segment_bytes, 1024, gib / 16>, print_size<&Settings::segment_bytes>},
+    {"GUOZHUANG_SHARED_MEMORY", "", "0 or 1", Agreement::may_differ,
+     "Whether ranks of one host share memory, in which they wake each other and stage what they reduce; without it they look for messages "
+     "at "
+     "intervals, and all data travels as messages. A host uses it only if all of its ranks do.",
+     parse_switch<&Settings::shared_memory>, print_switch<&Settings::shared_memory>},
     {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
-     "Tensors up to this size are reduced in tree order, by algorithms of few steps; larger ones around the ring.",
+     "Bundles up to this size are reduced by algorithms of few steps. Where no memory is shared, tensors up to this size are added up in "
+     "tree order, larger ones around the ring.",
      parse_size<&Settings::small_bytes, 0, gib>, print_size<&Settings::small_bytes>},
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.", parse_spin,
@@ -194,7 +196,7 @@ Settings read_settings() {
             throw Error(ErrorCode::configuration, fmt::format("{}='{}' is not acceptable: it must be {}{}{}", row.name, *value, row.range,
                                                               row.unit.empty() ? "" : " ", row.unit));
     }
-    if (settings.reproducible && settings.algorithm == ForcedAlgorithm::ring)
+    if (settings.reproducible && settings.algorithm == Algorithm::ring)
         throw Error(ErrorCode::configuration,
                     "GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other: a ring adds in another "
                     "order than every other algorithm; leave one of them out");

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <guozhuang/log.hpp>
+#include <guozhuang/types.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,17 +17,15 @@ std::optional<std::string> environment(const std::string& name);
 /// Names of all variables of the environment that start with the prefix.
 std::vector<std::string> environment_names(std::string_view prefix);
 
-enum class ForcedAlgorithm { automatic, ring, recursive_doubling, direct, parameter_server };
-
 /// Everything that can be configured, with its default. Filled from GUOZHUANG_ variables, once per Runtime.
 struct Settings {
     std::size_t fusion_bytes = 1u << 20;
     std::size_t small_bytes = 32u << 10;
     std::size_t segment_bytes = 256u << 10;
-    ForcedAlgorithm algorithm = ForcedAlgorithm::automatic;
+    Algorithm algorithm = Algorithm::automatic;
     bool reproducible = false;
     std::optional<std::size_t> spin_us;  ///< empty: chosen from the number of cores
-    bool doorbells = true;
+    bool shared_memory = true;
     bool cuda = true;
     LogLevel log_level = LogLevel::warning;
 };

@@ -20,6 +20,11 @@ std::string_view name_of(ReduceOp op) noexcept {
     return names[static_cast<std::size_t>(op)];
 }
 
+std::string_view name_of(Algorithm algorithm) noexcept {
+    constexpr std::string_view names[] = {"auto", "ring", "recursive_doubling", "direct", "parameter_server", "symmetric", "staged"};
+    return names[static_cast<std::size_t>(algorithm)];
+}
+
 std::string_view name_of(DeviceKind kind) noexcept {
     constexpr std::string_view names[] = {"host", "fake", "cuda"};
     return names[static_cast<std::size_t>(kind)];

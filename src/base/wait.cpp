@@ -48,11 +48,16 @@ void relax() noexcept {
 
 }  // namespace
 
-// The order of the two sequentially consistent operations here mirrors the one in park(): either the parking thread sees the new count, or
-// we see that it is asleep.
+// The order of the two sequentially consistent operations here mirrors the one of a thread that parks, which counts as asleep before it
+// looks at the rings for the last time: either it sees the new count, or we see that it is asleep.
 void ring(Doorbell& bell) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
     if (bell.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(bell.rings, by_news);
+}
+
+// The same with the news themselves in the place of the rings: a thread counts as asleep before its last look.
+void nudge(Doorbell& bell) noexcept {
+    if (bell.asleep.load(std::memory_order_seq_cst) != 0) ring(bell);
 }
 
 void ring_local(Doorbell& bell) noexcept {
@@ -77,6 +82,18 @@ Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadli
     check_deadline();
 }
 
+Patience::~Patience() {
+    expect_to_park(false);
+}
+
+void Patience::expect_to_park(bool expected) noexcept {
+    if (expected == std::exchange(park_next_, expected)) return;
+    if (expected)
+        bell_.asleep.fetch_add(1, std::memory_order_seq_cst);
+    else
+        bell_.asleep.fetch_sub(1, std::memory_order_seq_cst);
+}
+
 void Patience::check_abort() const {
     if (bell_.abort.load(std::memory_order_acquire) != 0) throw Error(ErrorCode::aborted, "the job was aborted");
 }
@@ -94,7 +111,7 @@ void Patience::pause() {
 
 void Patience::start_anew() noexcept {
     turns_ = 0;
-    park_next_ = false;
+    expect_to_park(false);
     next_park_ = settings_.park_first;
 }
 
@@ -105,7 +122,7 @@ void Patience::spin() {
     relax();
     if (turns_ % turns_between_clock_reads == 0) {
         check_deadline();
-        park_next_ = Clock::now() >= spin_until_;
+        expect_to_park(Clock::now() >= spin_until_);
     }
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
 }
@@ -118,14 +135,12 @@ void Patience::progressed() {
 }
 
 void Patience::park_idle() {
+    expect_to_park(false);
     park(by_local, Clock::time_point::max());
 }
 
 bool Patience::park(std::uint32_t woken_by, Clock::time_point until) {
-    const std::uint32_t expects_news = (woken_by & by_news) != 0 ? 1 : 0;
-    bell_.asleep.fetch_add(expects_news, std::memory_order_seq_cst);
     if (bell_.rings.load(std::memory_order_seq_cst) == seen_) futex_wait(bell_.rings, seen_, woken_by, std::min(until, deadline_));
-    bell_.asleep.fetch_sub(expects_news, std::memory_order_seq_cst);
     const std::uint32_t before = std::exchange(seen_, bell_.rings.load(std::memory_order_seq_cst));
     check_abort();
     check_deadline();

@@ -10,13 +10,17 @@ namespace guozhuang::base {
 /// so the futex is not a private one. One cache line.
 struct alignas(64) Doorbell {
     std::atomic<std::uint32_t> rings{0};   ///< counts; the futex word
-    std::atomic<std::uint32_t> asleep{0};  ///< how many parked threads expect news: a ring must also wake
+    std::atomic<std::uint32_t> asleep{0};  ///< how many threads that expect news are parked, or will be if their next look finds none
     std::atomic<std::uint32_t> abort{0};   ///< not 0: the job is over, every wait throws
 };
 
 /// Says "there is news for you". Call it after the news is visible. Any thread of any process that has the word mapped. A syscall only if a
 /// thread of the rank is parked and expects news.
 void ring(Doorbell& bell) noexcept;
+
+/// Rings only if a thread of the rank sleeps or is about to, so it costs nothing while the other side is awake. For news whose look is a
+/// sequentially consistent load of what was stored, sequentially consistent, before this call.
+void nudge(Doorbell& bell) noexcept;
 
 /// Like ring, and wakes also those who expect nothing: for local news (a submission, a handle that is done). A syscall only if somebody is
 /// parked.
@@ -46,6 +50,9 @@ struct WaitSettings {
 class Patience {
 public:
     Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline = no_deadline);
+    ~Patience();
+    Patience(const Patience&) = delete;
+    Patience& operator=(const Patience&) = delete;
 
     /// Nothing to do at this look: spin one turn, or park.
     void pause();
@@ -60,6 +67,7 @@ public:
 private:
     void spin();
     void start_anew() noexcept;
+    void expect_to_park(bool expected) noexcept;
     bool park(std::uint32_t woken_by, Clock::time_point until);  ///< whether the bell rang meanwhile
     void check_abort() const;
     void check_deadline() const;
@@ -71,7 +79,7 @@ private:
     Clock::time_point spin_until_{};
     std::chrono::microseconds next_park_;
     unsigned turns_ = 0;
-    bool park_next_ = false;
+    bool park_next_ = false;  ///< and counted as asleep
 };
 
 /// Waits until `ready()`; between looks it spins, then parks. `ready` may throw.

@@ -12,13 +12,11 @@ namespace guozhuang::engine {
 enum class Operation : std::uint8_t { allreduce, all_gather, broadcast, all_to_all, reduce_scatter, barrier };
 std::string_view name_of(Operation operation) noexcept;
 
-enum class Algorithm : std::uint8_t { automatic, ring, recursive_doubling, direct, parameter_server, tree, pairwise };
-std::string_view name_of(Algorithm algorithm) noexcept;
-
 /// How algorithms follow from sizes. Every log entry carries the policy of the rank that appended it, so that no rank chooses for itself.
 struct Policy {
     Algorithm forced = Algorithm::automatic;  ///< for allreduce
     bool reproducible = false;
+    bool staging = false;  ///< the ranks have memory in which they stage data for each other
     std::uint64_t small_bytes = 0;
     std::uint64_t segment_bytes = 0;
     friend bool operator==(const Policy&, const Policy&) = default;

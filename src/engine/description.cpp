@@ -14,11 +14,6 @@ std::string_view name_of(Operation operation) noexcept {
     return names[static_cast<std::size_t>(operation)];
 }
 
-std::string_view name_of(Algorithm algorithm) noexcept {
-    constexpr std::string_view names[] = {"auto", "ring", "recursive_doubling", "direct", "parameter_server", "tree", "pairwise"};
-    return names[static_cast<std::size_t>(algorithm)];
-}
-
 Bytes encode(const Description& description) {
     Writer out;
     out.enumerator(description.operation);

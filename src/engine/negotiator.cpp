@@ -332,6 +332,7 @@ void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
     if (entry.kind == LogEntry::Kind::execute) {
         out.enumerator(entry.policy.forced);
         out.number(entry.policy.reproducible ? 1 : 0);
+        out.number(entry.policy.staging ? 1 : 0);
         out.number(entry.policy.small_bytes);
         out.number(entry.policy.segment_bytes);
     } else if (entry.kind == LogEntry::Kind::fail || entry.kind == LogEntry::Kind::depart) {
@@ -354,8 +355,9 @@ LogEntry Negotiator::read_entry(Reader& in) {
             throw Error(ErrorCode::wire, fmt::format("the log gives '{}' an id that is not its own", item.name));
     }
     if (entry.kind == LogEntry::Kind::execute) {
-        entry.policy.forced = in.enumerator(Algorithm::pairwise);
+        entry.policy.forced = in.enumerator(Algorithm::parameter_server);
         entry.policy.reproducible = in.number(1) == 1;
+        entry.policy.staging = in.number(1) == 1;
         entry.policy.small_bytes = in.number();
         entry.policy.segment_bytes = in.number();
     } else if (entry.kind == LogEntry::Kind::fail || entry.kind == LogEntry::Kind::depart) {

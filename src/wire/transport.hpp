@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/wait.hpp"
+#include "wire/staging.hpp"
 
 namespace guozhuang::wire {
 
@@ -56,6 +57,14 @@ public:
     virtual base::Doorbell& doorbell() noexcept = 0;
     virtual const base::WaitSettings& wait_settings() const noexcept = 0;
 
+    /// The memory in which all ranks stage data for each other, if they have such memory: all are on one host, and none could not have it.
+    /// Else empty, on every rank. Valid while the transport lives.
+    virtual Staging staging() noexcept = 0;
+    /// Bytes written to this rank's stage, for traffic().
+    virtual void count_staged(std::size_t bytes) noexcept = 0;
+    /// Wakes a rank of this host that sleeps: for news that are in shared memory. Call it after they are visible.
+    virtual void nudge(int rank) noexcept = 0;
+
     /// World ranks on this rank's host, ascending, itself included; and the number of this host among the hosts, ordered by their first
     /// rank.
     virtual const std::vector<int>& host_ranks() const noexcept = 0;
@@ -71,7 +80,7 @@ public:
     /// Collective teardown: every rank calls it after its last message; returns when all have. Never called from a destructor.
     virtual void close() = 0;
 
-    // What this rank has sent as data (not control) so far.
+    /// What this rank has given others as data (not control) so far: messages, and what it wrote to its stage.
     struct Traffic {
         std::uint64_t bytes = 0;
         std::uint64_t messages = 0;

@@ -1,9 +1,10 @@
-// The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has news, a local thread when it has work.
-// The patient thread waits for the first news. The idle one parks until there is work, which rings from others must not disturb, and waits for
-// the second news then. Parks have no time limit here, so a wake-up that is lost is a thread that sleeps for ever: an invalid end state. The
+// The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has news, another nudges when it has staged
+// data, a local thread rings when it has work. The patient thread waits for the first news, then for the staged data. The idle one parks until
+// there is work, which rings from others must not disturb, and waits for the second news then. Parks have no time limit here, so a wake-up that is lost is a thread that sleeps for ever: an invalid end state. The
 // memory is sequentially consistent, as are the operations of the code; the count of rings does not wrap.
 //
-// A defect for the model to find: -DBUG_LOOK_BEFORE_COUNT, -DBUG_ASLEEP_READ_FIRST, -DBUG_WAKE_ONE, -DBUG_NO_COMPARE.
+// A defect for the model to find: -DBUG_LOOK_BEFORE_COUNT, -DBUG_WAKE_ONE, -DBUG_NO_COMPARE,
+// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE.
 
 #define BY_NEWS 1
 #define BY_LOCAL 2
@@ -13,7 +14,7 @@
 byte rings, asleep;
 byte sleeping[2];  // the kernel's: whom each thread lets itself be woken by, 0 if it is awake
 byte news;
-bool work;
+bool work, staged;
 
 // The kernel compares the word and puts the thread to sleep in one step, and wakes in one step all whose bits match.
 inline futex_wait(thread, expected, bits) {
@@ -50,56 +51,83 @@ inline futex_wake(bits) {
 }
 
 inline ring() {
-#ifdef BUG_ASLEEP_READ_FIRST
-    expected = asleep;
-    rings++;
-#else
     rings++;
     expected = asleep;
-#endif
     if
     :: expected != 0 -> futex_wake(BY_NEWS)
     :: else
     fi
 }
 
-// As Patience::park(): all that pause() and park_idle() do once they no longer spin.
-inline park(thread, bits, expects_news) {
-    asleep = asleep + expects_news;
+// For news that are looked at with the same order of memory as `asleep`: base::nudge().
+inline nudge() {
+    expected = asleep;
+    if
+    :: expected != 0 -> ring()
+    :: else
+    fi
+}
+
+// As Patience::park().
+inline park(thread, bits) {
     if
     :: rings == seen -> futex_wait(thread, seen, bits)
     :: else
-    fi;
-    asleep = asleep - expects_news
+    fi
 }
 
-// wait_until(): the count is read before the look.
+// A coordinator with nothing pending: Patience::park_idle(). The count is read before the look.
 #ifdef BUG_LOOK_BEFORE_COUNT
-#define LOOK_UNTIL(condition, wait) \
-    do                              \
-    :: condition -> break           \
-    :: else -> seen = rings; wait   \
+#define PARK_IDLE_UNTIL(condition)                              \
+    do                                                          \
+    :: condition -> break                                       \
+    :: else -> seen = rings; park(IDLE, BY_LOCAL)               \
     od
 #else
-#define LOOK_UNTIL(condition, wait)             \
-    do                                          \
-    :: seen = rings;                            \
-       if                                       \
-       :: condition -> break                    \
-       :: else -> wait                          \
-       fi                                       \
+#define PARK_IDLE_UNTIL(condition)                              \
+    do                                                          \
+    :: seen = rings;                                            \
+       if                                                       \
+       :: condition -> break                                    \
+       :: else -> park(IDLE, BY_LOCAL)                          \
+       fi                                                       \
     od
 #endif
 
+// wait_until() with a Patience: once it has spun enough, the thread counts as asleep, reads the rings and looks once more before it parks.
+// After a ring it spins anew, and no longer counts.
+#ifdef BUG_COUNT_AFTER_LOOK
+#define BEFORE_LOOK skip
+#define AFTER_LOOK skip
+#define BEFORE_PARK asleep++
+#else
+#define BEFORE_LOOK asleep++
+#define AFTER_LOOK asleep--
+#define BEFORE_PARK skip
+#endif
+
+#define WAIT_UNTIL(thread, condition)                           \
+    do                                                          \
+    :: condition -> break                                       \
+    :: else ->                                                  \
+       BEFORE_LOOK;                                             \
+       seen = rings;                                            \
+       if                                                       \
+       :: condition -> AFTER_LOOK; break                        \
+       :: else -> BEFORE_PARK; park(thread, BY_NEWS | BY_LOCAL); asleep-- \
+       fi                                                       \
+    od
+
 active proctype Patient() {
     byte seen;
-    LOOK_UNTIL(news >= 1, park(PATIENT, BY_NEWS | BY_LOCAL, 1))
+    WAIT_UNTIL(PATIENT, news >= 1);
+    WAIT_UNTIL(PATIENT, staged)
 }
 
 active proctype Idle() {
     byte seen;
-    LOOK_UNTIL(work, park(IDLE, BY_LOCAL, 0));
-    LOOK_UNTIL(news >= 2, park(IDLE, BY_NEWS | BY_LOCAL, 1))
+    PARK_IDLE_UNTIL(work);
+    WAIT_UNTIL(IDLE, news >= 2)
 }
 
 active proctype Peer() {
@@ -108,6 +136,17 @@ active proctype Peer() {
     ring();
     news++;
     ring()
+}
+
+active proctype Stager() {
+    byte expected;
+#ifdef BUG_NEWS_AFTER_NUDGE
+    nudge();
+    staged = true
+#else
+    staged = true;
+    nudge()
+#endif
 }
 
 active proctype Local() {

@@ -49,7 +49,7 @@ std::size_t open_files() {
 
 TEST_CASE("random traffic between all ranks arrives whole and in order") {
     MpiOptions options;
-    options.doorbells = GENERATE(true, false);
+    options.shared_memory = GENERATE(true, false);
     options.spin = GENERATE(0us, 20us);
     options.split_bytes = GENERATE(std::size_t{1} << 30, std::size_t{1000});
     const auto transport = connect(options);
@@ -170,8 +170,8 @@ TEST_CASE("long control messages do not overtake each other") {
 }
 
 TEST_CASE("a message rings where there are doorbells") {
-    const bool doorbells = GENERATE(true, false);
-    const auto transport = connect({.doorbells = doorbells});
+    const bool shared = GENERATE(true, false);
+    const auto transport = connect({.shared_memory = shared});
     const int size = transport->size(), right = (transport->rank() + 1) % size, left = (transport->rank() + size - 1) % size;
     std::array<std::byte, 4> out{}, in{};
     auto received = transport->receive(left, data, in);
@@ -179,7 +179,7 @@ TEST_CASE("a message rings where there are doorbells") {
     finish(*transport, received);
     finish(*transport, sent);
     REQUIRE(everywhere(true));  // so every ring has been made
-    CHECK((transport->doorbell().rings.load() > 0) == doorbells);
+    CHECK((transport->doorbell().rings.load() > 0) == shared);
     transport->close();
 }
 

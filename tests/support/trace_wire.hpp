@@ -7,11 +7,13 @@
 #include <map>
 #include <mutex>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "collectives/reduce.hpp"
+#include "support/thread_peers.hpp"
 #include "support/thread_wire.hpp"
 
 namespace guozhuang::test {
@@ -119,6 +121,12 @@ public:
         cells.resize(std::max(cells.size(), step + 1));
         cells[step] = text + (text.empty() ? "-> " : " -> ") + std::to_string(to);
     }
+    void staged(int rank, std::size_t step, const std::string& text) {
+        const std::lock_guard lock(mutex_);
+        auto& cells = sent_[static_cast<std::size_t>(rank)];
+        cells.resize(std::max(cells.size(), step + 1));
+        cells[step] = text;
+    }
     std::size_t step_of(int from, int to, std::size_t index) {
         const std::lock_guard lock(mutex_);
         return steps_.at({from, to, index});
@@ -195,6 +203,38 @@ private:
     Trace* trace_;
     std::size_t step_ = 0;
     std::map<int, std::size_t> sends_, receives_;
+};
+
+/// A ThreadPeers that writes a Trace: what a rank wrote to its stage in a round.
+class TracePeers {
+public:
+    TracePeers(Stages& stages, Trace& trace, int rank)
+        : peers_(stages, rank), trace_(&trace), before_(stage(rank).size() / sizeof(Symbol), nothing) {
+        std::memcpy(stage(rank).data(), before_.data(), stage(rank).size());
+    }
+
+    int rank() const { return peers_.rank(); }
+    int size() const { return peers_.size(); }
+    std::span<std::byte> stage(int peer) { return peers_.stage(peer); }
+    std::uint64_t round() { return peers_.round(); }
+    void publish(std::size_t bytes) {
+        std::vector<Symbol> now(stage(rank()).size() / sizeof(Symbol)), fresh;
+        std::memcpy(now.data(), stage(rank()).data(), stage(rank()).size());
+        for (std::size_t i = 0; i < now.size(); ++i)
+            if (now[i] != before_[i]) fresh.push_back(now[i]);
+        if (fresh.size() * sizeof(Symbol) != bytes) throw std::runtime_error("other bytes were staged than were published");
+        if (!fresh.empty()) trace_->staged(rank(), round(), SymbolTable::show(std::as_bytes(std::span(fresh))));
+        before_ = now;
+        peers_.publish(bytes);
+    }
+    void await() { peers_.await(); }
+
+private:
+    static constexpr Symbol nothing = ~Symbol{0};
+
+    ThreadPeers peers_;
+    Trace* trace_;
+    std::vector<Symbol> before_;  ///< the stage at the end of the last round
 };
 
 }  // namespace guozhuang::test

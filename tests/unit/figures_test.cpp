@@ -5,6 +5,8 @@
 #include <iostream>
 #include <sstream>
 
+#include "collectives/direct/staged_allreduce.hpp"
+#include "collectives/direct/symmetric_allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
 #include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
@@ -81,6 +83,32 @@ Lines allreduce_figure(int ranks, int blocks, const Allreduce& allreduce) {
         allreduce(wire, members, SymbolReduce(), 64);
         if (blocks == 1) end = show(symbols);
     });
+}
+
+/// The same for an allreduce that stages, one symbol per block.
+template <class Allreduce>
+Lines staged_figure(int ranks, int blocks, const Allreduce& allreduce) {
+    Stages stages(ranks, 4096);
+    Trace trace(ranks);
+    Lines ends(static_cast<std::size_t>(ranks));
+    Switchboard board(ranks);
+    run_ranks(board, [&](int rank) {
+        TracePeers peers(stages, trace, rank);
+        auto symbols = parts(rank, blocks);
+        if (blocks == 1) symbols[0] = SymbolTable::make("", std::to_string(rank));
+        const Blocks cut(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol), blocks);
+        TestScratch scratch(direct::staged_scratch_bytes(ranks));
+        allreduce(peers, AllreducePlan{cut, scratch.span(), SymbolReduce(), 64});
+        ends[static_cast<std::size_t>(rank)] = show(symbols);
+    });
+    return trace.figure(ends);
+}
+
+TEST_CASE("figure: staged and symmetric", "[figures]") {
+    check_figure("collectives/direct/staged_allreduce.hpp",
+                 staged_figure(3, 3, [](TracePeers& peers, const AllreducePlan& plan) { direct::staged_allreduce(peers, plan); }));
+    check_figure("collectives/direct/symmetric_allreduce.hpp",
+                 staged_figure(3, 1, [](TracePeers& peers, const AllreducePlan& plan) { direct::symmetric_allreduce(peers, plan); }));
 }
 
 TEST_CASE("figure: ring reduce-scatter", "[figures]") {

@@ -293,12 +293,13 @@ TEST_CASE("groups are executed alone, and so are barriers") {
 }
 
 TEST_CASE("the root's policy is in every entry") {
-    auto two = ranks(2, {.policy = {.forced = engine::Algorithm::ring, .reproducible = true, .small_bytes = 1 << 20, .segment_bytes = 7}});
+    auto two = ranks(
+        2, {.policy = {.forced = Algorithm::ring, .reproducible = true, .staging = true, .small_bytes = 1 << 20, .segment_bytes = 7}});
     two.submit_everywhere(tensor("a"));
     two.settle();
     REQUIRE(log_of(two) == "a");
     CHECK(two.log(1)[0].policy ==
-          engine::Policy{.forced = engine::Algorithm::ring, .reproducible = true, .small_bytes = 1 << 20, .segment_bytes = 7});
+          engine::Policy{.forced = Algorithm::ring, .reproducible = true, .staging = true, .small_bytes = 1 << 20, .segment_bytes = 7});
 }
 
 TEST_CASE("names that are used once do not fill the table of ids") {
@@ -372,7 +373,7 @@ TEST_CASE("a log that cannot be is refused") {
     two.submit_everywhere(tensor("a"));  // gets id 1
     two.settle();
     const auto refused = [&](const Bytes& bytes) { return refusal(two, 1, 0, bytes); };
-    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0)) == "the log holds an entry that cannot be");
+    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0, 0)) == "the log holds an entry that cannot be");
     CHECK(refused(message(0, entry, execute, 1, 2, 1, 'a', 0, 0, 0, 0)) == "the log gives 'a' an id that is not its own");
     CHECK(refused(message(0, entry, forget, 1, 2, 1, 'b')) == "the log gives 'b' an id that is not its own");
     CHECK(refused(message(0, entry, forget, 2, 1, 1)) == "the log forgets 'a' twice");

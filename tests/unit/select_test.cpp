@@ -4,6 +4,7 @@
 
 namespace {
 
+using guozhuang::Algorithm;
 using namespace guozhuang::selection;
 
 constexpr std::size_t kib = 1024, mib = 1024 * kib;
@@ -38,14 +39,21 @@ TEST_CASE("reproducible keeps to the tree", "[select]") {
     CHECK_FALSE(contradictory({.forced = Algorithm::direct, .reproducible = true}));
 }
 
-TEST_CASE("a forced algorithm is taken, for allreduce alone", "[select]") {
+TEST_CASE("a forced algorithm is taken", "[select]") {
     for (const auto forced : {Algorithm::ring, Algorithm::recursive_doubling, Algorithm::direct, Algorithm::parameter_server}) {
-        CHECK(does_allreduce(forced));
         CHECK(allreduce(4, 4, {.forced = forced}) == forced);
         CHECK(allreduce(64 * mib, 64 * mib, {.forced = forced}) == forced);
-        CHECK(choose({.operation = Operation::broadcast, .settings = {.forced = forced}}).algorithm == Algorithm::tree);
     }
-    for (const auto other : {Algorithm::automatic, Algorithm::tree, Algorithm::pairwise}) CHECK_FALSE(does_allreduce(other));
+}
+
+TEST_CASE("where memory is shared, everything is staged", "[select]") {
+    const Settings staging{.staging = true};
+    CHECK(allreduce(4, 4, staging) == Algorithm::symmetric);
+    CHECK(allreduce(4, 64 * kib, staging) == Algorithm::staged);
+    CHECK(allreduce(64 * mib, 64 * mib, staging) == Algorithm::staged);
+    CHECK(order_class_of(64 * mib, staging) == OrderClass::tree);
+    CHECK(allreduce(4, 4, {.forced = Algorithm::direct, .staging = true}) == Algorithm::staged);
+    CHECK(allreduce(mib, mib, {.forced = Algorithm::ring, .staging = true}) == Algorithm::ring);
 }
 
 TEST_CASE("only algorithms that cut have segments, and direct exchange shorter ones on many ranks", "[select]") {
@@ -56,11 +64,6 @@ TEST_CASE("only algorithms that cut have segments, and direct exchange shorter o
     CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 16, .settings = settings}) == Answer{Algorithm::direct, 16 * kib});
     CHECK(direct_segment_bytes(1000, 128 * kib) == 8 * kib);
     CHECK(direct_segment_bytes(1000, 1 * kib) == 1 * kib);
-    CHECK(choose({.operation = Operation::broadcast, .settings = settings}) == Answer{Algorithm::tree, 128 * kib});
-    CHECK(choose({.operation = Operation::all_gather, .settings = settings}) == Answer{Algorithm::ring, 0});
-    CHECK(choose({.operation = Operation::all_to_all, .settings = settings}) == Answer{Algorithm::pairwise, 0});
-    CHECK(choose({.operation = Operation::reduce_scatter, .ranks = 2, .settings = settings}) == Answer{Algorithm::direct, 128 * kib});
-    CHECK(choose({.operation = Operation::barrier}) == Answer{Algorithm::tree, 0});
 }
 
 }  // namespace

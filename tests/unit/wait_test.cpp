@@ -122,6 +122,35 @@ TEST_CASE("a thread that gives up leaves the others on the same bell to be woken
     CHECK(bell.asleep.load() == 0);
 }
 
+TEST_CASE("a nudge rings for a sleeper only, and never too late") {
+    Doorbell bell;
+    nudge(bell);
+    CHECK(bell.rings.load() == 0);
+    std::atomic<int> staged{0};
+    std::atomic<bool> in_time{true};
+    const int rounds = 20'000;
+    std::thread waiting([&] {
+        for (int round = 1; round <= rounds; ++round) {
+            const auto error = error_of([&] {
+                wait_until(
+                    bell, {.spin = 0us, .park_first = 60s, .park_limit = 60s}, [&] { return staged.load() >= round; }, after(20s));
+            });
+            if (error) in_time = false;
+            staged = -round;  // taken
+        }
+    });
+    for (int round = 1; round <= rounds; ++round) {
+        while (staged.load() != 1 - round) std::this_thread::yield();
+        if (round % 2 == 0)
+            for (int i = 0; i < 50 && bell.asleep.load() == 0; ++i) std::this_thread::yield();
+        staged = round;
+        nudge(bell);
+    }
+    waiting.join();
+    CHECK(in_time);
+    CHECK(bell.asleep.load() == 0);
+}
+
 TEST_CASE("a wait ends at its deadline, parked or spinning") {
     Doorbell bell;
     const auto spin = GENERATE(0us, std::chrono::microseconds(10s));

@@ -8,12 +8,13 @@
 
 #include "collectives/direct/allreduce.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
+#include "collectives/direct/staged_allreduce.hpp"
+#include "collectives/direct/symmetric_allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
 #include "collectives/parameter_server/allreduce.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
 #include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
-#include "collectives/select.hpp"
 #include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
 #include "device/host/host_reduce.hpp"
@@ -22,16 +23,6 @@ namespace guozhuang::backends {
 namespace {
 
 using wire::MemberWire;
-
-selection::Settings settings_of(const engine::Policy& policy) {
-    using engine::Algorithm;
-    static_assert(static_cast<int>(Algorithm::automatic) == static_cast<int>(selection::Algorithm::automatic) &&
-                  static_cast<int>(Algorithm::pairwise) == static_cast<int>(selection::Algorithm::pairwise));
-    return {.forced = static_cast<selection::Algorithm>(policy.forced),
-            .reproducible = policy.reproducible,
-            .small_bytes = static_cast<std::size_t>(policy.small_bytes),
-            .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
-}
 
 /// Bytes of one row of dim 0.
 std::size_t row_bytes(const TensorView& tensor) {
@@ -86,6 +77,23 @@ std::span<std::byte> ScratchPool::get(std::size_t bytes) {
     return {memory_.get(), bytes_};
 }
 
+HostBackend::HostBackend(const wire::Group& group, bool stages) : wire_(group) {
+    if (stages && !group.transport.staging().empty()) peers_.emplace(group);
+}
+
+/// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. Where some stage, all keep to the
+/// tree, so that tensors on every kind of device get the same bits.
+selection::Settings HostBackend::settings_of(const engine::Policy& policy) const {
+    selection::Settings settings{.forced = policy.forced,
+                                 .reproducible = policy.reproducible || policy.staging,
+                                 .staging = policy.staging && peers_,
+                                 .small_bytes = static_cast<std::size_t>(policy.small_bytes),
+                                 .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
+    if (settings.staging)
+        settings.small_bytes = std::min(settings.small_bytes, direct::symmetric_limit_bytes(peers_->stage(0).size(), peers_->size()));
+    return settings;
+}
+
 void HostBackend::run(const engine::Bundle& bundle) {
     switch (bundle.operation) {
         case engine::Operation::allreduce: allreduce(bundle); break;
@@ -105,7 +113,7 @@ void HostBackend::run(const engine::Bundle& bundle) {
     }
 }
 
-std::vector<HostBackend::Part> HostBackend::parts_of(const engine::Bundle& bundle) {
+std::vector<HostBackend::Part> HostBackend::parts_of(const engine::Bundle& bundle) const {
     const auto settings = settings_of(bundle.policy);
     std::vector<Part> parts;
     for (const auto& piece : bundle.pieces) {
@@ -132,26 +140,26 @@ void HostBackend::allreduce(const engine::Bundle& bundle) {
 void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
     const auto ranks = wire_.size();
     const device::HostReduce reduce(part.dtype, bundle.op, ranks, bundle.postscale);
-    const auto [algorithm, segment_bytes] = selection::choose({.operation = selection::Operation::allreduce,
-                                                               .tensor_bytes = part.largest_bytes,
-                                                               .bundle_bytes = part.total_bytes,
-                                                               .ranks = ranks,
-                                                               .settings = settings_of(bundle.policy)});
+    const auto [algorithm, segment_bytes] = selection::choose(
+        {.tensor_bytes = part.largest_bytes, .bundle_bytes = part.total_bytes, .ranks = ranks, .settings = settings_of(bundle.policy)});
     const auto plan = [&](int blocks, auto&& scratch_bytes) -> AllreducePlan {
         blocks_.assign(part.members, reduce.element_bytes(), blocks);
         return {.blocks = blocks_, .scratch = scratch_.get(scratch_bytes()), .reduce = reduce, .segment_bytes = segment_bytes};
     };
     const auto direct_scratch = [&] { return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes); };
+    const auto staged_scratch = [&] { return direct::staged_scratch_bytes(ranks); };
     switch (algorithm) {
-        case selection::Algorithm::ring:
+        case Algorithm::symmetric: direct::symmetric_allreduce(*peers_, plan(1, staged_scratch)); break;
+        case Algorithm::staged: direct::staged_allreduce(*peers_, plan(ranks, staged_scratch)); break;
+        case Algorithm::ring:
             ring::pipelined_allreduce(wire_, plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
             break;
-        case selection::Algorithm::recursive_doubling:
+        case Algorithm::recursive_doubling:
             recursive::doubling_allreduce(wire_,
                                           plan(1, [&] { return recursive::doubling_scratch_bytes<MemberWire>(blocks_, reduce, ranks); }));
             break;
-        case selection::Algorithm::direct: direct::allreduce(wire_, plan(ranks, direct_scratch)); break;
-        case selection::Algorithm::parameter_server: parameter_server::allreduce(wire_, plan(1, direct_scratch)); break;
+        case Algorithm::direct: direct::allreduce(wire_, plan(ranks, direct_scratch)); break;
+        case Algorithm::parameter_server: parameter_server::allreduce(wire_, plan(1, direct_scratch)); break;
         default: throw Error(ErrorCode::internal, "the log names an algorithm that does no allreduce");
     }
 }
@@ -196,8 +204,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     const auto ranks = wire_.size();
     const auto& tensor = piece.tensor;
     const device::HostReduce reduce(tensor.dtype, bundle.op, ranks, bundle.postscale);
-    const auto answer =
-        selection::choose({.operation = selection::Operation::reduce_scatter, .ranks = ranks, .settings = settings_of(bundle.policy)});
+    const auto segment_bytes = selection::direct_segment_bytes(ranks, static_cast<std::size_t>(bundle.policy.segment_bytes));
     std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), tensor.shape[0] / ranks);
     for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks))) ++row;
 
@@ -213,9 +220,9 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     const auto place = lay_out(*piece.result, tensor, own);
     direct::reduce_scatter(wire_, {.input = blocks,
                                    .output = place.front(),
-                                   .scratch = scratch_.get(direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, answer.segment_bytes)),
+                                   .scratch = scratch_.get(direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, segment_bytes)),
                                    .reduce = reduce,
-                                   .segment_bytes = answer.segment_bytes});
+                                   .segment_bytes = segment_bytes});
 }
 
 }  // namespace guozhuang::backends

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "collectives/blocks.hpp"
+#include "collectives/select.hpp"
 #include "engine/backend.hpp"
+#include "wire/member_peers.hpp"
 #include "wire/member_wire.hpp"
 
 namespace guozhuang::backends {
@@ -26,7 +29,8 @@ private:
 /// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
-    explicit HostBackend(wire::MemberWire::Group group) : wire_(std::move(group)) {}
+    /// `stages`: whether it is the one backend that uses the transport's staging memory, if there is any.
+    HostBackend(const wire::Group& group, bool stages);
 
     std::string_view name() const noexcept override { return "host"; }
     void run(const engine::Bundle& bundle) override;
@@ -46,9 +50,11 @@ private:
     void all_gather(const engine::Piece& piece);
     void all_to_all(const engine::Piece& piece);
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
-    static std::vector<Part> parts_of(const engine::Bundle& bundle);
+    std::vector<Part> parts_of(const engine::Bundle& bundle) const;
+    selection::Settings settings_of(const engine::Policy& policy) const;
 
     wire::MemberWire wire_;
+    std::optional<wire::MemberPeers> peers_;
     ScratchPool scratch_;
     Blocks blocks_;
 };

@@ -14,6 +14,13 @@
 namespace guozhuang::wire {
 namespace {
 
+/// Small: there are many short-lived hubs, and messages of several chunks are worth having.
+constexpr std::size_t stage_bytes = std::size_t{64} << 10;
+
+struct alignas(64) CacheLine {
+    std::byte bytes[64];
+};
+
 /// One half of a message: a send or a receive. Its address is the ticket.
 struct Operation {
     enum class Progress : std::uint8_t { pending, done, wrong_length };
@@ -93,7 +100,11 @@ void complete(Operation& send, Operation& receive) {
 
 struct InprocHub::State {
     State(int ranks, const base::WaitSettings& wait_settings)
-        : endpoints(static_cast<std::size_t>(ranks)), settings(wait_settings), everybody(endpoints.size()) {
+        : endpoints(static_cast<std::size_t>(ranks)),
+          settings(wait_settings),
+          everybody(endpoints.size()),
+          progress(endpoints.size()),
+          stages(endpoints.size() * stage_bytes / sizeof(CacheLine)) {
         std::iota(everybody.begin(), everybody.end(), 0);
     }
 
@@ -102,6 +113,8 @@ struct InprocHub::State {
     std::deque<Endpoint> endpoints;
     base::WaitSettings settings;
     std::vector<int> everybody;
+    std::vector<Staging::Progress> progress;
+    std::vector<CacheLine> stages;
     std::atomic<bool> aborted{false};
     std::atomic<int> closed{0};
 };
@@ -157,6 +170,11 @@ public:
 
     base::Doorbell& doorbell() noexcept override { return state_->of(rank_).bell; }
     const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
+    void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
+    Staging staging() noexcept override {
+        return {.progress = state_->progress, .stages = std::as_writable_bytes(std::span(state_->stages))};
+    }
+    void nudge(int rank) noexcept override { base::nudge(state_->of(rank).bell); }
     const std::vector<int>& host_ranks() const noexcept override { return state_->everybody; }
     int host_index() const noexcept override { return 0; }
     int host_count() const noexcept override { return 1; }

@@ -44,42 +44,44 @@ int cores_together(MPI_Comm host) {
     return topology::count(all);
 }
 
-/// What one rank has to say about its doorbells after trying.
+/// What one rank has to say about its shared memory after trying.
 struct Attempt {
-    std::optional<Doorbells> doorbells;
+    std::optional<HostMemory> memory;
     std::string failure;
 };
 
 template <class Make>
-Attempt attempt(Make&& make) {
+Attempt attempt(const Host& host, Make&& make) {
     try {
-        return {make(), {}};
+        auto memory = make();
+        memory.reserve_stage(host.position);
+        return {std::move(memory), {}};
     } catch (const Error& error) {
         return {std::nullopt, error.what()};
     }
 }
 
-/// All ranks of a host have doorbells, or none has: a rank that others cannot ring must not sleep until it is rung.
-std::optional<Doorbells> share_doorbells(MPI_Comm host, int position, int ranks, bool wanted) {
+/// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep until it is rung.
+std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, const HostMemory::Size& size, bool wanted) {
     Attempt mine;
-    Doorbells::Offer offer;
-    if (position == 0 && wanted) {
-        mine = attempt([&] { return Doorbells::create(ranks); });
-        if (mine.doorbells) offer = mine.doorbells->offer();
+    HostMemory::Offer offer;
+    if (host.position == 0 && wanted) {
+        mine = attempt(host, [&] { return HostMemory::create(size); });
+        if (mine.memory) offer = mine.memory->offer();
     }
-    check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, host), "MPI_Bcast");
-    if (position != 0 && wanted) mine = attempt([&] { return Doorbells::attach(offer, ranks); });
-    const int failed = mine.doorbells ? INT_MAX : position;
+    check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, neighbours), "MPI_Bcast");
+    if (host.position != 0 && wanted) mine = attempt(host, [&] { return HostMemory::attach(offer, size); });
+    const int failed = mine.memory ? INT_MAX : host.position;
     int first_failed = 0;
-    check(MPI_Allreduce(&failed, &first_failed, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
+    check(MPI_Allreduce(&failed, &first_failed, 1, MPI_INT, MPI_MIN, neighbours), "MPI_Allreduce");
     if (first_failed == INT_MAX) {
-        mine.doorbells->close_file();
-        return std::move(mine.doorbells);
+        mine.memory->close_file();
+        return std::move(mine.memory);
     }
-    if (first_failed == position && wanted) {
+    if (first_failed == host.position && wanted) {
         base::log_warning(
-            fmt::format("no doorbells in shared memory on this host ({}): waiting ranks look for messages at intervals of up to "
-                        "1 ms instead of being woken",
+            fmt::format("no memory shared by the ranks of this host ({}): data travels as MPI messages, and waiting ranks look for "
+                        "messages at intervals of up to 1 ms instead of being woken",
                         mine.failure));
     }
     return std::nullopt;
@@ -87,7 +89,7 @@ std::optional<Doorbells> share_doorbells(MPI_Comm host, int position, int ranks,
 
 }  // namespace
 
-Host meet_host(MPI_Comm world, bool want_doorbells) {
+Host meet_host(MPI_Comm world, bool want_memory, std::size_t stage_bytes) {
     int rank = 0;
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
     MPI_Comm neighbours = MPI_COMM_NULL;
@@ -95,7 +97,8 @@ Host meet_host(MPI_Comm world, bool want_doorbells) {
     Host host;
     sort_into_hosts(first_ranks(world, neighbours), rank, host);
     host.cores = cores_together(neighbours);
-    host.doorbells = share_doorbells(neighbours, host.position, static_cast<int>(host.ranks.size()), want_doorbells);
+    const HostMemory::Size size{.ranks = static_cast<int>(host.ranks.size()), .stage_bytes = host.hosts == 1 ? stage_bytes : 0};
+    host.memory = share_memory(neighbours, host, size, want_memory);
     check(MPI_Comm_free(&neighbours), "MPI_Comm_free");
     return host;
 }

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "wire/doorbells.hpp"
+#include "wire/host_memory.hpp"
 
 namespace guozhuang::wire::mpi {
 
@@ -14,13 +14,12 @@ struct Host {
     int position = 0;        ///< of this rank among them
     int index = 0;           ///< of this host among the hosts, which are ordered by their first rank
     int hosts = 1;
-    bool homogeneous = true;  ///< every host has as many ranks
-    int cores = 1;            ///< that the ranks of this host may use together
-    std::optional<Doorbells>
-        doorbells;  ///< empty if not wanted, or if a rank of the host could not have them (then one warning was logged)
+    bool homogeneous = true;           ///< every host has as many ranks
+    int cores = 1;                     ///< that the ranks of this host may use together
+    std::optional<HostMemory> memory;  ///< empty if not wanted, or if a rank of the host could not have it (then one warning was logged)
 };
 
-/// Finds out; collective over `world`, blocking. Throws Error(wire).
-Host meet_host(MPI_Comm world, bool want_doorbells);
+/// Finds out; collective over `world`, blocking. `stage_bytes` for each rank, where all ranks are on one host. Throws Error(wire).
+Host meet_host(MPI_Comm world, bool want_memory, std::size_t stage_bytes);
 
 }  // namespace guozhuang::wire::mpi

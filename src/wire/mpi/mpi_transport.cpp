@@ -108,7 +108,10 @@ public:
     bool test(Ticket& ticket) override;
     std::optional<Message> poll(Tag tag) override;
 
-    base::Doorbell& doorbell() noexcept override { return host_.doorbells ? (*host_.doorbells)[host_.position] : private_bell_; }
+    base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
+    void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
+    Staging staging() noexcept override { return host_.memory ? host_.memory->staging() : Staging{}; }
+    void nudge(int rank) noexcept override;
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& host_ranks() const noexcept override { return host_.ranks; }
     int host_index() const noexcept override { return host_.index; }
@@ -163,11 +166,11 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     int known = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
     largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
-    host_ = mpi::meet_host(comm_, options.doorbells);
+    host_ = mpi::meet_host(comm_, options.shared_memory, options.stage_bytes);
     find_bells();
     wait_settings_ = topology::wait_settings(static_cast<int>(host_.ranks.size()), host_.cores);
     // Where every message rings, looking without being rung is only a safety net.
-    if (host_.doorbells && host_.hosts == 1) wait_settings_.park_limit = std::chrono::milliseconds(10);
+    if (host_.memory && host_.hosts == 1) wait_settings_.park_limit = std::chrono::milliseconds(10);
     if (options.spin) wait_settings_.spin = *options.spin;
 }
 
@@ -177,14 +180,18 @@ MpiTransport::~MpiTransport() {
 
 void MpiTransport::find_bells() {
     bell_of_.assign(static_cast<std::size_t>(size_), nullptr);
-    if (!host_.doorbells) return;
-    for (int position = 0; position < host_.doorbells->size(); ++position) {
-        bell_of_[static_cast<std::size_t>(host_.ranks[static_cast<std::size_t>(position)])] = &(*host_.doorbells)[position];
+    if (!host_.memory) return;
+    for (int position = 0; position < host_.memory->ranks(); ++position) {
+        bell_of_[static_cast<std::size_t>(host_.ranks[static_cast<std::size_t>(position)])] = &host_.memory->bell(position);
     }
 }
 
 void MpiTransport::ring(int rank) noexcept {
     if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::ring(*bell);
+}
+
+void MpiTransport::nudge(int rank) noexcept {
+    if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::nudge(*bell);
 }
 
 std::unique_lock<std::mutex> MpiTransport::enter() {

@@ -13,8 +13,10 @@ struct MpiOptions {
     /// The user's own communicator: the address of an MPI_Comm, read and duplicated during connect(). Null: all processes that mpirun
     /// started.
     const void* communicator = nullptr;
-    /// Whether ranks of one host wake each other; off: they look for messages at intervals, as ranks of different hosts do.
-    bool doorbells = true;
+    /// Whether the ranks of one host share memory; off: they look for messages at intervals and have no staging, as ranks of different hosts.
+    bool shared_memory = true;
+    /// Of each rank's stage, where all ranks are on one host; whole pages, the same on all ranks.
+    std::size_t stage_bytes = std::size_t{2} << 20;
     /// How long a wait spins before it parks; empty: chosen from the host's ranks and cores.
     std::optional<std::chrono::microseconds> spin = std::nullopt;
     /// Longer messages travel in several pieces, because MPI counts in int. The same on all ranks.

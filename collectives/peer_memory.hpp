@@ -1,0 +1,27 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace guozhuang {
+
+/// How an algorithm reaches the other ranks of its group through memory that all have mapped; ranks are positions in the group, 0 .. size()-1.
+///
+/// Every rank has a *stage*, aligned to scratch_alignment and of one size on all ranks, which all may read and only it writes. Work goes in
+/// *rounds*: `publish` ends this rank's round, in which it wrote `bytes` to its stage, and `await` returns once every rank has ended as many
+/// rounds as this one; it then sees all they wrote in them. Rounds are counted on from one operation to the next. So while a rank is in round
+/// r after an await, others may still read what was written in round r-1, but nothing older. Every function but the first four may throw
+/// guozhuang::Error (the job was aborted); the algorithm lets it pass.
+template <class P>
+concept PeerMemory = requires(P& peers, int peer, std::size_t bytes) {
+    { peers.rank() } -> std::same_as<int>;
+    { peers.size() } -> std::same_as<int>;
+    { peers.stage(peer) } -> std::same_as<std::span<std::byte>>;
+    { peers.round() } -> std::same_as<std::uint64_t>;  ///< that this rank is in: how many it has ended
+    { peers.publish(bytes) } -> std::same_as<void>;
+    { peers.await() } -> std::same_as<void>;
+};
+
+}  // namespace guozhuang

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "base/wait.hpp"
+#include "wire/transport.hpp"
+
+namespace guozhuang::wire {
+
+/// A process set as one rank's algorithms see it: who is in it, and how to wait.
+struct Group {
+    Transport& transport;
+    std::span<const int> members;  ///< world ranks by position in the set
+    int position = 0;              ///< this rank's
+    Tag tag;                       ///< not of the control lane
+    /// Does what else there is to do, without blocking; true if something was done. May throw. Empty: nothing. Called while waiting, so that
+    /// control messages do not stand still while data moves.
+    std::function<bool()> pump = {};
+    /// When a wait fails with Error(timeout).
+    base::Deadline deadline = base::no_deadline;
+
+    /// Throws Error(aborted), Error(timeout), or what `ready` or the pump throws.
+    template <class Ready>
+    void wait_until(Ready&& ready) const {
+        if (ready()) return;
+        base::Patience patience(transport.doorbell(), transport.wait_settings(), deadline);
+        for (unsigned look = 1; !ready(); ++look) {
+            // A look at the control messages costs as much as one at the data: rarely while spinning, always before sleeping.
+            const bool pump_now = pump && (look % looks_for_each_pump == 0 || patience.about_to_park());
+            if (pump_now && pump()) {
+                patience.progressed();
+            } else {
+                patience.pause();
+            }
+        }
+    }
+
+private:
+    static constexpr unsigned looks_for_each_pump = 8;
+};
+
+}  // namespace guozhuang::wire

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "collectives/peer_memory.hpp"
+#include "wire/group.hpp"
+
+namespace guozhuang::wire {
+
+/// The PeerMemory of a process set that is all ranks of one host: what the collective algorithms stage in. One thread at a time, and only one
+/// object for a staging memory. What the group refers to must outlive it.
+class MemberPeers {
+public:
+    /// The transport of the group has staging memory.
+    explicit MemberPeers(Group group) : group_(std::move(group)), staging_(group_.transport.staging()) {}
+
+    int rank() const noexcept { return group_.position; }
+    int size() const noexcept { return static_cast<int>(group_.members.size()); }
+    std::span<std::byte> stage(int peer) const noexcept { return staging_.stage(peer); }
+    std::uint64_t round() const noexcept { return round_; }
+
+    void publish(std::size_t bytes) {
+        group_.transport.count_staged(bytes);
+        progress(rank()).store(++round_, std::memory_order_seq_cst);
+        for (int peer = 0; peer < size(); ++peer)
+            if (peer != rank()) group_.transport.nudge(group_.members[static_cast<std::size_t>(peer)]);
+    }
+
+    /// Throws Error(aborted), Error(timeout), or what the pump throws.
+    void await() {
+        for (int peer = 0; peer < size(); ++peer)
+            group_.wait_until([&] { return progress(peer).load(std::memory_order_seq_cst) >= round_; });
+    }
+
+private:
+    std::atomic<std::uint64_t>& progress(int peer) const noexcept { return staging_.progress[static_cast<std::size_t>(peer)].rounds; }
+
+    Group group_;
+    Staging staging_;
+    std::uint64_t round_ = 0;
+};
+
+static_assert(PeerMemory<MemberPeers>);
+
+}  // namespace guozhuang::wire

@@ -1,0 +1,107 @@
+#include "wire/host_memory.hpp"
+
+#include <atomic>
+#include <filesystem>
+#include <guozhuang/error.hpp>
+#include <thread>
+#include <unistd.h>
+
+#include "support/catch.hpp"
+
+using namespace std::chrono_literals;
+using namespace guozhuang;
+using wire::HostMemory;
+
+namespace {
+
+constexpr HostMemory::Size two{.ranks = 2, .stage_bytes = 8192};
+
+std::size_t open_files() {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    return count;
+}
+
+ErrorCode refusal(const HostMemory::Offer& offer, const HostMemory::Size& size) {
+    try {
+        HostMemory::attach(offer, size);
+    } catch (const Error& error) {
+        return error.code();
+    }
+    return ErrorCode::internal;
+}
+
+}  // namespace
+
+TEST_CASE("a ring through one mapping wakes a thread that sleeps on another") {
+    auto mine = HostMemory::create({.ranks = 3});
+    auto theirs = HostMemory::attach(mine.offer(), {.ranks = 3});
+    REQUIRE(&mine.bell(1) != &theirs.bell(1));
+    std::atomic<bool> news{false};
+    bool in_time = true;
+    std::thread sleeper([&] {
+        try {
+            base::wait_until(
+                mine.bell(1), {.spin = 0us, .park_first = 60s, .park_limit = 60s}, [&] { return news.load(); }, base::Clock::now() + 20s);
+        } catch (const Error&) {
+            in_time = false;
+        }
+    });
+    while (theirs.bell(1).asleep.load() == 0) std::this_thread::yield();
+    news = true;
+    base::ring(theirs.bell(1));
+    sleeper.join();
+    CHECK(in_time);
+    CHECK(mine.bell(0).rings.load() == 0);
+    CHECK(mine.bell(2).rings.load() == 0);
+}
+
+TEST_CASE("only the memory that was offered is attached to") {
+    auto memory = HostMemory::create(two);
+    const auto good = memory.offer();
+    CHECK(refusal({}, two) == ErrorCode::unavailable);
+    CHECK(refusal({good.process, good.file, good.nonce + 1}, two) == ErrorCode::unavailable);
+    CHECK(refusal(good, {.ranks = 3}) == ErrorCode::unavailable);
+    CHECK(refusal({good.process, 0, good.nonce}, two) == ErrorCode::unavailable);
+    CHECK(refusal({good.process, 9999, good.nonce}, two) == ErrorCode::unavailable);
+    CHECK_NOTHROW(HostMemory::attach(good, two));
+    memory.close_file();
+    CHECK(refusal(good, two) == ErrorCode::unavailable);
+}
+
+TEST_CASE("ranks see each other's stages") {
+    auto mine = HostMemory::create(two);
+    auto theirs = HostMemory::attach(mine.offer(), two);
+    mine.reserve_stage(0);
+    theirs.reserve_stage(1);
+    const auto here = mine.staging(), there = theirs.staging();
+    REQUIRE(here.stage(1).size() == 8192);
+    CHECK(reinterpret_cast<std::uintptr_t>(here.stage(1).data()) % 64 == 0);
+    here.stage(1).back() = std::byte{42};
+    here.progress[1].rounds = 7;
+    CHECK(there.stage(1).back() == std::byte{42});
+    CHECK(there.stage(0).back() == std::byte{0});
+    CHECK(there.progress[1].rounds == 7);
+    CHECK(there.progress[0].rounds == 0);
+    CHECK(HostMemory::create({.ranks = 2}).staging().empty());
+}
+
+TEST_CASE("shared memory cannot be resized, and leaves no file open") {
+    const auto before = open_files();
+    {
+        auto memory = HostMemory::create(two);
+        const auto file = static_cast<int>(memory.offer().file);
+        CHECK(ftruncate(file, 0) != 0);
+        CHECK(ftruncate(file, 1 << 20) != 0);
+        auto attached = HostMemory::attach(memory.offer(), two);
+        CHECK(open_files() == before + 2);
+        memory.close_file();
+        attached.close_file();
+        CHECK(open_files() == before);
+        base::ring(attached.bell(0));
+        CHECK(memory.bell(0).rings.load() == 1);
+        auto moved = std::move(memory);
+        CHECK(moved.bell(0).rings.load() == 1);
+    }
+    CHECK(open_files() == before);
+}

@@ -1,0 +1,128 @@
+#include <numeric>
+
+#include "collectives/direct/staged_allreduce.hpp"
+#include "collectives/direct/symmetric_allreduce.hpp"
+#include "support/bundles.hpp"
+#include "support/catch.hpp"
+#include "support/thread_peers.hpp"
+
+namespace {
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+using MemberSpans = std::span<const std::span<std::byte>>;
+
+constexpr std::size_t stage_bytes = std::size_t{256} << 10;
+constexpr std::size_t whole = std::size_t{1} << 20;
+
+void staged(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
+    const Blocks blocks(members, reduce.element_bytes(), peers.size());
+    TestScratch scratch(direct::staged_scratch_bytes(peers.size()));
+    direct::staged_allreduce(peers, {blocks, scratch.span(), reduce, segment_bytes});
+}
+
+void symmetric(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t) {
+    const Blocks blocks(members, reduce.element_bytes(), 1);
+    TestScratch scratch(direct::staged_scratch_bytes(peers.size()));
+    direct::symmetric_allreduce(peers, {blocks, scratch.span(), reduce});
+}
+
+/// Runs body(peers) on a thread per rank; returns the peers, for their counts.
+template <class Body>
+std::vector<ThreadPeers> run_staged(int ranks, const Body& body) {
+    Stages stages(ranks, stage_bytes);
+    std::vector<ThreadPeers> peers;
+    for (int rank = 0; rank < ranks; ++rank) peers.emplace_back(stages, rank);
+    Switchboard board(ranks);  // for the threads and their exceptions: no message goes through it
+    run_ranks(board, [&](int rank) { body(peers[static_cast<std::size_t>(rank)]); });
+    return peers;
+}
+
+/// One rank count after another, all bundles in a row through the same stages: the rounds of one must not disturb the next.
+template <class Format, class Allreduce>
+std::vector<std::string> failures_of(const Allreduce& allreduce) {
+    std::vector<std::string> failures;
+    for (const int ranks : group_sizes) {
+        struct Case {
+            Members<typename Format::Element> expected;
+            std::vector<Members<typename Format::Element>> inputs;
+            std::size_t segment_bytes;
+        };
+        std::vector<Case> cases;
+        const auto divisor = static_cast<typename Format::Partial>(ranks);
+        for (const auto& counts : bundles_for(ranks))
+            for (const std::size_t segment_bytes : {std::size_t{64}, std::size_t{1000}, whole}) {
+                const auto inputs = inputs_of<Format>(ranks, counts);
+                cases.push_back({tree_sum<Format>(inputs, divisor), inputs, segment_bytes});
+            }
+        const ScalarReduce<Format> reduce(divisor);
+        run_staged(ranks, [&](ThreadPeers& peers) {
+            for (auto& test : cases)
+                allreduce(peers, spans_of(test.inputs[static_cast<std::size_t>(peers.rank())]), reduce, test.segment_bytes);
+        });
+        for (std::size_t i = 0; i < cases.size(); ++i)
+            if (!Outcome<typename Format::Element>{cases[i].inputs, {}}.all_equal(cases[i].expected))
+                failures.push_back(std::to_string(ranks) + " ranks, case " + std::to_string(i));
+    }
+    return failures;
+}
+
+TEST_CASE("staged allreduce sums in tree order", "[staged]") {
+    CHECK(failures_of<Plain<std::int64_t>>(staged) == std::vector<std::string>{});
+    CHECK(failures_of<Plain<float>>(staged) == std::vector<std::string>{});
+    CHECK(failures_of<HalfLike>(staged) == std::vector<std::string>{});
+}
+
+TEST_CASE("symmetric allreduce sums in tree order", "[staged]") {
+    CHECK(failures_of<Plain<float>>(symmetric) == std::vector<std::string>{});
+    CHECK(failures_of<HalfLike>(symmetric) == std::vector<std::string>{});
+}
+
+TEST_CASE("operations of both kinds follow each other on the same stages", "[staged]") {
+    for (const int ranks : {2, 3, 5}) {
+        const auto inputs = inputs_of<Plain<float>>(ranks, {1000, 7});
+        const auto expected = tree_sum<Plain<float>>(inputs, 1);
+        std::vector<int> wrong(static_cast<std::size_t>(ranks));
+        run_staged(ranks, [&](ThreadPeers& peers) {
+            const auto self = static_cast<std::size_t>(peers.rank());
+            const ScalarReduce<Plain<float>> reduce(1);
+            for (int turn = 0; turn < 300; ++turn) {
+                auto members = inputs[self];
+                const std::size_t segment_bytes = turn % 5 == 0 ? 256 : whole;
+                (turn * 7 % 4 < 2 ? staged : symmetric)(peers, spans_of(members), reduce, segment_bytes);
+                if (members != expected) ++wrong[self];
+            }
+        });
+        CHECK(wrong == std::vector<int>(static_cast<std::size_t>(ranks)));
+    }
+}
+
+TEST_CASE("staging moves what the cost says", "[staged]") {
+    for (const int ranks : group_sizes) {
+        auto inputs = inputs_of<Plain<float>>(ranks, {4099});
+        const Blocks blocks(spans_of(inputs[0]), sizeof(float), ranks);
+        const ScalarReduce<Plain<float>> reduce(1);
+        const std::size_t segment_bytes = 512;
+        const auto segments = (blocks.largest_bytes() + segment_bytes - 1) / segment_bytes;
+        for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
+                 staged(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce, segment_bytes);
+             })) {
+            CHECK(peers.bytes() == blocks.total_bytes());  // the others' blocks as they are, and the own one added up
+            CHECK(peers.rounds() == segments + 2);
+        }
+        for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
+                 symmetric(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce, segment_bytes);
+             })) {
+            CHECK(peers.bytes() == blocks.total_bytes());
+            CHECK(peers.rounds() == 1);
+        }
+    }
+}
+
+TEST_CASE("what does not fit the stage is refused by the symmetric algorithm", "[staged]") {
+    auto inputs = inputs_of<Plain<float>>(1, {direct::symmetric_limit_bytes(stage_bytes, 1) / sizeof(float) + 1});
+    const ScalarReduce<Plain<float>> reduce(1);
+    CHECK_THROWS_AS(run_staged(1, [&](ThreadPeers& peers) { symmetric(peers, spans_of(inputs[0]), reduce, 0); }), Error);
+}
+
+}  // namespace
