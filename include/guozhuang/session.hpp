@@ -3,6 +3,7 @@
 #include <functional>
 #include <guozhuang/export.hpp>
 #include <memory>
+#include <mutex>
 
 namespace guozhuang {
 
@@ -18,7 +19,9 @@ struct SessionOptions {
 /// The first Session of a process is its default: functions that are given none use the calling thread's Session (see run_ranks), then that.
 /// Further ones share it; the last to close ends it. A new one may be made afterwards. MPI is initialised if the program has not done so, and
 /// then also finalised, at exit of the process. Started without mpirun the job has one rank and MPI is not touched.
-/// Members may be called from any thread. Construction and close() are collective: every rank calls them.
+/// Members may be called from any thread, at the same time as close() too: an operation is then either on its way, and completed or failed by
+/// close(), or it throws Error(not_initialised). Construction and close() are collective: every rank calls them. Moving and destroying are for
+/// one thread, when no other uses the object.
 class GUOZHUANG_API Session {
 public:
     /// Joins the job. The arguments of main are welcome, as in MPI programs, and may be null. Throws Error: configuration, wire, unavailable.
@@ -44,12 +47,16 @@ public:
     /// The calling thread's Session if it has one, else the process's. Throws Error(not_initialised).
     static Session& current();
 
-    Runtime& runtime() const;  ///< for the library itself; throws Error(not_initialised) after close()
+    /// For the library itself, which holds it as long as it works with it. Throws Error(not_initialised) after close().
+    std::shared_ptr<Runtime> runtime() const;
 
 private:
     friend GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body);
     Session(std::shared_ptr<Runtime> runtime, bool counted);
-    std::shared_ptr<Runtime> leave();  ///< gives up the membership; the runtime, if nobody else of the process shares it
+    /// Gives up the membership; returns the runtime, if nobody else of the process shares it.
+    std::shared_ptr<Runtime> leave();
+    std::shared_ptr<Runtime> replace(std::shared_ptr<Runtime> by) noexcept;  ///< returns what was there
+    mutable std::mutex mutex_;                                               ///< guards what follows, for moments only
     std::shared_ptr<Runtime> runtime_;
     bool counted_ = false;  ///< as a user of the process's default session
     int exceptions_at_start_ = 0;

@@ -13,7 +13,7 @@
 namespace guozhuang {
 namespace {
 
-Runtime& runtime_of(Session* session) {
+std::shared_ptr<Runtime> runtime_of(Session* session) {
     return (session ? *session : Session::current()).runtime();
 }
 
@@ -57,17 +57,17 @@ void add_configuration(Items& items, const base::Settings& settings) {
 }  // namespace
 
 Traffic traffic(Session* session) {
-    const auto sent = runtime_of(session).transport().traffic();
+    const auto sent = runtime_of(session)->transport().traffic();
     return {.bytes = sent.bytes, .messages = sent.messages};
 }
 
 std::vector<InfoItem> info(Session* session) {
-    auto& runtime = runtime_of(session);
+    const auto runtime = runtime_of(session);
     Items items;
     add_build(items);
-    add_job(items, runtime.transport());
-    add_devices(items, runtime.settings().cuda);
-    add_configuration(items, runtime.settings());
+    add_job(items, runtime->transport());
+    add_devices(items, runtime->settings().cuda);
+    add_configuration(items, runtime->settings());
     return items;
 }
 

@@ -14,7 +14,7 @@ namespace {
 using api::Draft;
 using engine::Operation;
 
-Runtime& runtime_of(Session* session) {
+std::shared_ptr<Runtime> runtime_of(Session* session) {
     return (session != nullptr ? *session : Session::current()).runtime();
 }
 
@@ -72,7 +72,7 @@ Draft all_to_all_of(const TensorView& tensor, std::span<const std::int64_t> spli
 }
 
 Handle letter(const TensorView& tensor, const engine::Route& route, const PointToPointOptions& options, bool caller_waits) {
-    return Handle(api::submit_letter(runtime_of(options.session), tensor, route, options.keep_alive, caller_waits));
+    return Handle(api::submit_letter(*runtime_of(options.session), tensor, route, options.keep_alive, caller_waits));
 }
 
 }  // namespace

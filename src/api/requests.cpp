@@ -100,7 +100,7 @@ engine::TensorDescription describe(const Draft& draft, std::size_t i) {
 }
 
 void check_draft(const Draft& draft, const Check& check) {
-    const int size = draft.runtime.transport().size();
+    const int size = draft.runtime->transport().size();
     const auto& description = draft.description;
     check.that(draft.name.size() <= engine::max_name_bytes, "the name is {} bytes long; at most {} are supported", draft.name.size(),
                engine::max_name_bytes);
@@ -124,7 +124,7 @@ void check_tensor(const TensorView& tensor, std::string_view operation, std::str
 }
 
 std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
-    auto& runtime = draft.runtime;
+    auto& runtime = *draft.runtime;
     const Check check(engine::name_of(draft.description.operation), draft.name, {runtime.transport().rank()});
     check_draft(draft, check);
     if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, runtime.transport().size(), check);

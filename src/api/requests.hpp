@@ -15,7 +15,7 @@ namespace guozhuang::api {
 
 /// An operation as the caller put it.
 struct Draft {
-    Runtime& runtime;
+    std::shared_ptr<Runtime> runtime;
     engine::Description description;  ///< without its tensors
     std::string name;                 ///< empty: unnamed
     std::vector<TensorView> tensors;

@@ -20,7 +20,7 @@ struct Process {
     std::mutex mutex;
     std::shared_ptr<Runtime> runtime;
     int users = 0;
-    std::unique_ptr<Session> view;  ///< what Session::current() gives
+    std::unique_ptr<Session> view;  ///< what Session::current() gives; it stays, because threads may hold on to it
 };
 
 Process& process() {
@@ -48,7 +48,8 @@ Session::Session(int*, char***, SessionOptions options) : counted_(true), except
     const std::lock_guard lock(shared.mutex);
     if (shared.users == 0) {
         shared.runtime = connect(options);
-        shared.view.reset(new Session(shared.runtime, false));
+        if (!shared.view) shared.view.reset(new Session(nullptr, false));
+        shared.view->replace(shared.runtime);
     } else if (options.mpi_communicator != nullptr) {
         throw Error(ErrorCode::invalid_argument, "Session: this process has one already, whose communicator cannot be changed");
     }
@@ -57,7 +58,7 @@ Session::Session(int*, char***, SessionOptions options) : counted_(true), except
 }
 
 Session::Session(Session&& other) noexcept
-    : runtime_(std::exchange(other.runtime_, nullptr)), counted_(other.counted_), exceptions_at_start_(other.exceptions_at_start_) {}
+    : runtime_(other.replace(nullptr)), counted_(other.counted_), exceptions_at_start_(other.exceptions_at_start_) {}
 
 Session::~Session() {
     if (std::uncaught_exceptions() > exceptions_at_start_) {
@@ -76,19 +77,25 @@ void Session::close() {
 }
 
 std::shared_ptr<Runtime> Session::leave() {
-    auto runtime = std::exchange(runtime_, nullptr);
+    auto runtime = replace(nullptr);
     if (!runtime || !counted_) return runtime;
     auto& shared = process();
     const std::lock_guard lock(shared.mutex);
     if (--shared.users > 0) return nullptr;
-    shared.view->runtime_.reset();
+    shared.view->replace(nullptr);
     shared.runtime.reset();
     return runtime;
 }
 
-Runtime& Session::runtime() const {
+std::shared_ptr<Runtime> Session::replace(std::shared_ptr<Runtime> by) noexcept {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(runtime_, std::move(by));
+}
+
+std::shared_ptr<Runtime> Session::runtime() const {
+    const std::lock_guard lock(mutex_);
     if (!runtime_) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
-    return *runtime_;
+    return runtime_;
 }
 
 Session& Session::current() {
@@ -102,32 +109,33 @@ Session& Session::current() {
 }
 
 int Session::rank() const {
-    return runtime().transport().rank();
+    return runtime()->transport().rank();
 }
 
 int Session::size() const {
-    return runtime().transport().size();
+    return runtime()->transport().size();
 }
 
 int Session::local_rank() const {
-    const auto& ranks = runtime().transport().host_ranks();
-    return static_cast<int>(std::ranges::find(ranks, rank()) - ranks.begin());
+    const auto runtime = this->runtime();
+    const auto& ranks = runtime->transport().host_ranks();
+    return static_cast<int>(std::ranges::find(ranks, runtime->transport().rank()) - ranks.begin());
 }
 
 int Session::local_size() const {
-    return static_cast<int>(runtime().transport().host_ranks().size());
+    return static_cast<int>(runtime()->transport().host_ranks().size());
 }
 
 int Session::cross_rank() const {
-    return runtime().transport().host_index();
+    return runtime()->transport().host_index();
 }
 
 int Session::cross_size() const {
-    return runtime().transport().host_count();
+    return runtime()->transport().host_count();
 }
 
 bool Session::is_homogeneous() const {
-    return runtime().transport().is_homogeneous();
+    return runtime()->transport().is_homogeneous();
 }
 
 namespace {
@@ -200,7 +208,7 @@ void run_ranks(int size, const std::function<void(Session&)>& body) {
     const auto live = [&](int rank) {
         Session session(nullptr, false);
         try {
-            session.runtime_ = std::make_shared<Runtime>(hub.transport(rank), settings);
+            session.replace(std::make_shared<Runtime>(hub.transport(rank), settings));
             thread_session = &session;
             body(session);
             session.close();
@@ -210,7 +218,7 @@ void run_ranks(int size, const std::function<void(Session&)>& body) {
                 if (!first) first = std::current_exception();
             }
             hub.abort();
-            session.runtime_.reset();  // without a farewell: nobody is left to hear it
+            session.replace(nullptr);  // without a farewell: nobody is left to hear it
         }
         thread_session = nullptr;
     };

@@ -1,6 +1,9 @@
 // A rank's membership of its job, on ranks that are threads.
+#include <functional>
 #include <guozhuang/guozhuang.hpp>
+#include <latch>
 #include <thread>
+#include <utility>
 
 #include "support/catch.hpp"
 #include "support/environment.hpp"
@@ -43,6 +46,42 @@ TEST_CASE("a session that is moved goes on") {
           }) == "");
 }
 
+TEST_CASE("a session may be closed while other threads of the rank use it") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::latch busy(2);
+              const auto until_closed = [&](const std::function<void()>& act) {
+                  bool first = true;
+                  for (;;) {
+                      const auto error = error_of(act);
+                      if (std::exchange(first, false)) busy.count_down();
+                      if (error) return error->code();
+                  }
+              };
+              ErrorCode worker_end{}, reader_end{};
+              {
+                  const std::jthread worker([&] {
+                      worker_end = until_closed([&] {
+                          int one = 1;
+                          allreduce(one, {.name = "until the end", .session = &session});
+                      });
+                  });
+                  const std::jthread reader([&] { reader_end = until_closed([&] { session.rank(), session.local_rank(); }); });
+                  busy.wait();
+                  session.close();
+              }
+              report.expect(worker_end == ErrorCode::not_initialised || worker_end == ErrorCode::departed, "the worker's end");
+              report.expect(reader_end == ErrorCode::not_initialised, "the reader's end");
+          }) == "");
+}
+
+TEST_CASE("the process's session may end and begin anew while another thread asks for it") {
+    const std::jthread asking([](const std::stop_token& end) {
+        while (!end.stop_requested()) error_of([] { Session::current().size(); });
+    });
+    for (int again = 0; again < 20; ++again) Session().close();
+    CHECK_FALSE(is_initialized());
+}
+
 TEST_CASE("jobs of threads follow each other and lie within each other") {
     for (int again = 0; again < 10; ++again)
         CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
@@ -75,7 +114,7 @@ TEST_CASE("without mpirun a process is a job of one rank, again and again") {
         CHECK(session.size() == 1);
         {
             Session second;  // shares it
-            CHECK(&second.runtime() == &session.runtime());
+            CHECK(second.runtime() == session.runtime());
             second.close();
         }
         init();
