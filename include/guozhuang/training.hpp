@@ -17,7 +17,7 @@ GUOZHUANG_API void broadcast_parameters(std::span<const Parameter> parameters, i
 /// Throws Error(mismatch) on every rank, naming the first tensor whose bits differ and on which ranks, unless all ranks hold the same values.
 GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters, Session* session = nullptr);
 
-/// The mean of each metric over the ranks. Every rank must pass the same keys, else Error(mismatch) on all.
+/// The mean of each metric over the ranks. Every rank must pass the same keys, else Error(mismatch) on all, with the keys of each side.
 GUOZHUANG_API std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics, Session* session = nullptr);
 
 /// Scales the gradients so that their global 2-norm is at most `max_norm`; returns the norm before. Local: call it after synchronize(), when

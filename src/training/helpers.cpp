@@ -32,11 +32,12 @@ std::uint64_t hash_of(std::span<const std::byte> memory) noexcept {
     return hash;
 }
 
-/// Every rank's numbers, rank by rank.
-std::vector<std::vector<std::int64_t>> gather(std::vector<std::int64_t> numbers, const std::string& name, Session& session) {
-    const auto result = all_gather(numbers, {.name = name, .session = &session});
-    const auto flat = result.as<std::int64_t>();
-    std::vector<std::vector<std::int64_t>> by_rank;
+/// Every rank's elements, rank by rank.
+template <Element T>
+std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& name, Session& session) {
+    const Result result = all_gather(elements, {.name = name, .session = &session});
+    const auto flat = result.as<T>();
+    std::vector<std::vector<T>> by_rank;
     auto next = flat.begin();
     for (const auto rows : result.rows) {
         by_rank.emplace_back(next, next + rows);
@@ -51,6 +52,33 @@ std::vector<int> dissenters(const std::vector<std::vector<std::int64_t>>& by_ran
     for (std::size_t rank = 1; rank < by_rank.size(); ++rank)
         if (by_rank[rank][place] != by_rank[0][place]) ranks.push_back(static_cast<int>(rank));
     return ranks;
+}
+
+/// "rank 2", "ranks 0,1,3".
+std::string list_of(std::span<const int> ranks) {
+    return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
+}
+
+/// Throws on every rank, with the keys of each side, unless all ranks pass the same.
+void require_same_keys(const std::map<std::string, double>& metrics, Session& session) {
+    const auto own = metrics.empty() ? std::string("none") : fmt::format("'{}'", fmt::join(metrics | std::views::keys, "', '"));
+    const auto by_rank = gather(std::vector<std::uint8_t>(own.begin(), own.end()), "average_metrics/keys", session);
+    using Side = std::pair<std::vector<std::uint8_t>, std::vector<int>>;  // keys, and the ranks that passed them
+    std::vector<Side> sides;                                              // in the order of their first ranks
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+        auto side = std::ranges::find(sides, by_rank[rank], &Side::first);
+        if (side == sides.end()) side = sides.insert(side, {by_rank[rank], {}});
+        side->second.push_back(static_cast<int>(rank));
+    }
+    if (sides.size() == 1) return;
+    std::string text;
+    std::vector<int> odd;
+    for (const auto& [keys, ranks] : sides) {
+        text += fmt::format("{} {} on {}", text.empty() ? "" : ";", std::string(keys.begin(), keys.end()), list_of(ranks));
+        if (ranks.front() != 0) odd.insert(odd.end(), ranks.begin(), ranks.end());
+    }
+    std::ranges::sort(odd);
+    throw Error(ErrorCode::mismatch, "average_metrics: keys differ:" + text, {.tensor = {}, .operation = "average_metrics", .ranks = odd});
 }
 
 void require_host(const TensorView& tensor, const std::string& name, const std::string& operation) {
@@ -118,29 +146,16 @@ void check_consistent(std::span<const Parameter> parameters, Session* session) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& name = parameters[i].name;
         if (const auto ranks = dissenters(by_rank, 2 * i); !ranks.empty())
-            refuse(fmt::format("parameter {}, here '{}', has another name, dtype or shape on rank 0 than on {} {}", i, name,
-                               ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ",")),
+            refuse(fmt::format("parameter {}, here '{}', has another name, dtype or shape on rank 0 than on {}", i, name, list_of(ranks)),
                    name, ranks);
         if (const auto ranks = dissenters(by_rank, 2 * i + 1); !ranks.empty())
-            refuse(fmt::format("'{}' holds other values on {} {} than on rank 0", name, ranks.size() == 1 ? "rank" : "ranks",
-                               fmt::join(ranks, ",")),
-                   name, ranks);
+            refuse(fmt::format("'{}' holds other values on {} than on rank 0", name, list_of(ranks)), name, ranks);
     }
 }
 
 std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics, Session* session) {
     auto& chosen = session_of(session);
-    std::string keys;
-    for (const auto& [key, value] : metrics) keys += key + '\n';
-    auto gathered = gather({static_cast<std::int64_t>(hash_of(std::as_bytes(std::span(keys)))), static_cast<std::int64_t>(metrics.size())},
-                           "average_metrics/keys", chosen);
-    for (const std::size_t place : {std::size_t{0}, std::size_t{1}})
-        if (const auto ranks = dissenters(gathered, place); !ranks.empty())
-            throw Error(
-                ErrorCode::mismatch,
-                fmt::format("average_metrics: the keys differ: {} {} passed others than rank 0; this rank passed {}",
-                            ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","), fmt::join(metrics | std::views::keys, ", ")),
-                {.tensor = {}, .operation = "average_metrics", .ranks = ranks});
+    require_same_keys(metrics, chosen);
     std::vector<double> values;
     for (const auto& [key, value] : metrics) values.push_back(value);
     allreduce(values, {.name = "average_metrics/values", .op = ReduceOp::average, .session = &chosen});

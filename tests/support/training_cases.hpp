@@ -212,11 +212,13 @@ inline void metrics(Session& session, Report& report) {
                   "averages");
     report.expect(average_metrics({}, &session).empty(), "no metrics");
     if (session.size() < 2) return;
-    const std::string key = session.rank() == 1 ? "lose" : "loss";
-    expect_error(report, ErrorCode::mismatch, {"average_metrics: the keys differ", "rank 1", key}, [&] {
-        average_metrics({{key, 1.0}}, &session);
-    });
-    expect_usable(session, report);
+    const std::map<std::string, double> usual = {{"accuracy", 1}, {"loss", 2}}, misspelt = {{"accuracy", 1}, {"lose", 2}}, none;
+    const auto text = "average_metrics: keys differ: " + sides(session, "'accuracy', 'loss'", "'accuracy', 'lose'");
+    expect_mismatch(
+        session, report, text, [&] { average_metrics(usual, &session); }, [&] { average_metrics(misspelt, &session); });
+    expect_mismatch(
+        session, report, "average_metrics: keys differ: " + sides(session, "'accuracy', 'loss'", "none"),
+        [&] { average_metrics(usual, &session); }, [&] { average_metrics(none, &session); });
 }
 
 /// A step that fails on all ranks is over; the next one succeeds.
