@@ -21,7 +21,8 @@ namespace guozhuang {
 
 /// What every operation takes.
 struct Options {
-    /// Identifies the operation on all ranks and in errors. Empty: numbered by the order of this rank's unnamed calls of that operation.
+    /// Identifies the operation on all ranks and in errors; up to 64 KiB, and it may not begin with #. Empty: numbered by the order of this
+    /// rank's unnamed calls of that operation ("#3 broadcast").
     std::string name = {};
     /// The user's stream that produces the tensor, for tensors on a device.
     std::optional<StreamRef> stream = {};

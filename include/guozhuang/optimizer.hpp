@@ -18,7 +18,8 @@ template <class O>
 concept Optimizer = requires(O& optimizer) { optimizer.step(); };
 
 struct OptimizerOptions {
-    std::string name = "optimizer";  ///< the same on all ranks; a second DistributedOptimizer needs another
+    /// The same on all ranks, unique among the optimizers of this rank that live. Empty: numbered in the order in which this rank makes them.
+    std::string name = {};
     ReduceOp op = ReduceOp::average;
     /// Gradients accumulate over that many calls of step(); only the last of them reduces and steps. As in one process backward adds to the
     /// gradients, the trainer clears them after a step that stepped, and divides the loss where it wants the mean over the passes.
@@ -34,7 +35,8 @@ struct OptimizerOptions {
 /// parameters, waits. One thread at a time.
 class GUOZHUANG_API GradientReducer {
 public:
-    /// Throws Error(invalid_argument) for empty or duplicate names, a value and gradient that differ in shape, or options out of range.
+    /// Throws Error(invalid_argument) for empty or duplicate names of parameters, a value and gradient that differ in shape, or options out of
+    /// range; Error(duplicate_name) if another optimizer or plan has the name; Error(not_initialised).
     explicit GradientReducer(std::vector<Parameter> parameters, const OptimizerOptions& options = {});
     ~GradientReducer();
     GradientReducer(GradientReducer&&) noexcept;

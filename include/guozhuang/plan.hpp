@@ -8,36 +8,43 @@
 
 namespace guozhuang {
 
+/// A tensor of a plan. The name is the same on all ranks, unique within the plan, and what errors call it.
 struct NamedTensor {
     std::string name;
     TensorView tensor;
 };
 
+/// How a plan reduces; the same on all ranks, apart from the stream.
 struct PlanOptions {
-    std::string name = "plan";  ///< the same on all ranks; different plans need different names
+    /// Unique among the plans of this rank that live. Empty: numbered in the order in which this rank makes its unnamed plans.
+    std::string name = {};
     ReduceOp op = ReduceOp::average;
-    double prescale = 1;
-    double postscale = 1;
-    std::optional<StreamRef> stream = {};
-    Session* session = nullptr;
+    double prescale = 1;                   ///< as in AllreduceOptions
+    double postscale = 1;                  ///< as in AllreduceOptions
+    std::optional<StreamRef> stream = {};  ///< that produces the tensors, for tensors on a device
+    Session* session = nullptr;            ///< whose job the plan belongs to; null: Session::current()
 };
 
 /// Tensors that are allreduced again and again in fixed bundles: each bundle is negotiated as a whole, by one id after the first time, and
-/// gives the same bits on every run. What DistributedOptimizer stands on. Every rank makes the same plan. One thread at a time.
+/// gives the same bits on every run. What DistributedOptimizer stands on. Every rank makes the same plans, unnamed ones in the same order; making
+/// one sends nothing. It ends with its session: afterwards ready() throws Error(not_initialised). One thread at a time.
 class GUOZHUANG_API Plan {
 public:
-    /// The tensors must outlive the plan. Throws Error(invalid_argument) for an empty or duplicate name or an unusable tensor.
+    /// The tensors must outlive the plan. Throws Error(invalid_argument) for a tensor that is unusable, without a name or with one that another
+    /// has, Error(duplicate_name) if another plan of this rank has the plan's name, Error(not_initialised).
     explicit Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options = {});
     /// Waits up to a second for bundles that are still on their way; the tensors must outlive what takes longer (it is logged).
     ~Plan();
     Plan(Plan&&) noexcept;
     Plan& operator=(Plan&&) noexcept;
 
-    /// The tensors of a bundle hold this rank's contribution: their reduction may start. Throws if it is already on its way.
+    /// The tensors of a bundle hold this rank's contribution: their reduction may start. Does not block. Throws Error: invalid_argument if there is
+    /// no such bundle, duplicate_name if it is on its way already, and what the submission of an operation may throw.
     void ready(std::size_t bundle);
     /// Waits for every bundle that was made ready since the last wait(); throws the first error after all are settled.
     void wait();
-    std::size_t size() const noexcept;
+    std::size_t size() const noexcept;         ///< bundles
+    const std::string& name() const noexcept;  ///< the given one, or the numbered one
 
 private:
     struct State;

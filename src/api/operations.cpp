@@ -34,6 +34,7 @@ ResultHandle start_with_result(Draft draft, bool caller_waits) {
 }
 
 Draft draft_of(Operation operation, std::span<const TensorView> tensors, const Options& options) {
+    api::check_name(engine::name_of(operation), options.name);
     return {.runtime = runtime_of(options.session),
             .description = {.operation = operation, .tensors = {}},
             .name = options.name,
@@ -43,6 +44,7 @@ Draft draft_of(Operation operation, std::span<const TensorView> tensors, const O
 }
 
 Draft draft_of(Operation operation, std::span<const TensorView> tensors, const AllreduceOptions& options) {
+    api::check_name(engine::name_of(operation), options.name);
     return {.runtime = runtime_of(options.session),
             .description =
                 {.operation = operation, .op = options.op, .prescale = options.prescale, .postscale = options.postscale, .tensors = {}},

@@ -26,14 +26,17 @@ struct Plan::State {
         Handle handle;
     };
     PlanOptions options;
+    std::shared_ptr<Runtime> runtime;
+    std::shared_ptr<const std::string> name;
     std::vector<Bundle> bundles;
 };
 
 Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) : state_(std::make_unique<State>()) {
-    if (options.name.empty()) throw Error(ErrorCode::invalid_argument, "Plan: the plan needs a name");
+    state_->runtime = (options.session != nullptr ? *options.session : Session::current()).runtime();
+    api::check_name("plan", options.name);
     std::set<std::string> names;
     for (std::size_t i = 0; i < bundles.size(); ++i) {
-        State::Bundle bundle{.name = fmt::format("{}/bundle {}", options.name, i), .tensor_names = {}, .tensors = {}, .handle = {}};
+        State::Bundle bundle{.name = {}, .tensor_names = {}, .tensors = {}, .handle = {}};
         if (bundles[i].empty())
             throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
         for (auto& [name, tensor] : bundles[i]) {
@@ -48,6 +51,8 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
         }
         state_->bundles.push_back(std::move(bundle));
     }
+    state_->name = state_->runtime->take_plan_name(options.name);
+    for (std::size_t i = 0; i < size(); ++i) state_->bundles[i].name = fmt::format("{}/bundle {}", *state_->name, i);
     state_->options = std::move(options);
 }
 
@@ -60,10 +65,10 @@ Plan::~Plan() {
         try {
             const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - std::chrono::steady_clock::now());
             if (!bundle.handle.wait_for(std::max(left, std::chrono::microseconds(0))))
-                base::log_error(fmt::format("Plan '{}' is gone while '{}' is on its way; its memory must outlive that",
-                                            state_->options.name, bundle.name));
+                base::log_error(
+                    fmt::format("Plan '{}' is gone while '{}' is on its way; its memory must outlive that", name(), bundle.name));
         } catch (const std::exception& error) {
-            base::log_error(fmt::format("Plan '{}' ends with a failed bundle: {}", state_->options.name, error.what()));
+            base::log_error(fmt::format("Plan '{}' ends with a failed bundle: {}", name(), error.what()));
         }
     }
 }
@@ -74,23 +79,25 @@ std::size_t Plan::size() const noexcept {
     return state_->bundles.size();
 }
 
+const std::string& Plan::name() const noexcept {
+    return *state_->name;
+}
+
 void Plan::ready(std::size_t bundle) {
-    if (bundle >= size())
-        throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': there is no bundle {}", state_->options.name, bundle));
-    auto& [name, tensor_names, tensors, handle] = state_->bundles[bundle];
+    if (bundle >= size()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
+    auto& [bundle_name, tensor_names, tensors, handle] = state_->bundles[bundle];
     const auto& options = state_->options;
-    auto& session = options.session != nullptr ? *options.session : Session::current();
     if (handle)
         throw Error(ErrorCode::duplicate_name,
-                    fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", options.name, bundle));
-    handle = Handle(api::submit({.runtime = session.runtime(),
+                    fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", name(), bundle));
+    handle = Handle(api::submit({.runtime = state_->runtime,
                                  .description = {.operation = engine::Operation::allreduce,
                                                  .op = options.op,
                                                  .prescale = options.prescale,
                                                  .postscale = options.postscale,
                                                  .group = true,
                                                  .tensors = {}},
-                                 .name = name,
+                                 .name = bundle_name,
                                  .tensors = tensors,
                                  .tensor_names = tensor_names,
                                  .stream = options.stream},

@@ -119,6 +119,11 @@ void check_draft(const Draft& draft, const Check& check) {
 
 }  // namespace
 
+void check_name(std::string_view operation, std::string_view name) {
+    Check(operation, name, {})
+        .that(!name.starts_with('#'), "names that begin with # are those of operations and plans without a name; choose another");
+}
+
 void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name) {
     check_tensor(tensor, Check(operation, name, {}));
 }

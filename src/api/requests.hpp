@@ -28,6 +28,9 @@ struct Draft {
 /// Checks the draft and hands it to the engine. Throws Error(invalid_argument, unavailable, duplicate_name ...) before anything is sent.
 std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits);
 
+/// Throws Error(invalid_argument) for a name that a user may not give: those that begin with # are the ones of what has no name.
+void check_name(std::string_view operation, std::string_view name);
+
 /// Throws Error(invalid_argument) for a tensor that no operation takes: not contiguous, without memory ...
 void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name);
 

@@ -1,5 +1,7 @@
 #include "api/runtime.hpp"
 
+#include <fmt/format.h>
+
 #include <guozhuang/error.hpp>
 #include <numeric>
 
@@ -76,6 +78,20 @@ std::shared_ptr<device::Driver> Runtime::use_device(DeviceKind kind) {
         add_executor(kind, fake_->make_stream(0), wire::Lane::device_data);
     }
     return fake_;
+}
+
+std::shared_ptr<const std::string> Runtime::take_plan_name(const std::string& wanted) {
+    const std::lock_guard lock(plans_mutex_);
+    std::erase_if(plans_, [](const auto& plan) { return plan.second.expired(); });
+    auto name = std::make_shared<const std::string>(wanted.empty() ? fmt::format("#{} plan", ++unnamed_plans_) : wanted);
+    if (!plans_.try_emplace(*name, name).second)
+        throw Error(
+            ErrorCode::duplicate_name,
+            fmt::format("Plan '{}': this rank has another plan (or DistributedOptimizer) of that name; set another one in the options "
+                        "(name), or none, and it is numbered",
+                        *name),
+            {.tensor = *name, .operation = "plan", .ranks = {transport_->rank()}});
+    return name;
 }
 
 void Runtime::close() {

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <guozhuang/session.hpp>
 #include <guozhuang/stream.hpp>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +37,9 @@ public:
     /// they cannot.
     std::shared_ptr<device::Driver> use_device(DeviceKind kind);
 
+    /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: numbered. Throws Error(duplicate_name).
+    std::shared_ptr<const std::string> take_plan_name(const std::string& wanted);
+
     void close();
     void announce_departure(std::string_view reason) noexcept;
 
@@ -48,6 +54,9 @@ private:
     std::mutex devices_mutex_;
     std::shared_ptr<device::Driver> fake_;
     std::vector<std::unique_ptr<backends::HostBackend>> backends_;
+    std::mutex plans_mutex_;
+    std::map<std::string, std::weak_ptr<const std::string>> plans_;  ///< by name; expired when the plan is gone
+    std::uint64_t unnamed_plans_ = 0;                                ///< so far
     std::shared_ptr<engine::Engine> engine_;
 };
 

@@ -105,7 +105,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
         const auto operation = request.description.operation;
         request.named = !request.name.empty();
         if (!request.named) {
-            request.name = fmt::format("{} #{}", name_of(operation), ++unnamed_[operation]);
+            request.name = fmt::format("#{} {}", ++unnamed_[operation], name_of(operation));
             for (auto& tensor : request.description.tensors)
                 tensor.name = request.description.group ? fmt::format("{}{}", request.name, tensor.name) : request.name;
         }

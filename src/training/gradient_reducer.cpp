@@ -12,7 +12,8 @@ namespace guozhuang {
 namespace {
 
 [[noreturn]] void refuse(const std::string& optimizer, const std::string& problem, const std::string& tensor = {}) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("DistributedOptimizer '{}': {}", optimizer, problem),
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("DistributedOptimizer{}: {}", optimizer.empty() ? "" : fmt::format(" '{}'", optimizer), problem),
                 {.tensor = tensor, .operation = "step", .ranks = {}});
 }
 
@@ -88,6 +89,7 @@ void GradientReducer::State::lay_out() {
                                                                   .postscale = options.gradient_scale,
                                                                   .stream = options.stream,
                                                                   .session = options.session});
+    options.name = plan->name();
     start_step();
 }
 

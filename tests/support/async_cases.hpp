@@ -96,6 +96,15 @@ inline void unnamed_operations(Session& session, Report& report) {
     if (session.rank() % 2 == 1) handles.push_back(broadcast_async(root, session.size() - 1, {.session = &session}));
     for (const auto& handle : handles) handle.wait();
     report.expect(one == session.size() && two == 10 * session.size() && root == session.size() - 1, "unnamed operations meet in order");
+
+    // A name that looks like a number's is another one.
+    std::vector<int> tens(50, 10);
+    handles.clear();
+    for (std::size_t i = 0; i < tens.size(); ++i)
+        handles.push_back(allreduce_async(tens[i], {.name = text_of("allreduce #", i), .session = &session}));
+    for (std::size_t i = 0; i < tens.size(); ++i) allreduce(one, {.op = ReduceOp::max, .session = &session});
+    for (const auto& handle : handles) handle.wait();
+    report.expect(tens == std::vector<int>(50, 10 * session.size()) && one == session.size(), "named beside unnamed");
 }
 
 /// Everything from each rank in flight at once, in opposite orders.

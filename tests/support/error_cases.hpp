@@ -195,6 +195,9 @@ inline void bad_arguments(Session& session, Report& report) {
         std::vector<float> indivisible(static_cast<std::size_t>(session.size()) + 1);
         if (session.size() > 1)
             expect_error(report, bad, {"cannot share equally; give splits"}, [&] { return all_to_all(indivisible, {}, named); });
+        expect_error(report, bad, {"allreduce '#1 allreduce'", "begin with #"},
+                     [&] { allreduce(f, {.name = "#1 allreduce", .session = &session}); });
+        expect_error(report, bad, {"broadcast '#'", "begin with #"}, [&] { broadcast(f, 0, {.name = "#", .session = &session}); });
         expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] {
             allreduce(TensorView(f.data(), DType::f32, {6}, {DeviceKind::cuda, 0}), summed);
         });

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 #include <guozhuang/guozhuang.hpp>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -151,12 +153,12 @@ inline void hooks_in_any_order(Session& session, Report& report) {
     }
 }
 
-/// Two optimizers, each with its own parameters of the same names.
+/// Two optimizers without names, each with its own parameters of the same names.
 inline void optimizers_side_by_side(Session& session, Report& report) {
     LinearModel first, second;
     Sgd first_sgd{first, 1}, second_sgd{second, 1};
-    DistributedOptimizer a(first_sgd, first.parameters(), {.name = "generator", .session = &session});
-    DistributedOptimizer b(second_sgd, second.parameters(), {.name = "critic", .session = &session});
+    DistributedOptimizer a(first_sgd, first.parameters(), {.session = &session});
+    DistributedOptimizer b(second_sgd, second.parameters(), {.session = &session});
     const auto mark_all = [](auto& optimizer) {
         const auto hook = optimizer.on_gradient();
         hook("bias");
@@ -170,6 +172,14 @@ inline void optimizers_side_by_side(Session& session, Report& report) {
     b.step();
     const double mean = (session.size() - 1) / 2.0;
     report.expect(first.bias == -mean && second.bias == -10 * mean, "each its own average");
+
+    const auto named = [&](const char* name) { return OptimizerOptions{.name = name, .session = &session}; };
+    auto one = std::make_unique<GradientReducer>(first.parameters(), named("critic"));
+    expect_error(report, ErrorCode::duplicate_name, {"Plan 'critic': this rank has another plan", "(name)"},
+                 [&] { GradientReducer(second.parameters(), named("critic")); });
+    one.reset();
+    GradientReducer(second.parameters(), named("critic")).finish_pass();  // the name is free again
+    expect_usable(session, report);
 }
 
 inline void parameters_from_any_root(Session& session, Report& report) {

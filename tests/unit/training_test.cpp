@@ -161,12 +161,12 @@ TEST_CASE("misuse of an optimizer is an error at once") {
         return refusal([&](Session&) { GradientReducer(std::move(parameters), options); });
     };
     CHECK(construct({good}) == "");
-    CHECK(construct({}) == "DistributedOptimizer 'optimizer': there are no parameters");
-    CHECK(construct({good, good}) == "DistributedOptimizer 'optimizer': two parameters are called 'w'");
-    CHECK(construct({{"", value, gradient}}) == "DistributedOptimizer 'optimizer': parameter 0 has no name");
-    CHECK(construct({{"w", value, short_gradient}}) == "DistributedOptimizer 'optimizer': value and gradient of 'w' differ in shape");
+    CHECK(construct({}) == "DistributedOptimizer: there are no parameters");
+    CHECK(construct({good, good}) == "DistributedOptimizer: two parameters are called 'w'");
+    CHECK(construct({{"", value, gradient}}) == "DistributedOptimizer: parameter 0 has no name");
+    CHECK(construct({{"w", value, short_gradient}}) == "DistributedOptimizer: value and gradient of 'w' differ in shape");
     CHECK(construct({good}, {.backward_passes_per_step = 0}).find("must be 1 at least") != std::string::npos);
-    CHECK(construct({good}, {.name = ""}).find("needs a name") != std::string::npos);
+    CHECK(construct({good}, {.name = "#1 plan"}).find("plan '#1 plan': names that begin with # are those of") == 0);
     auto strided = good;
     strided.gradient.strides = {2};
     CHECK(construct({strided}).find("'w': the tensor is not contiguous") != std::string::npos);
@@ -178,8 +178,8 @@ TEST_CASE("misuse of an optimizer is an error at once") {
         });
     };
     CHECK(mark({"w", "v", "step", "v", "w", "step"}) == "");
-    CHECK(mark({"w", "w"}) == "DistributedOptimizer 'optimizer': the gradient of 'w' was marked ready twice in one step");
-    CHECK(mark({"u"}) == "DistributedOptimizer 'optimizer': there is no parameter called 'u'");
+    CHECK(mark({"w", "w"}) == "DistributedOptimizer '#1 plan': the gradient of 'w' was marked ready twice in one step");
+    CHECK(mark({"u"}) == "DistributedOptimizer '#1 plan': there is no parameter called 'u'");
     CHECK(mark({"w", "v", "step", "step"}).find("was it called twice?") != std::string::npos);
     CHECK(refusal([&](Session&) { GradientReducer({good}).mark(1); }).find("there is no parameter 1; there are 1") != std::string::npos);
 }
