@@ -60,8 +60,16 @@ protected:
 class GUOZHUANG_API ResultHandle : public Handle {
 public:
     using Handle::Handle;
-    /// wait(), then the result, moved out: call it once.
+    /// wait(), then the result, moved out: the second time it throws Error(invalid_argument).
     Result take() const;
+};
+
+/// A handle whose operation gives a Result for each tensor of a group.
+class GUOZHUANG_API ResultsHandle : public Handle {
+public:
+    using Handle::Handle;
+    /// wait(), then the results in the order of the tensors, moved out: the second time it throws Error(invalid_argument).
+    std::vector<Result> take() const;
 };
 
 }  // namespace guozhuang

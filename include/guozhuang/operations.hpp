@@ -12,7 +12,7 @@
 #include <vector>
 
 /// The collectives. Every rank of the job submits the same operation under the same name; the order in which a rank submits different
-/// operations is free. Each exists blocking and, but for the groups that give results, as `_async`.
+/// operations is free. Each exists blocking and as `_async`.
 ///
 /// Common to all: callable from any thread; tensors must be contiguous and must stay untouched and alive until the operation is complete;
 /// zero elements are fine. Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything
@@ -71,7 +71,9 @@ GUOZHUANG_API ResultHandle reduce_scatter_async(const TensorView& tensor, const 
 
 /// The same for several tensors as one operation; results in the order of the tensors.
 GUOZHUANG_API std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors, const Options& options = {});
+GUOZHUANG_API ResultsHandle grouped_all_gather_async(std::span<const TensorView> tensors, const Options& options = {});
 GUOZHUANG_API std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors, const AllreduceOptions& options = {});
+GUOZHUANG_API ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors, const AllreduceOptions& options = {});
 
 struct PointToPointOptions {
     std::uint16_t tag = 0;  ///< messages between two ranks match by tag, in order

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <guozhuang/handle.hpp>
 
 #include "engine/pending.hpp"
@@ -19,6 +21,14 @@ bool drive(const engine::Pending& pending, const std::function<bool()>& arrived,
     }
     if (pending.complete()) pending.rethrow();
     return in_time;
+}
+
+std::vector<Result> take_results(const Handle& handle, engine::Pending& pending) {
+    handle.wait();
+    auto results = pending.take_results();
+    if (results.empty())
+        throw Error(ErrorCode::invalid_argument, fmt::format("'{}': its result has been taken before", pending.request().name));
+    return results;
 }
 
 }  // namespace
@@ -46,8 +56,11 @@ bool Handle::done() const {
 }
 
 Result ResultHandle::take() const {
-    wait();
-    return std::move(pending_->take_results().front());
+    return std::move(take_results(*this, *pending_).front());
+}
+
+std::vector<Result> ResultsHandle::take() const {
+    return take_results(*this, *pending_);
 }
 
 }  // namespace guozhuang

@@ -22,15 +22,12 @@ Handle start(Draft draft, bool caller_waits) {
     return Handle(api::submit(std::move(draft), caller_waits));
 }
 
-/// As one operation: waits, then gives the results of all tensors.
-std::vector<Result> finish(Draft draft) {
-    const auto pending = api::submit(std::move(draft), true);
-    Handle(pending).wait();
-    return pending->take_results();
-}
-
 ResultHandle start_with_result(Draft draft, bool caller_waits) {
     return ResultHandle(api::submit(std::move(draft), caller_waits));
+}
+
+ResultsHandle start_with_results(Draft draft, bool caller_waits) {
+    return ResultsHandle(api::submit(std::move(draft), caller_waits));
 }
 
 Draft draft_of(Operation operation, std::span<const TensorView> tensors, const Options& options) {
@@ -122,10 +119,17 @@ ResultHandle reduce_scatter_async(const TensorView& tensor, const AllreduceOptio
 }
 
 std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors, const Options& options) {
-    return finish(group_of(Operation::all_gather, tensors, options));
+    return start_with_results(group_of(Operation::all_gather, tensors, options), true).take();
 }
+ResultsHandle grouped_all_gather_async(std::span<const TensorView> tensors, const Options& options) {
+    return start_with_results(group_of(Operation::all_gather, tensors, options), false);
+}
+
 std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors, const AllreduceOptions& options) {
-    return finish(group_of(Operation::reduce_scatter, tensors, options));
+    return start_with_results(group_of(Operation::reduce_scatter, tensors, options), true).take();
+}
+ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors, const AllreduceOptions& options) {
+    return start_with_results(group_of(Operation::reduce_scatter, tensors, options), false);
 }
 
 void send(const TensorView& tensor, int to, const PointToPointOptions& options) {

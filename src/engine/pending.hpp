@@ -66,7 +66,7 @@ public:
 
     /// After complete(): throws the operation's error if it has one.
     void rethrow() const;
-    std::vector<Result> take_results() { return std::move(results_); }
+    std::vector<Result> take_results() { return std::exchange(results_, {}); }
 
 private:
     enum class Stage { submitted, enqueued, complete };

@@ -49,7 +49,7 @@ inline void allreduce_scales(Session& session, Report& report) {
 }
 
 /// Groups of mixed dtypes and sizes, empty tensors and 0-dimensional ones among them.
-inline void grouped_operations(Session& session, Report& report) {
+inline void grouped_allreduces(Session& session, Report& report) {
     for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min}) {
         std::vector<Reduce> members;
         for (const auto dtype : all_dtypes) {
@@ -58,26 +58,47 @@ inline void grouped_operations(Session& session, Report& report) {
         }
         start_grouped_allreduce(session, text_of("group ", name_of(op)), members)(report);
     }
-    const auto ranks = static_cast<std::size_t>(session.size()), self = static_cast<std::size_t>(session.rank());
+}
+
+/// Blocking and asynchronous.
+inline void grouped_all_gathers(Session& session, Report& report) {
+    const auto ranks = static_cast<std::size_t>(session.size());
     Tensor first = contribution("gathered a", session.rank(), DType::i16, {session.rank(), 2});
     Tensor second = contribution("gathered b", session.rank(), DType::f64, {3});
-    const auto gathered = grouped_all_gather(std::vector{first.view(), second.view()}, {.name = "grouped all_gather", .session = &session});
+    const std::vector to_gather{first.view(), second.view()};
+    const auto gathering = grouped_all_gather_async(to_gather, {.name = "grouped all_gather, async", .session = &session});
+    const auto gathered = grouped_all_gather(to_gather, {.name = "grouped all_gather", .session = &session});
+    const auto gathered_async = gathering.take();
     std::vector<Tensor> firsts, seconds;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
         firsts.push_back(contribution("gathered a", static_cast<int>(rank), DType::i16, {static_cast<std::int64_t>(rank), 2}));
         seconds.push_back(contribution("gathered b", static_cast<int>(rank), DType::f64, {3}));
     }
-    report.expect(gathered.size() == 2 && self < ranks, "grouped all_gather: as many results as tensors");
-    check_parts(report, "grouped all_gather, first", gathered.front(), firsts);
-    check_parts(report, "grouped all_gather, second", gathered.back(), seconds);
+    for (const auto* results : {&gathered, &gathered_async}) {
+        report.expect(results->size() == 2, "grouped all_gather: as many results as tensors");
+        check_parts(report, "grouped all_gather, first", results->front(), firsts);
+        check_parts(report, "grouped all_gather, second", results->back(), seconds);
+    }
+}
 
+inline void grouped_reduce_scatters(Session& session, Report& report) {
     const Reduce integers{DType::i32, {11, 3}, {ReduceOp::sum}}, reals{DType::f32, {2}, {ReduceOp::sum}};
     Tensor third = contribution("scattered a", session.rank(), integers.dtype, integers.shape);
     Tensor fourth = contribution("scattered b", session.rank(), reals.dtype, reals.shape);
-    const auto scattered =
-        grouped_reduce_scatter(std::vector{third.view(), fourth.view()}, {.name = "grouped reduce_scatter", .session = &session});
-    check_reduce_scattered(session, report, "scattered a", scattered.front(), integers);
-    check_reduce_scattered(session, report, "scattered b", scattered.back(), reals);
+    const std::vector to_scatter{third.view(), fourth.view()};
+    const auto scattering = grouped_reduce_scatter_async(to_scatter, {.name = "grouped reduce_scatter, async", .session = &session});
+    const auto scattered = grouped_reduce_scatter(to_scatter, {.name = "grouped reduce_scatter", .session = &session});
+    const auto scattered_async = scattering.take();
+    for (const auto* results : {&scattered, &scattered_async}) {
+        check_reduce_scattered(session, report, "scattered a", results->front(), integers);
+        check_reduce_scattered(session, report, "scattered b", results->back(), reals);
+    }
+}
+
+inline void grouped_operations(Session& session, Report& report) {
+    grouped_allreduces(session, report);
+    grouped_all_gathers(session, report);
+    grouped_reduce_scatters(session, report);
 }
 
 inline void broadcast_sweep(Session& session, Report& report) {

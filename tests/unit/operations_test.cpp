@@ -66,6 +66,9 @@ TEST_CASE("a result gives its elements only as what they are") {
         const auto result = all_gather(numbers);
         CHECK_THROWS_AS(result.as<float>(), Error);
         CHECK(result.as<int>() == numbers);
+        const auto handle = all_gather_async(numbers);
+        CHECK(handle.take().as<int>() == numbers);
+        CHECK_THROWS_AS(handle.take(), Error);  // it has been taken
     });
 }
 
