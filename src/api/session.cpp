@@ -36,7 +36,9 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     mpi.communicator = options.mpi_communicator;
     mpi.shared_memory = settings.shared_memory;
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
-    return std::make_shared<Runtime>(wire::connect(mpi), settings);
+    auto transport = wire::connect(mpi);
+    base::set_log_rank(transport->rank());
+    return std::make_shared<Runtime>(std::move(transport), settings);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace {
 // A log belongs to the process, as standard error does: the one thing here that no Runtime owns.
 struct Sink {
     std::atomic<LogLevel> level{LogLevel::warning};
+    std::atomic<int> rank{-1};  ///< of this process; -1: not known
     std::mutex mutex;
     std::function<void(LogLevel, std::string_view)> callback;
 };
@@ -49,6 +50,10 @@ void set_log_level(LogLevel level) noexcept {
     sink().level.store(level, std::memory_order_relaxed);
 }
 
+void set_log_rank(int rank) noexcept {
+    sink().rank.store(rank, std::memory_order_relaxed);
+}
+
 void log(LogLevel level, std::string_view message) noexcept try {
     if (level < sink().level.load(std::memory_order_relaxed)) return;
     const std::lock_guard lock(sink().mutex);
@@ -56,7 +61,8 @@ void log(LogLevel level, std::string_view message) noexcept try {
         sink().callback(level, message);
     } else {
         // One write per message, so that the lines of several ranks do not mix.
-        const auto line = fmt::format("[guozhuang] {}: {}\n", name_of(level), message);
+        const int rank = sink().rank.load(std::memory_order_relaxed);
+        const auto line = fmt::format("guozhuang{} {}: {}\n", rank < 0 ? "" : fmt::format("[{}]", rank), name_of(level), message);
         std::fwrite(line.data(), 1, line.size(), stderr);
     }
 } catch (...) {  // NOLINT(bugprone-empty-catch): a message that cannot be written is lost, not fatal

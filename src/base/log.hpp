@@ -5,7 +5,8 @@
 
 namespace guozhuang::base {
 
-/// Writes a message to the callback of set_log_callback, or to standard error as "[guozhuang] warning: ...". Any thread. Never throws.
+/// Writes a message to the callback of set_log_callback, or to standard error as "guozhuang[2] warning: ..." with
+/// this process's rank, once it is known. Any thread. Never throws.
 void log(LogLevel level, std::string_view message) noexcept;
 
 inline void log_debug(std::string_view message) noexcept {
@@ -20,6 +21,9 @@ inline void log_warning(std::string_view message) noexcept {
 inline void log_error(std::string_view message) noexcept {
     log(LogLevel::error, message);
 }
+
+/// The rank that lines on standard error begin with: this process's. Ranks that are threads have one log, which names none.
+void set_log_rank(int rank) noexcept;
 
 /// Messages below the level are dropped. Warning until set from the configuration.
 void set_log_level(LogLevel level) noexcept;
