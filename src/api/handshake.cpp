@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint16_t handshake_context = 0xfff;  // no process set ever has it
 constexpr auto patience = std::chrono::minutes(5);
 
-/// What one rank says of itself: a value for each key.
+/// What one rank says of itself: a value for each key, then its warnings.
 using Facts = std::vector<std::string>;
 
 std::vector<std::string> keys() {
@@ -31,10 +31,11 @@ std::vector<std::string> keys() {
     return names;
 }
 
-Facts facts_of(const base::Settings& settings) {
+Facts facts_of(const base::Settings& settings, const std::vector<std::string>& warnings) {
     Facts facts{version()};
     for (const auto& row : base::settings_table())
         if (row.agreement == base::Agreement::rank0_wins) facts.push_back(row.print(settings));
+    facts.insert(facts.end(), warnings.begin(), warnings.end());
     return facts;
 }
 
@@ -48,6 +49,15 @@ std::string differences(const std::vector<Facts>& facts, std::size_t key) {
     return text;
 }
 
+/// Each warning once, with the ranks that gave it.
+void log_warnings(const std::vector<Facts>& facts, std::size_t first) {
+    std::map<std::string, std::vector<int>> warnings;
+    for (std::size_t rank = 0; rank < facts.size(); ++rank)
+        for (std::size_t i = first; i < facts[rank].size(); ++i) warnings[facts[rank][i]].push_back(static_cast<int>(rank));
+    for (const auto& [text, ranks] : warnings)
+        base::log_warning(ranks.size() == facts.size() ? text : fmt::format("{} (on {})", text, engine::list_ranks(ranks)));
+}
+
 class Handshake {
 public:
     explicit Handshake(wire::Transport& transport)
@@ -56,33 +66,35 @@ public:
           deadline_(base::Clock::now() + patience) {}
 
     /// Rank 0's judgement, for everybody; empty if all is well.
-    std::string judge(const base::Settings& settings) {
+    std::string judge(Facts own) {
+        const auto names = keys();
         std::vector<Facts> facts(static_cast<std::size_t>(transport_.size()));
-        facts[0] = facts_of(settings);
+        facts[0] = std::move(own);
         for (std::size_t heard = 1; heard < facts.size(); ++heard) {
             const auto message = next(facts);
             engine::Reader in(message.bytes);
             auto& theirs = facts[static_cast<std::size_t>(message.from)];
-            for (std::size_t i = 0; i < facts[0].size(); ++i) theirs.push_back(in.at_end() ? "(unknown)" : in.string());
+            while (!in.at_end()) theirs.push_back(in.string());
+            if (theirs.size() < names.size()) theirs.resize(names.size(), "(unknown)");  // of another version
         }
-        const auto names = keys();
         if (const auto versions = differences(facts, 0); !versions.empty())
             return fmt::format("the ranks run different versions of the library: {}", versions);
         for (std::size_t key = 1; key < names.size(); ++key)
             if (const auto values = differences(facts, key); !values.empty())
                 base::log_warning(fmt::format("{} differs: {}; rank 0's holds for all", names[key], values));
+        log_warnings(facts, names.size());
         return {};
     }
 
     void tell(int to, const Facts& facts) {
         engine::Writer out;
-        for (const auto& fact : facts) out.string(fact);
+        for (const auto& fact : facts) out.string(std::string_view(fact).substr(0, engine::max_name_bytes));
         channel_.send(to, out.take());
     }
 
     std::string hear_judgement() {
         const auto message = next({});
-        return engine::Reader(message.bytes).string(std::size_t{1} << 20);
+        return engine::Reader(message.bytes).string();
     }
 
     void flush() {
@@ -122,14 +134,15 @@ private:
 
 }  // namespace
 
-void shake_hands(wire::Transport& transport, const base::Settings& settings) {
+void shake_hands(wire::Transport& transport, const base::Settings& settings, const std::vector<std::string>& warnings) {
     Handshake handshake(transport);
+    auto own = facts_of(settings, warnings);
     std::string judgement;
     if (transport.rank() == 0) {
-        judgement = handshake.judge(settings);
+        judgement = handshake.judge(std::move(own));
         for (int rank = 1; rank < transport.size(); ++rank) handshake.tell(rank, {judgement});
     } else {
-        handshake.tell(0, facts_of(settings));
+        handshake.tell(0, own);
         judgement = handshake.hear_judgement();
     }
     handshake.flush();

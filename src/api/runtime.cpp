@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <guozhuang/error.hpp>
 #include <numeric>
 
 #include "api/handshake.hpp"
 #include "device/host/fake_driver.hpp"
+#include "topology/machine.hpp"
 
 namespace guozhuang {
 namespace {
@@ -30,6 +32,15 @@ engine::Negotiator::Settings negotiator_settings(const base::Settings& settings,
     return negotiator;
 }
 
+/// What this process sees that its user should know.
+std::vector<std::string> warnings() {
+    auto warnings = base::unknown_variables();
+    const auto threads = std::atoi(base::environment("OMP_NUM_THREADS").value_or("").c_str());
+    auto binding = topology::binding_warning(topology::this_machine(), threads);
+    if (!binding.empty()) warnings.push_back(std::move(binding));
+    return warnings;
+}
+
 }  // namespace
 
 Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings)
@@ -38,7 +49,7 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
       members_(everybody(transport_->size())),
       control_(*transport_, world_context, members_),
       mail_(*transport_, world_context, members_) {
-    shake_hands(*transport_, settings_);
+    shake_hands(*transport_, settings_, warnings());
     engine_ =
         std::make_shared<engine::Engine>(engine::Engine::Parts{.control = control_,
                                                                .mail = mail_,

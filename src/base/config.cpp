@@ -141,17 +141,19 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     return row.back();
 }
 
-void warn_about_unknown_variables() {
+}  // namespace
+
+std::vector<std::string> unknown_variables() {
+    std::vector<std::string> warnings;
     for (const auto& name : environment_names(prefix)) {
         if (std::any_of(std::begin(table), std::end(table), [&](const Setting& row) { return row.name == name; })) continue;
         const auto nearest = std::min_element(std::begin(table), std::end(table), [&](const Setting& a, const Setting& b) {
             return edit_distance(a.name, name) < edit_distance(b.name, name);
         });
-        log_warning(fmt::format("{} is not a variable of this version and has no effect; did you mean {}?", name, nearest->name));
+        warnings.push_back(fmt::format("{} is not a variable of this version and has no effect; did you mean {}?", name, nearest->name));
     }
+    return warnings;
 }
-
-}  // namespace
 
 std::optional<std::string> environment(const std::string& name) {
     const char* const value = std::getenv(name.c_str());
@@ -201,7 +203,6 @@ Settings read_settings() {
                     "GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other: a ring adds in another "
                     "order than every other algorithm; leave one of them out");
     set_log_level(settings.log_level);
-    warn_about_unknown_variables();
     return settings;
 }
 

@@ -46,9 +46,11 @@ struct Setting {
 
 std::span<const Setting> settings_table();
 
-/// Reads the environment strictly. Throws Error(configuration) naming variable, value and accepted range; unknown GUOZHUANG_ variables give a
-/// warning with the nearest known name.
+/// Reads the environment strictly. Throws Error(configuration) naming variable, value and accepted range.
 Settings read_settings();
+
+/// A warning for each GUOZHUANG_ variable of the environment that is none of the table's, with the nearest name of it.
+std::vector<std::string> unknown_variables();
 
 /// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G. Empty if it is not such a number.
 std::optional<std::size_t> parse_bytes(std::string_view text);

@@ -80,6 +80,8 @@ int count(const CoreMask& mask) noexcept {
 Machine discover() {
     Machine machine;
     machine.cores = affinity_by_scheduler();
+    machine.threads = count(machine.cores);
+    machine.host_threads = machine.threads;
     const Topology topology = load();
     const CpuSet bound(hwloc_bitmap_alloc());
     if (!topology || !bound) return machine;
@@ -87,6 +89,8 @@ Machine discover() {
     const CoreMask cores = cores_of(topology.get(), bound.get());
     if (count(cores) == 0) return machine;
     machine.cores = cores;
+    machine.threads = hwloc_bitmap_weight(bound.get());
+    machine.host_threads = hwloc_bitmap_weight(hwloc_topology_get_allowed_cpuset(topology.get()));
     machine.numa_nodes = std::max(1, hwloc_get_nbobjs_by_type(topology.get(), HWLOC_OBJ_NUMANODE));
     read_caches(topology.get(), bound.get(), machine);
     machine.known = true;
@@ -105,6 +109,15 @@ std::string describe(const Machine& machine) {
     return fmt::format("{} core{}, L2 {} KiB each, last-level cache {} MiB shared by {}, {} NUMA node{}", cores, plural(cores),
                        machine.l2_bytes >> 10, machine.last_level_bytes >> 20, machine.cores_per_last_level, machine.numa_nodes,
                        plural(machine.numa_nodes));
+}
+
+std::string binding_warning(const Machine& machine, int wanted) {
+    if (wanted <= machine.threads || machine.threads >= machine.host_threads) return {};
+    return fmt::format(
+        "OMP_NUM_THREADS is {}, but the process is bound to {} of the host's {} hardware threads, which these threads and the library's "
+        "share; "
+        "start it with mpirun --bind-to none, or give each rank more cores (mpirun --map-by slot:PE={})",
+        wanted, machine.threads, machine.host_threads, wanted);
 }
 
 base::WaitSettings wait_settings(int ranks, int cores) noexcept {

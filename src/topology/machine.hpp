@@ -21,6 +21,8 @@ struct Machine {
     std::size_t last_level_bytes = std::size_t{8} << 20;  ///< the last-level cache that the first of these cores uses
     int cores_per_last_level = 1;                         ///< cores of the host that share it
     int numa_nodes = 1;                                   ///< of the host
+    int threads = 1;                                      ///< hardware threads in the affinity mask
+    int host_threads = 1;                                 ///< those there would be if nobody had bound this process
     bool known = false;  ///< hwloc told; otherwise the values are defaults and the affinity mask alone is real
 };
 
@@ -32,6 +34,10 @@ const Machine& this_machine();
 
 /// For people, one line: "2 cores, L2 1024 KiB each, last-level cache 32 MiB shared by 2, 1 NUMA node".
 std::string describe(const Machine& machine);
+
+/// What to tell a user whose process computes with `wanted` threads and has been bound to fewer hardware threads; empty if all is well. A rank
+/// with one thread of its own is: the coordinator sleeps while a caller waits or nothing is pending, so that it needs no core to itself.
+std::string binding_warning(const Machine& machine, int wanted);
 
 /// How ranks should wait on a host of which `ranks` ranks may use `cores` cores together: they spin for long only if each has a core of its
 /// own, because a spinning rank otherwise keeps the one that it waits for from running.

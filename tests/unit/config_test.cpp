@@ -55,10 +55,10 @@ TEST_CASE("sizes have binary suffixes") {
         CHECK_FALSE(base::parse_bytes(text));
 }
 
-TEST_CASE("an unknown variable is warned about, with the nearest name") {
+TEST_CASE("an unknown variable is warned about once for all ranks, with the nearest name") {
     const LogCapture log;
     const Environment environment("GUOZHUANG_FUSION_BYTE", "1");
-    run_ranks(1, [](Session&) {});
+    run_ranks(3, [](Session&) {});
     const auto warnings = log.with("GUOZHUANG_FUSION_BYTE ");
     REQUIRE(warnings.size() == 1);
     CHECK(warnings.front().find("did you mean GUOZHUANG_FUSION_BYTES?") != std::string::npos);

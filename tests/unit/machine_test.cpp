@@ -47,8 +47,23 @@ TEST_CASE("a thread bound to one processor has one core") {
     const Machine bound = discover();
     pthread_setaffinity_np(pthread_self(), sizeof before, &before);
     CHECK(count(bound.cores) == 1);
+    CHECK(bound.threads == 1);
     const Machine free = discover();
     for (std::size_t word = 0; word < free.cores.size(); ++word) CHECK((bound.cores[word] & ~free.cores[word]) == 0);
+}
+
+TEST_CASE("who computes with more threads than it is bound to is told, and nobody else") {
+    Machine machine;
+    machine.threads = 2;
+    machine.host_threads = 8;
+    CHECK(binding_warning(machine, 0) == "");  // says nothing of its threads
+    CHECK(binding_warning(machine, 2) == "");
+    CHECK(binding_warning(machine, 4) ==
+          "OMP_NUM_THREADS is 4, but the process is bound to 2 of the host's 8 hardware threads, which these threads and the library's "
+          "share; "
+          "start it with mpirun --bind-to none, or give each rank more cores (mpirun --map-by slot:PE=4)");
+    machine.host_threads = 2;  // it is not bound
+    CHECK(binding_warning(machine, 4) == "");
 }
 
 TEST_CASE("ranks spin for long only if each has a core of its own") {
