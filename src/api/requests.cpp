@@ -13,6 +13,10 @@ namespace {
 using engine::Description;
 using engine::Operation;
 
+// Of a tensor in an encoded description.
+constexpr std::size_t most_bytes_beside_name = 8, most_bytes_of_extent = 10;
+static_assert(2 * engine::max_description_bytes <= wire::max_control_bytes);
+
 /// Errors of the caller: which operation, on which tensor, what is wrong.
 class Check {
 public:
@@ -134,10 +138,16 @@ std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
     check_draft(draft, check);
     if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, runtime.transport().size(), check);
     engine::Request request{.name = draft.name, .description = draft.description, .tensors = {}};
+    std::size_t bytes = 0;
     for (std::size_t i = 0; i < draft.tensors.size(); ++i) {
-        const auto& name = request.description.tensors.emplace_back(describe(draft, i)).name;
+        const auto& [name, dtype, shape] = request.description.tensors.emplace_back(describe(draft, i));
         check.that(name.size() <= engine::max_name_bytes, "the name of tensor {} is {} bytes long; at most {} are supported", i,
                    name.size(), engine::max_name_bytes);
+        bytes += name.size() + most_bytes_beside_name + shape.size() * most_bytes_of_extent;
+        check.that(
+            bytes <= engine::max_description_bytes,
+            "the names and shapes of its first {} tensors alone take {} bytes to describe; at most {} are supported: make several groups",
+            i + 1, bytes, engine::max_description_bytes);
     }
     if (!draft.tensors.empty()) {
         const auto& first = draft.tensors.front();
@@ -158,6 +168,8 @@ std::shared_ptr<engine::Pending> submit_letter(Runtime& runtime, const TensorVie
     const Check check(route.sending ? "send" : "recv", "", {transport.rank()});
     check.that(route.peer >= 0 && route.peer < transport.size(), "rank {} does not exist; there are ranks 0 to {}", route.peer,
                transport.size() - 1);
+    check.that(route.tag <= transport.largest_user_tag(), "tag {} is too large for {}; at most {}", route.tag, transport.description(),
+               transport.largest_user_tag());
     check_tensor(tensor, check);
     check.that(tensor.device.kind == DeviceKind::host, "only host tensors can be sent, not {} ones", name_of(tensor.device.kind));
     engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv", route.sending ? "to" : "from", route.peer),

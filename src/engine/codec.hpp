@@ -20,6 +20,8 @@ using Bytes = std::vector<std::byte>;
 inline constexpr std::size_t max_name_bytes = 64u << 10;
 inline constexpr std::size_t max_dimensions = 64;
 inline constexpr std::size_t max_tensors = 1u << 20;
+/// Of a request: half of what the wire carries as one message, so that it fits with all that goes with it.
+inline constexpr std::size_t max_description_bytes = 32u << 20;
 
 /// Appends values to a message: unsigned integers in LEB128, doubles as their bits, strings and byte strings behind their length.
 class Writer {
@@ -38,6 +40,7 @@ public:
     }
 
     bool empty() const noexcept { return out_.empty(); }
+    std::size_t size() const noexcept { return out_.size(); }
     Bytes take() { return std::exchange(out_, {}); }
 
 private:

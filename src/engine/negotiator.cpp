@@ -12,8 +12,9 @@ namespace {
 
 constexpr std::uint64_t protocol_version = 1;
 constexpr std::uint64_t first_epoch = 1;
-constexpr std::size_t max_reason_bytes = 4096;    // of a departure: longer ones are cut
-constexpr std::size_t max_text_bytes = 1u << 20;  // of an entry
+constexpr std::size_t max_reason_bytes = 4096;        // of a departure: longer ones are cut
+constexpr std::size_t max_text_bytes = 1u << 20;      // of an entry
+constexpr std::size_t full_message_bytes = 1u << 20;  // beyond which the next part begins another message
 
 /// The parts a message is made of.
 enum class Part : std::uint8_t {
@@ -254,7 +255,7 @@ void Negotiator::child_applied(int child, std::uint64_t position) {
 
 std::vector<Negotiator::Outgoing> Negotiator::take_messages() {
     if (tree_.is_root()) append_ready();
-    std::vector<Outgoing> messages;
+    auto messages = std::exchange(full_, {});
     for (auto& [to, out] : outbox_) messages.push_back({to, out.take()});
     outbox_.clear();
     return messages;
@@ -262,6 +263,7 @@ std::vector<Negotiator::Outgoing> Negotiator::take_messages() {
 
 Writer& Negotiator::message_to(int rank) {
     auto& out = outbox_[rank];
+    if (out.size() > full_message_bytes) full_.push_back({rank, out.take()});
     if (out.empty()) {
         out.number(protocol_version);
         out.number(first_epoch);

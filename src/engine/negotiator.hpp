@@ -46,7 +46,8 @@ public:
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
 
-    /// What is to be sent, at most one message per receiver: everything since the last call. At the root this appends what is ready.
+    /// What is to be sent, in order, one message per receiver unless it would be a long one: everything since the last call. At the root this
+    /// appends what is ready.
     std::vector<Outgoing> take_messages();
     /// The log entries that have become known since the last call, in order.
     std::vector<LogEntry> take_entries() { return std::exchange(entries_, {}); }
@@ -113,7 +114,8 @@ private:
     std::unordered_map<std::string, Bytes> submissions_;  ///< this rank's own that the log has not resolved
     std::map<int, std::string> departed_;                 ///< of this rank's subtree, with the reason
     std::map<int, std::uint64_t> applied_;                ///< how much of the log each child has applied, as far as we know
-    std::map<int, Writer> outbox_;
+    std::vector<Outgoing> full_;                          ///< messages that take nothing more
+    std::map<int, Writer> outbox_;                        ///< behind them
     std::vector<LogEntry> entries_;
     std::uint64_t position_ = 0;  ///< entries of the log that this rank has applied
     bool finished_ = false;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -74,6 +75,8 @@ public:
 
     /// Whether a thread other than the caller's may drive it (MPI below MPI_THREAD_MULTIPLE: no).
     virtual bool may_have_own_thread() const noexcept = 0;
+    /// The largest user tag that messages can carry.
+    virtual std::uint16_t largest_user_tag() const noexcept { return std::numeric_limits<std::uint16_t>::max(); }
     /// For people: "Open MPI v4.1.4", "in-process".
     virtual const char* description() const noexcept = 0;
 

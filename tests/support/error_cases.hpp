@@ -198,6 +198,12 @@ inline void bad_arguments(Session& session, Report& report) {
         expect_error(report, bad, {"allreduce '#1 allreduce'", "begin with #"},
                      [&] { allreduce(f, {.name = "#1 allreduce", .session = &session}); });
         expect_error(report, bad, {"broadcast '#'", "begin with #"}, [&] { broadcast(f, 0, {.name = "#", .session = &session}); });
+        const std::string long_name(65'000, 'n');
+        const std::vector<TensorView> too_many(600, TensorView(f));
+        expect_error(report, bad, {"to describe; at most 33554432 are supported: make several groups"},
+                     [&] { grouped_allreduce(too_many, {.name = long_name, .session = &session}); });
+        expect_error(report, bad, {"name is 65537 bytes long"},
+                     [&] { allreduce(f, {.name = std::string(65'537, 'n'), .session = &session}); });
         expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] {
             allreduce(TensorView(f.data(), DType::f32, {6}, {DeviceKind::cuda, 0}), summed);
         });

@@ -15,6 +15,22 @@ TEST_CASE("bad input is a named error on the ranks concerned, and the next opera
         for (const auto& body : all_error_cases) CHECK(problems_among(ranks, body) == "");
 }
 
+TEST_CASE("groups whose description is as long as it may be are executed, several at once") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::vector<int> numbers(3 * 500, 1);
+              std::vector<Handle> handles;
+              for (std::size_t group = 0; group < 3; ++group) {
+                  std::vector<TensorView> tensors;
+                  for (std::size_t i = 0; i < 500; ++i) tensors.emplace_back(numbers[500 * group + i]);
+                  const auto name = text_of(group) + std::string(65'000, 'n');
+                  handles.push_back(grouped_allreduce_async(tensors, {.name = name, .session = &session}));
+              }
+              for (const auto& handle : handles) handle.wait();
+              report.expect(numbers == std::vector<int>(3 * 500, 2), "the sums");
+              expect_usable(session, report);
+          }) == "");
+}
+
 TEST_CASE("without a session everything says so") {
     std::vector<float> numbers(2);
     CHECK_FALSE(is_initialized());

@@ -367,6 +367,24 @@ TEST_CASE("a child that reports what cannot be is refused") {
     CHECK(refused(report_of({})) == "more ranks have submitted 'x' than there are");
 }
 
+TEST_CASE("much that is to be sent at once goes in several messages, in order") {
+    auto two = ranks(2);
+    const std::size_t half = 600'000, requests = 7;
+    for (std::size_t i = 0; i < requests; ++i) {
+        auto description = tensor(std::to_string(i));
+        for (std::size_t bytes = 0; bytes < half; bytes += 50'000)
+            description.tensors.push_back({std::string(50'000, 'n'), DType::f32, {1}});
+        two.submit(0, description);
+        two.submit(1, description);
+    }
+    two.flush(1);
+    const auto& sent = two.links().at({1, 0});
+    CHECK(sent.size() == (requests + 1) / 2);
+    for (const auto& each : sent) CHECK(each.size() < 3 * half);
+    two.settle();
+    CHECK(log_of(two) == "0 1 2 3 4 5 6");
+}
+
 TEST_CASE("a log that cannot be is refused") {
     constexpr std::uint64_t entry = 3, execute = 0, forget = 2, depart = 3, shutdown = 4;
     auto two = ranks(2);

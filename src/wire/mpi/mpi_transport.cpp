@@ -5,6 +5,7 @@
 #include <deque>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
+#include <limits>
 #include <mpi.h>
 #include <mutex>
 #include <utility>
@@ -23,6 +24,9 @@ using mpi::check;
 /// From here on a sender may need its receiver to make progress (rendezvous): the receiver then says when it has. MPI libraries send less
 /// at once.
 constexpr std::size_t eager_bytes = 4096;
+
+/// Where the parts of a tag lie in MPI's: lane, context, user tag from the right.
+constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context_bits;
 
 /// What a send or a receive is about.
 struct Half {
@@ -118,6 +122,9 @@ public:
     int host_count() const noexcept override { return host_.hosts; }
     bool is_homogeneous() const noexcept override { return host_.homogeneous; }
     bool may_have_own_thread() const noexcept override { return use_.thread_level() >= MPI_THREAD_MULTIPLE; }
+    std::uint16_t largest_user_tag() const noexcept override {
+        return static_cast<std::uint16_t>(std::min<std::int64_t>(largest_tag_ >> user_shift, std::numeric_limits<std::uint16_t>::max()));
+    }
     const char* description() const noexcept override { return name_.c_str(); }
     Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
     void close() override;
@@ -201,13 +208,11 @@ std::unique_lock<std::mutex> MpiTransport::enter() {
 }
 
 int MpiTransport::encode(Tag tag) const {
-    constexpr int lane_bits = 2, context_bits = 12;
-    const std::int64_t code =
-        (std::int64_t{tag.user} << (lane_bits + context_bits)) | (tag.context << lane_bits) | static_cast<int>(tag.lane);
+    const std::int64_t code = (std::int64_t{tag.user} << user_shift) | (tag.context << lane_bits) | static_cast<int>(tag.lane);
     if (tag.context >= 1 << context_bits) throw Error(ErrorCode::invalid_argument, fmt::format("too many process sets: {}", tag.context));
     if (code > largest_tag_) {
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("tag {} is too large for {}: at most {}", tag.user, name_, largest_tag_ >> (lane_bits + context_bits)));
+                    fmt::format("tag {} is too large for {}: at most {}", tag.user, name_, largest_user_tag()));
     }
     return static_cast<int>(code);
 }

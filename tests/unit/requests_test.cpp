@@ -1,0 +1,57 @@
+// What a request asks for must fit the transport: refused on the caller, before anything is sent.
+#include "api/requests.hpp"
+
+#include "support/catch.hpp"
+#include "support/error_cases.hpp"
+#include "wire/inproc/inproc_transport.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+/// The transport of a job of one whose messages carry small user tags only, as where MPI guarantees no more.
+class NarrowTransport final : public wire::Transport {
+public:
+    int rank() const noexcept override { return wide_->rank(); }
+    int size() const noexcept override { return wide_->size(); }
+    Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override { return wide_->send(to, tag, bytes); }
+    Ticket receive(int from, wire::Tag tag, std::span<std::byte> bytes) override { return wide_->receive(from, tag, bytes); }
+    bool test(Ticket& ticket) override { return wide_->test(ticket); }
+    std::optional<Message> poll(wire::Tag tag) override { return wide_->poll(tag); }
+    base::Doorbell& doorbell() noexcept override { return wide_->doorbell(); }
+    const base::WaitSettings& wait_settings() const noexcept override { return wide_->wait_settings(); }
+    const std::vector<int>& host_ranks() const noexcept override { return wide_->host_ranks(); }
+    int host_index() const noexcept override { return wide_->host_index(); }
+    int host_count() const noexcept override { return wide_->host_count(); }
+    bool is_homogeneous() const noexcept override { return wide_->is_homogeneous(); }
+    bool may_have_own_thread() const noexcept override { return wide_->may_have_own_thread(); }
+    std::uint16_t largest_user_tag() const noexcept override { return 1; }
+    const char* description() const noexcept override { return "a narrow MPI"; }
+    void close() override { wide_->close(); }
+    Traffic traffic() const noexcept override { return wide_->traffic(); }
+
+private:
+    std::unique_ptr<wire::Transport> wide_ = wire::InprocHub(1).transport(0);
+};
+
+}  // namespace
+
+TEST_CASE("a user tag beyond what the transport carries is refused, and the next message passes") {
+    Runtime runtime(std::make_unique<NarrowTransport>(), {});
+    int out = 7, in = 0;
+    const auto start = [&](TensorView tensor, std::uint16_t tag, bool sending) {
+        return Handle(api::submit_letter(runtime, tensor, {.peer = 0, .tag = tag, .sending = sending}, {}, false));
+    };
+    for (const bool sending : {true, false}) {
+        const auto error = error_of([&] { start(out, 2, sending); });
+        REQUIRE(error);
+        CHECK(error->code() == ErrorCode::invalid_argument);
+        CHECK(error->what() == std::string(sending ? "send" : "recv") + ": tag 2 is too large for a narrow MPI; at most 1");
+    }
+    const auto sent = start(out, 1, true), received = start(in, 1, false);
+    sent.wait();
+    received.wait();
+    CHECK(in == 7);
+    runtime.close();
+}
