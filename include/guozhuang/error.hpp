@@ -20,14 +20,15 @@ enum class ErrorCode {
     mismatch,  ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
     departed,  ///< a rank that the operation needs has shut down without submitting it
     // The job cannot go on as it is.
-    aborted,  ///< the job was aborted; the message carries the first cause
-    timeout,  ///< a wait outlived its deadline
-    wire,     ///< the transport (MPI) reported an error
-    out_of_memory,
-    unavailable,  ///< a feature or device is not usable here; the message says why
-    internal      ///< a defect of the library
+    aborted,        ///< the job was aborted; the message carries the first cause
+    timeout,        ///< a wait outlived its deadline
+    wire,           ///< the transport (MPI) reported an error
+    out_of_memory,  ///< memory, or another resource of the machine, is used up
+    unavailable,    ///< a feature or device is not usable here; the message says why
+    internal        ///< a defect of the library
 };
 
+/// "invalid_argument", "mismatch" ...
 GUOZHUANG_API std::string_view name_of(ErrorCode code) noexcept;
 
 /// The one error type of the library. what() is the whole story: what happened, on which tensor and ranks, with both values, and what to do.
@@ -35,11 +36,12 @@ class GUOZHUANG_API Error : public std::runtime_error {
 public:
     /// The facts a program may want to branch on; each may be empty.
     struct Facts {
-        std::string tensor;
-        std::string operation;
+        std::string tensor;      ///< its name
+        std::string operation;   ///< "allreduce", "step" ...
         std::vector<int> ranks;  ///< the ranks at fault, where that is known
     };
 
+    /// `message` becomes what(). `where` is the line of the library that found out.
     Error(ErrorCode code, const std::string& message, std::source_location where = std::source_location::current());
     Error(ErrorCode code, const std::string& message, Facts facts, std::source_location where = std::source_location::current());
     ~Error() override;

@@ -17,9 +17,9 @@ class Pending;
 
 /// What an operation of unknown result size gives back: a dense tensor that the receiver owns.
 struct Result {
-    DType dtype = DType::f32;
-    Shape shape;                     ///< dim 0 is the sum of `rows`
-    std::vector<std::int64_t> rows;  ///< rows that came from each rank
+    DType dtype = DType::f32;        ///< the input's
+    Shape shape;                     ///< dim 0 is the sum of `rows`, the other extents are the input's
+    std::vector<std::int64_t> rows;  ///< rows of dim 0 that came from each rank; of reduce_scatter the own rows alone
     std::vector<std::byte> bytes;    ///< row-major, in rank order
 
     /// The elements, copied out. Throws Error(invalid_argument) if T is not the dtype.
@@ -38,7 +38,7 @@ class GUOZHUANG_API Handle {
 public:
     Handle() = default;
 
-    /// Blocks until the operation is complete; throws the operation's Error, every time it is asked.
+    /// Blocks until the operation is complete, driving it meanwhile; throws the operation's Error, every time it is asked.
     void wait() const;
     /// The same for at most `limit`; false if it is not complete by then. The operation goes on.
     bool wait_for(std::chrono::microseconds limit) const;

@@ -28,17 +28,18 @@ struct Options {
     std::optional<StreamRef> stream = {};
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it earlier.
     std::shared_ptr<void> keep_alive = {};
-    Session* session = nullptr;  ///< null: Session::current()
+    Session* session = nullptr;  ///< whose job it is; null: Session::current()
 };
 
+/// What operations that reduce take. Op and scales must be the same on all ranks.
 struct AllreduceOptions {
-    std::string name = {};
-    ReduceOp op = ReduceOp::sum;
-    double prescale = 1;   ///< every contribution is multiplied by it first, in the tensor's own type; floating dtypes only
-    double postscale = 1;  ///< the full sum (or average) is multiplied by it
-    std::optional<StreamRef> stream = {};
-    std::shared_ptr<void> keep_alive = {};
-    Session* session = nullptr;
+    std::string name = {};                 ///< as in Options
+    ReduceOp op = ReduceOp::sum;           ///< how contributions are combined; mind the default
+    double prescale = 1;                   ///< every contribution is multiplied by it first, in the tensor's own type; floating dtypes only
+    double postscale = 1;                  ///< the full sum (or average) is multiplied by it; floating dtypes only
+    std::optional<StreamRef> stream = {};  ///< as in Options
+    std::shared_ptr<void> keep_alive = {};  ///< as in Options
+    Session* session = nullptr;             ///< as in Options
 };
 
 /// Combines the tensor of all ranks, in place. Shape, dtype, op, scales and device must match. The result is bitwise equal on all ranks.
@@ -75,13 +76,18 @@ GUOZHUANG_API ResultsHandle grouped_all_gather_async(std::span<const TensorView>
 GUOZHUANG_API std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors, const AllreduceOptions& options = {});
 GUOZHUANG_API ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors, const AllreduceOptions& options = {});
 
+/// What send and recv take.
 struct PointToPointOptions {
-    std::uint16_t tag = 0;  ///< messages between two ranks match by tag, in order
-    std::shared_ptr<void> keep_alive = {};
-    Session* session = nullptr;
+    /// Messages between two ranks match by tag, in order. With Open MPI any; an MPI that carries only smaller ones makes others an
+    /// Error(invalid_argument).
+    std::uint16_t tag = 0;
+    std::shared_ptr<void> keep_alive = {};  ///< as in Options
+    Session* session = nullptr;             ///< as in Options
 };
 
 /// Point to point, rank to rank; to oneself too. Dtype and shape of both sides must match, else both throw Error(mismatch). Host memory only.
+/// A send is complete only once its receiver has come, however small it is: two ranks that both send() first, or one that sends to itself, wait for
+/// ever. Use an _async form for one of the two.
 GUOZHUANG_API void send(const TensorView& tensor, int to, const PointToPointOptions& options = {});
 GUOZHUANG_API Handle send_async(const TensorView& tensor, int to, const PointToPointOptions& options = {});
 GUOZHUANG_API void recv(const TensorView& tensor, int from, const PointToPointOptions& options = {});

@@ -17,18 +17,19 @@ namespace guozhuang {
 template <class O>
 concept Optimizer = requires(O& optimizer) { optimizer.step(); };
 
+/// How gradients are reduced. The same on all ranks, apart from the stream.
 struct OptimizerOptions {
     /// The same on all ranks, unique among the optimizers of this rank that live. Empty: numbered in the order in which this rank makes them.
     std::string name = {};
-    ReduceOp op = ReduceOp::average;
+    ReduceOp op = ReduceOp::average;  ///< over the ranks
     /// Gradients accumulate over that many calls of step(); only the last of them reduces and steps. As in one process backward adds to the
     /// gradients, the trainer clears them after a step that stepped, and divides the loss where it wants the mean over the passes.
     int backward_passes_per_step = 1;
-    double gradient_scale = 1;                  ///< every reduced gradient is multiplied by it
+    double gradient_scale = 1;                  ///< every reduced gradient is multiplied by it; floating gradients only
     std::size_t bundle_bytes = 25u << 20;       ///< gradients travel in bundles of about this size
     std::size_t first_bundle_bytes = 1u << 20;  ///< the first is small, so that something is on its way early
     std::optional<StreamRef> stream = {};       ///< on which backward runs, for gradients on a device
-    Session* session = nullptr;
+    Session* session = nullptr;                 ///< whose ranks train together; null: Session::current()
 };
 
 /// What a DistributedOptimizer does with gradients, apart from stepping: counts them, reduces them bundle by bundle in reverse order of the
@@ -43,26 +44,28 @@ public:
 
     /// The gradient of a parameter is final for this pass. Once all of a bundle are, it flies while backward still runs. Ignored in passes
     /// that only accumulate. Throws Error(invalid_argument) for an unknown parameter or one marked twice.
-    void mark(std::size_t parameter);
-    void mark(std::string_view name);
+    void mark(std::size_t parameter);  ///< by its position in the constructor's list
+    void mark(std::string_view name);  ///< by its name
 
     /// Waits until every gradient holds its reduced value. If hooks were never used, all gradients are taken as ready; otherwise those that were
     /// marked in no pass of this step are set to zero, with one warning. Does nothing the second time in a step. When it throws, the step is
     /// over: gradients may be reduced or not, and the next backward begins a new one.
     void synchronize();
     /// Ends a pass; true if it was one that reduces (and then everything is synchronised). Throws Error(invalid_argument) when hooks are in use
-    /// and nothing was marked since the last step: step() was called twice.
+    /// and nothing was marked since the last step: step() was called twice. Without hooks nobody can tell: a second call without a backward
+    /// between reduces the gradients again as they are, averages of averages.
     bool finish_pass();
 
-    void pause() noexcept;  ///< see DistributedOptimizer::no_sync
-    void resume() noexcept;
+    void pause() noexcept;   ///< see DistributedOptimizer::no_sync; counted
+    void resume() noexcept;  ///< takes one pause() back
 
 private:
     struct State;
     std::unique_ptr<State> state_;
 };
 
-/// What on_gradient() gives to backward: call it with the parameter's position or name when its gradient is final. Cheap to copy.
+/// What on_gradient() gives to backward: call it with the parameter's position or name when its gradient is final. Never blocks; throws what
+/// GradientReducer::mark does. Cheap to copy; valid as long as its optimizer stays where it is. One thread at a time.
 class GradientHook {
 public:
     explicit GradientHook(GradientReducer& reducer) noexcept : reducer_(&reducer) {}
@@ -78,13 +81,17 @@ private:
 template <Optimizer O>
 class DistributedOptimizer {
 public:
+    /// Throws what GradientReducer's constructor does.
     DistributedOptimizer(O& optimizer, std::vector<Parameter> parameters, const OptimizerOptions& options = {})
         : optimizer_(&optimizer), reducer_(std::move(parameters), options) {}
 
     /// A hook for backward, so that reduction overlaps with it. Optional: without it step() reduces everything.
     GradientHook on_gradient() noexcept { return GradientHook(reducer_); }
 
-    /// Waits for the averages, then steps. Returns false, having done nothing, in a pass that only accumulates.
+    /// Waits for the averages, then steps. Returns false, having done nothing, in a pass that only accumulates. Throws Error: mismatch or departed
+    /// on all ranks (and then the wrapped optimizer has not stepped), invalid_argument if hooks are used and step() is called twice.
+    ///
+    /// Without hooks a second call cannot be told from a first one: it steps again, with the same gradients. Call it once for each backward.
     bool step() {
         if (!reducer_.finish_pass()) return false;
         optimizer_->step();
@@ -107,6 +114,7 @@ public:
     };
     [[nodiscard]] NoSync no_sync() noexcept { return NoSync(reducer_); }
 
+    /// The optimizer of the constructor.
     O& wrapped() noexcept { return *optimizer_; }
 
 private:

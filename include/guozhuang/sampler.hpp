@@ -11,11 +11,12 @@ namespace guozhuang {
 /// `uneven` gives the first ranks one more.
 enum class Tail { pad, drop, uneven };
 
+/// How samples are shared out; the same on all ranks.
 struct SamplerOptions {
-    std::uint64_t seed = 0;  ///< the same on all ranks
-    bool shuffle = true;
-    Tail tail = Tail::pad;
-    Session* session = nullptr;
+    std::uint64_t seed = 0;      ///< of the order; only with `shuffle`
+    bool shuffle = true;         ///< false: the samples in their own order, every epoch
+    Tail tail = Tail::pad;       ///< what happens to the samples that are left over
+    Session* session = nullptr;  ///< whose ranks share; null: Session::current(), in the constructor only
 };
 
 /// This rank's share of the samples 0 .. samples-1, in a fresh order every epoch: position i of the common order belongs to rank i % size, so
@@ -23,12 +24,14 @@ struct SamplerOptions {
 /// The order depends on seed and epoch only. One thread at a time.
 class GUOZHUANG_API DistributedSampler {
 public:
+    /// Begins with epoch 0. Throws Error(not_initialised).
     explicit DistributedSampler(std::size_t samples, const SamplerOptions& options = {});
 
     /// Draws the order of another epoch (the first is 0). Local; call it alike on all ranks.
     void set_epoch(std::uint64_t epoch);
 
-    std::size_t size() const noexcept { return indices_.size(); }
+    std::size_t size() const noexcept { return indices_.size(); }  ///< samples of this rank in an epoch
+    /// This rank's samples of the epoch, in their order.
     const std::vector<std::size_t>& indices() const noexcept { return indices_; }
     auto begin() const noexcept { return indices_.begin(); }
     auto end() const noexcept { return indices_.end(); }

@@ -9,6 +9,7 @@ namespace guozhuang {
 
 class Runtime;
 
+/// What a Session may be given.
 struct SessionOptions {
     /// An MPI_Comm of the caller's (its address), whose ranks become the job; it is duplicated. Null: MPI_COMM_WORLD.
     const void* mpi_communicator = nullptr;
@@ -36,8 +37,9 @@ public:
     /// never submitted fail with Error(departed). Closing again is harmless.
     void close();
 
-    int rank() const;
-    int size() const;
+    // All of these are local, never block, and throw Error(not_initialised) after close().
+    int rank() const;        ///< this one's number, from 0
+    int size() const;        ///< ranks of the job
     int local_rank() const;  ///< among the ranks of this host
     int local_size() const;
     int cross_rank() const;       ///< number of this host among the hosts, in the order of their first ranks

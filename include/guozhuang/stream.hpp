@@ -8,8 +8,8 @@ namespace guozhuang {
 /// DeviceKind::fake. A null handle is the device's default stream. An operation on such a tensor starts once the work that was on the stream
 /// at submission is done. The stream must outlive the operation. Plain host tensors need none.
 struct StreamRef {
-    Device device = {};
-    void* native = nullptr;
+    Device device = {};      ///< the tensor's
+    void* native = nullptr;  ///< the stream's own handle
 };
 
 }  // namespace guozhuang

@@ -11,14 +11,16 @@ namespace guozhuang {
 /// Element types. f16 is IEEE binary16, bf16 the upper half of binary32; boolean is one byte, 0 or 1.
 enum class DType : std::uint8_t { u8, i8, i16, i32, i64, boolean, f16, bf16, f32, f64 };
 
+/// Every DType, for loops over all of them.
 inline constexpr DType all_dtypes[] = {DType::u8,      DType::i8,  DType::i16,  DType::i32, DType::i64,
                                        DType::boolean, DType::f16, DType::bf16, DType::f32, DType::f64};
 
-/// Storage of a 16-bit float: the bits alone. Arithmetic happens inside the library, in f32.
+/// Storage of an f16 element: the bits alone. Arithmetic happens inside the library, in f32.
 struct Half {
     std::uint16_t bits = 0;
     friend bool operator==(Half, Half) = default;
 };
+/// The same of a bf16 element.
 struct BFloat16 {
     std::uint16_t bits = 0;
     friend bool operator==(BFloat16, BFloat16) = default;
@@ -28,6 +30,7 @@ struct BFloat16 {
 /// toward zero). On boolean min is "and", max is "or"; sum, average and product are refused.
 enum class ReduceOp : std::uint8_t { sum, average, min, max, product };
 
+/// Every ReduceOp.
 inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
 /// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place. `symmetric` and `staged` are what `automatic` and
@@ -51,6 +54,7 @@ constexpr std::size_t size_of(DType dtype) noexcept {
     return 0;
 }
 
+/// Whether prescale, postscale and gradient_scale may be other than 1.
 constexpr bool is_floating(DType dtype) noexcept {
     return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
 }
@@ -106,6 +110,7 @@ struct dtype_traits<double> {
     static constexpr DType value = DType::f64;
 };
 
+/// The DType of a C++ element type: dtype_of<float> is DType::f32.
 template <class T>
 inline constexpr DType dtype_of = dtype_traits<T>::value;
 

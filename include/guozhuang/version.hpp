@@ -2,6 +2,7 @@
 
 #include <guozhuang/export.hpp>
 
+/// The version of these headers; version() tells that of the library.
 #define GUOZHUANG_VERSION_MAJOR 0
 #define GUOZHUANG_VERSION_MINOR 1
 #define GUOZHUANG_VERSION_PATCH 0
