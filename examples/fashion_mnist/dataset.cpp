@@ -68,6 +68,7 @@ Dataset load_dataset(const std::filesystem::path& directory, const std::string& 
 
 Batches::Batches(const Dataset& dataset, std::span<const std::size_t> order, std::size_t batch_size, std::size_t limit)
     : dataset_(&dataset), order_(order), batch_size_(batch_size) {
+    if (batch_size_ == 0) throw std::invalid_argument("a batch of no samples");
     if (limit != 0) order_ = order_.first(std::min(order_.size(), limit * batch_size_));
 }
 

@@ -17,16 +17,14 @@ namespace gz = guozhuang;
 static void train(const Options& options, Report& report) {
     const Dataset training = load_dataset(options.data, "train");
     const Dataset test = load_dataset(options.data, "t10k");
-    const auto ranks = static_cast<std::size_t>(gz::size());
-    const std::size_t batch_size = (options.batch + ranks - 1) / ranks;  // the same batch, split
+    const std::size_t batch_size = options.batch / static_cast<std::size_t>(gz::size());  // the same batch, split
     gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
     const auto test_samples = gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
     const std::size_t steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
 
     Model model(options.seed);
     Sgd sgd(model.parameters(), options.rate, steps * options.epochs);
-    std::vector<gz::Parameter> parameters;
-    for (const auto& [name, value, gradient] : model.parameters()) parameters.push_back({name, value, gradient});
+    const auto parameters = gz::parameters_of(model.parameters());
     gz::broadcast_parameters(parameters);
     gz::DistributedOptimizer optimizer(sgd, parameters);
     double accuracy = 0;
@@ -47,7 +45,7 @@ static void train(const Options& options, Report& report) {
         accuracy = static_cast<double>(correct) / static_cast<double>(test.size());
         report.epoch_done(losses, accuracy);
     }
-    if (gz::rank() == 0) std::printf("accuracy=%.4f ranks=%zu\n", accuracy, ranks);
+    if (gz::rank() == 0) std::printf("accuracy=%.4f ranks=%d\n", accuracy, gz::size());
 }
 
 int main(int argc, char** argv) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <guozhuang/types.hpp>
+#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -75,5 +76,19 @@ struct Parameter {
     TensorView value;     ///< what the optimizer changes
     TensorView gradient;  ///< of the same shape; its dtype may be another
 };
+
+/// Parameters, from a range of whatever a trainer keeps them in: anything with members `name`, `value` and `gradient`, of which the latter two are
+/// spans, vectors or TensorViews. They refer to the same memory. Local; any thread.
+template <std::ranges::input_range R>
+    requires requires(std::ranges::range_reference_t<R> tensor) {
+        std::string(tensor.name);
+        TensorView(tensor.value);
+        TensorView(tensor.gradient);
+    }
+std::vector<Parameter> parameters_of(R&& tensors) {
+    std::vector<Parameter> parameters;
+    for (auto&& tensor : tensors) parameters.push_back({std::string(tensor.name), TensorView(tensor.value), TensorView(tensor.gradient)});
+    return parameters;
+}
 
 }  // namespace guozhuang

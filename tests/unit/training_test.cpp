@@ -184,6 +184,24 @@ TEST_CASE("misuse of an optimizer is an error at once") {
     CHECK(refusal([&](Session&) { GradientReducer({good}).mark(1); }).find("there is no parameter 1; there are 1") != std::string::npos);
 }
 
+TEST_CASE("parameters are made of whatever a trainer keeps them in") {
+    struct Layer {
+        const char* name;
+        std::span<float> value;
+        std::vector<double> gradient;
+    };
+    std::vector<float> numbers(6);
+    std::vector<Layer> layers{{"a", std::span(numbers).first(2), {1, 2}}, {"b", std::span(numbers).last(4), {1, 2, 3, 4}}};
+    const auto parameters = parameters_of(layers);
+    REQUIRE(parameters.size() == 2);
+    CHECK(parameters[1].name == "b");
+    CHECK(parameters[1].value.data == numbers.data() + 2);
+    CHECK(parameters[1].value.shape == Shape{4});
+    CHECK(parameters[0].gradient.data == layers[0].gradient.data());
+    CHECK(parameters[0].gradient.dtype == DType::f64);
+    CHECK(parameters_of(parameters)[0].value.data == numbers.data());
+}
+
 TEST_CASE("plans refuse what they cannot do") {
     std::vector<float> numbers(2);
     CHECK(refusal([&](Session&) { Plan({{{"", numbers}}}); }).find("has no name") != std::string::npos);
