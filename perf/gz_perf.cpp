@@ -20,6 +20,8 @@
 namespace guozhuang::perf {
 namespace {
 
+constexpr int not_as_asked = 2;  // the exit code for what is refused
+
 /// The command line, and what it asks for: returns the number of errors found.
 struct Request {
     std::string memory = "private";
@@ -48,7 +50,8 @@ void add_output(CLI::App& command, Request& request) {
 void add_memory(CLI::App& command, Request& request) {
     const CLI::Validator available(
         [](const std::string& memory) {
-            return memory == "private" ? std::string() : "'" + memory + "' is not available: this version has private";
+            return memory == "private" ? std::string()
+                                       : "'" + memory + "' is not available: tensors in this version live in private memory only";
         },
         "private", "memory");
     command.add_option("--memory", request.memory, "where the tensors live")->check(available);
@@ -62,10 +65,11 @@ void add_peer(CLI::App& command, bool& peer_mpi) {
 }
 
 void add_sizes(CLI::App& command, SweepOptions& sweep) {
+    const CLI::Range sizes(std::size_t{1}, std::size_t{1} << 40);
     command.add_option("--min-bytes", sweep.min_bytes, "smallest size; K, M, G are binary")
         ->transform(CLI::AsSizeValue(false))
-        ->check(CLI::PositiveNumber);
-    command.add_option("--max-bytes", sweep.max_bytes, "largest size")->transform(CLI::AsSizeValue(false));
+        ->check(sizes);
+    command.add_option("--max-bytes", sweep.max_bytes, "largest size")->transform(CLI::AsSizeValue(false))->check(sizes);
     command.add_option("--factor", sweep.factor, "from one size to the next")->check(CLI::Range(2, 1024));
     add_named(command, "--dtype", sweep.dtype, all_dtypes, "element type");
     command.add_flag("--check", sweep.check, "verify every element of every result; exit with 1 if any is wrong");
@@ -80,10 +84,13 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
     }
     if (reduces(collective)) add_named(command, "--op", sweep.op, all_reduce_ops, "reduction");
     if (collective == Collective::allreduce)
-        command.add_option("--algorithm", sweep.algorithm, "as GUOZHUANG_ALGORITHM: auto, ring, direct ...")
-            ->envname("GUOZHUANG_ALGORITHM");
-    command.add_option("--iterations", sweep.iterations, "of each series, whatever time that takes")->check(CLI::PositiveNumber);
-    command.add_option("--seconds", sweep.seconds, "time for each size, all series together")->check(CLI::PositiveNumber);
+        command.add_option("--algorithm", sweep.algorithm, "the library's")
+            ->envname("GUOZHUANG_ALGORITHM")
+            ->check(CLI::IsMember({"auto", "ring", "recursive_doubling", "direct", "parameter_server"}));
+    auto* const seconds = command.add_option("--seconds", sweep.seconds, "time for each size, all series together");
+    auto* const iterations = command.add_option("--iterations", sweep.iterations, "of each series, whatever time that takes");
+    seconds->check(CLI::Range(0.001, 86400.0));
+    iterations->check(CLI::Range(1, 1'000'000))->excludes(seconds);
     add_peer(command, sweep.peer_mpi);
     add_output(command, request);
     command.callback([&request, collective] {
@@ -96,7 +103,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
 void add_replay(CLI::App& app, Request& request) {
     auto& command = *app.add_subcommand("replay", "time the communication of a training step");
     command.add_option("--set", request.replay.set, "gradient set: a JSON file, or resnet50, bert_base, gpt2, vgg16, tiny1000")->required();
-    command.add_option("--steps", request.replay.steps, "timed steps of each series")->check(CLI::PositiveNumber);
+    command.add_option("--steps", request.replay.steps, "timed steps of each series")->check(CLI::Range(1, 1'000'000));
     add_memory(command, request);
     add_peer(command, request.replay.peer_mpi);
     add_output(command, request);
@@ -110,7 +117,7 @@ void add_replay(CLI::App& app, Request& request) {
 
 void add_idle(CLI::App& app, Request& request) {
     auto& command = *app.add_subcommand("idle", "measure the CPU time of an idle job");
-    command.add_option("--seconds", request.idle.seconds, "how long to look")->check(CLI::PositiveNumber);
+    command.add_option("--seconds", request.idle.seconds, "how long to look")->check(CLI::Range(0.001, 86400.0));
     command.add_flag("--pending", request.idle.pending, "with one unmatched operation outstanding");
     command.add_flag("--threads", request.idle.threads, "list the threads");
     add_output(command, request);
@@ -136,7 +143,18 @@ std::optional<int> parse(const Job& job, int argc, char** argv, Request& request
     } catch (const CLI::ParseError& stop) {
         const int code = app.exit(stop, out, err);
         if (job.first()) fmt::print("{}", out.str()), fmt::print(stderr, "{}", err.str());
-        return code == 0 ? 0 : 2;
+        return code == 0 ? EXIT_SUCCESS : not_as_asked;
+    }
+}
+
+int measure(const Job& job, const Request& request, const std::string& arguments) {
+    try {
+        JsonLines lines(job, request.json);
+        lines.write(run_line(job, arguments));
+        return request.run(job, lines) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    } catch (const Refusal& refusal) {
+        if (job.first()) fmt::print(stderr, "gz-perf: {}\n", refusal.what());
+        return not_as_asked;
     }
 }
 
@@ -146,11 +164,9 @@ int run(const Job& job, int argc, char** argv) {
     std::string arguments;
     for (int i = 1; i < argc; ++i) arguments += (i > 1 ? " " : "") + std::string(argv[i]);
     Session session(&argc, &argv);
-    JsonLines lines(job, request.json);
-    lines.write(run_line(job, arguments));
-    const auto errors = request.run(job, lines);
+    const int code = measure(job, request, arguments);
     session.close();
-    return errors == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return code;
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <fstream>
 #include <guozhuang/operations.hpp>
 #include <map>
-#include <stdexcept>
 #include <system_error>
 
 #include "statistics.hpp"
@@ -92,8 +91,7 @@ std::pair<double, std::string> measure(const Job& job, const IdleOptions& option
 }  // namespace
 
 void idle(const Job& job, const IdleOptions& options, JsonLines& lines) {
-    if (options.pending && job.size() < 2)
-        throw std::invalid_argument("idle --pending needs two ranks: one submits what the others wait for");
+    if (options.pending && job.size() < 2) throw Refusal("idle --pending needs two ranks: one submits what the others wait for");
     float value = 1;
     allreduce(value, {.name = "gz-perf warm-up"});
     Handle unmatched;

@@ -12,7 +12,7 @@ struct IdleOptions {
 };
 
 /// Measures what the library costs while nothing is to be done: CPU time of all threads but the main one, which sleeps meanwhile, in
-/// percent of a core. MPI's own helper threads are among them. Collective. Throws std::invalid_argument for pending at one rank.
+/// percent of a core. MPI's own helper threads are among them. Collective. Throws a Refusal for pending at one rank.
 void idle(const Job& job, const IdleOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf

@@ -59,6 +59,24 @@ std::vector<std::string> Job::gather(const std::string& text) const {
     return texts;
 }
 
+void Job::all_or_none(const std::function<void()>& step) const {
+    std::string problem;
+    int first_failed = size_;
+    try {
+        step();
+    } catch (const std::exception& error) {
+        problem = error.what();
+        first_failed = rank_;
+    }
+    MPI_Allreduce(MPI_IN_PLACE, &first_failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (first_failed == size_) return;
+    int length = mpi_count(problem.size());
+    MPI_Bcast(&length, 1, MPI_INT, first_failed, MPI_COMM_WORLD);
+    problem.resize(static_cast<std::size_t>(length));
+    MPI_Bcast(problem.data(), length, MPI_CHAR, first_failed, MPI_COMM_WORLD);
+    throw Refusal(problem);
+}
+
 void Job::abort() const {
     MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     std::abort();

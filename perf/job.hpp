@@ -2,10 +2,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace guozhuang::perf {
+
+/// What cannot be measured as it was asked for: thrown on all ranks alike, so it is for the first to say and for none to abort.
+class Refusal : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
 
 /// The ranks of a measurement as plain MPI sees them: what a measurement needs beside the library that it measures. MPI is initialised for
 /// the life of a Job, before any Session, which then works in an MPI that its user owns. Every member but rank(), size() and abort() is
@@ -31,6 +39,10 @@ public:
     std::size_t of_first(std::size_t value) const;
     /// Every rank's text, in rank order, on rank 0; empty elsewhere.
     std::vector<std::string> gather(const std::string& text) const;
+
+    /// For what must succeed on all ranks before anything is measured. If the step throws on any, all throw a Refusal with the text that
+    /// the first of those gave.
+    void all_or_none(const std::function<void()>& step) const;
 
     /// Ends all ranks: the only way out when one has failed and the others wait for it.
     [[noreturn]] void abort() const;

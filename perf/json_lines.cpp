@@ -10,9 +10,11 @@
 namespace guozhuang::perf {
 
 JsonLines::JsonLines(const Job& job, const std::filesystem::path& path) {
-    if (path.empty() || !job.first()) return;
-    file_.open(path, std::ios::app);
-    if (!file_) throw std::runtime_error("cannot append to " + path.string());
+    job.all_or_none([&] {
+        if (path.empty() || !job.first()) return;
+        file_.open(path, std::ios::app);
+        if (!file_) throw std::runtime_error("cannot append to " + path.string());
+    });
 }
 
 void JsonLines::write(const Json& line) {

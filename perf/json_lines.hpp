@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 /// The machine-readable side of a measurement: one object per line, appended to a file by rank 0. An empty path writes nothing.
 class JsonLines {
 public:
-    /// Throws std::runtime_error on rank 0 if the file cannot be appended to.
+    /// Collective. Throws a Refusal if the file cannot be appended to.
     JsonLines(const Job& job, const std::filesystem::path& path);
 
     void write(const Json& line);

@@ -122,7 +122,9 @@ void report(const Job& job, const ReplayOptions& options, const std::vector<Row>
 }  // namespace
 
 void replay(const Job& job, const ReplayOptions& options, JsonLines& lines) {
-    const Gradients gradients(read_gradient_set(options.set));
+    std::optional<Gradients> prepared;
+    job.all_or_none([&] { prepared.emplace(read_gradient_set(options.set)); });
+    const Gradients& gradients = *prepared;
     std::vector<Lane> lanes;
     lanes.push_back({make_guozhuang_step(gradients), {}, {}, 0, {}});
     if (options.peer_mpi)

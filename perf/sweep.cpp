@@ -163,9 +163,11 @@ Json line_of(const SweepOptions& options, const Case& test, std::string_view ser
 std::vector<std::size_t> counts_of(const SweepOptions& options) {
     if (options.collective == Collective::barrier) return {0};
     std::vector<std::size_t> counts;
-    for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= options.factor) {
+    for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes;) {
         const std::size_t count = bytes / size_of(options.dtype);
         if (count > 0 && (counts.empty() || counts.back() != count)) counts.push_back(count);
+        if (bytes > options.max_bytes / options.factor) break;  // so that the next cannot overflow
+        bytes *= options.factor;
     }
     if (counts.empty()) throw std::invalid_argument("no size of at least one element from --min-bytes to --max-bytes");
     return counts;
@@ -177,18 +179,37 @@ std::size_t output_bytes(const SweepOptions& options, int ranks) {
     return in_place || !options.peer_mpi ? 0 : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
 }
 
+Case case_of(const Job& job, const SweepOptions& options, std::size_t count) {
+    return {options.collective, options.dtype, options.op, count, job.rank(), job.size()};
+}
+
+/// All that a sweep needs, so that what is missing shows before anything is measured.
+struct Setup {
+    Setup(const Job& job, const SweepOptions& options)
+        : counts(counts_of(options)), input(counts.back() * size_of(options.dtype)), output(output_bytes(options, job.size())) {
+        const auto op = reduces(options.collective) ? std::optional(options.op) : std::nullopt;
+        const bool orders = options.op == ReduceOp::min || options.op == ReduceOp::max;
+        if (op && options.dtype == DType::boolean && !orders)
+            throw std::invalid_argument("op " + std::string(name_of(*op)) + " is not defined on bool: use min or max");
+        if (options.check) pattern.emplace(options.dtype, op, job.size());
+        if (options.peer_mpi) make_mpi_series(case_of(job, options, counts.back()), input.all(), output.all());
+    }
+
+    std::vector<std::size_t> counts;
+    Memory input, output;
+    std::optional<Pattern> pattern;
+};
+
 }  // namespace
 
 std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& lines) {
-    std::optional<Pattern> pattern;
-    if (options.check) pattern.emplace(options.dtype, reduces(options.collective) ? std::optional(options.op) : std::nullopt, job.size());
-    const auto counts = counts_of(options);
-    const Memory input(counts.back() * size_of(options.dtype));
-    const Memory output(output_bytes(options, job.size()));
+    std::optional<Setup> prepared;
+    job.all_or_none([&] { prepared.emplace(job, options); });
+    const auto& [counts, input, output, pattern] = *prepared;
     if (job.first()) print_header(options);
     std::uint64_t errors = 0;
     for (const auto count : counts) {
-        const Case test{options.collective, options.dtype, options.op, count, job.rank(), job.size()};
+        const Case test = case_of(job, options, count);
         Row row(job, test, input.all(), pattern ? &*pattern : nullptr);
         row.add(make_guozhuang_series(test, input.all()));
         if (options.peer_mpi) row.add(make_mpi_series(test, input.all(), output.all()));

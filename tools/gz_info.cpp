@@ -8,6 +8,7 @@
 #include <guozhuang/info.hpp>
 #include <guozhuang/session.hpp>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -34,11 +35,18 @@ int run(int argc, char** argv) {
     CLI::App app{"Prints build features, MPI, topology, devices (and why they are unusable) and the effective configuration."};
     bool json = false;
     app.add_flag("--json", json, "Print one JSON object: section, key, value");
-    CLI11_PARSE(app, argc, argv);
     gz::Session session(&argc, &argv);
-    if (session.rank() == 0) (json ? print_json : print_text)(gz::info(&session));
+    int code = 0;
+    try {
+        app.parse(argc, argv);
+        if (session.rank() == 0) (json ? print_json : print_text)(gz::info(&session));
+    } catch (const CLI::ParseError& stop) {
+        std::ostringstream out, err;
+        code = app.exit(stop, out, err) == 0 ? 0 : 2;
+        if (session.rank() == 0) fmt::print("{}", out.str()), fmt::print(stderr, "{}", err.str());
+    }
     session.close();
-    return 0;
+    return code;
 }
 
 }  // namespace

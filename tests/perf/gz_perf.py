@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Runs gz-perf and looks at what it says: gz_perf.py TEST COMMAND..., where COMMAND starts gz-perf as some ranks. Times are not judged."""
 import json
+import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 KEYS = {
     "run": "kind version mpi host ranks settings",
@@ -49,12 +51,56 @@ def idle(command):
         assert line["cpu_percent_max"] >= 0, line
 
 
+REFUSED = {
+    "": "subcommand",
+    "allreduce --memory arena": "'arena' is not available",
+    "replay --set tiny1000 --memory shared": "'shared' is not available",
+    "allreduce --peer nobody": "nobody not in",
+    "allreduce --dtype f31": "f31 not in",
+    "allreduce --algorithm tree": "tree not in",
+    "allreduce --iterations 3 --seconds 1": "excludes",
+    "broadcast --op sum": "not expected",
+    "all_gather --algorithm ring": "not expected",
+    "barrier --check": "not expected: --check",
+    "replay": "--set is required",
+    "replay --set tiny1000 --check": "not expected: --check",
+    "idle --seconds 0": "--seconds",
+    "idle --peer mpi": "not expected",
+    "idle --pending": "needs two ranks",
+    "allreduce --dtype f16 --peer mpi": "MPI does not reduce f16",
+    "allreduce --min-bytes 8 --max-bytes 4": "no size of at least one element",
+    "replay --set nonexistent": "no gradient set",
+}
+REFUSED_BY_RANKS = {  # when options are read, by every rank when it gets ready, by rank 0 alone
+    "allreduce --factor 1": "--factor",
+    "allreduce --dtype bool": "op sum is not defined on bool",
+    "allreduce --json /nonexistent/file": "cannot append to /nonexistent/file",
+}
+
+
+def refused_once(command, line, text):
+    run = subprocess.run([*command, *line.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    said = [each for each in run.stdout.splitlines() if text in each]
+    assert run.returncode == 2 and len(said) == 1 and "MPI_ABORT" not in run.stdout, (line, run.returncode, run.stdout)
+
+
 def refusals(command):
-    """What does not work is refused, not ignored."""
-    for line in ("allreduce --memory arena", "allreduce --peer nobody", "allreduce --dtype f31", "barrier --check", ""):
-        arguments = line.split()
-        run = subprocess.run([*command, *arguments], capture_output=True, timeout=60)
-        assert run.returncode == 2, (arguments, run)
+    """What does not work is refused, not ignored, and that is said once, not on every rank."""
+    for line, text in REFUSED.items():
+        refused_once(command[-1:], line, text)
+    for line, text in REFUSED_BY_RANKS.items():
+        refused_once(command, line, text)
+    help_text = subprocess.run([*command, "allreduce", "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert help_text.count("Usage:") == 1, help_text
 
 
-{test.__name__: test for test in (sweep, replay, idle, refusals)}[sys.argv[1]](sys.argv[2:])
+def algorithms(command):
+    """All that the library knows (the table of its configuration is true by test) are accepted."""
+    page = Path(__file__).resolve().parents[2] / "docs/configuration.md"
+    (names,) = re.findall(r"^\| `GUOZHUANG_ALGORITHM` \|[^|]*\|([^|]*)\|", page.read_text(), re.MULTILINE)
+    for name in re.split(r", | or ", names.strip()):
+        for line in lines_of(command, "allreduce", "--algorithm", name, "--max-bytes", "64", "--check", "--iterations", "1"):
+            assert line["algorithm"] == name and line["errors"] == 0, line
+
+
+{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms)}[sys.argv[1]](sys.argv[2:])
