@@ -72,7 +72,7 @@ void add_sizes(CLI::App& command, SweepOptions& sweep) {
     command.add_option("--max-bytes", sweep.max_bytes, "largest size")->transform(CLI::AsSizeValue(false))->check(sizes);
     command.add_option("--factor", sweep.factor, "from one size to the next")->check(CLI::Range(2, 1024));
     add_named(command, "--dtype", sweep.dtype, all_dtypes, "element type");
-    command.add_flag("--check", sweep.check, "verify every element of every result; exit with 1 if any is wrong");
+    command.add_flag("--check", sweep.check, "verify every element of every result; exit with 1 if any of ours is wrong");
 }
 
 void add_sweep(CLI::App& app, Request& request, Collective collective) {

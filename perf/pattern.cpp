@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -13,21 +14,34 @@ namespace {
 
 constexpr std::size_t period = 16381;  // prime: no block or segment size is a multiple of it
 
-/// Up to there every integer is exact.
+bool is_integer(DType dtype) {
+    return dtype == DType::u8 || dtype == DType::i8 || dtype == DType::i16 || dtype == DType::i32 || dtype == DType::i64;
+}
+
+/// What is left of a number in the dtype: modulo 2^bits for integers, as sums and products wrap.
+std::int64_t wrapped(DType dtype, std::uint64_t value) {
+    switch (dtype) {
+        case DType::u8: return static_cast<std::uint8_t>(value);
+        case DType::i8: return static_cast<std::int8_t>(value);
+        case DType::i16: return static_cast<std::int16_t>(value);
+        case DType::i32: return static_cast<std::int32_t>(value);
+        default: return static_cast<std::int64_t>(value);
+    }
+}
+
+/// Up to there every whole number is exact in a dtype that does not wrap.
 std::int64_t largest_exact(DType dtype) {
     switch (dtype) {
         case DType::boolean: return 1;
-        case DType::i8: return 127;
-        case DType::u8: return 255;
         case DType::bf16: return 256;
         case DType::f16: return 2048;
-        case DType::i16: return 32767;
         default: return 1 << 24;
     }
 }
 
 std::int64_t input(std::optional<ReduceOp> op, DType dtype, int ranks, std::uint64_t hash) {
-    const auto draw = static_cast<std::int64_t>(hash & (dtype == DType::boolean ? 1 : 3));
+    if (is_integer(dtype)) return wrapped(dtype, op == ReduceOp::product ? hash | 1 : hash);  // odd factors: none makes the others vanish
+    const auto draw = static_cast<std::int64_t>(hash >> (dtype == DType::boolean ? 63 : 62));
     if (op == ReduceOp::product) return draw == 3 ? 2 : 1;
     return op == ReduceOp::average ? draw * ranks : draw;  // so that the average is whole
 }
@@ -35,7 +49,7 @@ std::int64_t input(std::optional<ReduceOp> op, DType dtype, int ranks, std::uint
 std::uint64_t hash_of(std::size_t index, int rank) {
     std::uint64_t h = (index + 1) * 0x9E3779B97F4A7C15u ^ (static_cast<std::uint64_t>(rank) + 1) * 0xC2B2AE3D27D4EB4Fu;
     h = (h ^ (h >> 31)) * 0xD6E8FEB86659FD93u;
-    return h >> 61;
+    return h ^ (h >> 32);  // the lower bits of a product know little of its upper factors
 }
 
 /// The largest value that a partial reduction can reach.
@@ -47,14 +61,17 @@ double bound(std::optional<ReduceOp> op, DType dtype, int ranks) {
     return highest;
 }
 
-std::int64_t combine(ReduceOp op, std::span<const std::int64_t> values) {
+std::int64_t combine(ReduceOp op, DType dtype, std::span<const std::int64_t> values) {
+    const auto sum = [&] {
+        return wrapped(dtype, std::accumulate(values.begin(), values.end(), std::uint64_t{0}, std::plus<std::uint64_t>()));
+    };
     switch (op) {
-        case ReduceOp::sum: return std::accumulate(values.begin(), values.end(), std::int64_t{0});
-        case ReduceOp::average:
-            return std::accumulate(values.begin(), values.end(), std::int64_t{0}) / static_cast<std::int64_t>(values.size());
+        case ReduceOp::sum: return sum();
+        case ReduceOp::average: return sum() / static_cast<std::int64_t>(values.size());
         case ReduceOp::min: return *std::min_element(values.begin(), values.end());
         case ReduceOp::max: return *std::max_element(values.begin(), values.end());
-        case ReduceOp::product: return std::accumulate(values.begin(), values.end(), std::int64_t{1}, std::multiplies<>());
+        case ReduceOp::product:
+            return wrapped(dtype, std::accumulate(values.begin(), values.end(), std::uint64_t{1}, std::multiplies<std::uint64_t>()));
     }
     return 0;
 }
@@ -100,7 +117,7 @@ void for_each_run(std::size_t buffer_bytes, std::size_t table_bytes, std::size_t
 }  // namespace
 
 Pattern::Pattern(DType dtype, std::optional<ReduceOp> op, int ranks) : element_bytes_(size_of(dtype)) {
-    if (bound(op, dtype, ranks) > static_cast<double>(largest_exact(dtype)))
+    if (!is_integer(dtype) && bound(op, dtype, ranks) > static_cast<double>(largest_exact(dtype)))
         throw std::invalid_argument("no exact " + std::string(name_of(*op)) + " of " + std::string(name_of(dtype)) + " over " +
                                     std::to_string(ranks) + " ranks: check with a wider type or fewer ranks");
     of_rank_.assign(static_cast<std::size_t>(ranks), Table(period * element_bytes_));
@@ -112,7 +129,7 @@ Pattern::Pattern(DType dtype, std::optional<ReduceOp> op, int ranks) : element_b
             values[at] = input(op, dtype, ranks, hash_of(i, r));
             encode(of_rank_[at].data() + i * element_bytes_, dtype, values[at]);
         }
-        if (op) encode(reduced_.data() + i * element_bytes_, dtype, combine(*op, values));
+        if (op) encode(reduced_.data() + i * element_bytes_, dtype, combine(*op, dtype, values));
     }
 }
 

@@ -9,10 +9,11 @@
 
 namespace guozhuang::perf {
 
-/// Inputs whose every partial reduction is exact in their dtype, whatever the order, and with them what must come out, to the bit.
+/// Inputs whose reduction does not depend on the order, and with them what must come out, to the bit.
 ///
-/// Rank r's element i is one of four small integers, drawn by a hash of r and i modulo a prime: a block that lands in the wrong place,
-/// comes from the wrong rank or is added twice does not pass. `first` is the index of a buffer's first element: starting elsewhere each
+/// Rank r's element i is drawn by a hash of r and i modulo a prime: a block that lands in the wrong place, comes from the wrong rank or is
+/// added twice does not pass. Integers are of any size, so that sums and products wrap; floats are one of four small whole numbers, so that
+/// every partial reduction is exact. `first` is the index of a buffer's first element: starting elsewhere each
 /// time tells a result from the one before it. Constant after construction.
 class Pattern {
 public:

@@ -27,7 +27,8 @@ struct SweepOptions {
 
 /// Times a collective over a range of sizes; prints a row per size and writes a line per size and series. An iteration takes as long as its
 /// slowest rank. The series alternate in small rounds and share their buffers, so what disturbs one disturbs the other. Collective. Returns
-/// the number of wrong elements on all ranks. Throws a Refusal for what cannot be measured or checked.
+/// the number of wrong elements on all ranks in the library's results; what is wrong in MPI's is only shown. Throws a Refusal for what cannot
+/// be measured or checked.
 std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf
