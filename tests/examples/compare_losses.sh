@@ -7,6 +7,7 @@ shift
 for other; do
     paste "$reference" "$other" | awk -v name="$other" '
         NF != 2 { print name ": has another number of steps"; failed = 1; exit 1 }
+        ($1 $2) !~ /^[0-9.e+-]+$/ { print name ": no number: " $0; failed = 1; exit 1 }
         { first[NR] = $1; second[NR] = $2 }
         function distance(a, b) { return a > b ? a - b : b - a }
         END {

@@ -1,10 +1,12 @@
 #!/bin/sh
-# expect.sh PATTERN COMMAND...: the command succeeds, and a line of its output matches the extended regular expression.
+# expect.sh COUNT PATTERN COMMAND...: the command succeeds, and exactly so many lines of its output match the extended regular expression.
 set -u
-pattern=$1
-shift
+count=$1
+pattern=$2
+shift 2
 output=$("$@")
 code=$?
 echo "$output"
 [ "$code" -eq 0 ] || { echo "exit code $code"; exit 1; }
-echo "$output" | grep -q -E -e "$pattern" || { echo "no line like: $pattern"; exit 1; }
+found=$(echo "$output" | grep -c -E -e "$pattern")
+[ "$found" -eq "$count" ] || { echo "$found lines instead of $count like: $pattern"; exit 1; }
