@@ -138,19 +138,22 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
 }
 
 bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline deadline) {
+    return wait(arrived, deadline, !own_thread_ || deadline == base::no_deadline);
+}
+
+bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives) {
     if (arrived()) return true;
-    const Helping helping(*this);
+    std::optional<Helping> helping;
+    if (drives) helping.emplace(*this);
     try {
         base::Patience patience(doorbell_, wait_, deadline);
         bool first_look = true;
         while (!arrived()) {
-            bool progressed = false;
-            if (const std::unique_lock lock(mutex_, std::try_to_lock); lock)
-                progressed = turn();
-            else if (std::exchange(first_look, false))
+            const auto progressed = drives ? try_turn() : false;
+            if (!progressed && std::exchange(first_look, false))
                 base::ring(doorbell_);  // whoever drives may sleep, and does not know yet what this caller has submitted
             if (arrived()) return true;
-            if (progressed)
+            if (progressed.value_or(false))
                 patience.progressed();
             else
                 patience.pause();
@@ -165,8 +168,9 @@ bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline de
 }
 
 void Engine::drive_once() {
+    if (own_thread_) return;
     try {
-        if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) turn();
+        try_turn();
     } catch (...) {
         end(std::current_exception());
     }
@@ -182,10 +186,8 @@ void Engine::coordinate() {
                 patience.park_idle();
                 continue;
             }
-            bool progressed = false;
             drove = true;
-            if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) progressed = turn();
-            if (progressed)
+            if (try_turn().value_or(false))
                 patience.progressed();
             else
                 patience.pause();
@@ -197,6 +199,12 @@ void Engine::coordinate() {
             base::log_debug(fmt::format("the coordinator of rank {} ends: {}", control_.rank(), error.what()));
         }
     }
+}
+
+std::optional<bool> Engine::try_turn() {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return std::nullopt;
+    return turn();
 }
 
 /// One look around by whoever drives: messages, then at most one entry of the log.
@@ -390,7 +398,7 @@ void Engine::announce_departure(std::string_view reason) noexcept {
             const std::lock_guard queue(queue_mutex_);
             return lock && closed_ && control_.flushed();
         };
-        drive_until(announced, base::Clock::now() + farewell);
+        wait(announced, base::Clock::now() + farewell, true);
     } catch (const std::exception& error) {
         base::log_debug(fmt::format("rank {} could not announce its departure: {}", control_.rank(), error.what()));
     }

@@ -78,7 +78,11 @@ private:
     class Helping;
 
     void coordinate();
+    /// Returns once `arrived()`, or false at the deadline. `drives`: takes part in driving meanwhile.
+    bool wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives);
     bool turn();
+    /// A turn, and whether it made progress; empty if somebody else is driving.
+    std::optional<bool> try_turn();
     bool has_work() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
 

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <guozhuang/handle.hpp>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "wire/control_channel.hpp"
+#include "wire/inproc/inproc_transport.hpp"
+#include "wire/mail_channel.hpp"
+
+namespace guozhuang::test {
+
+/// A backend that does what the test says.
+class ScriptedBackend final : public engine::Backend {
+public:
+    explicit ScriptedBackend(std::function<void(const engine::Bundle&)> script) : script_(std::move(script)) {}
+    std::string_view name() const noexcept override { return "scripted"; }
+    void run(const engine::Bundle& bundle) override { script_(bundle); }
+
+private:
+    std::function<void(const engine::Bundle&)> script_;
+};
+
+/// An engine of the world of an in-process job, with a backend of the test's.
+class EngineRank {
+public:
+    EngineRank(std::shared_ptr<wire::Transport> transport, std::function<void(const engine::Bundle&)> run, bool own_thread = true)
+        : transport_(std::move(transport)),
+          control_(*transport_, 0, everybody()),
+          mail_(*transport_, 0, everybody()),
+          backend_(std::move(run)) {
+        engine_ = std::make_shared<engine::Engine>(engine::Engine::Parts{.control = control_,
+                                                                         .mail = mail_,
+                                                                         .doorbell = transport_->doorbell(),
+                                                                         .wait = transport_->wait_settings(),
+                                                                         .negotiator = {},
+                                                                         .own_thread = own_thread,
+                                                                         .keep_alive = transport_});
+        engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = nullptr});
+        engine_->start();
+    }
+    ~EngineRank() { engine_->stop(); }
+    EngineRank(const EngineRank&) = delete;
+    EngineRank& operator=(const EngineRank&) = delete;
+
+    engine::Engine& engine() { return *engine_; }
+
+    /// An operation on a tensor of one element.
+    Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {}) {
+        engine::Request request{.name = name, .description = {}, .tensors = {TensorView(&number_, DType::f32, {1})}};
+        request.description.tensors.push_back({.name = name, .dtype = DType::f32, .shape = {1}});
+        request.keep_alive = std::move(keep_alive);
+        return Handle(engine_->submit(std::move(request), false));
+    }
+
+private:
+    std::vector<int> everybody() const {
+        std::vector<int> members(static_cast<std::size_t>(transport_->size()));
+        std::iota(members.begin(), members.end(), 0);
+        return members;
+    }
+
+    float number_ = 0;
+    std::shared_ptr<wire::Transport> transport_;
+    wire::ControlChannel control_;
+    wire::MailChannel mail_;
+    ScriptedBackend backend_;
+    std::shared_ptr<engine::Engine> engine_;
+};
+
+}  // namespace guozhuang::test
