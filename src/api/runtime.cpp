@@ -7,8 +7,10 @@
 #include <numeric>
 
 #include "api/handshake.hpp"
+#include "base/keep_for_ever.hpp"
 #include "device/host/fake_driver.hpp"
 #include "topology/machine.hpp"
+#include "wire/transport_job.hpp"
 
 namespace guozhuang {
 namespace {
@@ -57,13 +59,15 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
                                                                .wait = transport_->wait_settings(),
                                                                .negotiator = negotiator_settings(settings_, !transport_->staging().empty()),
                                                                .own_thread = transport_->may_have_own_thread(),
-                                                               .keep_alive = transport_});
+                                                               .job = std::make_shared<wire::TransportJob>(transport_)});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
     engine_->start();
 }
 
 Runtime::~Runtime() {
     engine_->stop();
+    if (engine_->left_memory_on_loan())
+        base::keep_for_ever(std::move(backends_));  // their scratch is what messages that cannot be stopped may use
 }
 
 /// Host bundles run on the thread that drives the engine, which goes on pumping; device bundles on a communication stream of their own.

@@ -41,6 +41,17 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     return std::make_shared<Runtime>(std::move(transport), settings);
 }
 
+/// Whether the error only says that another rank has ended the job.
+bool is_echo(const std::exception_ptr& exception) {
+    try {
+        std::rethrow_exception(exception);
+    } catch (const Error& error) {
+        return error.code() == ErrorCode::aborted;
+    } catch (...) {
+        return false;
+    }
+}
+
 }  // namespace
 
 Session::Session(std::shared_ptr<Runtime> runtime, bool counted) : runtime_(std::move(runtime)), counted_(counted) {}
@@ -217,7 +228,7 @@ void run_ranks(int size, const std::function<void(Session&)>& body) {
         } catch (...) {
             {
                 const std::lock_guard lock(mutex);
-                if (!first) first = std::current_exception();
+                if (!first || is_echo(first)) first = std::current_exception();
             }
             hub.abort();
             session.replace(nullptr);  // without a farewell: nobody is left to hear it

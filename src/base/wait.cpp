@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
 #include <ctime>
-#include <guozhuang/error.hpp>
+#include <fmt/format.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -65,11 +66,28 @@ void ring_local(Doorbell& bell) noexcept {
     futex_wake(bell.rings, by_news | by_local);
 }
 
-bool abort(Doorbell& bell, std::uint32_t cause) noexcept {
-    std::uint32_t none = 0;
-    const bool first = bell.abort.compare_exchange_strong(none, cause, std::memory_order_seq_cst);
+void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
+    auto none = Doorbell::CauseState::none;
+    if (cause.rank < 0 || !bell.cause_state.compare_exchange_strong(none, Doorbell::CauseState::being_written)) return;
+    bell.culprit = cause.rank;
+    cause.text.copy(bell.cause.data(), bell.cause.size());
+    bell.cause_state.store(Doorbell::CauseState::complete, std::memory_order_release);
+}
+
+// Whoever comes second does not wait for the text of the first, who may be dead.
+void abort(Doorbell& bell, const AbortCause& cause) noexcept {
+    note_cause(bell, cause);
+    bell.abort.store(1, std::memory_order_seq_cst);
     ring_local(bell);
-    return first;
+}
+
+Error aborted_error(const Doorbell& bell) {
+    if (bell.cause_state.load(std::memory_order_acquire) != Doorbell::CauseState::complete)
+        return {ErrorCode::aborted, "the job was aborted"};
+    const std::string_view text(bell.cause.data(), strnlen(bell.cause.data(), bell.cause.size()));
+    return {ErrorCode::aborted,
+            fmt::format("rank {} has ended the job: {}", bell.culprit, text),
+            {.tensor = {}, .operation = {}, .ranks = {bell.culprit}}};
 }
 
 Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline)
@@ -95,7 +113,7 @@ void Patience::expect_to_park(bool expected) noexcept {
 }
 
 void Patience::check_abort() const {
-    if (bell_.abort.load(std::memory_order_acquire) != 0) throw Error(ErrorCode::aborted, "the job was aborted");
+    if (bell_.abort.load(std::memory_order_acquire) != 0) throw aborted_error(bell_);
 }
 
 void Patience::check_deadline() const {

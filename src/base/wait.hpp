@@ -1,17 +1,31 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <guozhuang/error.hpp>
+#include <string_view>
 
 namespace guozhuang::base {
 
 /// The word a rank parks on and others ring. Lives in memory that the ringing processes share (a memfd, or plain memory between threads),
-/// so the futex is not a private one. One cache line.
+/// so the futex is not a private one. What is used while all is well is one cache line.
 struct alignas(64) Doorbell {
+    enum class CauseState : std::uint32_t { none, being_written, complete };
+
     std::atomic<std::uint32_t> rings{0};   ///< counts; the futex word
     std::atomic<std::uint32_t> asleep{0};  ///< how many threads that expect news are parked, or will be if their next look finds none
     std::atomic<std::uint32_t> abort{0};   ///< not 0: the job is over, every wait throws
+    std::atomic<CauseState> cause_state{CauseState::none};
+    std::int32_t culprit = -1;      ///< once the cause is complete, as is the text
+    std::array<char, 492> cause{};  ///< ends with a 0, or with the array
+};
+
+/// Why a job ends, for people, and the rank that ends it (-1: unknown).
+struct AbortCause {
+    int rank = -1;
+    std::string_view text = {};
 };
 
 /// Says "there is news for you". Call it after the news is visible. Any thread of any process that has the word mapped. A syscall only if a
@@ -26,8 +40,14 @@ void nudge(Doorbell& bell) noexcept;
 /// parked.
 void ring_local(Doorbell& bell) noexcept;
 
-/// Sets the abort word (the first cause wins, false if one was there) and wakes everybody who is parked. `cause` is not 0.
-bool abort(Doorbell& bell, std::uint32_t cause = 1) noexcept;
+/// Notes why the job is about to end. The first cause wins; a text that is too long is cut.
+void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
+
+/// Notes the cause, sets the abort word and wakes everybody who is parked.
+void abort(Doorbell& bell, const AbortCause& cause = {}) noexcept;
+
+/// What every wait at this bell throws once the abort word is set: Error(aborted) with the cause, as far as it is known.
+Error aborted_error(const Doorbell& bell);
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "base/wait.hpp"
+
 namespace guozhuang::engine {
 
 /// What the engine needs of the outside: small messages between the members of its process set. Ranks are positions in the set.
@@ -39,6 +41,16 @@ public:
     virtual Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) = 0;
     /// True when the message is complete; the ticket is then spent.
     virtual bool test(Ticket& ticket) = 0;
+};
+
+/// The job as a whole, for an engine that cannot go on. Thread-safe, and usable as long as it is held.
+class Job {
+public:
+    virtual ~Job() = default;
+    /// Ends it for every rank of this host: their waits throw Error(aborted) with the cause.
+    virtual void abort(const base::AbortCause& cause) noexcept = 0;
+    /// Gives up every message of this rank; false if the memory of some stays borrowed to the end of the process.
+    virtual bool abandon() noexcept = 0;
 };
 
 }  // namespace guozhuang::engine

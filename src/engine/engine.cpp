@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <utility>
 
+#include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 
 namespace guozhuang::engine {
@@ -54,8 +55,9 @@ private:
 };
 
 Engine::Engine(const Parts& parts)
-    : keep_alive_(parts.keep_alive),
+    : job_(parts.job),
       control_(parts.control),
+      rank_(parts.control.rank()),
       doorbell_(parts.doorbell),
       wait_(parts.wait),
       own_thread_(parts.own_thread),
@@ -114,7 +116,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
             throw Error(ErrorCode::duplicate_name,
                         fmt::format("{} '{}': an operation of that name is still pending on this rank; wait for it or choose another name",
                                     name_of(operation), request.name),
-                        {.tensor = request.name, .operation = std::string(name_of(operation)), .ranks = {control_.rank()}});
+                        {.tensor = request.name, .operation = std::string(name_of(operation)), .ranks = {rank_}});
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         place->second = pending;
         submitted_.push_back(pending);
@@ -196,7 +198,7 @@ void Engine::coordinate() {
         try {
             end(std::current_exception());
         } catch (const std::exception& error) {
-            base::log_debug(fmt::format("the coordinator of rank {} ends: {}", control_.rank(), error.what()));
+            base::log_debug(fmt::format("the coordinator of rank {} ends: {}", rank_, error.what()));
         }
     }
 }
@@ -304,12 +306,29 @@ void Engine::run(const LogEntry& entry) {
     auto requests = requests_of(entry);
     if (requests.size() != entry.items.size())
         throw Error(ErrorCode::internal,
-                    fmt::format("rank {} was told to execute '{}', which it has not submitted", control_.rank(), entry.items.front().name));
+                    fmt::format("rank {} was told to execute '{}', which it has not submitted", rank_, entry.items.front().name));
     auto bundle = bundle_of(entry, requests);
     const auto executor = executor_of(bundle.device);
     if (executor.stream) return run_on_stream(executor, std::move(bundle), std::move(requests));
-    executor.backend->run(bundle);
+    run_on(*executor.backend, bundle);
     finish(requests, nullptr);
+}
+
+/// A bundle that fails half-way cannot be finished by the others.
+void Engine::run_on(Backend& backend, const Bundle& bundle) {
+    try {
+        backend.run(bundle);
+    } catch (const std::bad_alloc&) {
+        const std::string operation(name_of(bundle.operation));
+        const Error error(ErrorCode::out_of_memory, fmt::format("{}: not enough memory", operation),
+                          {.tensor = {}, .operation = operation, .ranks = {rank_}});
+        tell_others(std::make_exception_ptr(error));
+        throw error;
+    } catch (...) {
+        if (stop_) job_->abort({.rank = rank_, .text = "it has left in the middle of an operation"});
+        tell_others(std::current_exception());
+        throw;
+    }
 }
 
 Executor Engine::executor_of(DeviceKind kind) {
@@ -323,9 +342,9 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     for (const auto& pending : requests)
         if (const auto& ready = pending->request().ready) stream.wait(ready);
     auto error = std::make_shared<std::exception_ptr>();
-    stream.launch([backend = executor.backend, bundle = std::move(bundle), requests, error] {  // the bundle points into the requests
+    stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error] {  // the bundle points into the requests
         try {
-            backend->run(bundle);
+            run_on(*backend, bundle);
         } catch (...) {
             *error = std::current_exception();
         }
@@ -344,13 +363,32 @@ void Engine::finish(const Requests& requests, const std::exception_ptr& error) n
                 pending_.erase(found);
     }
     for (const auto& pending : requests)
-        if (pending->set_complete(error)) pending_count_.fetch_sub(1);
+        if (pending->set_complete(error, memory_on_loan_)) pending_count_.fetch_sub(1);
     base::ring(doorbell_);  // those who wait; the coordinator has nothing to do with it
 }
 
 void Engine::end(const std::exception_ptr& cause) {
+    tell_others(cause);
     base::abort(doorbell_);
     std::rethrow_exception(fail_pending(cause));
+}
+
+/// An Error(aborted) comes from the doorbell: whoever set its abort word has told those who are to know. The cause is noted first, since this
+/// rank's own waits will fail too.
+void Engine::tell_others(const std::exception_ptr& cause) noexcept {
+    {
+        const std::lock_guard lock(queue_mutex_);
+        if (!cause_) cause_ = cause;
+    }
+    try {
+        std::rethrow_exception(cause);
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::aborted) job_->abort({.rank = rank_, .text = error.what()});
+    } catch (const std::exception& error) {
+        job_->abort({.rank = rank_, .text = error.what()});
+    } catch (...) {
+        job_->abort({.rank = rank_, .text = "an unknown exception"});
+    }
 }
 
 std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
@@ -366,6 +404,10 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         submitted_.clear();
     }
     for (auto& pending : point_to_point_.abandon()) left.push_back(std::move(pending));
+    if (!job_->abandon()) {
+        memory_on_loan_ = true;
+        base::keep_for_ever(left);  // with all that they keep alive
+    }
     finish(left, first);
     finished_ = true;
     return first;
@@ -400,7 +442,7 @@ void Engine::announce_departure(std::string_view reason) noexcept {
         };
         wait(announced, base::Clock::now() + farewell, true);
     } catch (const std::exception& error) {
-        base::log_debug(fmt::format("rank {} could not announce its departure: {}", control_.rank(), error.what()));
+        base::log_debug(fmt::format("rank {} could not announce its departure: {}", rank_, error.what()));
     }
 }
 

@@ -41,8 +41,8 @@ public:
         base::Doorbell& doorbell;
         base::WaitSettings wait;
         Negotiator::Settings negotiator;
-        bool own_thread = true;                       ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
-        std::shared_ptr<const void> keep_alive = {};  ///< what the doorbell lives in: callers may still wait there when all else is gone
+        bool own_thread = true;    ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
+        std::shared_ptr<Job> job;  ///< keeps the doorbell alive: callers may still wait there when all else is gone
     };
 
     explicit Engine(const Parts& parts);
@@ -70,6 +70,9 @@ public:
     /// Ends the coordinator thread and lets the streams run empty; nobody drives any more. What is still pending fails, so that handles which
     /// outlive all this are complete. Later calls do nothing.
     void stop() noexcept;
+    /// Whether the job ended with memory of this rank still lent to messages. What they may touch must then live as long as the process: the
+    /// engine has seen to its requests.
+    bool left_memory_on_loan() const noexcept { return memory_on_loan_; }
     /// Departs without waiting for the others, for a process that is about to end: they get the reason.
     void announce_departure(std::string_view reason) noexcept;
 
@@ -95,15 +98,19 @@ private:
     Requests requests_of(const LogEntry& entry);
     Executor executor_of(DeviceKind kind);
     void run(const LogEntry& entry);
+    void run_on(Backend& backend, const Bundle& bundle);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
     void finish(const Requests& requests, const std::exception_ptr& error) noexcept;
     /// The job is over for this rank: fails everything, stops all waits, throws the first cause.
     [[noreturn]] void end(const std::exception_ptr& cause);
+    /// Notes the cause and ends the job for the other ranks too.
+    void tell_others(const std::exception_ptr& cause) noexcept;
     /// Fails everything with what has ended the job, which is `cause` unless something had before; returns it.
     std::exception_ptr fail_pending(const std::exception_ptr& cause);
 
-    const std::shared_ptr<const void> keep_alive_;
+    const std::shared_ptr<Job> job_;
     Control& control_;
+    const int rank_;
     base::Doorbell& doorbell_;
     const base::WaitSettings wait_;
     const bool own_thread_;
@@ -130,6 +137,7 @@ private:
     std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving
     std::atomic<bool> finished_{false};
     std::atomic<bool> stop_{false};
+    std::atomic<bool> memory_on_loan_{false};
     std::thread coordinator_;
 };
 

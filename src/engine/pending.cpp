@@ -23,10 +23,10 @@ void Pending::set_enqueued(std::shared_ptr<device::Event> done) {
     stage_.compare_exchange_strong(expected, Stage::enqueued, std::memory_order_acq_rel);
 }
 
-bool Pending::set_complete(const std::exception_ptr& error) noexcept {
+bool Pending::set_complete(const std::exception_ptr& error, bool memory_on_loan) noexcept {
     if (ended_.exchange(true)) return false;
     error_ = error;
-    request_.keep_alive.reset();
+    if (!memory_on_loan) request_.keep_alive.reset();
     stage_.store(Stage::complete, std::memory_order_seq_cst);
     return true;
 }

@@ -61,9 +61,9 @@ public:
     void set_enqueued(std::shared_ptr<device::Event> done);
     /// After enqueued(): null if it never was on a stream.
     const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
-    /// The end. A null error is success. Releases what the request kept alive. False, and nothing, if it has ended already: a bundle on a stream
-    /// may end while the job does.
-    bool set_complete(const std::exception_ptr& error) noexcept;
+    /// The end. A null error is success. Releases what the request kept alive, unless its memory is on loan. False, and nothing, if it has ended
+    /// already: a bundle on a stream may end while the job does.
+    bool set_complete(const std::exception_ptr& error, bool memory_on_loan = false) noexcept;
 
     /// After complete(): throws the operation's error if it has one.
     void rethrow() const;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <xxhash.h>
 
+#include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 
 namespace guozhuang::wire {
@@ -55,7 +56,7 @@ ControlChannel::ControlChannel(Transport& transport, std::uint16_t context, std:
 ControlChannel::~ControlChannel() {
     if (outgoing_.empty()) return;
     base::log_info(fmt::format("{} control messages were still being sent: their memory is left to the transport", outgoing_.size()));
-    static_cast<void>(new std::deque<Outgoing>(std::move(outgoing_)));  // NOLINT: freeing it would let the transport read freed memory
+    base::keep_for_ever(std::move(outgoing_));  // freeing it would let the transport read freed memory
 }
 
 int ControlChannel::position_of(int world_rank) const {

@@ -22,9 +22,15 @@ public:
     Ticket receive(std::span<std::byte> bytes, int from) { return group_.transport.receive(world_rank(from), group_.tag, bytes); }
     bool done(Ticket& ticket) { return group_.transport.test(ticket); }
 
-    /// Throws Error(aborted), Error(timeout), or what the transport or the pump throws; the memory of the message then stays borrowed.
+    /// Throws Error(aborted), Error(timeout), or what the transport or the pump throws. The job is then over for this rank: it has abandoned all
+    /// messages, because the algorithm's own memory goes with the exception.
     void wait(Ticket& ticket) {
-        group_.wait_until([&] { return done(ticket); });
+        try {
+            group_.wait_until([&] { return done(ticket); });
+        } catch (...) {
+            group_.transport.abandon();
+            throw;
+        }
     }
 
 private:

@@ -8,6 +8,7 @@
 #include <mpi.h>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "wire/mpi/mpi_transport.hpp"
 
@@ -78,14 +79,41 @@ void foreign_launcher() {
     }
 }
 
+/// A job that is over for both ranks: receives are taken back, a long send is not, and the process still ends.
+void abandoned() {
+    static std::vector<std::byte> lent(1u << 20), kept(8u << 20);
+    constexpr wire::Tag data{0, wire::Lane::host_data, 0};
+    MPI_Init(nullptr, nullptr);
+    const auto receiver = wire::connect(), sender = wire::connect(), waiting = wire::connect();
+    receiver->receive(1 - receiver->rank(), data, lent);
+    require(receiver->abandon(), "a receive that has not begun is taken back");
+    sender->send(1 - sender->rank(), data, kept);
+    require(!sender->abandon(), "a long send that nobody receives keeps its memory");
+    try {
+        receiver->poll({});
+        require(false, "what is asked for later fails");
+    } catch (const Error& error) {
+        require(error.code() == ErrorCode::aborted, "it fails with 'aborted'");
+    }
+    if (waiting->rank() == 0) return waiting->abort({.rank = 0, .text = "mine"});
+    try {
+        base::wait_until(waiting->doorbell(), waiting->wait_settings(), [] { return false; });
+    } catch (const Error& error) {
+        require(error.ranks() == std::vector<int>{0} && std::string_view(error.what()).ends_with(": mine"),
+                "the other rank's words arrive");
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<void()>> scenes{{"user_owns_mpi", user_owns_mpi},
                                                               {"library_owns_mpi", library_owns_mpi},
                                                               {"user_finalises", user_finalises},
+                                                              {"abandoned", abandoned},
                                                               {"alone", alone},
                                                               {"foreign_launcher", foreign_launcher}};
     require(argc == 2 && scenes.contains(argv[1]), "the argument names a scene");
     scenes.at(argv[1])();
+    std::printf("the scene has ended\n");
 }

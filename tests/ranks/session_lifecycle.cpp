@@ -2,6 +2,7 @@
 //   session_lifecycle SCENE, which ends with 0 if all is as it should be.
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
 #include <map>
@@ -9,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <vector>
 
 namespace gz = guozhuang;
@@ -152,6 +155,36 @@ void left_by_exception() {
     std::exit(1);
 }
 
+/// Rank 1 has no room for a result, in the middle of an operation: the others do not wait for it, and know why.
+void out_of_memory() {
+    gz::Session session;
+    std::vector<float> numbers(std::size_t{8} << 20, 1);
+    gz::barrier();
+    if (session.rank() == 1) {
+        std::size_t pages = 0;
+        std::ifstream("/proc/self/statm") >> pages;
+        const rlimit little{.rlim_cur = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + (16u << 20), .rlim_max = RLIM_INFINITY};
+        setrlimit(RLIMIT_AS, &little);
+    }
+    int word = 0;
+    try {
+        gz::all_gather(numbers);
+        require(false, "an operation that rank 1 cannot finish fails");
+    } catch (const gz::Error& error) {
+        const auto expected = session.rank() == 1 ? gz::ErrorCode::out_of_memory : gz::ErrorCode::aborted;
+        require(error.code() == expected && error.ranks() == std::vector<int>{1}, error.what());
+        require(std::string(error.what()).find("all_gather: not enough memory") != std::string::npos, error.what());
+    }
+    if (session.rank() != 1) {
+        MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
+    } else {
+        for (const int other : {0, 2}) MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        std::printf("all were told\n");
+        std::fflush(stdout);
+    }
+    std::_Exit(1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -166,6 +199,7 @@ int main(int argc, char** argv) {
         {"odd_even", odd_even},
         {"early_leaver", early_leaver},
         {"left_by_exception", left_by_exception},
+        {"out_of_memory", out_of_memory},
     };
     const auto scene = scenes.find(argc == 2 ? argv[1] : "");
     require(scene != scenes.end(), "the argument is a scene");

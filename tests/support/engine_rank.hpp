@@ -11,6 +11,7 @@
 #include "wire/control_channel.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mail_channel.hpp"
+#include "wire/transport_job.hpp"
 
 namespace guozhuang::test {
 
@@ -25,21 +26,27 @@ private:
     std::function<void(const engine::Bundle&)> script_;
 };
 
+struct EngineOptions {
+    bool own_thread = true;
+    std::shared_ptr<engine::Job> job = nullptr;  ///< null: the transport's
+};
+
 /// An engine of the world of an in-process job, with a backend of the test's.
 class EngineRank {
 public:
-    EngineRank(std::shared_ptr<wire::Transport> transport, std::function<void(const engine::Bundle&)> run, bool own_thread = true)
+    EngineRank(std::shared_ptr<wire::Transport> transport, std::function<void(const engine::Bundle&)> run, EngineOptions options = {})
         : transport_(std::move(transport)),
           control_(*transport_, 0, everybody()),
           mail_(*transport_, 0, everybody()),
           backend_(std::move(run)) {
-        engine_ = std::make_shared<engine::Engine>(engine::Engine::Parts{.control = control_,
-                                                                         .mail = mail_,
-                                                                         .doorbell = transport_->doorbell(),
-                                                                         .wait = transport_->wait_settings(),
-                                                                         .negotiator = {},
-                                                                         .own_thread = own_thread,
-                                                                         .keep_alive = transport_});
+        engine_ = std::make_shared<engine::Engine>(
+            engine::Engine::Parts{.control = control_,
+                                  .mail = mail_,
+                                  .doorbell = transport_->doorbell(),
+                                  .wait = transport_->wait_settings(),
+                                  .negotiator = {},
+                                  .own_thread = options.own_thread,
+                                  .job = options.job ? options.job : std::make_shared<wire::TransportJob>(transport_)});
         engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = nullptr});
         engine_->start();
     }
@@ -48,6 +55,9 @@ public:
     EngineRank& operator=(const EngineRank&) = delete;
 
     engine::Engine& engine() { return *engine_; }
+    void run_on(std::shared_ptr<device::Stream> stream) {
+        engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = std::move(stream)});
+    }
 
     /// An operation on a tensor of one element.
     Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {}) {

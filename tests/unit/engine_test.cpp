@@ -1,12 +1,18 @@
-// The engine with a backend of the test's: who drives.
+// The engine with a backend of the test's: who drives, and what becomes of the others when a rank fails.
 #include "engine/engine.hpp"
 
+#include <array>
 #include <atomic>
 #include <future>
+#include <guozhuang/error.hpp>
+#include <new>
 #include <thread>
 
+#include "device/host/fake_driver.hpp"
 #include "support/catch.hpp"
 #include "support/engine_rank.hpp"
+#include "support/environment.hpp"
+#include "wire/member_wire.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;
@@ -66,10 +72,137 @@ TEST_CASE("a wait with a limit returns while the bundle goes on") {
 TEST_CASE("without a thread of its own an engine is driven by whoever asks") {
     HeldBundles bundles;
     wire::InprocHub hub(1);
-    EngineRank rank(
-        hub.transport(0), [&](const engine::Bundle&) { bundles.run(); }, false);
+    EngineRank rank(hub.transport(0), [&](const engine::Bundle&) { bundles.run(); }, {.own_thread = false});
     const auto asked = rank.submit("asked");
     while (!asked.done()) std::this_thread::yield();
     CHECK(rank.submit("waited for").wait_for(20s));
     CHECK(bundles.run_by_caller() == 2);
+}
+
+namespace {
+
+constexpr wire::Tag data{0, wire::Lane::host_data, 0};
+
+/// Waits for a message that never comes.
+void wait_for_ever(wire::Transport& transport, int from) {
+    std::array<std::byte, 8> bytes{};
+    const std::vector<int> members{transport.rank(), from};
+    wire::MemberWire wire({.transport = transport, .members = members, .position = 0, .tag = data});
+    auto ticket = wire.receive(bytes, 1);
+    wire.wait(ticket);
+}
+
+/// "code ranks text" of what the operation fails with.
+std::string error_of(const Handle& handle) {
+    try {
+        handle.wait();
+    } catch (const Error& error) {
+        std::string ranks;
+        for (const int rank : error.ranks()) ranks += std::to_string(rank) + " ";
+        return std::string(name_of(error.code())) + " " + ranks + error.what();
+    }
+    return "none";
+}
+
+/// An in-process job of engines whose bundles fail on the last rank, while the others wait for it.
+class FailingJob {
+public:
+    FailingJob(int ranks, const std::function<void()>& fail) : hub_(ranks) {
+        for (int rank = 0; rank < ranks; ++rank) {
+            auto& transport = *transports_.emplace_back(hub_.transport(rank));
+            ranks_.push_back(std::make_unique<EngineRank>(transports_.back(), [&transport, fail, last = ranks - 1](const engine::Bundle&) {
+                transport.rank() == last ? fail() : wait_for_ever(transport, last);
+            }));
+        }
+    }
+    wire::Transport& transport(std::size_t rank) { return *transports_[rank]; }
+    EngineRank& operator[](std::size_t rank) { return *ranks_[rank]; }
+
+    /// What an operation fails with on each rank.
+    std::vector<std::string> errors() {
+        std::vector<Handle> handles;
+        std::vector<std::string> errors;
+        for (auto& rank : ranks_) handles.push_back(rank->submit("together"));
+        for (const auto& handle : handles) errors.push_back(error_of(handle));
+        return errors;
+    }
+
+private:
+    wire::InprocHub hub_;
+    std::vector<std::shared_ptr<wire::Transport>> transports_;
+    std::vector<std::unique_ptr<EngineRank>> ranks_;
+};
+
+}  // namespace
+
+TEST_CASE("a rank that fails in the middle of a bundle ends the job for all, with its words") {
+    const int ranks = GENERATE(2, 3, 4);
+    const bool on_stream = GENERATE(false, true);
+    const auto check = [&](const std::function<void()>& fail, const std::string& own, const std::string& words) {
+        FailingJob job(ranks, fail);
+        const auto streams = device::make_fake_driver();
+        for (std::size_t rank = 0; on_stream && rank < static_cast<std::size_t>(ranks); ++rank) job[rank].run_on(streams->make_stream(0));
+        auto errors = job.errors();
+        CHECK(errors.back() == own + words);
+        errors.pop_back();
+        const auto last = std::to_string(ranks - 1);
+        for (const auto& error : errors) CHECK(error == "aborted " + last + " rank " + last + " has ended the job: " + words);
+        CHECK_THROWS_AS(job[0].submit("later"), Error);
+    };
+    check([] { throw Error(ErrorCode::wire, "the cable is out"); }, "wire ", "the cable is out");
+    check([] { throw std::bad_alloc(); }, "out_of_memory " + std::to_string(ranks - 1) + " ", "allreduce: not enough memory");
+}
+
+TEST_CASE("a corrupt control message ends the job for all, naming its sender") {
+    FailingJob job(3, [] {});
+    const auto waiting = job[2].submit("waits for the others"), receiver = job[0].submit("receives");
+    job.transport(1).send(0, {0, wire::Lane::control, 0}, std::array<std::byte, 3>{});
+    CHECK(error_of(receiver).find("wire 1 rank 1 sent a control message that") == 0);
+    CHECK(error_of(waiting).find("aborted 0 rank 0 has ended the job: rank 1 sent a control message that") == 0);
+}
+
+TEST_CASE("a rank that leaves in the middle of a bundle ends it for the others") {
+    std::promise<void> running;
+    std::function<void()> last_rank;
+    FailingJob job(2, [&] { last_rank(); });
+    last_rank = [&] {
+        running.set_value();
+        wait_for_ever(job.transport(1), 0);
+    };
+    const auto stays = job[0].submit("together"), leaves = job[1].submit("together");
+    running.get_future().wait();
+    job[1].engine().stop();
+    CHECK(error_of(stays) == "aborted 1 rank 1 has ended the job: it has left in the middle of an operation");
+    CHECK(error_of(leaves).find("aborted ") == 0);
+}
+
+namespace {
+
+/// A transport whose messages cannot be stopped, as MPI's long sends cannot.
+class UnstoppableJob final : public engine::Job {
+public:
+    explicit UnstoppableJob(bool stoppable) : stoppable_(stoppable) {}
+    void abort(const base::AbortCause&) noexcept override {}
+    bool abandon() noexcept override { return stoppable_; }
+
+private:
+    bool stoppable_;
+};
+
+}  // namespace
+
+TEST_CASE("memory that messages may still use is not let go when the job ends") {
+    const bool stoppable = GENERATE(true, false);
+    const LogCapture log;
+    const auto released = std::make_shared<bool>(false);  // outlives what is never released
+    {
+        wire::InprocHub hub(1);
+        EngineRank rank(hub.transport(0), [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); },
+                        {.job = std::make_shared<UnstoppableJob>(stoppable)});
+        const std::shared_ptr<void> owner(nullptr, [released](void*) { *released = true; });
+        const auto handle = rank.submit("kept", owner);
+        CHECK(error_of(handle) == "wire mine");
+        CHECK(rank.engine().left_memory_on_loan() == !stoppable);
+    }
+    CHECK(*released == stoppable);
 }

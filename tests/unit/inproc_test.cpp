@@ -96,6 +96,41 @@ TEST_CASE("abort ends all waits, and nothing moves afterwards") {
     CHECK(error_of([&] { second->close(); }) == ErrorCode::aborted);
 }
 
+TEST_CASE("what a rank abandons is given back, and it sends and receives no more") {
+    InprocHub hub(2, park_soon);
+    const auto first = hub.transport(0), second = hub.transport(1);
+    std::array<std::byte, 8> lent{}, sent{}, other{};
+    sent.fill(std::byte{1});
+    first->receive(1, data, lent);
+    first->send(1, data, sent);
+    CHECK(first->abandon());
+    sent.fill(std::byte{2});
+    second->send(0, data, other);
+    auto incoming = second->receive(0, data, other);
+    CHECK(lent == std::array<std::byte, 8>{});
+    CHECK_FALSE(second->test(incoming));
+    CHECK(error_of([&] { first->receive(1, data, lent); }) == ErrorCode::aborted);
+    CHECK(error_of([&] { first->send(1, {0, Lane::control, 0}, sent); }) == ErrorCode::aborted);
+}
+
+TEST_CASE("a wait that fails leaves no message behind") {
+    InprocHub hub(2, park_soon);
+    const auto first = hub.transport(0), second = hub.transport(1);
+    const std::vector<int> members{0, 1};
+    MemberWire wire({.transport = *first,
+                     .members = members,
+                     .position = 0,
+                     .tag = data,
+                     .pump = []() -> bool { throw Error(ErrorCode::wire, "mine"); },
+                     .deadline = base::Clock::now() + 20s});
+    std::array<std::byte, 8> lent{}, sent{};
+    sent.fill(std::byte{1});
+    auto ticket = wire.receive(lent, 1);
+    CHECK(error_of([&] { wire.wait(ticket); }) == ErrorCode::wire);
+    second->send(0, data, sent);
+    CHECK(lent == std::array<std::byte, 8>{});
+}
+
 TEST_CASE("traffic counts data, not control") {
     Transport::Traffic sent;
     run_inproc_ranks(2, [&](Transport& transport) {

@@ -19,7 +19,12 @@ public:
     Ticket receive(int from, wire::Tag tag, std::span<std::byte> bytes) override { return wide_->receive(from, tag, bytes); }
     bool test(Ticket& ticket) override { return wide_->test(ticket); }
     std::optional<Message> poll(wire::Tag tag) override { return wide_->poll(tag); }
+    void abort(const base::AbortCause& cause) noexcept override { wide_->abort(cause); }
+    bool abandon() noexcept override { return wide_->abandon(); }
     base::Doorbell& doorbell() noexcept override { return wide_->doorbell(); }
+    wire::Staging staging() noexcept override { return wide_->staging(); }
+    void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }
+    void nudge(int rank) noexcept override { wide_->nudge(rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wide_->wait_settings(); }
     const std::vector<int>& host_ranks() const noexcept override { return wide_->host_ranks(); }
     int host_index() const noexcept override { return wide_->host_index(); }

@@ -173,14 +173,32 @@ TEST_CASE("abort wakes whoever is parked, and ends every later wait") {
     });
     std::thread sleeper([&] { idle = error_of([&] { Patience(bell, park_for_long, after(10s)).park_idle(); }); });
     until_asleep(bell);
-    CHECK(abort(bell, 7));
-    CHECK_FALSE(abort(bell, 8));
+    abort(bell);
     waiter.join();
     sleeper.join();
     CHECK(waiting == ErrorCode::aborted);
     CHECK(idle == ErrorCode::aborted);
-    CHECK(bell.abort.load() == 7);
     CHECK(error_of([&] { wait_until(bell, park_for_long, [] { return true; }); }) == ErrorCode::aborted);
+}
+
+TEST_CASE("an aborted wait says who ended the job and why, in the words of the first") {
+    const auto words_of = [](Doorbell& bell) -> std::string {
+        try {
+            Patience patience(bell, park_for_long);
+        } catch (const Error& error) {
+            return error.what() + (error.ranks().empty() ? "" : " " + std::to_string(error.ranks().front()));
+        }
+        return {};
+    };
+    Doorbell bell, nameless, wordy;
+    CHECK(words_of(bell).empty());
+    abort(bell, {.rank = 3, .text = "no memory"});
+    abort(bell, {.rank = 4, .text = "another reason"});
+    CHECK(words_of(bell) == "rank 3 has ended the job: no memory 3");
+    abort(nameless);
+    CHECK(words_of(nameless) == "the job was aborted");
+    abort(wordy, {.rank = 0, .text = std::string(10'000, 'x')});
+    CHECK(words_of(wordy) == "rank 0 has ended the job: " + std::string(wordy.cause.size(), 'x') + " 0");
 }
 
 TEST_CASE("a wait that makes progress all the time still ends by abort and at its deadline") {

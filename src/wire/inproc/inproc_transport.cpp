@@ -109,6 +109,7 @@ struct InprocHub::State {
     }
 
     Endpoint& of(int rank) { return endpoints[static_cast<std::size_t>(rank)]; }
+    void abort(const base::AbortCause& cause) noexcept;
 
     std::deque<Endpoint> endpoints;
     base::WaitSettings settings;
@@ -168,6 +169,20 @@ public:
         return message;
     }
 
+    void abort(const base::AbortCause& cause) noexcept override { state_->abort(cause); }
+
+    /// Every copy is made under the lock of a mailbox: once this rank's halves are out of all of them, nobody touches their memory.
+    bool abandon() noexcept override {
+        abandoned_.store(true, std::memory_order_seq_cst);
+        const auto is_mine = [&](const Operation* half) { return half->rank == rank_; };
+        for (Endpoint& endpoint : state_->endpoints) {
+            const std::lock_guard lock(endpoint.mailbox.mutex);
+            std::erase_if(endpoint.mailbox.sends, is_mine);
+            std::erase_if(endpoint.mailbox.receives, is_mine);
+        }
+        return true;
+    }
+
     base::Doorbell& doorbell() noexcept override { return state_->of(rank_).bell; }
     const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
@@ -197,7 +212,8 @@ private:
     }
 
     void require_running() const {
-        if (state_->aborted.load(std::memory_order_seq_cst)) throw Error(ErrorCode::aborted, "the job was aborted");
+        if (state_->aborted.load(std::memory_order_seq_cst) || abandoned_.load(std::memory_order_seq_cst))
+            throw base::aborted_error(state_->of(rank_).bell);
     }
 
     Ticket send_control(int to, Tag tag, std::span<const std::byte> bytes) {
@@ -242,6 +258,7 @@ private:
     std::shared_ptr<InprocHub::State> state_;
     int rank_;
     bool closed_ = false;
+    std::atomic<bool> abandoned_{false};
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
 };
 
@@ -257,12 +274,17 @@ std::unique_ptr<Transport> InprocHub::transport(int rank) {
     return std::make_unique<InprocTransport>(state_, rank);
 }
 
-void InprocHub::abort(std::uint32_t cause) noexcept {
-    state_->aborted.store(true, std::memory_order_seq_cst);
-    for (Endpoint& endpoint : state_->endpoints) {
+void InprocHub::abort(const base::AbortCause& cause) noexcept {
+    state_->abort(cause);
+}
+
+void InprocHub::State::abort(const base::AbortCause& cause) noexcept {
+    for (Endpoint& endpoint : endpoints) base::note_cause(endpoint.bell, cause);
+    aborted.store(true, std::memory_order_seq_cst);
+    for (Endpoint& endpoint : endpoints) {
         const std::lock_guard no_copy_under_way(endpoint.mailbox.mutex);
     }
-    for (Endpoint& endpoint : state_->endpoints) base::abort(endpoint.bell, cause);
+    for (Endpoint& endpoint : endpoints) base::abort(endpoint.bell, cause);
 }
 
 }  // namespace guozhuang::wire

@@ -23,7 +23,7 @@ public:
 
     /// Ends the job: every wait of every rank throws Error(aborted), and so does every later send and receive. When it returns, nobody
     /// touches memory that was lent to a message.
-    void abort(std::uint32_t cause = 1) noexcept;
+    void abort(const base::AbortCause& cause = {}) noexcept;
 
     struct State;  ///< what the ranks share
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "topology/machine.hpp"
 #include "wire/inproc/inproc_transport.hpp"
@@ -112,6 +113,9 @@ public:
     bool test(Ticket& ticket) override;
     std::optional<Message> poll(Tag tag) override;
 
+    void abort(const base::AbortCause& cause) noexcept override;
+    bool abandon() noexcept override;
+
     base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
     Staging staging() noexcept override { return host_.memory ? host_.memory->staging() : Staging{}; }
@@ -161,6 +165,7 @@ private:
     std::vector<int> indices_;           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_;
     std::deque<Incoming> incoming_;
+    bool abandoned_ = false;
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
@@ -182,7 +187,9 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
 }
 
 MpiTransport::~MpiTransport() {
-    if (comm_ != MPI_COMM_NULL) base::log_info("the MPI transport was not closed: its communicator is left to the end of the process");
+    if (comm_ == MPI_COMM_NULL) return;
+    base::log_info("the MPI transport was not closed: its communicator is left to the end of the process");
+    if (!incoming_.empty()) base::keep_for_ever(std::move(incoming_));  // what is still arriving must not arrive in freed memory
 }
 
 void MpiTransport::find_bells() {
@@ -204,7 +211,30 @@ void MpiTransport::nudge(int rank) noexcept {
 std::unique_lock<std::mutex> MpiTransport::enter() {
     std::unique_lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) throw Error(ErrorCode::not_initialised, "the MPI transport has been closed");
+    if (abandoned_) throw base::aborted_error(doorbell());
     return lock;
+}
+
+void MpiTransport::abort(const base::AbortCause& cause) noexcept {
+    base::abort(doorbell(), cause);
+    for (base::Doorbell* bell : bell_of_)
+        if (bell != nullptr) base::abort(*bell, cause);
+}
+
+/// A receive that has not begun can be cancelled. What has begun cannot, and a send never ends where nobody receives (MPI_Cancel of a long one
+/// does not complete on Open MPI 4.1): these keep their memory. Allocates nothing, since a lack of memory may be what ends the job.
+bool MpiTransport::abandon() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == MPI_COMM_NULL) return true;
+    if (std::exchange(abandoned_, true)) return requests_.empty();
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+        int done = 0;
+        if (operations_.at(pieces_[i].place).half.receives) MPI_Cancel(&requests_[i]);
+        MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+    }
+    std::erase(requests_, MPI_REQUEST_NULL);
+    if (!requests_.empty()) base::log_warning("messages that could not be stopped keep their memory to the end of the process");
+    return requests_.empty();
 }
 
 int MpiTransport::encode(Tag tag) const {
