@@ -26,6 +26,9 @@ public:
     void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }
     void nudge(int rank) noexcept override { wide_->nudge(rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wide_->wait_settings(); }
+    wire::Staging staging() noexcept override { return wide_->staging(); }
+    void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }
+    void nudge(int rank) noexcept override { wide_->nudge(rank); }
     const std::vector<int>& host_ranks() const noexcept override { return wide_->host_ranks(); }
     int host_index() const noexcept override { return wide_->host_index(); }
     int host_count() const noexcept override { return wide_->host_count(); }
@@ -45,7 +48,7 @@ private:
 TEST_CASE("a user tag beyond what the transport carries is refused, and the next message passes") {
     Runtime runtime(std::make_unique<NarrowTransport>(), {});
     int out = 7, in = 0;
-    const auto start = [&](TensorView tensor, std::uint16_t tag, bool sending) {
+    const auto start = [&](const TensorView& tensor, std::uint16_t tag, bool sending) {
         return Handle(api::submit_letter(runtime, tensor, {.peer = 0, .tag = tag, .sending = sending}, {}, false));
     };
     for (const bool sending : {true, false}) {
