@@ -13,6 +13,7 @@ KEYS = {
     "replay": "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms bytes_sent messages_sent cpu_s_per_step",
     "idle": "kind ranks cpu_percent_max",
 }
+REPORT = Path(__file__).resolve().parents[2] / "perf/report"
 COLLECTIVES = ["allreduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
 
 
@@ -22,9 +23,28 @@ def lines_of(command, *arguments):
         subprocess.run([*command, *arguments, "--json", file.name], check=True, timeout=240)
         lines = [json.loads(line) for line in file]
     for line in lines:
-        assert list(line) == KEYS[line["kind"]].split(), line
+        look_at(line)
     assert [line["kind"] for line in lines].index("run") == 0, lines
     return lines[1:]
+
+
+BUS = {"allreduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1}
+ELEMENT_BYTES = {"u8": 1, "i8": 1, "i16": 2, "f32": 4, "none": 0}
+
+
+def look_at(line):
+    """Every key that is promised, in that order, with values that fit together."""
+    assert list(line) == KEYS[line["kind"]].split(), line
+    if line["kind"] == "sweep":
+        assert line["memory"] == "private" and 0 < line["p50_us"] <= line["p99_us"], line
+        assert line["bytes"] == line["count"] * ELEMENT_BYTES[line["dtype"]], line
+        assert abs(line["algbw_GBps"] - line["bytes"] / line["p50_us"] / 1e3) <= 1e-6 * line["algbw_GBps"], line
+        factor = BUS.get(line["collective"], lambda n: (n - 1) / n)(line["ranks"])
+        assert abs(line["busbw_GBps"] - factor * line["algbw_GBps"]) <= 1e-6 * line["busbw_GBps"], line
+        assert (line["algorithm"] == "mpi") == (line["series"] == "mpi"), line
+    if line["kind"] == "replay":
+        assert line["memory"] == "private" and 0 < line["step_min_ms"] <= line["step_p50_ms"] <= line["step_max_ms"], line
+        assert 0 < line["exposed_ms"] <= line["step_max_ms"] and line["cpu_s_per_step"] > 0, line
 
 
 def sweep(command):
@@ -82,6 +102,28 @@ REFUSED_BY_RANKS = {  # when options are read, by every rank when it gets ready,
 }
 
 
+def report(command):
+    """./run perf: rounds of MPI as it comes and as it is tuned, in turn; every row says which, and what the run was told agrees."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "lines.json"
+        program = ["--program", command[-1], "--json", str(file), "--quick", "--ranks", "2", "--rounds", "1"]
+        text = subprocess.run([REPORT, *program], check=True, stdout=subprocess.PIPE, text=True, timeout=1700).stdout
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for heading in ("### allreduce of f32, 2 ranks (0 wrong elements)", "### One training step's gradients", "### Idle"):
+        assert heading in text, text
+    runs = [line for line in lines if line["kind"] == "run"]
+    told = [(run["settings"]["mpi"], "OMPI_MCA_coll_tuned_use_dynamic_rules" in run["settings"]["environment"]) for run in runs]
+    in_turn = [("default", False), ("tuned", True)]
+    assert told == [*in_turn * 3, ("default", False), ("default", False)], told  # allreduce, two sets of gradients, idle twice
+    for kind in ("sweep", "replay"):
+        peers = [[key_of(line) for line in lines if line["kind"] == kind and line["mpi"] == peer] for peer in ("default", "tuned")]
+        assert peers[0] == peers[1] and len(peers[0]) > 0, peers
+
+
+def key_of(line):
+    return line.get("set"), line.get("bytes"), line["series"]
+
+
 def refused_once(command, line, text):
     run = subprocess.run([*command, *line.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     said = [each for each in run.stdout.splitlines() if text in each]
@@ -107,4 +149,4 @@ def algorithms(command):
             assert line["algorithm"] == name and line["errors"] == 0, line
 
 
-{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms)}[sys.argv[1]](sys.argv[2:])
+{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms, report)}[sys.argv[1]](sys.argv[2:])
