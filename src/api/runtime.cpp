@@ -87,7 +87,7 @@ std::shared_ptr<device::Driver> Runtime::use_device(DeviceKind kind) {
     if (kind == DeviceKind::host) return nullptr;
     if (kind == DeviceKind::cuda)
         throw Error(ErrorCode::unavailable, "collectives on CUDA tensors are not part of this version; copy them to host memory");
-    const std::lock_guard lock(devices_mutex_);
+    const base::Lock lock(devices_mutex_);
     if (!fake_) {
         fake_ = device::make_fake_driver();
         add_executor(kind, fake_->make_stream(0), wire::Lane::device_data);
@@ -96,7 +96,7 @@ std::shared_ptr<device::Driver> Runtime::use_device(DeviceKind kind) {
 }
 
 std::shared_ptr<const std::string> Runtime::take_plan_name(const std::string& wanted) {
-    const std::lock_guard lock(plans_mutex_);
+    const base::Lock lock(plans_mutex_);
     std::erase_if(plans_, [](const auto& plan) { return plan.second.expired(); });
     auto name = std::make_shared<const std::string>(wanted.empty() ? fmt::format("#{} plan", ++unnamed_plans_) : wanted);
     if (!plans_.try_emplace(*name, name).second)

@@ -5,13 +5,13 @@
 #include <guozhuang/stream.hpp>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "backends/host/host_backend.hpp"
 #include "base/config.hpp"
+#include "base/mutex.hpp"
 #include "device/device.hpp"
 #include "engine/engine.hpp"
 #include "wire/control_channel.hpp"
@@ -51,12 +51,12 @@ private:
     std::vector<int> members_;  ///< world ranks by position in the set
     wire::ControlChannel control_;
     wire::MailChannel mail_;
-    std::mutex devices_mutex_;
-    std::shared_ptr<device::Driver> fake_;
+    base::Mutex devices_mutex_;
+    std::shared_ptr<device::Driver> fake_ GUOZHUANG_GUARDED_BY(devices_mutex_);
     std::vector<std::unique_ptr<backends::HostBackend>> backends_;
-    std::mutex plans_mutex_;
-    std::map<std::string, std::weak_ptr<const std::string>> plans_;  ///< by name; expired when the plan is gone
-    std::uint64_t unnamed_plans_ = 0;                                ///< so far
+    base::Mutex plans_mutex_;
+    std::map<std::string, std::weak_ptr<const std::string>> plans_ GUOZHUANG_GUARDED_BY(plans_mutex_);  ///< by name; expired with the plan
+    std::uint64_t unnamed_plans_ GUOZHUANG_GUARDED_BY(plans_mutex_) = 0;                                ///< so far
     std::shared_ptr<engine::Engine> engine_;
 };
 

@@ -3,12 +3,13 @@
 #include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/session.hpp>
-#include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "api/runtime.hpp"
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/mpi_transport.hpp"
 
@@ -17,10 +18,10 @@ namespace {
 
 /// The process's default session: made by the first Session or init(), shared by further ones, closed by the last.
 struct Process {
-    std::mutex mutex;
-    std::shared_ptr<Runtime> runtime;
-    int users = 0;
-    std::unique_ptr<Session> view;  ///< what Session::current() gives; it stays, because threads may hold on to it
+    base::Mutex mutex;
+    std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
+    int users GUOZHUANG_GUARDED_BY(mutex) = 0;
+    std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);  ///< what Session::current() gives; it stays, because threads may hold on to it
 };
 
 Process& process() {
@@ -58,7 +59,7 @@ Session::Session(std::shared_ptr<Runtime> runtime, bool counted) : runtime_(std:
 
 Session::Session(int*, char***, SessionOptions options) : counted_(true), exceptions_at_start_(std::uncaught_exceptions()) {
     auto& shared = process();
-    const std::lock_guard lock(shared.mutex);
+    const base::Lock lock(shared.mutex);
     if (shared.users == 0) {
         shared.runtime = connect(options);
         if (!shared.view) shared.view.reset(new Session(nullptr, false));
@@ -93,7 +94,7 @@ std::shared_ptr<Runtime> Session::leave() {
     auto runtime = replace(nullptr);
     if (!runtime || !counted_) return runtime;
     auto& shared = process();
-    const std::lock_guard lock(shared.mutex);
+    const base::Lock lock(shared.mutex);
     if (--shared.users > 0) return nullptr;
     shared.view->replace(nullptr);
     shared.runtime.reset();
@@ -114,7 +115,7 @@ std::shared_ptr<Runtime> Session::runtime() const {
 Session& Session::current() {
     if (thread_session != nullptr) return *thread_session;
     auto& shared = process();
-    const std::lock_guard lock(shared.mutex);
+    const base::Lock lock(shared.mutex);
     if (shared.users == 0)
         throw Error(ErrorCode::not_initialised,
                     "there is no session: make a guozhuang::Session, or call guozhuang::init(), before the first operation");
@@ -154,37 +155,41 @@ bool Session::is_homogeneous() const {
 namespace {
 
 /// What init() holds on behalf of shutdown().
-std::vector<Session>& initialised() {
-    static std::vector<Session> sessions;
-    return sessions;
-}
+struct Initialised {
+    base::Mutex mutex;
+    std::vector<Session> sessions GUOZHUANG_GUARDED_BY(mutex);
+};
 
-std::mutex& initialised_mutex() {
-    static std::mutex mutex;
-    return mutex;
+Initialised& initialised() {
+    static Initialised instance;
+    return instance;
 }
 
 }  // namespace
 
 void init(int* argc, char*** argv) {
     Session session(argc, argv);
-    const std::lock_guard lock(initialised_mutex());
-    initialised().push_back(std::move(session));
+    auto& held = initialised();
+    const base::Lock lock(held.mutex);
+    held.sessions.push_back(std::move(session));
 }
 
 void shutdown() {
-    std::unique_lock lock(initialised_mutex());
-    if (initialised().empty()) return;
-    auto session = std::move(initialised().back());
-    initialised().pop_back();
-    lock.unlock();
-    session.close();
+    std::optional<Session> session;
+    {
+        auto& held = initialised();
+        const base::Lock lock(held.mutex);
+        if (held.sessions.empty()) return;
+        session.emplace(std::move(held.sessions.back()));
+        held.sessions.pop_back();
+    }
+    session->close();
 }
 
 bool is_initialized() noexcept {
     if (thread_session != nullptr) return true;
     auto& shared = process();
-    const std::lock_guard lock(shared.mutex);
+    const base::Lock lock(shared.mutex);
     return shared.users > 0;
 }
 
@@ -216,8 +221,8 @@ void run_ranks(int size, const std::function<void(Session&)>& body) {
     std::optional<base::WaitSettings> wait;
     if (settings.spin_us) wait = base::WaitSettings{.spin = std::chrono::microseconds(*settings.spin_us)};
     wire::InprocHub hub(size, wait);
-    std::mutex mutex;
-    std::exception_ptr first;
+    base::Mutex mutex;
+    std::exception_ptr first;  // guarded by it
     const auto live = [&](int rank) {
         Session session(nullptr, false);
         try {
@@ -227,7 +232,7 @@ void run_ranks(int size, const std::function<void(Session&)>& body) {
             session.close();
         } catch (...) {
             {
-                const std::lock_guard lock(mutex);
+                const base::Lock lock(mutex);
                 if (!first || is_echo(first)) first = std::current_exception();
             }
             hub.abort();

@@ -4,7 +4,8 @@
 
 #include <atomic>
 #include <cstdio>
-#include <mutex>
+
+#include "base/mutex.hpp"
 
 namespace guozhuang {
 namespace {
@@ -13,8 +14,8 @@ namespace {
 struct Sink {
     std::atomic<LogLevel> level{LogLevel::warning};
     std::atomic<int> rank{-1};  ///< of this process; -1: not known
-    std::mutex mutex;
-    std::function<void(LogLevel, std::string_view)> callback;
+    base::Mutex mutex;
+    std::function<void(LogLevel, std::string_view)> callback GUOZHUANG_GUARDED_BY(mutex);
 };
 
 Sink& sink() {
@@ -36,8 +37,9 @@ std::string_view name_of(LogLevel level) noexcept {
 }  // namespace
 
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) {
-    const std::lock_guard lock(sink().mutex);
-    sink().callback = std::move(callback);
+    auto& log = sink();
+    const base::Lock lock(log.mutex);
+    log.callback = std::move(callback);
 }
 
 void log_message(LogLevel level, std::string_view message) noexcept {
@@ -55,10 +57,11 @@ void set_log_rank(int rank) noexcept {
 }
 
 void log(LogLevel level, std::string_view message) noexcept try {
-    if (level < sink().level.load(std::memory_order_relaxed)) return;
-    const std::lock_guard lock(sink().mutex);
-    if (sink().callback) {
-        sink().callback(level, message);
+    auto& log = sink();
+    if (level < log.level.load(std::memory_order_relaxed)) return;
+    const Lock lock(log.mutex);
+    if (log.callback) {
+        log.callback(level, message);
     } else {
         // One write per message, so that the lines of several ranks do not mix.
         const int rank = sink().rank.load(std::memory_order_relaxed);

@@ -56,11 +56,11 @@ private:
 
 Engine::Engine(const Parts& parts)
     : job_(parts.job),
-      control_(parts.control),
       rank_(parts.control.rank()),
       doorbell_(parts.doorbell),
       wait_(parts.wait),
       own_thread_(parts.own_thread),
+      control_(parts.control),
       negotiator_(parts.control.rank(), parts.control.size(), parts.negotiator),
       point_to_point_(parts.control, parts.mail) {}
 
@@ -73,10 +73,10 @@ void Engine::stop() noexcept {
     if (has_work()) base::abort(doorbell_);
     base::ring_local(doorbell_);
     if (coordinator_.joinable()) coordinator_.join();
-    { const std::lock_guard last_turn(mutex_); }  // a caller's: the next one sees stop_, and leaves alone what goes with the session
-    std::map<DeviceKind, Executor> executors;     // dropped by this thread: that of a stream cannot wait for itself
+    { const base::Lock last_turn(mutex_); }    // a caller's: the next one sees stop_, and leaves alone what goes with the session
+    std::map<DeviceKind, Executor> executors;  // dropped by this thread: that of a stream cannot wait for itself
     {
-        const std::lock_guard lock(queue_mutex_);
+        const base::Lock lock(queue_mutex_);
         executors.swap(executors_);
     }
     executors.clear();
@@ -84,7 +84,7 @@ void Engine::stop() noexcept {
 }
 
 void Engine::add_executor(DeviceKind kind, Executor executor) {
-    const std::lock_guard lock(queue_mutex_);
+    const base::Lock lock(queue_mutex_);
     executors_.insert_or_assign(kind, std::move(executor));
 }
 
@@ -102,7 +102,7 @@ void Engine::check_open() const {
 std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
     std::shared_ptr<Pending> pending;
     {
-        const std::lock_guard lock(queue_mutex_);
+        const base::Lock lock(queue_mutex_);
         check_open();
         const auto operation = request.description.operation;
         request.named = !request.name.empty();
@@ -129,7 +129,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
 std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
     std::shared_ptr<Pending> pending;
     {
-        const std::lock_guard lock(queue_mutex_);
+        const base::Lock lock(queue_mutex_);
         check_open();
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         letters_.push_back({route, pending});
@@ -204,8 +204,8 @@ void Engine::coordinate() {
 }
 
 std::optional<bool> Engine::try_turn() {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return std::nullopt;
+    if (!mutex_.try_lock()) return std::nullopt;
+    const base::Lock lock(mutex_, std::adopt_lock);
     return turn();
 }
 
@@ -223,6 +223,7 @@ bool Engine::turn() {
 }
 
 bool Engine::pump() {
+    mutex_.is_held();  // also where it comes by a backend
     bool progressed = take_submissions();
     while (const auto message = control_.poll()) {
         receive(*message);
@@ -247,7 +248,7 @@ bool Engine::take_submissions() {
     std::vector<Letter> letters;
     std::optional<std::string> departure;
     {
-        const std::lock_guard lock(queue_mutex_);
+        const base::Lock lock(queue_mutex_);
         submitted.swap(submitted_);
         letters.swap(letters_);
         if (departure_ && !closed_) {
@@ -296,7 +297,7 @@ void Engine::execute(const LogEntry& entry) {
 /// This rank's requests of an entry. A departed rank may have submitted none of what fails for its sake.
 Engine::Requests Engine::requests_of(const LogEntry& entry) {
     Requests requests;
-    const std::lock_guard lock(queue_mutex_);
+    const base::Lock lock(queue_mutex_);
     for (const auto& item : entry.items)
         if (const auto found = pending_.find(item.name); found != pending_.end()) requests.push_back(found->second);
     return requests;
@@ -320,10 +321,10 @@ void Engine::run_on(Backend& backend, const Bundle& bundle) {
         backend.run(bundle);
     } catch (const std::bad_alloc&) {
         const std::string operation(name_of(bundle.operation));
-        const Error error(ErrorCode::out_of_memory, fmt::format("{}: not enough memory", operation),
-                          {.tensor = {}, .operation = operation, .ranks = {rank_}});
-        tell_others(std::make_exception_ptr(error));
-        throw error;
+        const auto error = std::make_exception_ptr(Error(ErrorCode::out_of_memory, fmt::format("{}: not enough memory", operation),
+                                                         {.tensor = {}, .operation = operation, .ranks = {rank_}}));
+        tell_others(error);
+        std::rethrow_exception(error);
     } catch (...) {
         if (stop_) job_->abort({.rank = rank_, .text = "it has left in the middle of an operation"});
         tell_others(std::current_exception());
@@ -332,7 +333,7 @@ void Engine::run_on(Backend& backend, const Bundle& bundle) {
 }
 
 Executor Engine::executor_of(DeviceKind kind) {
-    const std::lock_guard lock(queue_mutex_);
+    const base::Lock lock(queue_mutex_);
     return executors_.at(kind);
 }
 
@@ -357,7 +358,7 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
 
 void Engine::finish(const Requests& requests, const std::exception_ptr& error) noexcept {
     {
-        const std::lock_guard lock(queue_mutex_);
+        const base::Lock lock(queue_mutex_);
         for (const auto& pending : requests)
             if (const auto found = pending_.find(pending->request().name); found != pending_.end() && found->second == pending)
                 pending_.erase(found);
@@ -377,7 +378,7 @@ void Engine::end(const std::exception_ptr& cause) {
 /// rank's own waits will fail too.
 void Engine::tell_others(const std::exception_ptr& cause) noexcept {
     {
-        const std::lock_guard lock(queue_mutex_);
+        const base::Lock lock(queue_mutex_);
         if (!cause_) cause_ = cause;
     }
     try {
@@ -392,11 +393,11 @@ void Engine::tell_others(const std::exception_ptr& cause) noexcept {
 }
 
 std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
-    const std::lock_guard driving(mutex_);
+    const base::Lock driving(mutex_);
     Requests left;
     std::exception_ptr first;
     {
-        const std::lock_guard lock(queue_mutex_);
+        const base::Lock lock(queue_mutex_);
         if (!cause_) cause_ = cause;
         first = cause_;
         for (const auto& [name, pending] : pending_) left.push_back(pending);
@@ -415,30 +416,32 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
 
 void Engine::close(std::string_view reason) {
     {
-        const std::lock_guard lock(queue_mutex_);
+        const base::Lock lock(queue_mutex_);
         if (!departure_) departure_ = std::string(reason);
     }
     drive_until([this] { return finished_ && !has_work(); }, base::no_deadline);
     const auto flushed = [this] {
-        const std::unique_lock lock(mutex_, std::try_to_lock);
-        return lock && control_.flushed();
+        if (!mutex_.try_lock()) return false;
+        const base::Lock lock(mutex_, std::adopt_lock);
+        return control_.flushed();
     };
     drive_until(flushed, base::no_deadline);
-    const std::lock_guard lock(queue_mutex_);
+    const base::Lock lock(queue_mutex_);
     if (cause_) std::rethrow_exception(cause_);
 }
 
 void Engine::announce_departure(std::string_view reason) noexcept {
     try {
         {
-            const std::lock_guard lock(queue_mutex_);
+            const base::Lock lock(queue_mutex_);
             if (!departure_) departure_ = std::string(reason);
             leaving_ = true;
         }
         const auto announced = [this] {
-            const std::unique_lock lock(mutex_, std::try_to_lock);
-            const std::lock_guard queue(queue_mutex_);
-            return lock && closed_ && control_.flushed();
+            if (!mutex_.try_lock()) return false;
+            const base::Lock lock(mutex_, std::adopt_lock);
+            const base::Lock queue(queue_mutex_);
+            return closed_ && control_.flushed();
         };
         wait(announced, base::Clock::now() + farewell, true);
     } catch (const std::exception& error) {

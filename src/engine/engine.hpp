@@ -6,13 +6,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "engine/backend.hpp"
 #include "engine/control.hpp"
@@ -83,17 +83,17 @@ private:
     void coordinate();
     /// Returns once `arrived()`, or false at the deadline. `drives`: takes part in driving meanwhile.
     bool wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives);
-    bool turn();
+    bool turn() GUOZHUANG_REQUIRES(mutex_);
     /// A turn, and whether it made progress; empty if somebody else is driving.
     std::optional<bool> try_turn();
     bool has_work() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
 
-    void check_open() const;
-    bool take_submissions();
-    void receive(const Control::Message& message);
-    void send(int to, Channel channel, Bytes bytes);
-    void execute(const LogEntry& entry);
+    void check_open() const GUOZHUANG_REQUIRES(queue_mutex_);
+    bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
+    void receive(const Control::Message& message) GUOZHUANG_REQUIRES(mutex_);
+    void send(int to, Channel channel, Bytes bytes) GUOZHUANG_REQUIRES(mutex_);
+    void execute(const LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
     using Requests = std::vector<std::shared_ptr<Pending>>;
     Requests requests_of(const LogEntry& entry);
     Executor executor_of(DeviceKind kind);
@@ -109,29 +109,28 @@ private:
     std::exception_ptr fail_pending(const std::exception_ptr& cause);
 
     const std::shared_ptr<Job> job_;
-    Control& control_;
     const int rank_;
     base::Doorbell& doorbell_;
     const base::WaitSettings wait_;
     const bool own_thread_;
 
-    // Guarded by mutex_: whoever holds it drives.
-    std::mutex mutex_;
-    Negotiator negotiator_;
-    PointToPoint point_to_point_;
-    std::deque<LogEntry> log_;
+    base::Mutex mutex_;  ///< whoever holds it drives
+    Control& control_ GUOZHUANG_GUARDED_BY(mutex_);
+    Negotiator negotiator_ GUOZHUANG_GUARDED_BY(mutex_);
+    PointToPoint point_to_point_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::deque<LogEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);
 
-    // Guarded by queue_mutex_, which is held for moments only and may be taken while driving.
-    std::mutex queue_mutex_;
-    std::map<DeviceKind, Executor> executors_;
-    Requests submitted_;
-    std::vector<Letter> letters_;
-    std::unordered_map<std::string, std::shared_ptr<Pending>> pending_;  ///< by name, from submission to completion
-    std::map<Operation, std::uint64_t> unnamed_;                         ///< how many so far
-    std::optional<std::string> departure_;                               ///< asked for, with its reason
-    bool closed_ = false;
+    base::Mutex queue_mutex_;  ///< held for moments only; may be taken while driving
+    std::map<DeviceKind, Executor> executors_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    Requests submitted_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    std::vector<Letter> letters_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    /// By name, from submission to completion.
+    std::unordered_map<std::string, std::shared_ptr<Pending>> pending_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    std::map<Operation, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< how many so far
+    std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(queue_mutex_);        ///< asked for, with its reason
+    bool closed_ GUOZHUANG_GUARDED_BY(queue_mutex_) = false;
+    std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(queue_mutex_);
     std::atomic<bool> leaving_{false};  ///< the departure does not wait for the others
-    std::exception_ptr cause_;
 
     std::atomic<int> pending_count_{0};
     std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving

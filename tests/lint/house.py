@@ -114,6 +114,7 @@ CONFINED = [
     (r"\b(sleep_for|sleep_until|u?sleep|nanosleep|clock_nanosleep)\s*\(", LIBRARY, (), "sleeping synchronises nothing: use base/wait"),
     (r"\b(sched_yield|this_thread::yield|SYS_futex|_mm_pause|__builtin_ia32_pause)\b", LIBRARY, ("src/base/wait.cpp",), "base/wait waits"),
     (r"\bcondition_variable", LIBRARY, ("src/device/host/",), "base/wait waits (streams of the host fake have queues of their own)"),
+    (r"\bstd::(mutex|lock_guard|unique_lock|scoped_lock)\b", LIBRARY, ("src/base/mutex.hpp",), "base::Mutex says what it guards"),
     (r"\bwhile\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*(;|\{\s*\})", LIBRARY, (), "a loop with nothing in it: use base/wait"),
 ]
 
@@ -222,6 +223,7 @@ SELF_TEST = [
     ("confined", "src/engine/a.cpp", "// getenv(x), sleep_for(x)\nauto s = \"while (x) {}\";\nnot_asleep(x);\n", 0),
     ("confined", "src/engine/a.cpp", "while (!done.load()) {\n}\nwhile (busy());\nstd::this_thread::sleep_for(1ms);\n", 3),
     ("confined", "src/engine/a.cpp", "do {\n x();\n} while (busy());\nwhile (busy()) x();\nint million = 1'000'000; // it's\n", 0),
+    ("confined", "src/engine/a.cpp", "std::mutex a;\nstd::lock_guard lock(a);\nbase::Mutex b;\nbase::Lock other(b);\n", 2),
     ("confined", "tests/unit/a_test.cpp", "#include <mpi.h>\nsleep(1);\n", 0),
     ("confined", "tests/unit/a_test.cpp", "#include <cuda_runtime.h>\n#include <nccl.h>\n", 2),
     ("sizes", "src/a.cpp", LONG_FUNCTION, 1),

@@ -26,9 +26,6 @@ public:
     void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }
     void nudge(int rank) noexcept override { wide_->nudge(rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wide_->wait_settings(); }
-    wire::Staging staging() noexcept override { return wide_->staging(); }
-    void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }
-    void nudge(int rank) noexcept override { wide_->nudge(rank); }
     const std::vector<int>& host_ranks() const noexcept override { return wide_->host_ranks(); }
     int host_index() const noexcept override { return wide_->host_index(); }
     int host_count() const noexcept override { return wide_->host_count(); }

@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <deque>
 #include <guozhuang/error.hpp>
-#include <mutex>
 #include <new>
 #include <stop_token>
 #include <string>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/checks.hpp"
 #include "device/host/host_reduce.hpp"
 
@@ -50,7 +50,7 @@ public:
 
     void launch(std::function<void()> work) override {
         {
-            const std::lock_guard lock(mutex_);
+            const base::Lock lock(mutex_);
             queue_.push_back(std::move(work));
         }
         queued_.notify_one();
@@ -71,8 +71,11 @@ private:
     }
 
     std::function<void()> next(const std::stop_token& stop) {
-        std::unique_lock lock(mutex_);
-        queued_.wait(lock, stop, [this] { return !queue_.empty(); });
+        const base::Lock lock(mutex_);
+        queued_.wait(mutex_, stop, [this] {
+            mutex_.is_held();
+            return !queue_.empty();
+        });
         if (queue_.empty()) return {};
         auto work = std::move(queue_.front());
         queue_.pop_front();
@@ -80,19 +83,19 @@ private:
     }
 
     const int device_;
-    std::mutex mutex_;
+    base::Mutex mutex_;
     std::condition_variable_any queued_;
-    std::deque<std::function<void()>> queue_;  // guarded by mutex_
+    std::deque<std::function<void()>> queue_ GUOZHUANG_GUARDED_BY(mutex_);
     // The last member: it starts when all others are there, and is joined before any of them goes.
     std::jthread thread_{[this](const std::stop_token& stop) { run(stop); }};
 };
 
 class FakeDriver final : public Driver {
 public:
-    explicit FakeDriver(int devices) : default_streams_(static_cast<std::size_t>(devices)) {}
+    explicit FakeDriver(int devices) : devices_(devices), default_streams_(static_cast<std::size_t>(devices)) {}
 
     DeviceKind kind() const noexcept override { return DeviceKind::fake; }
-    int device_count() const noexcept override { return static_cast<int>(default_streams_.size()); }
+    int device_count() const noexcept override { return devices_; }
     std::string description(int device) const override {
         check_device(device, device_count());
         return "host memory behind FIFO threads";
@@ -133,14 +136,15 @@ public:
 
 private:
     std::shared_ptr<Stream> default_stream(int device) {
-        const std::lock_guard lock(mutex_);
+        const base::Lock lock(mutex_);
         auto& stream = default_streams_[static_cast<std::size_t>(device)];
         if (!stream) stream = std::make_shared<FakeStream>(device);
         return stream;
     }
 
-    std::mutex mutex_;
-    std::vector<std::shared_ptr<Stream>> default_streams_;  // made on first use; guarded by mutex_, but for their number
+    const int devices_;
+    base::Mutex mutex_;
+    std::vector<std::shared_ptr<Stream>> default_streams_ GUOZHUANG_GUARDED_BY(mutex_);  ///< made on first use
 };
 
 }  // namespace

@@ -6,9 +6,9 @@
 #include <deque>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
-#include <mutex>
 #include <numeric>
 
+#include "base/mutex.hpp"
 #include "topology/machine.hpp"
 
 namespace guozhuang::wire {
@@ -37,21 +37,21 @@ struct Operation {
 class OperationPool {
 public:
     Operation& take() {
-        const std::lock_guard lock(mutex_);
+        const base::Lock lock(mutex_);
         if (spent_.empty()) return operations_.emplace_back();
         Operation& operation = *spent_.back();
         spent_.pop_back();
         return operation;
     }
     void give_back(Operation& operation) {
-        const std::lock_guard lock(mutex_);
+        const base::Lock lock(mutex_);
         spent_.push_back(&operation);
     }
 
 private:
-    std::mutex mutex_;
-    std::deque<Operation> operations_;
-    std::vector<Operation*> spent_;
+    base::Mutex mutex_;
+    std::deque<Operation> operations_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::vector<Operation*> spent_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 struct ControlMessage {
@@ -61,10 +61,10 @@ struct ControlMessage {
 
 /// Everything that is addressed to one rank and not yet matched, oldest first.
 struct Mailbox {
-    std::mutex mutex;
-    std::deque<Operation*> sends;
-    std::deque<Operation*> receives;
-    std::deque<ControlMessage> control;
+    base::Mutex mutex;
+    std::deque<Operation*> sends GUOZHUANG_GUARDED_BY(mutex);
+    std::deque<Operation*> receives GUOZHUANG_GUARDED_BY(mutex);
+    std::deque<ControlMessage> control GUOZHUANG_GUARDED_BY(mutex);
 };
 
 struct Endpoint {
@@ -160,7 +160,7 @@ public:
 
     std::optional<Message> poll(Tag tag) override {
         Mailbox& mailbox = state_->of(rank_).mailbox;
-        const std::lock_guard lock(mailbox.mutex);
+        const base::Lock lock(mailbox.mutex);
         const auto found =
             std::find_if(mailbox.control.begin(), mailbox.control.end(), [&](const auto& entry) { return entry.tag == tag; });
         if (found == mailbox.control.end()) return std::nullopt;
@@ -176,7 +176,7 @@ public:
         abandoned_.store(true, std::memory_order_seq_cst);
         const auto is_mine = [&](const Operation* half) { return half->rank == rank_; };
         for (Endpoint& endpoint : state_->endpoints) {
-            const std::lock_guard lock(endpoint.mailbox.mutex);
+            const base::Lock lock(endpoint.mailbox.mutex);
             std::erase_if(endpoint.mailbox.sends, is_mine);
             std::erase_if(endpoint.mailbox.receives, is_mine);
         }
@@ -219,7 +219,7 @@ private:
     Ticket send_control(int to, Tag tag, std::span<const std::byte> bytes) {
         Endpoint& receiver = state_->of(to);
         {
-            const std::lock_guard lock(receiver.mailbox.mutex);
+            const base::Lock lock(receiver.mailbox.mutex);
             require_running();
             receiver.mailbox.control.push_back({tag, {rank_, {bytes.begin(), bytes.end()}}});
         }
@@ -243,7 +243,7 @@ private:
     }
 
     void match(Operation& operation, Mailbox& receiver, bool sends) {
-        const std::lock_guard lock(receiver.mutex);
+        const base::Lock lock(receiver.mutex);
         require_running();
         Operation* other = take_match(sends ? receiver.receives : receiver.sends, operation, sends);
         if (other == nullptr) {
@@ -282,7 +282,7 @@ void InprocHub::State::abort(const base::AbortCause& cause) noexcept {
     for (Endpoint& endpoint : endpoints) base::note_cause(endpoint.bell, cause);
     aborted.store(true, std::memory_order_seq_cst);
     for (Endpoint& endpoint : endpoints) {
-        const std::lock_guard no_copy_under_way(endpoint.mailbox.mutex);
+        const base::Lock no_copy_under_way(endpoint.mailbox.mutex);
     }
     for (Endpoint& endpoint : endpoints) base::abort(endpoint.bell, cause);
 }

@@ -7,11 +7,11 @@
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <mpi.h>
-#include <mutex>
 #include <utility>
 
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "topology/machine.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/hosts.hpp"
@@ -134,17 +134,17 @@ public:
     void close() override;
 
 private:
-    std::unique_lock<std::mutex> enter();
+    void require_open() GUOZHUANG_REQUIRES(mutex_);
     int encode(Tag tag) const;
     void find_bells();
     void ring(int rank) noexcept;
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
-    std::vector<int> progress();
-    void complete(const Piece& piece, const MPI_Status& status, bool failed);
-    void accept_control(int tag);
-    bool has_arrived(Incoming& incoming);
-    std::optional<Message> next_control(int tag);
+    std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
+    void complete(const Piece& piece, const MPI_Status& status, bool failed) GUOZHUANG_REQUIRES(mutex_);
+    void accept_control(int tag) GUOZHUANG_REQUIRES(mutex_);
+    bool has_arrived(Incoming& incoming) GUOZHUANG_REQUIRES(mutex_);
+    std::optional<Message> next_control(int tag) GUOZHUANG_REQUIRES(mutex_);
 
     mpi::Use use_;
     const std::size_t split_bytes_;
@@ -157,15 +157,15 @@ private:
     base::WaitSettings wait_settings_;
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
 
-    std::mutex mutex_;  ///< around every call of MPI, and of what follows
-    MPI_Comm comm_ = MPI_COMM_NULL;
-    OperationTable operations_;
-    std::vector<MPI_Request> requests_;  ///< of all pieces in flight
-    std::vector<Piece> pieces_;          ///< beside each request
-    std::vector<int> indices_;           ///< room for what MPI_Testsome answers
-    std::vector<MPI_Status> statuses_;
-    std::deque<Incoming> incoming_;
-    bool abandoned_ = false;
+    base::Mutex mutex_;  ///< around every call of MPI
+    MPI_Comm comm_ GUOZHUANG_GUARDED_BY(mutex_) = MPI_COMM_NULL;
+    OperationTable operations_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::vector<MPI_Request> requests_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of all pieces in flight
+    std::vector<Piece> pieces_ GUOZHUANG_GUARDED_BY(mutex_);          ///< beside each request
+    std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
+    std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::deque<Incoming> incoming_ GUOZHUANG_GUARDED_BY(mutex_);
+    bool abandoned_ GUOZHUANG_GUARDED_BY(mutex_) = false;
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
@@ -208,11 +208,9 @@ void MpiTransport::nudge(int rank) noexcept {
     if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::nudge(*bell);
 }
 
-std::unique_lock<std::mutex> MpiTransport::enter() {
-    std::unique_lock lock(mutex_);
+void MpiTransport::require_open() {
     if (comm_ == MPI_COMM_NULL) throw Error(ErrorCode::not_initialised, "the MPI transport has been closed");
     if (abandoned_) throw base::aborted_error(doorbell());
-    return lock;
 }
 
 void MpiTransport::abort(const base::AbortCause& cause) noexcept {
@@ -224,7 +222,7 @@ void MpiTransport::abort(const base::AbortCause& cause) noexcept {
 /// A receive that has not begun can be cancelled. What has begun cannot, and a send never ends where nobody receives (MPI_Cancel of a long one
 /// does not complete on Open MPI 4.1): these keep their memory. Allocates nothing, since a lack of memory may be what ends the job.
 bool MpiTransport::abandon() noexcept {
-    const std::lock_guard lock(mutex_);
+    const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (std::exchange(abandoned_, true)) return requests_.empty();
     for (std::size_t i = 0; i < requests_.size(); ++i) {
@@ -249,7 +247,8 @@ int MpiTransport::encode(Tag tag) const {
 
 template <class Post>
 Transport::Ticket MpiTransport::start(const Half& half, std::size_t piece_bytes, Post&& post) {
-    const auto lock = enter();
+    const base::Lock lock(mutex_);
+    require_open();
     Ticket ticket;
     Operation& operation = operations_.open(ticket);
     const auto place = static_cast<std::uint32_t>(ticket.id) - 1;
@@ -275,6 +274,7 @@ Transport::Ticket MpiTransport::start(const Half& half, std::size_t piece_bytes,
 Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte> bytes) {
     const int code = encode(tag);
     const auto post = [&](std::size_t offset, int length, MPI_Request* request) {
+        mutex_.is_held();
         check(MPI_Isend(bytes.data() + offset, length, MPI_BYTE, to, code, comm_, request), "MPI_Isend");
     };
     const bool control = tag.lane == Lane::control;
@@ -293,6 +293,7 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
     if (tag.lane == Lane::control) throw Error(ErrorCode::internal, "control messages are polled, not received");
     const int code = encode(tag);
     const auto post = [&](std::size_t offset, int length, MPI_Request* request) {
+        mutex_.is_held();
         check(MPI_Irecv(bytes.data() + offset, length, MPI_BYTE, from, code, comm_, request), "MPI_Irecv");
     };
     const Ticket ticket = start({from, bytes.size(), true}, split_bytes_, post);
@@ -348,7 +349,8 @@ bool MpiTransport::test(Ticket& ticket) {
     std::string error;
     int peer = 0;
     {
-        const auto lock = enter();
+        const base::Lock lock(mutex_);
+        require_open();
         const Operation& operation = operations_.find(ticket);
         if (operation.missing > 0) to_tell = progress();
         if (operation.missing == 0) {
@@ -392,7 +394,8 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     std::vector<int> to_tell;
     std::optional<Message> message;
     {
-        const auto lock = enter();
+        const base::Lock lock(mutex_);
+        require_open();
         accept_control(code);
         message = next_control(code);
         to_tell = progress();
@@ -421,7 +424,7 @@ std::optional<Transport::Message> MpiTransport::next_control(int tag) {
 
 void MpiTransport::close() {
     {
-        const std::lock_guard lock(mutex_);
+        const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return;
         if (operations_.in_flight() != 0) {
             throw Error(ErrorCode::internal,
@@ -430,17 +433,20 @@ void MpiTransport::close() {
     }
     MPI_Request everybody_is_here = MPI_REQUEST_NULL;
     {
-        const auto lock = enter();
+        const base::Lock lock(mutex_);
+        require_open();
         check(MPI_Ibarrier(comm_, &everybody_is_here), "MPI_Ibarrier");
     }
     for (const int neighbour : host_.ranks) ring(neighbour);
     base::wait_until(doorbell(), wait_settings_, [&] {
-        const auto lock = enter();
+        const base::Lock lock(mutex_);
+        require_open();
         int done = 0;
         check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Ibarrier");
         return done != 0;
     });
-    const auto lock = enter();
+    const base::Lock lock(mutex_);
+    require_open();
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");
     use_.close();
 }
