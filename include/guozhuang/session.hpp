@@ -1,13 +1,22 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <guozhuang/export.hpp>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace guozhuang {
 
 class Runtime;
+
+/// How run_ranks runs its ranks.
+struct RankOptions {
+    /// The ranks take turns, drawn from this seed: only one runs at a time, and hands on whenever it waits for an operation. The same seed gives
+    /// the same order of events, so that a failure can be repeated. The body must not wait for another rank in any other way.
+    std::optional<std::uint64_t> turns = std::nullopt;
+};
 
 /// What a Session may be given.
 struct SessionOptions {
@@ -53,7 +62,7 @@ public:
     std::shared_ptr<Runtime> runtime() const;
 
 private:
-    friend GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body);
+    friend GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body, const RankOptions& options);
     Session(std::shared_ptr<Runtime> runtime, bool counted);
     /// Gives up the membership; returns the runtime, if nobody else of the process shares it.
     std::shared_ptr<Runtime> leave();
@@ -78,6 +87,6 @@ GUOZHUANG_API bool is_homogeneous();
 
 /// Runs `body` as `size` ranks, each a thread of this process, without mpirun: for tests of distributed code. Inside, the thread's Session is
 /// the one passed in. Returns when all have returned; rethrows the first exception, after the other ranks were aborted by it.
-GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body);
+GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body, const RankOptions& options = {});
 
 }  // namespace guozhuang

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/runtime.hpp"
+#include "base/baton.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "wire/inproc/inproc_transport.hpp"
@@ -215,15 +216,19 @@ bool is_homogeneous() {
     return Session::current().is_homogeneous();
 }
 
-void run_ranks(int size, const std::function<void(Session&)>& body) {
+void run_ranks(int size, const std::function<void(Session&)>& body, const RankOptions& options) {
     if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("run_ranks: {} ranks; there must be one at least", size));
     const auto settings = base::read_settings();
     std::optional<base::WaitSettings> wait;
     if (settings.spin_us) wait = base::WaitSettings{.spin = std::chrono::microseconds(*settings.spin_us)};
+    std::optional<base::Baton> baton;
+    if (options.turns) wait = base::WaitSettings{.baton = &baton.emplace(size, *options.turns)};
     wire::InprocHub hub(size, wait);
     base::Mutex mutex;
     std::exception_ptr first;  // guarded by it
     const auto live = [&](int rank) {
+        std::optional<base::Baton::Part> part;
+        if (baton) part.emplace(*baton, rank);
         Session session(nullptr, false);
         try {
             session.replace(std::make_shared<Runtime>(hub.transport(rank), settings));

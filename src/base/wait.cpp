@@ -10,6 +10,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/baton.hpp"
+
 namespace guozhuang::base {
 namespace {
 
@@ -121,6 +123,7 @@ void Patience::check_deadline() const {
 }
 
 void Patience::pause() {
+    if (settings_.baton != nullptr) return progressed();
     if (!park_next_) return spin();
     // A ring is a sign of life: what it announces often needs several looks (a long message's pieces), so the spin begins anew.
     if (park(by_news | by_local, Clock::now() + next_park_)) return start_anew();
@@ -146,6 +149,7 @@ void Patience::spin() {
 }
 
 void Patience::progressed() {
+    if (settings_.baton != nullptr) settings_.baton->pass();
     check_abort();
     check_deadline();
     start_anew();
@@ -153,6 +157,7 @@ void Patience::progressed() {
 }
 
 void Patience::park_idle() {
+    if (settings_.baton != nullptr) return progressed();
     expect_to_park(false);
     park(by_local, Clock::time_point::max());
 }

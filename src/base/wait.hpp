@@ -53,12 +53,15 @@ using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 inline constexpr Deadline no_deadline = Deadline::max();
 
+class Baton;
+
 /// How a rank waits. `park_limit` bounds one sleep where news may come without a ring (from another host, or by a transport's own
 /// progress).
 struct WaitSettings {
     std::chrono::microseconds spin{50};        ///< 0: park after a few looks
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
+    Baton* baton = nullptr;  ///< if there is one, a wait hands it on and neither spins nor parks
 };
 
 /// One wait of one thread, from its first look to its success: spins for a while, then parks on the doorbell until it rings, and so on.

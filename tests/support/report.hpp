@@ -76,9 +76,10 @@ inline std::vector<std::uint64_t> hashes_of(const Report& report) {
 }
 
 /// Runs the case as so many ranks, each a thread; returns a line for each problem, so the empty text if all is well.
-inline std::string problems_among(int ranks, const RankCase& body) {
+inline std::string problems_among(int ranks, const RankCase& body, const RankOptions& options = {}) {
     std::vector<Report> reports(static_cast<std::size_t>(ranks));
-    run_ranks(ranks, [&](Session& session) { body(session, reports[static_cast<std::size_t>(session.rank())]); });
+    run_ranks(
+        ranks, [&](Session& session) { body(session, reports[static_cast<std::size_t>(session.rank())]); }, options);
     std::string problems;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
         for (const auto& problem : reports[rank].problems()) problems += text_of("rank ", rank, " of ", ranks, ": ", problem, "\n");

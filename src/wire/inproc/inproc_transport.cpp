@@ -194,7 +194,8 @@ public:
     int host_index() const noexcept override { return 0; }
     int host_count() const noexcept override { return 1; }
     bool is_homogeneous() const noexcept override { return true; }
-    bool may_have_own_thread() const noexcept override { return true; }
+    /// With a baton a rank is one thread.
+    bool may_have_own_thread() const noexcept override { return state_->settings.baton == nullptr; }
     const char* description() const noexcept override { return "in-process"; }
     Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
 
