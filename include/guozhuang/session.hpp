@@ -4,7 +4,6 @@
 #include <functional>
 #include <guozhuang/export.hpp>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 namespace guozhuang {
@@ -67,9 +66,10 @@ private:
     /// Gives up the membership; returns the runtime, if nobody else of the process shares it.
     std::shared_ptr<Runtime> leave();
     std::shared_ptr<Runtime> replace(std::shared_ptr<Runtime> by) noexcept;  ///< returns what was there
-    mutable std::mutex mutex_;                                               ///< guards what follows, for moments only
-    std::shared_ptr<Runtime> runtime_;
-    bool counted_ = false;  ///< as a user of the process's default session
+
+    class Membership;
+    std::unique_ptr<Membership> membership_;  ///< the runtime and its lock; null once this session has been moved
+    bool counted_ = false;                    ///< as a user of the process's default session
     int exceptions_at_start_ = 0;
 };
 

@@ -22,7 +22,8 @@ struct Process {
     base::Mutex mutex;
     std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
     int users GUOZHUANG_GUARDED_BY(mutex) = 0;
-    std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);  ///< what Session::current() gives; it stays, because threads may hold on to it
+    std::unique_ptr<Session> view
+        GUOZHUANG_GUARDED_BY(mutex);  ///< what Session::current() gives; it stays, because threads may hold on to it
 };
 
 Process& process() {
@@ -56,9 +57,29 @@ bool is_echo(const std::exception_ptr& exception) {
 
 }  // namespace
 
-Session::Session(std::shared_ptr<Runtime> runtime, bool counted) : runtime_(std::move(runtime)), counted_(counted) {}
+class Session::Membership {
+public:
+    explicit Membership(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
 
-Session::Session(int*, char***, SessionOptions options) : counted_(true), exceptions_at_start_(std::uncaught_exceptions()) {
+    std::shared_ptr<Runtime> runtime() const {
+        const base::Lock lock(mutex_);
+        return runtime_;
+    }
+    std::shared_ptr<Runtime> replace(std::shared_ptr<Runtime> by) noexcept {
+        const base::Lock lock(mutex_);
+        return std::exchange(runtime_, std::move(by));
+    }
+
+private:
+    mutable base::Mutex mutex_;
+    std::shared_ptr<Runtime> runtime_ GUOZHUANG_GUARDED_BY(mutex_);
+};
+
+Session::Session(std::shared_ptr<Runtime> runtime, bool counted)
+    : membership_(std::make_unique<Membership>(std::move(runtime))), counted_(counted) {}
+
+Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true) {
+    exceptions_at_start_ = std::uncaught_exceptions();
     auto& shared = process();
     const base::Lock lock(shared.mutex);
     if (shared.users == 0) {
@@ -68,12 +89,11 @@ Session::Session(int*, char***, SessionOptions options) : counted_(true), except
     } else if (options.mpi_communicator != nullptr) {
         throw Error(ErrorCode::invalid_argument, "Session: this process has one already, whose communicator cannot be changed");
     }
-    runtime_ = shared.runtime;
+    replace(shared.runtime);
     ++shared.users;
 }
 
-Session::Session(Session&& other) noexcept
-    : runtime_(other.replace(nullptr)), counted_(other.counted_), exceptions_at_start_(other.exceptions_at_start_) {}
+Session::Session(Session&&) noexcept = default;
 
 Session::~Session() {
     if (std::uncaught_exceptions() > exceptions_at_start_) {
@@ -103,14 +123,13 @@ std::shared_ptr<Runtime> Session::leave() {
 }
 
 std::shared_ptr<Runtime> Session::replace(std::shared_ptr<Runtime> by) noexcept {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(runtime_, std::move(by));
+    return membership_ ? membership_->replace(std::move(by)) : nullptr;
 }
 
 std::shared_ptr<Runtime> Session::runtime() const {
-    const std::lock_guard lock(mutex_);
-    if (!runtime_) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
-    return runtime_;
+    auto runtime = membership_ ? membership_->runtime() : nullptr;
+    if (!runtime) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
+    return runtime;
 }
 
 Session& Session::current() {
