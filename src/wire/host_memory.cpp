@@ -46,15 +46,16 @@ std::size_t bytes_for(const HostMemory::Size& size) {
 std::uint64_t random_nonce() {
     std::uint64_t nonce = 0;
     while (nonce == 0) {
-        if (getrandom(&nonce, sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce)) fail("getrandom", errno);
+        if (getrandom(&nonce, sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce) && errno != EINTR) fail("getrandom", errno);
     }
     return nonce;
 }
 
 void reserve(int file, std::size_t offset, std::size_t bytes) {
     if (bytes == 0) return;
-    if (const int error = posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes)); error != 0)
-        fail("posix_fallocate", error);
+    int error = EINTR;
+    while (error == EINTR) error = posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    if (error != 0) fail("posix_fallocate", error);
 }
 
 /// Opens only what is a file of ours by name: opening an unknown file of another process may have effects.
@@ -126,8 +127,9 @@ HostMemory HostMemory::attach(const Offer& offer, const Size& size) {
     HostMemory memory(open_offered(offer), size);
     struct stat facts {};
     if (fstat(memory.file_, &facts) != 0) fail("fstat", errno);
-    const bool fits =
-        facts.st_uid == geteuid() && std::cmp_equal(facts.st_size, bytes_for(size)) && fcntl(memory.file_, F_GET_SEALS) == seals;
+    // A system may add seals of its own (against execution).
+    const bool sealed = (fcntl(memory.file_, F_GET_SEALS) & seals) == seals;
+    const bool fits = facts.st_uid == geteuid() && std::cmp_equal(facts.st_size, bytes_for(size)) && sealed;
     if (!fits) throw Error(ErrorCode::unavailable, "the shared memory found is not this job's: another owner, size or seal");
     memory.map();
     const auto* header = std::launder(memory.at<const Header>(0));

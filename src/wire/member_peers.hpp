@@ -1,8 +1,10 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "collectives/peer_memory.hpp"
 #include "wire/group.hpp"
@@ -14,7 +16,8 @@ namespace guozhuang::wire {
 class MemberPeers {
 public:
     /// The transport of the group has staging memory.
-    explicit MemberPeers(Group group) : group_(std::move(group)), staging_(group_.transport.staging()) {}
+    explicit MemberPeers(Group group)
+        : group_(std::move(group)), staging_(group_.transport.staging()), round_(progress(rank()).load(std::memory_order_seq_cst)) {}
 
     int rank() const noexcept { return group_.position; }
     int size() const noexcept { return static_cast<int>(group_.members.size()); }
@@ -39,7 +42,7 @@ private:
 
     Group group_;
     Staging staging_;
-    std::uint64_t round_ = 0;
+    std::uint64_t round_;  ///< goes on from what this rank has ended before
 };
 
 static_assert(PeerMemory<MemberPeers>);

@@ -69,7 +69,7 @@ public:
     virtual Staging staging() noexcept = 0;
     /// Bytes written to this rank's stage, for traffic().
     virtual void count_staged(std::size_t bytes) noexcept = 0;
-    /// Wakes a rank of this host that sleeps: for news that are in shared memory. Call it after they are visible.
+    /// Wakes a rank of this host that sleeps: for news that are in shared memory; see base::nudge for how they must be stored.
     virtual void nudge(int rank) noexcept = 0;
 
     /// World ranks on this rank's host, ascending, itself included; and the number of this host among the hosts, ordered by their first
