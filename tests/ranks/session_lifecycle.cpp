@@ -177,10 +177,12 @@ void out_of_memory() {
     }
     if (session.rank() != 1) {
         MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
+        MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);  // mpirun ends all when the first one fails
     } else {
         for (const int other : {0, 2}) MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         std::printf("all were told\n");
         std::fflush(stdout);
+        for (const int other : {0, 2}) MPI_Send(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD);
     }
     std::_Exit(1);
 }
