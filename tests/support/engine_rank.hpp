@@ -34,7 +34,8 @@ struct EngineOptions {
 /// An engine of the world of an in-process job, with a backend of the test's.
 class EngineRank {
 public:
-    EngineRank(std::shared_ptr<wire::Transport> transport, std::function<void(const engine::Bundle&)> run, EngineOptions options = {})
+    EngineRank(std::shared_ptr<wire::Transport> transport, std::function<void(const engine::Bundle&)> run,
+               const EngineOptions& options = {})
         : transport_(std::move(transport)),
           control_(*transport_, 0, everybody()),
           mail_(*transport_, 0, everybody()),

@@ -12,6 +12,7 @@
 #include "support/catch.hpp"
 #include "support/engine_rank.hpp"
 #include "support/environment.hpp"
+#include "support/report.hpp"
 #include "wire/member_wire.hpp"
 
 using namespace std::chrono_literals;
@@ -145,8 +146,9 @@ TEST_CASE("a rank that fails in the middle of a bundle ends the job for all, wit
         auto errors = job.errors();
         CHECK(errors.back() == own + words);
         errors.pop_back();
-        const auto last = std::to_string(ranks - 1);
-        for (const auto& error : errors) CHECK(error == "aborted " + last + " rank " + last + " has ended the job: " + words);
+        const auto last = ranks - 1;
+        const auto departure = text_of("aborted ", last, " rank ", last, " has ended the job: ", words);
+        for (const auto& error : errors) CHECK(error == departure);
         CHECK_THROWS_AS(job[0].submit("later"), Error);
     };
     check([] { throw Error(ErrorCode::wire, "the cable is out"); }, "wire ", "the cable is out");
