@@ -17,7 +17,7 @@ public:
         : ranks_(static_cast<std::size_t>(ranks)),
           segment_bytes_(stage_bytes / (2 * (ranks_ + 1)) / scratch_alignment * scratch_alignment) {}
 
-    /// Room for one segment.
+    /// Room for one segment; 0: the stage is too small for so many ranks.
     std::size_t segment_bytes() const noexcept { return segment_bytes_; }
     /// Room for what is given in a round, all segments together.
     std::size_t given_bytes() const noexcept { return ranks_ * segment_bytes_; }
@@ -41,5 +41,10 @@ private:
     std::size_t ranks_;
     std::size_t segment_bytes_;
 };
+
+/// Private memory of an algorithm that stages.
+inline std::size_t stage_scratch_bytes(int ranks) {
+    return padded_array<std::span<const std::byte>>(static_cast<std::size_t>(ranks));
+}
 
 }  // namespace guozhuang::direct

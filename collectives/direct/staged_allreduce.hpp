@@ -14,7 +14,7 @@
 // Cost: segments + 2 rounds of waiting; (p-1)/p n each is copied in, added up and copied out: no message, nothing allocated.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
 // rounded once. The same bits as recursive doubling.
-// Needs: staged_scratch_bytes, and on the stage two places for p+1 segments; segments are shortened to what fits.
+// Needs: stage_scratch_bytes, and on the stage two places for p+1 segments; segments are shortened to what fits.
 #pragma once
 
 #include <algorithm>
@@ -28,10 +28,6 @@
 #include "collectives/peer_memory.hpp"
 
 namespace guozhuang::direct {
-
-inline std::size_t staged_scratch_bytes(int ranks) {
-    return padded_array<std::span<const std::byte>>(static_cast<std::size_t>(ranks));
-}
 
 /// The work of one allreduce on one rank.
 template <PeerMemory P>

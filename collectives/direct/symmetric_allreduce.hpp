@@ -11,7 +11,7 @@
 // Cost: one round of waiting; n copied in, p n read and added up by every rank.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
 // rounded once. The same bits as recursive doubling.
-// Needs: staged_scratch_bytes; bundles up to symmetric_limit_bytes.
+// Needs: stage_scratch_bytes; bundles up to symmetric_limit_bytes.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,7 @@
 #include "collectives/allreduce_plan.hpp"
 #include "collectives/direct/stage_layout.hpp"
 #include "collectives/peer_memory.hpp"
+#include "collectives/scratch.hpp"
 
 namespace guozhuang::direct {
 

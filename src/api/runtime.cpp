@@ -52,14 +52,14 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
       control_(*transport_, world_context, members_),
       mail_(*transport_, world_context, members_) {
     shake_hands(*transport_, settings_, warnings());
-    engine_ =
-        std::make_shared<engine::Engine>(engine::Engine::Parts{.control = control_,
-                                                               .mail = mail_,
-                                                               .doorbell = transport_->doorbell(),
-                                                               .wait = transport_->wait_settings(),
-                                                               .negotiator = negotiator_settings(settings_, !transport_->staging().empty()),
-                                                               .own_thread = transport_->may_have_own_thread(),
-                                                               .job = std::make_shared<wire::TransportJob>(transport_)});
+    engine_ = std::make_shared<engine::Engine>(
+        engine::Engine::Parts{.control = control_,
+                              .mail = mail_,
+                              .doorbell = transport_->doorbell(),
+                              .wait = transport_->wait_settings(),
+                              .negotiator = negotiator_settings(settings_, backends::can_stage(*transport_)),
+                              .own_thread = transport_->may_have_own_thread(),
+                              .job = std::make_shared<wire::TransportJob>(transport_)});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
     engine_->start();
 }

@@ -39,9 +39,7 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     mpi.communicator = options.mpi_communicator;
     mpi.shared_memory = settings.shared_memory;
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
-    auto transport = wire::connect(mpi);
-    base::set_log_rank(transport->rank());
-    return std::make_shared<Runtime>(std::move(transport), settings);
+    return std::make_shared<Runtime>(wire::connect(mpi), settings);
 }
 
 /// Whether the error only says that another rank has ended the job.

@@ -115,8 +115,7 @@ constexpr Setting table[] = {
      parse_size<&Settings::segment_bytes, 1024, gib / 16>, print_size<&Settings::segment_bytes>},
     {"GUOZHUANG_SHARED_MEMORY", "", "0 or 1", Agreement::may_differ,
      "Whether ranks of one host share memory, in which they wake each other and stage what they reduce; without it they look for messages "
-     "at "
-     "intervals, and all data travels as messages. A host uses it only if all of its ranks do.",
+     "at intervals, and all data travels as messages. If only some ranks of a host want it, it has none, and says so.",
      parse_switch<&Settings::shared_memory>, print_switch<&Settings::shared_memory>},
     {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Bundles up to this size are reduced by algorithms of few steps. Where no memory is shared, tensors up to this size are added up in "

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view file_name = "guozhuang-host-memory";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr std::size_t page_bytes = 4096;
+constexpr std::size_t page_bytes = std::size_t{64} << 10;  // the largest that Linux uses, so whole pages everywhere
 
 /// In front of the bells.
 struct alignas(64) Header {

@@ -1,7 +1,8 @@
-// The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has news, another nudges when it has staged
-// data, a local thread rings when it has work. The patient thread waits for the first news, then for the staged data. The idle one parks until
-// there is work, which rings from others must not disturb, and waits for the second news then. Parks have no time limit here, so a wake-up that is lost is a thread that sleeps for ever: an invalid end state. The
-// memory is sequentially consistent, as are the operations of the code; the count of rings does not wrap.
+// The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has news, another nudges when it has ended a
+// round of staging, a local thread rings when it has work. The patient thread waits for the first news, then for two rounds one after another.
+// The idle one parks until there is work, which rings from others must not disturb, and waits for the second news then. Parks have no time
+// limit here, so a wake-up that is lost is a thread that sleeps for ever: an invalid end state. The memory is sequentially consistent, as are
+// the operations of the code; the count of rings does not wrap.
 //
 // A defect for the model to find: -DBUG_LOOK_BEFORE_COUNT, -DBUG_WAKE_ONE, -DBUG_NO_COMPARE,
 // -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE.
@@ -13,8 +14,8 @@
 
 byte rings, asleep;
 byte sleeping[2];  // the kernel's: whom each thread lets itself be woken by, 0 if it is awake
-byte news;
-bool work, staged;
+byte news, rounds;
+bool work;
 
 // The kernel compares the word and puts the thread to sleep in one step, and wakes in one step all whose bits match.
 inline futex_wait(thread, expected, bits) {
@@ -121,7 +122,8 @@ inline park(thread, bits) {
 active proctype Patient() {
     byte seen;
     WAIT_UNTIL(PATIENT, news >= 1);
-    WAIT_UNTIL(PATIENT, staged)
+    WAIT_UNTIL(PATIENT, rounds >= 1);
+    WAIT_UNTIL(PATIENT, rounds >= 2)
 }
 
 active proctype Idle() {
@@ -142,9 +144,13 @@ active proctype Stager() {
     byte expected;
 #ifdef BUG_NEWS_AFTER_NUDGE
     nudge();
-    staged = true
+    rounds++;
+    nudge();
+    rounds++
 #else
-    staged = true;
+    rounds++;
+    nudge();
+    rounds++;
     nudge()
 #endif
 }

@@ -1,10 +1,12 @@
 #include <numeric>
 
+#include "backends/host/host_backend.hpp"
 #include "collectives/direct/staged_allreduce.hpp"
 #include "collectives/direct/symmetric_allreduce.hpp"
 #include "support/bundles.hpp"
 #include "support/catch.hpp"
 #include "support/thread_peers.hpp"
+#include "wire/inproc/inproc_transport.hpp"
 
 namespace {
 
@@ -17,13 +19,13 @@ constexpr std::size_t whole = std::size_t{1} << 20;
 
 void staged(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
     const Blocks blocks(members, reduce.element_bytes(), peers.size());
-    TestScratch scratch(direct::staged_scratch_bytes(peers.size()));
+    TestScratch scratch(direct::stage_scratch_bytes(peers.size()));
     direct::staged_allreduce(peers, {blocks, scratch.span(), reduce, segment_bytes});
 }
 
 void symmetric(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t) {
     const Blocks blocks(members, reduce.element_bytes(), 1);
-    TestScratch scratch(direct::staged_scratch_bytes(peers.size()));
+    TestScratch scratch(direct::stage_scratch_bytes(peers.size()));
     direct::symmetric_allreduce(peers, {blocks, scratch.span(), reduce});
 }
 
@@ -126,3 +128,9 @@ TEST_CASE("what does not fit the stage is refused by the symmetric algorithm", "
 }
 
 }  // namespace
+
+TEST_CASE("more ranks than a stage has room for go without", "[staged]") {
+    const auto can_stage = [](int ranks) { return backends::can_stage(*wire::InprocHub(ranks).transport(0)); };
+    CHECK(can_stage(511));
+    CHECK_FALSE(can_stage(512));
+}

@@ -77,8 +77,13 @@ std::span<std::byte> ScratchPool::get(std::size_t bytes) {
     return {memory_.get(), bytes_};
 }
 
+bool can_stage(wire::Transport& transport) {
+    const auto staging = transport.staging();
+    return !staging.empty() && direct::StageLayout(staging.stage(0).size(), transport.size()).segment_bytes() > 0;
+}
+
 HostBackend::HostBackend(const wire::Group& group, bool stages) : wire_(group) {
-    if (stages && !group.transport.staging().empty()) peers_.emplace(group);
+    if (stages && can_stage(group.transport)) peers_.emplace(group);
 }
 
 /// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. Where some stage, all keep to the
@@ -147,7 +152,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
         return {.blocks = blocks_, .scratch = scratch_.get(scratch_bytes()), .reduce = reduce, .segment_bytes = segment_bytes};
     };
     const auto direct_scratch = [&] { return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes); };
-    const auto staged_scratch = [&] { return direct::staged_scratch_bytes(ranks); };
+    const auto staged_scratch = [&] { return direct::stage_scratch_bytes(ranks); };
     switch (algorithm) {
         case Algorithm::symmetric: direct::symmetric_allreduce(*peers_, plan(1, staged_scratch)); break;
         case Algorithm::staged: direct::staged_allreduce(*peers_, plan(ranks, staged_scratch)); break;

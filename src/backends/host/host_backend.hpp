@@ -26,6 +26,9 @@ private:
     std::size_t bytes_ = 0;
 };
 
+/// Whether a transport has staging memory, and room in it for as many ranks. The same on all ranks.
+bool can_stage(wire::Transport& transport);
+
 /// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:

@@ -1,7 +1,9 @@
 #include "wire/mpi/hosts.hpp"
 
 #include <algorithm>
+#include <array>
 #include <climits>
+#include <exception>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 #include <map>
@@ -12,6 +14,9 @@
 
 namespace guozhuang::wire::mpi {
 namespace {
+
+/// Of each rank.
+constexpr std::size_t stage_bytes = std::size_t{2} << 20;
 
 /// The first rank of every rank's host, by rank.
 std::vector<int> first_ranks(MPI_Comm world, MPI_Comm host) {
@@ -44,7 +49,7 @@ int cores_together(MPI_Comm host) {
     return topology::count(all);
 }
 
-/// What one rank has to say about its shared memory after trying.
+/// What came of a rank's wish for shared memory.
 struct Attempt {
     std::optional<HostMemory> memory;
     std::string failure;
@@ -56,14 +61,14 @@ Attempt attempt(const Host& host, Make&& make) {
         auto memory = make();
         memory.reserve_stage(host.position);
         return {std::move(memory), {}};
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {  // the other ranks wait for the answer, whatever it is
         return {std::nullopt, error.what()};
     }
 }
 
 /// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep until it is rung.
 std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, const HostMemory::Size& size, bool wanted) {
-    Attempt mine;
+    Attempt mine{std::nullopt, fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}", host.ranks[static_cast<std::size_t>(host.position)])};
     HostMemory::Offer offer;
     if (host.position == 0 && wanted) {
         mine = attempt(host, [&] { return HostMemory::create(size); });
@@ -71,14 +76,15 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, co
     }
     check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, neighbours), "MPI_Bcast");
     if (host.position != 0 && wanted) mine = attempt(host, [&] { return HostMemory::attach(offer, size); });
-    const int failed = mine.memory ? INT_MAX : host.position;
-    int first_failed = 0;
-    check(MPI_Allreduce(&failed, &first_failed, 1, MPI_INT, MPI_MIN, neighbours), "MPI_Allreduce");
+    const std::array failed_and_wanted = {mine.memory ? INT_MAX : host.position, wanted ? host.position : INT_MAX};
+    std::array<int, 2> first{};
+    check(MPI_Allreduce(failed_and_wanted.data(), first.data(), 2, MPI_INT, MPI_MIN, neighbours), "MPI_Allreduce");
+    const auto [first_failed, first_wanted] = first;
     if (first_failed == INT_MAX) {
         mine.memory->close_file();
         return std::move(mine.memory);
     }
-    if (first_failed == host.position && wanted) {
+    if (first_failed == host.position && first_wanted != INT_MAX) {
         base::log_warning(
             fmt::format("no memory shared by the ranks of this host ({}): data travels as MPI messages, and waiting ranks look for "
                         "messages at intervals of up to 1 ms instead of being woken",
@@ -89,7 +95,7 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, co
 
 }  // namespace
 
-Host meet_host(MPI_Comm world, bool want_memory, std::size_t stage_bytes) {
+Host meet_host(MPI_Comm world, bool want_memory) {
     int rank = 0;
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
     MPI_Comm neighbours = MPI_COMM_NULL;

@@ -19,7 +19,7 @@ struct Host {
     std::optional<HostMemory> memory;  ///< empty if not wanted, or if a rank of the host could not have it (then one warning was logged)
 };
 
-/// Finds out; collective over `world`, blocking. `stage_bytes` for each rank, where all ranks are on one host. Throws Error(wire).
-Host meet_host(MPI_Comm world, bool want_memory, std::size_t stage_bytes);
+/// Finds out; collective over `world`, blocking. The memory has stages where all ranks are on one host. Throws Error(wire).
+Host meet_host(MPI_Comm world, bool want_memory);
 
 }  // namespace guozhuang::wire::mpi

@@ -174,11 +174,12 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    base::set_log_rank(rank_);
     void* bound = nullptr;
     int known = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
     largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
-    host_ = mpi::meet_host(comm_, options.shared_memory, options.stage_bytes);
+    host_ = mpi::meet_host(comm_, options.shared_memory);
     find_bells();
     wait_settings_ = topology::wait_settings(static_cast<int>(host_.ranks.size()), host_.cores);
     // Where every message rings, looking without being rung is only a safety net.
@@ -231,6 +232,7 @@ bool MpiTransport::abandon() noexcept {
         MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
     }
     std::erase(requests_, MPI_REQUEST_NULL);
+    pieces_.clear();  // nobody asks for them any more
     if (!requests_.empty()) base::log_warning("messages that could not be stopped keep their memory to the end of the process");
     return requests_.empty();
 }
@@ -468,7 +470,10 @@ void require_one_job() {
 
 std::unique_ptr<Transport> connect(const MpiOptions& options) {
     const auto* given = static_cast<const MPI_Comm*>(options.communicator);
-    if (given == nullptr && !mpi::is_running() && !mpi::find_launcher()) return InprocHub(1).transport(0);
+    if (given == nullptr && !mpi::is_running() && !mpi::find_launcher()) {
+        base::set_log_rank(0);
+        return InprocHub(1).transport(0);
+    }
     mpi::Use use;
     try {
         if (given == nullptr) require_one_job();

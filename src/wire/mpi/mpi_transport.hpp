@@ -15,8 +15,6 @@ struct MpiOptions {
     const void* communicator = nullptr;
     /// Whether the ranks of one host share memory; off: they look for messages at intervals and have no staging, as ranks of different hosts.
     bool shared_memory = true;
-    /// Of each rank's stage, where all ranks are on one host; whole pages, the same on all ranks.
-    std::size_t stage_bytes = std::size_t{2} << 20;
     /// How long a wait spins before it parks; empty: chosen from the host's ranks and cores.
     std::optional<std::chrono::microseconds> spin = std::nullopt;
     /// Longer messages travel in several pieces, because MPI counts in int. The same on all ranks.
@@ -30,6 +28,7 @@ struct MpiOptions {
 /// it is, at any thread level; if it is not, it is initialised here and finalised when the process exits, so a process may connect, close
 /// and connect again. A user who calls MPI_Finalize must close() the transport before.
 ///
+/// Lines of the log begin with the rank from here on.
 /// Throws Error(unavailable) if MPI has already been finalised, or if the launcher belongs to another MPI (it started several processes,
 /// but each finds itself alone); Error(wire) when MPI fails.
 ///
