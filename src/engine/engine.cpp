@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <guozhuang/error.hpp>
+#include <new>
 #include <pthread.h>
 #include <utility>
 
@@ -13,6 +14,19 @@ namespace guozhuang::engine {
 namespace {
 
 constexpr auto farewell = std::chrono::milliseconds(200);
+
+/// The same, but what stands for a lack of memory becomes an Error that says so.
+std::exception_ptr named(const std::exception_ptr& cause, std::string_view operation, int rank) {
+    try {
+        std::rethrow_exception(cause);
+    } catch (const std::bad_alloc&) {
+        return std::make_exception_ptr(Error(ErrorCode::out_of_memory,
+                                             fmt::format("{}{}not enough memory", operation, operation.empty() ? "" : ": "),
+                                             {.tensor = {}, .operation = std::string(operation), .ranks = {rank}}));
+    } catch (...) {
+        return cause;
+    }
+}
 
 std::exception_ptr error_of(const LogEntry& entry) {
     return std::make_exception_ptr(
@@ -105,25 +119,37 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
         const base::Lock lock(queue_mutex_);
         check_open();
         const auto operation = request.description.operation;
+        auto& unnamed = unnamed_[operation];
         request.named = !request.name.empty();
         if (!request.named) {
-            request.name = fmt::format("#{} {}", ++unnamed_[operation], name_of(operation));
+            request.name = fmt::format("#{} {}", unnamed + 1, name_of(operation));
             for (auto& tensor : request.description.tensors)
                 tensor.name = request.description.group ? fmt::format("{}{}", request.name, tensor.name) : request.name;
         }
-        const auto [place, added] = pending_.try_emplace(request.name);
-        if (!added)
+        if (pending_.contains(request.name))
             throw Error(ErrorCode::duplicate_name,
                         fmt::format("{} '{}': an operation of that name is still pending on this rank; wait for it or choose another name",
                                     name_of(operation), request.name),
                         {.tensor = request.name, .operation = std::string(name_of(operation)), .ranks = {rank_}});
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
-        place->second = pending;
-        submitted_.push_back(pending);
-        pending_count_.fetch_add(1);
+        enter(pending_, std::pair(pending->request().name, pending), submitted_, pending);
+        if (!pending->request().named) ++unnamed;  // last: ranks must count alike, and what has failed does not count
     }
     if (!caller_waits) base::ring_local(doorbell_);
     return pending;
+}
+
+/// From here on the operation is pending, and queued for whoever drives; or neither, if there is no memory for it.
+template <class Table, class Entry, class Queue, class Element>
+void Engine::enter(Table& table, Entry entry, Queue& queue, Element element) {
+    const auto place = table.insert(std::move(entry)).first;
+    try {
+        queue.push_back(std::move(element));
+    } catch (...) {
+        table.erase(place);
+        throw;
+    }
+    pending_count_.fetch_add(1);
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
@@ -132,8 +158,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
         const base::Lock lock(queue_mutex_);
         check_open();
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
-        letters_.push_back({route, pending});
-        pending_count_.fetch_add(1);
+        enter(pending_letters_, pending, letters_, Letter{route, pending});
     }
     if (!caller_waits) base::ring_local(doorbell_);
     return pending;
@@ -231,7 +256,7 @@ bool Engine::pump() {
     }
     progressed |= point_to_point_.advance();
     for (auto& outcome : point_to_point_.take_outcomes()) {
-        finish({outcome.pending}, outcome.error);
+        finish(std::span(&outcome.pending, 1), outcome.error);
         progressed = true;
     }
     for (auto& message : negotiator_.take_messages()) send(message.to, Channel::negotiation, std::move(message.bytes));
@@ -319,16 +344,11 @@ void Engine::run(const LogEntry& entry) {
 void Engine::run_on(Backend& backend, const Bundle& bundle) {
     try {
         backend.run(bundle);
-    } catch (const std::bad_alloc&) {
-        const std::string operation(name_of(bundle.operation));
-        const auto error = std::make_exception_ptr(Error(ErrorCode::out_of_memory, fmt::format("{}: not enough memory", operation),
-                                                         {.tensor = {}, .operation = operation, .ranks = {rank_}}));
-        tell_others(error);
-        std::rethrow_exception(error);
     } catch (...) {
         if (stop_) job_->abort({.rank = rank_, .text = "it has left in the middle of an operation"});
-        tell_others(std::current_exception());
-        throw;
+        const auto error = named(std::current_exception(), name_of(bundle.operation), rank_);
+        tell_others(error);
+        std::rethrow_exception(error);
     }
 }
 
@@ -356,12 +376,14 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     base::ring_local(doorbell_);
 }
 
-void Engine::finish(const Requests& requests, const std::exception_ptr& error) noexcept {
+void Engine::finish(std::span<const std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept {
     {
         const base::Lock lock(queue_mutex_);
         for (const auto& pending : requests)
             if (const auto found = pending_.find(pending->request().name); found != pending_.end() && found->second == pending)
                 pending_.erase(found);
+            else
+                pending_letters_.erase(pending);
     }
     for (const auto& pending : requests)
         if (pending->set_complete(error, memory_on_loan_)) pending_count_.fetch_sub(1);
@@ -369,9 +391,10 @@ void Engine::finish(const Requests& requests, const std::exception_ptr& error) n
 }
 
 void Engine::end(const std::exception_ptr& cause) {
-    tell_others(cause);
+    const auto error = named(cause, {}, rank_);
+    tell_others(error);
     base::abort(doorbell_);
-    std::rethrow_exception(fail_pending(cause));
+    std::rethrow_exception(fail_pending(error));
 }
 
 /// An Error(aborted) comes from the doorbell: whoever set its abort word has told those who are to know. The cause is noted first, since this
@@ -401,10 +424,11 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         if (!cause_) cause_ = cause;
         first = cause_;
         for (const auto& [name, pending] : pending_) left.push_back(pending);
-        for (auto& letter : std::exchange(letters_, {})) left.push_back(letter.pending);
+        left.insert(left.end(), pending_letters_.begin(), pending_letters_.end());
         submitted_.clear();
+        letters_.clear();
     }
-    for (auto& pending : point_to_point_.abandon()) left.push_back(std::move(pending));
+    point_to_point_.abandon();
     if (!job_->abandon()) {
         memory_on_loan_ = true;
         base::keep_for_ever(left);  // with all that they keep alive

@@ -7,9 +7,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -90,6 +92,8 @@ private:
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
 
     void check_open() const GUOZHUANG_REQUIRES(queue_mutex_);
+    template <class Table, class Entry, class Queue, class Element>
+    void enter(Table& table, Entry entry, Queue& queue, Element element) GUOZHUANG_REQUIRES(queue_mutex_);
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
     void receive(const Control::Message& message) GUOZHUANG_REQUIRES(mutex_);
     void send(int to, Channel channel, Bytes bytes) GUOZHUANG_REQUIRES(mutex_);
@@ -100,7 +104,7 @@ private:
     void run(const LogEntry& entry);
     void run_on(Backend& backend, const Bundle& bundle);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
-    void finish(const Requests& requests, const std::exception_ptr& error) noexcept;
+    void finish(std::span<const std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept;
     /// The job is over for this rank: fails everything, stops all waits, throws the first cause.
     [[noreturn]] void end(const std::exception_ptr& cause);
     /// Notes the cause and ends the job for the other ranks too.
@@ -124,8 +128,9 @@ private:
     std::map<DeviceKind, Executor> executors_ GUOZHUANG_GUARDED_BY(queue_mutex_);
     Requests submitted_ GUOZHUANG_GUARDED_BY(queue_mutex_);
     std::vector<Letter> letters_ GUOZHUANG_GUARDED_BY(queue_mutex_);
-    /// By name, from submission to completion.
+    /// From submission to completion: by name, and those of point to point. Whatever is lost on the way, here it is found.
     std::unordered_map<std::string, std::shared_ptr<Pending>> pending_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    std::unordered_set<std::shared_ptr<Pending>> pending_letters_ GUOZHUANG_GUARDED_BY(queue_mutex_);
     std::map<Operation, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< how many so far
     std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(queue_mutex_);        ///< asked for, with its reason
     bool closed_ GUOZHUANG_GUARDED_BY(queue_mutex_) = false;

@@ -103,13 +103,10 @@ void PointToPoint::fail_unmatched_with(int peer, const std::string& text) {
     }
 }
 
-std::vector<std::shared_ptr<Pending>> PointToPoint::abandon() {
-    std::vector<std::shared_ptr<Pending>> left;
-    for (auto& [route, letters] : std::exchange(letters_, {}))
-        for (auto& letter : letters) left.push_back(std::move(letter.pending));
-    for (auto& moving : std::exchange(moving_, {})) left.push_back(std::move(moving.letter.pending));
-    for (auto& outcome : std::exchange(outcomes_, {})) left.push_back(std::move(outcome.pending));
-    return left;
+void PointToPoint::abandon() noexcept {
+    letters_.clear();
+    moving_.clear();
+    outcomes_.clear();
 }
 
 void PointToPoint::match(const Route& route) {

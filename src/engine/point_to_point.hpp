@@ -58,8 +58,8 @@ public:
     /// The job ends: what is unmatched never will be.
     void fail_unmatched(const std::string& text);
 
-    /// The job is over: all letters, payloads on their way too, are the caller's to fail.
-    std::vector<std::shared_ptr<Pending>> abandon();
+    /// The job is over: forgets all letters, payloads on their way too, which are the caller's to fail.
+    void abandon() noexcept;
 
     /// Moves payloads forward; true if any came to its end.
     bool advance();

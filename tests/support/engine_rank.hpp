@@ -29,6 +29,7 @@ private:
 struct EngineOptions {
     bool own_thread = true;
     std::shared_ptr<engine::Job> job = nullptr;  ///< null: the transport's
+    engine::Mail* mail = nullptr;                ///< null: the transport's
 };
 
 /// An engine of the world of an in-process job, with a backend of the test's.
@@ -42,7 +43,7 @@ public:
           backend_(std::move(run)) {
         engine_ = std::make_shared<engine::Engine>(
             engine::Engine::Parts{.control = control_,
-                                  .mail = mail_,
+                                  .mail = options.mail ? *options.mail : mail_,
                                   .doorbell = transport_->doorbell(),
                                   .wait = transport_->wait_settings(),
                                   .negotiator = {},
@@ -66,6 +67,13 @@ public:
         request.description.tensors.push_back({.name = name, .dtype = DType::f32, .shape = {1}});
         request.keep_alive = std::move(keep_alive);
         return Handle(engine_->submit(std::move(request), false));
+    }
+
+    /// A letter of one element.
+    Handle submit(const engine::Route& route, std::shared_ptr<void> keep_alive = {}) {
+        engine::Request request{.name = "letter", .description = {}, .tensors = {TensorView(&number_, DType::f32, {1})}};
+        request.keep_alive = std::move(keep_alive);
+        return Handle(engine_->submit(std::move(request), route, false));
     }
 
 private:

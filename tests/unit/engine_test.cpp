@@ -208,3 +208,28 @@ TEST_CASE("memory that messages may still use is not let go when the job ends") 
     }
     CHECK(*released == stoppable);
 }
+
+namespace {
+
+/// A mail service that is out of memory.
+class NoMail final : public engine::Mail {
+public:
+    Ticket send(int, std::uint16_t, std::span<const std::byte>) override { throw std::bad_alloc(); }
+    Ticket receive(int, std::uint16_t, std::span<std::byte>) override { throw std::bad_alloc(); }
+    bool test(Ticket&) override { return false; }
+};
+
+}  // namespace
+
+TEST_CASE("a letter that cannot be sent ends the job for both sides, and no handle is left pending") {
+    NoMail none;
+    wire::InprocHub hub(2);
+    const auto nothing = [](const engine::Bundle&) {};
+    EngineRank sender(hub.transport(0), nothing, {.mail = &none}), receiver(hub.transport(1), nothing);
+    const auto received = receiver.submit(engine::Route{.peer = 0, .tag = 7, .sending = false});
+    const auto other = sender.submit(engine::Route{.peer = 1, .tag = 8, .sending = true});
+    const auto sent = sender.submit(engine::Route{.peer = 1, .tag = 7, .sending = true});
+    for (const auto& handle : {sent, other}) CHECK(error_of(handle) == "out_of_memory 0 not enough memory");
+    CHECK(error_of(received) == "aborted 0 rank 0 has ended the job: not enough memory");
+    for (const auto& handle : std::vector{sent, other, received}) CHECK(handle.done());
+}

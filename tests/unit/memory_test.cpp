@@ -1,0 +1,73 @@
+// What a lack of memory leaves behind: nothing. Allocations of the test's own thread fail when it says so.
+#include <cstdlib>
+#include <guozhuang/error.hpp>
+#include <limits>
+#include <new>
+
+#include "support/catch.hpp"
+#include "support/engine_rank.hpp"
+
+namespace {
+
+constexpr int never = std::numeric_limits<int>::max();
+thread_local int allocations_left = never;
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+    if (allocations_left != never && allocations_left-- <= 0) throw std::bad_alloc();
+    if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+    std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+    std::free(memory);
+}
+
+namespace guozhuang::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// So many allocations of this thread succeed, and no more, in a scope.
+class Scarcity {
+public:
+    explicit Scarcity(int allocations) { allocations_left = allocations; }
+    ~Scarcity() { allocations_left = never; }
+    Scarcity(const Scarcity&) = delete;
+    Scarcity& operator=(const Scarcity&) = delete;
+};
+
+/// Does it with so much memory that the first allocation fails, then with a little more, until it works. How often it did not is counted.
+template <class Submission>
+Handle submit_in_the_end(Submission&& submission, int& failures) {
+    for (int enough = 0;; ++enough) {
+        const Scarcity scarcity(enough);
+        try {
+            return submission();
+        } catch (const std::bad_alloc&) {
+            ++failures;
+        }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("a submission that fails for lack of memory has never been: its name is free and its number not used") {
+    wire::InprocHub hub(2);
+    const auto nothing = [](const engine::Bundle&) {};
+    EngineRank first(hub.transport(0), nothing), second(hub.transport(1), nothing);
+    for (const std::string name : {"a name", "another name", ""}) {
+        CAPTURE(name);
+        int failures = 0;
+        const auto here = submit_in_the_end([&] { return first.submit(name); }, failures);
+        CHECK(failures > 3);
+        const auto there = second.submit(name);
+        CHECK(here.wait_for(20s));
+        CHECK(there.wait_for(20s));
+    }
+}
+
+}  // namespace guozhuang::test
