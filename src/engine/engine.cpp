@@ -94,6 +94,7 @@ void Engine::stop() noexcept {
         executors.swap(executors_);
     }
     executors.clear();
+    complete_ended();
     if (has_work()) fail_pending(std::make_exception_ptr(Error(ErrorCode::aborted, "this session ended while the operation was pending")));
 }
 
@@ -176,7 +177,7 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
         base::Patience patience(doorbell_, wait_, deadline);
         bool first_look = true;
         while (!arrived()) {
-            const auto progressed = drives ? try_turn() : false;
+            const auto progressed = drives ? try_turn() : complete_ended();
             if (!progressed && std::exchange(first_look, false))
                 base::ring(doorbell_);  // whoever drives may sleep, and does not know yet what this caller has submitted
             if (arrived()) return true;
@@ -195,9 +196,11 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
 }
 
 void Engine::drive_once() {
-    if (own_thread_) return;
     try {
-        try_turn();
+        if (own_thread_)
+            complete_ended();
+        else
+            try_turn();
     } catch (...) {
         end(std::current_exception());
     }
@@ -229,9 +232,13 @@ void Engine::coordinate() {
 }
 
 std::optional<bool> Engine::try_turn() {
-    if (!mutex_.try_lock()) return std::nullopt;
-    const base::Lock lock(mutex_, std::adopt_lock);
-    return turn();
+    std::optional<bool> progressed;
+    if (mutex_.try_lock()) {
+        const base::Lock lock(mutex_, std::adopt_lock);
+        progressed = turn();
+    }
+    complete_ended();
+    return progressed;
 }
 
 /// One look around by whoever drives: messages, then at most one entry of the log.
@@ -379,15 +386,30 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
 void Engine::finish(std::span<const std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept {
     {
         const base::Lock lock(queue_mutex_);
-        for (const auto& pending : requests)
+        for (const auto& pending : requests) {
             if (const auto found = pending_.find(pending->request().name); found != pending_.end() && found->second == pending)
                 pending_.erase(found);
             else
                 pending_letters_.erase(pending);
+            note_end(pending, error);
+        }
     }
-    for (const auto& pending : requests)
-        if (pending->set_complete(error, memory_on_loan_)) pending_count_.fetch_sub(1);
-    base::ring(doorbell_);  // those who wait; the coordinator has nothing to do with it
+    base::ring(doorbell_);
+}
+
+void Engine::note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
+    if (pending->set_ended(error)) ended_.push(pending);
+}
+
+bool Engine::complete_ended() noexcept {
+    bool any = false;
+    while (const auto pending = ended_.pop()) {
+        pending->set_complete(memory_on_loan_);
+        pending_count_.fetch_sub(1);
+        base::ring(doorbell_);  // those who wait; the coordinator has nothing to do with it
+        any = true;
+    }
+    return any;
 }
 
 void Engine::end(const std::exception_ptr& cause) {
@@ -416,25 +438,25 @@ void Engine::tell_others(const std::exception_ptr& cause) noexcept {
 }
 
 std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
-    const base::Lock driving(mutex_);
-    Requests left;
     std::exception_ptr first;
+    bool newly_on_loan = false;
     {
+        const base::Lock driving(mutex_);
+        point_to_point_.abandon();
+        newly_on_loan = !job_->abandon() && !memory_on_loan_.exchange(true);
         const base::Lock lock(queue_mutex_);
         if (!cause_) cause_ = cause;
         first = cause_;
-        for (const auto& [name, pending] : pending_) left.push_back(pending);
-        left.insert(left.end(), pending_letters_.begin(), pending_letters_.end());
         submitted_.clear();
         letters_.clear();
+        for (const auto& [name, pending] : pending_) note_end(pending, first);
+        for (const auto& pending : pending_letters_) note_end(pending, first);
+        auto left = std::pair(std::exchange(pending_, {}), std::exchange(pending_letters_, {}));
+        if (memory_on_loan_) base::keep_for_ever(std::move(left));  // with all that they keep alive
+        finished_ = true;
     }
-    point_to_point_.abandon();
-    if (!job_->abandon()) {
-        memory_on_loan_ = true;
-        base::keep_for_ever(left);  // with all that they keep alive
-    }
-    finish(left, first);
-    finished_ = true;
+    if (newly_on_loan) base::log_warning("messages that could not be stopped keep their memory to the end of the process");
+    complete_ended();
     return first;
 }
 

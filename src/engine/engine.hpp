@@ -104,7 +104,12 @@ private:
     void run(const LogEntry& entry);
     void run_on(Backend& backend, const Bundle& bundle);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
+    /// The end of these, as the log or a backend has it. complete_ended() makes it known to those who wait.
     void finish(std::span<const std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept;
+    void note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept;
+    /// Completes what has ended; true if there was anything. Runs deleters and log callbacks of the user's, which may call this library: so never
+    /// with a lock held, and not on a stream's thread, which must be free for what they call. Whoever drives or waits does it.
+    bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);
     /// The job is over for this rank: fails everything, stops all waits, throws the first cause.
     [[noreturn]] void end(const std::exception_ptr& cause);
     /// Notes the cause and ends the job for the other ranks too.
@@ -137,8 +142,9 @@ private:
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(queue_mutex_);
     std::atomic<bool> leaving_{false};  ///< the departure does not wait for the others
 
-    std::atomic<int> pending_count_{0};
-    std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving
+    EndedQueue ended_;
+    std::atomic<int> pending_count_{0};  ///< of those that are not complete
+    std::atomic<int> helpers_{0};        ///< callers that are waiting, and so driving
     std::atomic<bool> finished_{false};
     std::atomic<bool> stop_{false};
     std::atomic<bool> memory_on_loan_{false};

@@ -23,12 +23,33 @@ void Pending::set_enqueued(std::shared_ptr<device::Event> done) {
     stage_.compare_exchange_strong(expected, Stage::enqueued, std::memory_order_acq_rel);
 }
 
-bool Pending::set_complete(const std::exception_ptr& error, bool memory_on_loan) noexcept {
+bool Pending::set_ended(const std::exception_ptr& error) noexcept {
     if (ended_.exchange(true)) return false;
     error_ = error;
+    return true;
+}
+
+void Pending::set_complete(bool memory_on_loan) noexcept {
     if (!memory_on_loan) request_.keep_alive.reset();
     stage_.store(Stage::complete, std::memory_order_seq_cst);
-    return true;
+}
+
+void EndedQueue::push(std::shared_ptr<Pending> pending) noexcept {
+    const base::Lock lock(mutex_);
+    auto& place = last_ ? last_->next_ : first_;
+    last_ = pending.get();
+    place = std::move(pending);
+    empty_.store(false, std::memory_order_release);
+}
+
+std::shared_ptr<Pending> EndedQueue::pop() noexcept {
+    if (empty_.load(std::memory_order_acquire)) return nullptr;
+    const base::Lock lock(mutex_);
+    auto pending = std::move(first_);
+    if (pending) first_ = std::move(pending->next_);
+    if (!first_) last_ = nullptr;
+    empty_.store(!first_, std::memory_order_relaxed);
+    return pending;
 }
 
 void Pending::rethrow() const {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
 #include "engine/description.hpp"
@@ -61,9 +62,11 @@ public:
     void set_enqueued(std::shared_ptr<device::Event> done);
     /// After enqueued(): null if it never was on a stream.
     const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
-    /// The end. A null error is success. Releases what the request kept alive, unless its memory is on loan. False, and nothing, if it has ended
-    /// already: a bundle on a stream may end while the job does.
-    bool set_complete(const std::exception_ptr& error, bool memory_on_loan = false) noexcept;
+    /// How it ended; a null error is success. False, and nothing, if it has ended already: a bundle on a stream may end while the job does.
+    bool set_ended(const std::exception_ptr& error) noexcept;
+    /// Its end for those who wait. Releases what the request kept alive first, unless its memory is on loan: runs code of the user's, which may
+    /// call this library. Once, after set_ended().
+    void set_complete(bool memory_on_loan = false) noexcept;
 
     /// After complete(): throws the operation's error if it has one.
     void rethrow() const;
@@ -80,6 +83,24 @@ private:
     std::atomic<bool> ended_{false};
     std::atomic<Stage> stage_{Stage::submitted};
     mutable std::atomic<bool> error_seen_{false};
+    std::shared_ptr<Pending> next_;  ///< in the queue of those that have ended
+
+    friend class EndedQueue;
+};
+
+/// Operations that have ended and are not complete yet, oldest first. Allocates nothing, since a lack of memory may be what ends them.
+/// Thread-safe.
+class EndedQueue {
+public:
+    void push(std::shared_ptr<Pending> pending) noexcept;
+    /// Null if there is none, which costs little to ask.
+    std::shared_ptr<Pending> pop() noexcept;
+
+private:
+    base::Mutex mutex_;
+    std::shared_ptr<Pending> first_ GUOZHUANG_GUARDED_BY(mutex_);
+    Pending* last_ GUOZHUANG_GUARDED_BY(mutex_) = nullptr;
+    std::atomic<bool> empty_{true};
 };
 
 }  // namespace guozhuang::engine

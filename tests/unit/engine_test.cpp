@@ -5,6 +5,7 @@
 #include <atomic>
 #include <future>
 #include <guozhuang/error.hpp>
+#include <guozhuang/log.hpp>
 #include <new>
 #include <thread>
 
@@ -232,4 +233,71 @@ TEST_CASE("a letter that cannot be sent ends the job for both sides, and no hand
     for (const auto& handle : {sent, other}) CHECK(error_of(handle) == "out_of_memory 0 not enough memory");
     CHECK(error_of(received) == "aborted 0 rank 0 has ended the job: not enough memory");
     for (const auto& handle : std::vector{sent, other, received}) CHECK(handle.done());
+}
+
+namespace {
+
+/// Where and how an engine completes operations.
+struct Way {
+    bool own_thread = true, on_stream = false;
+};
+
+/// Runs the test's code when it is let go.
+std::shared_ptr<void> when_released(std::function<void()> act) {
+    return {nullptr, [act = std::move(act)](void*) { act(); }};
+}
+
+}  // namespace
+
+TEST_CASE("what an operation kept alive may call the library while it goes") {
+    const auto way = GENERATE(Way{.own_thread = true}, Way{.own_thread = false}, Way{.on_stream = true});
+    CAPTURE(way.own_thread, way.on_stream);
+    const auto streams = device::make_fake_driver();
+    wire::InprocHub hub(1);
+    EngineRank rank(hub.transport(0), [](const engine::Bundle&) {}, {.own_thread = way.own_thread});
+    if (way.on_stream) rank.run_on(streams->make_stream(0));
+    std::string inner = "not run";
+    const auto outer = rank.submit("outer", when_released([&] { inner = error_of(rank.submit("inner")); }));
+    CHECK(error_of(outer) == "none");
+    CHECK(inner == "none");
+}
+
+TEST_CASE("what a letter kept alive may call the library while it goes") {
+    wire::InprocHub hub(2);
+    const auto nothing = [](const engine::Bundle&) {};
+    EngineRank sender(hub.transport(0), nothing), receiver(hub.transport(1), nothing);
+    std::string inner = "not run";
+    const auto call = [&] {
+        const auto there = receiver.submit("inner");
+        inner = error_of(sender.submit("inner"));
+        there.wait();
+    };
+    const auto sent = sender.submit(engine::Route{.peer = 1, .sending = true}, when_released(call));
+    const auto received = receiver.submit(engine::Route{.peer = 0, .sending = false});
+    CHECK(error_of(sent) == "none");
+    CHECK(error_of(received) == "none");
+    CHECK(inner == "none");
+}
+
+TEST_CASE("what an operation kept alive may call the library while the job ends") {
+    wire::InprocHub hub(1);
+    EngineRank rank(hub.transport(0), [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); });
+    const auto letter = rank.submit(engine::Route{.peer = 0});
+    std::string inner = "not run";
+    const auto outer = rank.submit("outer", when_released([&] { inner = error_of(letter); }));
+    CHECK(error_of(outer) == "wire mine");
+    CHECK(inner == "wire mine");
+}
+
+TEST_CASE("a log callback may call the library") {
+    wire::InprocHub hub(2);
+    const auto nothing = [](const engine::Bundle&) {};
+    EngineRank stays(hub.transport(0), nothing), leaves(hub.transport(1), nothing);
+    std::string inner = "not run";
+    set_log_callback([&](LogLevel, std::string_view) { inner = error_of(stays.submit("inner")); });
+    stays.submit("nobody waits for it");
+    leaves.engine().announce_departure("early");
+    CHECK(error_of(stays.submit("waits")).find("departed 1 rank 1 has shut down (early)") == 0);
+    set_log_callback({});
+    CHECK(inner.find("departed 1 rank 1 has shut down (early)") == 0);
 }

@@ -233,7 +233,6 @@ bool MpiTransport::abandon() noexcept {
     }
     std::erase(requests_, MPI_REQUEST_NULL);
     pieces_.clear();  // nobody asks for them any more
-    if (!requests_.empty()) base::log_warning("messages that could not be stopped keep their memory to the end of the process");
     return requests_.empty();
 }
 
