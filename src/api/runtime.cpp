@@ -112,7 +112,7 @@ std::shared_ptr<const std::string> Runtime::take_plan_name(const std::string& wa
 void Runtime::close() {
     engine_->close({});
     engine_->stop();
-    transport_->close();
+    if (!engine_->somebody_left()) transport_->close();
 }
 
 void Runtime::announce_departure(std::string_view reason) noexcept {

@@ -288,12 +288,13 @@ bool Engine::take_submissions() {
             closed_ = true;
         }
     }
+    if (left_) fail_departed(std::exchange(submitted, {}));
     for (const auto& pending : submitted) {
         const auto& request = pending->request();
         negotiator_.submit(request.name, request.named, request.description);
     }
     for (auto& letter : letters) point_to_point_.post(std::move(letter));
-    if (departure) negotiator_.depart(*departure);
+    if (departure) leaving_ ? negotiator_.leave(*departure) : negotiator_.depart(*departure);
     if (departure && leaving_) point_to_point_.say_goodbye();
     return !submitted.empty() || !letters.empty() || departure;
 }
@@ -323,15 +324,42 @@ void Engine::execute(const LogEntry& entry) {
             point_to_point_.fail_unmatched("every rank has shut down");
             finished_ = true;
             break;
+        case LogEntry::Kind::leave: end_log(entry); break;
+    }
+}
+
+/// What the log has not resolved it never will: every operation would need the rank that has left.
+void Engine::end_log(const LogEntry& leave) {
+    left_ = leave;
+    const auto left = leave.ranks.front();
+    point_to_point_.depart(left, leave.text);
+    if (left != rank_) fail_departed(requests_called(negotiator_.unresolved()));
+    somebody_left_ = true;
+    finished_ = true;
+}
+
+void Engine::fail_departed(const Requests& requests) {
+    for (const auto& pending : requests) {
+        const auto& name = pending->request().name;
+        const std::string operation(name_of(pending->request().description.operation));
+        finish(std::span(&pending, 1),
+               std::make_exception_ptr(Error(ErrorCode::departed, fmt::format("{}; {} '{}' waits for it", left_->text, operation, name),
+                                             {.tensor = name, .operation = operation, .ranks = left_->ranks})));
     }
 }
 
 /// This rank's requests of an entry. A departed rank may have submitted none of what fails for its sake.
 Engine::Requests Engine::requests_of(const LogEntry& entry) {
+    std::vector<std::string> names;
+    for (const auto& item : entry.items) names.push_back(item.name);
+    return requests_called(names);
+}
+
+Engine::Requests Engine::requests_called(const std::vector<std::string>& names) {
     Requests requests;
     const base::Lock lock(queue_mutex_);
-    for (const auto& item : entry.items)
-        if (const auto found = pending_.find(item.name); found != pending_.end()) requests.push_back(found->second);
+    for (const auto& name : names)
+        if (const auto found = pending_.find(name); found != pending_.end()) requests.push_back(found->second);
     return requests;
 }
 
@@ -476,6 +504,8 @@ void Engine::close(std::string_view reason) {
     if (cause_) std::rethrow_exception(cause_);
 }
 
+/// The log's own word of the leaving says that whatever came before it has been executed. If it does not come (the others are busy), an operation
+/// that they have begun may be waiting for this rank.
 void Engine::announce_departure(std::string_view reason) noexcept {
     try {
         {
@@ -483,13 +513,16 @@ void Engine::announce_departure(std::string_view reason) noexcept {
             if (!departure_) departure_ = std::string(reason);
             leaving_ = true;
         }
-        const auto announced = [this] {
+        bool sent = false;
+        const auto announced = [&] {
             if (!mutex_.try_lock()) return false;
             const base::Lock lock(mutex_, std::adopt_lock);
             const base::Lock queue(queue_mutex_);
-            return closed_ && control_.flushed();
+            if (closed_ && control_.flushed()) sent = true;
+            return sent && finished_;
         };
-        wait(announced, base::Clock::now() + farewell, true);
+        if (!wait(announced, base::Clock::now() + farewell, true) && (!sent || has_work()))
+            job_->abort({.rank = rank_, .text = fmt::format("it has left with operations on their way ({})", reason)});
     } catch (const std::exception& error) {
         base::log_debug(fmt::format("rank {} could not announce its departure: {}", rank_, error.what()));
     }

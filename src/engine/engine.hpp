@@ -75,8 +75,10 @@ public:
     /// Whether the job ended with memory of this rank still lent to messages. What they may touch must then live as long as the process: the
     /// engine has seen to its requests.
     bool left_memory_on_loan() const noexcept { return memory_on_loan_; }
-    /// Departs without waiting for the others, for a process that is about to end: they get the reason.
+    /// Departs without waiting for the others, for a process that is about to end: they get the reason. Does its part in what the log held before.
     void announce_departure(std::string_view reason) noexcept;
+    /// Whether a rank has done so: not all ranks will close their transport.
+    bool somebody_left() const noexcept { return somebody_left_; }
 
 private:
     enum class Channel : std::uint8_t { negotiation, letters };
@@ -100,6 +102,9 @@ private:
     void execute(const LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
     using Requests = std::vector<std::shared_ptr<Pending>>;
     Requests requests_of(const LogEntry& entry);
+    Requests requests_called(const std::vector<std::string>& names);
+    void end_log(const LogEntry& leave) GUOZHUANG_REQUIRES(mutex_);
+    void fail_departed(const Requests& requests) GUOZHUANG_REQUIRES(mutex_);
     Executor executor_of(DeviceKind kind);
     void run(const LogEntry& entry);
     void run_on(Backend& backend, const Bundle& bundle);
@@ -128,6 +133,7 @@ private:
     Negotiator negotiator_ GUOZHUANG_GUARDED_BY(mutex_);
     PointToPoint point_to_point_ GUOZHUANG_GUARDED_BY(mutex_);
     std::deque<LogEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::optional<LogEntry> left_ GUOZHUANG_GUARDED_BY(mutex_);  ///< the log's last entry, if a rank has left
 
     base::Mutex queue_mutex_;  ///< held for moments only; may be taken while driving
     std::map<DeviceKind, Executor> executors_ GUOZHUANG_GUARDED_BY(queue_mutex_);
@@ -146,6 +152,7 @@ private:
     std::atomic<int> pending_count_{0};  ///< of those that are not complete
     std::atomic<int> helpers_{0};        ///< callers that are waiting, and so driving
     std::atomic<bool> finished_{false};
+    std::atomic<bool> somebody_left_{false};
     std::atomic<bool> stop_{false};
     std::atomic<bool> memory_on_loan_{false};
     std::thread coordinator_;

@@ -19,20 +19,21 @@ struct Item {
 /// One entry of the log. All ranks hold the same log and execute it in order.
 struct LogEntry {
     enum class Kind : std::uint8_t {
-        execute,  ///< run these requests, fused
-        fail,     ///< fail these requests with the error
-        forget,   ///< the ids of these names are void
-        depart,   ///< a rank submits nothing more
-        shutdown  ///< every rank has departed; nothing follows
+        execute,   ///< run these requests, fused
+        fail,      ///< fail these requests with the error
+        forget,    ///< the ids of these names are void
+        depart,    ///< a rank submits nothing more
+        shutdown,  ///< every rank has departed; nothing follows
+        leave      ///< a rank has left at once; nothing follows, because every operation would need it
     };
     Kind kind = Kind::execute;
     std::vector<Item> items = {};          ///< execute, fail, forget
     Policy policy = {};                    ///< execute
     ErrorCode code = ErrorCode::internal;  ///< fail
-    std::string text = {};                 ///< fail: the error; depart: "rank 2 has shut down (why)"
+    std::string text = {};                 ///< fail: the error; depart, leave: "rank 2 has shut down (why)"
     std::string tensor = {};               ///< fail
     std::string operation = {};            ///< fail
-    std::vector<int> ranks = {};           ///< fail: the ranks at fault; depart: the one
+    std::vector<int> ranks = {};           ///< fail: the ranks at fault; depart, leave: the one
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 

@@ -6,6 +6,7 @@
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <ranges>
+#include <tuple>
 
 namespace guozhuang::engine {
 namespace {
@@ -21,7 +22,8 @@ enum class Part : std::uint8_t {
     ready,      ///< up: every rank of my subtree has submitted this id
     report,     ///< up: the same in full, or in factions
     departure,  ///< up: this rank submits nothing more
-    entry       ///< down: the next entry of the log
+    entry,      ///< down: the next entry of the log
+    leaving     ///< up: this rank is about to end
 };
 
 std::size_t bytes_of(const Description& description) {
@@ -37,6 +39,10 @@ std::optional<Bytes> fusion_key(Description description) {
     description.tensors.front().name.clear();
     description.tensors.front().shape.clear();
     return encode(description);
+}
+
+bool has_text(LogEntry::Kind kind) {
+    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::depart || kind == LogEntry::Kind::leave;
 }
 
 std::string departure_text(int rank, std::string_view reason) {
@@ -55,6 +61,7 @@ Negotiator::Negotiator(int rank, int size, const Settings& settings) : tree_(ran
 
 void Negotiator::submit(const std::string& name, bool named, const Description& description) {
     auto& own = submissions_[name] = encode(description);
+    if (finished_) return;
     const int self = tree_.rank();
     count(name, named, own, std::span(&self, 1));
     settle(name);
@@ -62,6 +69,17 @@ void Negotiator::submit(const std::string& name, bool named, const Description& 
 
 void Negotiator::depart(std::string_view reason) {
     depart(tree_.rank(), reason.substr(0, max_reason_bytes));
+}
+
+void Negotiator::leave(std::string_view reason) {
+    leave(tree_.rank(), reason.substr(0, max_reason_bytes));
+}
+
+std::vector<std::string> Negotiator::unresolved() const {
+    std::vector<std::string> names;
+    for (const auto& [name, description] : submissions_) names.push_back(name);
+    std::ranges::sort(names);
+    return names;
 }
 
 /// Adds the ranks' submission to the ballot, to the faction that has submitted the same.
@@ -155,7 +173,7 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
 /// A departure completes ballots. It goes up behind their reports: were it ahead, the parent could take a ballot for over while the votes of
 /// others, who have departed too, are still to come.
 void Negotiator::depart(int rank, std::string_view reason) {
-    if (!departed_.emplace(rank, reason).second) return;
+    if (finished_ || !departed_.emplace(rank, reason).second) return;
     if (tree_.is_root()) append({.kind = LogEntry::Kind::depart, .text = departure_text(rank, reason), .ranks = {rank}});
     std::vector<std::string> open;
     for (const auto& [name, ballot] : ballots_) open.push_back(name);
@@ -164,6 +182,16 @@ void Negotiator::depart(int rank, std::string_view reason) {
     if (tree_.is_root()) return;
     auto& out = message_to(tree_.parent());
     out.enumerator(Part::departure);
+    out.number(static_cast<std::uint64_t>(rank));
+    out.string(reason);
+}
+
+/// The root decides what comes before.
+void Negotiator::leave(int rank, std::string_view reason) {
+    if (finished_) return;
+    if (tree_.is_root()) return append({.kind = LogEntry::Kind::leave, .text = departure_text(rank, reason), .ranks = {rank}});
+    auto& out = message_to(tree_.parent());
+    out.enumerator(Part::leaving);
     out.number(static_cast<std::uint64_t>(rank));
     out.string(reason);
 }
@@ -177,18 +205,20 @@ void Negotiator::receive(int from, std::span<const std::byte> message) {
     if (epoch != first_epoch) throw Error(ErrorCode::wire, fmt::format("rank {} sent a message of epoch {}", from, epoch));
     const auto position = in.number();
     if (applied_.contains(from)) child_applied(from, position);
-    while (!in.at_end()) read_part(from, in);
+    const auto too_late = [&] { return finished_ && applied_.contains(from); };  // for what goes up
+    while (!in.at_end() && !too_late()) read_part(from, in);
 }
 
 void Negotiator::read_part(int from, Reader& in) {
-    const auto part = in.enumerator(Part::entry);
+    const auto part = in.enumerator(Part::leaving);
     const bool from_parent = !tree_.is_root() && from == tree_.parent();
     if (from_parent != (part == Part::entry) || (!from_parent && !applied_.contains(from)))
         throw Error(ErrorCode::wire, fmt::format("rank {} is not one to send such a message to rank {}", from, tree_.rank()));
     switch (part) {
         case Part::ready: read_ready(from, in); break;
         case Part::report: read_report(from, in); break;
-        case Part::departure: read_departure(from, in); break;
+        case Part::departure: std::apply([&](int rank, const auto& why) { depart(rank, why); }, read_departure(from, in)); break;
+        case Part::leaving: std::apply([&](int rank, const auto& why) { leave(rank, why); }, read_departure(from, in)); break;
         case Part::entry: {
             auto entry = read_entry(in);
             for (const int child : tree_.children()) write_entry(entry, message_to(child));
@@ -236,12 +266,12 @@ void Negotiator::read_report(int child, Reader& in) {
     settle(name);  // not before: a rank of the factions to come may have departed
 }
 
-void Negotiator::read_departure(int child, Reader& in) {
+std::pair<int, std::string> Negotiator::read_departure(int child, Reader& in) {
     const int rank = in.rank(tree_.size());
-    const auto reason = in.string();
+    auto reason = in.string();
     if (!std::ranges::binary_search(subtrees_.at(child), rank))
         throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", child));
-    depart(rank, reason);
+    return {rank, std::move(reason)};
 }
 
 /// Ids that the child can no longer use are dropped for good once no child can.
@@ -274,6 +304,7 @@ Writer& Negotiator::message_to(int rank) {
 
 /// At the root: one entry for each bundle of what is ready. Known ids first, ascending, so that the order does not hang on arrival.
 void Negotiator::append_ready() {
+    if (finished_) return;
     const auto id_of = [&](const ReadyRequest& request) {
         const auto record = records_.find(request.name);
         return record == records_.end() ? std::numeric_limits<std::uint32_t>::max() : record->second.id;
@@ -300,7 +331,7 @@ void Negotiator::append_ready() {
     }
     if (!entry.items.empty()) append(std::move(entry));
     if (records_.size() > settings_.max_ids) forget_oldest();
-    if (!finished_ && departed_.size() == subtrees_.at(0).size()) append({.kind = LogEntry::Kind::shutdown});
+    if (departed_.size() == subtrees_.at(0).size()) append({.kind = LogEntry::Kind::shutdown});
 }
 
 void Negotiator::append(LogEntry entry) {
@@ -337,7 +368,7 @@ void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
         out.number(entry.policy.staging ? 1 : 0);
         out.number(entry.policy.small_bytes);
         out.number(entry.policy.segment_bytes);
-    } else if (entry.kind == LogEntry::Kind::fail || entry.kind == LogEntry::Kind::depart) {
+    } else if (has_text(entry.kind)) {
         out.enumerator(entry.code);
         for (const auto* text : {&entry.text, &entry.tensor, &entry.operation}) out.string(*text);
         out.number(entry.ranks.size());
@@ -347,7 +378,7 @@ void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
 
 LogEntry Negotiator::read_entry(Reader& in) {
     LogEntry entry;
-    entry.kind = in.enumerator(LogEntry::Kind::shutdown);
+    entry.kind = in.enumerator(LogEntry::Kind::leave);
     entry.items.resize(in.count(max_tensors));
     for (auto& item : entry.items) {
         item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
@@ -362,14 +393,14 @@ LogEntry Negotiator::read_entry(Reader& in) {
         entry.policy.staging = in.number(1) == 1;
         entry.policy.small_bytes = in.number();
         entry.policy.segment_bytes = in.number();
-    } else if (entry.kind == LogEntry::Kind::fail || entry.kind == LogEntry::Kind::depart) {
+    } else if (has_text(entry.kind)) {
         entry.code = in.enumerator(ErrorCode::internal);
         for (auto* text : {&entry.text, &entry.tensor, &entry.operation}) *text = in.string(max_text_bytes);
         entry.ranks.resize(in.count(static_cast<std::size_t>(tree_.size())));
         for (int& rank : entry.ranks) rank = in.rank(tree_.size());
     }
     if (finished_ || (entry.kind == LogEntry::Kind::execute && entry.items.empty()) ||
-        (entry.kind == LogEntry::Kind::depart && entry.ranks.size() != 1))
+        ((entry.kind == LogEntry::Kind::depart || entry.kind == LogEntry::Kind::leave) && entry.ranks.size() != 1))
         throw Error(ErrorCode::wire, "the log holds an entry that cannot be");
     return entry;
 }
@@ -393,7 +424,7 @@ void Negotiator::apply(LogEntry entry) {
         if (own != submissions_.end()) submissions_.erase(own);
     }
     if (tree_.children().empty()) retired_.clear();
-    finished_ = finished_ || entry.kind == LogEntry::Kind::shutdown;
+    finished_ = finished_ || entry.kind == LogEntry::Kind::shutdown || entry.kind == LogEntry::Kind::leave;
     entries_.push_back(std::move(entry));
 }
 

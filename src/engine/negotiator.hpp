@@ -43,6 +43,8 @@ public:
     void submit(const std::string& name, bool named, const Description& description);
     /// This rank submits nothing more. The reason goes into the errors of those who wait for it; empty for a plain shutdown.
     void depart(std::string_view reason);
+    /// This rank is about to end, whatever the others do. It executes the log up to its leaving, which is the last entry.
+    void leave(std::string_view reason);
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
 
@@ -52,8 +54,11 @@ public:
     /// The log entries that have become known since the last call, in order.
     std::vector<LogEntry> take_entries() { return std::exchange(entries_, {}); }
 
-    /// Whether every rank has departed and the log is complete.
+    /// Whether the log is complete: every rank has departed, or one has left. What is submitted or received later has no effect.
     bool finished() const noexcept { return finished_; }
+
+    /// This rank's own requests that the log has not resolved. Once it is complete, it never will.
+    std::vector<std::string> unresolved() const;
 
     /// What is held at present, for tests and diagnostics: rounds under way in this rank's subtree, own requests that the log has not resolved,
     /// names that have an id, voided ids that a child may still use.
@@ -89,11 +94,12 @@ private:
     void write_report(const std::string& name, const Ballot& ballot);
     void resolve(const std::string& name, Ballot ballot);
     void depart(int rank, std::string_view reason);
+    void leave(int rank, std::string_view reason);
 
     void read_part(int from, Reader& in);
     void read_ready(int child, Reader& in);
     void read_report(int child, Reader& in);
-    void read_departure(int child, Reader& in);
+    std::pair<int, std::string> read_departure(int child, Reader& in);
     LogEntry read_entry(Reader& in);
     void child_applied(int child, std::uint64_t position);
 

@@ -48,6 +48,10 @@ public:
         at(rank).depart(reason);
         collect(rank);
     }
+    void leave(int rank, std::string_view reason = {}) {
+        at(rank).leave(reason);
+        collect(rank);
+    }
     void depart_everywhere() {
         for (int rank = 0; rank < size(); ++rank) depart(rank);
     }

@@ -20,7 +20,7 @@ Negotiation ranks(int size, engine::Negotiator::Settings settings = {}) {
     return {size, settings};
 }
 
-/// Rank 0's log, an entry a word: "a+b" is an execution, "!a" a failure, "-a" an id forgotten, "2." a departure, "end" the shutdown. On the
+/// Rank 0's log, an entry a word: "a+b" is an execution, "!a" a failure, "-a" an id forgotten, "2." a departure, "end" the shutdown, "2!" a leaving. On the
 /// way all ranks' logs are compared.
 std::string log_of(const Negotiation& negotiation) {
     for (int rank = 1; rank < negotiation.size(); ++rank) CHECK((negotiation.log(rank) == negotiation.log(0)));
@@ -31,6 +31,7 @@ std::string log_of(const Negotiation& negotiation) {
         if (entry.kind == Kind::forget) text += '-';
         if (entry.kind == Kind::depart) text += std::to_string(entry.ranks.front()) + '.';
         if (entry.kind == Kind::shutdown) text += "end";
+        if (entry.kind == Kind::leave) text += std::to_string(entry.ranks.front()) + '!';
         for (const auto& item : entry.items) text += (&item == &entry.items.front() ? "" : "+") + item.name;
     }
     return text;
@@ -187,6 +188,49 @@ TEST_CASE("what a rank submitted before it departed is executed") {
     two.submit(0, tensor("a"));
     two.settle();
     CHECK(log_of(two) == "1. a");
+}
+
+TEST_CASE("the log ends with a rank that leaves") {
+    auto three = ranks(3);
+    three.submit_everywhere(tensor("done"));
+    three.settle();
+    three.submit_everywhere(tensor("a"));
+    three.leave(1, "disk full");
+    three.submit(0, tensor("b"));
+    three.settle();
+    CHECK(log_of(three) == "done 1!");
+    CHECK(three.log(2).back().text == "rank 1 has shut down (disk full)");
+    CHECK(three.log(2).back().ranks == std::vector{1});
+    three.submit(2, tensor("b"));
+    three.leave(2, "me too");
+    three.depart(0);
+    three.settle();
+    CHECK(log_of(three) == "done 1!");
+    for (const int rank : {0, 1, 2}) CHECK(three.at(rank).finished());
+    using Names = std::vector<std::string>;
+    CHECK(three.at(0).unresolved() == Names{"a", "b"});
+    CHECK(three.at(1).unresolved() == Names{"a"});
+    CHECK(three.at(2).unresolved() == Names{"a", "b"});
+}
+
+TEST_CASE("nothing is executed that the rank which left has not heard of before") {
+    auto five = ranks(5, {.degree = 2});  // 3 and 4 are below 1
+    for (const int rank : {0, 1, 2, 3}) five.submit(rank, tensor("a"));
+    five.leave(3);
+    five.settle();
+    five.submit(4, tensor("a"));
+    five.settle();
+    CHECK(log_of(five) == "3!");
+    for (const int rank : {0, 1, 2, 3, 4}) CHECK(five.at(rank).unresolved() == std::vector<std::string>{"a"});
+}
+
+TEST_CASE("the root leaves at once") {
+    auto three = ranks(3);
+    three.submit_everywhere(tensor("a"));
+    three.leave(0);
+    three.settle();
+    CHECK(log_of(three) == "0!");
+    for (const int rank : {0, 1, 2}) CHECK(three.at(rank).unresolved() == std::vector<std::string>{"a"});
 }
 
 TEST_CASE("a departure does not overtake the votes of those who departed before") {

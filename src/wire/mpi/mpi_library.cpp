@@ -14,9 +14,10 @@ namespace {
 
 // MPI is itself one for each process, so these are too.
 std::atomic<int> open_uses{0};
+std::atomic<bool> gave_up{false};
 
 void finalise_at_exit() {
-    if (is_running() && open_uses.load() == 0) MPI_Finalize();
+    if (is_running() && open_uses.load() == 0 && !gave_up.load()) MPI_Finalize();
 }
 
 int initialise() {
@@ -94,6 +95,12 @@ Use::Use() {
 
 void Use::close() noexcept {
     open_uses.fetch_sub(1);
+    gave_up = false;
+}
+
+void Use::give_up() noexcept {
+    open_uses.fetch_sub(1);
+    gave_up = true;
 }
 
 }  // namespace guozhuang::wire::mpi

@@ -29,12 +29,13 @@ bool is_running();
 /// One use of MPI by this process, between construction and close().
 ///
 /// Whoever initialised MPI before us also finalises it. If nobody had, we initialise it, once (MPI cannot be initialised twice), and
-/// finalise it when the process exits, unless the user did so or a use was never closed: then something went wrong, other ranks may not get
-/// to their MPI_Finalize, and waiting for them would hang.
+/// finalise it when the process exits, unless the user did so or a use was given up and none closed since: then something went wrong, other
+/// ranks may not get to their MPI_Finalize, and waiting for them would hang.
 class Use {
 public:
     Use();
-    void close() noexcept;
+    void close() noexcept;  ///< all ranks do
+    void give_up() noexcept;
     int thread_level() const noexcept { return thread_level_; }
 
 private:

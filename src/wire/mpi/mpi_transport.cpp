@@ -189,6 +189,7 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
 
 MpiTransport::~MpiTransport() {
     if (comm_ == MPI_COMM_NULL) return;
+    use_.give_up();
     base::log_info("the MPI transport was not closed: its communicator is left to the end of the process");
     if (!incoming_.empty()) base::keep_for_ever(std::move(incoming_));  // what is still arriving must not arrive in freed memory
 }
