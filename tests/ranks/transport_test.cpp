@@ -183,6 +183,29 @@ TEST_CASE("a message rings where there are doorbells") {
     transport->close();
 }
 
+TEST_CASE("who looks after one message wakes the thread that sleeps for another") {
+    const auto transport = connect();
+    const int size = transport->size(), right = (transport->rank() + 1) % size, left = (transport->rank() + size - 1) % size;
+    constexpr Tag later{0, Lane::host_data, 1};
+    std::array<std::byte, 4> out{}, in{}, other{};
+    auto sent = transport->send(right, data, out);
+    finish(*transport, sent);
+    REQUIRE(everywhere(true));  // so every ring has been made
+    auto slept_for = transport->receive(left, data, in);
+    auto looked_after = transport->receive(left, later, other);
+    auto& bell = transport->doorbell();
+    ++bell.asleep;  // as a thread does before it looks for the last time and parks
+    const auto before = bell.rings.load();
+    const auto woken = [&] { return transport->test(looked_after) || bell.rings.load() != before; };
+    const auto failure = failure_of([&] { base::wait_until(bell, transport->wait_settings(), woken, base::Clock::now() + 20s); });
+    --bell.asleep;
+    CHECK(failure == "");
+    REQUIRE(everywhere(true));
+    auto last = transport->send(right, later, out);
+    for (auto* ticket : {&slept_for, &looked_after, &last}) finish(*transport, *ticket);
+    transport->close();
+}
+
 TEST_CASE("abort ends a wait for a rank that says nothing") {
     const auto transport = connect({.spin = 0us});
     std::array<std::byte, 4> out{}, in{};

@@ -304,7 +304,7 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
 }
 
 /// Looks at everything in flight, not at one message alone: MPI may complete any of them at any call, and the sender of a long one sleeps until
-/// it is told. Returns whom to ring.
+/// it is told. So may another thread of this rank, whose operation has come to its end here. Returns whom to ring.
 std::vector<int> MpiTransport::progress() {
     std::vector<int> to_tell;
     if (requests_.empty()) return to_tell;
@@ -321,6 +321,7 @@ std::vector<int> MpiTransport::progress() {
         const Operation& operation = operations_.at(piece.place);
         if (operation.missing == 0 && operation.half.receives && operation.half.bytes > eager_bytes) to_tell.push_back(operation.half.peer);
     }
+    if (count > 0) base::nudge(doorbell());  // they look under this lock
     for (std::size_t i = requests_.size(); count > 0 && i-- > 0;) {
         if (requests_[i] != MPI_REQUEST_NULL) continue;
         requests_[i] = requests_.back();
