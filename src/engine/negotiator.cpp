@@ -15,12 +15,13 @@ constexpr std::uint64_t protocol_version = 1;
 constexpr std::uint64_t first_epoch = 1;
 constexpr std::size_t max_reason_bytes = 4096;        // of a departure: longer ones are cut
 constexpr std::size_t max_text_bytes = 1u << 20;      // of an entry
-constexpr std::size_t full_message_bytes = 1u << 20;  // beyond which the next part begins another message
+constexpr std::size_t full_message_bytes = 1u << 20;  // beyond which the next part begins another message, and nothing joins an entry
+constexpr std::size_t most_bytes_beside_name = 10;    // of an item: its id and the length of the name
 
 /// The parts a message is made of.
 enum class Part : std::uint8_t {
     ready,      ///< up: every rank of my subtree has submitted this id
-    report,     ///< up: the same in full, or in factions
+    report,     ///< up: the same in full; several of them, if the ranks differ
     departure,  ///< up: this rank submits nothing more
     entry,      ///< down: the next entry of the log
     leaving     ///< up: this rank is about to end
@@ -110,7 +111,7 @@ void Negotiator::settle(const std::string& name) {
 
 bool Negotiator::complete(const Ballot& ballot) const {
     const auto whole = subtrees_.at(tree_.rank()).size();
-    if (ballot.arrived + departed_.size() < whole) return false;
+    if (!ballot.reporting.empty() || ballot.arrived + departed_.size() < whole) return false;
     const auto absent = static_cast<std::size_t>(std::ranges::count_if(departed_, [&](const auto& departed) {
         return std::ranges::none_of(ballot.factions,
                                     [&](const Faction& f) { return std::ranges::find(f.ranks, departed.first) != f.ranks.end(); });
@@ -119,26 +120,30 @@ bool Negotiator::complete(const Ballot& ballot) const {
 }
 
 void Negotiator::write_report(const std::string& name, const Ballot& ballot) {
-    auto& out = message_to(tree_.parent());
     const auto whole = subtrees_.at(tree_.rank()).size();
     const auto record = records_.find(name);
     const auto& first = ballot.factions.front();
     if (record != records_.end() && first.ranks.size() == whole && first.description == record->second.description) {
+        auto& out = message_to(tree_.parent());
         out.enumerator(Part::ready);
         out.number(record->second.id);
         out.fixed(fingerprint(first.description));
         return;
     }
+    for (const auto& faction : ballot.factions) write_faction(name, ballot, faction);
+}
+
+/// A part of its own, since one message may not hold the longest descriptions of all.
+void Negotiator::write_faction(const std::string& name, const Ballot& ballot, const Faction& faction) {
+    auto& out = message_to(tree_.parent());
     out.enumerator(Part::report);
     out.string(name);
     out.number(ballot.named ? 1 : 0);
-    out.number(ballot.factions.size());
-    for (const auto& faction : ballot.factions) {
-        out.bytes(faction.description);
-        const bool everybody = faction.ranks.size() == whole;
-        out.number(everybody ? 0 : faction.ranks.size());
-        for (const int rank : everybody ? std::vector<int>{} : faction.ranks) out.number(static_cast<std::uint64_t>(rank));
-    }
+    out.number(&faction == &ballot.factions.back() ? 0 : 1);
+    out.bytes(faction.description);
+    const bool everybody = faction.ranks.size() == subtrees_.at(tree_.rank()).size();
+    out.number(everybody ? 0 : faction.ranks.size());
+    for (const int rank : everybody ? std::vector<int>{} : faction.ranks) out.number(static_cast<std::uint64_t>(rank));
 }
 
 /// At the root: all ranks have submitted or departed, so the request is executed or fails, on all of them.
@@ -252,18 +257,21 @@ void Negotiator::read_report(int child, Reader& in) {
     const auto name = in.string();
     const bool named = in.number(1) == 1;
     const auto& below = subtrees_.at(child);
-    const auto factions = in.count(below.size());
-    for (std::size_t i = 0; i < factions; ++i) {
-        const auto description = in.bytes();
-        decode_description(description);  // throws if it is malformed
-        std::vector<int> ranks(in.count(below.size()));
-        for (int& rank : ranks) rank = in.rank(tree_.size());
-        if (ranks.empty()) ranks = below;
-        if (!std::ranges::includes(below, ranks))
-            throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", child));
-        count(name, named, description, ranks);
-    }
-    settle(name);  // not before: a rank of the factions to come may have departed
+    const bool more = in.number(1) == 1;
+    const auto description = in.bytes();
+    decode_description(description);  // throws if it is malformed
+    std::vector<int> ranks(in.count(below.size()));
+    for (int& rank : ranks) rank = in.rank(tree_.size());
+    if (ranks.empty()) ranks = below;
+    if (!std::ranges::includes(below, ranks))
+        throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", child));
+    count(name, named, description, ranks);
+    auto& reporting = ballots_.at(name).reporting;
+    if (more)
+        reporting.insert(child);
+    else
+        reporting.erase(child);
+    settle(name);  // which waits for the factions to come: a rank of theirs may have departed
 }
 
 std::pair<int, std::string> Negotiator::read_departure(int child, Reader& in) {
@@ -313,20 +321,22 @@ void Negotiator::append_ready() {
     LogEntry entry;
     entry.policy = settings_.policy;
     std::optional<Bytes> key;
-    std::size_t bytes = 0;
+    std::size_t bytes = 0, entry_bytes = 0;
     for (auto& request : std::exchange(ready_, {})) {
         const auto description = decode_description(request.description);
         const auto next_bytes = bytes_of(description);
         auto next_key = fusion_key(description);
-        if (!entry.items.empty() && !(key && key == next_key && bytes + next_bytes <= settings_.fusion_bytes)) {
+        if (!entry.items.empty() && !(key && key == next_key && bytes + next_bytes <= settings_.fusion_bytes &&
+                                      entry_bytes + request.name.size() <= full_message_bytes)) {
             append(entry);
             entry.items.clear();
-            bytes = 0;
+            bytes = entry_bytes = 0;
         }
         const auto known = records_.find(request.name);
         const auto id = known != records_.end() ? known->second.id : request.named ? next_id_++ : 0;
         entry.items.push_back({request.name, id});
         bytes += next_bytes;
+        entry_bytes += request.name.size() + most_bytes_beside_name;
         key = std::move(next_key);
     }
     if (!entry.items.empty()) append(std::move(entry));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -73,6 +74,7 @@ private:
         bool named = true;
         std::vector<Faction> factions;
         std::size_t arrived = 0;
+        std::set<int> reporting;  ///< children of which more factions are to come
     };
     /// What the log says about a name that has an id.
     struct Record {
@@ -92,6 +94,7 @@ private:
     bool complete(const Ballot& ballot) const;
     void report(const std::string& name, Ballot ballot);
     void write_report(const std::string& name, const Ballot& ballot);
+    void write_faction(const std::string& name, const Ballot& ballot, const Faction& faction);
     void resolve(const std::string& name, Ballot ballot);
     void depart(int rank, std::string_view reason);
     void leave(int rank, std::string_view reason);

@@ -260,6 +260,48 @@ TEST_CASE("a report with several factions is read to its end, although one of th
     CHECK(five.at(0).holdings().rounds == 0);
 }
 
+TEST_CASE("factions of long descriptions go in messages of their own, and are a report only together") {
+    constexpr std::size_t tensors = 40,
+                          longest = tensors * 60'000 + (1u << 20) + 4096;  // one description behind a message that is nearly full
+    const auto group = [](std::int64_t extent) {
+        Description description{.group = true, .tensors = {}};
+        for (std::size_t i = 0; i < tensors; ++i) description.tensors.push_back({std::string(60'000, 'n'), DType::f32, {extent}});
+        return description;
+    };
+    const bool departs = GENERATE(false, true);
+    auto chain = ranks(4, {.degree = 1});
+    chain.submit(3, "a", group(3));
+    if (departs) chain.depart(3);
+    chain.settle();
+    for (const int rank : {0, 1, 2}) chain.submit(rank, "a", group(rank));
+    while (chain.log(0).empty() || chain.log(0).back().kind != Kind::fail) {
+        for (int rank = 3; rank >= 0; --rank) chain.flush(rank);
+        for (const auto& [link, messages] : chain.links())
+            for (const auto& message : messages) CHECK(message.size() < longest);
+        REQUIRE_FALSE(chain.links().empty());
+        chain.deliver(chain.links().begin()->first);
+    }
+    chain.settle();
+    CHECK(log_of(chain) == (departs ? "3. !a" : "!a"));
+    CHECK(chain.log(0).back().text.find("[0] on rank 0; [1] on rank 1; [2] on rank 2; [3] on rank 3") != std::string::npos);
+    CHECK(chain.at(0).holdings().rounds == 0);
+}
+
+TEST_CASE("long names share an entry only as far as a message holds it") {
+    auto two = ranks(2);
+    for (int i = 0; i < 64; ++i) two.submit_everywhere(tensor(std::to_string(i) + std::string(60'000, 'n')));
+    two.flush(1);
+    while (!two.links().empty()) two.deliver({1, 0});
+    two.flush(0);
+    for (const auto& message : two.links().at({0, 1})) CHECK(message.size() < (2u << 20) + 4096);
+    two.settle();
+    std::size_t executed = 0;
+    for (const auto& entry : two.log(1)) executed += entry.items.size();
+    CHECK(executed == 64);
+    CHECK(two.log(1).size() == 4);
+    CHECK((two.log(0) == two.log(1)));
+}
+
 TEST_CASE("a reason of any length is a reason") {
     auto three = ranks(3, {.degree = 1});
     three.submit(0, tensor("a"));
@@ -398,7 +440,7 @@ TEST_CASE("a child that reports what cannot be is refused") {
 
     const auto barrier = engine::encode({.operation = Operation::barrier, .tensors = {}});
     const auto report_of = [&](std::initializer_list<int> those) {
-        auto bytes = message(0, report, 1, 'x', 1, 1, barrier.size());
+        auto bytes = message(0, report, 1, 'x', 1, 0, barrier.size());
         bytes.insert(bytes.end(), barrier.begin(), barrier.end());
         bytes.push_back(static_cast<std::byte>(those.size()));  // none: all that are below
         for (const int rank : those) bytes.push_back(static_cast<std::byte>(rank));
