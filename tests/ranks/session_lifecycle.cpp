@@ -155,6 +155,40 @@ void left_by_exception() {
     std::exit(1);
 }
 
+/// Rank 1 leaves by an exception with an operation in flight that all have begun: nobody waits for ever, neither for that nor for the next one,
+/// nor at the end.
+void left_in_flight() {
+    int word = 0;
+    std::vector<float> first(1000, 1), next(10, 1);
+    try {
+        gz::Session session;
+        const auto handle = gz::allreduce_async(first);
+        if (session.rank() == 1) throw std::runtime_error("mine");
+        try {
+            handle.wait();
+            require(first.front() == 3, "what was begun is right");
+            gz::allreduce(next);
+            require(false, "nothing can be done without rank 1");
+        } catch (const gz::Error& error) {
+            require(error.ranks() == std::vector<int>{1}, error.what());
+            try {
+                session.close();
+            } catch (const gz::Error& again) {  // only if rank 1 had to end the job
+                require(again.code() == gz::ErrorCode::aborted && error.code() == gz::ErrorCode::aborted, again.what());
+            }
+        }
+        MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
+        MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    } catch (const std::runtime_error& error) {
+        require(std::string_view(error.what()) == "mine", error.what());
+        for (const int other : {0, 2}) MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        std::puts("ranks 0 and 2 have been told");
+        std::fflush(stdout);
+        for (const int other : {0, 2}) MPI_Send(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD);
+    }
+    std::_Exit(1);
+}
+
 /// Rank 1 has no room for a result, in the middle of an operation: the others do not wait for it, and know why.
 void out_of_memory() {
     gz::Session session;
@@ -201,6 +235,7 @@ int main(int argc, char** argv) {
         {"odd_even", odd_even},
         {"early_leaver", early_leaver},
         {"left_by_exception", left_by_exception},
+        {"left_in_flight", left_in_flight},
         {"out_of_memory", out_of_memory},
     };
     const auto scene = scenes.find(argc == 2 ? argv[1] : "");
