@@ -14,6 +14,7 @@ set(public_headers
   operations.hpp
   optimizer.hpp
   plan.hpp
+  process_set.hpp
   sampler.hpp
   session.hpp
   stream.hpp

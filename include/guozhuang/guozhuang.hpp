@@ -8,6 +8,7 @@
 #include <guozhuang/operations.hpp>
 #include <guozhuang/optimizer.hpp>
 #include <guozhuang/plan.hpp>
+#include <guozhuang/process_set.hpp>
 #include <guozhuang/sampler.hpp>
 #include <guozhuang/session.hpp>
 #include <guozhuang/stream.hpp>

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <guozhuang/handle.hpp>
+#include <guozhuang/process_set.hpp>
 #include <guozhuang/session.hpp>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
@@ -11,8 +12,9 @@
 #include <string>
 #include <vector>
 
-/// The collectives. Every rank of the job submits the same operation under the same name; the order in which a rank submits different
-/// operations is free. Each exists blocking and as `_async`.
+/// The collectives. Every rank of the job, or of the process set in the options, submits the same operation under the same name; the order in which
+/// a rank submits different operations is free. Each exists blocking and as `_async`. In a set "rank r" and "size" below are places in it and its
+/// size, except for roots and the peers of send and recv, which are ranks of the job.
 ///
 /// Common to all: callable from any thread; tensors must be contiguous and must stay untouched and alive until the operation is complete;
 /// zero elements are fine. Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything
@@ -28,7 +30,8 @@ struct Options {
     std::optional<StreamRef> stream = {};
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it earlier.
     std::shared_ptr<void> keep_alive = {};
-    Session* session = nullptr;  ///< whose job it is; null: Session::current()
+    Session* session = nullptr;   ///< whose job it is; null: Session::current(), or the process set's
+    ProcessSet process_set = {};  ///< who takes part; the same on all of them
 };
 
 /// What operations that reduce take. Op and scales must be the same on all ranks.
@@ -40,6 +43,7 @@ struct AllreduceOptions {
     std::optional<StreamRef> stream = {};  ///< as in Options
     std::shared_ptr<void> keep_alive = {};  ///< as in Options
     Session* session = nullptr;             ///< as in Options
+    ProcessSet process_set = {};            ///< as in Options
 };
 
 /// Combines the tensor of all ranks, in place. Shape, dtype, op, scales and device must match. The result is bitwise equal on all ranks.
@@ -83,6 +87,7 @@ struct PointToPointOptions {
     std::uint16_t tag = 0;
     std::shared_ptr<void> keep_alive = {};  ///< as in Options
     Session* session = nullptr;             ///< as in Options
+    ProcessSet process_set = {};            ///< as in Options
 };
 
 /// Point to point, rank to rank; to oneself too. Dtype and shape of both sides must match, else both throw Error(mismatch). Host memory only.

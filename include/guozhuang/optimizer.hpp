@@ -17,9 +17,10 @@ namespace guozhuang {
 template <class O>
 concept Optimizer = requires(O& optimizer) { optimizer.step(); };
 
-/// How gradients are reduced. The same on all ranks, apart from the stream.
+/// How gradients are reduced. The same on all ranks of the process set, apart from the stream.
 struct OptimizerOptions {
-    /// The same on all ranks, unique among the optimizers of this rank that live. Empty: numbered in the order in which this rank makes them.
+    /// The same on all ranks, unique among the optimizers of this rank and process set that live. Empty: numbered in the order in which this rank
+    /// makes them there.
     std::string name = {};
     ReduceOp op = ReduceOp::average;  ///< over the ranks
     /// Gradients accumulate over that many calls of step(); only the last of them reduces and steps. As in one process backward adds to the
@@ -29,7 +30,8 @@ struct OptimizerOptions {
     std::size_t bundle_bytes = 25u << 20;       ///< gradients travel in bundles of about this size
     std::size_t first_bundle_bytes = 1u << 20;  ///< the first is small, so that something is on its way early
     std::optional<StreamRef> stream = {};       ///< on which backward runs, for gradients on a device
-    Session* session = nullptr;                 ///< whose ranks train together; null: Session::current()
+    Session* session = nullptr;                 ///< as in Options
+    ProcessSet process_set = {};                ///< whose ranks train together; as in Options
 };
 
 /// What a DistributedOptimizer does with gradients, apart from stepping: counts them, reduces them bundle by bundle in reverse order of the
@@ -76,7 +78,7 @@ private:
     GradientReducer* reducer_;
 };
 
-/// Makes a single-process optimizer a data-parallel one: step() averages the gradients over all ranks, then lets the wrapped optimizer step.
+/// Makes a single-process optimizer a data-parallel one: step() averages the gradients over all ranks (of its process set), then lets the wrapped optimizer step.
 /// The wrapped optimizer and the parameters' memory must outlive it. Construction is not collective; step() is. One thread at a time.
 template <Optimizer O>
 class DistributedOptimizer {

@@ -16,13 +16,14 @@ struct NamedTensor {
 
 /// How a plan reduces; the same on all ranks, apart from the stream.
 struct PlanOptions {
-    /// Unique among the plans of this rank that live. Empty: numbered in the order in which this rank makes its unnamed plans.
+    /// Unique among the plans of this rank and process set that live. Empty: numbered in the order in which this rank makes its unnamed plans there.
     std::string name = {};
     ReduceOp op = ReduceOp::average;
     double prescale = 1;                   ///< as in AllreduceOptions
     double postscale = 1;                  ///< as in AllreduceOptions
     std::optional<StreamRef> stream = {};  ///< that produces the tensors, for tensors on a device
-    Session* session = nullptr;            ///< whose job the plan belongs to; null: Session::current()
+    Session* session = nullptr;            ///< as in Options
+    ProcessSet process_set = {};           ///< as in Options
 };
 
 /// Tensors that are allreduced again and again in fixed bundles: each bundle is negotiated as a whole, by one id after the first time, and

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <guozhuang/process_set.hpp>
 #include <guozhuang/session.hpp>
 #include <vector>
 
@@ -13,10 +14,11 @@ enum class Tail { pad, drop, uneven };
 
 /// How samples are shared out; the same on all ranks.
 struct SamplerOptions {
-    std::uint64_t seed = 0;      ///< of the order; only with `shuffle`
-    bool shuffle = true;         ///< false: the samples in their own order, every epoch
-    Tail tail = Tail::pad;       ///< what happens to the samples that are left over
-    Session* session = nullptr;  ///< whose ranks share; null: Session::current(), in the constructor only
+    std::uint64_t seed = 0;       ///< of the order; only with `shuffle`
+    bool shuffle = true;          ///< false: the samples in their own order, every epoch
+    Tail tail = Tail::pad;        ///< what happens to the samples that are left over
+    Session* session = nullptr;   ///< whose ranks share; null: Session::current(), in the constructor only
+    ProcessSet process_set = {};  ///< whose ranks share, if not all
 };
 
 /// This rank's share of the samples 0 .. samples-1, in a fresh order every epoch: position i of the common order belongs to rank i % size, so

@@ -5,18 +5,14 @@
 #include <guozhuang/operations.hpp>
 #include <numeric>
 
+#include "api/process_set_state.hpp"
 #include "api/requests.hpp"
-#include "api/runtime.hpp"
 
 namespace guozhuang {
 namespace {
 
 using api::Draft;
 using engine::Operation;
-
-std::shared_ptr<Runtime> runtime_of(Session* session) {
-    return (session != nullptr ? *session : Session::current()).runtime();
-}
 
 Handle start(Draft draft, bool caller_waits) {
     return Handle(api::submit(std::move(draft), caller_waits));
@@ -32,7 +28,7 @@ ResultsHandle start_with_results(Draft draft, bool caller_waits) {
 
 Draft draft_of(Operation operation, std::span<const TensorView> tensors, const Options& options) {
     api::check_name(engine::name_of(operation), options.name);
-    return {.runtime = runtime_of(options.session),
+    return {.set = api::member_of(options.session, options.process_set),
             .description = {.operation = operation, .tensors = {}},
             .name = options.name,
             .tensors = {tensors.begin(), tensors.end()},
@@ -42,7 +38,7 @@ Draft draft_of(Operation operation, std::span<const TensorView> tensors, const O
 
 Draft draft_of(Operation operation, std::span<const TensorView> tensors, const AllreduceOptions& options) {
     api::check_name(engine::name_of(operation), options.name);
-    return {.runtime = runtime_of(options.session),
+    return {.set = api::member_of(options.session, options.process_set),
             .description =
                 {.operation = operation, .op = options.op, .prescale = options.prescale, .postscale = options.postscale, .tensors = {}},
             .name = options.name,
@@ -71,7 +67,8 @@ Draft all_to_all_of(const TensorView& tensor, std::span<const std::int64_t> spli
 }
 
 Handle letter(const TensorView& tensor, const engine::Route& route, const PointToPointOptions& options, bool caller_waits) {
-    return Handle(api::submit_letter(*runtime_of(options.session), tensor, route, options.keep_alive, caller_waits));
+    return Handle(
+        api::submit_letter(*api::member_of(options.session, options.process_set), tensor, route, options.keep_alive, caller_waits));
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "api/process_set_state.hpp"
 #include "api/requests.hpp"
-#include "api/runtime.hpp"
 #include "base/log.hpp"
 
 namespace guozhuang {
@@ -26,13 +26,13 @@ struct Plan::State {
         Handle handle;
     };
     PlanOptions options;
-    std::shared_ptr<Runtime> runtime;
+    std::shared_ptr<SetMember> set;
     std::shared_ptr<const std::string> name;
     std::vector<Bundle> bundles;
 };
 
 Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) : state_(std::make_unique<State>()) {
-    state_->runtime = (options.session != nullptr ? *options.session : Session::current()).runtime();
+    state_->set = api::member_of(options.session, options.process_set);
     api::check_name("plan", options.name);
     std::set<std::string> names;
     for (std::size_t i = 0; i < bundles.size(); ++i) {
@@ -51,7 +51,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
         }
         state_->bundles.push_back(std::move(bundle));
     }
-    state_->name = state_->runtime->take_plan_name(options.name);
+    state_->name = state_->set->take_plan_name(options.name);
     for (std::size_t i = 0; i < size(); ++i) state_->bundles[i].name = fmt::format("{}/bundle {}", *state_->name, i);
     state_->options = std::move(options);
 }
@@ -90,7 +90,7 @@ void Plan::ready(std::size_t bundle) {
     if (handle)
         throw Error(ErrorCode::duplicate_name,
                     fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", name(), bundle));
-    handle = Handle(api::submit({.runtime = state_->runtime,
+    handle = Handle(api::submit({.set = state_->set,
                                  .description = {.operation = engine::Operation::allreduce,
                                                  .op = options.op,
                                                  .prescale = options.prescale,

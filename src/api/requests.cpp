@@ -104,15 +104,17 @@ engine::TensorDescription describe(const Draft& draft, std::size_t i) {
 }
 
 void check_draft(const Draft& draft, const Check& check) {
-    const int size = draft.runtime->transport().size();
     const auto& description = draft.description;
     check.that(draft.name.size() <= engine::max_name_bytes, "the name is {} bytes long; at most {} are supported", draft.name.size(),
                engine::max_name_bytes);
     check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
     check.that(draft.tensors.size() <= engine::max_tensors, "{} tensors in one group; at most {} are supported", draft.tensors.size(),
                engine::max_tensors);
-    check.that(description.root >= 0 && description.root < size, "root {} is not a rank; there are ranks 0 to {}", description.root,
-               size - 1);
+    const auto& transport = draft.set->transport();
+    check.that(description.root >= 0 && description.root < transport.size(), "root {} is not a rank; there are ranks 0 to {}",
+               description.root, transport.size() - 1);
+    check.that(description.operation != Operation::broadcast || draft.set->members().position_of(description.root), "root {} is not in {}",
+               description.root, draft.set->members().name());
     for (const auto& tensor : draft.tensors) {
         check_tensor(tensor, check);
         check_reduction(description, tensor.dtype, check);
@@ -133,10 +135,10 @@ void check_tensor(const TensorView& tensor, std::string_view operation, std::str
 }
 
 std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
-    auto& runtime = *draft.runtime;
-    const Check check(engine::name_of(draft.description.operation), draft.name, {runtime.transport().rank()});
+    auto& set = *draft.set;
+    const Check check(engine::name_of(draft.description.operation), draft.name, {set.transport().rank()});
     check_draft(draft, check);
-    if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, runtime.transport().size(), check);
+    if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, set.size(), check);
     engine::Request request{.name = draft.name, .description = draft.description, .tensors = {}};
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < draft.tensors.size(); ++i) {
@@ -152,22 +154,24 @@ std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
     if (!draft.tensors.empty()) {
         const auto& first = draft.tensors.front();
         request.description.device = first.device.kind;
-        request.device = runtime.use_device(first.device.kind);
+        request.device = set.use_device(first.device.kind);
         const auto stream = draft.stream.value_or(StreamRef{.device = first.device, .native = nullptr});
         if (request.device) request.ready = request.device->wrap(stream)->record();
     }
     request.tensors = std::move(draft.tensors);
     request.splits = std::move(draft.splits);
     request.keep_alive = std::move(draft.keep_alive);
-    return runtime.engine().submit(std::move(request), caller_waits);
+    return set.engine().submit(std::move(request), caller_waits);
 }
 
-std::shared_ptr<engine::Pending> submit_letter(Runtime& runtime, const TensorView& tensor, const engine::Route& route,
+std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor, engine::Route route,
                                                std::shared_ptr<void> keep_alive, bool caller_waits) {
-    const auto& transport = runtime.transport();
+    const auto& transport = set.transport();
     const Check check(route.sending ? "send" : "recv", "", {transport.rank()});
     check.that(route.peer >= 0 && route.peer < transport.size(), "rank {} does not exist; there are ranks 0 to {}", route.peer,
                transport.size() - 1);
+    const auto position = set.members().position_of(route.peer);
+    check.that(position.has_value(), "rank {} is not in {}", route.peer, set.members().name());
     check.that(route.tag <= transport.largest_user_tag(), "tag {} is too large for {}; at most {}", route.tag, transport.description(),
                transport.largest_user_tag());
     check_tensor(tensor, check);
@@ -176,7 +180,8 @@ std::shared_ptr<engine::Pending> submit_letter(Runtime& runtime, const TensorVie
                             .description = {.tensors = {}},
                             .tensors = {tensor},
                             .keep_alive = std::move(keep_alive)};
-    return runtime.engine().submit(std::move(request), route, caller_waits);
+    route.peer = *position;
+    return set.engine().submit(std::move(request), route, caller_waits);
 }
 
 }  // namespace guozhuang::api

@@ -8,14 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "api/runtime.hpp"
+#include "api/set_member.hpp"
 
 /// From what a caller passes to what the engine takes: every check that needs no other rank is here.
 namespace guozhuang::api {
 
 /// An operation as the caller put it.
 struct Draft {
-    std::shared_ptr<Runtime> runtime;
+    std::shared_ptr<SetMember> set;
     engine::Description description;  ///< without its tensors
     std::string name;                 ///< empty: unnamed
     std::vector<TensorView> tensors;
@@ -34,8 +34,8 @@ void check_name(std::string_view operation, std::string_view name);
 /// Throws Error(invalid_argument) for a tensor that no operation takes: not contiguous, without memory ...
 void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name);
 
-/// The same for a send or receive.
-std::shared_ptr<engine::Pending> submit_letter(Runtime& runtime, const TensorView& tensor, const engine::Route& route,
+/// The same for a send or receive. The route's peer is a rank of the world.
+std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor, engine::Route route,
                                                std::shared_ptr<void> keep_alive, bool caller_waits);
 
 }  // namespace guozhuang::api

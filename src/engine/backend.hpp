@@ -9,7 +9,17 @@
 
 namespace guozhuang::engine {
 
-enum class Operation : std::uint8_t { allreduce, all_gather, broadcast, all_to_all, reduce_scatter, barrier };
+/// The last two make and remove process sets; no backend runs them.
+enum class Operation : std::uint8_t {
+    allreduce,
+    all_gather,
+    broadcast,
+    all_to_all,
+    reduce_scatter,
+    barrier,
+    create_process_set,
+    remove_process_set
+};
 std::string_view name_of(Operation operation) noexcept;
 
 /// How algorithms follow from sizes. Every log entry carries the policy of the rank that appended it, so that no rank chooses for itself.

@@ -20,6 +20,7 @@ using Bytes = std::vector<std::byte>;
 inline constexpr std::size_t max_name_bytes = 64u << 10;
 inline constexpr std::size_t max_dimensions = 64;
 inline constexpr std::size_t max_tensors = 1u << 20;
+inline constexpr int max_ranks = 1 << 20;
 /// Of a request: half of what the wire carries as one message, so that it fits with all that goes with it.
 inline constexpr std::size_t max_description_bytes = 32u << 20;
 

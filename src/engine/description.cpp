@@ -10,7 +10,8 @@
 namespace guozhuang::engine {
 
 std::string_view name_of(Operation operation) noexcept {
-    constexpr std::string_view names[] = {"allreduce", "all_gather", "broadcast", "all_to_all", "reduce_scatter", "barrier"};
+    constexpr std::string_view names[] = {"allreduce",      "all_gather", "broadcast",          "all_to_all",
+                                          "reduce_scatter", "barrier",    "create_process_set", "remove_process_set"};
     return names[static_cast<std::size_t>(operation)];
 }
 
@@ -23,6 +24,8 @@ Bytes encode(const Description& description) {
     out.signed_number(description.root);
     out.enumerator(description.device);
     out.number(description.group ? 1 : 0);
+    out.number(description.ranks.size());
+    for (const int rank : description.ranks) out.number(static_cast<std::uint64_t>(rank));
     out.number(description.tensors.size());
     for (const auto& tensor : description.tensors) {
         out.string(tensor.name);
@@ -36,13 +39,15 @@ Bytes encode(const Description& description) {
 Description decode_description(std::span<const std::byte> bytes) {
     Reader in(bytes);
     Description description;
-    description.operation = in.enumerator(Operation::barrier);
+    description.operation = in.enumerator(Operation::remove_process_set);
     description.op = in.enumerator(ReduceOp::product);
     description.prescale = in.real();
     description.postscale = in.real();
     description.root = static_cast<int>(in.signed_number());
     description.device = in.enumerator(DeviceKind::cuda);
     description.group = in.number(1) == 1;
+    description.ranks.resize(in.count(max_ranks));
+    for (auto& rank : description.ranks) rank = in.rank(max_ranks);
     const auto tensors = in.count(max_tensors);
     for (std::size_t i = 0; i < tensors; ++i) {
         TensorDescription tensor;
@@ -87,6 +92,7 @@ std::vector<Aspect> aspects_of_request() {
         {"postscales", [](const Description& d) { return fmt::format("{}", d.postscale); }},
         {"device kinds", [](const Description& d) { return std::string(name_of(d.device)); }},
         {"kinds of request", [](const Description& d) { return std::string(d.group ? "a group" : "a single tensor"); }},
+        {"ranks", [](const Description& d) { return fmt::format("{}", fmt::join(d.ranks, ",")); }},
         {"numbers of tensors", [](const Description& d) { return std::to_string(d.tensors.size()); }},
     };
 }
@@ -116,8 +122,12 @@ std::vector<Side> sides_of(const Aspect& aspect, std::span<const Description> de
 }
 
 std::string sentence(const Description& first, std::string_view tensor, const Aspect& aspect, std::span<const Side> sides) {
-    auto text = aspect.plural == "operations" ? fmt::format("'{}': {} differ: ", tensor, aspect.plural)
-                                              : fmt::format("{} '{}': {} differ: ", name_of(first.operation), tensor, aspect.plural);
+    auto subject = fmt::format("'{}'", tensor);
+    if (first.operation == Operation::create_process_set && aspect.plural == "ranks")
+        subject = "process set";
+    else if (aspect.plural != "operations")
+        subject = fmt::format("{} {}", name_of(first.operation), subject);
+    auto text = fmt::format("{}: {} differ: ", subject, aspect.plural);
     for (std::size_t i = 0; i < sides.size(); ++i)
         text += fmt::format("{}{} on {}", i == 0 ? "" : "; ", sides[i].first, list_ranks(sides[i].second));
     return text;

@@ -23,9 +23,10 @@ struct Description {
     Operation operation = Operation::allreduce;
     ReduceOp op = ReduceOp::sum;
     double prescale = 1, postscale = 1;
-    int root = 0;
+    int root = 0;  ///< rank of the world
     DeviceKind device = DeviceKind::host;
-    bool group = false;  ///< executed as one and never fused with others
+    bool group = false;           ///< executed as one and never fused with others
+    std::vector<int> ranks = {};  ///< create_process_set: who is to be in it, ranks of the world
     std::vector<TensorDescription> tensors;
     friend bool operator==(const Description&, const Description&) = default;
 };

@@ -9,11 +9,11 @@
 
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
+#include "engine/execution.hpp"
+#include "engine/fleet.hpp"
 
 namespace guozhuang::engine {
 namespace {
-
-constexpr auto farewell = std::chrono::milliseconds(200);
 
 /// The same, but what stands for a lack of memory becomes an Error that says so.
 std::exception_ptr named(const std::exception_ptr& cause, std::string_view operation, int rank) {
@@ -26,29 +26,6 @@ std::exception_ptr named(const std::exception_ptr& cause, std::string_view opera
     } catch (...) {
         return cause;
     }
-}
-
-std::exception_ptr error_of(const LogEntry& entry) {
-    return std::make_exception_ptr(
-        Error(entry.code, entry.text, {.tensor = entry.tensor, .operation = entry.operation, .ranks = entry.ranks}));
-}
-
-Bundle bundle_of(const LogEntry& entry, const std::vector<std::shared_ptr<Pending>>& requests) {
-    const auto& description = requests.front()->request().description;
-    Bundle bundle{.operation = description.operation,
-                  .op = description.op,
-                  .prescale = description.prescale,
-                  .postscale = description.postscale,
-                  .root = description.root,
-                  .device = description.device,
-                  .policy = entry.policy,
-                  .pieces = {}};
-    for (const auto& pending : requests) {
-        const auto& request = pending->request();
-        for (std::size_t i = 0; i < request.tensors.size(); ++i)
-            bundle.pieces.push_back({.tensor = request.tensors[i], .splits = request.splits, .result = &pending->result(i)});
-    }
-    return bundle;
 }
 
 }  // namespace
@@ -70,13 +47,16 @@ private:
 
 Engine::Engine(const Parts& parts)
     : job_(parts.job),
-      rank_(parts.control.rank()),
+      context_(parts.context),
+      members_(parts.negotiator.members),
+      rank_(members_.world_rank(parts.control.rank())),
       doorbell_(parts.doorbell),
       wait_(parts.wait),
       own_thread_(parts.own_thread),
+      fleet_(parts.fleet),
       control_(parts.control),
       negotiator_(parts.control.rank(), parts.control.size(), parts.negotiator),
-      point_to_point_(parts.control, parts.mail) {}
+      point_to_point_(parts.control, parts.mail, members_) {}
 
 Engine::~Engine() {
     stop();
@@ -84,7 +64,7 @@ Engine::~Engine() {
 
 void Engine::stop() noexcept {
     if (stop_.exchange(true)) return;
-    if (has_work()) base::abort(doorbell_);
+    if (has_pending()) base::abort(doorbell_);
     base::ring_local(doorbell_);
     if (coordinator_.joinable()) coordinator_.join();
     { const base::Lock last_turn(mutex_); }    // a caller's: the next one sees stop_, and leaves alone what goes with the session
@@ -95,7 +75,8 @@ void Engine::stop() noexcept {
     }
     executors.clear();
     complete_ended();
-    if (has_work()) fail_pending(std::make_exception_ptr(Error(ErrorCode::aborted, "this session ended while the operation was pending")));
+    if (has_pending())
+        fail_pending(std::make_exception_ptr(Error(ErrorCode::aborted, "this session ended while the operation was pending")));
 }
 
 void Engine::add_executor(DeviceKind kind, Executor executor) {
@@ -111,7 +92,9 @@ void Engine::start() {
 
 void Engine::check_open() const {
     if (cause_) std::rethrow_exception(cause_);
-    if (departure_ || closed_) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
+    if (!departure_ && !closed_) return;
+    throw Error(ErrorCode::not_initialised, fmt::format("{} has been closed: it takes no more operations",
+                                                        members_.are_the_world() ? "this session" : members_.name()));
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
@@ -121,8 +104,9 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
         check_open();
         const auto operation = request.description.operation;
         auto& unnamed = unnamed_[operation];
-        request.named = !request.name.empty();
-        if (!request.named) {
+        const bool numbered = request.name.empty();
+        if (numbered) {
+            request.named = false;
             request.name = fmt::format("#{} {}", unnamed + 1, name_of(operation));
             for (auto& tensor : request.description.tensors)
                 tensor.name = request.description.group ? fmt::format("{}{}", request.name, tensor.name) : request.name;
@@ -134,7 +118,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
                         {.tensor = request.name, .operation = std::string(name_of(operation)), .ranks = {rank_}});
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_, std::pair(pending->request().name, pending), submitted_, pending);
-        if (!pending->request().named) ++unnamed;  // last: ranks must count alike, and what has failed does not count
+        if (numbered) ++unnamed;  // last: ranks must count alike, and what has failed does not count
     }
     if (!caller_waits) base::ring_local(doorbell_);
     return pending;
@@ -177,7 +161,8 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
         base::Patience patience(doorbell_, wait_, deadline);
         bool first_look = true;
         while (!arrived()) {
-            const auto progressed = drives ? try_turn() : complete_ended();
+            auto progressed = drives ? try_turn() : complete_ended();
+            if (drives && fleet_ && fleet_->turns_beside(context_)) progressed = true;
             if (!progressed && std::exchange(first_look, false))
                 base::ring(doorbell_);  // whoever drives may sleep, and does not know yet what this caller has submitted
             if (arrived()) return true;
@@ -196,11 +181,17 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
 }
 
 void Engine::drive_once() {
+    if (own_thread_) {
+        complete_ended();
+        return;
+    }
+    take_turn();
+    if (fleet_) fleet_->turns_beside(context_);
+}
+
+bool Engine::take_turn() {
     try {
-        if (own_thread_)
-            complete_ended();
-        else
-            try_turn();
+        return try_turn().value_or(false);
     } catch (...) {
         end(std::current_exception());
     }
@@ -275,6 +266,11 @@ bool Engine::pump() {
     return progressed;
 }
 
+bool Engine::pump_beside_data() {
+    const bool progressed = pump();
+    return (fleet_ && fleet_->turns_above(context_)) || progressed;
+}
+
 bool Engine::take_submissions() {
     Requests submitted;
     std::vector<Letter> letters;
@@ -302,7 +298,7 @@ bool Engine::take_submissions() {
 void Engine::receive(const Control::Message& message) {
     const std::span bytes(message.bytes);
     if (bytes.empty() || std::to_integer<std::uint8_t>(bytes[0]) > static_cast<std::uint8_t>(Channel::letters))
-        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none", message.from));
+        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none", members_.world_rank(message.from)));
     if (static_cast<Channel>(bytes[0]) == Channel::negotiation)
         negotiator_.receive(message.from, bytes.subspan(1));
     else
@@ -317,11 +313,12 @@ void Engine::send(int to, Channel channel, Bytes bytes) {
 void Engine::execute(const LogEntry& entry) {
     switch (entry.kind) {
         case LogEntry::Kind::execute: run(entry); break;
-        case LogEntry::Kind::fail: finish(requests_of(entry), error_of(entry)); break;
+        case LogEntry::Kind::fail: finish(requests_of(entry), error_of(entry, members_)); break;
         case LogEntry::Kind::forget: break;
         case LogEntry::Kind::depart: point_to_point_.depart(entry.ranks.front(), entry.text); break;
         case LogEntry::Kind::shutdown:
-            point_to_point_.fail_unmatched("every rank has shut down");
+            point_to_point_.fail_unmatched(members_.are_the_world() ? "every rank has shut down"
+                                                                    : "every rank has left " + members_.name());
             finished_ = true;
             break;
         case LogEntry::Kind::leave: end_log(entry); break;
@@ -333,7 +330,7 @@ void Engine::end_log(const LogEntry& leave) {
     left_ = leave;
     const auto left = leave.ranks.front();
     point_to_point_.depart(left, leave.text);
-    if (left != rank_) fail_departed(requests_called(negotiator_.unresolved()));
+    if (members_.world_rank(left) != rank_) fail_departed(requests_called(negotiator_.unresolved()));
     somebody_left_ = true;
     finished_ = true;
 }
@@ -342,9 +339,10 @@ void Engine::fail_departed(const Requests& requests) {
     for (const auto& pending : requests) {
         const auto& name = pending->request().name;
         const std::string operation(name_of(pending->request().description.operation));
-        finish(std::span(&pending, 1),
-               std::make_exception_ptr(Error(ErrorCode::departed, fmt::format("{}; {} '{}' waits for it", left_->text, operation, name),
-                                             {.tensor = name, .operation = operation, .ranks = left_->ranks})));
+        finish(
+            std::span(&pending, 1),
+            std::make_exception_ptr(Error(ErrorCode::departed, fmt::format("{}; {} '{}' waits for it", left_->text, operation, name),
+                                          {.tensor = name, .operation = operation, .ranks = {members_.world_rank(left_->ranks.front())}})));
     }
 }
 
@@ -368,20 +366,24 @@ void Engine::run(const LogEntry& entry) {
     if (requests.size() != entry.items.size())
         throw Error(ErrorCode::internal,
                     fmt::format("rank {} was told to execute '{}', which it has not submitted", rank_, entry.items.front().name));
-    auto bundle = bundle_of(entry, requests);
+    if (const auto& action = requests.front()->request().action) {
+        attempt(requests.front()->request().description.operation, action);
+        return finish(requests, nullptr);
+    }
+    auto bundle = bundle_of(entry, requests, members_);
     const auto executor = executor_of(bundle.device);
     if (executor.stream) return run_on_stream(executor, std::move(bundle), std::move(requests));
-    run_on(*executor.backend, bundle);
+    attempt(bundle.operation, [&] { executor.backend->run(bundle); });
     finish(requests, nullptr);
 }
 
-/// A bundle that fails half-way cannot be finished by the others.
-void Engine::run_on(Backend& backend, const Bundle& bundle) {
+/// What fails half-way cannot be finished by the others.
+void Engine::attempt(Operation operation, const std::function<void()>& work) {
     try {
-        backend.run(bundle);
+        work();
     } catch (...) {
         if (stop_) job_->abort({.rank = rank_, .text = "it has left in the middle of an operation"});
-        const auto error = named(std::current_exception(), name_of(bundle.operation), rank_);
+        const auto error = named(std::current_exception(), name_of(operation), rank_);
         tell_others(error);
         std::rethrow_exception(error);
     }
@@ -400,7 +402,7 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     auto error = std::make_shared<std::exception_ptr>();
     stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error] {  // the bundle points into the requests
         try {
-            run_on(*backend, bundle);
+            attempt(bundle.operation, [&] { backend->run(bundle); });
         } catch (...) {
             *error = std::current_exception();
         }
@@ -488,11 +490,17 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
     return first;
 }
 
-void Engine::close(std::string_view reason) {
+void Engine::depart(std::string_view reason) {
     {
         const base::Lock lock(queue_mutex_);
         if (!departure_) departure_ = std::string(reason);
     }
+    departing_ = true;
+    base::ring_local(doorbell_);
+}
+
+void Engine::close(std::string_view reason) {
+    depart(reason);
     drive_until([this] { return finished_ && !has_work(); }, base::no_deadline);
     const auto flushed = [this] {
         if (!mutex_.try_lock()) return false;
@@ -506,13 +514,10 @@ void Engine::close(std::string_view reason) {
 
 /// The log's own word of the leaving says that whatever came before it has been executed. If it does not come (the others are busy), an operation
 /// that they have begun may be waiting for this rank.
-void Engine::announce_departure(std::string_view reason) noexcept {
+void Engine::announce_departure(std::string_view reason, base::Deadline deadline) noexcept {
     try {
-        {
-            const base::Lock lock(queue_mutex_);
-            if (!departure_) departure_ = std::string(reason);
-            leaving_ = true;
-        }
+        leaving_ = true;
+        depart(reason);
         bool sent = false;
         const auto announced = [&] {
             if (!mutex_.try_lock()) return false;
@@ -521,7 +526,7 @@ void Engine::announce_departure(std::string_view reason) noexcept {
             if (closed_ && control_.flushed()) sent = true;
             return sent && finished_;
         };
-        if (!wait(announced, base::Clock::now() + farewell, true) && (!sent || has_work()))
+        if (!wait(announced, deadline, true) && (!sent || has_pending()))
             job_->abort({.rank = rank_, .text = fmt::format("it has left with operations on their way ({})", reason)});
     } catch (const std::exception& error) {
         base::log_debug(fmt::format("rank {} could not announce its departure: {}", rank_, error.what()));

@@ -18,11 +18,14 @@
 #include "base/wait.hpp"
 #include "engine/backend.hpp"
 #include "engine/control.hpp"
+#include "engine/members.hpp"
 #include "engine/negotiator.hpp"
 #include "engine/pending.hpp"
 #include "engine/point_to_point.hpp"
 
 namespace guozhuang::engine {
+
+class Fleet;
 
 /// Where bundles of one kind of memory run: inline, on the thread that drives the engine, or on a communication stream of the device.
 struct Executor {
@@ -43,8 +46,10 @@ public:
         base::Doorbell& doorbell;
         base::WaitSettings wait;
         Negotiator::Settings negotiator;
-        bool own_thread = true;    ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
-        std::shared_ptr<Job> job;  ///< keeps the doorbell alive: callers may still wait there when all else is gone
+        bool own_thread = true;                  ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
+        std::shared_ptr<Job> job;                ///< keeps the doorbell alive: callers may still wait there when all else is gone
+        std::uint16_t context = 0;               ///< of the process set
+        std::shared_ptr<Fleet> fleet = nullptr;  ///< the rank's engines, where none has a thread; null: this one is driven alone
     };
 
     explicit Engine(const Parts& parts);
@@ -63,10 +68,15 @@ public:
 
     bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) override;
     void drive_once() override;
+    /// A turn, if nobody else is driving; true if it made progress. Throws what ended the job.
+    bool take_turn();
 
-    /// Receives and sends control messages; true if there was anything to do. Only for whoever drives: also called while a bundle's data moves.
-    bool pump();
+    /// What whoever drives does while a bundle's data moves: receives and sends control messages, and gives other engines of the rank a turn where
+    /// they depend on it. True if there was anything to do.
+    bool pump_beside_data();
 
+    /// Takes no more requests and says so to the others, without waiting: whoever drives does the rest.
+    void depart(std::string_view reason);
     /// Departs, and drives until every rank has. Pending operations are completed or failed. Throws what ended the job.
     void close(std::string_view reason);
     /// Ends the coordinator thread and lets the streams run empty; nobody drives any more. What is still pending fails, so that handles which
@@ -75,8 +85,9 @@ public:
     /// Whether the job ended with memory of this rank still lent to messages. What they may touch must then live as long as the process: the
     /// engine has seen to its requests.
     bool left_memory_on_loan() const noexcept { return memory_on_loan_; }
-    /// Departs without waiting for the others, for a process that is about to end: they get the reason. Does its part in what the log held before.
-    void announce_departure(std::string_view reason) noexcept;
+    /// Departs without waiting for the others, for a process that is about to end: they get the reason, if that is possible by the deadline. Does its
+    /// part in what the log held before.
+    void announce_departure(std::string_view reason, base::Deadline deadline) noexcept;
     /// Whether a rank has done so: not all ranks will close their transport.
     bool somebody_left() const noexcept { return somebody_left_; }
 
@@ -90,12 +101,15 @@ private:
     bool turn() GUOZHUANG_REQUIRES(mutex_);
     /// A turn, and whether it made progress; empty if somebody else is driving.
     std::optional<bool> try_turn();
-    bool has_work() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
+    bool has_pending() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
+    bool has_work() const noexcept { return has_pending() || (departing_ && !finished_); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
 
     void check_open() const GUOZHUANG_REQUIRES(queue_mutex_);
     template <class Table, class Entry, class Queue, class Element>
     void enter(Table& table, Entry entry, Queue& queue, Element element) GUOZHUANG_REQUIRES(queue_mutex_);
+    /// Receives and sends control messages; true if there was anything to do.
+    bool pump();
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
     void receive(const Control::Message& message) GUOZHUANG_REQUIRES(mutex_);
     void send(int to, Channel channel, Bytes bytes) GUOZHUANG_REQUIRES(mutex_);
@@ -107,7 +121,7 @@ private:
     void fail_departed(const Requests& requests) GUOZHUANG_REQUIRES(mutex_);
     Executor executor_of(DeviceKind kind);
     void run(const LogEntry& entry);
-    void run_on(Backend& backend, const Bundle& bundle);
+    void attempt(Operation operation, const std::function<void()>& work);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
     /// The end of these, as the log or a backend has it. complete_ended() makes it known to those who wait.
     void finish(std::span<const std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept;
@@ -123,10 +137,13 @@ private:
     std::exception_ptr fail_pending(const std::exception_ptr& cause);
 
     const std::shared_ptr<Job> job_;
-    const int rank_;
+    const std::uint16_t context_;
+    const Members members_;
+    const int rank_;  ///< of the world
     base::Doorbell& doorbell_;
     const base::WaitSettings wait_;
     const bool own_thread_;
+    const std::shared_ptr<Fleet> fleet_;
 
     base::Mutex mutex_;  ///< whoever holds it drives
     Control& control_ GUOZHUANG_GUARDED_BY(mutex_);
@@ -146,6 +163,7 @@ private:
     std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(queue_mutex_);        ///< asked for, with its reason
     bool closed_ GUOZHUANG_GUARDED_BY(queue_mutex_) = false;
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    std::atomic<bool> departing_{false};
     std::atomic<bool> leaving_{false};  ///< the departure does not wait for the others
 
     EndedQueue ended_;

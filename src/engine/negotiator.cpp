@@ -46,8 +46,9 @@ bool has_text(LogEntry::Kind kind) {
     return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::depart || kind == LogEntry::Kind::leave;
 }
 
-std::string departure_text(int rank, std::string_view reason) {
-    return fmt::format("rank {} has shut down{}", rank, reason.empty() ? "" : fmt::format(" ({})", reason));
+std::string departure_text(const Members& members, int rank, std::string_view reason) {
+    return fmt::format("rank {} has {}{}", members.world_rank(rank), members.are_the_world() ? "shut down" : "left " + members.name(),
+                       reason.empty() ? "" : fmt::format(" ({})", reason));
 }
 
 }  // namespace
@@ -157,7 +158,7 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
         const auto submitted = [&](const Faction& f) { return std::ranges::binary_search(f.ranks, rank); };
         if (std::ranges::any_of(ballot.factions, submitted)) continue;
         failure.code = ErrorCode::departed;
-        failure.text += (failure.ranks.empty() ? "" : ", ") + departure_text(rank, reason);
+        failure.text += (failure.ranks.empty() ? "" : ", ") + departure_text(settings_.members, rank, reason);
         failure.ranks.push_back(rank);
     }
     if (!failure.ranks.empty()) {
@@ -166,9 +167,10 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
     } else if (ballot.factions.size() > 1) {
         std::ranges::sort(ballot.factions, {}, [](const Faction& f) { return f.ranks.front(); });
         failure.code = ErrorCode::mismatch;
-        failure.text = describe_mismatch(name, ballot.factions, failure.tensor);
         for (const auto& faction : ballot.factions | std::views::drop(1))
             failure.ranks.insert(failure.ranks.end(), faction.ranks.begin(), faction.ranks.end());
+        for (auto& faction : ballot.factions) faction.ranks = settings_.members.world_ranks(faction.ranks);
+        failure.text = describe_mismatch(name, ballot.factions, failure.tensor);
         append(std::move(failure));
     } else {
         ready_.push_back({name, ballot.named, std::move(ballot.factions.front().description)});
@@ -179,7 +181,7 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
 /// others, who have departed too, are still to come.
 void Negotiator::depart(int rank, std::string_view reason) {
     if (finished_ || !departed_.emplace(rank, reason).second) return;
-    if (tree_.is_root()) append({.kind = LogEntry::Kind::depart, .text = departure_text(rank, reason), .ranks = {rank}});
+    if (tree_.is_root()) append({.kind = LogEntry::Kind::depart, .text = departure_text(settings_.members, rank, reason), .ranks = {rank}});
     std::vector<std::string> open;
     for (const auto& [name, ballot] : ballots_) open.push_back(name);
     std::ranges::sort(open);
@@ -194,7 +196,8 @@ void Negotiator::depart(int rank, std::string_view reason) {
 /// The root decides what comes before.
 void Negotiator::leave(int rank, std::string_view reason) {
     if (finished_) return;
-    if (tree_.is_root()) return append({.kind = LogEntry::Kind::leave, .text = departure_text(rank, reason), .ranks = {rank}});
+    if (tree_.is_root())
+        return append({.kind = LogEntry::Kind::leave, .text = departure_text(settings_.members, rank, reason), .ranks = {rank}});
     auto& out = message_to(tree_.parent());
     out.enumerator(Part::leaving);
     out.number(static_cast<std::uint64_t>(rank));
@@ -205,9 +208,10 @@ void Negotiator::receive(int from, std::span<const std::byte> message) {
     Reader in(message);
     const auto version = in.number();
     if (version != protocol_version)
-        throw Error(ErrorCode::wire, fmt::format("rank {} speaks protocol version {}, this rank {}", from, version, protocol_version));
+        throw Error(ErrorCode::wire,
+                    fmt::format("rank {} speaks protocol version {}, this rank {}", world_rank(from), version, protocol_version));
     const auto epoch = in.number();
-    if (epoch != first_epoch) throw Error(ErrorCode::wire, fmt::format("rank {} sent a message of epoch {}", from, epoch));
+    if (epoch != first_epoch) throw Error(ErrorCode::wire, fmt::format("rank {} sent a message of epoch {}", world_rank(from), epoch));
     const auto position = in.number();
     if (applied_.contains(from)) child_applied(from, position);
     const auto too_late = [&] { return finished_ && applied_.contains(from); };  // for what goes up
@@ -218,7 +222,8 @@ void Negotiator::read_part(int from, Reader& in) {
     const auto part = in.enumerator(Part::leaving);
     const bool from_parent = !tree_.is_root() && from == tree_.parent();
     if (from_parent != (part == Part::entry) || (!from_parent && !applied_.contains(from)))
-        throw Error(ErrorCode::wire, fmt::format("rank {} is not one to send such a message to rank {}", from, tree_.rank()));
+        throw Error(ErrorCode::wire,
+                    fmt::format("rank {} is not one to send such a message to rank {}", world_rank(from), world_rank(tree_.rank())));
     switch (part) {
         case Part::ready: read_ready(from, in); break;
         case Part::report: read_report(from, in); break;
@@ -245,10 +250,11 @@ void Negotiator::read_ready(int child, Reader& in) {
         name = retired->second.name;
         description = retired->second.description;
     } else {
-        throw Error(ErrorCode::wire, fmt::format("rank {} sent id {}, which nobody has been given", child, id));
+        throw Error(ErrorCode::wire, fmt::format("rank {} sent id {}, which nobody has been given", world_rank(child), id));
     }
     if (fingerprint(description) != expected)
-        throw Error(ErrorCode::wire, fmt::format("rank {} and rank {} hold different descriptions of '{}'", child, tree_.rank(), name));
+        throw Error(ErrorCode::wire, fmt::format("rank {} and rank {} hold different descriptions of '{}'", world_rank(child),
+                                                 world_rank(tree_.rank()), name));
     count(name, true, description, subtrees_.at(child));
     settle(name);
 }
@@ -264,7 +270,7 @@ void Negotiator::read_report(int child, Reader& in) {
     for (int& rank : ranks) rank = in.rank(tree_.size());
     if (ranks.empty()) ranks = below;
     if (!std::ranges::includes(below, ranks))
-        throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", child));
+        throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", world_rank(child)));
     count(name, named, description, ranks);
     auto& reporting = ballots_.at(name).reporting;
     if (more)
@@ -278,13 +284,14 @@ std::pair<int, std::string> Negotiator::read_departure(int child, Reader& in) {
     const int rank = in.rank(tree_.size());
     auto reason = in.string();
     if (!std::ranges::binary_search(subtrees_.at(child), rank))
-        throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", child));
+        throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", world_rank(child)));
     return {rank, std::move(reason)};
 }
 
 /// Ids that the child can no longer use are dropped for good once no child can.
 void Negotiator::child_applied(int child, std::uint64_t position) {
-    if (position > position_) throw Error(ErrorCode::wire, fmt::format("rank {} has applied log entries that it cannot have", child));
+    if (position > position_)
+        throw Error(ErrorCode::wire, fmt::format("rank {} has applied log entries that it cannot have", world_rank(child)));
     auto& known = applied_[child];
     known = std::max(known, position);
     const auto slowest = std::ranges::min(applied_ | std::views::values);

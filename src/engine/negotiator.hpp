@@ -14,6 +14,7 @@
 #include "engine/codec.hpp"
 #include "engine/description.hpp"
 #include "engine/log_entry.hpp"
+#include "engine/members.hpp"
 #include "engine/tree.hpp"
 
 namespace guozhuang::engine {
@@ -32,6 +33,7 @@ public:
         std::size_t fusion_bytes = 1u << 20;
         std::size_t max_ids = 16384;  ///< beyond it the ids that were used longest ago are forgotten
         Policy policy = {};           ///< stamped on every execute entry by the root
+        Members members = {};         ///< whom errors name
     };
     struct Outgoing {
         int to = 0;
@@ -89,6 +91,8 @@ private:
         std::uint64_t position = 0;
     };
 
+    /// For people.
+    int world_rank(int position) const { return settings_.members.world_rank(position); }
     void count(const std::string& name, bool named, std::span<const std::byte> description, std::span<const int> ranks);
     void settle(const std::string& name);
     bool complete(const Ballot& ballot) const;

@@ -19,13 +19,14 @@ namespace guozhuang::engine {
 /// What a caller submits.
 struct Request {
     std::string name;   ///< empty: the engine numbers it
-    bool named = true;  ///< set by the engine
+    bool named = true;  ///< whether the name may come again and so gets an id; false for what the engine numbers
     Description description;
     std::vector<TensorView> tensors;
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
     std::shared_ptr<device::Event> ready = {};    ///< the tensors' contents are there; null for plain host tensors
+    std::function<void()> action = {};            ///< done in place of a bundle, by whoever drives, at its place in the log; never waits
 };
 
 /// Whoever can bring an operation forward while somebody waits for it.

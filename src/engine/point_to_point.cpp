@@ -14,12 +14,6 @@ const char* verb(const Route& route) noexcept {
     return route.sending ? "send" : "recv";
 }
 
-std::exception_ptr departed_error(const Route& route, const std::string& text) {
-    return std::make_exception_ptr(Error(ErrorCode::departed,
-                                         fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
-                                         {.tensor = {}, .operation = verb(route), .ranks = {route.peer}}));
-}
-
 }  // namespace
 
 void PointToPoint::post(Letter letter) {
@@ -136,12 +130,19 @@ void PointToPoint::begin(Letter letter, const Notice& theirs) {
     moving_.push_back({std::move(letter), ticket});
 }
 
+std::exception_ptr PointToPoint::departed_error(const Route& route, const std::string& text) const {
+    return std::make_exception_ptr(Error(ErrorCode::departed,
+                                         fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
+                                         {.tensor = {}, .operation = verb(route), .ranks = {members_.world_rank(route.peer)}}));
+}
+
 std::exception_ptr PointToPoint::mismatch(const Letter& letter, const Notice& theirs) const {
     const auto& tensor = letter.pending->request().tensors.front();
     const auto& route = letter.route;
     const auto print = [](DType dtype, const Shape& shape) { return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", ")); };
     const auto mine = print(tensor.dtype, tensor.shape), other = print(theirs.dtype, theirs.shape);
-    const int sender = route.sending ? rank_ : route.peer, receiver = route.sending ? route.peer : rank_;
+    const int own = members_.world_rank(rank_), peer = members_.world_rank(route.peer);
+    const int sender = route.sending ? own : peer, receiver = route.sending ? peer : own;
     const auto text = fmt::format("send/recv with tag {}: tensors differ: {} sent by rank {}; {} expected by rank {}", route.tag,
                                   route.sending ? mine : other, sender, route.sending ? other : mine, receiver);
     return std::make_exception_ptr(Error(ErrorCode::mismatch, text, {.tensor = {}, .operation = verb(route), .ranks = {sender, receiver}}));

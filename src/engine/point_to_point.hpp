@@ -14,6 +14,7 @@
 #include "engine/codec.hpp"
 #include "engine/control.hpp"
 #include "engine/description.hpp"
+#include "engine/members.hpp"
 #include "engine/pending.hpp"
 
 namespace guozhuang::engine {
@@ -47,7 +48,8 @@ public:
         Bytes bytes;
     };
 
-    explicit PointToPoint(Control& control, Mail& mail) : rank_(control.rank()), size_(control.size()), mail_(mail) {}
+    PointToPoint(Control& control, Mail& mail, Members members = {})
+        : rank_(control.rank()), size_(control.size()), mail_(mail), members_(std::move(members)) {}
 
     void post(Letter letter);
     void receive(int from, std::span<const std::byte> message);
@@ -77,11 +79,13 @@ private:
 
     void match(const Route& route);
     void begin(Letter letter, const Notice& theirs);
+    std::exception_ptr departed_error(const Route& route, const std::string& text) const;
     void fail_unmatched_with(int peer, const std::string& text);
     std::exception_ptr mismatch(const Letter& letter, const Notice& theirs) const;
 
     int rank_, size_;
     Mail& mail_;
+    const Members members_;                        ///< whom errors name
     std::map<Route, std::deque<Letter>> letters_;  ///< unmatched ones of this rank
     std::map<Route, std::deque<Notice>> notices_;  ///< unmatched ones of the peers, under this rank's view of the route
     std::vector<Moving> moving_;

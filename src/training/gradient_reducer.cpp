@@ -88,7 +88,8 @@ void GradientReducer::State::lay_out() {
                                                                   .op = options.op,
                                                                   .postscale = options.gradient_scale,
                                                                   .stream = options.stream,
-                                                                  .session = options.session});
+                                                                  .session = options.session,
+                                                                  .process_set = options.process_set});
     options.name = plan->name();
     start_step();
 }

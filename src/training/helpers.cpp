@@ -14,10 +14,6 @@
 namespace guozhuang {
 namespace {
 
-Session& session_of(Session* session) {
-    return session != nullptr ? *session : Session::current();
-}
-
 /// FNV-1a over 8 bytes at a time: enough to see that two buffers differ.
 std::uint64_t hash_of(std::span<const std::byte> memory) noexcept {
     std::uint64_t hash = 0xcbf29ce484222325u ^ memory.size();
@@ -32,10 +28,10 @@ std::uint64_t hash_of(std::span<const std::byte> memory) noexcept {
     return hash;
 }
 
-/// Every rank's elements, rank by rank.
+/// Every rank's elements, in the order of the ranks.
 template <Element T>
-std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& name, Session& session) {
-    const Result result = all_gather(elements, {.name = name, .session = &session});
+std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& name, const ProcessSet& process_set) {
+    const Result result = all_gather(elements, {.name = name, .process_set = process_set});
     const auto flat = result.as<T>();
     std::vector<std::vector<T>> by_rank;
     auto next = flat.begin();
@@ -46,12 +42,12 @@ std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& n
     return by_rank;
 }
 
-/// The ranks whose number at `place` is not rank 0's.
-std::vector<int> dissenters(const std::vector<std::vector<std::int64_t>>& by_rank, std::size_t place) {
-    std::vector<int> ranks;
-    for (std::size_t rank = 1; rank < by_rank.size(); ++rank)
-        if (by_rank[rank][place] != by_rank[0][place]) ranks.push_back(static_cast<int>(rank));
-    return ranks;
+/// Those of the ranks whose number at `place` is not the first one's.
+std::vector<int> dissenters(const std::vector<std::vector<std::int64_t>>& by_rank, std::span<const int> ranks, std::size_t place) {
+    std::vector<int> others;
+    for (std::size_t i = 1; i < by_rank.size(); ++i)
+        if (by_rank[i][place] != by_rank[0][place]) others.push_back(ranks[i]);
+    return others;
 }
 
 /// "rank 2", "ranks 0,1,3".
@@ -60,22 +56,23 @@ std::string list_of(std::span<const int> ranks) {
 }
 
 /// Throws on every rank, with the keys of each side, unless all ranks pass the same.
-void require_same_keys(const std::map<std::string, double>& metrics, Session& session) {
+void require_same_keys(const std::map<std::string, double>& metrics, const ProcessSet& process_set) {
     const auto own = metrics.empty() ? std::string("none") : fmt::format("'{}'", fmt::join(metrics | std::views::keys, "', '"));
-    const auto by_rank = gather(std::vector<std::uint8_t>(own.begin(), own.end()), "average_metrics/keys", session);
+    const auto by_rank = gather(std::vector<std::uint8_t>(own.begin(), own.end()), "average_metrics/keys", process_set);
+    const auto ranks = process_set.ranks();
     using Side = std::pair<std::vector<std::uint8_t>, std::vector<int>>;  // keys, and the ranks that passed them
     std::vector<Side> sides;                                              // in the order of their first ranks
-    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-        auto side = std::ranges::find(sides, by_rank[rank], &Side::first);
-        if (side == sides.end()) side = sides.insert(side, {by_rank[rank], {}});
-        side->second.push_back(static_cast<int>(rank));
+    for (std::size_t i = 0; i < by_rank.size(); ++i) {
+        auto side = std::ranges::find(sides, by_rank[i], &Side::first);
+        if (side == sides.end()) side = sides.insert(side, {by_rank[i], {}});
+        side->second.push_back(ranks[i]);
     }
     if (sides.size() == 1) return;
     std::string text;
     std::vector<int> odd;
-    for (const auto& [keys, ranks] : sides) {
-        text += fmt::format("{} {} on {}", text.empty() ? "" : ";", std::string(keys.begin(), keys.end()), list_of(ranks));
-        if (ranks.front() != 0) odd.insert(odd.end(), ranks.begin(), ranks.end());
+    for (const auto& [keys, passed_by] : sides) {
+        text += fmt::format("{} {} on {}", text.empty() ? "" : ";", std::string(keys.begin(), keys.end()), list_of(passed_by));
+        if (passed_by.front() != ranks.front()) odd.insert(odd.end(), passed_by.begin(), passed_by.end());
     }
     std::ranges::sort(odd);
     throw Error(ErrorCode::mismatch, "average_metrics: keys differ:" + text, {.tensor = {}, .operation = "average_metrics", .ranks = odd});
@@ -105,8 +102,7 @@ void scale(const TensorView& tensor, double factor) {
 
 }  // namespace
 
-void broadcast_parameters(std::span<const Parameter> parameters, int root, Session* session) {
-    auto& chosen = session_of(session);
+void broadcast_parameters(std::span<const Parameter> parameters, int root, const ProcessSet& process_set) {
     std::vector<Handle> handles;
     handles.reserve(parameters.size());
     std::exception_ptr first;
@@ -120,13 +116,13 @@ void broadcast_parameters(std::span<const Parameter> parameters, int root, Sessi
     for (const auto& parameter : parameters)
         attempt([&] {
             handles.push_back(
-                broadcast_async(parameter.value, root, {.name = "broadcast_parameters/" + parameter.name, .session = &chosen}));
+                broadcast_async(parameter.value, root, {.name = "broadcast_parameters/" + parameter.name, .process_set = process_set}));
         });
     for (const auto& handle : handles) attempt([&] { handle.wait(); });
     if (first) std::rethrow_exception(first);
 }
 
-void check_consistent(std::span<const Parameter> parameters, Session* session) {
+void check_consistent(std::span<const Parameter> parameters, const ProcessSet& process_set) {
     std::vector<std::int64_t> hashes;
     for (const auto& [name, value, gradient] : parameters) {
         require_host(value, name, "check_consistent");
@@ -134,31 +130,33 @@ void check_consistent(std::span<const Parameter> parameters, Session* session) {
         hashes.push_back(static_cast<std::int64_t>(hash_of(std::as_bytes(std::span(label)))));
         hashes.push_back(static_cast<std::int64_t>(hash_of(value.memory())));
     }
-    const auto by_rank = gather(hashes, "check_consistent", session_of(session));
-    const auto refuse = [](const std::string& text, const std::string& tensor, std::vector<int> ranks) {
+    const auto by_rank = gather(hashes, "check_consistent", process_set);
+    const auto ranks = process_set.ranks();
+    const int first = ranks.front();
+    const auto refuse = [](const std::string& text, const std::string& tensor, std::vector<int> others) {
         throw Error(ErrorCode::mismatch, "check_consistent: " + text,
-                    {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(ranks)});
+                    {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(others)});
     };
-    for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
-        if (by_rank[rank].size() != by_rank[0].size())
-            refuse(fmt::format("{} parameters on rank 0; {} on rank {}", by_rank[0].size() / 2, by_rank[rank].size() / 2, rank), {},
-                   {static_cast<int>(rank)});
+    for (std::size_t i = 0; i < by_rank.size(); ++i)
+        if (by_rank[i].size() != by_rank[0].size())
+            refuse(fmt::format("{} parameters on rank {}; {} on rank {}", by_rank[0].size() / 2, first, by_rank[i].size() / 2, ranks[i]),
+                   {}, {ranks[i]});
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& name = parameters[i].name;
-        if (const auto ranks = dissenters(by_rank, 2 * i); !ranks.empty())
-            refuse(fmt::format("parameter {}, here '{}', has another name, dtype or shape on rank 0 than on {}", i, name, list_of(ranks)),
-                   name, ranks);
-        if (const auto ranks = dissenters(by_rank, 2 * i + 1); !ranks.empty())
-            refuse(fmt::format("'{}' holds other values on {} than on rank 0", name, list_of(ranks)), name, ranks);
+        if (const auto others = dissenters(by_rank, ranks, 2 * i); !others.empty())
+            refuse(fmt::format("parameter {}, here '{}', has another name, dtype or shape on rank {} than on {}", i, name, first,
+                               list_of(others)),
+                   name, others);
+        if (const auto others = dissenters(by_rank, ranks, 2 * i + 1); !others.empty())
+            refuse(fmt::format("'{}' holds other values on {} than on rank {}", name, list_of(others), first), name, others);
     }
 }
 
-std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics, Session* session) {
-    auto& chosen = session_of(session);
-    require_same_keys(metrics, chosen);
+std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics, const ProcessSet& process_set) {
+    require_same_keys(metrics, process_set);
     std::vector<double> values;
     for (const auto& [key, value] : metrics) values.push_back(value);
-    allreduce(values, {.name = "average_metrics/values", .op = ReduceOp::average, .session = &chosen});
+    allreduce(values, {.name = "average_metrics/values", .op = ReduceOp::average, .process_set = process_set});
     auto averaged = metrics;
     auto next = values.begin();
     for (auto& [key, value] : averaged) value = *next++;
@@ -183,18 +181,18 @@ double clip_by_global_norm(std::span<const Parameter> parameters, double max_nor
     return norm;
 }
 
-double scale_learning_rate(double rate, Session* session) {
-    return rate * session_of(session).size();
+double scale_learning_rate(double rate, const ProcessSet& process_set) {
+    return rate * process_set.size();
 }
 
-std::size_t steps_per_epoch(std::size_t samples, std::size_t batch, Session* session) {
+std::size_t steps_per_epoch(std::size_t samples, std::size_t batch, const ProcessSet& process_set) {
     if (batch == 0) throw Error(ErrorCode::invalid_argument, "steps_per_epoch: the batch is 0");
-    const auto per_step = batch * static_cast<std::size_t>(session_of(session).size());
+    const auto per_step = batch * static_cast<std::size_t>(process_set.size());
     return (samples + per_step - 1) / per_step;
 }
 
-void print_once(std::string_view line, Session* session) {
-    if (session_of(session).rank() != 0) return;
+void print_once(std::string_view line, const ProcessSet& process_set) {
+    if (process_set.rank() != 0) return;
     std::fwrite(line.data(), 1, line.size(), stdout);
     std::fputc('\n', stdout);
     std::fflush(stdout);

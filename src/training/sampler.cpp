@@ -32,9 +32,9 @@ private:
 }  // namespace
 
 DistributedSampler::DistributedSampler(std::size_t samples, const SamplerOptions& options) : samples_(samples), options_(options) {
-    const auto& session = options.session != nullptr ? *options.session : Session::current();
-    rank_ = session.rank();
-    ranks_ = session.size();
+    const auto& ranks = options.process_set != ProcessSet() ? options.process_set : ProcessSet(options.session);
+    rank_ = ranks.rank();
+    ranks_ = ranks.size();
     set_epoch(0);
 }
 

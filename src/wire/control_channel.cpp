@@ -22,8 +22,9 @@ struct Header {
 
     std::uint32_t magic = expected_magic;
     std::uint32_t version = expected_version;
+    std::uint64_t life = 0;      ///< of the context id
     std::uint64_t bytes = 0;     ///< of the message behind it
-    std::uint64_t checksum = 0;  ///< XXH3 of these bytes
+    std::uint64_t checksum = 0;  ///< XXH3 of these bytes, seeded with the life
 };
 static_assert(largest_message + sizeof(Header) <= max_control_bytes);
 
@@ -32,9 +33,8 @@ static_assert(largest_message + sizeof(Header) <= max_control_bytes);
                 {.tensor = {}, .operation = {}, .ranks = {sender}});
 }
 
-/// Takes the header off a message from `sender` and returns the rest.
-std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender) {
-    Header header;
+/// Takes the header off a message from `sender` and returns the rest; `header` receives it.
+std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender, Header& header) {
     if (message.size() < sizeof header) refuse(sender, "is too short");
     std::memcpy(&header, message.data(), sizeof header);
     message.erase(message.begin(), message.begin() + sizeof header);
@@ -44,14 +44,19 @@ std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender) {
                                    Header::expected_version));
     }
     if (header.bytes != message.size()) refuse(sender, fmt::format("says {} bytes and has {}", header.bytes, message.size()));
-    if (header.checksum != XXH3_64bits(message.data(), message.size())) refuse(sender, "is corrupt (its checksum is wrong)");
+    if (header.checksum != XXH3_64bits_withSeed(message.data(), message.size(), header.life))
+        refuse(sender, "is corrupt (its checksum is wrong)");
     return message;
 }
 
 }  // namespace
 
-ControlChannel::ControlChannel(Transport& transport, std::uint16_t context, std::vector<int> members)
-    : transport_(transport), tag_{context, Lane::control, 0}, members_(std::move(members)), position_(position_of(transport.rank())) {}
+ControlChannel::ControlChannel(Transport& transport, std::uint16_t context, std::vector<int> members, std::uint64_t life)
+    : transport_(transport),
+      tag_{context, Lane::control, 0},
+      life_(life),
+      members_(std::move(members)),
+      position_(position_of(transport.rank())) {}
 
 ControlChannel::~ControlChannel() {
     if (outgoing_.empty()) return;
@@ -74,8 +79,9 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
         throw Error(ErrorCode::invalid_argument, fmt::format("a control message of {} bytes; at most {}", message.size(), largest_message));
     }
     Header header;
+    header.life = life_;
     header.bytes = message.size();
-    header.checksum = XXH3_64bits(message.data(), message.size());
+    header.checksum = XXH3_64bits_withSeed(message.data(), message.size(), life_);
     const auto* raw = reinterpret_cast<const std::byte*>(&header);
     message.insert(message.begin(), raw, raw + sizeof header);
     Outgoing outgoing{{}, std::move(message)};
@@ -91,9 +97,13 @@ void ControlChannel::retire() {
 
 std::optional<engine::Control::Message> ControlChannel::poll() {
     retire();
-    auto arrived = transport_.poll(tag_);
-    if (!arrived) return std::nullopt;
-    return Message{position_of(arrived->from), unwrap(std::move(arrived->bytes), arrived->from)};
+    while (auto arrived = transport_.poll(tag_)) {
+        Header header;
+        auto bytes = unwrap(std::move(arrived->bytes), arrived->from, header);
+        if (header.life > life_) refuse(arrived->from, "comes from a process set that does not exist yet");
+        if (header.life == life_) return Message{position_of(arrived->from), std::move(bytes)};
+    }
+    return std::nullopt;
 }
 
 bool ControlChannel::flushed() {

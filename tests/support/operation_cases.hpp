@@ -15,6 +15,23 @@
 /// that each rank knows what all the others did.
 namespace guozhuang::test {
 
+/// Among whom an operation takes place: all ranks of a session, or those of a process set. Ranks are places in the set.
+class Among {
+public:
+    Among(Session& session) : set_(&session) {}                   // NOLINT(google-explicit-constructor): most cases are about all ranks
+    Among(ProcessSet set) : set_(std::move(set)), part_(true) {}  // NOLINT(google-explicit-constructor)
+
+    int rank() const { return set_.rank(); }
+    int size() const { return set_.size(); }
+    int rank_of_job(int rank) const { return set_.ranks()[static_cast<std::size_t>(rank)]; }
+    bool is_part() const { return part_; }  ///< others of the job do not take part
+    const ProcessSet& set() const { return set_; }
+
+private:
+    ProcessSet set_;
+    bool part_ = false;
+};
+
 /// Waits for the operation and checks it.
 using Finish = std::function<void(Report&)>;
 using SharedTensor = std::shared_ptr<Tensor>;
@@ -42,45 +59,45 @@ struct Reduce {
     Reduction how = {};
 };
 
-inline AllreduceOptions options_of(Session& session, const std::string& name, const Reduction& how) {
-    return {.name = name, .op = how.op, .prescale = how.prescale, .postscale = how.postscale, .session = &session};
+inline AllreduceOptions options_of(const Among& among, const std::string& name, const Reduction& how) {
+    return {.name = name, .op = how.op, .prescale = how.prescale, .postscale = how.postscale, .process_set = among.set()};
 }
 
-/// Rank 0 checks the numbers; the others' bits must be the same.
-inline void check_allreduced(Session& session, Report& report, const std::string& name, const Tensor& result, const Reduction& how) {
-    report.same_everywhere(name, result.bytes);
-    if (session.rank() != 0) return;
-    const auto fault = fault_of(result, 0, contributions(name, session.size(), result.dtype, result.shape), how);
+/// Of a whole job rank 0 checks the numbers, and the others' bits must be the same; of a part of it every rank checks.
+inline void check_allreduced(const Among& among, Report& report, const std::string& name, const Tensor& result, const Reduction& how) {
+    if (!among.is_part()) report.same_everywhere(name, result.bytes);
+    if (!among.is_part() && among.rank() != 0) return;
+    const auto fault = fault_of(result, 0, contributions(name, among.size(), result.dtype, result.shape), how);
     report.expect(fault.empty(), name + ": " + fault);
 }
 
-inline Finish start_allreduce(Session& session, const std::string& name, const Reduce& reduce) {
-    const auto tensor = std::make_shared<Tensor>(contribution(name, session.rank(), reduce.dtype, reduce.shape));
-    const auto handle = allreduce_async(tensor->view(), options_of(session, name, reduce.how));
-    return [&session, name, tensor, handle, how = reduce.how](Report& report) {
+inline Finish start_allreduce(const Among& among, const std::string& name, const Reduce& reduce) {
+    const auto tensor = std::make_shared<Tensor>(contribution(name, among.rank(), reduce.dtype, reduce.shape));
+    const auto handle = allreduce_async(tensor->view(), options_of(among, name, reduce.how));
+    return [among, name, tensor, handle, how = reduce.how](Report& report) {
         handle.wait();
-        check_allreduced(session, report, name, *tensor, how);
+        check_allreduced(among, report, name, *tensor, how);
     };
 }
 
 /// Several tensors, of whatever dtypes and shapes, by one operation.
-inline Finish start_grouped_allreduce(Session& session, const std::string& name, const std::vector<Reduce>& members) {
+inline Finish start_grouped_allreduce(const Among& among, const std::string& name, const std::vector<Reduce>& members) {
     const auto tensors = std::make_shared<std::vector<Tensor>>();
     std::vector<TensorView> views;
     for (std::size_t i = 0; i < members.size(); ++i)
-        tensors->push_back(contribution(text_of(name, "/", i), session.rank(), members[i].dtype, members[i].shape));
+        tensors->push_back(contribution(text_of(name, "/", i), among.rank(), members[i].dtype, members[i].shape));
     for (auto& tensor : *tensors) views.push_back(tensor.view());
     const auto how = members.front().how;
-    const auto handle = grouped_allreduce_async(views, options_of(session, name, how));
-    return [&session, name, tensors, handle, how](Report& report) {
+    const auto handle = grouped_allreduce_async(views, options_of(among, name, how));
+    return [among, name, tensors, handle, how](Report& report) {
         handle.wait();
-        for (std::size_t i = 0; i < tensors->size(); ++i) check_allreduced(session, report, text_of(name, "/", i), (*tensors)[i], how);
+        for (std::size_t i = 0; i < tensors->size(); ++i) check_allreduced(among, report, text_of(name, "/", i), (*tensors)[i], how);
     };
 }
 
-inline Finish start_broadcast(Session& session, const std::string& name, DType dtype, const Shape& shape, int root) {
-    const auto tensor = std::make_shared<Tensor>(contribution(name, session.rank(), dtype, shape));
-    const auto handle = broadcast_async(tensor->view(), root, {.name = name, .session = &session});
+inline Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape, int root) {
+    const auto tensor = std::make_shared<Tensor>(contribution(name, among.rank(), dtype, shape));
+    const auto handle = broadcast_async(tensor->view(), among.rank_of_job(root), {.name = name, .process_set = among.set()});
     return [name, tensor, handle, root](Report& report) {
         handle.wait();
         report.expect(tensor->bytes == contribution(name, root, tensor->dtype, tensor->shape).bytes, name + ": not what the root had");
@@ -111,17 +128,17 @@ inline Shape with_rows(std::int64_t rows, const Shape& row) {
 }
 
 /// `rows` of each rank, each row of this shape.
-inline Finish start_all_gather(Session& session, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows,
+inline Finish start_all_gather(const Among& among, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows,
                                const Shape& row) {
     const auto of_rank = [=](std::size_t rank) { return contribution(name, static_cast<int>(rank), dtype, with_rows(rows[rank], row)); };
-    const auto tensor = std::make_shared<Tensor>(of_rank(static_cast<std::size_t>(session.rank())));
-    const auto handle = all_gather_async(tensor->view(), {.name = name, .session = &session});
-    return [=, &session](Report& report) {
+    const auto tensor = std::make_shared<Tensor>(of_rank(static_cast<std::size_t>(among.rank())));
+    const auto handle = all_gather_async(tensor->view(), {.name = name, .process_set = among.set()});
+    return [=](Report& report) {
         const auto result = handle.take();
         std::vector<Tensor> parts;
         for (std::size_t rank = 0; rank < rows.size(); ++rank) parts.push_back(of_rank(rank));
         check_parts(report, name, result, parts);
-        report.expect(tensor->bytes == parts[static_cast<std::size_t>(session.rank())].bytes, name + ": the input was changed");
+        report.expect(tensor->bytes == parts[static_cast<std::size_t>(among.rank())].bytes, name + ": the input was changed");
     };
 }
 
@@ -138,14 +155,14 @@ inline Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t cou
     return part;
 }
 
-inline Finish start_all_to_all(Session& session, const std::string& name, DType dtype, const Splits& splits, const Shape& row) {
-    const auto self = static_cast<std::size_t>(session.rank());
+inline Finish start_all_to_all(const Among& among, const std::string& name, DType dtype, const Splits& splits, const Shape& row) {
+    const auto self = static_cast<std::size_t>(among.rank());
     const auto of_rank = [=](std::size_t rank) {
         const auto rows = std::accumulate(splits[rank].begin(), splits[rank].end(), std::int64_t{0});
         return contribution(name, static_cast<int>(rank), dtype, with_rows(rows, row));
     };
     const auto tensor = std::make_shared<Tensor>(of_rank(self));
-    const auto handle = all_to_all_async(tensor->view(), splits[self], {.name = name, .session = &session});
+    const auto handle = all_to_all_async(tensor->view(), splits[self], {.name = name, .process_set = among.set()});
     return [=](Report& report) {
         const auto result = handle.take();
         std::vector<Tensor> parts;
@@ -165,8 +182,9 @@ inline std::pair<std::int64_t, std::int64_t> share_of(std::int64_t rows, int ran
     return {rank * each + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
 }
 
-inline void check_reduce_scattered(Session& session, Report& report, const std::string& name, const Result& result, const Reduce& reduce) {
-    const auto [first, count] = share_of(reduce.shape[0], session.rank(), session.size());
+inline void check_reduce_scattered(const Among& among, Report& report, const std::string& name, const Result& result,
+                                   const Reduce& reduce) {
+    const auto [first, count] = share_of(reduce.shape[0], among.rank(), among.size());
     auto shape = reduce.shape;
     shape[0] = count;
     report.expect(result.shape == shape && result.dtype == reduce.dtype, name + ": wrong shape or dtype");
@@ -175,17 +193,17 @@ inline void check_reduce_scattered(Session& session, Report& report, const std::
     report.expect(result.bytes.size() == tensor.bytes.size(), name + ": wrong number of elements");
     tensor.bytes = result.bytes;
     const auto row = count_of(std::span(shape).subspan(1));
-    const auto all = contributions(name, session.size(), reduce.dtype, reduce.shape);
+    const auto all = contributions(name, among.size(), reduce.dtype, reduce.shape);
     const auto fault = fault_of(tensor, static_cast<std::size_t>(first) * row, all, reduce.how);
     report.expect(fault.empty(), name + ": " + fault);
 }
 
-inline Finish start_reduce_scatter(Session& session, const std::string& name, const Reduce& reduce) {
-    const auto tensor = std::make_shared<Tensor>(contribution(name, session.rank(), reduce.dtype, reduce.shape));
-    const auto handle = reduce_scatter_async(tensor->view(), options_of(session, name, reduce.how));
-    return [&session, name, tensor, handle, reduce](Report& report) {
-        check_reduce_scattered(session, report, name, handle.take(), reduce);
-        const bool intact = tensor->bytes == contribution(name, session.rank(), reduce.dtype, reduce.shape).bytes;
+inline Finish start_reduce_scatter(const Among& among, const std::string& name, const Reduce& reduce) {
+    const auto tensor = std::make_shared<Tensor>(contribution(name, among.rank(), reduce.dtype, reduce.shape));
+    const auto handle = reduce_scatter_async(tensor->view(), options_of(among, name, reduce.how));
+    return [among, name, tensor, handle, reduce](Report& report) {
+        check_reduce_scattered(among, report, name, handle.take(), reduce);
+        const bool intact = tensor->bytes == contribution(name, among.rank(), reduce.dtype, reduce.shape).bytes;
         report.expect(intact, name + ": the input was changed");
     };
 }
@@ -198,18 +216,19 @@ struct Message {
     Shape shape = {0};
 };
 
-inline Finish start_message(Session& session, const std::string& name, const Message& message) {
+inline Finish start_message(const Among& among, const std::string& name, const Message& message) {
     const auto sent = contribution(name, message.from, message.dtype, message.shape);
     std::vector<Handle> handles;
     SharedTensor received;
-    const PointToPointOptions options{.tag = message.tag, .session = &session};
-    if (session.rank() == message.to) {
+    const PointToPointOptions options{.tag = message.tag, .process_set = among.set()};
+    if (among.rank() == message.to) {
         received = std::make_shared<Tensor>(message.dtype, message.shape);
-        handles.push_back(recv_async(received->view(), message.from, options));
+        handles.push_back(recv_async(received->view(), among.rank_of_job(message.from), options));
     }
-    if (session.rank() == message.from) {
+    if (among.rank() == message.from) {
         const auto copy = std::make_shared<Tensor>(sent);
-        handles.push_back(send_async(copy->view(), message.to, {.tag = message.tag, .keep_alive = copy, .session = &session}));
+        handles.push_back(
+            send_async(copy->view(), among.rank_of_job(message.to), {.tag = message.tag, .keep_alive = copy, .process_set = among.set()}));
     }
     return [name, sent, handles, received](Report& report) {
         for (const auto& handle : handles) handle.wait();
@@ -217,8 +236,8 @@ inline Finish start_message(Session& session, const std::string& name, const Mes
     };
 }
 
-inline Finish start_barrier(Session& session, const std::string& name) {
-    return [handle = barrier_async({.name = name, .session = &session})](Report&) { handle.wait(); };
+inline Finish start_barrier(const Among& among, const std::string& name) {
+    return [handle = barrier_async({.name = name, .process_set = among.set()})](Report&) { handle.wait(); };
 }
 
 }  // namespace guozhuang::test

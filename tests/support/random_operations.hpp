@@ -12,8 +12,8 @@ namespace guozhuang::test {
 
 class RandomOperations {
 public:
-    RandomOperations(Session& session, std::uint64_t seed)
-        : session_(session), common_(seed), own_(seed, 1u + static_cast<std::uint64_t>(session.rank())) {}
+    RandomOperations(const Among& among, std::uint64_t seed)
+        : among_(among), common_(seed), own_(seed, 1u + static_cast<std::uint64_t>(among.rank())) {}
 
     void run(Report& report, int rounds) {
         for (int round = 0; round < rounds; ++round) {
@@ -26,41 +26,43 @@ public:
         }
     }
 
-private:
     using Step = std::function<Finish()>;
 
-    template <class T>
-    void shuffle(std::vector<T>& items) {
-        for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[own_.below(i)]);
-    }
-
+    /// The operations of a round, to be started in any order.
     std::vector<Step> draw_round() {
         std::vector<Step> steps;
         for (auto left = 1 + common_.below(12); left > 0; --left) steps.push_back(draw_step(static_cast<std::uint16_t>(left)));
         return steps;
     }
 
+    /// In this rank's own order.
+    template <class T>
+    void shuffle(std::vector<T>& items) {
+        for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[own_.below(i)]);
+    }
+
+private:
     Step draw_step(std::uint16_t tag) {
         const auto name = text_of("random ", common_.below(40), " ", tag);  // names come again, with other contents
         const auto dtype = draw_dtype();
         const int first = draw_rank(), second = draw_rank();
-        auto& session = session_;
+        const auto& among = among_;
         switch (common_.below(8)) {
             case 0:
-            case 1: return [=, &session, reduce = draw_reduce()] { return start_allreduce(session, name, reduce); };
-            case 2: return [=, &session, members = draw_group()] { return start_grouped_allreduce(session, name, members); };
-            case 3: return [=, &session, shape = draw_shape()] { return start_broadcast(session, name, dtype, shape, first); };
-            case 4: return [=, &session, rows = draw_rows()] { return start_all_gather(session, name, dtype, rows, {3}); };
-            case 5: return [=, &session, splits = draw_splits()] { return start_all_to_all(session, name, dtype, splits, {2}); };
-            case 6: return [=, &session, reduce = draw_reduce()] { return start_reduce_scatter(session, name, reduce); };
+            case 1: return [=, reduce = draw_reduce()] { return start_allreduce(among, name, reduce); };
+            case 2: return [=, members = draw_group()] { return start_grouped_allreduce(among, name, members); };
+            case 3: return [=, shape = draw_shape()] { return start_broadcast(among, name, dtype, shape, first); };
+            case 4: return [=, rows = draw_rows()] { return start_all_gather(among, name, dtype, rows, {3}); };
+            case 5: return [=, splits = draw_splits()] { return start_all_to_all(among, name, dtype, splits, {2}); };
+            case 6: return [=, reduce = draw_reduce()] { return start_reduce_scatter(among, name, reduce); };
             default: break;
         }
-        if (common_.below(4) == 0) return [=, &session] { return start_barrier(session, name); };
-        return [=, &session, shape = draw_shape()] { return start_message(session, name, {first, second, tag, dtype, shape}); };
+        if (common_.below(4) == 0) return [=] { return start_barrier(among, name); };
+        return [=, shape = draw_shape()] { return start_message(among, name, {first, second, tag, dtype, shape}); };
     }
 
     DType draw_dtype() { return all_dtypes[common_.below(std::size(all_dtypes))]; }
-    int draw_rank() { return static_cast<int>(common_.below(static_cast<std::size_t>(session_.size()))); }
+    int draw_rank() { return static_cast<int>(common_.below(static_cast<std::size_t>(among_.size()))); }
     std::int64_t draw_count() {
         constexpr std::size_t limits[] = {3, 40, 3000, 30'000};
         return static_cast<std::int64_t>(common_.below(limits[common_.below(4)]));
@@ -83,19 +85,19 @@ private:
     }
     std::vector<std::int64_t> draw_rows() {
         std::vector<std::int64_t> rows;
-        for (int rank = 0; rank < session_.size(); ++rank) rows.push_back(common_.below(3) == 0 ? 0 : draw_count() / 4);
+        for (int rank = 0; rank < among_.size(); ++rank) rows.push_back(common_.below(3) == 0 ? 0 : draw_count() / 4);
         return rows;
     }
     Splits draw_splits() {
         Splits splits;
-        for (int from = 0; from < session_.size(); ++from) {
+        for (int from = 0; from < among_.size(); ++from) {
             splits.emplace_back();
-            for (int to = 0; to < session_.size(); ++to) splits.back().push_back(common_.below(3) == 0 ? 0 : draw_count() / 8);
+            for (int to = 0; to < among_.size(); ++to) splits.back().push_back(common_.below(3) == 0 ? 0 : draw_count() / 8);
         }
         return splits;
     }
 
-    Session& session_;
+    Among among_;
     Numbers common_, own_;
 };
 

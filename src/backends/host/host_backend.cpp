@@ -115,6 +115,8 @@ void HostBackend::run(const engine::Bundle& bundle) {
         case engine::Operation::barrier:  // the log has made sure that all have come; this lets them leave together
             tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
             break;
+        case engine::Operation::create_process_set:
+        case engine::Operation::remove_process_set: throw Error(ErrorCode::internal, "process sets move no data");
     }
 }
 

@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <guozhuang/error.hpp>
+#include <guozhuang/handle.hpp>
+#include <guozhuang/process_set.hpp>
+#include <numeric>
+#include <utility>
+
+#include "api/process_set_state.hpp"
+
+namespace guozhuang {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text, std::vector<int> ranks = {}) {
+    throw Error(ErrorCode::invalid_argument, text, {.tensor = {}, .operation = "process set", .ranks = std::move(ranks)});
+}
+
+void check(std::vector<int> sorted, int size) {
+    if (sorted.empty()) refuse("process set: it has no ranks");
+    for (const int rank : sorted)
+        if (rank < 0 || rank >= size)
+            refuse(fmt::format("process set {}: rank {} does not exist; there are ranks 0 to {}", fmt::join(sorted, ","), rank, size - 1));
+    if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end())
+        refuse(fmt::format("process set {}: rank {} is in it twice", fmt::join(sorted, ","), *twice));
+}
+
+/// Waits for the world to come to an entry of its log that does this.
+void agree(Runtime& runtime, engine::Request request) {
+    Handle(runtime.world()->engine().submit(std::move(request), true)).wait();
+}
+
+}  // namespace
+
+std::shared_ptr<Runtime> api::runtime_of(Session* session) {
+    return (session != nullptr ? *session : Session::current()).runtime();
+}
+
+std::shared_ptr<SetMember> api::member_of(Session* session, const ProcessSet& set) {
+    const auto& state = set.state();
+    if (!state) return runtime_of(set.session() != nullptr ? set.session() : session)->world();
+    const auto name = state->members().name();
+    if (session != nullptr && session->runtime() != state->runtime.lock())
+        refuse(fmt::format("{} belongs to another session than the one in the options", name));
+    if (state->removed) refuse(fmt::format("{} has been removed: it takes no more operations", name));
+    if (!state->member) {
+        const auto runtime = state->runtime.lock();
+        if (!runtime) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
+        const int rank = runtime->transport().rank();
+        refuse(fmt::format("rank {} is not in {}", rank, name), {rank});
+    }
+    return state->member;
+}
+
+ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
+    const auto runtime = api::runtime_of(session);
+    std::ranges::sort(ranks);
+    check(ranks, runtime->transport().size());
+    auto state = std::make_shared<ProcessSetState>(runtime, std::move(ranks));
+    const auto open = [sets = runtime->sets(), state] {
+        auto opened = sets->open(state->ranks);
+        if (!opened) return;
+        state->id = opened->id;
+        state->member = std::move(opened->member);
+    };
+    agree(*runtime, {.name = {},
+                     .description = {.operation = engine::Operation::create_process_set, .ranks = state->ranks, .tensors = {}},
+                     .tensors = {},
+                     .action = open});
+    if (state->id.context == SetId{}.context)
+        throw Error(ErrorCode::unavailable, "process set: there are as many as there can be; remove those that are not needed");
+    return ProcessSet(std::move(state));
+}
+
+void ProcessSet::remove() {
+    if (!state_) refuse("process set: all ranks of the job are no set that can be removed");
+    const auto name = state_->members().name();
+    if (state_->removed.exchange(true)) refuse(fmt::format("{} has been removed before", name));
+    const auto runtime = state_->runtime.lock();
+    if (!runtime) throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
+    if (state_->member) state_->member->close("it has removed it");
+    agree(*runtime, {.name = fmt::format("#{} {}", state_->id.life, name_of(engine::Operation::remove_process_set)),
+                     .named = false,
+                     .description = {.operation = engine::Operation::remove_process_set, .tensors = {}},
+                     .tensors = {},
+                     .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
+}
+
+int ProcessSet::rank() const {
+    if (!state_) return (session_ != nullptr ? *session_ : Session::current()).rank();
+    if (!state_->member) refuse(fmt::format("this rank is not in {}", state_->members().name()));
+    return state_->member->position();
+}
+
+int ProcessSet::size() const {
+    if (!state_) return (session_ != nullptr ? *session_ : Session::current()).size();
+    return static_cast<int>(state_->ranks.size());
+}
+
+bool ProcessSet::contains(int rank) const {
+    if (!state_) return rank >= 0 && rank < size();
+    return std::ranges::binary_search(state_->ranks, rank);
+}
+
+std::vector<int> ProcessSet::ranks() const {
+    if (state_) return state_->ranks;
+    std::vector<int> ranks(static_cast<std::size_t>(size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+}
+
+}  // namespace guozhuang

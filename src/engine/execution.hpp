@@ -1,0 +1,21 @@
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <span>
+
+#include "engine/backend.hpp"
+#include "engine/log_entry.hpp"
+#include "engine/members.hpp"
+#include "engine/pending.hpp"
+
+/// What an entry of the log means on this rank.
+namespace guozhuang::engine {
+
+/// What a backend runs: the requests of an execute entry, one at least, fused. It points into them.
+Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests, const Members& members);
+
+/// The Error of a fail entry.
+std::exception_ptr error_of(const LogEntry& entry, const Members& members);
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace guozhuang::engine {
+
+/// Who is in a process set: world ranks by position. Inside the engine ranks are positions; what people read names world ranks. By default the
+/// world, where the two are the same.
+class Members {
+public:
+    Members() = default;
+    /// Ascending, at least one.
+    explicit Members(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
+
+    bool are_the_world() const noexcept { return ranks_.empty(); }
+    int world_rank(int position) const { return are_the_world() ? position : ranks_.at(static_cast<std::size_t>(position)); }
+    std::vector<int> world_ranks(std::span<const int> positions) const {
+        std::vector<int> ranks;
+        for (const int position : positions) ranks.push_back(world_rank(position));
+        return ranks;
+    }
+    /// Empty if the rank is no member.
+    std::optional<int> position_of(int world_rank) const {
+        if (are_the_world()) return world_rank;
+        const auto found = std::ranges::lower_bound(ranks_, world_rank);
+        if (found == ranks_.end() || *found != world_rank) return std::nullopt;
+        return static_cast<int>(found - ranks_.begin());
+    }
+    /// "the world", "process set 0,2".
+    std::string name() const { return are_the_world() ? "the world" : fmt::format("process set {}", fmt::join(ranks_, ",")); }
+
+private:
+    std::vector<int> ranks_;
+};
+
+}  // namespace guozhuang::engine

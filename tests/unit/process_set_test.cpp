@@ -1,0 +1,102 @@
+// Process sets, on ranks that are threads.
+#include <filesystem>
+#include <iterator>
+#include <set>
+
+#include "api/process_sets.hpp"
+#include "support/catch.hpp"
+#include "support/process_set_cases.hpp"
+#include "wire/inproc/inproc_transport.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+TEST_CASE("process sets on any number of ranks") {
+    for (const int ranks : {1, 2, 3, 5})
+        for (const auto& body : all_process_set_cases) CHECK(problems_among(ranks, body) == "");
+}
+
+TEST_CASE("sets in use while sessions close") {
+    for (const int ranks : {1, 2, 3, 5}) CHECK(problems_among(ranks, closing_with_sets) == "");
+}
+
+// Without coordinator threads, as below MPI_THREAD_MULTIPLE: a rank that waits for one set drives them all.
+TEST_CASE("process sets in turns") {
+    for (const int ranks : {2, 3, 4})
+        for (std::uint64_t turns = 0; turns < 4; ++turns) {
+            INFO("ranks " << ranks << ", turns " << turns);
+            CHECK(problems_among(ranks, sets_in_different_orders, {.turns = turns}) == "");
+            CHECK(problems_among(ranks, random_operations_in_sets(turns, 2), {.turns = turns}) == "");
+            CHECK(problems_among(ranks, closing_with_sets, {.turns = turns}) == "");
+        }
+    for (const auto& body : all_process_set_cases) CHECK(problems_among(3, body, {.turns = 5}) == "");
+}
+
+TEST_CASE("many sets come and go, and leave nothing behind") {
+    const auto descriptors = [] {
+        return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+    };
+    const auto threads = threads_of_process();
+    const auto files = descriptors();
+    for (const int ranks : {1, 3}) CHECK(problems_among(ranks, sets_come_and_go(200)) == "");
+    CHECK(problems_among(3, sets_come_and_go(100), {.turns = 1}) == "");
+    CHECK(threads_of_process() == threads);
+    CHECK(descriptors() == files);
+}
+
+TEST_CASE("there can be 4094 sets, and a removed one makes room") {
+    const auto shared = std::make_shared<Shared>();
+    shared->transport = wire::InprocHub(2).transport(0);
+    ProcessSets sets(shared);
+    std::set<std::uint64_t> lives;
+    std::vector<SetId> ids;
+    while (const auto opened = sets.open({1})) {
+        CHECK_FALSE(opened->member);
+        ids.push_back(opened->id);
+        lives.insert(opened->id.life);
+    }
+    REQUIRE(ids.size() == 4094);
+    CHECK(ids.front().context == 1);
+    CHECK(ids.back().context == 0xffe);
+    sets.release(ids[17]);
+    const auto again = sets.open({1});
+    REQUIRE(again);
+    CHECK(again->id.context == ids[17].context);
+    CHECK(lives.insert(again->id.life).second);
+    CHECK_FALSE(sets.open({1}));
+}
+
+TEST_CASE("a set of one job is not for another's") {
+    CHECK(problems_among(1, [](Session& session, Report& report) {
+              const auto set = ProcessSet::create({0}, &session);
+              run_ranks(1, [&](Session& other) {
+                  int one = 1;
+                  expect_error(report, ErrorCode::invalid_argument, {"process set 0 belongs to another session"},
+                               [&] { allreduce(one, {.session = &other, .process_set = set}); });
+              });
+          }) == "");
+}
+
+TEST_CASE("many more random operations in sets, in many orders", "[.slow]") {
+    for (std::uint64_t seed = 0; seed < 30; ++seed) {
+        CHECK(problems_among(4, random_operations_in_sets(seed, 5)) == "");
+        CHECK(problems_among(3, random_operations_in_sets(seed, 3), {.turns = seed}) == "");
+        CHECK(problems_among(4, closing_with_sets, {.turns = seed}) == "");
+    }
+}
+
+TEST_CASE("a set too many is refused on its creators", "[.slow]") {
+    CHECK(problems_among(1,
+                         [](Session& session, Report& report) {
+                             std::vector<ProcessSet> sets;
+                             for (int i = 0; i < 4094; ++i) sets.push_back(ProcessSet::create({0}, &session));
+                             const auto create = [&] { return ProcessSet::create({0}, &session); };
+                             expect_error(report, ErrorCode::unavailable, {"as many as there can be"}, [&] { create(); });
+                             sets[17].remove();
+                             auto again = create();
+                             int one = 1;
+                             allreduce(one, {.process_set = again});
+                             expect_error(report, ErrorCode::unavailable, {"as many as there can be"}, [&] { create(); });
+                         },
+                         {.turns = 0}) == "");
+}
