@@ -6,6 +6,7 @@
 #include <ranges>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,21 @@ constexpr std::size_t count_of(std::span<const std::int64_t> shape) noexcept {
     return count;
 }
 
+/// Elements that lie side by side and outlive the expression: a std::vector, std::array or C array that has a name, a std::span.
+template <class R>
+concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> && std::ranges::borrowed_range<R> &&
+                       Element<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+
+/// Numbers that no DType stands for, be they const, one or many.
+template <class T>
+concept NoElement = (std::is_arithmetic_v<T> && !Element<T>) ||
+                    (std::ranges::range<T> && std::is_arithmetic_v<std::ranges::range_value_t<T>> && !ElementRange<T&>);
+
+namespace detail {
+/// Throws Error(invalid_argument) unless the shape has so many elements.
+GUOZHUANG_API void require_elements(const Shape& shape, std::size_t elements);
+}  // namespace detail
+
 /// A view of a dense, row-major tensor that somebody else owns. The memory must outlive the operations it is given to.
 struct TensorView {
     void* data = nullptr;      ///< the first element; may be null where there are none
@@ -48,21 +64,31 @@ struct TensorView {
     TensorView(void* memory, DType type, Shape extents, Device where = {})
         : data(memory), dtype(type), shape(std::move(extents)), device(where) {}
 
-    /// One-dimensional view of a contiguous range.
-    template <Element T>
-    TensorView(std::span<T> elements)  // NOLINT(google-explicit-constructor): a span is a tensor
-        : data(elements.data()), dtype(dtype_of<T>), shape{static_cast<std::int64_t>(elements.size())} {}
-    /// A contiguous range seen in that shape, which must have as many elements.
-    template <Element T>
-    TensorView(std::span<T> elements, Shape extents) : data(elements.data()), dtype(dtype_of<T>), shape(std::move(extents)) {}
     /// One-dimensional view of all elements, where they are now: a vector that grows leaves it behind.
-    template <Element T>
-    TensorView(std::vector<T>& elements)  // NOLINT(google-explicit-constructor)
-        : TensorView(std::span<T>(elements)) {}
+    template <ElementRange R>
+    TensorView(R&& elements)  // NOLINT(google-explicit-constructor): a vector is a tensor
+        : data(std::ranges::data(elements)),
+          dtype(dtype_of<std::ranges::range_value_t<R>>),
+          shape{static_cast<std::int64_t>(std::ranges::size(elements))} {}
+    /// The elements seen in that shape. Throws Error(invalid_argument) unless it has as many.
+    template <ElementRange R>
+    TensorView(R&& elements, Shape extents) : TensorView(elements) {
+        detail::require_elements(extents, count());
+        shape = std::move(extents);
+    }
     /// 0-dimensional view of one value.
     template <Element T>
     TensorView(T& scalar)  // NOLINT(google-explicit-constructor)
         : data(&scalar), dtype(dtype_of<T>), shape{} {}
+    /// Says what to use instead.
+    template <NoElement T>
+    TensorView(T&) {  // NOLINT(google-explicit-constructor)
+        static_assert(
+            Element<T>,
+            "a tensor has elements of type std::uint8_t, std::int8_t, std::int16_t, std::int32_t, std::int64_t, bool, float, double, "
+            "guozhuang::Half or guozhuang::BFloat16, not const: use std::int64_t for counts, std::uint8_t for characters, and "
+            "std::vector<std::uint8_t> instead of std::vector<bool>, which has no elements in memory");
+    }
 
     std::size_t count() const noexcept { return count_of(shape); }           ///< elements
     std::size_t bytes() const noexcept { return count() * size_of(dtype); }  ///< that the elements take

@@ -59,7 +59,7 @@ constexpr bool is_floating(DType dtype) noexcept {
     return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
 }
 
-/// "f32", "bool" ... as messages, logs and command lines spell them.
+/// "f32", "bool" ... as messages, logs and command lines spell them; "unknown" for a number that is no enumerator, here and below.
 GUOZHUANG_API std::string_view name_of(DType dtype) noexcept;
 /// "sum", "average" ...
 GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <guozhuang/error.hpp>
-#include <numeric>
+#include <limits>
 
 namespace guozhuang::api {
 namespace {
@@ -53,10 +53,27 @@ bool is_contiguous(const TensorView& tensor) {
     return true;
 }
 
+/// Enumerators have names, other numbers have none.
+template <class Enum>
+bool is_enumerator(Enum value) {
+    return name_of(value) != "unknown";
+}
+
+/// Whether its bytes, and those of any of its rows, can be counted. An extent of 0 on this rank may be another one elsewhere.
+bool is_countable(const TensorView& tensor) {
+    auto most = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(tensor.dtype));
+    for (const auto extent : tensor.shape) most /= std::max(extent, std::int64_t{1});
+    return most > 0;
+}
+
 void check_tensor(const TensorView& tensor, const Check& check) {
+    check.that(is_enumerator(tensor.dtype), "there is no dtype {}", static_cast<int>(tensor.dtype));
+    check.that(is_enumerator(tensor.device.kind), "there is no device kind {}", static_cast<int>(tensor.device.kind));
     check.that(tensor.shape.size() <= engine::max_dimensions, "{} dimensions; at most {} are supported", tensor.shape.size(),
                engine::max_dimensions);
     check.that(std::ranges::all_of(tensor.shape, [](auto extent) { return extent >= 0; }), "shape {} has a negative extent",
+               print(tensor.shape));
+    check.that(is_countable(tensor), "a tensor of {} elements of shape {} would have more bytes than can be counted", name_of(tensor.dtype),
                print(tensor.shape));
     check.that(is_contiguous(tensor), "the tensor is not contiguous: shape {} with strides {}; copy it into a dense one first",
                print(tensor.shape), print(tensor.strides));
@@ -86,8 +103,11 @@ std::vector<std::int64_t> splits_of(const Draft& draft, int size, const Check& c
     check.that(draft.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks", draft.splits.size(), size);
     check.that(std::ranges::all_of(draft.splits, [](auto split) { return split >= 0; }), "splits {} contain a negative one",
                print(draft.splits));
-    const auto sum = std::accumulate(draft.splits.begin(), draft.splits.end(), std::int64_t{0});
-    check.that(sum == rows, "splits {} sum to {}, but dim 0 is {}", print(draft.splits), sum, rows);
+    std::int64_t sum = 0;
+    bool counted = true;
+    for (const auto split : draft.splits) counted = counted && !__builtin_add_overflow(sum, split, &sum);
+    check.that(counted && sum == rows, "splits {} sum to {}, but dim 0 is {}", print(draft.splits),
+               counted ? std::to_string(sum) : "more than can be counted", rows);
     return draft.splits;
 }
 
@@ -110,6 +130,7 @@ void check_draft(const Draft& draft, const Check& check) {
     check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
     check.that(draft.tensors.size() <= engine::max_tensors, "{} tensors in one group; at most {} are supported", draft.tensors.size(),
                engine::max_tensors);
+    check.that(is_enumerator(description.op), "there is no reduce op {}", static_cast<int>(description.op));
     const auto& transport = draft.set->transport();
     check.that(description.root >= 0 && description.root < transport.size(), "root {} is not a rank; there are ranks 0 to {}",
                description.root, transport.size() - 1);

@@ -1,3 +1,6 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <guozhuang/error.hpp>
 #include <guozhuang/tensor.hpp>
 #include <guozhuang/types.hpp>
@@ -5,6 +8,16 @@
 #include <utility>
 
 namespace guozhuang {
+namespace {
+
+/// For whatever number an enumeration holds.
+template <class Enum, std::size_t n>
+constexpr std::string_view pick(const std::string_view (&names)[n], Enum value) noexcept {
+    const auto place = static_cast<std::size_t>(value);
+    return place < n ? names[place] : "unknown";
+}
+
+}  // namespace
 
 const char* version() noexcept {
     return GUOZHUANG_VERSION_STRING;
@@ -12,29 +25,35 @@ const char* version() noexcept {
 
 std::string_view name_of(DType dtype) noexcept {
     constexpr std::string_view names[] = {"u8", "i8", "i16", "i32", "i64", "bool", "f16", "bf16", "f32", "f64"};
-    return names[static_cast<std::size_t>(dtype)];
+    return pick(names, dtype);
 }
 
 std::string_view name_of(ReduceOp op) noexcept {
     constexpr std::string_view names[] = {"sum", "average", "min", "max", "product"};
-    return names[static_cast<std::size_t>(op)];
+    return pick(names, op);
 }
 
 std::string_view name_of(Algorithm algorithm) noexcept {
     constexpr std::string_view names[] = {"auto", "ring", "recursive_doubling", "direct", "parameter_server", "symmetric", "staged"};
-    return names[static_cast<std::size_t>(algorithm)];
+    return pick(names, algorithm);
 }
 
 std::string_view name_of(DeviceKind kind) noexcept {
     constexpr std::string_view names[] = {"host", "fake", "cuda"};
-    return names[static_cast<std::size_t>(kind)];
+    return pick(names, kind);
 }
 
 std::string_view name_of(ErrorCode code) noexcept {
     constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised", "configuration", "mismatch",
                                           "departed",         "aborted",        "timeout",         "wire",          "out_of_memory",
                                           "unavailable",      "internal"};
-    return names[static_cast<std::size_t>(code)];
+    return pick(names, code);
+}
+
+void detail::require_elements(const Shape& shape, std::size_t elements) {
+    if (count_of(shape) == elements) return;
+    throw Error(ErrorCode::invalid_argument, fmt::format("TensorView: the shape [{}] has {} elements, but {} were given",
+                                                         fmt::join(shape, ", "), count_of(shape), elements));
 }
 
 Error::Error(ErrorCode code, const std::string& message, std::source_location where) : Error(code, message, Facts{}, where) {}

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <guozhuang/operations.hpp>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -73,7 +74,7 @@ inline void mismatched_tensors(Session& session, Report& report) {
     std::vector<int> n(12);
     const auto side = [&](const char* a, const char* b) { return sides(session, a, b); };
     const std::span<float> span(f);
-    const TensorView wide(span, {4, 3}), tall(span, {3, 4}), flat(f), integers(n);
+    const TensorView wide(f, {4, 3}), tall(span, {3, 4}), flat(f), integers(n);
     const auto reduce = [&](const TensorView& tensor) {
         return [&session, tensor] { allreduce(tensor, {.name = "layer3.weight", .session = &session}); };
     };
@@ -212,6 +213,31 @@ inline void bad_arguments(Session& session, Report& report) {
     expect_usable(session, report);
 }
 
+/// Numbers that would wrap, and enumerators that do not exist.
+inline void impossible_values(Session& session, Report& report) {
+    const auto bad = ErrorCode::invalid_argument;
+    std::vector<float> f(6);
+    const auto reduce = [&](const TensorView& tensor) { allreduce(tensor, {.name = "x", .session = &session}); };
+    const std::int64_t huge = std::int64_t{1} << 32;
+    for (const Shape& shape : {Shape{huge, huge}, {huge << 30}, {0, huge, huge}})  // 0 elements and 0 bytes, modulo 2^64
+        expect_error(report, bad, {"allreduce 'x'", "f32", "more bytes than can be counted"},
+                     [&] { reduce(TensorView(f.data(), DType::f32, shape)); });
+    expect_error(report, bad, {"the shape [2, 4] has 8 elements, but 6 were given"}, [&] { reduce(TensorView(f, {2, 4})); });
+    std::vector<std::int64_t> splits(static_cast<std::size_t>(session.size()), std::numeric_limits<std::int64_t>::max());
+    splits.back() = 8;  // of three ranks 6 in all, modulo 2^64
+    if (session.size() > 2)
+        expect_error(report, bad, {"sum to more than can be counted, but dim 0 is 6"},
+                     [&] { return all_to_all(f, splits, {.name = "x", .session = &session}); });
+    const TensorView no_dtype(f.data(), static_cast<DType>(99), {6}), no_kind(f.data(), DType::f32, {6}, {static_cast<DeviceKind>(9), 0});
+    expect_error(report, bad, {"allreduce 'x'", "no dtype 99"}, [&] { reduce(no_dtype); });
+    expect_error(report, bad, {"send", "no dtype 99"}, [&] { send(no_dtype, 0, {.session = &session}); });
+    expect_error(report, bad, {"no device kind 9"}, [&] { reduce(no_kind); });
+    expect_error(report, bad, {"no reduce op 99"},
+                 [&] { allreduce(f, {.name = "x", .op = static_cast<ReduceOp>(99), .session = &session}); });
+    reduce(f);
+    expect_usable(session, report);
+}
+
 /// A name is free again once its operation is complete, on this rank.
 inline void duplicate_names(Session& session, Report& report) {
     std::vector<float> first(3, 1), second(3, 1);
@@ -250,7 +276,7 @@ inline void mismatched_messages(Session& session, Report& report) {
     expect_usable(session, report);
 }
 
-inline const RankCase all_error_cases[] = {mismatched_tensors, mismatched_options, mismatched_groups,  three_sides,
-                                           bad_arguments,      duplicate_names,    mismatched_messages};
+inline const RankCase all_error_cases[] = {mismatched_tensors, mismatched_options, mismatched_groups, three_sides,
+                                           bad_arguments,      impossible_values,  duplicate_names,   mismatched_messages};
 
 }  // namespace guozhuang::test

@@ -1,6 +1,13 @@
 // What a request asks for must fit the transport: refused on the caller, before anything is sent.
 #include "api/requests.hpp"
 
+#include <array>
+#include <iterator>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <vector>
+
 #include "support/catch.hpp"
 #include "support/error_cases.hpp"
 #include "wire/inproc/inproc_transport.hpp"
@@ -41,6 +48,42 @@ private:
 };
 
 }  // namespace
+
+TEST_CASE("every enumerator has a name, and a number that is none reads past no table") {
+    const auto check = [](auto last) {
+        using Enum = decltype(last);
+        for (int value = 0; value <= static_cast<int>(last); ++value) CHECK(name_of(static_cast<Enum>(value)) != "unknown");
+        CHECK(name_of(static_cast<Enum>(static_cast<int>(last) + 1)) == "unknown");
+        CHECK(name_of(static_cast<Enum>(std::numeric_limits<std::underlying_type_t<Enum>>::max())) == "unknown");
+    };
+    check(*std::prev(std::end(all_dtypes)));
+    check(*std::prev(std::end(all_reduce_ops)));
+    check(Algorithm::staged);
+    check(DeviceKind::cuda);
+    check(ErrorCode::internal);
+}
+
+TEST_CASE("numbers are tensors, one or many, wherever they lie side by side") {
+    std::array<double, 3> fixed{};
+    std::int8_t plain[4] = {};
+    std::vector<float> grown(5);
+    const std::span<Half> none;
+    const auto expect = [](const TensorView& tensor, const void* data, DType dtype, const Shape& shape) {
+        CHECK(tensor.data == data);
+        CHECK(tensor.dtype == dtype);
+        CHECK(tensor.shape == shape);
+    };
+    expect(fixed, fixed.data(), DType::f64, {3});
+    expect(plain, plain, DType::i8, {4});
+    expect(grown, grown.data(), DType::f32, {5});
+    expect(std::span(grown).last(2), grown.data() + 3, DType::f32, {2});
+    expect(none, nullptr, DType::f16, {0});
+    expect(fixed[1], &fixed[1], DType::f64, {});
+    expect({std::span(grown).first(4), {2, 2}}, grown.data(), DType::f32, {2, 2});
+    expect({plain, {4, 1}}, plain, DType::i8, {4, 1});
+    CHECK_THROWS_AS(TensorView(grown, {2, 2}), Error);
+    CHECK_FALSE(std::is_constructible_v<TensorView, std::vector<float>>);  // would be gone at once
+}
 
 TEST_CASE("a user tag beyond what the transport carries is refused, and the next message passes") {
     Runtime runtime(std::make_unique<NarrowTransport>(), {});

@@ -1,0 +1,11 @@
+// What the compiler says of numbers that no tensor is made of (lint.elements.*): CHOSEN is one of these.
+#include <guozhuang/operations.hpp>
+
+int main() {
+    [[maybe_unused]] float right = 0;
+    [[maybe_unused]] std::size_t count = 0;
+    [[maybe_unused]] char letters[8] = {};
+    [[maybe_unused]] std::vector<bool> flags(8);
+    [[maybe_unused]] const std::vector<float> constants(8);
+    guozhuang::allreduce(CHOSEN);
+}
