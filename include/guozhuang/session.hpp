@@ -26,8 +26,9 @@ struct SessionOptions {
 /// One rank's membership of the job, from construction to close(). RAII: usually the first line of main.
 ///
 /// The first Session of a process is its default: functions that are given none use the calling thread's Session (see run_ranks), then that.
-/// Further ones share it; the last to close ends it. A new one may be made afterwards. MPI is initialised if the program has not done so, and
-/// then also finalised, at exit of the process. Started without mpirun the job has one rank and MPI is not touched.
+/// Further ones share it; the last to close ends it. A new one may be made afterwards. On a thread of run_ranks it is that
+/// rank's, and ends with it alone: a trainer that makes its own runs there as it is. MPI is initialised if the program has not done so, and then also
+/// finalised, at exit of the process. Started without mpirun the job has one rank and MPI is not touched.
 /// Members may be called from any thread, at the same time as close() too: an operation is then either on its way, and completed or failed by
 /// close(), or it throws Error(not_initialised). Construction and close() are collective: every rank calls them. Moving and destroying are for
 /// one thread, when no other uses the object.
@@ -70,6 +71,7 @@ private:
     class Membership;
     std::unique_ptr<Membership> membership_;  ///< the runtime and its lock; null once this session has been moved
     bool counted_ = false;                    ///< as a user of the process's default session
+    bool borrowed_ = false;                   ///< from a thread of run_ranks: not this one's to end
     int exceptions_at_start_ = 0;
 };
 

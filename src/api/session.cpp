@@ -78,14 +78,25 @@ Session::Session(std::shared_ptr<Runtime> runtime, bool counted)
 
 Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true) {
     exceptions_at_start_ = std::uncaught_exceptions();
+    const auto refuse_communicator = [&] {
+        if (options.mpi_communicator != nullptr)
+            throw Error(ErrorCode::invalid_argument, "Session: there is one already, whose communicator cannot be changed");
+    };
+    if (thread_session != nullptr) {
+        refuse_communicator();
+        counted_ = false;
+        borrowed_ = true;
+        replace(thread_session->runtime());
+        return;
+    }
     auto& shared = process();
     const base::Lock lock(shared.mutex);
     if (shared.users == 0) {
         shared.runtime = connect(options);
         if (!shared.view) shared.view.reset(new Session(nullptr, false));
         shared.view->replace(shared.runtime);
-    } else if (options.mpi_communicator != nullptr) {
-        throw Error(ErrorCode::invalid_argument, "Session: this process has one already, whose communicator cannot be changed");
+    } else {
+        refuse_communicator();
     }
     replace(shared.runtime);
     ++shared.users;
@@ -111,6 +122,7 @@ void Session::close() {
 
 std::shared_ptr<Runtime> Session::leave() {
     auto runtime = replace(nullptr);
+    if (borrowed_) return nullptr;
     if (!runtime || !counted_) return runtime;
     auto& shared = process();
     const base::Lock lock(shared.mutex);
@@ -136,7 +148,8 @@ Session& Session::current() {
     const base::Lock lock(shared.mutex);
     if (shared.users == 0)
         throw Error(ErrorCode::not_initialised,
-                    "there is no session: make a guozhuang::Session, or call guozhuang::init(), before the first operation");
+                    shared.view ? "the session has been closed: it takes no more operations; make a new guozhuang::Session for a new job"
+                                : "there is no session: make a guozhuang::Session, or call guozhuang::init(), before the first operation");
     return *shared.view;
 }
 

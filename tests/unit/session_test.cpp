@@ -22,6 +22,27 @@ TEST_CASE("ranks that are threads are one host") {
     CHECK_FALSE(is_initialized());
 }
 
+TEST_CASE("a session that a rank makes for itself is its thread's, and closing it ends nothing") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              {
+                  Session own;
+                  report.expect(own.rank() == session.rank() && own.size() == 3, "the same rank of the same job");
+                  expect_usable(own, report);
+                  own.close();
+                  expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { own.rank(); });
+                  Session last;  // ends here
+              }
+              init();
+              report.expect_equal(rank(), session.rank(), "rank after init()");
+              shutdown();
+              const int communicator = 0;
+              expect_error(report, ErrorCode::invalid_argument, {"there is one already"},
+                           [&] { Session(nullptr, nullptr, {.mpi_communicator = &communicator}); });
+              expect_usable(session, report);
+          }) == "");
+    CHECK_FALSE(is_initialized());
+}
+
 TEST_CASE("another thread of a rank names its session") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               std::jthread([&] {
@@ -137,8 +158,12 @@ TEST_CASE("a session that cannot start leaves room for the next") {
         CHECK_THROWS_AS(init(), Error);
     }
     CHECK_FALSE(is_initialized());
-    const Session session;
+    Session session;
     CHECK(session.size() == 1);
+    session.close();
+    const auto error = error_of([] { rank(); });
+    REQUIRE(error);
+    CHECK(std::string(error->what()).find("the session has been closed") == 0);
 }
 
 TEST_CASE("an exception that leaves a session does not wait for the others") {
