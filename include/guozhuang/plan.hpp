@@ -18,6 +18,7 @@ struct NamedTensor {
 struct PlanOptions {
     /// Unique among the plans of this rank and process set that live. Empty: numbered in the order in which this rank makes its unnamed plans there.
     std::string name = {};
+    std::string kind = "plan";  ///< what one without a name is called: "#1 plan"; the same on all ranks
     ReduceOp op = ReduceOp::average;
     double prescale = 1;                   ///< as in AllreduceOptions
     double postscale = 1;                  ///< as in AllreduceOptions
@@ -37,7 +38,7 @@ public:
     /// Waits up to a second for bundles that are still on their way; the tensors must outlive what takes longer (it is logged).
     ~Plan();
     Plan(Plan&&) noexcept;
-    Plan& operator=(Plan&&) noexcept;
+    Plan& operator=(Plan&&) noexcept;  ///< the plan that was here ends as in ~Plan
 
     /// The tensors of a bundle hold this rank's contribution: their reduction may start. Does not block. Throws Error: invalid_argument if there is
     /// no such bundle, duplicate_name if it is on its way already, and what the submission of an operation may throw.

@@ -51,7 +51,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
         }
         state_->bundles.push_back(std::move(bundle));
     }
-    state_->name = state_->set->take_plan_name(options.name);
+    state_->name = state_->set->take_plan_name(options.name, options.kind);
     for (std::size_t i = 0; i < size(); ++i) state_->bundles[i].name = fmt::format("{}/bundle {}", *state_->name, i);
     state_->options = std::move(options);
 }
@@ -73,7 +73,11 @@ Plan::~Plan() {
     }
 }
 Plan::Plan(Plan&&) noexcept = default;
-Plan& Plan::operator=(Plan&&) noexcept = default;
+Plan& Plan::operator=(Plan&& other) noexcept {
+    Plan taken(std::move(other));
+    std::swap(state_, taken.state_);
+    return *this;
+}
 
 std::size_t Plan::size() const noexcept {
     return state_->bundles.size();

@@ -85,10 +85,10 @@ std::shared_ptr<device::Driver> SetMember::use_device(DeviceKind kind) {
     return driver;
 }
 
-std::shared_ptr<const std::string> SetMember::take_plan_name(const std::string& wanted) {
+std::shared_ptr<const std::string> SetMember::take_plan_name(const std::string& wanted, std::string_view kind) {
     const base::Lock lock(plans_mutex_);
     std::erase_if(plans_, [](const auto& plan) { return plan.second.expired(); });
-    auto name = std::make_shared<const std::string>(wanted.empty() ? fmt::format("#{} plan", ++unnamed_plans_) : wanted);
+    auto name = std::make_shared<const std::string>(wanted.empty() ? fmt::format("#{} {}", ++unnamed_plans_, kind) : wanted);
     if (!plans_.try_emplace(*name, name).second)
         throw Error(
             ErrorCode::duplicate_name,

@@ -56,8 +56,9 @@ public:
     /// they cannot.
     std::shared_ptr<device::Driver> use_device(DeviceKind kind);
 
-    /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: numbered. Throws Error(duplicate_name).
-    std::shared_ptr<const std::string> take_plan_name(const std::string& wanted);
+    /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it is of the kind "plan". Throws
+    /// Error(duplicate_name).
+    std::shared_ptr<const std::string> take_plan_name(const std::string& wanted, std::string_view kind);
 
     /// Departs, waits until every member has, and ends; handles and plans may outlive it. Throws what ended the job.
     void close(std::string_view reason);

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <set>
 
 namespace guozhuang::engine {
 
@@ -83,7 +85,30 @@ struct Aspect {
     std::function<std::string(const Description&)> value;
 };
 
-std::vector<Aspect> aspects_of_request() {
+/// The names of tensors that only some of the descriptions have. Those that a group numbers ("loss[3]") tell no more than their number does.
+std::set<std::string> lone_tensors(std::string_view request, std::span<const Description> descriptions) {
+    std::map<std::string, std::size_t> owners;
+    for (const auto& description : descriptions)
+        for (const auto& tensor : description.tensors) ++owners[tensor.name];
+    const auto numbered = fmt::format("{}[", request);
+    std::set<std::string> lone;
+    for (const auto& [name, count] : owners)
+        if (count < descriptions.size() && !name.starts_with(numbered)) lone.insert(name);
+    return lone;
+}
+
+/// "'conv.bias', 'fc.bias'": those of the names that the description has.
+std::string list_tensors(const Description& description, const std::set<std::string>& among) {
+    constexpr std::size_t most = 5;
+    std::vector<std::string> names;
+    for (const auto& tensor : description.tensors)
+        if (among.contains(tensor.name)) names.push_back(fmt::format("'{}'", tensor.name));
+    if (names.empty()) return "none";
+    if (names.size() <= most) return fmt::format("{}", fmt::join(names, ", "));
+    return fmt::format("{} and {} more", fmt::join(std::span(names).first(most), ", "), names.size() - most);
+}
+
+std::vector<Aspect> aspects_of_request(std::string_view name, std::span<const Description> descriptions) {
     return {
         {"operations", [](const Description& d) { return std::string(name_of(d.operation)); }},
         {"reduce ops", [](const Description& d) { return std::string(name_of(d.op)); }},
@@ -93,6 +118,7 @@ std::vector<Aspect> aspects_of_request() {
         {"device kinds", [](const Description& d) { return std::string(name_of(d.device)); }},
         {"kinds of request", [](const Description& d) { return std::string(d.group ? "a group" : "a single tensor"); }},
         {"ranks", [](const Description& d) { return fmt::format("{}", fmt::join(d.ranks, ",")); }},
+        {"tensors", [lone = lone_tensors(name, descriptions)](const Description& d) { return list_tensors(d, lone); }},
         {"numbers of tensors", [](const Description& d) { return std::to_string(d.tensors.size()); }},
     };
 }
@@ -139,7 +165,7 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
     std::vector<Description> descriptions;
     for (const auto& faction : factions) descriptions.push_back(decode_description(faction.description));
     tensor = name;
-    for (const auto& aspect : aspects_of_request()) {
+    for (const auto& aspect : aspects_of_request(name, descriptions)) {
         const auto sides = sides_of(aspect, descriptions, factions);
         if (sides.size() > 1) return sentence(descriptions.front(), tensor, aspect, sides);
     }

@@ -17,6 +17,11 @@ namespace {
                 {.tensor = tensor, .operation = "step", .ranks = {}});
 }
 
+/// Whether they can be in one bundle.
+bool are_alike(const TensorView& a, const TensorView& b) {
+    return a.dtype == b.dtype && a.device == b.device;
+}
+
 }  // namespace
 
 struct GradientReducer::State {
@@ -65,7 +70,7 @@ void GradientReducer::State::check() {
     }
 }
 
-/// Bundles in reverse order of the parameters, as backward finishes them: one dtype each, the first one small.
+/// Bundles in reverse order of the parameters, as backward finishes them: of one dtype and device each, the first one small.
 void GradientReducer::State::lay_out() {
     std::vector<std::vector<NamedTensor>> bundles;
     std::size_t bytes = 0;
@@ -73,7 +78,7 @@ void GradientReducer::State::lay_out() {
     for (std::size_t i = parameters.size(); i-- > 0;) {
         const auto& [name, value, gradient] = parameters[i];
         const auto limit = bundles.size() <= 1 ? options.first_bundle_bytes : options.bundle_bytes;
-        const bool fits = !bundles.empty() && bytes + gradient.bytes() <= limit && bundles.back().front().tensor.dtype == gradient.dtype;
+        const bool fits = !bundles.empty() && bytes + gradient.bytes() <= limit && are_alike(bundles.back().front().tensor, gradient);
         if (!fits) {
             bundles.emplace_back();
             bundle_size.push_back(0);
@@ -85,6 +90,7 @@ void GradientReducer::State::lay_out() {
         bytes += gradient.bytes();
     }
     plan = std::make_unique<Plan>(std::move(bundles), PlanOptions{.name = options.name,
+                                                                  .kind = "optimizer",
                                                                   .op = options.op,
                                                                   .postscale = options.gradient_scale,
                                                                   .stream = options.stream,

@@ -96,10 +96,10 @@ TEST_CASE("a mismatch of each thing that must match") {
     CHECK(against(5) == "allreduce 'weight': roots differ: 0 on rank 0; -1 on rank 1");
     CHECK(against(6) == "allreduce 'weight': device kinds differ: host on rank 0; cuda on rank 1");
     CHECK(against(7) == "allreduce 'weight': kinds of request differ: a single tensor on rank 0; a group on rank 1");
-    CHECK(against(8) == "allreduce 'weight': numbers of tensors differ: 1 on rank 0; 2 on rank 1");
-    CHECK(against(9) == "allreduce 'weight': tensor names differ: 'weight' on rank 0; 'other' on rank 1");
+    CHECK(against(8) == "allreduce 'weight': tensors differ: none on rank 0; 'more' on rank 1");
+    CHECK(against(9) == "allreduce 'weight': tensors differ: 'weight' on rank 0; 'other' on rank 1");
     CHECK(against(10) == "allreduce 'weight': dtypes differ: f32 on rank 0; bool on rank 1");
-    CHECK(against(12) == "allreduce 'weight': numbers of tensors differ: 1 on rank 0; 0 on rank 1");
+    CHECK(against(12) == "allreduce 'weight': tensors differ: 'weight' on rank 0; none on rank 1");
 }
 
 TEST_CASE("shapes are printed as people write them") {
@@ -120,6 +120,22 @@ TEST_CASE("a mismatch inside a group names the tensor") {
                  &tensor);
     CHECK(text == "allreduce 'b': shapes differ: [2] on rank 0; [3] on rank 1");
     CHECK(tensor == "b");
+}
+
+TEST_CASE("a mismatch of groups names the tensors that only some ranks have") {
+    const auto of = [](const std::string& names) {
+        std::vector<TensorDescription> tensors;
+        for (const char name : names) tensors.push_back({std::string(1, name), DType::f32, {1}});
+        return group(std::move(tensors));
+    };
+    const auto text = [&](const std::vector<Description>& submitted) { return mismatch(submitted, "step"); };
+    CHECK(text({of("abc"), of("ac"), of("abc")}) == "allreduce 'step': tensors differ: 'b' on ranks 0,2; none on rank 1");
+    CHECK(text({of("abc"), of("aBc"), of("abc")}) == "allreduce 'step': tensors differ: 'b' on ranks 0,2; 'B' on rank 1");
+    CHECK(text({of("ab"), of("ba")}) == "allreduce 'a': tensor names differ: 'a' on rank 0; 'b' on rank 1");
+    CHECK(text({of("a"), of("axyzuvw")}) ==
+          "allreduce 'step': tensors differ: none on rank 0; 'x', 'y', 'z', 'u', 'v' and 1 more on rank 1");
+    const TensorDescription first{"step[0]", DType::f32, {1}}, second{"step[1]", DType::f32, {1}};
+    CHECK(text({group({first, second}), group({first})}) == "allreduce 'step': numbers of tensors differ: 2 on rank 0; 1 on rank 1");
 }
 
 TEST_CASE("requests that differ in bytes alone are told apart, too") {

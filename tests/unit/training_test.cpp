@@ -178,8 +178,8 @@ TEST_CASE("misuse of an optimizer is an error at once") {
         });
     };
     CHECK(mark({"w", "v", "step", "v", "w", "step"}) == "");
-    CHECK(mark({"w", "w"}) == "DistributedOptimizer '#1 plan': the gradient of 'w' was marked ready twice in one step");
-    CHECK(mark({"u"}) == "DistributedOptimizer '#1 plan': there is no parameter called 'u'");
+    CHECK(mark({"w", "w"}) == "DistributedOptimizer '#1 optimizer': the gradient of 'w' was marked ready twice in one step");
+    CHECK(mark({"u"}) == "DistributedOptimizer '#1 optimizer': there is no parameter called 'u'");
     CHECK(mark({"w", "v", "step", "step"}).find("was it called twice?") != std::string::npos);
     CHECK(refusal([&](Session&) { GradientReducer({good}).mark(1); }).find("there is no parameter 1; there are 1") != std::string::npos);
 }
@@ -216,7 +216,34 @@ TEST_CASE("plans refuse what they cannot do") {
         plan.wait();
         plan.ready(0);
         plan.wait();
+        CHECK(plan.name() == "#1 plan");
     });
+}
+
+TEST_CASE("a plan that takes the place of another waits for what that one has under way") {
+    const LogCapture log;
+    CHECK(problems_among(2, [](Session&, Report&) {
+              static std::vector<float> numbers(2);
+              Plan plan({{{"a", numbers}}}, {.name = "old"});
+              if (rank() == 0) plan.ready(0);  // and nobody else
+              plan = Plan({{{"a", numbers}}}, {.name = "new"});
+          }) == "");
+    CHECK(log.with("Plan 'old' ").size() == 1);  // either rank 1 is awaited too long, or it has departed
+}
+
+TEST_CASE("gradients of several devices and dtypes are reduced, each kind in bundles of its own") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::vector<float> values(2);
+              std::vector<std::vector<float>> gradients(4, std::vector<float>(2, static_cast<float>(session.rank())));
+              std::vector<Parameter> parameters;
+              for (std::size_t i = 0; i < gradients.size(); ++i) {
+                  TensorView gradient(gradients[i]);
+                  if (i % 2 == 1) gradient.device = {DeviceKind::fake, 0};
+                  parameters.push_back({text_of("p", i), values, gradient});
+              }
+              GradientReducer(parameters).finish_pass();
+              for (const auto& gradient : gradients) report.expect(gradient == std::vector<float>(2, 0.5F), "the average");
+          }) == "");
 }
 
 TEST_CASE("learning rate, steps and printing") {
