@@ -13,15 +13,16 @@
 /// without a session, and what the operations they consist of throw.
 namespace guozhuang {
 
-/// Copies the parameter values of root, a rank of the job, over everybody's, so that all ranks start equal. Names, shapes and dtypes must be the same on all ranks, in any
-/// order; after an error the parameters that it does not name hold root's values.
+/// Copies the parameter values of root, a rank of the job, over everybody's, so that all ranks start equal. Names must be the same on all ranks, in
+/// any order, else Error(mismatch) on all with those that not all have, and nothing is copied. So must shapes and dtypes; after an error about
+/// those the parameters that it does not name hold root's values. Throws Error(invalid_argument) if two have one name.
 GUOZHUANG_API void broadcast_parameters(std::span<const Parameter> parameters, int root = 0, const ProcessSet& process_set = {});
 
 /// Throws Error(mismatch) on every rank, naming the first tensor whose bits differ and on which ranks, unless all ranks hold the same values. Bits
 /// are compared by a 64-bit hash. Host memory only.
 GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters, const ProcessSet& process_set = {});
 
-/// The mean of each metric over the ranks. Every rank must pass the same keys, else Error(mismatch) on all, with the keys of each side.
+/// The mean of each metric over the ranks. Every rank must pass the same keys, else Error(mismatch) on all, with the keys that not all have.
 GUOZHUANG_API std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics,
                                                             const ProcessSet& process_set = {});
 

@@ -8,7 +8,10 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/training.hpp>
+#include <iterator>
+#include <map>
 #include <ranges>
+#include <set>
 #include <vector>
 
 namespace guozhuang {
@@ -55,27 +58,68 @@ std::string list_of(std::span<const int> ranks) {
     return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
 }
 
-/// Throws on every rank, with the keys of each side, unless all ranks pass the same.
-void require_same_keys(const std::map<std::string, double>& metrics, const ProcessSet& process_set) {
-    const auto own = metrics.empty() ? std::string("none") : fmt::format("'{}'", fmt::join(metrics | std::views::keys, "', '"));
-    const auto by_rank = gather(std::vector<std::uint8_t>(own.begin(), own.end()), "average_metrics/keys", process_set);
+using Names = std::set<std::string>;
+
+std::vector<Names> gather_names(const Names& own, const std::string& name, const ProcessSet& process_set) {
+    std::vector<std::uint8_t> bytes;  // each name ends with a zero
+    for (const auto& one : own) bytes.insert(bytes.end(), one.c_str(), one.c_str() + one.size() + 1);
+    std::vector<Names> by_rank;
+    for (const auto& theirs : gather(std::move(bytes), name, process_set)) {
+        auto& names = by_rank.emplace_back();
+        for (auto next = theirs.begin(); next != theirs.end();) {
+            const auto end = std::find(next, theirs.end(), 0);
+            names.emplace(next, end);
+            next = end + 1;
+        }
+    }
+    return by_rank;
+}
+
+/// "'bias', 'weight' and 3 more".
+std::string list_of(const Names& names) {
+    constexpr std::size_t most = 5;
+    if (names.empty()) return "none";
+    if (names.size() <= most) return fmt::format("'{}'", fmt::join(names, "', '"));
+    return fmt::format("'{}' and {} more", fmt::join(names | std::views::take(most), "', '"), names.size() - most);
+}
+
+/// Throws on every rank unless all pass the same: "average_metrics: keys differ: 'loss' on ranks 0,2; 'lose' on rank 1", which are the names
+/// that not all have.
+void require_same(const std::string& operation, const std::string& what, const Names& own, const ProcessSet& process_set) {
+    const auto by_rank = gather_names(own, fmt::format("{}/{}", operation, what), process_set);
     const auto ranks = process_set.ranks();
-    using Side = std::pair<std::vector<std::uint8_t>, std::vector<int>>;  // keys, and the ranks that passed them
-    std::vector<Side> sides;                                              // in the order of their first ranks
+    std::map<std::string, std::size_t> owners;
+    for (const auto& names : by_rank)
+        for (const auto& name : names) ++owners[name];
+    std::vector<std::pair<Names, std::vector<int>>> sides;  // names that not all have, and the ranks that do, by their first ranks
     for (std::size_t i = 0; i < by_rank.size(); ++i) {
-        auto side = std::ranges::find(sides, by_rank[i], &Side::first);
-        if (side == sides.end()) side = sides.insert(side, {by_rank[i], {}});
+        Names lone;
+        std::ranges::copy_if(by_rank[i], std::inserter(lone, lone.end()),
+                             [&](const auto& name) { return owners[name] < by_rank.size(); });
+        auto side = std::ranges::find(sides, lone, &std::pair<Names, std::vector<int>>::first);
+        if (side == sides.end()) side = sides.insert(side, {std::move(lone), {}});
         side->second.push_back(ranks[i]);
     }
     if (sides.size() == 1) return;
     std::string text;
     std::vector<int> odd;
-    for (const auto& [keys, passed_by] : sides) {
-        text += fmt::format("{} {} on {}", text.empty() ? "" : ";", std::string(keys.begin(), keys.end()), list_of(passed_by));
-        if (passed_by.front() != ranks.front()) odd.insert(odd.end(), passed_by.begin(), passed_by.end());
+    for (const auto& [lone, held_by] : sides) {
+        text += fmt::format("{} {} on {}", text.empty() ? "" : ";", list_of(lone), list_of(held_by));
+        if (held_by.front() != ranks.front()) odd.insert(odd.end(), held_by.begin(), held_by.end());
     }
     std::ranges::sort(odd);
-    throw Error(ErrorCode::mismatch, "average_metrics: keys differ:" + text, {.tensor = {}, .operation = "average_metrics", .ranks = odd});
+    throw Error(ErrorCode::mismatch, fmt::format("{}: {} differ:{}", operation, what, text),
+                {.tensor = {}, .operation = operation, .ranks = odd});
+}
+
+/// The same of parameters. Throws Error(invalid_argument) if two have one name.
+void require_same(const std::string& operation, std::span<const Parameter> parameters, const ProcessSet& process_set) {
+    Names names;
+    for (const auto& parameter : parameters)
+        if (!names.insert(parameter.name).second)
+            throw Error(ErrorCode::invalid_argument, fmt::format("{}: two parameters are called '{}'", operation, parameter.name),
+                        {.tensor = parameter.name, .operation = operation, .ranks = {}});
+    require_same(operation, "parameters", names, process_set);
 }
 
 void require_host(const TensorView& tensor, const std::string& name, const std::string& operation) {
@@ -103,6 +147,7 @@ void scale(const TensorView& tensor, double factor) {
 }  // namespace
 
 void broadcast_parameters(std::span<const Parameter> parameters, int root, const ProcessSet& process_set) {
+    require_same("broadcast_parameters", parameters, process_set);
     std::vector<Handle> handles;
     handles.reserve(parameters.size());
     std::exception_ptr first;
@@ -130,6 +175,7 @@ void check_consistent(std::span<const Parameter> parameters, const ProcessSet& p
         hashes.push_back(static_cast<std::int64_t>(hash_of(std::as_bytes(std::span(label)))));
         hashes.push_back(static_cast<std::int64_t>(hash_of(value.memory())));
     }
+    require_same("check_consistent", parameters, process_set);
     const auto by_rank = gather(hashes, "check_consistent", process_set);
     const auto ranks = process_set.ranks();
     const int first = ranks.front();
@@ -137,14 +183,10 @@ void check_consistent(std::span<const Parameter> parameters, const ProcessSet& p
         throw Error(ErrorCode::mismatch, "check_consistent: " + text,
                     {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(others)});
     };
-    for (std::size_t i = 0; i < by_rank.size(); ++i)
-        if (by_rank[i].size() != by_rank[0].size())
-            refuse(fmt::format("{} parameters on rank {}; {} on rank {}", by_rank[0].size() / 2, first, by_rank[i].size() / 2, ranks[i]),
-                   {}, {ranks[i]});
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& name = parameters[i].name;
         if (const auto others = dissenters(by_rank, ranks, 2 * i); !others.empty())
-            refuse(fmt::format("parameter {}, here '{}', has another name, dtype or shape on rank {} than on {}", i, name, first,
+            refuse(fmt::format("parameter {}, here '{}', has another place, dtype or shape on rank {} than on {}", i, name, first,
                                list_of(others)),
                    name, others);
         if (const auto others = dissenters(by_rank, ranks, 2 * i + 1); !others.empty())
@@ -153,7 +195,8 @@ void check_consistent(std::span<const Parameter> parameters, const ProcessSet& p
 }
 
 std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics, const ProcessSet& process_set) {
-    require_same_keys(metrics, process_set);
+    const auto keys = metrics | std::views::keys;
+    require_same("average_metrics", "keys", {keys.begin(), keys.end()}, process_set);
     std::vector<double> values;
     for (const auto& [key, value] : metrics) values.push_back(value);
     allreduce(values, {.name = "average_metrics/values", .op = ReduceOp::average, .process_set = process_set});

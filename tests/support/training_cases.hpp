@@ -208,11 +208,15 @@ inline void consistency(Session& session, Report& report) {
                   "names the first tensor that differs, and the rank");
     auto parameters = model.parameters();
     if (session.rank() == last) parameters.pop_back();
-    expect_error(report, ErrorCode::mismatch, {"2 parameters on rank 0", text_of("1 on rank ", last)},
+    expect_error(report, ErrorCode::mismatch, {"check_consistent: parameters differ: " + sides(session, "'bias'", "none")},
                  [&] { check_consistent(parameters, &session); });
     parameters = model.parameters();
     if (session.rank() == last) parameters[0].name = "weight";
-    expect_error(report, ErrorCode::mismatch, {"another name, dtype or shape"}, [&] { check_consistent(parameters, &session); });
+    expect_error(report, ErrorCode::mismatch, {"check_consistent: parameters differ: " + sides(session, "'weights'", "'weight'")},
+                 [&] { check_consistent(parameters, &session); });
+    parameters = model.parameters();
+    if (session.rank() == last) std::swap(parameters[0], parameters[1]);
+    expect_error(report, ErrorCode::mismatch, {"another place, dtype or shape"}, [&] { check_consistent(parameters, &session); });
     expect_usable(session, report);
 }
 
@@ -223,12 +227,39 @@ inline void metrics(Session& session, Report& report) {
     report.expect(average_metrics({}, &session).empty(), "no metrics");
     if (session.size() < 2) return;
     const std::map<std::string, double> usual = {{"accuracy", 1}, {"loss", 2}}, misspelt = {{"accuracy", 1}, {"lose", 2}}, none;
-    const auto text = "average_metrics: keys differ: " + sides(session, "'accuracy', 'loss'", "'accuracy', 'lose'");
+    const auto text = "average_metrics: keys differ: " + sides(session, "'loss'", "'lose'");
     expect_mismatch(
         session, report, text, [&] { average_metrics(usual, &session); }, [&] { average_metrics(misspelt, &session); });
     expect_mismatch(
         session, report, "average_metrics: keys differ: " + sides(session, "'accuracy', 'loss'", "none"),
         [&] { average_metrics(usual, &session); }, [&] { average_metrics(none, &session); });
+}
+
+/// A parameter that only some ranks have is named.
+inline void different_parameters(Session& session, Report& report) {
+    if (session.size() < 2) return;
+    std::vector<float> a(2), b(2), gradient(2);
+    std::vector<Parameter> usual{{"a", a, gradient}, {"b", b, gradient}}, misspelt = usual, fewer = usual;
+    misspelt[1].name = "B";
+    fewer.erase(fewer.begin());
+    const auto step = [&](const std::vector<Parameter>& parameters) {
+        return [&] { GradientReducer(parameters, {.name = "net", .session = &session}).finish_pass(); };
+    };
+    const std::string text = "allreduce 'net/bundle 0': tensors differ: ";
+    expect_mismatch(session, report, text + sides(session, "'b'", "'B'"), step(usual), step(misspelt));
+    expect_mismatch(session, report, text + sides(session, "'a'", "none"), step(usual), step(fewer));
+
+    const auto cast = [&](const std::vector<Parameter>& parameters) { return [&] { broadcast_parameters(parameters, 0, &session); }; };
+    const std::string casting = "broadcast_parameters: parameters differ: ";
+    expect_mismatch(session, report, casting + sides(session, "'b'", "'B'"), cast(usual), cast(misspelt));
+    expect_mismatch(session, report, casting + sides(session, "'a'", "none"), cast(usual), cast(fewer));
+    expect_mismatch(session, report, casting + sides(session, "'a', 'b'", "none"), cast(usual), cast({}));
+    misspelt[1].name = "a";
+    expect_error(report, ErrorCode::invalid_argument, {"broadcast_parameters: two parameters are called 'a'"}, cast(misspelt));
+    expect_error(report, ErrorCode::invalid_argument, {"check_consistent: two parameters are called 'a'"},
+                 [&] { check_consistent(misspelt, &session); });
+    std::vector<Parameter> reversed(usual.rbegin(), usual.rend());
+    broadcast_parameters(session.rank() == 0 ? usual : reversed, 0, &session);
 }
 
 /// A step that fails on all ranks is over; the next one succeeds.
@@ -252,7 +283,8 @@ inline void failed_step(Session& session, Report& report) {
     report.expect(gradient == std::vector<float>(4, static_cast<float>(session.size())), "the step after it");
 }
 
-inline const RankCase all_training_cases[] = {
-    same_batch_same_model, hooks_in_any_order, optimizers_side_by_side, parameters_from_any_root, consistency, metrics, failed_step};
+inline const RankCase all_training_cases[] = {same_batch_same_model,    hooks_in_any_order, optimizers_side_by_side,
+                                              parameters_from_any_root, consistency,        metrics,
+                                              different_parameters,     failed_step};
 
 }  // namespace guozhuang::test
