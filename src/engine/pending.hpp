@@ -71,7 +71,8 @@ public:
 
     /// After complete(): throws the operation's error if it has one.
     void rethrow() const;
-    std::vector<Result> take_results() { return std::exchange(results_, {}); }
+    /// After complete(): the results, the first time; none, ever after.
+    std::vector<Result> take_results() { return taken_.exchange(true) ? std::vector<Result>{} : std::move(results_); }
 
 private:
     enum class Stage { submitted, enqueued, complete };
@@ -84,6 +85,7 @@ private:
     std::atomic<bool> ended_{false};
     std::atomic<Stage> stage_{Stage::submitted};
     mutable std::atomic<bool> error_seen_{false};
+    std::atomic<bool> taken_{false};
     std::shared_ptr<Pending> next_;  ///< in the queue of those that have ended
 
     friend class EndedQueue;

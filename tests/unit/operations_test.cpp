@@ -1,8 +1,11 @@
 // The collectives as users call them, on ranks that are threads.
+#include <atomic>
 #include <guozhuang/guozhuang.hpp>
+#include <thread>
 
 #include "support/async_cases.hpp"
 #include "support/catch.hpp"
+#include "support/error_cases.hpp"
 #include "support/operation_sweeps.hpp"
 #include "support/random_operations.hpp"
 
@@ -70,6 +73,25 @@ TEST_CASE("a result gives its elements only as what they are") {
         CHECK(handle.take().as<int>() == numbers);
         CHECK_THROWS_AS(handle.take(), Error);  // it has been taken
     });
+}
+
+TEST_CASE("a result goes to one of the threads that take it") {
+    constexpr int operations = 200;
+    std::atomic<int> taken{0}, refused{0};
+    run_ranks(1, [&](Session& session) {
+        std::vector<int> numbers(100, 7);
+        std::vector<ResultHandle> handles;
+        for (int i = 0; i < operations; ++i) handles.push_back(all_gather_async(numbers, {.session = &session}));
+        for (const auto& handle : handles) handle.wait();
+        const auto take_all = [&] {
+            for (const auto& handle : handles)
+                if (error_of([&] { taken += handle.take().as<int>() == numbers ? 1 : 0; })) ++refused;
+        };
+        const std::jthread other(take_all);
+        take_all();
+    });
+    CHECK(taken == operations);
+    CHECK(refused == operations);
 }
 
 TEST_CASE("allreduce of every dtype, op and size") {
