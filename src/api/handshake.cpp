@@ -83,6 +83,10 @@ public:
             if (const auto values = differences(facts, key); !values.empty())
                 base::log_warning(fmt::format("{} differs: {}; rank 0's holds for all", names[key], values));
         log_warnings(facts, names.size());
+        const auto hosts = transport_.host_count();
+        base::log_info(fmt::format("version {}: {} rank{} on {} host{}, {}, shared memory: {}", version(), transport_.size(),
+                                   transport_.size() == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", transport_.description(),
+                                   transport_.staging().empty() ? "no" : "yes"));
         return {};
     }
 

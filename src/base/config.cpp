@@ -105,8 +105,8 @@ constexpr Setting table[] = {
     {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Single operations that are ready together are fused into bundles of up to this size; 0 fuses nothing.",
      parse_size<&Settings::fusion_bytes, 0, gib>, print_size<&Settings::fusion_bytes>},
-    {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ, "Which messages are logged.", parse_log_level,
-     print_log_level},
+    {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ,
+     "Which messages are logged; `info` adds a line about the job when it begins.", parse_log_level, print_log_level},
     {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
      "1: every sum is taken in the same order whatever the algorithm, size and placement (algorithms.md).",
      parse_switch<&Settings::reproducible>, print_switch<&Settings::reproducible>},
@@ -149,7 +149,9 @@ std::vector<std::string> unknown_variables() {
         const auto nearest = std::min_element(std::begin(table), std::end(table), [&](const Setting& a, const Setting& b) {
             return edit_distance(a.name, name) < edit_distance(b.name, name);
         });
-        warnings.push_back(fmt::format("{} is not a variable of this version and has no effect; did you mean {}?", name, nearest->name));
+        constexpr std::size_t far = 4;  // more is another name, not a slip
+        const auto hint = edit_distance(nearest->name, name) < far ? fmt::format("; did you mean {}?", nearest->name) : "";
+        warnings.push_back(fmt::format("{} is not a variable of this version and has no effect{}", name, hint));
     }
     return warnings;
 }
@@ -173,8 +175,11 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
     std::size_t unit = 1;
     if (!text.empty()) {
         switch (text.back()) {
+            case 'k':
             case 'K': unit = std::size_t{1} << 10; break;
+            case 'm':
             case 'M': unit = std::size_t{1} << 20; break;
+            case 'g':
             case 'G': unit = std::size_t{1} << 30; break;
             default: break;
         }
@@ -193,9 +198,10 @@ Settings read_settings() {
     Settings settings;
     for (const auto& row : table) {
         const auto value = environment(std::string(row.name));
-        if (value && !row.parse(settings, *value))
-            throw Error(ErrorCode::configuration, fmt::format("{}='{}' is not acceptable: it must be {}{}{}", row.name, *value, row.range,
-                                                              row.unit.empty() ? "" : " ", row.unit));
+        if (value && !value->empty() && !row.parse(settings, *value))
+            throw Error(ErrorCode::configuration, fmt::format("{}='{}' is not acceptable: it must be {}{}{}{}", row.name, *value, row.range,
+                                                              row.unit.empty() ? "" : " ", row.unit,
+                                                              row.unit == "bytes" ? ", with a suffix K, M or G if need be" : ""));
     }
     if (settings.reproducible && settings.algorithm == Algorithm::ring)
         throw Error(ErrorCode::configuration,

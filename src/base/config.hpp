@@ -46,13 +46,13 @@ struct Setting {
 
 std::span<const Setting> settings_table();
 
-/// Reads the environment strictly. Throws Error(configuration) naming variable, value and accepted range.
+/// Reads the environment strictly; an empty variable counts as none. Throws Error(configuration) naming variable, value and accepted range.
 Settings read_settings();
 
-/// A warning for each GUOZHUANG_ variable of the environment that is none of the table's, with the nearest name of it.
+/// A warning for each GUOZHUANG_ variable of the environment that is none of the table's, with the nearest name of it if one is near.
 std::vector<std::string> unknown_variables();
 
-/// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G. Empty if it is not such a number.
+/// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G, or k, m, g. Empty if it is not such a number.
 std::optional<std::size_t> parse_bytes(std::string_view text);
 
 }  // namespace guozhuang::base

@@ -1,6 +1,7 @@
 // The environment: read once for each session, strictly.
 #include "base/config.hpp"
 
+#include <algorithm>
 #include <guozhuang/guozhuang.hpp>
 
 #include "support/catch.hpp"
@@ -23,15 +24,24 @@ std::string refusal(const std::string& name, const std::string& value) {
 }  // namespace
 
 TEST_CASE("a value that is not acceptable is refused with variable, value and range; the next session starts") {
-    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "abc") == "GUOZHUANG_FUSION_BYTES='abc' is not acceptable: it must be 0 to 1G bytes");
-    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "2G") == "GUOZHUANG_FUSION_BYTES='2G' is not acceptable: it must be 0 to 1G bytes");
-    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "") == "GUOZHUANG_FUSION_BYTES='' is not acceptable: it must be 0 to 1G bytes");
-    CHECK(refusal("GUOZHUANG_SEGMENT_BYTES", "512") == "GUOZHUANG_SEGMENT_BYTES='512' is not acceptable: it must be 1K to 64M bytes");
+    const std::string suffixes = ", with a suffix K, M or G if need be";
+    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "abc") ==
+          "GUOZHUANG_FUSION_BYTES='abc' is not acceptable: it must be 0 to 1G bytes" + suffixes);
+    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "2G") == "GUOZHUANG_FUSION_BYTES='2G' is not acceptable: it must be 0 to 1G bytes" + suffixes);
+    CHECK(refusal("GUOZHUANG_SEGMENT_BYTES", "512") ==
+          "GUOZHUANG_SEGMENT_BYTES='512' is not acceptable: it must be 1K to 64M bytes" + suffixes);
     CHECK(refusal("GUOZHUANG_REPRODUCIBLE", "yes") == "GUOZHUANG_REPRODUCIBLE='yes' is not acceptable: it must be 0 or 1");
     CHECK(refusal("GUOZHUANG_ALGORITHM", "rings").find("'rings'") != std::string::npos);
     CHECK(refusal("GUOZHUANG_LOG_LEVEL", "loud").find("debug, info, warning, error or off") != std::string::npos);
     CHECK(refusal("GUOZHUANG_SPIN_US", "-1").find("'-1'") != std::string::npos);
     CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
+}
+
+TEST_CASE("an empty variable counts as unset") {
+    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "") == "no error");
+    CHECK(refusal("GUOZHUANG_ALGORITHM", "") == "no error");
+    const Environment environment("GUOZHUANG_FUSION_BYTES", "");
+    CHECK(base::read_settings().fusion_bytes == base::Settings{}.fusion_bytes);
 }
 
 TEST_CASE("every variable of the table reads back what it prints") {
@@ -51,17 +61,29 @@ TEST_CASE("sizes have binary suffixes") {
     CHECK(base::parse_bytes("64K") == 64u * 1024);
     CHECK(base::parse_bytes("3M") == std::size_t{3} << 20);
     CHECK(base::parse_bytes("2G") == std::size_t{2} << 30);
-    for (const char* text : {"", "K", "1k", "1.5M", "-1", "+1", " 1", "1 ", "0x10", "18446744073709551616", "17179869184G"})
+    CHECK(base::parse_bytes("64k") == 64u * 1024);
+    CHECK(base::parse_bytes("3m") == std::size_t{3} << 20);
+    CHECK(base::parse_bytes("2g") == std::size_t{2} << 30);
+    for (const char* text : {"", "K", "k", "1t", "1.5M", "-1", "+1", " 1", "1 ", "0x10", "18446744073709551616", "17179869184G"})
         CHECK_FALSE(base::parse_bytes(text));
 }
 
-TEST_CASE("an unknown variable is warned about once for all ranks, with the nearest name") {
+TEST_CASE("an unknown variable is warned about once for all ranks, with a name that is near") {
     const LogCapture log;
     const Environment environment("GUOZHUANG_FUSION_BYTE", "1");
     run_ranks(3, [](Session&) {});
     const auto warnings = log.with("GUOZHUANG_FUSION_BYTE ");
     REQUIRE(warnings.size() == 1);
     CHECK(warnings.front().find("did you mean GUOZHUANG_FUSION_BYTES?") != std::string::npos);
+    const Environment another("GUOZHUANG_ELASTICITY", "1");
+    CHECK(std::ranges::count(base::unknown_variables(), "GUOZHUANG_ELASTICITY is not a variable of this version and has no effect") == 1);
+}
+
+TEST_CASE("info tells of the job when it begins, once") {
+    const LogCapture log;
+    const Environment environment("GUOZHUANG_LOG_LEVEL", "info");
+    run_ranks(3, [](Session&) {});
+    CHECK(log.with("version ") == std::vector{std::string("version ") + version() + ": 3 ranks on 1 host, in-process, shared memory: yes"});
 }
 
 TEST_CASE("a ring cannot be had together with reproducible sums") {
