@@ -13,8 +13,9 @@
 #include <vector>
 
 /// The collectives. Every rank of the job, or of the process set in the options, submits the same operation under the same name; the order in which
-/// a rank submits different operations is free. Each exists blocking and as `_async`. In a set "rank r" and "size" below are places in it and its
-/// size, except for roots and the peers of send and recv, which are ranks of the job.
+/// a rank submits different operations is free. Those without a name are matched by their order: the third unnamed broadcast of a rank meets the
+/// third of the others, so name what ranks may submit in different orders. Each exists blocking and as `_async`. In a set "rank r" and "size"
+/// below are places in it and its size, except for roots and the peers of send and recv, which are ranks of the job.
 ///
 /// Common to all: callable from any thread; tensors must be contiguous and must stay untouched and alive until the operation is complete;
 /// zero elements are fine. Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything

@@ -9,7 +9,8 @@
 namespace guozhuang {
 
 /// What happens to samples that do not divide evenly: `pad` repeats some so that all ranks get the same number, `drop` leaves some out,
-/// `uneven` gives the first ranks one more.
+/// `uneven` gives the first ranks one more, and so perhaps a step more: for evaluation, never around collective calls such as optimizer.step(),
+/// in which the other ranks would be missing.
 enum class Tail { pad, drop, uneven };
 
 /// How samples are shared out; the same on all ranks.
