@@ -28,7 +28,8 @@ MPI_Op mpi_op(ReduceOp op) {
         case ReduceOp::min: return MPI_MIN;
         case ReduceOp::max: return MPI_MAX;
         case ReduceOp::product: return MPI_PROD;
-        case ReduceOp::average: break;
+        case ReduceOp::average:
+        case ReduceOp::adasum: break;
     }
     throw std::invalid_argument("--peer mpi: MPI has no " + std::string(name_of(op)) + "; compare with sum");
 }

@@ -72,6 +72,7 @@ std::int64_t combine(ReduceOp op, DType dtype, std::span<const std::int64_t> val
         case ReduceOp::max: return *std::max_element(values.begin(), values.end());
         case ReduceOp::product:
             return wrapped(dtype, std::accumulate(values.begin(), values.end(), std::uint64_t{1}, std::multiplies<std::uint64_t>()));
+        case ReduceOp::adasum: return values.front();
     }
     return 0;
 }
@@ -126,7 +127,7 @@ Pattern::Pattern(DType dtype, std::optional<ReduceOp> op, int ranks) : element_b
     for (std::size_t i = 0; i < period; ++i) {
         for (int r = 0; r < ranks; ++r) {
             const auto at = static_cast<std::size_t>(r);
-            values[at] = input(op, dtype, ranks, hash_of(i, r));
+            values[at] = input(op, dtype, ranks, hash_of(i, op == ReduceOp::adasum ? 0 : r));  // adasum of equal tensors is exact
             encode(of_rank_[at].data() + i * element_bytes_, dtype, values[at]);
         }
         if (op) encode(reduced_.data() + i * element_bytes_, dtype, combine(*op, dtype, values));

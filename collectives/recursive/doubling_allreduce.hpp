@@ -69,6 +69,22 @@ void for_each_partial(const AllreducePlan& plan, std::span<std::byte> partials, 
     }
 }
 
+/// The steps alone: `mine` becomes what everybody's is together, by combine(into, left, right); `theirs` is room for another's.
+template <Wire W, class Combine>
+void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs, std::span<typename W::Ticket> tickets,
+               const Combine& combine) {
+    for (int distance = 1; distance < wire.size(); distance *= 2) {
+        const auto now = meeting(wire.rank(), distance, wire.size());
+        if (!now.meets) continue;
+        auto incoming = wire.receive(theirs, now.source);
+        std::size_t sent = 0;
+        for (int peer = now.first_served; peer < now.end_served; peer += now.stride) tickets[sent++] = wire.send(mine, peer);
+        wire.wait(incoming);
+        for (auto& ticket : tickets.first(sent)) wire.wait(ticket);
+        combine(mine, now.left ? mine : theirs, now.left ? theirs : mine);
+    }
+}
+
 /// plan.blocks: any number of blocks, the same on all ranks; one is cheapest.
 template <Wire W>
 void doubling_allreduce(W& wire, const AllreducePlan& plan) {
@@ -79,16 +95,10 @@ void doubling_allreduce(W& wire, const AllreducePlan& plan) {
     const auto tickets = scratch.cut_array<typename W::Ticket>(static_cast<std::size_t>(wire.size()));
 
     for_each_partial(plan, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) { plan.reduce.widen(partials, run); });
-    for (int distance = 1; distance < wire.size(); distance *= 2) {
-        const auto now = meeting(wire.rank(), distance, wire.size());
-        if (!now.meets) continue;
-        auto incoming = wire.receive(theirs, now.source);
-        std::size_t sent = 0;
-        for (int peer = now.first_served; peer < now.end_served; peer += now.stride) tickets[sent++] = wire.send(mine, peer);
-        wire.wait(incoming);
-        for (auto& ticket : tickets.first(sent)) wire.wait(ticket);
-        plan.reduce.combine_partials(mine, now.left ? mine : theirs, now.left ? theirs : mine);
-    }
+    double_up(wire, mine, theirs, tickets,
+              [&](std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) {
+                  plan.reduce.combine_partials(into, left, right);
+              });
     for_each_partial(plan, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) { plan.reduce.narrow(run, partials); });
 }
 

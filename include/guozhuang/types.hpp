@@ -28,10 +28,15 @@ struct BFloat16 {
 
 /// How contributions are combined. Integer sums wrap; `average` divides the full sum by the number of ranks (integers: exactly, truncated
 /// toward zero). On boolean min is "and", max is "or"; sum, average and product are refused.
-enum class ReduceOp : std::uint8_t { sum, average, min, max, product };
+///
+/// `adasum` adds what is new in each contribution and averages what they share: two orthogonal tensors give their sum, two equal ones
+/// themselves, by Adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, and more than two along the tree of docs/algorithms.md. Each tensor of
+/// a group or bundle by itself; a tensor of zeros has no say. Floating dtypes and allreduce only.
+enum class ReduceOp : std::uint8_t { sum, average, min, max, product, adasum };
 
 /// Every ReduceOp.
-inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min,
+                                              ReduceOp::max, ReduceOp::product, ReduceOp::adasum};
 
 /// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place. `symmetric` and `staged` are what `automatic` and
 /// `direct` become in memory that the ranks of one host share.

@@ -84,6 +84,10 @@ void check_reduction(const Description& description, DType dtype, const Check& c
     if (description.operation != Operation::allreduce && description.operation != Operation::reduce_scatter) return;
     const bool logical = description.op == ReduceOp::min || description.op == ReduceOp::max;
     check.that(dtype != DType::boolean || logical, "op {} is not defined on bool; use min (and) or max (or)", name_of(description.op));
+    if (description.op == ReduceOp::adasum) {
+        check.that(is_floating(dtype), "op adasum is not defined on {}; it needs f16, bf16, f32 or f64", name_of(dtype));
+        check.that(description.operation == Operation::allreduce, "op adasum weighs whole tensors; use allreduce");
+    }
     check.that(is_floating(dtype) || (description.prescale == 1 && description.postscale == 1),
                "scales must be 1 on {}, not prescale {} and postscale {}; scale a floating dtype instead", name_of(dtype),
                description.prescale, description.postscale);

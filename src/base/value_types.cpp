@@ -29,7 +29,7 @@ std::string_view name_of(DType dtype) noexcept {
 }
 
 std::string_view name_of(ReduceOp op) noexcept {
-    constexpr std::string_view names[] = {"sum", "average", "min", "max", "product"};
+    constexpr std::string_view names[] = {"sum", "average", "min", "max", "product", "adasum"};
     return pick(names, op);
 }
 

@@ -29,6 +29,7 @@ inline void check_reduction(ReduceOp op, DType dtype, std::span<const std::byte>
     };
     if (!whole(into) || !whole(other))
         throw Error(ErrorCode::invalid_argument, "not whole, aligned elements of " + std::string(name_of(dtype)));
+    if (op == ReduceOp::adasum) throw Error(ErrorCode::invalid_argument, "adasum weighs whole tensors and is no reduction of elements");
     if (dtype == DType::boolean && op != ReduceOp::min && op != ReduceOp::max)
         throw Error(ErrorCode::invalid_argument, std::string(name_of(op)) + " is not defined on bool; min is \"and\", max is \"or\"");
 }

@@ -42,7 +42,7 @@ Description decode_description(std::span<const std::byte> bytes) {
     Reader in(bytes);
     Description description;
     description.operation = in.enumerator(Operation::remove_process_set);
-    description.op = in.enumerator(ReduceOp::product);
+    description.op = in.enumerator(ReduceOp::adasum);
     description.prescale = in.real();
     description.postscale = in.real();
     description.root = static_cast<int>(in.signed_number());

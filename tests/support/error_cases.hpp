@@ -179,6 +179,10 @@ inline void bad_arguments(Session& session, Report& report) {
         });
         expect_error(report, bad, {"scales must be 1 on i32", "prescale 0.5"},
                      [&] { allreduce(n, {.name = "x", .prescale = 0.5, .session = &session}); });
+        expect_error(report, bad, {"allreduce 'x'", "op adasum is not defined on i32; it needs f16, bf16, f32 or f64"},
+                     [&] { allreduce(n, {.name = "x", .op = ReduceOp::adasum, .session = &session}); });
+        expect_error(report, bad, {"reduce_scatter 'x'", "op adasum weighs whole tensors; use allreduce"},
+                     [&] { return reduce_scatter(f, {.name = "x", .op = ReduceOp::adasum, .session = &session}); });
         expect_error(report, bad, {"null data", "[4]"}, [&] { allreduce(TensorView(nullptr, DType::f32, {4}), summed); });
         expect_error(report, bad, {"negative extent", "[-1]"}, [&] { allreduce(TensorView(f.data(), DType::f32, {-1}), summed); });
         expect_error(report, bad, {"all_gather 'x'", "0-dimensional"}, [&] { return all_gather(f[0], named); });

@@ -41,6 +41,7 @@ inline void allreduce_scales(Session& session, Report& report) {
                     if (count > 5 && op != ReduceOp::average) continue;
                     const auto name = label_of("scaled", dtype, op, {count}) + text_of(prescale, " ", postscale);
                     start_allreduce(session, name, {dtype, {count}, {op, prescale, postscale}})(report);
+                    if (op == ReduceOp::adasum) continue;  // it is no reduce_scatter
                     start_reduce_scatter(session, name + " scattered", {dtype, {count}, {op, prescale, postscale}})(report);
                 }
             }
@@ -50,7 +51,7 @@ inline void allreduce_scales(Session& session, Report& report) {
 
 /// Groups of mixed dtypes and sizes, empty tensors and 0-dimensional ones among them.
 inline void grouped_allreduces(Session& session, Report& report) {
-    for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min}) {
+    for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::adasum}) {
         std::vector<Reduce> members;
         for (const auto dtype : all_dtypes) {
             if (!is_defined(op, dtype)) continue;
@@ -154,7 +155,7 @@ inline void reduce_scatter_sweep(Session& session, Report& report) {
     for (const auto dtype : all_dtypes)
         for (const auto op : all_reduce_ops)
             for (const std::int64_t rows : {0, 1, session.size() - 1, session.size() + 1, 1000}) {
-                if (!is_defined(op, dtype)) continue;
+                if (!is_defined(op, dtype) || op == ReduceOp::adasum) continue;
                 start_reduce_scatter(session, label_of("reduce_scatter", dtype, op, {rows, 3}), {dtype, {rows, 3}, {op}})(report);
             }
     start_reduce_scatter(session, "large reduce_scatter", {DType::f32, {200'003}, {ReduceOp::average}})(report);

@@ -54,7 +54,7 @@ private:
             case 3: return [=, shape = draw_shape()] { return start_broadcast(among, name, dtype, shape, first); };
             case 4: return [=, rows = draw_rows()] { return start_all_gather(among, name, dtype, rows, {3}); };
             case 5: return [=, splits = draw_splits()] { return start_all_to_all(among, name, dtype, splits, {2}); };
-            case 6: return [=, reduce = draw_reduce()] { return start_reduce_scatter(among, name, reduce); };
+            case 6: return [=, reduce = draw_scattered()] { return start_reduce_scatter(among, name, reduce); };
             default: break;
         }
         if (common_.below(4) == 0) return [=] { return start_barrier(among, name); };
@@ -73,6 +73,11 @@ private:
         Reduce reduce{draw_dtype(), {draw_count()}, {all_reduce_ops[common_.below(std::size(all_reduce_ops))]}};
         if (!is_defined(reduce.how.op, reduce.dtype)) reduce.how.op = ReduceOp::max;
         if (is_floating(reduce.dtype) && common_.below(4) == 0) reduce.how.postscale = 0.75;
+        return reduce;
+    }
+    Reduce draw_scattered() {
+        auto reduce = draw_reduce();
+        if (reduce.how.op == ReduceOp::adasum) reduce.how.op = ReduceOp::average;
         return reduce;
     }
     std::vector<Reduce> draw_group() {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "support/adasum_oracle.hpp"
 #include "support/report.hpp"
 #include "support/tensors.hpp"
 
@@ -17,6 +18,7 @@ struct Reduction {
 };
 
 inline bool is_defined(ReduceOp op, DType dtype) {
+    if (op == ReduceOp::adasum) return is_floating(dtype);
     return dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max;
 }
 
@@ -47,7 +49,8 @@ inline std::int64_t reduced_integer(const std::vector<Tensor>& contributions, st
         case ReduceOp::max: return highest;
         case ReduceOp::product: return wrapped(dtype, product);
         case ReduceOp::average: return wrapped(dtype, sum) / static_cast<std::int64_t>(contributions.size());
-        case ReduceOp::sum: break;
+        case ReduceOp::sum:
+        case ReduceOp::adasum: break;
     }
     return wrapped(dtype, sum);
 }
@@ -76,24 +79,27 @@ inline Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i
         case ReduceOp::max: return scaled(highest, std::abs(highest));
         case ReduceOp::product: return scaled(product, std::abs(product));
         case ReduceOp::average: return scaled(sum / ranks, absolute / ranks);
-        case ReduceOp::sum: break;
+        case ReduceOp::sum:
+        case ReduceOp::adasum: break;  // fault_of_adasum
     }
     return scaled(sum, absolute);
 }
 
-/// Distance of 1 to the next number.
-inline double epsilon_of(DType dtype) {
-    switch (dtype) {
-        case DType::f16: return 0x1p-10;
-        case DType::bf16: return 0x1p-7;
-        case DType::f32: return 0x1p-23;
-        default: return 0x1p-52;
+/// What is wrong with the whole result of an adasum; empty if nothing is.
+inline std::string fault_of_adasum(const Tensor& result, const std::vector<Tensor>& contributions, const Reduction& reduction) {
+    const auto [values, error] = adasum_of(contributions, reduction.prescale);
+    for (std::size_t i = 0; i < result.count(); ++i) {
+        const auto value = values[i] * reduction.postscale, got = real_at(result, i);
+        if (std::abs(got - value) <= std::abs(reduction.postscale) * error + 2 * epsilon_of(result.dtype) * std::abs(value)) continue;
+        return text_of("element ", i, " is ", got, " instead of ", value, " give or take ", error);
     }
+    return {};
 }
 
 /// Says what is wrong with elements `first`, `first` + 1 ... of the reduction, as far as the result goes; empty if nothing is. Each of n
 /// contributions may have been rounded once by its scale and once by its addition, the whole twice more: half a unit each time.
 inline std::string fault_of(const Tensor& result, std::size_t first, const std::vector<Tensor>& contributions, const Reduction& reduction) {
+    if (reduction.op == ReduceOp::adasum) return fault_of_adasum(result, contributions, reduction);
     const auto roundings = static_cast<double>(contributions.size() + 2);
     for (std::size_t i = 0; i < result.count(); ++i) {
         if (is_floating(result.dtype)) {

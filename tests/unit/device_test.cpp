@@ -324,6 +324,7 @@ TEST_CASE("a device of CUDA reduces as the host does") {
     const auto stream = cuda.driver->make_stream(0);
     for (const auto dtype : all_dtypes) {
         for (const auto op : all_reduce_ops) {
+            if (op == ReduceOp::adasum) continue;
             if (dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max)
                 check_reduction_like_host(*cuda.driver, *stream, op, dtype);
         }

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "collectives/adasum/allreduce.hpp"
 #include "collectives/direct/staged_allreduce.hpp"
 #include "collectives/direct/symmetric_allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
@@ -104,6 +105,11 @@ Lines staged_figure(int ranks, int blocks, const Allreduce& allreduce) {
     return trace.figure(ends);
 }
 
+/// The rule of a pair, where all that matters is who meets whom.
+void add_symbols(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) {
+    SymbolReduce().combine_partials(into, left, right);
+}
+
 TEST_CASE("figure: staged and symmetric", "[figures]") {
     check_figure("collectives/direct/staged_allreduce.hpp",
                  staged_figure(3, 3, [](TracePeers& peers, const AllreducePlan& plan) { direct::staged_allreduce(peers, plan); }));
@@ -177,6 +183,17 @@ TEST_CASE("figure: direct exchange", "[figures]") {
 
 TEST_CASE("figure: recursive doubling", "[figures]") {
     check_figure("collectives/recursive/doubling_allreduce.hpp", allreduce_figure(6, 1, recursive_doubling<TraceWire>));
+}
+
+TEST_CASE("figure: adasum", "[figures]") {
+    check_figure("collectives/adasum/allreduce.hpp", figure_of(3, [](TraceWire& wire, std::string& end) {
+                     std::vector<Symbol> symbols{SymbolTable::make("", std::to_string(wire.rank()))};
+                     const auto members = one_each(symbols);
+                     const SymbolReduce reduce;
+                     TestScratch scratch(adasum::allreduce_scratch_bytes<TraceWire>(members, reduce, wire.size()));
+                     adasum::allreduce(wire, {members, scratch.span(), reduce, add_symbols});
+                     end = show(symbols);
+                 }));
 }
 
 TEST_CASE("figure: parameter server", "[figures]") {

@@ -12,6 +12,7 @@
 #include "device/host/float16.hpp"
 #include "device/host/host_reduce.hpp"
 #include "support/catch.hpp"
+#include "support/reduction_oracle.hpp"
 
 using namespace guozhuang;
 using device::HostReduce;
@@ -42,7 +43,7 @@ void on_every_target(Check check) {
 }
 
 bool defined_on(DType dtype, ReduceOp op) {
-    return dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max;
+    return op != ReduceOp::adasum && (dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max);
 }
 
 template <class Check>
@@ -410,7 +411,43 @@ TEST_CASE("the tree splits at the largest power of two", "[kernels]") {
     CHECK(result[0] == 4.0f);  // from left to right it would be 0
 }
 
+TEST_CASE("adasum takes from each side half of what the two share", "[kernels]") {
+    const auto adasum = [](std::vector<double> a, const std::vector<double>& b) {
+        device::adasum_for(DType::f64)(std::as_writable_bytes(std::span(a)), as_elements(a), as_elements(b));
+        return a;
+    };
+    const std::vector<double> a{1, 1, 0}, b{0, 0, 5}, zero(3), c{1, 0, 0};
+    CHECK(adasum(a, b) == std::vector<double>{1, 1, 5});          // orthogonal: the sum
+    CHECK(adasum(a, a) == a);                                     // equal: the average
+    CHECK(adasum(c, {3, 0, 0}) == std::vector<double>{2, 0, 0});  // parallel: the average
+    CHECK(adasum(a, zero) == a);
+    CHECK(adasum(zero, a) == a);
+    CHECK(adasum(zero, zero) == zero);
+    CHECK(adasum(a, c) == std::vector<double>{1.25, 0.75, 0});  // (1 - 1/4) a + (1 - 1/2) c
+    CHECK(adasum({}, {}).empty());
+}
+
+TEST_CASE("adasum gives the same bits on every processor, and those of its formula", "[kernels]") {
+    for (const auto dtype : {DType::f32, DType::f64}) {
+        for (const std::int64_t count : {1, 31, 32, 33, 1003}) {
+            const std::vector<test::Tensor> sides{test::random_tensor(dtype, {count}, 1), test::random_tensor(dtype, {count}, 2)};
+            std::vector<std::vector<std::byte>> results;
+            on_every_target([&] {
+                test::Tensor result(dtype, {count});
+                device::adasum_for(dtype)(result.bytes, sides[0].bytes, sides[1].bytes);
+                CHECK(test::fault_of_adasum(result, sides, {}) == "");
+                results.push_back(result.bytes);
+            });
+            for (const auto& result : results) CHECK((result == results[0]));
+        }
+    }
+}
+
 TEST_CASE("what a dtype cannot do is refused", "[kernels]") {
+    for (const auto dtype : all_dtypes) {
+        CHECK_THROWS_AS(HostReduce(dtype, ReduceOp::adasum, 2), Error);
+        if (!is_floating(dtype)) CHECK_THROWS_AS(device::adasum_for(dtype), Error);
+    }
     for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::product}) {
         CHECK_THROWS_AS(HostReduce(DType::boolean, op, 2), Error);
     }

@@ -20,8 +20,8 @@ const std::vector<Reduce> tensors = [] {
 
 enum class Way { single, at_once, group, plan };
 
-/// Everything that rank 0 holds after the tensors were averaged that way.
-std::vector<std::byte> averages(int ranks, Way way) {
+/// Everything that rank 0 holds after the tensors were averaged, or added up otherwise, that way.
+std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::average) {
     std::vector<std::byte> all;
     run_ranks(ranks, [&](Session& session) {
         std::vector<Tensor> own;
@@ -33,11 +33,11 @@ std::vector<std::byte> averages(int ranks, Way way) {
             views.push_back(tensor.view());
             named.push_back({text_of("tensor ", views.size()), tensor.view()});
         }
-        const AllreduceOptions options{.op = ReduceOp::average};
+        const AllreduceOptions options{.op = op};
         std::vector<Handle> handles;
         if (way == Way::group) grouped_allreduce(views, options);
         if (way == Way::plan) {
-            Plan plan({{named.begin(), named.begin() + 9}, {named.begin() + 9, named.end()}});
+            Plan plan({{named.begin(), named.begin() + 9}, {named.begin() + 9, named.end()}}, {.op = op});
             plan.ready(1);
             plan.ready(0);
             plan.wait();
@@ -62,6 +62,14 @@ TEST_CASE("fusion, groups and plans do not change a bit") {
             const Environment environment("GUOZHUANG_FUSION_BYTES", fusion_bytes);
             for (const auto way : {Way::at_once, Way::group, Way::plan}) CHECK((averages(ranks, way) == expected));
         }
+    }
+}
+
+TEST_CASE("adasum weighs each tensor by itself, whatever travels with it") {
+    for (const int ranks : {2, 3, 5}) {
+        const auto expected = averages(ranks, Way::single, ReduceOp::adasum);
+        CHECK((expected != averages(ranks, Way::single)));
+        for (const auto way : {Way::at_once, Way::group, Way::plan}) CHECK((averages(ranks, way, ReduceOp::adasum) == expected));
     }
 }
 

@@ -6,6 +6,7 @@
 #include <new>
 #include <numeric>
 
+#include "collectives/adasum/allreduce.hpp"
 #include "collectives/direct/allreduce.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
 #include "collectives/direct/staged_allreduce.hpp"
@@ -140,8 +141,16 @@ void HostBackend::allreduce(const engine::Bundle& bundle) {
     for (const auto& part : parts_of(bundle)) {
         if (bundle.prescale != 1)
             for (const auto& member : part.members) device::scale(part.dtype, member, bundle.prescale);
-        allreduce(bundle, part);
+        bundle.op == ReduceOp::adasum ? adasum(bundle, part) : allreduce(bundle, part);
     }
+}
+
+void HostBackend::adasum(const engine::Bundle& bundle, const Part& part) {
+    const device::HostReduce reduce(part.dtype, ReduceOp::sum, wire_.size(), bundle.postscale);
+    adasum::allreduce(wire_, {.tensors = part.members,
+                              .scratch = scratch_.get(adasum::allreduce_scratch_bytes<MemberWire>(part.members, reduce, wire_.size())),
+                              .reduce = reduce,
+                              .pair = device::adasum_for(part.dtype)});
 }
 
 void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {

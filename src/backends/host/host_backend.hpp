@@ -49,6 +49,7 @@ private:
 
     void allreduce(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle, const Part& part);
+    void adasum(const engine::Bundle& bundle, const Part& part);
     void broadcast(const engine::Bundle& bundle);
     void all_gather(const engine::Piece& piece);
     void all_to_all(const engine::Piece& piece);

@@ -141,6 +141,7 @@ cudaError_t launch_on(const ReduceLaunch& launch, int processors, cudaStream_t s
         case ReduceOp::product: return launch_as<Product, T>(launch, processors, stream);
         case ReduceOp::min: return launch_as<Min, T>(launch, processors, stream);
         case ReduceOp::max: return launch_as<Max, T>(launch, processors, stream);
+        case ReduceOp::adasum: break;
     }
     return cudaErrorInvalidValue;
 }

@@ -1,5 +1,6 @@
 #include "device/host/kernels.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -245,6 +246,66 @@ void finish_integers(std::span<std::byte> into, std::span<const std::byte> from,
     }
 }
 
+// ---- Adasum.
+
+/// Dot products are added up in so many lanes, whatever the processor's vectors hold.
+constexpr std::size_t dot_lanes = 32;
+
+struct LaneSums {
+    std::array<double, dot_lanes> ab{}, aa{}, bb{};
+
+    template <class T>
+    HWY_INLINE void add(const T* a, const T* b) {
+        for (std::size_t lane = 0; lane < dot_lanes; ++lane) {
+            const double x = a[lane], y = b[lane];
+            ab[lane] += x * y;
+            aa[lane] += x * x;
+            bb[lane] += y * y;
+        }
+    }
+};
+
+inline double total(std::array<double, dot_lanes> sums) {
+    for (std::size_t half = dot_lanes / 2; half > 0; half /= 2)
+        for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+/// What is left of one side: half of what the two share is the other's to give.
+inline double weight(double dot, double square) {
+    return square == 0 ? 1 : 1 - dot / (2 * square);
+}
+
+struct Blend {
+    double left, right;
+    template <class V>
+    HWY_INLINE V operator()(V a, V b) const {
+        return hn::Add(Scale{left}(a), Scale{right}(b));
+    }
+};
+
+template <class T>
+void adasum(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) {
+    const auto count = into.size() / sizeof(T);
+    const auto* const a = reinterpret_cast<const T*>(left.data());
+    const auto* const b = reinterpret_cast<const T*>(right.data());
+    LaneSums sums;
+    std::size_t i = 0;
+    for (; i + dot_lanes <= count; i += dot_lanes) sums.add(a + i, b + i);
+    if (i < count) {
+        std::array<T, dot_lanes> rest_of_a{}, rest_of_b{};
+        std::copy(a + i, a + count, rest_of_a.begin());
+        std::copy(b + i, b + count, rest_of_b.begin());
+        sums.add(rest_of_a.data(), rest_of_b.data());
+    }
+    const auto dot = total(sums.ab);
+    transform<Same<T>, Same<T>>(into, Blend{weight(dot, total(sums.aa)), weight(dot, total(sums.bb))}, left, right);
+}
+
+CombineKernel adasum_of_target(DType dtype) {
+    return dtype == DType::f64 ? adasum<double> : adasum<float>;
+}
+
 // ---- Tables.
 
 template <class Element, class Partial, class Op>
@@ -263,6 +324,7 @@ Kernels float_kernels(ReduceOp op) {
         case ReduceOp::min: set_combines<Element, Partial, Minimum>(kernels); break;
         case ReduceOp::max: set_combines<Element, Partial, Maximum>(kernels); break;
         case ReduceOp::product: set_combines<Element, Partial, Product>(kernels); break;
+        case ReduceOp::adasum: break;  // kernels_for has refused it
     }
     kernels.widen = convert<Partial, Element>;
     kernels.narrow = finish_floats<Element, Partial>;
@@ -282,6 +344,7 @@ Kernels integer_kernels(ReduceOp op) {
         case ReduceOp::min: set_combines<Same<T>, Same<T>, Minimum>(kernels); break;
         case ReduceOp::max: set_combines<Same<T>, Same<T>, Maximum>(kernels); break;
         case ReduceOp::product: set_combines<Factors, Factors, Product>(kernels); break;
+        case ReduceOp::adasum: break;  // kernels_for has refused it
     }
     kernels.widen = convert<Modular, Modular>;
     kernels.narrow = kernels.finish = finish_integers<T>;
@@ -312,13 +375,20 @@ HWY_AFTER_NAMESPACE();
 namespace guozhuang::device {
 
 HWY_EXPORT(kernels_of_target);
+HWY_EXPORT(adasum_of_target);
 
 Kernels kernels_for(DType dtype, ReduceOp op) {
     if (dtype == DType::boolean && op != ReduceOp::min && op != ReduceOp::max) {
         throw Error(ErrorCode::invalid_argument,
                     "reduce op '" + std::string(name_of(op)) + "' is not defined on bool; use min (and), max (or), or convert to u8 first");
     }
+    if (op == ReduceOp::adasum) throw Error(ErrorCode::invalid_argument, "adasum weighs whole tensors and is no reduction of elements");
     return HWY_DYNAMIC_DISPATCH(kernels_of_target)(dtype, op);
+}
+
+CombineKernel adasum_for(DType dtype) {
+    if (!is_floating(dtype)) throw Error(ErrorCode::invalid_argument, "adasum is not defined on " + std::string(name_of(dtype)));
+    return HWY_DYNAMIC_DISPATCH(adasum_of_target)(dtype);
 }
 
 }  // namespace guozhuang::device

@@ -41,7 +41,12 @@ constexpr std::size_t partial_size_of(DType dtype) noexcept {
 }
 
 /// The best kernels that this processor can run; average combines as sum does. Throws Error(invalid_argument) for an op that is not defined
-/// on the dtype: sum, average and product of boolean.
+/// on the dtype: sum, average and product of boolean; and for adasum, which is no loop over elements.
 Kernels kernels_for(DType dtype, ReduceOp op);
+
+/// into = Adasum(left, right) = (1 - l.r / 2|l|^2) l + (1 - l.r / 2|r|^2) r, on the partials of one whole tensor, aligned to their size; zeros give
+/// the other side. Dot products are added up in f64 and in an order that does not hang on the processor: every rank that is given the same
+/// gets the same bits. (f64 whose squares f64 cannot hold, beyond about 1e154, give NaN.) Throws Error(invalid_argument) for integers and boolean.
+CombineKernel adasum_for(DType dtype);
 
 }  // namespace guozhuang::device

@@ -1,0 +1,79 @@
+#include "collectives/adasum/allreduce.hpp"
+
+#include "device/host/host_reduce.hpp"
+#include "support/bundles.hpp"
+#include "support/catch.hpp"
+#include "support/reduction_oracle.hpp"
+
+namespace {
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+using Tensors = std::vector<Tensor>;
+
+/// What a rank contributes: a tensor of each count.
+Tensors inputs_of_rank(int rank, DType dtype, const std::vector<std::size_t>& counts) {
+    Tensors tensors;
+    for (const auto count : counts)
+        tensors.push_back(random_tensor(dtype, {static_cast<std::int64_t>(count)}, 1000 * count + static_cast<std::uint64_t>(rank)));
+    return tensors;
+}
+
+struct AdasumOutcome {
+    std::vector<Tensors> results;  ///< by rank
+    std::vector<ThreadWire> wires;
+};
+
+AdasumOutcome run_adasum(std::vector<Tensors> tensors, DType dtype) {
+    const device::HostReduce reduce(dtype, ReduceOp::sum, 1);
+    auto wires = test::run_ranks(static_cast<int>(tensors.size()), [&](ThreadWire& wire) {
+        std::vector<std::span<std::byte>> members;
+        for (auto& tensor : tensors[static_cast<std::size_t>(wire.rank())]) members.push_back(tensor.view().memory());
+        TestScratch scratch(adasum::allreduce_scratch_bytes<ThreadWire>(members, reduce, wire.size()));
+        adasum::allreduce(wire, {members, scratch.span(), reduce, device::adasum_for(dtype)});
+    });
+    return {std::move(tensors), std::move(wires)};
+}
+
+/// The first fault of an adasum of tensors of these counts; empty if every rank has what the formula gives, and all the same bits.
+std::string fault_of_bundle(int ranks, DType dtype, const std::vector<std::size_t>& counts) {
+    std::vector<Tensors> inputs;
+    for (int rank = 0; rank < ranks; ++rank) inputs.push_back(inputs_of_rank(rank, dtype, counts));
+    const auto results = run_adasum(inputs, dtype).results;
+    for (std::size_t member = 0; member < counts.size(); ++member) {
+        Tensors contributions;
+        for (const auto& input : inputs) contributions.push_back(input[member]);
+        const auto fault = fault_of(results[0][member], 0, contributions, {.op = ReduceOp::adasum});
+        if (!fault.empty()) return text_of("tensor ", member, ": ", fault);
+        for (const auto& result : results)
+            if (result[member].bytes != results[0][member].bytes) return text_of("tensor ", member, ": the ranks hold other bits");
+    }
+    return {};
+}
+
+TEST_CASE("adasum is its formula along the tree, for any number of ranks and each tensor by itself", "[adasum]") {
+    for (const auto dtype : {DType::f16, DType::bf16, DType::f32, DType::f64})
+        for (const int ranks : group_sizes)
+            for (const auto& counts : bundles_for(ranks)) {
+                INFO(name_of(dtype) << ", " << ranks << " ranks");
+                CHECK(fault_of_bundle(ranks, dtype, counts) == "");
+            }
+}
+
+TEST_CASE("adasum sends what its cost says", "[adasum]") {
+    const auto sent_by = [](int ranks) {
+        std::vector<Tensors> inputs;
+        for (int rank = 0; rank < ranks; ++rank) inputs.push_back(inputs_of_rank(rank, DType::bf16, {60, 40}));
+        return run_adasum(std::move(inputs), DType::bf16).wires;
+    };
+    for (const int ranks : {1, 2, 4, 8, 16}) {
+        const auto steps = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks)) - 1);
+        for (const auto& wire : sent_by(ranks)) {
+            CHECK(wire.messages() == steps);
+            CHECK(wire.bytes() == steps * 100 * sizeof(float));
+        }
+    }
+    CHECK(sent_by(5)[4].messages() == 4);  // the short group serves the four others
+}
+
+}  // namespace
