@@ -7,6 +7,7 @@
 #include <cstring>
 #include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
+#include <guozhuang/plan.hpp>
 #include <guozhuang/training.hpp>
 #include <iterator>
 #include <map>
@@ -60,17 +61,20 @@ std::string list_of(std::span<const int> ranks) {
 
 using Names = std::set<std::string>;
 
+std::vector<std::string> gather_bytes(std::string_view bytes, const std::string& name, const ProcessSet& process_set) {
+    std::vector<std::string> strings;
+    for (const auto& one : gather(std::vector<std::uint8_t>(bytes.begin(), bytes.end()), name, process_set))
+        strings.emplace_back(one.begin(), one.end());
+    return strings;
+}
+
 std::vector<Names> gather_names(const Names& own, const std::string& name, const ProcessSet& process_set) {
-    std::vector<std::uint8_t> bytes;  // each name ends with a zero
-    for (const auto& one : own) bytes.insert(bytes.end(), one.c_str(), one.c_str() + one.size() + 1);
+    std::string bytes;  // each name ends with a zero
+    for (const auto& one : own) bytes.append(one.c_str()).push_back('\0');
     std::vector<Names> by_rank;
-    for (const auto& theirs : gather(std::move(bytes), name, process_set)) {
+    for (const auto& theirs : gather_bytes(bytes, name, process_set)) {
         auto& names = by_rank.emplace_back();
-        for (auto next = theirs.begin(); next != theirs.end();) {
-            const auto end = std::find(next, theirs.end(), 0);
-            names.emplace(next, end);
-            next = end + 1;
-        }
+        for (std::size_t next = 0; next < theirs.size(); next = theirs.find('\0', next) + 1) names.emplace(theirs.c_str() + next);
     }
     return by_rank;
 }
@@ -122,6 +126,24 @@ void require_same(const std::string& operation, std::span<const Parameter> param
     require_same(operation, "parameters", names, process_set);
 }
 
+/// Broadcasts all at once; when one fails, the others are waited for first.
+void broadcast_all(const std::vector<NamedTensor>& tensors, int root, const ProcessSet& process_set) {
+    std::vector<Handle> handles;
+    handles.reserve(tensors.size());
+    std::exception_ptr first;
+    const auto attempt = [&](auto&& step) {
+        try {
+            step();
+        } catch (...) {
+            if (!first) first = std::current_exception();
+        }
+    };
+    for (const auto& [name, tensor] : tensors)
+        attempt([&] { handles.push_back(broadcast_async(tensor, root, {.name = name, .process_set = process_set})); });
+    for (const auto& handle : handles) attempt([&] { handle.wait(); });
+    if (first) std::rethrow_exception(first);
+}
+
 void require_host(const TensorView& tensor, const std::string& name, const std::string& operation) {
     if (tensor.device.kind == DeviceKind::cuda)
         throw Error(ErrorCode::unavailable,
@@ -148,23 +170,38 @@ void scale(const TensorView& tensor, double factor) {
 
 void broadcast_parameters(std::span<const Parameter> parameters, int root, const ProcessSet& process_set) {
     require_same("broadcast_parameters", parameters, process_set);
-    std::vector<Handle> handles;
-    handles.reserve(parameters.size());
-    std::exception_ptr first;
-    const auto attempt = [&](auto&& step) {
-        try {
-            step();
-        } catch (...) {
-            if (!first) first = std::current_exception();
-        }
-    };
-    for (const auto& parameter : parameters)
-        attempt([&] {
-            handles.push_back(
-                broadcast_async(parameter.value, root, {.name = "broadcast_parameters/" + parameter.name, .process_set = process_set}));
-        });
-    for (const auto& handle : handles) attempt([&] { handle.wait(); });
-    if (first) std::rethrow_exception(first);
+    std::vector<NamedTensor> values;
+    for (const auto& [name, value, gradient] : parameters) values.push_back({"broadcast_parameters/" + name, value});
+    broadcast_all(values, root, process_set);
+}
+
+void broadcast_bytes(std::string& bytes, int root, const ProcessSet& process_set) {
+    auto length = static_cast<std::int64_t>(bytes.size());
+    broadcast(length, root, {.name = "broadcast_bytes/length", .process_set = process_set});
+    bytes.resize(static_cast<std::size_t>(length));
+    broadcast(TensorView(bytes.data(), DType::u8, {length}), root, {.name = "broadcast_bytes", .process_set = process_set});
+}
+
+std::vector<std::string> all_gather_bytes(std::string_view bytes, const ProcessSet& process_set) {
+    return gather_bytes(bytes, "all_gather_bytes", process_set);
+}
+
+void OptimizerState::operator()(std::string name, const TensorView& tensor) {
+    if (!tensors_.emplace(name, tensor).second)
+        throw Error(ErrorCode::invalid_argument, fmt::format("broadcast_optimizer_state: two parts of the state are called '{}'", name),
+                    {.tensor = name, .operation = "broadcast_optimizer_state", .ranks = {}});
+}
+
+void OptimizerState::broadcast(int root, const ProcessSet& process_set) const {
+    const std::string operation = "broadcast_optimizer_state";
+    Names own;
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, tensor] : tensors_) {
+        own.insert(fmt::format("{} {} [{}]", name, name_of(tensor.dtype), fmt::join(tensor.shape, ", ")));
+        tensors.push_back({fmt::format("{}/{}", operation, name), tensor});
+    }
+    require_same(operation, "states", own, process_set);
+    broadcast_all(tensors, root, process_set);
 }
 
 void check_consistent(std::span<const Parameter> parameters, const ProcessSet& process_set) {

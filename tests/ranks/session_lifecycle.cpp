@@ -221,6 +221,13 @@ void out_of_memory() {
     std::_Exit(1);
 }
 
+/// Everybody says who it is; rank 0 alone is heard.
+void print_once() {
+    gz::Session session;
+    gz::print_once("said by rank " + std::to_string(session.rank()));
+    gz::barrier();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -237,6 +244,7 @@ int main(int argc, char** argv) {
         {"left_by_exception", left_by_exception},
         {"left_in_flight", left_in_flight},
         {"out_of_memory", out_of_memory},
+        {"print_once", print_once},
     };
     const auto scene = scenes.find(argc == 2 ? argv[1] : "");
     require(scene != scenes.end(), "the argument is a scene");

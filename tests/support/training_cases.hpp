@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/error_cases.hpp"
+#include "support/operation_cases.hpp"
 #include "support/report.hpp"
 #include "support/tensors.hpp"
 
@@ -194,6 +195,106 @@ inline void parameters_from_any_root(Session& session, Report& report) {
                  [&] { broadcast_parameters(model.parameters(), 99, &session); });
 }
 
+/// Each gradient is weighed by itself, whatever bundle it travels in.
+inline void training_with_adasum(Session& session, Report& report) {
+    const std::vector<Shape> shapes{{3, 5}, {}, {70}, {0}, {1}};
+    std::vector<Tensor> values, gradients;
+    std::vector<Parameter> parameters;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+        values.emplace_back(DType::f32, shapes[i]);
+        gradients.push_back(contribution(text_of("gradient ", i), session.rank(), DType::f32, shapes[i]));
+    }
+    for (std::size_t i = 0; i < shapes.size(); ++i) parameters.push_back({text_of("p", i), values[i].view(), gradients[i].view()});
+    int steps = 0;
+    struct Stepper {
+        int& count;
+        void step() { ++count; }
+    } stepper{steps};
+    DistributedOptimizer optimizer(stepper, parameters, {.op = ReduceOp::adasum, .gradient_scale = 0.5, .session = &session});
+    optimizer.step();
+    report.expect(steps == 1, "stepped");
+    for (std::size_t i = 0; i < shapes.size(); ++i)
+        check_allreduced(session, report, text_of("gradient ", i), gradients[i], {.op = ReduceOp::adasum, .postscale = 0.5});
+}
+
+/// Of lengths that only their owner knows, none among them, with any byte in them.
+inline void byte_strings(Session& session, Report& report) {
+    const auto bytes_of = [](int rank) {
+        const auto number = static_cast<std::size_t>(rank);
+        return std::string(number * 4001, '\0') + std::string(number % 3, '\xff');
+    };
+    for (int root = 0; root < session.size(); ++root) {
+        std::string bytes = session.rank() == root ? bytes_of(root) : std::string(7, 'x');
+        broadcast_bytes(bytes, root, &session);
+        report.expect(bytes == bytes_of(root), text_of("bytes of root ", root));
+    }
+    const auto gathered = all_gather_bytes(bytes_of(session.rank()), &session);
+    report.expect(gathered.size() == static_cast<std::size_t>(session.size()), "a string of each rank");
+    for (std::size_t rank = 0; rank < gathered.size(); ++rank)
+        report.expect(gathered[rank] == bytes_of(static_cast<int>(rank)), text_of("bytes of rank ", rank));
+}
+
+/// What optimizers keep: of every kind that can be shown.
+struct Momentum {
+    enum class Phase : std::uint8_t { warm_up, plain };
+    std::vector<std::pair<std::string, std::vector<float>>> velocities{{"w", {0, 0, 0}}, {"b", {0}}};
+    std::size_t step = 0;
+    double rate = 0;
+    Phase phase = Phase::warm_up;
+    bool nesterov = false;
+
+    static Momentum after(std::size_t steps) {
+        const auto number = static_cast<float>(steps);
+        return {.velocities = {{"w", {number, 2, 3}}, {"b", {-number}}},
+                .step = steps,
+                .rate = 1 / (1.0 + static_cast<double>(steps)),
+                .phase = Phase::plain,
+                .nesterov = true};
+    }
+    template <class V>
+    void visit_state(V&& visit) {
+        visit("step", step);
+        visit("rate", rate);
+        visit("phase", phase);
+        visit("nesterov", nesterov);
+        for (auto& [name, velocity] : velocities) visit("velocity/" + name, velocity);
+    }
+    friend bool operator==(const Momentum&, const Momentum&) = default;
+};
+
+inline void optimizer_state(Session& session, Report& report) {
+    for (int root = 0; root < session.size(); ++root) {
+        const auto state_of = [](int rank) { return Momentum::after((std::size_t{1} << 40) + static_cast<std::size_t>(rank)); };
+        auto momentum = session.rank() == root ? state_of(root) : Momentum();
+        broadcast_optimizer_state(momentum, root, &session);
+        report.expect(momentum == state_of(root), text_of("state of root ", root));
+    }
+    Momentum twice;
+    twice.velocities = {{"w", {1}}, {"w", {2}}};
+    expect_error(report, ErrorCode::invalid_argument, {"two parts of the state are called 'velocity/w'"},
+                 [&] { broadcast_optimizer_state(twice, 0, &session); });
+    expect_usable(session, report);
+}
+
+inline void unlike_optimizer_states(Session& session, Report& report) {
+    if (session.size() < 2) return;
+    const auto check = [&](Momentum other, const std::string& a, const std::string& b) {
+        auto usual = Momentum::after(3);
+        const auto unchanged = other;
+        expect_mismatch(
+            session, report, "broadcast_optimizer_state: states differ: " + sides(session, a, b),
+            [&] { broadcast_optimizer_state(usual, 0, &session); }, [&] { broadcast_optimizer_state(other, 0, &session); });
+        report.expect(other == unchanged, "a state that does not match is not changed");
+    };
+    Momentum longer, lazy, more;
+    longer.velocities[0].second.resize(4);
+    lazy.velocities.clear();
+    more.velocities.push_back({"z", {1}});
+    check(longer, "'velocity/w f32 [3]'", "'velocity/w f32 [4]'");
+    check(lazy, "'velocity/b f32 [1]', 'velocity/w f32 [3]'", "none");
+    check(more, "none", "'velocity/z f32 [1]'");
+}
+
 inline void consistency(Session& session, Report& report) {
     LinearModel model{.weights = {1, 2}, .bias = 3};
     check_consistent(model.parameters(), &session);
@@ -283,8 +384,17 @@ inline void failed_step(Session& session, Report& report) {
     report.expect(gradient == std::vector<float>(4, static_cast<float>(session.size())), "the step after it");
 }
 
-inline const RankCase all_training_cases[] = {same_batch_same_model,    hooks_in_any_order, optimizers_side_by_side,
-                                              parameters_from_any_root, consistency,        metrics,
-                                              different_parameters,     failed_step};
+inline const RankCase all_training_cases[] = {same_batch_same_model,
+                                              hooks_in_any_order,
+                                              optimizers_side_by_side,
+                                              parameters_from_any_root,
+                                              training_with_adasum,
+                                              byte_strings,
+                                              optimizer_state,
+                                              unlike_optimizer_states,
+                                              consistency,
+                                              metrics,
+                                              different_parameters,
+                                              failed_step};
 
 }  // namespace guozhuang::test
