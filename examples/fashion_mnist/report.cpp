@@ -23,6 +23,16 @@ bool on_terminal() {
 
 }  // namespace
 
+std::size_t Report::share_of(std::size_t batch, int ranks) const {
+    const auto size = static_cast<std::size_t>(ranks);
+    const auto share = batch / size;
+    if (share == 0)
+        throw Usage("--batch " + std::to_string(batch) + " is less than a sample for each of " + std::to_string(ranks) + " ranks", 2);
+    if (share * size != batch && !muted_)
+        std::printf("--batch %zu: %d ranks take %zu samples each, %zu in a step\n", batch, ranks, share, share * size);
+    return share;
+}
+
 void Report::begin(const Options& options, std::size_t steps_per_epoch) {
     if (muted_) return;
     terminal_ = on_terminal();

@@ -17,6 +17,9 @@ public:
     /// Says nothing from here on, not even errors.
     void mute() noexcept { muted_ = true; }
 
+    /// What each of so many ranks takes of a batch; says so where they cannot take all of it. Throws Usage where that is nothing.
+    std::size_t share_of(std::size_t batch, int ranks) const;
+
     void begin(const Options& options, std::size_t steps_per_epoch);
     /// After each step, with the losses of the epoch so far.
     void step(const std::vector<double>& losses);

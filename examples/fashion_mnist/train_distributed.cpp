@@ -17,7 +17,7 @@ namespace gz = guozhuang;
 static void train(const Options& options, Report& report) {
     const Dataset training = load_dataset(options.data, "train");
     const Dataset test = load_dataset(options.data, "t10k");
-    const std::size_t batch_size = options.batch / static_cast<std::size_t>(gz::size());  // the same batch, split
+    const std::size_t batch_size = report.share_of(options.batch, gz::size());  // the same batch, split
     gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
     const auto test_samples = gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
     const std::size_t steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
