@@ -66,7 +66,7 @@ struct TensorView {
 
     /// One-dimensional view of all elements, where they are now: a vector that grows leaves it behind.
     template <ElementRange R>
-    TensorView(R&& elements)  // NOLINT(google-explicit-constructor): a vector is a tensor
+    TensorView(R&& elements)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): this is no range
         : data(std::ranges::data(elements)),
           dtype(dtype_of<std::ranges::range_value_t<R>>),
           shape{static_cast<std::int64_t>(std::ranges::size(elements))} {}
