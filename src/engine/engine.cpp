@@ -3,32 +3,14 @@
 #include <fmt/format.h>
 
 #include <guozhuang/error.hpp>
-#include <new>
 #include <pthread.h>
 #include <utility>
 
-#include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "engine/execution.hpp"
 #include "engine/fleet.hpp"
 
 namespace guozhuang::engine {
-namespace {
-
-/// The same, but what stands for a lack of memory becomes an Error that says so.
-std::exception_ptr named(const std::exception_ptr& cause, std::string_view operation, int rank) {
-    try {
-        std::rethrow_exception(cause);
-    } catch (const std::bad_alloc&) {
-        return std::make_exception_ptr(Error(ErrorCode::out_of_memory,
-                                             fmt::format("{}{}not enough memory", operation, operation.empty() ? "" : ": "),
-                                             {.tensor = {}, .operation = std::string(operation), .ranks = {rank}}));
-    } catch (...) {
-        return cause;
-    }
-}
-
-}  // namespace
 
 /// The time in which a caller waits, and so drives. When it leaves, whoever else waits or is pending must find another driver.
 class Engine::Helping {
@@ -60,23 +42,6 @@ Engine::Engine(const Parts& parts)
 
 Engine::~Engine() {
     stop();
-}
-
-void Engine::stop() noexcept {
-    if (stop_.exchange(true)) return;
-    if (has_pending()) base::abort(doorbell_);
-    base::ring_local(doorbell_);
-    if (coordinator_.joinable()) coordinator_.join();
-    { const base::Lock last_turn(mutex_); }    // a caller's: the next one sees stop_, and leaves alone what goes with the session
-    std::map<DeviceKind, Executor> executors;  // dropped by this thread: that of a stream cannot wait for itself
-    {
-        const base::Lock lock(queue_mutex_);
-        executors.swap(executors_);
-    }
-    executors.clear();
-    complete_ended();
-    if (has_pending())
-        fail_pending(std::make_exception_ptr(Error(ErrorCode::aborted, "this session ended while the operation was pending")));
 }
 
 void Engine::add_executor(DeviceKind kind, Executor executor) {
@@ -313,7 +278,11 @@ void Engine::send(int to, Channel channel, Bytes bytes) {
 void Engine::execute(const LogEntry& entry) {
     switch (entry.kind) {
         case LogEntry::Kind::execute: run(entry); break;
-        case LogEntry::Kind::fail: finish(requests_of(entry), error_of(entry, members_)); break;
+        case LogEntry::Kind::fail: {
+            auto failed = requests_of(entry);
+            finish(failed, error_of(entry, members_));
+            break;
+        }
         case LogEntry::Kind::forget: break;
         case LogEntry::Kind::depart: point_to_point_.depart(entry.ranks.front(), entry.text); break;
         case LogEntry::Kind::shutdown:
@@ -335,14 +304,13 @@ void Engine::end_log(const LogEntry& leave) {
     finished_ = true;
 }
 
-void Engine::fail_departed(const Requests& requests) {
-    for (const auto& pending : requests) {
+void Engine::fail_departed(Requests requests) {
+    for (auto& pending : requests) {
         const auto& name = pending->request().name;
         const std::string operation(name_of(pending->request().description.operation));
-        finish(
-            std::span(&pending, 1),
-            std::make_exception_ptr(Error(ErrorCode::departed, fmt::format("{}; {} '{}' waits for it", left_->text, operation, name),
-                                          {.tensor = name, .operation = operation, .ranks = {members_.world_rank(left_->ranks.front())}})));
+        const Error error(ErrorCode::departed, fmt::format("{}; {} '{}' waits for it", left_->text, operation, name),
+                          {.tensor = name, .operation = operation, .ranks = {members_.world_rank(left_->ranks.front())}});
+        finish(std::span(&pending, 1), std::make_exception_ptr(error));
     }
 }
 
@@ -383,7 +351,7 @@ void Engine::attempt(Operation operation, const std::function<void()>& work) {
         work();
     } catch (...) {
         if (stop_) job_->abort({.rank = rank_, .text = "it has left in the middle of an operation"});
-        const auto error = named(std::current_exception(), name_of(operation), rank_);
+        const auto error = as_error(std::current_exception(), name_of(operation), rank_);
         tell_others(error);
         std::rethrow_exception(error);
     }
@@ -409,14 +377,14 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     });
     const auto done = stream.record();
     for (const auto& pending : requests) pending->set_enqueued(done);
-    stream.launch([self = shared_from_this(), requests = std::move(requests), error] { self->finish(requests, *error); });
+    stream.launch([self = shared_from_this(), requests = std::move(requests), error]() mutable { self->finish(requests, *error); });
     base::ring_local(doorbell_);
 }
 
-void Engine::finish(std::span<const std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept {
+void Engine::finish(std::span<std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept {
     {
         const base::Lock lock(queue_mutex_);
-        for (const auto& pending : requests) {
+        for (auto& pending : requests) {
             if (const auto found = pending_.find(pending->request().name); found != pending_.end() && found->second == pending)
                 pending_.erase(found);
             else
@@ -427,8 +395,8 @@ void Engine::finish(std::span<const std::shared_ptr<Pending>> requests, const st
     base::ring(doorbell_);
 }
 
-void Engine::note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
-    if (pending->set_ended(error)) ended_.push(pending);
+void Engine::note_end(std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
+    if (pending->set_ended(error)) ended_.push(std::move(pending));
 }
 
 bool Engine::complete_ended() noexcept {
@@ -440,97 +408,6 @@ bool Engine::complete_ended() noexcept {
         any = true;
     }
     return any;
-}
-
-void Engine::end(const std::exception_ptr& cause) {
-    const auto error = named(cause, {}, rank_);
-    tell_others(error);
-    base::abort(doorbell_);
-    std::rethrow_exception(fail_pending(error));
-}
-
-/// An Error(aborted) comes from the doorbell: whoever set its abort word has told those who are to know. The cause is noted first, since this
-/// rank's own waits will fail too.
-void Engine::tell_others(const std::exception_ptr& cause) noexcept {
-    {
-        const base::Lock lock(queue_mutex_);
-        if (!cause_) cause_ = cause;
-    }
-    try {
-        std::rethrow_exception(cause);
-    } catch (const Error& error) {
-        if (error.code() != ErrorCode::aborted) job_->abort({.rank = rank_, .text = error.what()});
-    } catch (const std::exception& error) {
-        job_->abort({.rank = rank_, .text = error.what()});
-    } catch (...) {
-        job_->abort({.rank = rank_, .text = "an unknown exception"});
-    }
-}
-
-std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
-    std::exception_ptr first;
-    bool newly_on_loan = false;
-    {
-        const base::Lock driving(mutex_);
-        point_to_point_.abandon();
-        newly_on_loan = !job_->abandon() && !memory_on_loan_.exchange(true);
-        const base::Lock lock(queue_mutex_);
-        if (!cause_) cause_ = cause;
-        first = cause_;
-        submitted_.clear();
-        letters_.clear();
-        for (const auto& [name, pending] : pending_) note_end(pending, first);
-        for (const auto& pending : pending_letters_) note_end(pending, first);
-        auto left = std::pair(std::exchange(pending_, {}), std::exchange(pending_letters_, {}));
-        if (memory_on_loan_) base::keep_for_ever(std::move(left));  // with all that they keep alive
-        finished_ = true;
-    }
-    if (newly_on_loan) base::log_warning("messages that could not be stopped keep their memory to the end of the process");
-    complete_ended();
-    return first;
-}
-
-void Engine::depart(std::string_view reason) {
-    {
-        const base::Lock lock(queue_mutex_);
-        if (!departure_) departure_ = std::string(reason);
-    }
-    departing_ = true;
-    base::ring_local(doorbell_);
-}
-
-void Engine::close(std::string_view reason) {
-    depart(reason);
-    drive_until([this] { return finished_ && !has_work(); }, base::no_deadline);
-    const auto flushed = [this] {
-        if (!mutex_.try_lock()) return false;
-        const base::Lock lock(mutex_, std::adopt_lock);
-        return control_.flushed();
-    };
-    drive_until(flushed, base::no_deadline);
-    const base::Lock lock(queue_mutex_);
-    if (cause_) std::rethrow_exception(cause_);
-}
-
-/// The log's own word of the leaving says that whatever came before it has been executed. If it does not come (the others are busy), an operation
-/// that they have begun may be waiting for this rank.
-void Engine::announce_departure(std::string_view reason, base::Deadline deadline) noexcept {
-    try {
-        leaving_ = true;
-        depart(reason);
-        bool sent = false;
-        const auto announced = [&] {
-            if (!mutex_.try_lock()) return false;
-            const base::Lock lock(mutex_, std::adopt_lock);
-            const base::Lock queue(queue_mutex_);
-            if (closed_ && control_.flushed()) sent = true;
-            return sent && finished_;
-        };
-        if (!wait(announced, deadline, true) && (!sent || has_pending()))
-            job_->abort({.rank = rank_, .text = fmt::format("it has left with operations on their way ({})", reason)});
-    } catch (const std::exception& error) {
-        base::log_debug(fmt::format("rank {} could not announce its departure: {}", rank_, error.what()));
-    }
 }
 
 }  // namespace guozhuang::engine

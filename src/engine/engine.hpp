@@ -118,14 +118,15 @@ private:
     Requests requests_of(const LogEntry& entry);
     Requests requests_called(const std::vector<std::string>& names);
     void end_log(const LogEntry& leave) GUOZHUANG_REQUIRES(mutex_);
-    void fail_departed(const Requests& requests) GUOZHUANG_REQUIRES(mutex_);
+    void fail_departed(Requests requests) GUOZHUANG_REQUIRES(mutex_);
     Executor executor_of(DeviceKind kind);
     void run(const LogEntry& entry);
     void attempt(Operation operation, const std::function<void()>& work);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
     /// The end of these, as the log or a backend has it. complete_ended() makes it known to those who wait.
-    void finish(std::span<const std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept;
-    void note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept;
+    /// Takes them: the last owner must not be somebody who holds a lock.
+    void finish(std::span<std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept;
+    void note_end(std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept;
     /// Completes what has ended; true if there was anything. Runs deleters and log callbacks of the user's, which may call this library: so never
     /// with a lock held, and not on a stream's thread, which must be free for what they call. Whoever drives or waits does it.
     bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);

@@ -1,6 +1,9 @@
 #include "engine/execution.hpp"
 
+#include <fmt/format.h>
+
 #include <guozhuang/error.hpp>
+#include <new>
 
 namespace guozhuang::engine {
 
@@ -25,6 +28,24 @@ Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>
 std::exception_ptr error_of(const LogEntry& entry, const Members& members) {
     return std::make_exception_ptr(
         Error(entry.code, entry.text, {.tensor = entry.tensor, .operation = entry.operation, .ranks = members.world_ranks(entry.ranks)}));
+}
+
+std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank) {
+    const auto error = [&](ErrorCode code, std::string_view text) {
+        return std::make_exception_ptr(Error(code, fmt::format("{}{}{}", operation, operation.empty() ? "" : ": ", text),
+                                             {.tensor = {}, .operation = std::string(operation), .ranks = {rank}}));
+    };
+    try {
+        std::rethrow_exception(cause);
+    } catch (const Error&) {
+        return cause;
+    } catch (const std::bad_alloc&) {
+        return error(ErrorCode::out_of_memory, "not enough memory");
+    } catch (const std::exception& other) {
+        return error(ErrorCode::internal, other.what());
+    } catch (...) {
+        return error(ErrorCode::internal, "an unknown exception");
+    }
 }
 
 }  // namespace guozhuang::engine

@@ -3,6 +3,7 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "engine/backend.hpp"
 #include "engine/log_entry.hpp"
@@ -17,5 +18,8 @@ Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>
 
 /// The Error of a fail entry.
 std::exception_ptr error_of(const LogEntry& entry, const Members& members);
+
+/// What a rank's own failure is to its callers, who know one type: an Error as it is, and one that says so of a lack of memory or of anything else.
+std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank);
 
 }  // namespace guozhuang::engine

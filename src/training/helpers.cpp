@@ -98,8 +98,7 @@ void require_same(const std::string& operation, const std::string& what, const N
     std::vector<std::pair<Names, std::vector<int>>> sides;  // names that not all have, and the ranks that do, by their first ranks
     for (std::size_t i = 0; i < by_rank.size(); ++i) {
         Names lone;
-        std::ranges::copy_if(by_rank[i], std::inserter(lone, lone.end()),
-                             [&](const auto& name) { return owners[name] < by_rank.size(); });
+        std::ranges::copy_if(by_rank[i], std::inserter(lone, lone.end()), [&](const auto& name) { return owners[name] < by_rank.size(); });
         auto side = std::ranges::find(sides, lone, &std::pair<Names, std::vector<int>>::first);
         if (side == sides.end()) side = sides.insert(side, {std::move(lone), {}});
         side->second.push_back(ranks[i]);

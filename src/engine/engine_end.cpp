@@ -1,0 +1,122 @@
+// How an engine ends: all together, one rank alone, or because the job cannot go on.
+#include <fmt/format.h>
+
+#include <guozhuang/error.hpp>
+#include <utility>
+
+#include "base/keep_for_ever.hpp"
+#include "base/log.hpp"
+#include "engine/engine.hpp"
+#include "engine/execution.hpp"
+
+namespace guozhuang::engine {
+
+void Engine::stop() noexcept {
+    if (stop_.exchange(true)) return;
+    if (has_pending()) base::abort(doorbell_);
+    base::ring_local(doorbell_);
+    if (coordinator_.joinable()) coordinator_.join();
+    { const base::Lock last_turn(mutex_); }    // a caller's: the next one sees stop_, and leaves alone what goes with the session
+    std::map<DeviceKind, Executor> executors;  // dropped by this thread: that of a stream cannot wait for itself
+    {
+        const base::Lock lock(queue_mutex_);
+        executors.swap(executors_);
+    }
+    executors.clear();
+    complete_ended();
+    if (has_pending())
+        fail_pending(std::make_exception_ptr(Error(ErrorCode::aborted, "this session ended while the operation was pending")));
+}
+
+void Engine::end(const std::exception_ptr& cause) {
+    const auto error = as_error(cause, {}, rank_);
+    tell_others(error);
+    base::abort(doorbell_);
+    std::rethrow_exception(fail_pending(error));
+}
+
+/// An Error(aborted) comes from the doorbell: whoever set its abort word has told those who are to know. The cause is noted first, since this
+/// rank's own waits will fail too.
+void Engine::tell_others(const std::exception_ptr& cause) noexcept {
+    {
+        const base::Lock lock(queue_mutex_);
+        if (!cause_) cause_ = cause;
+    }
+    try {
+        std::rethrow_exception(cause);
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::aborted) job_->abort({.rank = rank_, .text = error.what()});
+    } catch (const std::exception& error) {
+        job_->abort({.rank = rank_, .text = error.what()});
+    } catch (...) {
+        job_->abort({.rank = rank_, .text = "an unknown exception"});
+    }
+}
+
+std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
+    std::exception_ptr first;
+    bool newly_on_loan = false;
+    {
+        const base::Lock driving(mutex_);
+        point_to_point_.abandon();
+        newly_on_loan = !job_->abandon() && !memory_on_loan_.exchange(true);
+        const base::Lock lock(queue_mutex_);
+        if (!cause_) cause_ = cause;
+        first = cause_;
+        submitted_.clear();
+        letters_.clear();
+        if (memory_on_loan_) base::keep_for_ever(std::pair(pending_, pending_letters_));  // with all that they keep alive
+        for (auto& [name, pending] : pending_) note_end(pending, first);
+        while (!pending_letters_.empty()) note_end(pending_letters_.extract(pending_letters_.begin()).value(), first);
+        pending_.clear();
+        finished_ = true;
+    }
+    if (newly_on_loan) base::log_warning("messages that could not be stopped keep their memory to the end of the process");
+    complete_ended();
+    return first;
+}
+
+void Engine::depart(std::string_view reason) {
+    {
+        const base::Lock lock(queue_mutex_);
+        if (!departure_) departure_ = std::string(reason);
+    }
+    departing_ = true;
+    base::ring_local(doorbell_);
+}
+
+void Engine::close(std::string_view reason) {
+    depart(reason);
+    drive_until([this] { return finished_ && !has_work(); }, base::no_deadline);
+    const auto flushed = [this] {
+        if (!mutex_.try_lock()) return false;
+        const base::Lock lock(mutex_, std::adopt_lock);
+        return control_.flushed();
+    };
+    drive_until(flushed, base::no_deadline);
+    const base::Lock lock(queue_mutex_);
+    if (cause_) std::rethrow_exception(cause_);
+}
+
+/// The log's own word of the leaving says that whatever came before it has been executed. If it does not come (the others are busy), an operation
+/// that they have begun may be waiting for this rank.
+void Engine::announce_departure(std::string_view reason, base::Deadline deadline) noexcept {
+    try {
+        leaving_ = true;
+        depart(reason);
+        bool sent = false;
+        const auto announced = [&] {
+            if (!mutex_.try_lock()) return false;
+            const base::Lock lock(mutex_, std::adopt_lock);
+            const base::Lock queue(queue_mutex_);
+            if (closed_ && control_.flushed()) sent = true;
+            return sent && finished_;
+        };
+        if (!wait(announced, deadline, true) && (!sent || has_pending()))
+            job_->abort({.rank = rank_, .text = fmt::format("it has left with operations on their way ({})", reason)});
+    } catch (const std::exception& error) {
+        base::log_debug(fmt::format("rank {} could not announce its departure: {}", rank_, error.what()));
+    }
+}
+
+}  // namespace guozhuang::engine
