@@ -44,8 +44,8 @@ Runtime::~Runtime() {
 }
 
 void Runtime::stop() noexcept {
+    if (world_) world_->stop();  // first: its log opens sets
     sets_->stop();
-    if (world_) world_->stop();
 }
 
 /// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not yet leave another.

@@ -73,7 +73,7 @@ void SetMember::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> st
                                                                             .position = control_.rank(),
                                                                             .tag = {id_.context, lane},
                                                                             .pump = std::move(pump)},
-                                                                stages(id_) && kind == DeviceKind::host));
+                                                                shared_->scratch, stages(id_) && kind == DeviceKind::host));
     engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
 }
 
@@ -102,8 +102,6 @@ std::shared_ptr<const std::string> SetMember::take_plan_name(const std::string& 
 void SetMember::close(std::string_view reason) {
     engine_->close(reason);
     stop();
-    const base::Lock lock(devices_mutex_);
-    if (!engine_->left_memory_on_loan()) backends_.clear();  // values of the set may live on, but not their scratch
 }
 
 void SetMember::stop() noexcept {

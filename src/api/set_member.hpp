@@ -29,6 +29,7 @@ struct Shared {
     base::Settings settings;
     std::shared_ptr<engine::Fleet> fleet;  ///< null where every engine has a thread of its own
     Devices devices;
+    std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
 };
 
 /// Which process set: where its messages go, and in which life of that context.

@@ -78,12 +78,26 @@ std::span<std::byte> ScratchPool::get(std::size_t bytes) {
     return {memory_.get(), bytes_};
 }
 
+ScratchPool ScratchStore::take() {
+    const base::Lock lock(mutex_);
+    if (pools_.empty()) return {};
+    auto pool = std::move(pools_.back());
+    pools_.pop_back();
+    return pool;
+}
+
+void ScratchStore::give_back(ScratchPool pool) {
+    const base::Lock lock(mutex_);
+    pools_.push_back(std::move(pool));
+}
+
 bool can_stage(wire::Transport& transport) {
     const auto staging = transport.staging();
     return !staging.empty() && direct::StageLayout(staging.stage(0).size(), transport.size()).segment_bytes() > 0;
 }
 
-HostBackend::HostBackend(const wire::Group& group, bool stages) : wire_(group) {
+HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages)
+    : wire_(group), store_(std::move(store)) {
     if (stages && can_stage(group.transport)) peers_.emplace(group);
 }
 
@@ -101,6 +115,12 @@ selection::Settings HostBackend::settings_of(const engine::Policy& policy) const
 }
 
 void HostBackend::run(const engine::Bundle& bundle) {
+    scratch_ = store_->take();
+    move(bundle);
+    store_->give_back(std::move(scratch_));
+}
+
+void HostBackend::move(const engine::Bundle& bundle) {
     switch (bundle.operation) {
         case engine::Operation::allreduce: allreduce(bundle); break;
         case engine::Operation::broadcast: broadcast(bundle); break;

@@ -3,8 +3,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "collectives/blocks.hpp"
 #include "collectives/select.hpp"
 #include "engine/backend.hpp"
@@ -16,14 +18,38 @@ namespace guozhuang::backends {
 /// Memory for algorithms that is made once and kept: it grows to the largest need. Starts at a cache line.
 class ScratchPool {
 public:
+    ScratchPool() = default;
+    ScratchPool(ScratchPool&& other) noexcept { swap(other); }
+    ScratchPool& operator=(ScratchPool&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+    ~ScratchPool() = default;
+
     std::span<std::byte> get(std::size_t bytes);
 
 private:
     struct Free {
         void operator()(std::byte* memory) const noexcept;
     };
+    void swap(ScratchPool& other) noexcept {
+        std::swap(memory_, other.memory_);
+        std::swap(bytes_, other.bytes_);
+    }
     std::unique_ptr<std::byte, Free> memory_;
     std::size_t bytes_ = 0;
+};
+
+/// The scratch memory of a rank, lent to whichever of its backends runs a bundle: many process sets need no more than those in use at once.
+/// Thread-safe.
+class ScratchStore {
+public:
+    ScratchPool take();
+    void give_back(ScratchPool pool);
+
+private:
+    base::Mutex mutex_;
+    std::vector<ScratchPool> pools_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 /// Whether a transport has staging memory, and room in it for as many ranks. The same on all ranks.
@@ -33,7 +59,7 @@ bool can_stage(wire::Transport& transport);
 class HostBackend final : public engine::Backend {
 public:
     /// `stages`: whether it is the one backend that uses the transport's staging memory, if there is any.
-    HostBackend(const wire::Group& group, bool stages);
+    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages);
 
     std::string_view name() const noexcept override { return "host"; }
     void run(const engine::Bundle& bundle) override;
@@ -47,6 +73,7 @@ private:
         std::vector<std::span<std::byte>> members;
     };
 
+    void move(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle, const Part& part);
     void adasum(const engine::Bundle& bundle, const Part& part);
@@ -59,7 +86,8 @@ private:
 
     wire::MemberWire wire_;
     std::optional<wire::MemberPeers> peers_;
-    ScratchPool scratch_;
+    std::shared_ptr<ScratchStore> store_;
+    ScratchPool scratch_;  ///< of the bundle under way; after a failure it stays, since messages may still use it
     Blocks blocks_;
 };
 
