@@ -10,13 +10,13 @@ namespace guozhuang {
 struct ProcessSetState;
 
 /// Some of the ranks of a job, for operations among them alone: every operation, plan, optimizer and helper takes one. By default all ranks.
+/// docs/process_sets.md has an example.
 ///
-/// Sets may overlap, and operations of several sets be on their way at once: each set is negotiated by itself, so members may use their sets in
-/// any order (blocking calls wait for their own set only, and two ranks that each block in a set of both at different calls wait for ever, as in
-/// one set). Results and their `rows` are in the order of the set's ranks; roots, and peers of send and recv, are ranks of the job. Names are
-/// told apart by set.
+/// Sets may overlap, and operations of several sets be on their way at once, begun by each member in an order of its own; only a call that blocks
+/// waits for its own set. Roots, and the peers of send and recv, are ranks of the job; whatever is in order of ranks, such as the rows of a
+/// Result, is in order of the set's. Names are told apart by set.
 ///
-/// A value: copies are the same set. Dropping all of them does not remove the set; it ends with the session. Any thread.
+/// A value: copies are the same set. Dropping all of them does not remove the set, which ends with its session at the latest. Any thread.
 class GUOZHUANG_API ProcessSet {
 public:
     /// All ranks of Session::current(), asked for when it is used.

@@ -350,7 +350,7 @@ void Engine::attempt(Operation operation, const std::function<void()>& work) {
     try {
         work();
     } catch (...) {
-        if (stop_) job_->abort({.rank = rank_, .text = "it has left in the middle of an operation"});
+        if (stop_ || leaving_) job_->abort({.rank = rank_, .text = "it has left in the middle of an operation"});
         const auto error = as_error(std::current_exception(), name_of(operation), rank_);
         tell_others(error);
         std::rethrow_exception(error);

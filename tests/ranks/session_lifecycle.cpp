@@ -47,6 +47,27 @@ void work(gz::Session& session) {
     gz::barrier({.session = &session});
 }
 
+/// Long sums in sets that neighbours share, and in the whole job, begun and waited for in another order by each rank: where the library has no
+/// thread of its own, whoever waits must drive them all.
+void work_in_sets(gz::Session& session) {
+    std::vector<gz::ProcessSet> sets{&session};
+    for (int rank = 0; rank < session.size(); ++rank) sets.push_back(gz::ProcessSet::create({rank, (rank + 1) % session.size()}));
+    std::vector<std::vector<float>> numbers(sets.size(), std::vector<float>(100'000, 1));
+    for (int round = 0; round < 10; ++round) {
+        std::vector<gz::Handle> handles(sets.size());
+        const auto nth = [&](std::size_t i, int step) {
+            return (i * static_cast<std::size_t>(step) + static_cast<std::size_t>(session.rank() + round)) % sets.size();
+        };
+        for (std::size_t i = 0; i < sets.size(); ++i)
+            if (const auto set = nth(i, 3); sets[set].contains(session.rank()))
+                handles[set] = gz::allreduce_async(numbers[set], {.op = gz::ReduceOp::average, .process_set = sets[set]});
+        for (std::size_t i = 0; i < sets.size(); ++i)
+            if (const auto set = nth(i, 1); handles[set]) handles[set].wait();
+    }
+    for (std::size_t i = 0; i < sets.size(); ++i) require(numbers[i].back() == 1, "the averages in sets");
+    for (std::size_t i = 1; i < sets.size(); i += 2) sets[i].remove();  // the others end with the session
+}
+
 /// Ten sessions one after the other, each with a few shared ones inside.
 void again_and_again() {
     for (int i = 0; i < 10; ++i) {
@@ -76,6 +97,7 @@ void under_user_mpi(int level) {
     for (int i = 0; i < 3; ++i) {
         gz::Session session;
         work(session);
+        work_in_sets(session);
         int one = 1;
         MPI_Allreduce(MPI_IN_PLACE, &one, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
         require(one == session.size(), "MPI's own sum");
@@ -131,14 +153,26 @@ void early_leaver() {
     session.rank() == 0 ? gz::send(numbers, 2) : gz::recv(numbers, 0);
 }
 
+/// Rank 1 is leaving by an exception, the set too.
+void require_left(const gz::ProcessSet& set) {
+    try {
+        gz::barrier({.process_set = set});
+        require(false, "what waits for rank 1 in the set fails");
+    } catch (const gz::Error& error) {
+        const std::string_view why = "rank 1 has left process set 0,1 (an exception is leaving its session); barrier";
+        require(std::string_view(error.what()).starts_with(why), error.what());
+    }
+}
+
 /// An exception leaves rank 1's session: the others are told at once, and their own end does not wait either. mpirun reports the job as failed,
 /// as it should, so what counts is the line that rank 1 prints when both others have reported that all is as it should be.
 void left_by_exception() {
     int word = 0;
     try {
         const gz::Session session;
-        gz::barrier();
+        const auto set = gz::ProcessSet::create({0, 1});
         if (session.rank() == 1) throw std::runtime_error("mine");
+        if (session.rank() == 0) require_left(set);
         gz::barrier();
     } catch (const gz::Error& error) {
         const bool why = std::string_view(error.what()).starts_with("rank 1 has shut down (an exception is leaving its session)");

@@ -91,6 +91,20 @@ TEST_CASE("cut, foreign and strange control messages are refused by the name of 
     CHECK_THAT(job.verdict(1, whole), Contains("no member"));
 }
 
+TEST_CASE("what an earlier set of the same context has left behind is dropped") {
+    Job job;
+    ControlChannel later{*job.ranks[2], context, {0, 2}, 7};
+    for (const auto* text : {"stale", "stale too"}) job.receiver.send(0, bytes_of(text));
+    CHECK_FALSE(later.poll().has_value());
+    ControlChannel peer{*job.ranks[0], context, {0, 2}, 7};
+    job.receiver.send(0, bytes_of("stale"));
+    peer.send(1, bytes_of("fresh"));
+    CHECK(later.poll()->bytes == bytes_of("fresh"));
+    CHECK_FALSE(later.poll().has_value());
+    peer.send(1, bytes_of("of a set that does not exist yet"));
+    CHECK_THROWS_WITH(job.sender.poll(), Contains("rank 0") && Contains("does not exist yet"));
+}
+
 TEST_CASE("a control message beyond the limit is refused before it is sent") {
     Job job;
     std::vector<std::byte> huge((std::size_t{64} << 20) + 1);

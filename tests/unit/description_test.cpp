@@ -29,7 +29,7 @@ std::string mismatch(const std::vector<Description>& submitted, std::string_view
 
 /// Descriptions of which each differs from the first in one thing.
 std::vector<Description> variants() {
-    std::vector<Description> all(13, allreduce());
+    std::vector<Description> all(14, allreduce());
     all[1].operation = Operation::broadcast;
     all[2].op = ReduceOp::max;
     all[3].prescale = 0.5;
@@ -42,6 +42,7 @@ std::vector<Description> variants() {
     all[10].tensors[0].dtype = DType::boolean;
     all[11].tensors[0].shape = {-1, 3, std::numeric_limits<std::int64_t>::max()};
     all[12].tensors.clear();
+    all[13].ranks = {0, 7, max_ranks - 1};
     return all;
 }
 

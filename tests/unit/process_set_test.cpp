@@ -1,6 +1,7 @@
 // Process sets, on ranks that are threads.
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <set>
 
 #include "api/process_sets.hpp"
@@ -30,6 +31,27 @@ TEST_CASE("process sets in turns") {
             CHECK(problems_among(ranks, closing_with_sets, {.turns = turns}) == "");
         }
     for (const auto& body : all_process_set_cases) CHECK(problems_among(3, body, {.turns = 5}) == "");
+}
+
+TEST_CASE("the end of a job ends what is pending in all its sets") {
+    for (const auto turns : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(3)}) {
+        int told = 0;
+        const auto body = [&](Session& session) {
+            const auto first = ProcessSet::create({0, 1}), second = ProcessSet::create({0, 2});
+            if (session.rank() == 1) throw std::runtime_error("mine");
+            if (session.rank() == 2) return;
+            std::vector<float> numbers(10);
+            const auto world = allreduce_async(numbers, {.name = "in the world"});
+            const auto left = allreduce_async(numbers, {.process_set = first}), right = allreduce_async(numbers, {.process_set = second});
+            for (const auto& handle : {left, right, world}) {
+                const auto error = error_of([&] { handle.wait(); });
+                if (error && (error->code() == ErrorCode::aborted || error->code() == ErrorCode::departed)) ++told;
+            }
+            barrier({.process_set = first});
+        };
+        CHECK_THROWS_WITH(run_ranks(3, body, {.turns = turns}), "mine");
+        CHECK(told == 3);
+    }
 }
 
 TEST_CASE("many sets come and go, and leave nothing behind") {

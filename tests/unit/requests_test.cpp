@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "api/runtime.hpp"
 #include "support/catch.hpp"
 #include "support/error_cases.hpp"
 #include "wire/inproc/inproc_transport.hpp"
