@@ -49,8 +49,12 @@ void ProcessSets::close(std::string_view reason) {
     for (const auto& member : members()) member->close(reason);
 }
 
-void ProcessSets::announce_departure(std::string_view reason, base::Deadline deadline) noexcept {
-    for (const auto& member : members()) member->engine().announce_departure(reason, deadline);
+void ProcessSets::leave(std::string_view reason) {
+    for (const auto& member : members()) member->engine().leave(reason);
+}
+
+void ProcessSets::see_off(base::Deadline deadline) noexcept {
+    for (const auto& member : members()) member->engine().see_off(deadline);
 }
 
 void ProcessSets::stop() noexcept {

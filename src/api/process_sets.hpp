@@ -32,7 +32,9 @@ public:
     void depart(std::string_view reason);
     /// Departs, and waits until all members of all sets have. Throws what ended the job.
     void close(std::string_view reason);
-    void announce_departure(std::string_view reason, base::Deadline deadline) noexcept;
+    // As Engine's.
+    void leave(std::string_view reason);
+    void see_off(base::Deadline deadline) noexcept;
     void stop() noexcept;
 
 private:

@@ -1,10 +1,14 @@
 #include "api/runtime.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
+#include <exception>
 #include <numeric>
 #include <vector>
 
 #include "api/handshake.hpp"
+#include "base/log.hpp"
 #include "topology/machine.hpp"
 
 namespace guozhuang {
@@ -57,9 +61,14 @@ void Runtime::close() {
 }
 
 void Runtime::announce_departure(std::string_view reason) noexcept {
-    const auto deadline = base::Clock::now() + farewell;
-    world_->engine().announce_departure(reason, deadline);
-    sets_->announce_departure(reason, deadline);
+    try {
+        sets_->leave(reason);
+        world_->engine().leave(reason);
+        world_->engine().see_off(base::Clock::now() + farewell);
+        sets_->see_off(base::Clock::now() + farewell);
+    } catch (const std::exception& error) {
+        base::log_debug(fmt::format("the departure could not be announced: {}", error.what()));
+    }
     stop();
 }
 

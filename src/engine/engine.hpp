@@ -85,9 +85,11 @@ public:
     /// Whether the job ended with memory of this rank still lent to messages. What they may touch must then live as long as the process: the
     /// engine has seen to its requests.
     bool left_memory_on_loan() const noexcept { return memory_on_loan_; }
-    /// Departs without waiting for the others, for a process that is about to end: they get the reason, if that is possible by the deadline. Does its
-    /// part in what the log held before.
-    void announce_departure(std::string_view reason, base::Deadline deadline) noexcept;
+    /// Departs without waiting for the others, for a process that is about to end: they get the reason.
+    void leave(std::string_view reason);
+    /// After leave(): returns when this rank has done its part in what the log held before its leaving, or at the deadline; if operations are then on
+    /// their way, the job ends.
+    void see_off(base::Deadline deadline) noexcept;
     /// Whether a rank has done so: not all ranks will close their transport.
     bool somebody_left() const noexcept { return somebody_left_; }
 
@@ -132,6 +134,7 @@ private:
     bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);
     /// The job is over for this rank: fails everything, stops all waits, throws the first cause.
     [[noreturn]] void end(const std::exception_ptr& cause);
+    void end_for_leaving();
     /// Notes the cause and ends the job for the other ranks too.
     void tell_others(const std::exception_ptr& cause) noexcept;
     /// Fails everything with what has ended the job, which is `cause` unless something had before; returns it.

@@ -98,12 +98,20 @@ void Engine::close(std::string_view reason) {
     if (cause_) std::rethrow_exception(cause_);
 }
 
+void Engine::leave(std::string_view reason) {
+    leaving_ = true;
+    depart(reason);
+}
+
+void Engine::end_for_leaving() {
+    const base::Lock lock(queue_mutex_);
+    job_->abort({.rank = rank_, .text = fmt::format("it has left with operations on their way ({})", departure_.value_or(""))});
+}
+
 /// The log's own word of the leaving says that whatever came before it has been executed. If it does not come (the others are busy), an operation
 /// that they have begun may be waiting for this rank.
-void Engine::announce_departure(std::string_view reason, base::Deadline deadline) noexcept {
+void Engine::see_off(base::Deadline deadline) noexcept {
     try {
-        leaving_ = true;
-        depart(reason);
         bool sent = false;
         const auto announced = [&] {
             if (!mutex_.try_lock()) return false;
@@ -112,8 +120,7 @@ void Engine::announce_departure(std::string_view reason, base::Deadline deadline
             if (closed_ && control_.flushed()) sent = true;
             return sent && finished_;
         };
-        if (!wait(announced, deadline, true) && (!sent || has_pending()))
-            job_->abort({.rank = rank_, .text = fmt::format("it has left with operations on their way ({})", reason)});
+        if (!wait(announced, deadline, true) && (!sent || has_pending())) end_for_leaving();
     } catch (const std::exception& error) {
         base::log_debug(fmt::format("rank {} could not announce its departure: {}", rank_, error.what()));
     }

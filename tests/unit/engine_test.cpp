@@ -296,7 +296,8 @@ TEST_CASE("a log callback may call the library") {
     std::string inner = "not run";
     set_log_callback([&](LogLevel, std::string_view) { inner = error_of(stays.submit("inner")); });
     stays.submit("nobody waits for it");
-    leaves.engine().announce_departure("early", base::Clock::now() + std::chrono::milliseconds(200));
+    leaves.engine().leave("early");
+    leaves.engine().see_off(base::Clock::now() + 20s);
     CHECK(error_of(stays.submit("waits")).find("departed 1 rank 1 has shut down (early)") == 0);
     set_log_callback({});
     CHECK(inner.find("departed 1 rank 1 has shut down (early)") == 0);
