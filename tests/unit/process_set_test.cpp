@@ -38,11 +38,16 @@ TEST_CASE("the end of a job ends what is pending in all its sets") {
         int told = 0;
         const auto body = [&](Session& session) {
             const auto first = ProcessSet::create({0, 1}), second = ProcessSet::create({0, 2});
-            if (session.rank() == 1) throw std::runtime_error("mine");
+            int word = 0;
+            if (session.rank() == 1) {
+                recv(word, 0);
+                throw std::runtime_error("mine");
+            }
             if (session.rank() == 2) return;
             std::vector<float> numbers(10);
             const auto world = allreduce_async(numbers, {.name = "in the world"});
             const auto left = allreduce_async(numbers, {.process_set = first}), right = allreduce_async(numbers, {.process_set = second});
+            const auto sent = send_async(word, 1);
             for (const auto& handle : {left, right, world}) {
                 const auto error = error_of([&] { handle.wait(); });
                 if (error && (error->code() == ErrorCode::aborted || error->code() == ErrorCode::departed)) ++told;
