@@ -73,6 +73,12 @@ public:
         for (const auto& rank : ranks_) require(rank.pending.empty(), "a request was never resolved");
     }
 
+    /// When a rank has left and nothing is on its way any more.
+    void expect_left() const {
+        require(!log_.empty() && log_.back().kind == engine::LogEntry::Kind::leave, "the log does not end with the leaving");
+        for (const auto& rank : ranks_) require(rank.position == log_.size(), "a rank has not heard all");
+    }
+
     static void require(bool condition, const std::string& rule) {
         if (!condition) throw Violation(rule);
     }
@@ -104,7 +110,8 @@ private:
 
     void judge(const engine::LogEntry& entry) {
         using Kind = engine::LogEntry::Kind;
-        require(log_.empty() || log_.back().kind != Kind::shutdown, "something follows the shutdown");
+        require(log_.empty() || (log_.back().kind != Kind::shutdown && log_.back().kind != Kind::leave),
+                "something follows the last entry");
         switch (entry.kind) {
             case Kind::execute: judge_execute(entry); break;
             case Kind::fail: judge_failure(entry); break;
@@ -120,6 +127,10 @@ private:
                 require(announced_.size() == ranks_.size(), "shutdown before every departure is in the log");
                 require(departed_.size() == ranks_.size(), "shutdown before all have departed");
                 require(entry.items.empty(), "the shutdown resolves something");
+                break;
+            case Kind::leave:
+                require(entry.items.empty() && entry.ranks.size() == 1, "a leaving is of one rank and resolves nothing");
+                judge_reason(entry, entry.ranks.front());
                 break;
         }
         for (const auto& item : entry.items) ++resolved_[item.name];

@@ -69,7 +69,7 @@ struct Character {
 };
 
 /// A random history of a process set. There are so few ids that they are forgotten while they are in flight; names come back, descriptions
-/// change, ranks disagree, and ranks depart at any time, with requests pending or not.
+/// change, ranks disagree, and ranks depart at any time, with requests pending or not; or one leaves and ends it all.
 class Walk {
 public:
     explicit Walk(std::uint64_t seed, bool tracing = false)
@@ -84,6 +84,7 @@ public:
     void run() {
         steps(character_.steps);
         if (random_.one_in(2)) settle();
+        if (const int rank = any_rank(); random_.one_in(4) && !referee_.has_departed(rank)) return leave(rank);
         while (std::ranges::any_of(all_ranks(), [&](int rank) { return !referee_.has_departed(rank); })) {
             if (random_.one_in(8)) depart(any_rank());
             step();
@@ -151,6 +152,23 @@ private:
         ranks_.depart(rank, reason);
         referee_.departed(rank, reason);
         look(rank);
+    }
+
+    /// A rank leaves, and that ends the log, whatever else goes on. What a rank has pending then is what it knows to be unresolved.
+    void leave(int rank) {
+        note("leave", rank, "");
+        ranks_.leave(rank, "why");
+        referee_.departed(rank, "why");
+        look(rank);
+        steps(20);
+        ranks_.settle();
+        for (const int other : all_ranks()) look(other);
+        referee_.expect_left();
+        for (const int other : all_ranks()) {
+            const auto& pending = referee_.pending(other);
+            Referee::require(ranks_.at(other).finished() && std::ranges::equal(ranks_.at(other).unresolved(), pending),
+                             "a rank does not know what is unresolved");
+        }
     }
 
     void flush(int rank) {
