@@ -22,7 +22,7 @@ public:
     /// All ranks of Session::current(), asked for when it is used.
     ProcessSet() noexcept = default;
     /// All ranks of that session, which outlives this value; null: of Session::current(). Implicit, so that what takes a set takes a session.
-    ProcessSet(Session* session) noexcept : session_(session) {}
+    ProcessSet(Session* session) noexcept : session_(session) {}  // NOLINT(google-explicit-constructor)
 
     /// A set of these ranks of the job, in whatever order. Collective over the job: every rank calls it, whether it is in the set or not, with the
     /// same ranks; of several creations each rank makes the same sequence. Blocks until all have. Throws Error: invalid_argument for no ranks, one

@@ -70,7 +70,7 @@ std::vector<std::string> gather_bytes(std::string_view bytes, const std::string&
 
 std::vector<Names> gather_names(const Names& own, const std::string& name, const ProcessSet& process_set) {
     std::string bytes;  // each name ends with a zero
-    for (const auto& one : own) bytes.append(one.c_str()).push_back('\0');
+    for (const auto& one : own) bytes.append(one).push_back('\0');
     std::vector<Names> by_rank;
     for (const auto& theirs : gather_bytes(bytes, name, process_set)) {
         auto& names = by_rank.emplace_back();
@@ -100,7 +100,7 @@ void require_same(const std::string& operation, const std::string& what, const N
         Names lone;
         std::ranges::copy_if(by_rank[i], std::inserter(lone, lone.end()), [&](const auto& name) { return owners[name] < by_rank.size(); });
         auto side = std::ranges::find(sides, lone, &std::pair<Names, std::vector<int>>::first);
-        if (side == sides.end()) side = sides.insert(side, {std::move(lone), {}});
+        if (side == sides.end()) side = sides.emplace(side, std::move(lone), std::vector<int>());
         side->second.push_back(ranks[i]);
     }
     if (sides.size() == 1) return;
