@@ -16,7 +16,7 @@ using engine::Operation;
 using engine::Writer;
 using Kind = engine::LogEntry::Kind;
 
-Negotiation ranks(int size, engine::Negotiator::Settings settings = {}) {
+Negotiation ranks(int size, const engine::Negotiator::Settings& settings = {}) {
     return {size, settings};
 }
 
