@@ -19,6 +19,7 @@ set(public_headers
   session.hpp
   stream.hpp
   tensor.hpp
+  timeline.hpp
   training.hpp
   types.hpp
   version.hpp)

@@ -13,6 +13,7 @@
 #include <guozhuang/session.hpp>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
+#include <guozhuang/timeline.hpp>
 #include <guozhuang/training.hpp>
 #include <guozhuang/types.hpp>
 #include <guozhuang/version.hpp>

@@ -39,7 +39,10 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
     shared_->transport = std::move(transport);
     shared_->settings = settings;
     if (!shared_->transport->may_have_own_thread()) shared_->fleet = std::make_shared<engine::Fleet>();
-    shake_hands(*shared_->transport, settings, warnings());
+    auto own_warnings = warnings();
+    if (!settings.timeline.empty())
+        if (auto problem = start_timeline(settings.timeline); !problem.empty()) own_warnings.push_back(std::move(problem));
+    shake_hands(*shared_->transport, settings, own_warnings);
     world_ = std::make_shared<SetMember>(shared_, SetId{}, everybody(shared_->transport->size()));
 }
 
@@ -50,6 +53,14 @@ Runtime::~Runtime() {
 void Runtime::stop() noexcept {
     if (world_) world_->stop();  // first: its log opens sets
     sets_->stop();
+    stop_timeline();
+}
+
+std::string Runtime::start_timeline(const std::string& directory) {
+    const auto problem = shared_->timeline->start(directory, {.rank = transport().rank(), .ranks = transport().size()});
+    if (problem.empty()) return {};
+    return fmt::format("no timeline is recorded in '{}': {}; it needs a directory it can write to, another one for each recording",
+                       directory, problem);
 }
 
 /// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not yet leave another.
@@ -57,6 +68,7 @@ void Runtime::close() {
     sets_->depart(session_closed);
     world_->close({});
     sets_->close(session_closed);
+    stop_timeline();
     if (!world_->engine().somebody_left()) shared_->transport->close();
 }
 

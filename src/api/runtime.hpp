@@ -2,6 +2,7 @@
 
 #include <guozhuang/session.hpp>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "api/process_sets.hpp"
@@ -26,6 +27,10 @@ public:
     const std::shared_ptr<ProcessSets>& sets() const noexcept { return sets_; }
     wire::Transport& transport() noexcept { return *shared_->transport; }
     const base::Settings& settings() const noexcept { return shared_->settings; }
+
+    /// Starts this rank's timeline; says what is in the way, or nothing.
+    std::string start_timeline(const std::string& directory);
+    void stop_timeline() noexcept { shared_->timeline->stop(); }
 
     void close();
     void announce_departure(std::string_view reason) noexcept;

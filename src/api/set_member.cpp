@@ -47,7 +47,8 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
                               .own_thread = transport.may_have_own_thread(),
                               .job = std::make_shared<wire::TransportJob>(shared_->transport),
                               .context = id_.context,
-                              .fleet = shared_->fleet});
+                              .fleet = shared_->fleet,
+                              .timeline = shared_->timeline});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
     if (shared_->fleet) shared_->fleet->add(id_.context, engine_);
     try {
@@ -73,7 +74,8 @@ void SetMember::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> st
                                                                             .position = control_.rank(),
                                                                             .tag = {id_.context, lane},
                                                                             .pump = std::move(pump)},
-                                                                shared_->scratch, stages(id_) && kind == DeviceKind::host));
+                                                                shared_->scratch, stages(id_) && kind == DeviceKind::host,
+                                                                shared_->timeline));
     engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
 }
 

@@ -14,6 +14,7 @@
 #include "backends/host/host_backend.hpp"
 #include "base/config.hpp"
 #include "base/mutex.hpp"
+#include "base/timeline.hpp"
 #include "engine/engine.hpp"
 #include "engine/fleet.hpp"
 #include "engine/members.hpp"
@@ -30,6 +31,7 @@ struct Shared {
     std::shared_ptr<engine::Fleet> fleet;  ///< null where every engine has a thread of its own
     Devices devices;
     std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
+    std::shared_ptr<base::Timeline> timeline = std::make_shared<base::Timeline>();
 };
 
 /// Which process set: where its messages go, and in which life of that context.

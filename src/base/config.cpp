@@ -96,6 +96,16 @@ std::string print_spin(const Settings& settings) {
     return settings.spin_us ? std::to_string(*settings.spin_us) : "auto";
 }
 
+// A path needs a slash, so that neither a switch nor a misspelt `off` becomes a directory.
+bool parse_timeline(Settings& settings, std::string_view text) {
+    if (text != "off" && text.find('/') == std::string_view::npos) return false;
+    settings.timeline = text == "off" ? "" : text;
+    return true;
+}
+std::string print_timeline(const Settings& settings) {
+    return settings.timeline.empty() ? "off" : settings.timeline;
+}
+
 constexpr std::size_t gib = std::size_t{1} << 30;
 
 constexpr Setting table[] = {
@@ -124,6 +134,10 @@ constexpr Setting table[] = {
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.", parse_spin,
      print_spin},
+    {"GUOZHUANG_TIMELINE", "", "off, or a directory, with a slash in it", Agreement::may_differ,
+     "Where each rank records its timeline (timeline.md): `./traces` gets a `rank2.json` from rank 2. The directory is made if "
+     "need be; one that has such a file already is refused, with a warning.",
+     parse_timeline, print_timeline},
 };
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -28,6 +28,7 @@ struct Settings {
     bool shared_memory = true;
     bool cuda = true;
     LogLevel log_level = LogLevel::warning;
+    std::string timeline;  ///< directory; empty: none
 };
 
 /// Who decides when ranks are configured differently.

@@ -29,8 +29,10 @@ private:
 
 Engine::Engine(const Parts& parts)
     : job_(parts.job),
+      timeline_(parts.timeline),
       context_(parts.context),
       members_(parts.negotiator.members),
+      set_(members_.are_the_world() ? nullptr : std::make_shared<const std::string>(members_.name())),
       rank_(members_.world_rank(parts.control.rank())),
       doorbell_(parts.doorbell),
       wait_(parts.wait),
@@ -84,6 +86,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_, std::pair(pending->request().name, pending), submitted_, pending);
         if (numbered) ++unnamed;  // last: ranks must count alike, and what has failed does not count
+        timeline_->begin(pending.get(), pending->request().name, "negotiate", [&] { return facts_of(pending->request(), set_); });
     }
     if (!caller_waits) base::ring_local(doorbell_);
     return pending;
@@ -109,6 +112,8 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
         check_open();
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_letters_, pending, letters_, Letter{route, pending});
+        timeline_->begin(pending.get(), pending->request().name, "message",
+                         [&] { return base::TimelineFacts{.bytes = pending->request().tensors.front().bytes(), .set = set_}; });
     }
     if (!caller_waits) base::ring_local(doorbell_);
     return pending;
@@ -120,6 +125,7 @@ bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline de
 
 bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives) {
     if (arrived()) return true;
+    const base::TimelineSlice waiting(*timeline_, "wait");
     std::optional<Helping> helping;
     if (drives) helping.emplace(*this);
     try {
@@ -225,6 +231,7 @@ bool Engine::pump() {
     for (auto& message : negotiator_.take_messages()) send(message.to, Channel::negotiation, std::move(message.bytes));
     for (auto& message : point_to_point_.take_messages()) send(message.to, Channel::letters, std::move(message.bytes));
     for (auto& entry : negotiator_.take_entries()) {
+        mark(entry, "queue");
         log_.push_back(std::move(entry));
         progressed = true;
     }
@@ -314,6 +321,11 @@ void Engine::fail_departed(Requests requests) {
     }
 }
 
+void Engine::mark(const LogEntry& entry, std::string_view phase) {
+    if (!timeline_->on() || entry.kind != LogEntry::Kind::execute) return;
+    for (const auto& pending : requests_of(entry)) timeline_->enter(pending.get(), phase);
+}
+
 /// This rank's requests of an entry. A departed rank may have submitted none of what fails for its sake.
 Engine::Requests Engine::requests_of(const LogEntry& entry) {
     std::vector<std::string> names;
@@ -340,9 +352,15 @@ void Engine::run(const LogEntry& entry) {
     }
     auto bundle = bundle_of(entry, requests, members_);
     const auto executor = executor_of(bundle.device);
+    mark(entry, "bundle");
     if (executor.stream) return run_on_stream(executor, std::move(bundle), std::move(requests));
-    attempt(bundle.operation, [&] { executor.backend->run(bundle); });
+    run_on(*executor.backend, bundle);
     finish(requests, nullptr);
+}
+
+void Engine::run_on(Backend& backend, const Bundle& bundle) {
+    const base::TimelineSlice slice(*timeline_, "bundle", [&] { return facts_of(bundle, set_); });
+    attempt(bundle.operation, [&] { backend.run(bundle); });
 }
 
 /// What fails half-way cannot be finished by the others.
@@ -370,7 +388,7 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     auto error = std::make_shared<std::exception_ptr>();
     stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error] {  // the bundle points into the requests
         try {
-            attempt(bundle.operation, [&] { backend->run(bundle); });
+            run_on(*backend, bundle);
         } catch (...) {
             *error = std::current_exception();
         }
@@ -396,7 +414,9 @@ void Engine::finish(std::span<std::shared_ptr<Pending>> requests, const std::exc
 }
 
 void Engine::note_end(std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
-    if (pending->set_ended(error)) ended_.push(std::move(pending));
+    if (!pending->set_ended(error)) return;
+    timeline_->end(pending.get(), error != nullptr);
+    ended_.push(std::move(pending));
 }
 
 bool Engine::complete_ended() noexcept {

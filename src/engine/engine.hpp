@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "base/timeline.hpp"
 #include "base/wait.hpp"
 #include "engine/backend.hpp"
 #include "engine/control.hpp"
@@ -50,6 +51,7 @@ public:
         std::shared_ptr<Job> job;                ///< keeps the doorbell alive: callers may still wait there when all else is gone
         std::uint16_t context = 0;               ///< of the process set
         std::shared_ptr<Fleet> fleet = nullptr;  ///< the rank's engines, where none has a thread; null: this one is driven alone
+        std::shared_ptr<base::Timeline> timeline = std::make_shared<base::Timeline>();  ///< the rank's
     };
 
     explicit Engine(const Parts& parts);
@@ -121,8 +123,11 @@ private:
     Requests requests_called(const std::vector<std::string>& names);
     void end_log(const LogEntry& leave) GUOZHUANG_REQUIRES(mutex_);
     void fail_departed(Requests requests) GUOZHUANG_REQUIRES(mutex_);
+    /// On the timeline: all requests of the entry go on to this phase.
+    void mark(const LogEntry& entry, std::string_view phase);
     Executor executor_of(DeviceKind kind);
     void run(const LogEntry& entry);
+    void run_on(Backend& backend, const Bundle& bundle);
     void attempt(Operation operation, const std::function<void()>& work);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
     /// The end of these, as the log or a backend has it. complete_ended() makes it known to those who wait.
@@ -141,9 +146,11 @@ private:
     std::exception_ptr fail_pending(const std::exception_ptr& cause);
 
     const std::shared_ptr<Job> job_;
+    const std::shared_ptr<base::Timeline> timeline_;
     const std::uint16_t context_;
     const Members members_;
-    const int rank_;  ///< of the world
+    const std::shared_ptr<const std::string> set_;  ///< its name, for the timeline; null: the world
+    const int rank_;                                ///< of the world
     base::Doorbell& doorbell_;
     const base::WaitSettings wait_;
     const bool own_thread_;

@@ -25,6 +25,18 @@ Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>
     return bundle;
 }
 
+base::TimelineFacts facts_of(const Request& request, const std::shared_ptr<const std::string>& set) {
+    base::TimelineFacts facts{.operation = name_of(request.description.operation), .tensors = request.tensors.size(), .set = set};
+    for (const auto& tensor : request.tensors) facts.bytes += tensor.bytes();
+    return facts;
+}
+
+base::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set) {
+    base::TimelineFacts facts{.operation = name_of(bundle.operation), .tensors = bundle.pieces.size(), .set = set};
+    for (const auto& piece : bundle.pieces) facts.bytes += piece.tensor.bytes();
+    return facts;
+}
+
 std::exception_ptr error_of(const LogEntry& entry, const Members& members) {
     return std::make_exception_ptr(
         Error(entry.code, entry.text, {.tensor = entry.tensor, .operation = entry.operation, .ranks = members.world_ranks(entry.ranks)}));

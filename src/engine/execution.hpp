@@ -3,8 +3,10 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "base/timeline_record.hpp"
 #include "engine/backend.hpp"
 #include "engine/log_entry.hpp"
 #include "engine/members.hpp"
@@ -15,6 +17,10 @@ namespace guozhuang::engine {
 
 /// What a backend runs: the requests of an execute entry, one at least, fused. It points into them.
 Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests, const Members& members);
+
+/// What the timeline says of them. `set`: the name of the process set; null: the world.
+base::TimelineFacts facts_of(const Request& request, const std::shared_ptr<const std::string>& set);
+base::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set);
 
 /// The Error of a fail entry.
 std::exception_ptr error_of(const LogEntry& entry, const Members& members);

@@ -5,6 +5,7 @@
 #include <guozhuang/error.hpp>
 #include <new>
 #include <numeric>
+#include <utility>
 
 #include "collectives/adasum/allreduce.hpp"
 #include "collectives/direct/allreduce.hpp"
@@ -96,8 +97,9 @@ bool can_stage(wire::Transport& transport) {
     return !staging.empty() && direct::StageLayout(staging.stage(0).size(), transport.size()).segment_bytes() > 0;
 }
 
-HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages)
-    : wire_(group), store_(std::move(store)) {
+HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages,
+                         std::shared_ptr<base::Timeline> timeline)
+    : wire_(group), store_(std::move(store)), timeline_(std::move(timeline)) {
     if (stages && can_stage(group.transport)) peers_.emplace(group);
 }
 
@@ -141,6 +143,10 @@ void HostBackend::move(const engine::Bundle& bundle) {
     }
 }
 
+base::TimelineFacts HostBackend::facts_of(std::string_view algorithm, const Part& part) {
+    return {.algorithm = algorithm, .bytes = part.total_bytes, .tensors = part.members.size()};
+}
+
 std::vector<HostBackend::Part> HostBackend::parts_of(const engine::Bundle& bundle) const {
     const auto settings = settings_of(bundle.policy);
     std::vector<Part> parts;
@@ -167,6 +173,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle) {
 
 void HostBackend::adasum(const engine::Bundle& bundle, const Part& part) {
     const device::HostReduce reduce(part.dtype, ReduceOp::sum, wire_.size(), bundle.postscale);
+    const base::TimelineSlice slice(*timeline_, "part", [&] { return facts_of("adasum", part); });
     adasum::allreduce(wire_, {.tensors = part.members,
                               .scratch = scratch_.get(adasum::allreduce_scratch_bytes<MemberWire>(part.members, reduce, wire_.size())),
                               .reduce = reduce,
@@ -178,6 +185,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
     const device::HostReduce reduce(part.dtype, bundle.op, ranks, bundle.postscale);
     const auto [algorithm, segment_bytes] = selection::choose(
         {.tensor_bytes = part.largest_bytes, .bundle_bytes = part.total_bytes, .ranks = ranks, .settings = settings_of(bundle.policy)});
+    const base::TimelineSlice slice(*timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, part); });
     const auto plan = [&](int blocks, auto&& scratch_bytes) -> AllreducePlan {
         blocks_.assign(part.members, reduce.element_bytes(), blocks);
         return {.blocks = blocks_, .scratch = scratch_.get(scratch_bytes()), .reduce = reduce, .segment_bytes = segment_bytes};

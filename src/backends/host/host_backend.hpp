@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "base/timeline.hpp"
 #include "collectives/blocks.hpp"
 #include "collectives/select.hpp"
 #include "engine/backend.hpp"
@@ -59,7 +60,7 @@ bool can_stage(wire::Transport& transport);
 class HostBackend final : public engine::Backend {
 public:
     /// `stages`: whether it is the one backend that uses the transport's staging memory, if there is any.
-    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages);
+    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
 
     std::string_view name() const noexcept override { return "host"; }
     void run(const engine::Bundle& bundle) override;
@@ -81,6 +82,7 @@ private:
     void all_gather(const engine::Piece& piece);
     void all_to_all(const engine::Piece& piece);
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
+    static base::TimelineFacts facts_of(std::string_view algorithm, const Part& part);
     std::vector<Part> parts_of(const engine::Bundle& bundle) const;
     selection::Settings settings_of(const engine::Policy& policy) const;
 
@@ -88,6 +90,7 @@ private:
     std::optional<wire::MemberPeers> peers_;
     std::shared_ptr<ScratchStore> store_;
     ScratchPool scratch_;  ///< of the bundle under way; after a failure it stays, since messages may still use it
+    const std::shared_ptr<base::Timeline> timeline_;
     Blocks blocks_;
 };
 
