@@ -21,6 +21,7 @@ enum class ErrorCode {
     departed,  ///< a rank that the operation needs has shut down without submitting it
     // The job cannot go on as it is.
     aborted,        ///< the job was aborted; the message carries the first cause
+    rank_died,      ///< the process of a rank has ended without leaving the job; thrown as RankDied
     timeout,        ///< a wait outlived its deadline
     wire,           ///< the transport (MPI) reported an error
     out_of_memory,  ///< memory, or another resource of the machine, is used up
@@ -56,6 +57,16 @@ private:
     ErrorCode code_;
     Facts facts_;
     std::source_location where_;
+};
+
+/// A rank's process has ended without leaving the job: it was killed, or has crashed. what() names rank, host, process, how it ended, what it was
+/// doing, and the operation that waits for it. The job is over: every pending and every later operation of every rank of the host fails with it.
+class GUOZHUANG_API RankDied : public Error {
+public:
+    RankDied(const std::string& message, Facts facts, std::source_location where = std::source_location::current());
+    ~RankDied() override;
+
+    int rank() const noexcept { return ranks().front(); }  ///< the one that died
 };
 
 }  // namespace guozhuang

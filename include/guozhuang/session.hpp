@@ -5,6 +5,7 @@
 #include <guozhuang/export.hpp>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 namespace guozhuang {
 
@@ -36,8 +37,8 @@ class GUOZHUANG_API Session {
 public:
     /// Joins the job. The arguments of main are welcome, as in MPI programs, and may be null. Throws Error: configuration, wire, unavailable.
     explicit Session(int* argc = nullptr, char*** argv = nullptr, SessionOptions options = {});
-    /// In normal flow as close(), logging instead of throwing; while an exception is on its way it announces the departure with the
-    /// exception still unhandled and does not wait for the others.
+    /// In normal flow as close(), logging instead of throwing; while an exception is on its way as leave(), with a reason that cannot say which
+    /// exception it is: run() can.
     ~Session();
     Session(Session&&) noexcept;
     Session& operator=(Session&&) = delete;
@@ -45,6 +46,10 @@ public:
     /// Leaves the job: waits until every rank has left, doing its part in what is still pending. Pending operations that a departed rank
     /// never submitted fail with Error(departed). Closing again is harmless.
     void close();
+
+    /// Leaves the job at once, without waiting for the others: what was begun on all ranks is finished, what they still want of this rank fails
+    /// with Error(departed), and the reason. For a rank that cannot go on. Closing or leaving again is harmless.
+    void leave(std::string_view reason) noexcept;
 
     // All of these are local, never block, and throw Error(not_initialised) after close().
     int rank() const;        ///< this one's number, from 0
@@ -65,7 +70,8 @@ private:
     friend GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body, const RankOptions& options);
     Session(std::shared_ptr<Runtime> runtime, bool counted);
     /// Gives up the membership; returns the runtime, if nobody else of the process shares it.
-    std::shared_ptr<Runtime> leave();
+    std::shared_ptr<Runtime> give_up();
+    void note_failure(Runtime& runtime) const noexcept;
     std::shared_ptr<Runtime> replace(std::shared_ptr<Runtime> by) noexcept;  ///< returns what was there
 
     class Membership;
@@ -87,8 +93,16 @@ GUOZHUANG_API int cross_rank();
 GUOZHUANG_API int cross_size();
 GUOZHUANG_API bool is_homogeneous();
 
+/// A main that tells the other ranks why this one fails: makes a Session, runs `body` in it, closes it and gives what `body` returned. If an
+/// exception leaves `body`, it is logged, the others get it as the reason of the departure, and the result is 1.
+///
+///     int main(int argc, char** argv) {
+///         return guozhuang::run(&argc, &argv, [](guozhuang::Session& session) { return train(session); });
+///     }
+GUOZHUANG_API int run(int* argc, char*** argv, const std::function<int(Session&)>& body);
+
 /// Runs `body` as `size` ranks, each a thread of this process, without mpirun: for tests of distributed code. Inside, the thread's Session is
-/// the one passed in. Returns when all have returned; rethrows the first exception, after the other ranks were aborted by it.
+/// the one passed in. Returns when all have returned; rethrows the first exception, of which the other ranks were told.
 GUOZHUANG_API void run_ranks(int size, const std::function<void(Session&)>& body, const RankOptions& options = {});
 
 }  // namespace guozhuang

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "api/handshake.hpp"
+#include "base/exception_text.hpp"
+#include "base/failpoint.hpp"
 #include "base/log.hpp"
 #include "topology/machine.hpp"
 
@@ -39,11 +41,23 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
     shared_->transport = std::move(transport);
     shared_->settings = settings;
     if (!shared_->transport->may_have_own_thread()) shared_->fleet = std::make_shared<engine::Fleet>();
-    auto own_warnings = warnings();
-    if (!settings.timeline.empty())
-        if (auto problem = start_timeline(settings.timeline); !problem.empty()) own_warnings.push_back(std::move(problem));
-    shake_hands(*shared_->transport, settings, own_warnings);
+    enter_job();
     world_ = std::make_shared<SetMember>(shared_, SetId{}, everybody(shared_->transport->size()));
+    activity().running.clear();
+}
+
+/// Whoever fails to enter says why to those who wait for it.
+void Runtime::enter_job() {
+    try {
+        base::pass(base::Failpoint::handshake);
+        auto own_warnings = warnings();
+        if (const auto& directory = shared_->settings.timeline; !directory.empty())
+            if (auto problem = start_timeline(directory); !problem.empty()) own_warnings.push_back(std::move(problem));
+        shake_hands(*shared_->transport, shared_->settings, own_warnings);
+    } catch (...) {
+        activity().departure.write({}, base::describe(std::current_exception()));
+        throw;
+    }
 }
 
 Runtime::~Runtime() {
@@ -63,16 +77,30 @@ std::string Runtime::start_timeline(const std::string& directory) {
                        directory, problem);
 }
 
+bool Runtime::has_failed() noexcept {
+    return base::is_aborted(shared_->transport->doorbell()) || (world_ && world_->engine().somebody_left());
+}
+
 /// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not yet leave another.
 void Runtime::close() {
+    base::pass(base::Failpoint::shutdown);
     sets_->depart(session_closed);
     world_->close({});
     sets_->close(session_closed);
     stop_timeline();
-    if (!world_->engine().somebody_left()) shared_->transport->close();
+    if (world_->engine().somebody_left()) {
+        const auto cause = base::cause_of(shared_->transport->doorbell());
+        base::log_warning(fmt::format("{}; this rank closes its session without it", cause));
+        return activity().departure.write({}, cause);
+    }
+    activity().running.write("shutdown");
+    shared_->transport->close();
 }
 
-void Runtime::announce_departure(std::string_view reason) noexcept {
+/// If the job is over already, the others know a better reason.
+void Runtime::leave(std::string_view reason) noexcept {
+    if (base::is_aborted(shared_->transport->doorbell())) return;
+    activity().departure.write({}, reason);
     try {
         sets_->leave(reason);
         world_->engine().leave(reason);
@@ -81,7 +109,6 @@ void Runtime::announce_departure(std::string_view reason) noexcept {
     } catch (const std::exception& error) {
         base::log_debug(fmt::format("the departure could not be announced: {}", error.what()));
     }
-    stop();
 }
 
 }  // namespace guozhuang

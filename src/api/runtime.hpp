@@ -33,10 +33,15 @@ public:
     void stop_timeline() noexcept { shared_->timeline->stop(); }
 
     void close();
-    void announce_departure(std::string_view reason) noexcept;
+    /// Leaves without waiting for the others, who get the reason.
+    void leave(std::string_view reason) noexcept;
+    /// Whether the job is over because of an error, or because a rank has left it.
+    bool has_failed() noexcept;
 
 private:
+    void enter_job();
     void stop() noexcept;
+    base::Activity& activity() noexcept { return shared_->transport->activity(); }
 
     std::shared_ptr<Shared> shared_;
     std::shared_ptr<SetMember> world_;

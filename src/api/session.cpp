@@ -1,16 +1,23 @@
 #include <fmt/format.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/session.hpp>
 #include <optional>
 #include <thread>
+#include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "api/runtime.hpp"
 #include "base/baton.hpp"
+#include "base/exception_text.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
+#include "base/process.hpp"
+#include "base/wait.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/mpi_transport.hpp"
 
@@ -22,6 +29,8 @@ struct Process {
     base::Mutex mutex;
     std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
     int users GUOZHUANG_GUARDED_BY(mutex) = 0;
+    pid_t pid = 0;                        ///< that had the first session
+    std::atomic<bool> has_failed{false};  ///< a session of it was left, or its job has ended by an error
     std::unique_ptr<Session> view
         GUOZHUANG_GUARDED_BY(mutex);  ///< what Session::current() gives; it stays, because threads may hold on to it
 };
@@ -38,8 +47,28 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     wire::MpiOptions mpi;
     mpi.communicator = options.mpi_communicator;
     mpi.shared_memory = settings.shared_memory;
+    mpi.exit_on_death = settings.exit_on_death;
+    mpi.fault = settings.fault;
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
     return std::make_shared<Runtime>(wire::connect(mpi), settings);
+}
+
+/// exit() ends a process without ending its sessions. Not in a child of fork(), whose sessions are its parent's; and whoever is about to begin or
+/// end a session while another thread exits is not waited for. Where the job has failed the process stays until the others have spoken.
+void leave_at_exit() {
+    auto& shared = process();
+    if (shared.pid != getpid() || !shared.mutex.try_lock()) return;
+    const base::Lock lock(shared.mutex, std::adopt_lock);
+    if (shared.runtime) {
+        if (shared.runtime->has_failed()) shared.has_failed = true;
+        shared.runtime->leave("its process has called exit() before the session was closed");
+    }
+    if (shared.has_failed) base::wait_for_files({}, base::time_to_unwind + base::time_for_others);
+}
+
+/// Once, after MPI's own handler has been registered, so that this one comes before it.
+void register_leave_at_exit(Process& shared) {
+    if (std::exchange(shared.pid, getpid()) == 0) std::atexit(leave_at_exit);
 }
 
 /// Whether the error only says that another rank has ended the job.
@@ -92,7 +121,15 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
     auto& shared = process();
     const base::Lock lock(shared.mutex);
     if (shared.users == 0) {
-        shared.runtime = connect(options);
+        try {
+            shared.runtime = connect(options);
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::rank_died && error.code() != ErrorCode::departed) throw;
+            shared.has_failed = true;
+            register_leave_at_exit(shared);
+            throw;
+        }
+        register_leave_at_exit(shared);
         if (!shared.view) shared.view.reset(new Session(nullptr, false));
         shared.view->replace(shared.runtime);
     } else {
@@ -105,10 +142,7 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
 Session::Session(Session&&) noexcept = default;
 
 Session::~Session() {
-    if (std::uncaught_exceptions() > exceptions_at_start_) {
-        if (const auto runtime = leave()) runtime->announce_departure("an exception is leaving its session");
-        return;
-    }
+    if (std::uncaught_exceptions() > exceptions_at_start_) leave("an exception is leaving its session");
     try {
         close();
     } catch (const std::exception& error) {
@@ -117,10 +151,30 @@ Session::~Session() {
 }
 
 void Session::close() {
-    if (const auto runtime = leave()) runtime->close();
+    if (const auto runtime = give_up()) {
+        try {
+            runtime->close();
+        } catch (...) {
+            runtime->leave(base::describe(std::current_exception()));
+            note_failure(*runtime);
+            throw;
+        }
+        if (runtime->has_failed()) note_failure(*runtime);
+    }
 }
 
-std::shared_ptr<Runtime> Session::leave() {
+void Session::leave(std::string_view reason) noexcept {
+    if (const auto runtime = give_up()) {
+        runtime->leave(reason);
+        note_failure(*runtime);
+    }
+}
+
+void Session::note_failure(Runtime& runtime) const noexcept {
+    if (counted_ && runtime.transport().size() > 1) process().has_failed = true;
+}
+
+std::shared_ptr<Runtime> Session::give_up() {
     auto runtime = replace(nullptr);
     if (borrowed_) return nullptr;
     if (!runtime || !counted_) return runtime;
@@ -246,6 +300,22 @@ bool is_homogeneous() {
     return Session::current().is_homogeneous();
 }
 
+int run(int* argc, char*** argv, const std::function<int(Session&)>& body) {
+    std::optional<Session> session;
+    try {
+        session.emplace(argc, argv);
+        const int code = body(*session);
+        session->close();
+        return code;
+    } catch (...) {
+        const auto text = base::describe(std::current_exception());
+        base::log_error(text);
+        base::last_words_are_said();
+        if (session) session->leave(text);
+        return 1;
+    }
+}
+
 void run_ranks(int size, const std::function<void(Session&)>& body, const RankOptions& options) {
     if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("run_ranks: {} ranks; there must be one at least", size));
     const auto settings = base::read_settings();
@@ -270,8 +340,11 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
                 const base::Lock lock(mutex);
                 if (!first || is_echo(first)) first = std::current_exception();
             }
-            hub.abort();
-            session.replace(nullptr);  // without a farewell: nobody is left to hear it
+            const auto reason = base::describe(std::current_exception());
+            if (thread_session != nullptr)
+                session.leave(reason);
+            else  // it has not joined, so it cannot leave
+                hub.abort({.rank = rank, .text = fmt::format("rank {} has shut down ({})", rank, reason), .code = ErrorCode::departed});
         }
         thread_session = nullptr;
     };

@@ -42,6 +42,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
         engine::Engine::Parts{.control = control_,
                               .mail = mail_,
                               .doorbell = transport.doorbell(),
+                              .activity = transport.activity(),
                               .wait = transport.wait_settings(),
                               .negotiator = negotiator_settings(shared_->settings, members_, stages(id_) && backends::can_stage(transport)),
                               .own_thread = transport.may_have_own_thread(),

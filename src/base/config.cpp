@@ -106,17 +106,40 @@ std::string print_timeline(const Settings& settings) {
     return settings.timeline.empty() ? "off" : settings.timeline;
 }
 
+bool parse_on_death(Settings& settings, std::string_view text) {
+    if (text != "exit" && text != "report") return false;
+    settings.exit_on_death = text == "exit";
+    return true;
+}
+std::string print_on_death(const Settings& settings) {
+    return settings.exit_on_death ? "exit" : "report";
+}
+bool parse_failpoint(Settings& settings, std::string_view text) {
+    settings.fault = parse_fault(text);
+    return settings.fault || text == "none";
+}
+std::string print_failpoint(const Settings& settings) {
+    return settings.fault ? print(*settings.fault) : "none";
+}
+
 constexpr std::size_t gib = std::size_t{1} << 30;
 
 constexpr Setting table[] = {
     {"GUOZHUANG_ALGORITHM", "", "auto, ring, recursive_doubling, direct or parameter_server", Agreement::rank0_wins,
      "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm, print_algorithm},
     {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ, "Whether the CUDA plugin is looked for.", parse_cuda, print_cuda},
+    {"GUOZHUANG_FAILPOINT", "", "none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error", Agreement::may_differ,
+     "For tests: a fault that befalls one rank the NTH time that it passes a point of the library (verification.md has the names).",
+     parse_failpoint, print_failpoint},
     {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Single operations that are ready together are fused into bundles of up to this size; 0 fuses nothing.",
      parse_size<&Settings::fusion_bytes, 0, gib>, print_size<&Settings::fusion_bytes>},
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ,
      "Which messages are logged; `info` adds a line about the job when it begins.", parse_log_level, print_log_level},
+    {"GUOZHUANG_ON_DEATH", "", "exit or report", Agreement::may_differ,
+     "What follows when a rank of this host has died, after every operation has failed with its name: `exit` ends this process within half "
+     "a second, with that error as its last words; `report` leaves it to the program.",
+     parse_on_death, print_on_death},
     {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
      "1: every sum is taken in the same order whatever the algorithm, size and placement (algorithms.md).",
      parse_switch<&Settings::reproducible>, print_switch<&Settings::reproducible>},

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/failpoint.hpp"
+
 namespace guozhuang::base {
 
 /// A variable of the environment. The only way to it in the whole library.
@@ -29,6 +31,8 @@ struct Settings {
     bool cuda = true;
     LogLevel log_level = LogLevel::warning;
     std::string timeline;  ///< directory; empty: none
+    bool exit_on_death = true;
+    std::optional<Fault> fault;  ///< to be put in, to see what comes of it
 };
 
 /// Who decides when ranks are configured differently.

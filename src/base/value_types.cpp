@@ -45,8 +45,8 @@ std::string_view name_of(DeviceKind kind) noexcept {
 
 std::string_view name_of(ErrorCode code) noexcept {
     constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised", "configuration", "mismatch",
-                                          "departed",         "aborted",        "timeout",         "wire",          "out_of_memory",
-                                          "unavailable",      "internal"};
+                                          "departed",         "aborted",        "rank_died",       "timeout",       "wire",
+                                          "out_of_memory",    "unavailable",    "internal"};
     return pick(names, code);
 }
 
@@ -62,5 +62,10 @@ Error::Error(ErrorCode code, const std::string& message, Facts facts, std::sourc
     : std::runtime_error(message), code_(code), facts_(std::move(facts)), where_(where) {}
 
 Error::~Error() = default;
+
+RankDied::RankDied(const std::string& message, Facts facts, std::source_location where)
+    : Error(ErrorCode::rank_died, message, std::move(facts), where) {}
+
+RankDied::~RankDied() = default;
 
 }  // namespace guozhuang

@@ -1,11 +1,13 @@
 #include "base/wait.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <ctime>
 #include <fmt/format.h>
 #include <linux/futex.h>
+#include <string>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
@@ -16,6 +18,8 @@ namespace guozhuang::base {
 namespace {
 
 constexpr unsigned turns_between_clock_reads = 16;
+constexpr int looks_for_cause = 100;
+constexpr auto between_looks = std::chrono::milliseconds(1);
 
 // Who a sleeper lets itself be woken by: the bits of its futex wait.
 constexpr std::uint32_t by_news = 1;
@@ -49,6 +53,19 @@ void relax() noexcept {
 #endif
 }
 
+/// Whoever is writing it has done so in a moment, unless it has died meanwhile.
+bool has_cause(const Doorbell& bell) noexcept {
+    for (int look = 0; look < looks_for_cause && bell.cause_state == Doorbell::CauseState::being_written; ++look)
+        wait_for_files({}, between_looks);
+    return bell.cause_state.load(std::memory_order_acquire) == Doorbell::CauseState::complete;
+}
+
+/// Of a complete cause. It may be another process's writing.
+ErrorCode code_of(const Doorbell& bell) noexcept {
+    const auto code = static_cast<ErrorCode>(bell.code);
+    return code == ErrorCode::rank_died || code == ErrorCode::departed ? code : ErrorCode::aborted;
+}
+
 }  // namespace
 
 // The order of the two sequentially consistent operations here mirrors the one of a thread that parks, which counts as asleep before it
@@ -72,24 +89,35 @@ void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
     auto none = Doorbell::CauseState::none;
     if (cause.rank < 0 || !bell.cause_state.compare_exchange_strong(none, Doorbell::CauseState::being_written)) return;
     bell.culprit = cause.rank;
+    bell.code = static_cast<std::int32_t>(cause.code);
     cause.text.copy(bell.cause.data(), bell.cause.size());
     bell.cause_state.store(Doorbell::CauseState::complete, std::memory_order_release);
 }
 
-// Whoever comes second does not wait for the text of the first, who may be dead.
+// Whoever comes second does not wait for the text of the first, who may be dead: those who read it do, for a while.
 void abort(Doorbell& bell, const AbortCause& cause) noexcept {
     note_cause(bell, cause);
     bell.abort.store(1, std::memory_order_seq_cst);
     ring_local(bell);
 }
 
-Error aborted_error(const Doorbell& bell) {
-    if (bell.cause_state.load(std::memory_order_acquire) != Doorbell::CauseState::complete)
-        return {ErrorCode::aborted, "the job was aborted"};
+bool is_aborted(const Doorbell& bell) noexcept {
+    return bell.abort.load(std::memory_order_acquire) != 0;
+}
+
+std::string cause_of(const Doorbell& bell) {
+    if (!has_cause(bell)) return "the job was aborted";
     const std::string_view text(bell.cause.data(), strnlen(bell.cause.data(), bell.cause.size()));
-    return {ErrorCode::aborted,
-            fmt::format("rank {} has ended the job: {}", bell.culprit, text),
-            {.tensor = {}, .operation = {}, .ranks = {bell.culprit}}};
+    if (code_of(bell) != ErrorCode::aborted) return std::string(text);
+    return fmt::format("rank {} has ended the job: {}", bell.culprit, text);
+}
+
+void throw_cause(const Doorbell& bell) {
+    if (!has_cause(bell)) throw Error(ErrorCode::aborted, cause_of(bell));
+    const Error::Facts facts{.tensor = {}, .operation = {}, .ranks = {bell.culprit}};
+    const auto code = code_of(bell);
+    if (code == ErrorCode::rank_died) throw RankDied(cause_of(bell), facts);
+    throw Error(code, cause_of(bell), facts);
 }
 
 Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline)
@@ -115,7 +143,7 @@ void Patience::expect_to_park(bool expected) noexcept {
 }
 
 void Patience::check_abort() const {
-    if (bell_.abort.load(std::memory_order_acquire) != 0) throw aborted_error(bell_);
+    if (is_aborted(bell_)) throw_cause(bell_);
 }
 
 void Patience::check_deadline() const {
@@ -168,6 +196,16 @@ bool Patience::park(std::uint32_t woken_by, Clock::time_point until) {
     check_abort();
     check_deadline();
     return seen_ != before;
+}
+
+bool wait_for_files(std::span<pollfd> files, std::optional<std::chrono::milliseconds> limit) noexcept {
+    const auto end = Clock::now() + limit.value_or(std::chrono::milliseconds(0));
+    int found = -1;
+    do {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+        found = poll(files.data(), files.size(), limit ? static_cast<int>(std::max<std::chrono::milliseconds::rep>(left.count(), 0)) : -1);
+    } while (found < 0 && errno == EINTR);
+    return found > 0;
 }
 
 }  // namespace guozhuang::base

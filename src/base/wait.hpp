@@ -5,6 +5,10 @@
 #include <chrono>
 #include <cstdint>
 #include <guozhuang/error.hpp>
+#include <optional>
+#include <poll.h>
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace guozhuang::base {
@@ -18,14 +22,16 @@ struct alignas(64) Doorbell {
     std::atomic<std::uint32_t> asleep{0};  ///< how many threads that expect news are parked, or will be if their next look finds none
     std::atomic<std::uint32_t> abort{0};   ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
-    std::int32_t culprit = -1;      ///< once the cause is complete, as is the text
-    std::array<char, 492> cause{};  ///< ends with a 0, or with the array
+    std::int32_t culprit = -1;      ///< once the cause is complete, as are the code and the text
+    std::int32_t code = 0;          ///< an ErrorCode
+    std::array<char, 488> cause{};  ///< ends with a 0, or with the array
 };
 
 /// Why a job ends, for people, and the rank that ends it (-1: unknown).
 struct AbortCause {
     int rank = -1;
     std::string_view text = {};
+    ErrorCode code = ErrorCode::aborted;  ///< or rank_died or departed, whose texts say themselves which rank they are about
 };
 
 /// Says "there is news for you". Call it after the news is visible. Any thread of any process that has the word mapped. A syscall only if a
@@ -46,8 +52,15 @@ void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
 /// Notes the cause, sets the abort word and wakes everybody who is parked.
 void abort(Doorbell& bell, const AbortCause& cause = {}) noexcept;
 
-/// What every wait at this bell throws once the abort word is set: Error(aborted) with the cause, as far as it is known.
-Error aborted_error(const Doorbell& bell);
+/// Whether the abort word is set.
+bool is_aborted(const Doorbell& bell) noexcept;
+
+/// Why it is set, for people.
+std::string cause_of(const Doorbell& bell);
+
+/// What every wait at this bell does once the abort word is set: throws the cause, as far as it is known, as RankDied, Error(departed) or
+/// Error(aborted).
+[[noreturn]] void throw_cause(const Doorbell& bell);
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
@@ -68,7 +81,7 @@ struct WaitSettings {
 ///
 ///     for (Patience patience(bell, settings); !look();) patience.pause();
 ///
-/// A ring between two calls of pause() is never lost: the count of rings is read before the look. Every call throws Error(aborted) when the
+/// A ring between two calls of pause() is never lost: the count of rings is read before the look. Every call throws the cause when the
 /// abort word is set and, sooner or later, Error(timeout) past the deadline. Not thread-safe: one per waiting thread.
 class Patience {
 public:
@@ -111,5 +124,9 @@ void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready, Dea
     Patience patience(bell, settings, deadline);
     while (!ready()) patience.pause();
 }
+
+/// Waits until one of the files has news (see poll(2)); false if the limit came first. For threads that watch the system: ranks wait at
+/// doorbells.
+bool wait_for_files(std::span<pollfd> files, std::optional<std::chrono::milliseconds> limit = std::nullopt) noexcept;
 
 }  // namespace guozhuang::base

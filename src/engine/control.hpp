@@ -47,7 +47,7 @@ public:
 class Job {
 public:
     virtual ~Job() = default;
-    /// Ends it for every rank of this host: their waits throw Error(aborted) with the cause.
+    /// Ends it for every rank of this host: their waits throw the cause (see base::throw_cause).
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
     /// Gives up every message of this rank; false if the memory of some stays borrowed to the end of the process.
     virtual bool abandon() noexcept = 0;

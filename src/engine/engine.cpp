@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <utility>
 
+#include "base/failpoint.hpp"
 #include "base/log.hpp"
 #include "engine/execution.hpp"
 #include "engine/fleet.hpp"
@@ -35,6 +36,7 @@ Engine::Engine(const Parts& parts)
       set_(members_.are_the_world() ? nullptr : std::make_shared<const std::string>(members_.name())),
       rank_(members_.world_rank(parts.control.rank())),
       doorbell_(parts.doorbell),
+      activity_(parts.activity),
       wait_(parts.wait),
       own_thread_(parts.own_thread),
       fleet_(parts.fleet),
@@ -57,18 +59,19 @@ void Engine::start() {
     pthread_setname_np(coordinator_.native_handle(), "gz-coordinator");
 }
 
-void Engine::check_open() const {
-    if (cause_) std::rethrow_exception(cause_);
+void Engine::check_open(const Request& request) const {
+    if (cause_) std::rethrow_exception(for_operation(cause_, request));
     if (!departure_ && !closed_) return;
     throw Error(ErrorCode::not_initialised, fmt::format("{} has been closed: it takes no more operations",
                                                         members_.are_the_world() ? "this session" : members_.name()));
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
+    base::pass(base::Failpoint::submit);
     std::shared_ptr<Pending> pending;
     {
         const base::Lock lock(queue_mutex_);
-        check_open();
+        check_open(request);
         const auto operation = request.description.operation;
         auto& unnamed = unnamed_[operation];
         const bool numbered = request.name.empty();
@@ -83,6 +86,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
                         fmt::format("{} '{}': an operation of that name is still pending on this rank; wait for it or choose another name",
                                     name_of(operation), request.name),
                         {.tensor = request.name, .operation = std::string(name_of(operation)), .ranks = {rank_}});
+        activity_.submitted.write(name_of(operation), request.name);
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_, std::pair(pending->request().name, pending), submitted_, pending);
         if (numbered) ++unnamed;  // last: ranks must count alike, and what has failed does not count
@@ -106,10 +110,13 @@ void Engine::enter(Table& table, Entry entry, Queue& queue, Element element) {
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
+    base::pass(base::Failpoint::submit);
+    request.is_letter = true;
     std::shared_ptr<Pending> pending;
     {
         const base::Lock lock(queue_mutex_);
-        check_open();
+        check_open(request);
+        activity_.submitted.write(request.name);
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_letters_, pending, letters_, Letter{route, pending});
         timeline_->begin(pending.get(), pending->request().name, "message",
@@ -285,11 +292,7 @@ void Engine::send(int to, Channel channel, Bytes bytes) {
 void Engine::execute(const LogEntry& entry) {
     switch (entry.kind) {
         case LogEntry::Kind::execute: run(entry); break;
-        case LogEntry::Kind::fail: {
-            auto failed = requests_of(entry);
-            finish(failed, error_of(entry, members_));
-            break;
-        }
+        case LogEntry::Kind::fail: fail(entry); break;
         case LogEntry::Kind::forget: break;
         case LogEntry::Kind::depart: point_to_point_.depart(entry.ranks.front(), entry.text); break;
         case LogEntry::Kind::shutdown:
@@ -306,19 +309,21 @@ void Engine::end_log(const LogEntry& leave) {
     left_ = leave;
     const auto left = leave.ranks.front();
     point_to_point_.depart(left, leave.text);
-    if (members_.world_rank(left) != rank_) fail_departed(requests_called(negotiator_.unresolved()));
+    if (members_.world_rank(left) != rank_) {
+        if (members_.are_the_world()) base::note_cause(doorbell_, {.rank = left, .text = leave.text, .code = ErrorCode::departed});
+        fail_departed(requests_called(negotiator_.unresolved()));
+    }
     somebody_left_ = true;
     finished_ = true;
 }
 
 void Engine::fail_departed(Requests requests) {
-    for (auto& pending : requests) {
-        const auto& name = pending->request().name;
-        const std::string operation(name_of(pending->request().description.operation));
-        const Error error(ErrorCode::departed, fmt::format("{}; {} '{}' waits for it", left_->text, operation, name),
-                          {.tensor = name, .operation = operation, .ranks = {members_.world_rank(left_->ranks.front())}});
-        finish(std::span(&pending, 1), std::make_exception_ptr(error));
-    }
+    finish(requests, error_of(*left_, members_));
+}
+
+void Engine::fail(const LogEntry& entry) {
+    auto requests = requests_of(entry);
+    finish(requests, error_of(entry, members_));
 }
 
 void Engine::mark(const LogEntry& entry, std::string_view phase) {
@@ -354,13 +359,20 @@ void Engine::run(const LogEntry& entry) {
     const auto executor = executor_of(bundle.device);
     mark(entry, "bundle");
     if (executor.stream) return run_on_stream(executor, std::move(bundle), std::move(requests));
-    run_on(*executor.backend, bundle);
+    run_on(*executor.backend, bundle, entry.items.front().name);
     finish(requests, nullptr);
 }
 
-void Engine::run_on(Backend& backend, const Bundle& bundle) {
+/// A rank that fails here goes on to say what failed, so what it was running need not be cleared.
+void Engine::run_on(Backend& backend, const Bundle& bundle, std::string_view name) {
     const base::TimelineSlice slice(*timeline_, "bundle", [&] { return facts_of(bundle, set_); });
-    attempt(bundle.operation, [&] { backend.run(bundle); });
+    activity_.running.write(name_of(bundle.operation), name);
+    attempt(bundle.operation, [&] {
+        base::pass(base::Failpoint::execute);
+        backend.run(bundle);
+        base::pass(base::Failpoint::executed);
+    });
+    activity_.running.clear();
 }
 
 /// What fails half-way cannot be finished by the others.
@@ -368,7 +380,7 @@ void Engine::attempt(Operation operation, const std::function<void()>& work) {
     try {
         work();
     } catch (...) {
-        if (stop_ || leaving_) job_->abort({.rank = rank_, .text = "it has left in the middle of an operation"});
+        if (stop_ || leaving_) end_for_leaving();
         const auto error = as_error(std::current_exception(), name_of(operation), rank_);
         tell_others(error);
         std::rethrow_exception(error);
@@ -388,7 +400,7 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     auto error = std::make_shared<std::exception_ptr>();
     stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error] {  // the bundle points into the requests
         try {
-            run_on(*backend, bundle);
+            run_on(*backend, bundle, requests.front()->request().name);
         } catch (...) {
             *error = std::current_exception();
         }
@@ -414,7 +426,7 @@ void Engine::finish(std::span<std::shared_ptr<Pending>> requests, const std::exc
 }
 
 void Engine::note_end(std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
-    if (!pending->set_ended(error)) return;
+    if (!pending->set_ended(error ? for_operation(error, pending->request()) : nullptr)) return;
     timeline_->end(pending.get(), error != nullptr);
     ended_.push(std::move(pending));
 }

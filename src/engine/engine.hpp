@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/activity.hpp"
 #include "base/mutex.hpp"
 #include "base/timeline.hpp"
 #include "base/wait.hpp"
@@ -45,6 +46,7 @@ public:
         Control& control;
         Mail& mail;
         base::Doorbell& doorbell;
+        base::Activity& activity;  ///< lives as long as the doorbell
         base::WaitSettings wait;
         Negotiator::Settings negotiator;
         bool own_thread = true;                  ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
@@ -109,7 +111,7 @@ private:
     bool has_work() const noexcept { return has_pending() || (departing_ && !finished_); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
 
-    void check_open() const GUOZHUANG_REQUIRES(queue_mutex_);
+    void check_open(const Request& request) const GUOZHUANG_REQUIRES(queue_mutex_);
     template <class Table, class Entry, class Queue, class Element>
     void enter(Table& table, Entry entry, Queue& queue, Element element) GUOZHUANG_REQUIRES(queue_mutex_);
     /// Receives and sends control messages; true if there was anything to do.
@@ -122,12 +124,13 @@ private:
     Requests requests_of(const LogEntry& entry);
     Requests requests_called(const std::vector<std::string>& names);
     void end_log(const LogEntry& leave) GUOZHUANG_REQUIRES(mutex_);
+    void fail(const LogEntry& entry);
     void fail_departed(Requests requests) GUOZHUANG_REQUIRES(mutex_);
     /// On the timeline: all requests of the entry go on to this phase.
     void mark(const LogEntry& entry, std::string_view phase);
     Executor executor_of(DeviceKind kind);
     void run(const LogEntry& entry);
-    void run_on(Backend& backend, const Bundle& bundle);
+    void run_on(Backend& backend, const Bundle& bundle, std::string_view name);
     void attempt(Operation operation, const std::function<void()>& work);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
     /// The end of these, as the log or a backend has it. complete_ended() makes it known to those who wait.
@@ -142,6 +145,7 @@ private:
     void end_for_leaving();
     /// Notes the cause and ends the job for the other ranks too.
     void tell_others(const std::exception_ptr& cause) noexcept;
+    void take_last_news() noexcept GUOZHUANG_REQUIRES(mutex_);
     /// Fails everything with what has ended the job, which is `cause` unless something had before; returns it.
     std::exception_ptr fail_pending(const std::exception_ptr& cause);
 
@@ -152,6 +156,7 @@ private:
     const std::shared_ptr<const std::string> set_;  ///< its name, for the timeline; null: the world
     const int rank_;                                ///< of the world
     base::Doorbell& doorbell_;
+    base::Activity& activity_;
     const base::WaitSettings wait_;
     const bool own_thread_;
     const std::shared_ptr<Fleet> fleet_;

@@ -35,22 +35,33 @@ void Engine::end(const std::exception_ptr& cause) {
     std::rethrow_exception(fail_pending(error));
 }
 
-/// An Error(aborted) comes from the doorbell: whoever set its abort word has told those who are to know. The cause is noted first, since this
-/// rank's own waits will fail too.
+/// Whoever has set the abort word of the doorbell has told those who are to know. The cause is noted first, since this rank's own waits will
+/// fail too.
 void Engine::tell_others(const std::exception_ptr& cause) noexcept {
     {
         const base::Lock lock(queue_mutex_);
         if (!cause_) cause_ = cause;
     }
+    if (base::is_aborted(doorbell_)) return;
     try {
         std::rethrow_exception(cause);
-    } catch (const Error& error) {
-        if (error.code() != ErrorCode::aborted) job_->abort({.rank = rank_, .text = error.what()});
     } catch (const std::exception& error) {
         job_->abort({.rank = rank_, .text = error.what()});
-    } catch (...) {
-        job_->abort({.rank = rank_, .text = "an unknown exception"});
     }
+}
+
+/// What the log has already decided comes before the end of the job: an error that all ranks get is not lost on those who are slow to look.
+void Engine::take_last_news() noexcept try {
+    try {
+        pump();
+    } catch (const std::exception& error) {
+        base::log_debug(fmt::format("the last messages to rank {} are lost: {}", rank_, error.what()));
+    }
+    for (auto& entry : negotiator_.take_entries()) log_.push_back(std::move(entry));
+    for (const auto& entry : log_)
+        if (entry.kind == LogEntry::Kind::fail) fail(entry);
+} catch (const std::exception& error) {
+    base::log_debug(error.what());
 }
 
 std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
@@ -58,6 +69,7 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
     bool newly_on_loan = false;
     {
         const base::Lock driving(mutex_);
+        if (!stop_) take_last_news();
         point_to_point_.abandon();
         newly_on_loan = !job_->abandon() && !memory_on_loan_.exchange(true);
         const base::Lock lock(queue_mutex_);
@@ -103,24 +115,27 @@ void Engine::leave(std::string_view reason) {
     depart(reason);
 }
 
+/// The same words as in the log, which has not got to all.
 void Engine::end_for_leaving() {
     const base::Lock lock(queue_mutex_);
-    job_->abort({.rank = rank_, .text = fmt::format("it has left with operations on their way ({})", departure_.value_or(""))});
+    const auto text = fmt::format("rank {} has shut down{}", rank_, departure_ ? fmt::format(" ({})", *departure_) : "");
+    job_->abort({.rank = rank_, .text = text, .code = ErrorCode::departed});
 }
 
 /// The log's own word of the leaving says that whatever came before it has been executed. If it does not come (the others are busy), an operation
-/// that they have begun may be waiting for this rank.
+/// that they have begun may be waiting for this rank, or ranks that hear the log from this one would hear no more.
 void Engine::see_off(base::Deadline deadline) noexcept {
     try {
-        bool sent = false;
+        bool will_be_heard = false;
         const auto announced = [&] {
             if (!mutex_.try_lock()) return false;
             const base::Lock lock(mutex_, std::adopt_lock);
             const base::Lock queue(queue_mutex_);
-            if (closed_ && control_.flushed()) sent = true;
+            const bool sent = closed_ && control_.flushed();
+            will_be_heard = sent && !negotiator_.passes_log_on();
             return sent && finished_;
         };
-        if (!wait(announced, deadline, true) && (!sent || has_pending())) end_for_leaving();
+        if (!wait(announced, deadline, true) && (!will_be_heard || has_pending())) end_for_leaving();
     } catch (const std::exception& error) {
         base::log_debug(fmt::format("rank {} could not announce its departure: {}", rank_, error.what()));
     }

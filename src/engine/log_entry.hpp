@@ -29,7 +29,7 @@ struct LogEntry {
     Kind kind = Kind::execute;
     std::vector<Item> items = {};          ///< execute, fail, forget
     Policy policy = {};                    ///< execute
-    ErrorCode code = ErrorCode::internal;  ///< fail
+    ErrorCode code = ErrorCode::internal;  ///< fail, leave
     std::string text = {};                 ///< fail: the error; depart, leave: "rank 2 has shut down (why)"
     std::string tensor = {};               ///< fail
     std::string operation = {};            ///< fail

@@ -197,7 +197,10 @@ void Negotiator::depart(int rank, std::string_view reason) {
 void Negotiator::leave(int rank, std::string_view reason) {
     if (finished_) return;
     if (tree_.is_root())
-        return append({.kind = LogEntry::Kind::leave, .text = departure_text(settings_.members, rank, reason), .ranks = {rank}});
+        return append({.kind = LogEntry::Kind::leave,
+                       .code = ErrorCode::departed,
+                       .text = departure_text(settings_.members, rank, reason),
+                       .ranks = {rank}});
     auto& out = message_to(tree_.parent());
     out.enumerator(Part::leaving);
     out.number(static_cast<std::uint64_t>(rank));

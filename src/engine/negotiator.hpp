@@ -60,6 +60,9 @@ public:
     /// Whether the log is complete: every rank has departed, or one has left. What is submitted or received later has no effect.
     bool finished() const noexcept { return finished_; }
 
+    /// Whether other ranks hear the log from this one.
+    bool passes_log_on() const noexcept { return !tree_.children().empty(); }
+
     /// This rank's own requests that the log has not resolved. Once it is complete, it never will.
     std::vector<std::string> unresolved() const;
 

@@ -8,10 +8,33 @@
 
 namespace guozhuang::engine {
 
+std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request) noexcept try {
+    std::rethrow_exception(error);
+} catch (const Error& cause) {
+    if ((cause.code() != ErrorCode::rank_died && cause.code() != ErrorCode::departed) || !cause.operation().empty()) return error;
+    try {
+        const auto text = fmt::format("{}; {} waits for it", cause.what(), request.label());
+        const Error::Facts facts{.tensor = request.name, .operation = std::string(request.operation()), .ranks = cause.ranks()};
+        if (cause.code() == ErrorCode::rank_died) return std::make_exception_ptr(RankDied(text, facts));
+        return std::make_exception_ptr(Error(cause.code(), text, facts));
+    } catch (...) {
+        return error;
+    }
+} catch (...) {
+    return error;
+}
+
+std::string Request::label() const {
+    if (is_letter) return name;
+    return name.empty() ? std::string(operation()) : fmt::format("{} '{}'", operation(), name);
+}
+
 Pending::~Pending() {
     if (!error_ || error_seen_.load(std::memory_order_relaxed)) return;
     try {
         std::rethrow_exception(error_);
+    } catch (const RankDied& error) {
+        base::log_debug(error.what());  // of which the process will speak at its end, once for all its operations
     } catch (const std::exception& error) {
         base::log_error(fmt::format("nobody waited for an operation that failed: {}", error.what()));
     }

@@ -18,8 +18,9 @@ namespace guozhuang::engine {
 
 /// What a caller submits.
 struct Request {
-    std::string name;   ///< empty: the engine numbers it
-    bool named = true;  ///< whether the name may come again and so gets an id; false for what the engine numbers
+    std::string name;        ///< empty: the engine numbers it
+    bool named = true;       ///< whether the name may come again and so gets an id; false for what the engine numbers
+    bool is_letter = false;  ///< a send or receive: the name says it all. Set by the engine
     Description description;
     std::vector<TensorView> tensors;
     std::vector<std::int64_t> splits = {};  ///< all_to_all
@@ -27,7 +28,15 @@ struct Request {
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
     std::shared_ptr<device::Event> ready = {};    ///< the tensors' contents are there; null for plain host tensors
     std::function<void()> action = {};            ///< done in place of a bundle, by whoever drives, at its place in the log; never waits
+
+    /// "allreduce".
+    std::string_view operation() const noexcept { return is_letter ? "send/recv" : name_of(description.operation); }
+    /// For people: "allreduce 'grad7'".
+    std::string label() const;
 };
+
+/// What an error that ends the job means for one operation: where a rank has died or left, the text names the operation too.
+std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request) noexcept;
 
 /// Whoever can bring an operation forward while somebody waits for it.
 class Driver {

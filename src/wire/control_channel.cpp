@@ -7,6 +7,7 @@
 #include <string_view>
 #include <xxhash.h>
 
+#include "base/failpoint.hpp"
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 
@@ -78,6 +79,7 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
     if (message.size() > largest_message) {
         throw Error(ErrorCode::invalid_argument, fmt::format("a control message of {} bytes; at most {}", message.size(), largest_message));
     }
+    base::pass(base::Failpoint::control_send);
     Header header;
     header.life = life_;
     header.bytes = message.size();
@@ -88,6 +90,7 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
     outgoing.ticket =
         transport_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);  // a vector that moves keeps its bytes in place
     outgoing_.push_back(std::move(outgoing));
+    base::pass(base::Failpoint::control_sent);
     retire();
 }
 
@@ -98,8 +101,10 @@ void ControlChannel::retire() {
 std::optional<engine::Control::Message> ControlChannel::poll() {
     retire();
     while (auto arrived = transport_.poll(tag_)) {
+        base::pass(base::Failpoint::control_arrived);
         Header header;
         auto bytes = unwrap(std::move(arrived->bytes), arrived->from, header);
+        base::pass(base::Failpoint::control_received);
         if (header.life > life_) refuse(arrived->from, "comes from a process set that does not exist yet");
         if (header.life == life_) return Message{position_of(arrived->from), std::move(bytes)};
     }

@@ -27,9 +27,12 @@ struct alignas(64) Header {
     std::uint64_t ranks = 0;
 };
 
-// Header, bells, progress words; then, from a page of its own, the stages.
-std::size_t progress_offset(int ranks) {
+// Header, bells, activities, progress words; then, from a page of its own, the stages.
+std::size_t activities_offset(int ranks) {
     return sizeof(Header) + static_cast<std::size_t>(ranks) * sizeof(base::Doorbell);
+}
+std::size_t progress_offset(int ranks) {
+    return activities_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(base::Activity);
 }
 std::size_t stages_offset(int ranks) {
     const auto end = progress_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(Staging::Progress);
@@ -117,6 +120,7 @@ HostMemory HostMemory::create(const Size& size) {
     ::new (memory.memory_) Header{random_nonce(), static_cast<std::uint64_t>(size.ranks)};
     for (int rank = 0; rank < size.ranks; ++rank) {
         ::new (&memory.bell(rank)) base::Doorbell;
+        ::new (&memory.activity(rank)) base::Activity;
         ::new (memory.at<Staging::Progress>(progress_offset(size.ranks)) + rank) Staging::Progress;
     }
     return memory;
@@ -150,6 +154,10 @@ HostMemory::Offer HostMemory::offer() const noexcept {
 
 base::Doorbell& HostMemory::bell(int rank) noexcept {
     return at<base::Doorbell>(sizeof(Header))[rank];
+}
+
+base::Activity& HostMemory::activity(int rank) noexcept {
+    return at<base::Activity>(activities_offset(size_.ranks))[rank];
 }
 
 Staging HostMemory::staging() noexcept {

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <span>
 
+#include "base/activity.hpp"
 #include "base/wait.hpp"
 #include "wire/staging.hpp"
 
 namespace guozhuang::wire {
 
-/// Memory that the ranks of one host have all mapped: a doorbell for each (MPI cannot wake a process that sleeps, a futex word can) and, if
-/// wanted, a stage for each.
+/// Memory that the ranks of one host have all mapped: a doorbell for each (MPI cannot wake a process that sleeps, a futex word can), what each
+/// is doing and, if wanted, a stage for each.
 ///
 /// The host's first rank creates it and gives its `offer()` to the others, which attach; each reserves its own part; once all have,
 /// `close_file()` leaves nothing but the mappings. The memory has no name anywhere and cannot be resized, so it can neither be left behind
@@ -45,6 +46,7 @@ public:
     int ranks() const noexcept { return size_.ranks; }
     /// The bell of the host's i-th rank. Valid while this object lives, as are the stages.
     base::Doorbell& bell(int rank) noexcept;
+    base::Activity& activity(int rank) noexcept;
     Staging staging() noexcept;
 
 private:

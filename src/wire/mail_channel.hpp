@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/failpoint.hpp"
 #include "engine/control.hpp"
 #include "wire/transport.hpp"
 
@@ -16,9 +17,11 @@ public:
         : transport_(transport), context_(context), members_(std::move(members)) {}
 
     Ticket send(int to, std::uint16_t tag, std::span<const std::byte> bytes) override {
+        base::pass(base::Failpoint::letter_send);
         return transport_.send(members_[static_cast<std::size_t>(to)], {context_, Lane::point_to_point, tag}, bytes).id;
     }
     Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) override {
+        base::pass(base::Failpoint::letter_receive);
         return transport_.receive(members_[static_cast<std::size_t>(from)], {context_, Lane::point_to_point, tag}, bytes).id;
     }
     bool test(Ticket& ticket) override {

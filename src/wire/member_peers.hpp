@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/failpoint.hpp"
 #include "collectives/peer_memory.hpp"
 #include "wire/group.hpp"
 
@@ -25,6 +26,7 @@ public:
     std::uint64_t round() const noexcept { return round_; }
 
     void publish(std::size_t bytes) {
+        base::pass(base::Failpoint::round_publish);
         group_.transport.count_staged(bytes);
         progress(rank()).store(++round_, std::memory_order_seq_cst);
         for (int peer = 0; peer < size(); ++peer)
@@ -33,6 +35,7 @@ public:
 
     /// Throws Error(aborted), Error(timeout), or what the pump throws.
     void await() {
+        base::pass(base::Failpoint::round_await);
         for (int peer = 0; peer < size(); ++peer)
             group_.wait_until([&] { return progress(peer).load(std::memory_order_seq_cst) >= round_; });
     }

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "base/failpoint.hpp"
 #include "collectives/wire.hpp"
 #include "wire/group.hpp"
 
@@ -18,8 +19,14 @@ public:
     int rank() const noexcept { return group_.position; }
     int size() const noexcept { return static_cast<int>(group_.members.size()); }
 
-    Ticket send(std::span<const std::byte> bytes, int to) { return group_.transport.send(world_rank(to), group_.tag, bytes); }
-    Ticket receive(std::span<std::byte> bytes, int from) { return group_.transport.receive(world_rank(from), group_.tag, bytes); }
+    Ticket send(std::span<const std::byte> bytes, int to) {
+        base::pass(base::Failpoint::segment_send);
+        return group_.transport.send(world_rank(to), group_.tag, bytes);
+    }
+    Ticket receive(std::span<std::byte> bytes, int from) {
+        base::pass(base::Failpoint::segment_receive);
+        return group_.transport.receive(world_rank(from), group_.tag, bytes);
+    }
     bool done(Ticket& ticket) { return group_.transport.test(ticket); }
 
     /// Throws Error(aborted), Error(timeout), or what the transport or the pump throws. The job is then over for this rank: it has abandoned all

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/activity.hpp"
 #include "base/wait.hpp"
 #include "wire/staging.hpp"
 
@@ -54,12 +55,14 @@ public:
     /// The next whole message of a control tag from any rank, if one is there. Drives progress.
     virtual std::optional<Message> poll(Tag tag) = 0;
 
-    /// Ends the job for every rank of this host: their waits throw Error(aborted) with the cause. Any thread, at any time.
+    /// Ends the job for every rank of this host: their waits throw the cause (see base::throw_cause). Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
     /// Gives up every message in flight, for a rank whose job is over: nothing arrives any more, and what is asked for later throws
     /// Error(aborted). False if there are messages that cannot be stopped: their memory stays borrowed to the end of the process. Any thread.
     virtual bool abandon() noexcept = 0;
 
+    /// Where this rank says what it is doing, for the others of its host.
+    virtual base::Activity& activity() noexcept = 0;
     /// Where this rank waits, and how.
     virtual base::Doorbell& doorbell() noexcept = 0;
     virtual const base::WaitSettings& wait_settings() const noexcept = 0;

@@ -45,6 +45,7 @@ public:
             engine::Engine::Parts{.control = control_,
                                   .mail = options.mail ? *options.mail : mail_,
                                   .doorbell = transport_->doorbell(),
+                                  .activity = transport_->activity(),
                                   .wait = transport_->wait_settings(),
                                   .negotiator = {},
                                   .own_thread = options.own_thread,

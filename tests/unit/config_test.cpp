@@ -33,6 +33,9 @@ TEST_CASE("a value that is not acceptable is refused with variable, value and ra
     CHECK(refusal("GUOZHUANG_REPRODUCIBLE", "yes") == "GUOZHUANG_REPRODUCIBLE='yes' is not acceptable: it must be 0 or 1");
     CHECK(refusal("GUOZHUANG_ALGORITHM", "rings").find("'rings'") != std::string::npos);
     CHECK(refusal("GUOZHUANG_LOG_LEVEL", "loud").find("debug, info, warning, error or off") != std::string::npos);
+    CHECK(refusal("GUOZHUANG_FAILPOINT", "nowhere@0:1=kill") ==
+          "GUOZHUANG_FAILPOINT='nowhere@0:1=kill' is not acceptable: it must be none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error");
+    CHECK(refusal("GUOZHUANG_ON_DEATH", "ignore").find("exit or report") != std::string::npos);
     CHECK(refusal("GUOZHUANG_SPIN_US", "-1").find("'-1'") != std::string::npos);
     CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
 }

@@ -175,7 +175,7 @@ TEST_CASE("a rank that leaves in the middle of a bundle ends it for the others")
     const auto stays = job[0].submit("together"), leaves = job[1].submit("together");
     running.get_future().wait();
     job[1].engine().stop();
-    CHECK(error_of(stays) == "aborted 1 rank 1 has ended the job: it has left in the middle of an operation");
+    CHECK(error_of(stays) == "departed 1 rank 1 has shut down; allreduce 'together' waits for it");
     CHECK(error_of(leaves).find("aborted ") == 0);
 }
 

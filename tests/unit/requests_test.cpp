@@ -30,6 +30,7 @@ public:
     std::optional<Message> poll(wire::Tag tag) override { return wide_->poll(tag); }
     void abort(const base::AbortCause& cause) noexcept override { wide_->abort(cause); }
     bool abandon() noexcept override { return wide_->abandon(); }
+    base::Activity& activity() noexcept override { return wide_->activity(); }
     base::Doorbell& doorbell() noexcept override { return wide_->doorbell(); }
     wire::Staging staging() noexcept override { return wide_->staging(); }
     void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }

@@ -2,6 +2,7 @@
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
 #include <latch>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -175,4 +176,29 @@ TEST_CASE("an exception that leaves a session does not wait for the others") {
         "mine");
     CHECK_FALSE(is_initialized());
     CHECK(Session().size() == 1);
+}
+
+TEST_CASE("run gives what its body returns, and logs the exception that ends it") {
+    const LogCapture log;
+    CHECK(run(nullptr, nullptr, [](Session& session) { return session.size() + 4; }) == 5);
+    CHECK(run(nullptr, nullptr, [](Session&) -> int { throw std::runtime_error("no such file"); }) == 1);
+    CHECK(run(nullptr, nullptr, [](Session&) -> int { throw 7; }) == 1);
+    CHECK(log.with("std::runtime_error: no such file").size() == 1);
+    CHECK(log.with("int").size() == 1);
+    CHECK_FALSE(is_initialized());
+}
+
+TEST_CASE("a rank that leaves tells the others why, and waits for nobody") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              float number = 1;
+              if (session.rank() == 1) {
+                  session.leave("enough");
+                  session.leave("again");
+                  session.close();
+                  return expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { allreduce(number, {.session = &session}); });
+              }
+              expect_error(report, ErrorCode::departed, {"rank 1 has shut down (enough); allreduce 'grad7' waits for it"},
+                           [&] { allreduce(number, {.name = "grad7"}); });
+              session.leave("so do I");
+          }) == "");
 }

@@ -1,17 +1,20 @@
 #include "base/wait.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <guozhuang/error.hpp>
 #include <optional>
 #include <pthread.h>
 #include <sched.h>
 #include <thread>
+#include <unistd.h>
 
 #include "support/catch.hpp"
 
 using namespace std::chrono_literals;
 using guozhuang::Error;
 using guozhuang::ErrorCode;
+using guozhuang::RankDied;
 using namespace guozhuang::base;
 
 namespace {
@@ -199,6 +202,54 @@ TEST_CASE("an aborted wait says who ended the job and why, in the words of the f
     CHECK(words_of(nameless) == "the job was aborted");
     abort(wordy, {.rank = 0, .text = std::string(10'000, 'x')});
     CHECK(words_of(wordy) == "rank 0 has ended the job: " + std::string(wordy.cause.size(), 'x') + " 0");
+}
+
+TEST_CASE("a wait that ends by a death or a departure throws that, in words of their own") {
+    Doorbell dead, left, spoilt;
+    abort(dead, {.rank = 2, .text = "rank 2 died", .code = ErrorCode::rank_died});
+    abort(left, {.rank = 1, .text = "rank 1 has shut down", .code = ErrorCode::departed});
+    try {
+        Patience patience(dead, park_for_long);
+    } catch (const RankDied& error) {
+        CHECK(error.rank() == 2);
+        CHECK(error.code() == ErrorCode::rank_died);
+        CHECK(std::string(error.what()) == "rank 2 died");
+    }
+    CHECK(error_of([&] { Patience(dead, park_for_long); }) == ErrorCode::rank_died);
+    CHECK(error_of([&] { Patience(left, park_for_long); }) == ErrorCode::departed);
+    CHECK(cause_of(left) == "rank 1 has shut down");
+    abort(spoilt, {.rank = 1, .text = "anything", .code = ErrorCode::invalid_argument});
+    CHECK(error_of([&] { Patience(spoilt, park_for_long); }) == ErrorCode::aborted);
+}
+
+TEST_CASE("a cause that is being written while somebody else aborts is waited for, but not for ever") {
+    Doorbell slow, never;
+    for (Doorbell* bell : {&slow, &never}) {
+        bell->cause_state = Doorbell::CauseState::being_written;
+        abort(*bell, {.rank = 1, .text = "the second to come"});
+    }
+    std::thread writer([&] {
+        wait_for_files({}, 20ms);
+        slow.culprit = 0;
+        std::ranges::copy("the first", slow.cause.begin());
+        slow.cause_state = Doorbell::CauseState::complete;
+    });
+    CHECK(cause_of(slow) == "rank 0 has ended the job: the first");
+    writer.join();
+    CHECK(error_of([&] { throw_cause(never); }) == ErrorCode::aborted);
+}
+
+TEST_CASE("waiting for files ends with their news or at the limit") {
+    CHECK_FALSE(wait_for_files({}, 1ms));
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    pollfd file{ends[0], POLLIN, 0};
+    CHECK_FALSE(wait_for_files({&file, 1}, 0ms));
+    REQUIRE(write(ends[1], "x", 1) == 1);
+    CHECK(wait_for_files({&file, 1}));
+    CHECK(file.revents == POLLIN);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 TEST_CASE("a wait that makes progress all the time still ends by abort and at its deadline") {

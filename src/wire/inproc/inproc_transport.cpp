@@ -69,6 +69,7 @@ struct Mailbox {
 
 struct Endpoint {
     base::Doorbell bell;
+    base::Activity activity;
     Mailbox mailbox;
     OperationPool operations;
 };
@@ -183,6 +184,7 @@ public:
         return true;
     }
 
+    base::Activity& activity() noexcept override { return state_->of(rank_).activity; }
     base::Doorbell& doorbell() noexcept override { return state_->of(rank_).bell; }
     const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
@@ -214,7 +216,7 @@ private:
 
     void require_running() const {
         if (state_->aborted.load(std::memory_order_seq_cst) || abandoned_.load(std::memory_order_seq_cst))
-            throw base::aborted_error(state_->of(rank_).bell);
+            base::throw_cause(state_->of(rank_).bell);
     }
 
     Ticket send_control(int to, Tag tag, std::span<const std::byte> bytes) {

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 #include <map>
+#include <utility>
 
+#include "base/failpoint.hpp"
 #include "base/log.hpp"
 #include "topology/machine.hpp"
 #include "wire/mpi/mpi_library.hpp"
@@ -40,6 +42,25 @@ void sort_into_hosts(const std::vector<int>& first_of, int rank, Host& host) {
     host.index = static_cast<int>(std::distance(ranks_on.begin(), ranks_on.find(mine)));
     host.hosts = static_cast<int>(ranks_on.size());
     host.homogeneous = std::all_of(ranks_on.begin(), ranks_on.end(), [&](const auto& entry) { return entry.second == ranks_on[mine]; });
+}
+
+std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
+    const auto self = base::this_process();
+    std::vector<base::ProcessId> processes(host.ranks.size());
+    constexpr int bytes = sizeof self;
+    check(MPI_Allgather(&self, bytes, MPI_BYTE, processes.data(), bytes, MPI_BYTE, neighbours), "MPI_Allgather");
+    std::vector<Monitor::Peer> others;
+    for (std::size_t i = 0; i < processes.size(); ++i)
+        if (std::cmp_not_equal(i, host.position)) others.push_back({host.ranks[i], processes[i]});
+    return others;
+}
+
+bool end_with(const Monitor::End& end) {
+    const auto text = obituary(end, "during init");
+    base::log_error(text);
+    base::last_words_are_said();
+    base::end_process(text, base::time_to_unwind);  // at once, mpirun would end the others before they have spoken
+    return true;
 }
 
 int cores_together(MPI_Comm host) {
@@ -102,6 +123,9 @@ Host meet_host(MPI_Comm world, bool want_memory) {
     check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &neighbours), "MPI_Comm_split_type");
     Host host;
     sort_into_hosts(first_ranks(world, neighbours), rank, host);
+    host.others = others_of(neighbours, host);
+    const Monitor monitor(host.others, end_with);
+    base::pass(base::Failpoint::meet);
     host.cores = cores_together(neighbours);
     const HostMemory::Size size{.ranks = static_cast<int>(host.ranks.size()), .stage_bytes = host.hosts == 1 ? stage_bytes : 0};
     host.memory = share_memory(neighbours, host, size, want_memory);

@@ -9,6 +9,7 @@
 #include <mpi.h>
 #include <utility>
 
+#include "base/failpoint.hpp"
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
@@ -16,11 +17,14 @@
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/hosts.hpp"
 #include "wire/mpi/mpi_library.hpp"
+#include "wire/mpi/operation_table.hpp"
 
 namespace guozhuang::wire {
 namespace {
 
 using mpi::check;
+using mpi::Half;
+using mpi::Operation;
 
 /// From here on a sender may need its receiver to make progress (rendezvous): the receiver then says when it has. MPI libraries send less
 /// at once.
@@ -28,64 +32,6 @@ constexpr std::size_t eager_bytes = 4096;
 
 /// Where the parts of a tag lie in MPI's: lane, context, user tag from the right.
 constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context_bits;
-
-/// What a send or a receive is about.
-struct Half {
-    int peer = 0;
-    std::size_t bytes = 0;
-    bool receives = false;
-};
-
-/// One send or receive in flight.
-struct Operation {
-    std::uint32_t generation = 1;  ///< tells a spent ticket from a valid one
-    bool busy = false;
-    Half half;
-    std::size_t missing = 0;  ///< pieces that are not complete
-    std::string error;        ///< of the first piece that failed
-};
-
-/// The operations in flight. A ticket is a place in the table and the generation of its use; places are used again, with their memory.
-class OperationTable {
-public:
-    Operation& open(Transport::Ticket& ticket) {
-        if (free_.empty()) {
-            free_.push_back(static_cast<std::uint32_t>(operations_.size()));
-            operations_.emplace_back();
-        }
-        const std::uint32_t place = free_.back();
-        free_.pop_back();
-        Operation& operation = operations_[place];
-        operation.busy = true;
-        ticket.id = (std::uint64_t{operation.generation} << 32) | (place + 1);
-        return operation;
-    }
-
-    Operation& find(Transport::Ticket ticket) {
-        const auto place = static_cast<std::uint32_t>(ticket.id) - 1;
-        if (place >= operations_.size() || !operations_[place].busy || operations_[place].generation != ticket.id >> 32) {
-            throw Error(ErrorCode::internal, "a ticket was tested after it was spent");
-        }
-        return operations_[place];
-    }
-
-    void retire(Transport::Ticket ticket) {
-        Operation& operation = find(ticket);
-        operation.busy = false;
-        operation.missing = 0;
-        operation.error.clear();
-        ++operation.generation;
-        free_.push_back(static_cast<std::uint32_t>(ticket.id) - 1);
-    }
-
-    Operation& at(std::uint32_t place) { return operations_[place]; }
-
-    std::size_t in_flight() const noexcept { return operations_.size() - free_.size(); }
-
-private:
-    std::deque<Operation> operations_;
-    std::vector<std::uint32_t> free_;
-};
 
 /// What MPI moves of an operation at once.
 struct Piece {
@@ -116,6 +62,7 @@ public:
     void abort(const base::AbortCause& cause) noexcept override;
     bool abandon() noexcept override;
 
+    base::Activity& activity() noexcept override { return host_.memory ? host_.memory->activity(host_.position) : private_activity_; }
     base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
     Staging staging() noexcept override { return host_.memory ? host_.memory->staging() : Staging{}; }
@@ -137,6 +84,7 @@ private:
     void require_open() GUOZHUANG_REQUIRES(mutex_);
     int encode(Tag tag) const;
     void find_bells();
+    bool notice_end(const Monitor::End& end);
     void ring(int rank) noexcept;
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
@@ -148,46 +96,56 @@ private:
 
     mpi::Use use_;
     const std::size_t split_bytes_;
+    const bool exit_on_death_;
     const std::string name_;
     int rank_ = 0, size_ = 1;
     std::int64_t largest_tag_ = 0;
     mpi::Host host_;
     base::Doorbell private_bell_;
+    base::Activity private_activity_;
     std::vector<base::Doorbell*> bell_of_;  ///< by rank; null where there is none to ring
     base::WaitSettings wait_settings_;
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
 
     base::Mutex mutex_;  ///< around every call of MPI
     MPI_Comm comm_ GUOZHUANG_GUARDED_BY(mutex_) = MPI_COMM_NULL;
-    OperationTable operations_ GUOZHUANG_GUARDED_BY(mutex_);
+    mpi::OperationTable operations_ GUOZHUANG_GUARDED_BY(mutex_);
     std::vector<MPI_Request> requests_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of all pieces in flight
     std::vector<Piece> pieces_ GUOZHUANG_GUARDED_BY(mutex_);          ///< beside each request
     std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
     std::deque<Incoming> incoming_ GUOZHUANG_GUARDED_BY(mutex_);
     bool abandoned_ GUOZHUANG_GUARDED_BY(mutex_) = false;
+
+    std::atomic<bool> closing_{false};
+    std::optional<Monitor> monitor_;  ///< last: it looks at the rest
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
-    : use_(use), split_bytes_(options.split_bytes), name_(mpi::library_name()) {
+    : use_(use), split_bytes_(options.split_bytes), exit_on_death_(options.exit_on_death), name_(mpi::library_name()) {
     check(MPI_Comm_dup(communicator, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
     base::set_log_rank(rank_);
+    base::arm(options.fault && options.fault->rank == rank_ ? options.fault : std::nullopt);
     void* bound = nullptr;
     int known = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
     largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
+    base::pass(base::Failpoint::init);
     host_ = mpi::meet_host(comm_, options.shared_memory);
     find_bells();
+    activity().running.write("init");
     wait_settings_ = topology::wait_settings(static_cast<int>(host_.ranks.size()), host_.cores);
     // Where every message rings, looking without being rung is only a safety net.
     if (host_.memory && host_.hosts == 1) wait_settings_.park_limit = std::chrono::milliseconds(10);
     if (options.spin) wait_settings_.spin = *options.spin;
+    monitor_.emplace(host_.others, [this](const Monitor::End& end) { return notice_end(end); });
 }
 
 MpiTransport::~MpiTransport() {
+    monitor_.reset();
     if (comm_ == MPI_COMM_NULL) return;
     use_.give_up();
     base::log_info("the MPI transport was not closed: its communicator is left to the end of the process");
@@ -212,13 +170,27 @@ void MpiTransport::nudge(int rank) noexcept {
 
 void MpiTransport::require_open() {
     if (comm_ == MPI_COMM_NULL) throw Error(ErrorCode::not_initialised, "the MPI transport has been closed");
-    if (abandoned_) throw base::aborted_error(doorbell());
+    if (abandoned_) base::throw_cause(doorbell());
 }
 
+/// This rank last: it may react by leaving, and that must not be the first that others hear.
 void MpiTransport::abort(const base::AbortCause& cause) noexcept {
-    base::abort(doorbell(), cause);
     for (base::Doorbell* bell : bell_of_)
-        if (bell != nullptr) base::abort(*bell, cause);
+        if (bell != nullptr && bell != &doorbell()) base::abort(*bell, cause);
+    base::abort(doorbell(), cause);
+}
+
+/// Whether the process of a rank has ended too early: then the job is over. On the monitor's thread.
+bool MpiTransport::notice_end(const Monitor::End& end) {
+    const auto place = std::lower_bound(host_.ranks.begin(), host_.ranks.end(), end.peer.rank) - host_.ranks.begin();
+    const base::Activity* theirs = host_.memory ? &host_.memory->activity(static_cast<int>(place)) : nullptr;
+    if (theirs != nullptr ? theirs->closed.load() : closing_.load() && end.status.value_or(0) == 0) return false;
+    const auto reason = theirs != nullptr ? theirs->departure.read() : std::nullopt;
+    auto text = reason ? fmt::format("rank {} has shut down ({})", end.peer.rank, reason->text)
+                       : obituary(end, theirs != nullptr ? base::describe(*theirs) : "");
+    abort({.rank = end.peer.rank, .text = text, .code = reason ? ErrorCode::departed : ErrorCode::rank_died});
+    if (exit_on_death_) base::end_process(base::cause_of(doorbell()), base::time_to_unwind);
+    return true;
 }
 
 /// A receive that has not begun can be cancelled. What has begun cannot, and a send never ends where nobody receives (MPI_Cancel of a long one
@@ -434,6 +406,8 @@ void MpiTransport::close() {
                         fmt::format("the MPI transport is closed with {} messages in flight", operations_.in_flight()));
         }
     }
+    base::pass(base::Failpoint::close);
+    closing_ = true;
     MPI_Request everybody_is_here = MPI_REQUEST_NULL;
     {
         const base::Lock lock(mutex_);
@@ -448,6 +422,9 @@ void MpiTransport::close() {
         check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Ibarrier");
         return done != 0;
     });
+    activity().closed = true;
+    monitor_.reset();
+    base::pass(base::Failpoint::closed);
     const base::Lock lock(mutex_);
     require_open();
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/failpoint.hpp"
 #include "wire/transport.hpp"
 
 namespace guozhuang::wire {
@@ -17,6 +18,10 @@ struct MpiOptions {
     bool shared_memory = true;
     /// How long a wait spins before it parks; empty: chosen from the host's ranks and cores.
     std::optional<std::chrono::microseconds> spin = std::nullopt;
+    /// Whether this process ends soon after a rank of its host has died; else that is up to the program.
+    bool exit_on_death = true;
+    /// One to be put in, if it is this rank's.
+    std::optional<base::Fault> fault = std::nullopt;
     /// Longer messages travel in several pieces, because MPI counts in int. The same on all ranks.
     std::size_t split_bytes = std::size_t{1} << 30;
 };

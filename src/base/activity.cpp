@@ -1,0 +1,71 @@
+#include "base/activity.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <fmt/format.h>
+
+namespace guozhuang::base {
+namespace {
+
+constexpr int tries = 100;
+
+std::string printable(std::string_view text) {
+    std::string result(text);
+    const auto does_not_print = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
+    std::replace_if(result.begin(), result.end(), does_not_print, '?');
+    return result;
+}
+
+std::string name(const Note::Content& operation) {
+    return operation.text.empty() ? operation.kind : fmt::format("{} '{}'", operation.kind, operation.text);
+}
+
+}  // namespace
+
+// Release and acquire on every word stand in for fences, which ThreadSanitizer does not know: who reads a word of this writing also reads
+// its odd version, or a later one.
+void Note::write(std::string_view kind, std::string_view text) noexcept {
+    kind = kind.substr(0, capacity);
+    text = text.substr(0, capacity - kind.size());
+    std::array<char, capacity> bytes;
+    kind.copy(bytes.data(), kind.size());
+    text.copy(bytes.data() + kind.size(), text.size());
+    const auto used = (kind.size() + text.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
+    std::memset(bytes.data() + kind.size() + text.size(), 0, used * sizeof(std::uint64_t) - kind.size() - text.size());
+
+    auto version = version_.load(std::memory_order_relaxed);
+    if (version % 2 != 0 || !version_.compare_exchange_strong(version, version + 1, std::memory_order_acq_rel)) return;
+    lengths_.store(static_cast<std::uint32_t>(kind.size() | text.size() << 16), std::memory_order_release);
+    for (std::size_t i = 0; i < used; ++i) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, bytes.data() + i * sizeof word, sizeof word);
+        bytes_[i].store(word, std::memory_order_release);
+    }
+    version_.store(version + 2, std::memory_order_release);
+}
+
+std::optional<Note::Content> Note::read() const {
+    for (int attempt = 0; attempt < tries; ++attempt) {
+        const auto version = version_.load(std::memory_order_acquire);
+        const auto lengths = lengths_.load(std::memory_order_acquire);
+        const std::size_t kind = lengths & 0xffffu, text = lengths >> 16;
+        std::array<char, capacity> bytes;
+        for (std::size_t i = 0; i < words; ++i) {
+            const auto word = bytes_[i].load(std::memory_order_acquire);
+            std::memcpy(bytes.data() + i * sizeof word, &word, sizeof word);
+        }
+        if (version % 2 != 0 || version_.load(std::memory_order_relaxed) != version) continue;
+        if (kind + text == 0 || kind + text > capacity) return std::nullopt;
+        const std::string_view all(bytes.data(), kind + text);
+        return Content{printable(all.substr(0, kind)), printable(all.substr(kind))};
+    }
+    return std::nullopt;
+}
+
+std::string describe(const Activity& activity) {
+    if (const auto running = activity.running.read()) return fmt::format("during {}", name(*running));
+    if (const auto submitted = activity.submitted.read()) return fmt::format("after it had submitted {}", name(*submitted));
+    return "before its first operation";
+}
+
+}  // namespace guozhuang::base

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace guozhuang::base {
+
+/// A short text that a process writes now and then and others may read at any time, through memory that they share. Writing costs a few
+/// nanoseconds and never waits; of two writers at a time one is ignored. What a reader gets is what was written, whole, or nothing: a writer
+/// may have died half-way. Nothing in it is trusted: lengths are checked and what does not print becomes a question mark. Any thread.
+class Note {
+public:
+    static constexpr std::size_t capacity = 224;  ///< what is longer is cut
+
+    /// Writes `kind` and `text`, one behind the other.
+    void write(std::string_view kind, std::string_view text = {}) noexcept;
+    void clear() noexcept { write({}); }
+
+    struct Content {
+        std::string kind, text;
+    };
+    /// Empty if nothing is written, or if it cannot be read.
+    std::optional<Content> read() const;
+
+private:
+    static constexpr std::size_t words = capacity / sizeof(std::uint64_t);
+
+    std::atomic<std::uint32_t> version_{0};  ///< odd: being written
+    std::atomic<std::uint32_t> lengths_{0};  ///< of the kind, and of the text above 16 bits
+    std::array<std::atomic<std::uint64_t>, words> bytes_{};
+};
+
+/// What a rank is doing, for those who ask when it is late or dead. Lives where the ranks of a host see each other.
+struct alignas(64) Activity {
+    Note submitted;                   ///< the last operation that its caller asked for: "allreduce", its name
+    Note running;                     ///< the operation whose data moves, or "init" or "shutdown"; cleared at its end
+    Note departure;                   ///< why it has left the job without waiting for the others
+    std::atomic<bool> closed{false};  ///< it has left together with all others: its process may end
+};
+
+/// "during allreduce 'grad7'", "after it had submitted ...", "before its first operation".
+std::string describe(const Activity& activity);
+
+}  // namespace guozhuang::base

@@ -1,0 +1,113 @@
+#include "base/failpoint.hpp"
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/wait.hpp"
+
+namespace guozhuang::base {
+namespace {
+
+constexpr std::array<std::string_view, static_cast<std::size_t>(Failpoint::count)> names = {
+    "init",     "meet",     "handshake",    "submit",          "control_send",  "control_sent", "control_arrived", "control_received",
+    "execute",  "executed", "segment_send", "segment_receive", "round_publish", "round_await",  "letter_send",     "letter_receive",
+    "shutdown", "close",    "closed"};
+
+constexpr std::array<std::string_view, 4> kinds = {"kill", "stop", "delay", "error"};
+
+// A fault belongs to the process that it befalls, like the environment that it comes from.
+Fault armed;
+std::atomic<std::uint64_t> passes{0};
+
+template <class Number>
+bool parse_number(std::string_view text, Number& number) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc{} && end == text.data() + text.size() && !text.empty();
+}
+
+/// The part of the text before the separator, which is taken off with it; all of it if there is none.
+std::string_view take(std::string_view& text, char separator) {
+    const auto part = text.substr(0, text.find(separator));
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+    return part;
+}
+
+template <class Choice, std::size_t n>
+bool parse_choice(std::string_view text, const std::array<std::string_view, n>& choices, Choice& choice) {
+    for (std::size_t i = 0; i < n; ++i) {
+        if (choices[i] != text) continue;
+        choice = static_cast<Choice>(i);
+        return true;
+    }
+    return false;
+}
+
+/// A stopped process cannot continue itself: a child does it.
+void stop_for(std::chrono::milliseconds time) {
+    const auto self = getpid();
+    const auto child = fork();
+    if (child == 0) {
+        wait_for_files({}, time);
+        ::kill(self, SIGCONT);
+        _exit(0);
+    }
+    if (child < 0) throw Error(ErrorCode::unavailable, "failpoint: fork failed, so nobody would continue this rank");
+    ::kill(self, SIGSTOP);
+    waitpid(child, nullptr, 0);
+}
+
+void bring_about(const Fault& fault) {
+    switch (fault.kind) {
+        case Fault::Kind::kill: ::kill(getpid(), SIGKILL); break;
+        case Fault::Kind::stop: stop_for(std::chrono::milliseconds(fault.amount)); break;
+        case Fault::Kind::delay: wait_for_files({}, std::chrono::milliseconds((fault.amount + 999) / 1000)); break;
+        case Fault::Kind::error: throw Error(ErrorCode::internal, fmt::format("failpoint {}", name_of(fault.point)));
+    }
+}
+
+}  // namespace
+
+std::atomic<Failpoint> armed_point{Failpoint::count};
+
+std::string_view name_of(Failpoint point) noexcept {
+    return names[static_cast<std::size_t>(point)];
+}
+
+std::optional<Fault> parse_fault(std::string_view text) {
+    Fault fault;
+    auto what = text;
+    auto where = take(what, '=');
+    const auto name = take(where, '@');
+    const auto rank = take(where, ':');
+    const auto kind = take(what, ':');
+    const bool is_whole = parse_choice(name, names, fault.point) && parse_number(rank, fault.rank) && fault.rank >= 0 &&
+                          parse_number(where, fault.nth) && fault.nth > 0 && parse_choice(kind, kinds, fault.kind);
+    const bool takes_time = fault.kind == Fault::Kind::stop || fault.kind == Fault::Kind::delay;
+    const bool amount_fits = takes_time ? parse_number(what, fault.amount) && fault.amount <= 1'000'000'000 : what.empty();
+    if (!is_whole || !amount_fits || print(fault) != text) return std::nullopt;
+    return fault;
+}
+
+std::string print(const Fault& fault) {
+    auto text = fmt::format("{}@{}:{}={}", name_of(fault.point), fault.rank, fault.nth, kinds[static_cast<std::size_t>(fault.kind)]);
+    if (fault.kind == Fault::Kind::stop || fault.kind == Fault::Kind::delay) text += fmt::format(":{}", fault.amount);
+    return text;
+}
+
+void arm(const std::optional<Fault>& fault) noexcept {
+    if (fault) armed = *fault;
+    passes.store(0);
+    armed_point.store(fault ? fault->point : Failpoint::count);
+}
+
+void count_pass() {
+    if (passes.fetch_add(1) + 1 == armed.nth) bring_about(armed);
+}
+
+}  // namespace guozhuang::base

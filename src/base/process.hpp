@@ -1,0 +1,60 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace guozhuang::base {
+
+/// A process as others know it. A number alone may be another process's by now.
+struct ProcessId {
+    std::int64_t pid = 0;
+    std::uint64_t started = 0;    ///< in ticks since the system's start
+    std::uint64_t numbering = 0;  ///< the pid namespace: in another one the number means nothing
+};
+
+ProcessId this_process();
+
+/// Whether it runs. One that has ended does not, though nobody may have asked for its status yet; one that cannot be looked at does.
+bool is_running(const ProcessId& process);
+
+/// Whether its number means the same to this process.
+bool is_visible(const ProcessId& process);
+
+/// A process that is watched by a file descriptor which becomes readable when it ends. Move-only.
+class ProcessFile {
+public:
+    /// Invalid if the system cannot give one, or if the process has ended: errno says which (ESRCH).
+    explicit ProcessFile(const ProcessId& process) noexcept;
+    ProcessFile(ProcessFile&& other) noexcept;
+    ProcessFile& operator=(ProcessFile&&) = delete;
+    ~ProcessFile();
+
+    int descriptor() const noexcept { return file_; }  ///< -1: invalid
+
+private:
+    int file_ = -1;
+};
+
+/// How a process that has ended did so, as wait(2) would say; empty where the system no longer knows.
+std::optional<int> exit_status(const ProcessId& process, const ProcessFile& file);
+
+/// "killed by signal 9 (Killed)", "exited with code 3".
+std::string describe_exit(int status);
+
+std::string host_name();
+
+/// Says these last words after `grace`, in the log, and then ends this process with code 1, unless it has ended by itself meanwhile. Returns at once. For a
+/// job that cannot be ended properly: MPI would wait for the dead.
+void end_process(std::string last_words, std::chrono::milliseconds grace) noexcept;
+
+/// They have been logged, in better words.
+void last_words_are_said() noexcept;
+
+/// How long a process whose job is over still lives: time to unwind, then for the other ranks to say their last words too. mpirun ends all that
+/// are left as soon as a second one has failed, and a second after the first.
+inline constexpr auto time_to_unwind = std::chrono::milliseconds(400);
+inline constexpr auto time_for_others = std::chrono::milliseconds(100);
+
+}  // namespace guozhuang::base

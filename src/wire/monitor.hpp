@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/process.hpp"
+
+namespace guozhuang::wire {
+
+/// Watches the processes of other ranks of this host, from a thread of its own that never calls MPI.
+///
+/// A process that ends makes its pidfd readable. Where the system gives none (an old kernel, a sandbox, no descriptor left) the thread looks at
+/// /proc ten times a second, after one warning. A process that is not visible from here (another container) is not watched, with a warning.
+class Monitor {
+public:
+    struct Peer {
+        int rank = 0;
+        base::ProcessId process;
+    };
+    /// The end of a peer.
+    struct End {
+        Peer peer;
+        std::optional<int> status;  ///< as wait(2) gives it; empty if unknown
+    };
+
+    /// `on_end` is called for each peer that ends, on the thread, until it says that there is nothing more to watch for.
+    Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end);
+    /// Ends the thread. A call of `on_end` that is under way is waited for.
+    ~Monitor();
+    Monitor(const Monitor&) = delete;
+    Monitor& operator=(const Monitor&) = delete;
+
+private:
+    struct Watched {
+        Peer peer;
+        base::ProcessFile file;
+        bool has_ended = false;
+    };
+
+    void add(const Peer& peer);
+    void watch();
+    void look(Watched& watched, bool is_readable);
+
+    std::vector<Watched> watched_;
+    std::function<bool(const End&)> on_end_;
+    bool looks_at_proc_ = false;  ///< some have no file
+    bool done_ = false;
+    int stop_file_ = -1;  ///< an eventfd
+    std::atomic<bool> stop_{false};
+    std::thread thread_;
+};
+
+/// "rank 2 (host h, pid 1234) died (killed by signal 9 (Killed)) during allreduce 'grad7'"; `doing` may be empty.
+std::string obituary(const Monitor::End& end, const std::string& doing);
+
+}  // namespace guozhuang::wire

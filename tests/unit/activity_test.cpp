@@ -1,0 +1,77 @@
+// What a rank says it is doing, read by those who trust nothing.
+#include "base/activity.hpp"
+
+#include <cstring>
+#include <thread>
+
+#include "support/catch.hpp"
+
+using guozhuang::base::Activity;
+using guozhuang::base::Note;
+
+TEST_CASE("a note says what was written, cut to its room") {
+    Note note;
+    CHECK_FALSE(note.read());
+    note.write("allreduce", "grad7");
+    REQUIRE(note.read());
+    CHECK(note.read()->kind == "allreduce");
+    CHECK(note.read()->text == "grad7");
+    note.write("init");
+    CHECK(note.read()->kind == "init");
+    CHECK(note.read()->text.empty());
+    note.write("broadcast", std::string(1000, 'x'));
+    CHECK(note.read()->text == std::string(Note::capacity - 9, 'x'));
+    note.write(std::string(1000, 'y'), "lost");
+    CHECK(note.read()->kind == std::string(Note::capacity, 'y'));
+    note.clear();
+    CHECK_FALSE(note.read());
+}
+
+TEST_CASE("a note that somebody else has spoilt is not believed") {
+    Note note;
+    note.write("allreduce", "a\nb\x1b[2J\x7f");
+    CHECK(note.read()->text == "a?b?[2J?");
+    std::uint32_t spoilt[2];
+    for (const std::uint32_t lengths : {0xffffffffu, 225u, 1u | (224u << 16), 0xffffu, 0xffff0000u}) {
+        std::memcpy(spoilt, &note, sizeof spoilt);
+        spoilt[1] = lengths;
+        std::memcpy(static_cast<void*>(&note), spoilt, sizeof spoilt);
+        CHECK_FALSE(note.read());
+    }
+    spoilt[0] = 7;  // the writer has died half-way
+    std::memcpy(static_cast<void*>(&note), spoilt, sizeof spoilt);
+    CHECK_FALSE(note.read());
+    note.write("ignored");  // and nobody waits for it
+    CHECK_FALSE(note.read());
+}
+
+TEST_CASE("a reader gets a whole note, whoever writes meanwhile") {
+    Note note;
+    std::atomic<bool> stop{false};
+    const auto write = [&](char letter) {
+        for (std::size_t length = 1; !stop; length = length % 200 + 1) note.write("kind", std::string(length, letter));
+    };
+    std::thread one(write, 'a'), two(write, 'b');
+    int torn = 0, whole = 0;
+    while (whole < 2000) {
+        const auto content = note.read();
+        if (!content) continue;
+        ++whole;
+        if (content->kind != "kind" || content->text.find_first_not_of(content->text.front()) != std::string::npos) ++torn;
+    }
+    stop = true;
+    one.join();
+    two.join();
+    CHECK(torn == 0);
+}
+
+TEST_CASE("what a rank was doing, in words") {
+    Activity activity;
+    CHECK(describe(activity) == "before its first operation");
+    activity.submitted.write("allreduce", "grad6");
+    CHECK(describe(activity) == "after it had submitted allreduce 'grad6'");
+    activity.running.write("broadcast", "weights");
+    CHECK(describe(activity) == "during broadcast 'weights'");
+    activity.running.write("shutdown");
+    CHECK(describe(activity) == "during shutdown");
+}

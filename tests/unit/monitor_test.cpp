@@ -1,0 +1,198 @@
+// Watching processes: children of this one, which end in every way.
+#include "wire/monitor.hpp"
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <spawn.h>
+#include <string>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mutex.hpp"
+#include "base/wait.hpp"
+#include "support/catch.hpp"
+#include "support/environment.hpp"
+
+using namespace std::chrono_literals;
+using namespace guozhuang;
+using wire::Monitor;
+
+namespace {
+
+/// A child that runs a shell command.
+class Child {
+public:
+    explicit Child(const std::string& command) {
+        std::string shell = "sh", option = "-c", text = command;
+        char* arguments[] = {shell.data(), option.data(), text.data(), nullptr};
+        REQUIRE(posix_spawn(&pid_, "/bin/sh", nullptr, nullptr, arguments, environ) == 0);
+        wire::Monitor::Peer self{.rank = 0, .process = base::this_process()};
+        process_ = {.pid = pid_, .started = started(), .numbering = self.process.numbering};
+    }
+    ~Child() {
+        ::kill(pid_, SIGKILL);
+        reap();
+    }
+    Child(const Child&) = delete;
+    Child& operator=(const Child&) = delete;
+
+    const base::ProcessId& process() const { return process_; }
+    void send(int signal) const { ::kill(pid_, signal); }
+    void reap() {
+        if (!std::exchange(reaped_, true)) waitpid(pid_, nullptr, 0);
+    }
+
+private:
+    /// The 22nd field of its stat.
+    std::uint64_t started() const {
+        std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+        std::string field;
+        for (int i = 0; i < 22; ++i) file >> field;
+        return std::stoull(field);
+    }
+
+    pid_t pid_ = 0;
+    bool reaped_ = false;
+    base::ProcessId process_;
+};
+
+/// The ends that a monitor has told of.
+class Ends {
+public:
+    std::function<bool(const Monitor::End&)> listener(std::size_t enough = 1) {
+        return [this, enough](const Monitor::End& end) {
+            const base::Lock lock(mutex_);
+            ends_.push_back(end);
+            base::ring(bell_);
+            return ends_.size() == enough;
+        };
+    }
+    std::vector<Monitor::End> wait_for(std::size_t count) {
+        base::wait_until(
+            bell_, {}, [&] { return so_far().size() >= count; }, base::Clock::now() + 20s);
+        return so_far();
+    }
+    std::vector<Monitor::End> so_far() {
+        const base::Lock lock(mutex_);
+        return ends_;
+    }
+
+private:
+    base::Doorbell bell_;
+    base::Mutex mutex_;
+    std::vector<Monitor::End> ends_ GUOZHUANG_GUARDED_BY(mutex_);
+};
+
+std::string how(const Monitor::End& end) {
+    return end.status ? base::describe_exit(*end.status) : "unknown";
+}
+
+std::size_t open_files() {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    return count;
+}
+
+/// No new file descriptors, for the life of this object.
+class NoFiles {
+public:
+    NoFiles() {
+        getrlimit(RLIMIT_NOFILE, &before_);
+        const rlimit none{.rlim_cur = 3, .rlim_max = before_.rlim_max};
+        setrlimit(RLIMIT_NOFILE, &none);
+    }
+    ~NoFiles() { setrlimit(RLIMIT_NOFILE, &before_); }
+    NoFiles(const NoFiles&) = delete;
+    NoFiles& operator=(const NoFiles&) = delete;
+
+private:
+    rlimit before_{};
+};
+
+}  // namespace
+
+TEST_CASE("the end of a process is told once, with its rank and how it ended") {
+    Child killed("sleep 60"), exits("read line < /dev/null; exit 7"), stays("sleep 60");
+    Ends ends;
+    const Monitor monitor({{4, killed.process()}, {5, exits.process()}, {6, stays.process()}}, ends.listener(3));
+    killed.send(SIGKILL);
+    auto all = ends.wait_for(2);
+    REQUIRE(all.size() == 2);
+    if (all[0].peer.rank == 5) std::swap(all[0], all[1]);
+    CHECK(all[0].peer.rank == 4);
+    CHECK(how(all[0]) == "killed by signal 9 (Killed)");
+    CHECK(all[1].peer.rank == 5);
+    CHECK(how(all[1]) == "exited with code 7");
+}
+
+TEST_CASE("a process that is stopped has not died") {
+    Child child("sleep 60");
+    Ends ends;
+    const Monitor monitor({{1, child.process()}}, ends.listener());
+    child.send(SIGSTOP);
+    base::wait_for_files({}, 200ms);
+    CHECK(ends.so_far().empty());
+    child.send(SIGKILL);
+    CHECK(ends.wait_for(1).size() == 1);
+}
+
+TEST_CASE("a process that has ended before, or whose number is another's by now, is dead from the start") {
+    Child child("exit 0");
+    const auto self = base::this_process();
+    const base::ProcessId another{.pid = self.pid, .started = self.started + 1, .numbering = self.numbering};
+    child.reap();
+    Ends ends;
+    const Monitor monitor({{1, child.process()}, {2, another}}, ends.listener(2));
+    CHECK(ends.wait_for(2).size() == 2);
+}
+
+TEST_CASE("a process that is not visible from here is not watched, and that is said") {
+    const test::LogCapture log;
+    auto process = base::this_process();
+    ++process.numbering;
+    Ends ends;
+    { const Monitor monitor({{3, process}}, ends.listener()); }
+    CHECK(ends.so_far().empty());
+    CHECK(log.with("the process of rank 3 is not visible from here").size() == 1);
+}
+
+TEST_CASE("without descriptors a death is found by looking, after one warning") {
+    const test::LogCapture log;
+    Child one("sleep 60"), two("sleep 60");
+    Ends ends;
+    std::optional<Monitor> monitor;
+    {
+        const NoFiles none;
+        monitor.emplace(std::vector<Monitor::Peer>{{1, one.process()}, {2, two.process()}}, ends.listener());
+        base::wait_for_files({}, 300ms);
+        CHECK(ends.so_far().empty());  // that it cannot look means nothing
+    }
+    two.send(SIGKILL);
+    const auto all = ends.wait_for(1);
+    REQUIRE(all.size() == 1);
+    CHECK(all[0].peer.rank == 2);
+    CHECK(how(all[0]) == "killed by signal 9 (Killed)");
+    CHECK(log.with("pidfd_open").size() == 1);
+}
+
+TEST_CASE("a monitor leaves no descriptor open") {
+    const auto before = open_files();
+    Child child("sleep 60");
+    Ends ends;
+    for (int i = 0; i < 10; ++i) {
+        const Monitor monitor({{1, child.process()}}, ends.listener());
+        CHECK(open_files() == before + 2);
+    }
+    CHECK(open_files() == before);
+}
+
+TEST_CASE("an obituary") {
+    const Monitor::End end{.peer = {2, {.pid = 1234, .started = 1, .numbering = 1}}, .status = SIGSEGV};
+    const auto start = "rank 2 (host " + base::host_name() + ", pid 1234) died";
+    CHECK(wire::obituary(end, "during allreduce 'grad7'") ==
+          start + " (killed by signal 11 (Segmentation fault)) during allreduce 'grad7'");
+    CHECK(wire::obituary({end.peer, std::nullopt}, "") == start);
+}
