@@ -40,6 +40,15 @@ TEST_CASE("docs/configuration.md holds the table of settings, row by row, and no
     CHECK(rows == base::settings_table().size());
 }
 
+TEST_CASE("docs/verification.md names every failpoint") {
+    const auto page = read("docs/verification.md");
+    for (int i = 0; i < static_cast<int>(base::Failpoint::count); ++i) {
+        const auto point = name_of(static_cast<base::Failpoint>(i));
+        INFO(point);
+        CHECK(page.find(fmt::format("`{}`", point)) != std::string::npos);
+    }
+}
+
 TEST_CASE("README.md names only variables that exist") {
     const auto page = read("README.md");
     for (auto at = page.find("GUOZHUANG_"); at != std::string::npos; at = page.find("GUOZHUANG_", at + 1)) {

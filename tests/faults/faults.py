@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""faults.py PART MPIRUN WORKER: puts faults into jobs of WORKER and looks at what comes of them.
+
+    quick     every failpoint once: a rank is killed there; some stops, delays and errors
+    ends      ranks that end in other ways than by a kill; what becomes of a program that lingers after a death
+    kills     every failpoint x victim (first, middle, last) x size (small, large) x 3 and 4 ranks, and the algorithms over messages
+    stops     every failpoint: a rank is stopped there for a while, also with four ranks for each core
+    latency   200 kills of one of 4 ranks: the time until every survivor has its error
+
+Prints counts, and ends with 1 unless every job behaved.
+"""
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PART, MPIRUN, WORKER = sys.argv[1:4]
+LIMIT_S = 60  # a job that takes longer hangs
+HOST = re.escape(socket.gethostname())
+ONCE = {"init", "meet", "handshake", "shutdown", "close", "closed"}  # passed once by each rank
+SMALL, LARGE = 4, 1 << 22
+counts = dict.fromkeys(("jobs", "faults injected", "hangs", "wrong results", "unnamed culprits", "leftovers", "other failures"), 0)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def files_of_ours(folder):
+    return {str(path) for place in ("/dev/shm", folder) for path in Path(place).rglob("*guozhuang*")}
+
+
+class Job:
+    """One run of the worker under mpirun, and what it left behind."""
+
+    def __init__(self, scene, ranks=3, size=SMALL, options=(), **settings):
+        self.ranks = ranks
+        self.what = " ".join([scene, f"np={ranks}", f"bytes={size}", *(f"{name}={value}" for name, value in settings.items())])
+        self.folder = tempfile.TemporaryDirectory(prefix="faults-")
+        environment = {**os.environ, "TMPDIR": self.folder.name, **{f"GUOZHUANG_{name}": value for name, value in settings.items()}}
+        command = [MPIRUN, "-np", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", *options]
+        before = files_of_ours(self.folder.name)
+        with tempfile.NamedTemporaryFile("r", prefix="faults-") as said:
+            start = time.monotonic()
+            process = subprocess.Popen([*command, WORKER, scene, str(size), said.name], env=environment, text=True,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                self.output, _ = process.communicate(timeout=LIMIT_S)
+                self.hangs = False
+            except subprocess.TimeoutExpired:
+                self.hangs = True
+                os.killpg(process.pid, signal.SIGTERM)  # our own mpirun, which ends its ranks
+                self.output, _ = process.communicate()
+            self.seconds, self.code = time.monotonic() - start, process.returncode
+            self.said = [json.loads(line) for line in said]
+        self.pids = {each["rank"]: each["pid"] for each in self.said if "begins" in each}
+        self.errors = [each for each in self.said if "waited_for" in each]
+        deadline = time.monotonic() + 5
+        while any(map(alive, self.pids.values())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.leftovers = [pid for pid in self.pids.values() if alive(pid)] + sorted(files_of_ours(self.folder.name) - before)
+
+    def survivors(self, victim):
+        return [rank for rank in range(self.ranks) if rank != victim]
+
+    def obituary(self, victim, how=r"\(killed by signal 9 \(Killed\)\)"):
+        doing = r"(during \S+.*|after it had submitted \S+.*|before its first operation)"
+        return rf"rank {victim} \(host {HOST}, pid {self.pids.get(victim, 0)}\) died {how} {doing}"
+
+
+def judge(job, problems):
+    """Counts and prints what was wrong with a job: pairs of a count's name and a text."""
+    problems = list(problems)
+    counts["jobs"] += 1
+    if job.hangs:
+        problems = [("hangs", f"not over after {LIMIT_S} s")]
+    problems += [("leftovers", str(left)) for left in job.leftovers]
+    problems += [("wrong results", each["wrong"]) for each in job.said if "wrong" in each]
+    for kind, text in problems:
+        counts[kind] += 1
+        print(f"{job.what}: {kind}: {text}")
+    if problems:
+        print("    " + "\n    ".join([*map(json.dumps, job.said), *job.output.splitlines()]), flush=True)
+
+
+def last_words_name(job, victim, pattern, ranks=None):
+    """Every survivor's last line in the log names the culprit."""
+    for rank in job.survivors(victim) if ranks is None else ranks:
+        lines = [line for line in job.output.splitlines() if line.startswith((f"guozhuang[{rank}] error: ", f"guozhuang[{rank}] warning: "))]
+        if not lines or not re.search(pattern, lines[-1]):
+            yield "unnamed culprits", f"the last words of rank {rank} are {lines[-1:]}, not {pattern}"
+
+
+def errors_name(job, victim, pattern, code):
+    """Whoever was in the middle of something got an error that names the culprit, the operation and the tensor."""
+    for error in job.errors:
+        named = error["code"] == code and error["culprit"] == victim and re.search(pattern, error["text"])
+        operation = error["text"].endswith(" waits for it")
+        if not named or not operation or (error["tensor"] and error["tensor"] not in error["text"]):
+            yield "unnamed culprits", f"rank {error['rank']}: {error['text']}"
+
+
+def killed_at(point, victim, nth, **job_settings):
+    counts["faults injected"] += 1
+    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=kill", **job_settings)
+    judge(job, problems_of_kill(job, point, victim))
+
+
+def problems_of_kill(job, point, victim):
+    if job.code == 0:
+        yield "other failures", "the fault did not happen"
+    if point in ("init", "closed"):  # nobody knows its process yet; nobody waits for it any more
+        return
+    words = job.obituary(victim)
+    yield from last_words_name(job, victim, words)
+    yield from errors_name(job, victim, words, "rank_died")
+
+
+def disturbed_at(point, victim, nth, fault, **job_settings):
+    counts["faults injected"] += 1
+    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}={fault}", **job_settings)
+    problems = [] if job.code == 0 else [("wrong results", f"exit code {job.code}")]
+    judge(job, problems + [("unnamed culprits", "a false death")] * ("died" in job.output))
+
+
+def errs_at(point, victim, nth, **job_settings):
+    counts["faults injected"] += 1
+    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=error", **job_settings)
+    problems = [] if job.code != 0 else [("other failures", "the fault did not happen")]
+    judge(job, problems + list(last_words_name(job, victim, f"rank {victim} ")))
+
+
+def points():
+    return subprocess.run([WORKER, "points"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
+
+
+def nth_of(point, later):
+    return 1 if point in ONCE or not later else 3
+
+
+def quick():
+    for i, point in enumerate(points()):
+        killed_at(point, victim=i % 3, nth=nth_of(point, i % 2), size=(SMALL, LARGE)[i // 3 % 2])
+    for i, point in enumerate(("control_send", "execute", "round_publish", "close")):
+        disturbed_at(point, i % 3, 1, "stop:300", size=LARGE)
+    disturbed_at("segment_send", 1, 2, "delay:20000")
+    for i, point in enumerate(("handshake", "submit", "execute", "shutdown")):
+        errs_at(point, (i + 1) % 3, 1)
+
+
+def kills():
+    for ranks in (3, 4):
+        for point in points():
+            for victim in sorted({0, ranks // 2, ranks - 1}):
+                for size in (SMALL, LARGE):
+                    killed_at(point, victim, nth_of(point, size == LARGE), ranks=ranks, size=size)
+    for algorithm in ("ring", "recursive_doubling", "direct", "parameter_server"):
+        for point in ("segment_send", "segment_receive"):
+            for victim in (0, 1, 2):
+                for size in (SMALL, LARGE):
+                    killed_silently_at(point, victim, algorithm, size)
+
+
+def killed_silently_at(point, victim, algorithm, size):
+    """Without shared memory nobody knows what the dead one was doing, and it is the survivors' own operation that is named."""
+    counts["faults injected"] += 1
+    job = Job("train", size=size, FAILPOINT=f"{point}@{victim}:1=kill", ALGORITHM=algorithm, SHARED_MEMORY="0")
+    words = rf"rank {victim} \(host {HOST}, pid {job.pids.get(victim, 0)}\) died \(killed by signal 9 \(Killed\)\)"
+    judge(job, [*last_words_name(job, victim, words), *errors_name(job, victim, words, "rank_died")])
+
+
+def stops():
+    for i, point in enumerate(points()):
+        for ranks in (3, 8):
+            disturbed_at(point, (0, ranks // 2, ranks - 1)[i % 3], nth_of(point, i % 2), "stop:300", ranks=ranks, size=(LARGE, SMALL)[i % 2])
+
+
+def ends():
+    victim = 2
+    died = {"crash": r"\(killed by signal 6 \(Aborted\)\)", "quick_exit": r"\(exited with code 5\)"}
+    left = {"exit": "its process has called exit() before the session was closed", "throw": "std::runtime_error: no such file data.bin",
+            "leave": "enough"}
+    left["exit_from_a_thread"] = left["exit"]
+    for scene, how in died.items():
+        counts["faults injected"] += 1
+        job = Job(scene)
+        words = job.obituary(victim, how)
+        judge(job, [*last_words_name(job, victim, words), *errors_name(job, victim, words, "rank_died"), *got_errors(job, victim)])
+    for scene, reason in left.items():
+        counts["faults injected"] += 1
+        job = Job(scene)
+        words = rf"rank {victim} has shut down \({re.escape(reason)}\); \S+ '.*' waits for it"
+        judge(job, [*errors_name(job, victim, words, "departed"), *got_errors(job, victim)])
+    for on_death in ("exit", "report"):
+        lingers(victim, on_death)
+
+
+def got_errors(job, victim):
+    for rank in job.survivors(victim):
+        if not any(error["rank"] == rank for error in job.errors):
+            yield "unnamed culprits", f"rank {rank} got no error"
+
+
+def lingers(victim, on_death):
+    """Where mpirun lets it live, a program that lingers after a death is ended, unless it wants to decide for itself."""
+    counts["faults injected"] += 1
+    job = Job("quick_exit", options=["--enable-recovery"], ON_DEATH=on_death)
+    lingering = {each["rank"] for each in job.said if "lingers" in each}
+    expected = set(job.survivors(victim)) if on_death == "report" else set()
+    wrong = [("other failures", f"those who lingered: {lingering}, not {expected}")] if lingering != expected else []
+    judge(job, wrong + list(last_words_name(job, victim, job.obituary(victim, r"\(exited with code 5\)"))))
+
+
+def latency():
+    times = []
+    for number in range(200):
+        counts["faults injected"] += 1
+        job = Job("killed", ranks=4, size=number)
+        victim = 3
+        words = job.obituary(victim)
+        judge(job, [*errors_name(job, victim, words, "rank_died"), *got_errors(job, victim)])
+        killed = [each["ms"] for each in job.said if "killed" in each]
+        times += [error["ms"] - killed[0] for error in job.errors if killed]
+    times.sort()
+    if times:
+        at = lambda share: times[min(len(times) - 1, int(share * len(times)))]
+        print(f"from the kill to the error on a survivor, ms: p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, max {times[-1]:.2f}, of {len(times)}")
+        if times[-1] > 10_000:
+            counts["hangs"] += 1
+
+
+{"quick": quick, "kills": kills, "stops": stops, "ends": ends, "latency": latency}[PART]()
+print(", ".join(f"{name}: {count}" for name, count in counts.items()))
+sys.exit(any(count for name, count in counts.items() if name not in ("jobs", "faults injected")))

@@ -1,0 +1,192 @@
+// A rank that faults befall: worker SCENE BYTES FILE. What it finds out it appends to the file as lines of JSON, for faults.py. `worker points`
+// lists the failpoints.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <functional>
+#include <guozhuang/guozhuang.hpp>
+#include <map>
+#include <poll.h>
+#include <signal.h>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <time.h>
+#include <unistd.h>
+#include <vector>
+
+#include "base/failpoint.hpp"
+
+namespace gz = guozhuang;
+
+namespace {
+
+std::size_t bytes = 4;
+int output = STDOUT_FILENO;
+
+double now_ms() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
+
+std::string escaped(std::string_view text) {
+    std::string result;
+    for (const char c : text) {
+        if (c == '"' || c == '\\') result += '\\';
+        result += c;
+    }
+    return result;
+}
+
+/// One write for each line, so that those of several ranks do not mix.
+void say(const std::string& line) {
+    const auto whole = line + "\n";
+    if (::write(output, whole.data(), whole.size()) < 0) _exit(9);
+}
+
+void say_error(const gz::Session& session, const std::string& what, const gz::Error& error) {
+    const bool has_its_class = (error.code() == gz::ErrorCode::rank_died) == (dynamic_cast<const gz::RankDied*>(&error) != nullptr);
+    say(fmt::format(R"({{"rank": {}, "waited_for": "{}", "code": "{}", "culprit": {}, "tensor": "{}", "text": "{}", "ms": {:.3f}}})",
+                    session.rank(), what, has_its_class ? name_of(error.code()) : "of the wrong class",
+                    error.ranks().empty() ? -1 : error.ranks().front(), escaped(error.tensor()), escaped(error.what()), now_ms()));
+}
+
+void stay_away(int ms) {
+    ::poll(nullptr, 0, ms);
+}
+
+template <class Value>
+void require_equal(Value value, Value expected, const std::string& what) {
+    if (value == expected) return;
+    say(fmt::format(R"({{"wrong": "{}: {} instead of {}"}})", what, value, expected));
+    _exit(8);
+}
+
+/// Every way of moving data, with numbers that are known.
+void step(gz::Session& session, int number) {
+    const int size = session.size(), rank = session.rank();
+    std::vector<float> gradient(std::max<std::size_t>(bytes / sizeof(float), 1), static_cast<float>(rank + number));
+    std::vector<float> other = gradient, third(3, static_cast<float>(rank));
+    const auto handle = gz::allreduce_async(other, {.name = fmt::format("async{}", number)});
+    gz::allreduce(gradient, {.name = fmt::format("grad{}", number)});
+    const int sum_of_ranks = size * (size - 1) / 2;
+    const auto sum = static_cast<float>(sum_of_ranks + size * number);
+    for (const float value : gradient) require_equal(value, sum, "allreduce");
+    handle.wait();
+    require_equal(other.back(), sum, "allreduce_async");
+    gz::broadcast(third, number % size, {.name = fmt::format("weights{}", number)});
+    require_equal(third.front(), static_cast<float>(number % size), "broadcast");
+    const auto gathered = gz::all_gather(gradient, {.name = fmt::format("rows{}", number)}).as<float>();
+    require_equal(gathered.size(), gradient.size() * static_cast<std::size_t>(size), "all_gather");
+    std::vector<float> in(gradient.size());
+    const auto sent = gz::send_async(gradient, (rank + 1) % size, {.tag = 7});
+    gz::recv(in, (rank + size - 1) % size, {.tag = 7});
+    sent.wait();
+    require_equal(in.back(), sum, "recv");
+    gz::barrier();
+}
+
+/// Steps to the end, or to the error, which pending and later operations also get.
+int train(gz::Session& session) {
+    float later = 1;
+    try {
+        for (int i = 0; i < 4; ++i) step(session, i);
+        return 0;
+    } catch (const gz::Error& error) {
+        say_error(session, "step", error);
+        if (error.code() == gz::ErrorCode::internal) throw;  // which is this rank's own
+        try {
+            gz::allreduce(later, {.name = "later"});
+        } catch (const gz::Error& second) {
+            say_error(session, "later", second);
+        }
+        throw;
+    }
+}
+
+/// All have come. Whoever is slow to leave may find the others gone already.
+void meet(gz::Session& session) {
+    try {
+        gz::barrier();
+    } catch (const gz::Error& error) {
+        say_error(session, "barrier", error);
+        throw;
+    }
+}
+
+/// The last rank is killed while the others wait for it, in a way that depends on BYTES.
+int killed(gz::Session& session) {
+    meet(session);
+    float number = 1, another = 1;
+    if (session.rank() == session.size() - 1) {
+        stay_away(static_cast<int>(bytes % 50));
+        say(fmt::format(R"({{"killed": {}, "ms": {:.3f}}})", session.rank(), now_ms()));
+        ::kill(getpid(), SIGKILL);
+    }
+    const auto pending = gz::allreduce_async(another, {.name = "pending"});
+    try {
+        gz::allreduce(number, {.name = "grad7"});
+    } catch (const gz::Error& error) {
+        say_error(session, "grad7", error);
+    }
+    try {
+        pending.wait();
+    } catch (const gz::Error& error) {
+        say_error(session, "pending", error);
+        throw;
+    }
+    return 0;
+}
+
+/// The last rank ends in some way; the others wait for it, say what they hear, and linger.
+int ends(gz::Session& session, const std::function<void()>& end) {
+    meet(session);
+    if (session.rank() == session.size() - 1) end();
+    float number = 1;
+    try {
+        gz::allreduce(number, {.name = "grad7"});
+    } catch (const gz::Error& error) {
+        say_error(session, "grad7", error);
+        stay_away(3000);
+        say(fmt::format(R"({{"rank": {}, "lingers": true}})", session.rank()));
+        throw;
+    }
+    return 0;
+}
+
+[[noreturn]] void exit_from_a_thread() {
+    std::thread([] { std::exit(0); }).detach();
+    for (;;) stay_away(1000);
+}
+
+using Scene = std::function<int(gz::Session&)>;
+
+const std::map<std::string, Scene> scenes = {
+    {"train", train},
+    {"killed", killed},
+    {"crash", [](gz::Session& session) { return ends(session, [] { std::abort(); }); }},
+    {"quick_exit", [](gz::Session& session) { return ends(session, [] { _exit(5); }); }},
+    {"exit", [](gz::Session& session) { return ends(session, [] { std::exit(0); }); }},
+    {"exit_from_a_thread", [](gz::Session& session) { return ends(session, exit_from_a_thread); }},
+    {"throw", [](gz::Session& session) { return ends(session, [] { throw std::runtime_error("no such file data.bin"); }); }},
+    {"leave", [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::string scene = argc > 1 ? argv[1] : "";
+    if (scene == "points") {
+        for (int point = 0; point < static_cast<int>(gz::base::Failpoint::count); ++point)
+            say(std::string(name_of(static_cast<gz::base::Failpoint>(point))));
+        return 0;
+    }
+    if (argc != 4) return 2;
+    bytes = std::strtoull(argv[2], nullptr, 10);
+    output = open(argv[3], O_WRONLY | O_APPEND | O_CLOEXEC);
+    say(fmt::format(R"({{"begins": true, "rank": {}, "pid": {}}})", std::getenv("OMPI_COMM_WORLD_RANK"), getpid()));
+    return gz::run(&argc, &argv, scenes.at(scene));
+}
