@@ -115,7 +115,7 @@ private:
 }  // namespace
 
 TEST_CASE("the end of a process is told once, with its rank and how it ended") {
-    Child killed("sleep 60"), exits("read line < /dev/null; exit 7"), stays("sleep 60");
+    Child killed("exec sleep 60"), exits("read line < /dev/null; exit 7"), stays("exec sleep 60");
     Ends ends;
     const Monitor monitor({{4, killed.process()}, {5, exits.process()}, {6, stays.process()}}, ends.listener(3));
     killed.send(SIGKILL);
@@ -129,7 +129,7 @@ TEST_CASE("the end of a process is told once, with its rank and how it ended") {
 }
 
 TEST_CASE("a process that is stopped has not died") {
-    Child child("sleep 60");
+    Child child("exec sleep 60");
     Ends ends;
     const Monitor monitor({{1, child.process()}}, ends.listener());
     child.send(SIGSTOP);
@@ -161,7 +161,7 @@ TEST_CASE("a process that is not visible from here is not watched, and that is s
 
 TEST_CASE("without descriptors a death is found by looking, after one warning") {
     const test::LogCapture log;
-    Child one("sleep 60"), two("sleep 60");
+    Child one("exec sleep 60"), two("exec sleep 60");
     Ends ends;
     std::optional<Monitor> monitor;
     {
@@ -180,7 +180,7 @@ TEST_CASE("without descriptors a death is found by looking, after one warning") 
 
 TEST_CASE("a monitor leaves no descriptor open") {
     const auto before = open_files();
-    Child child("sleep 60");
+    Child child("exec sleep 60");
     Ends ends;
     for (int i = 0; i < 10; ++i) {
         const Monitor monitor({{1, child.process()}}, ends.listener());
