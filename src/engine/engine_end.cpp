@@ -83,7 +83,7 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         pending_.clear();
         finished_ = true;
     }
-    if (newly_on_loan) base::log_warning("messages that could not be stopped keep their memory to the end of the process");
+    if (newly_on_loan) base::log_info("messages that could not be stopped keep their memory to the end of the process");
     complete_ended();
     return first;
 }
