@@ -407,28 +407,37 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     });
     const auto done = stream.record();
     for (const auto& pending : requests) pending->set_enqueued(done);
-    stream.launch([self = shared_from_this(), requests = std::move(requests), error]() mutable { self->finish(requests, *error); });
+    stream.launch([self = shared_from_this(), requests = std::move(requests), error]() mutable {
+        self->finish(requests, std::exchange(*error, nullptr));
+    });
     base::ring_local(doorbell_);
 }
 
-void Engine::finish(std::span<std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept {
+void Engine::finish(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept {
     {
+        std::size_t ended = 0;
         const base::Lock lock(queue_mutex_);
         for (auto& pending : requests) {
             if (const auto found = pending_.find(pending->request().name); found != pending_.end() && found->second == pending)
                 pending_.erase(found);
             else
                 pending_letters_.erase(pending);
-            note_end(pending, error);
+            if (set_ended(*pending, error)) std::swap(requests[ended++], pending);
         }
+        error = nullptr;  // from here on it belongs to those who are told
+        for (auto& pending : requests.first(ended)) ended_.push(std::move(pending));
     }
     base::ring(doorbell_);
 }
 
 void Engine::note_end(std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
-    if (!pending->set_ended(error ? for_operation(error, pending->request()) : nullptr)) return;
-    timeline_->end(pending.get(), error != nullptr);
-    ended_.push(std::move(pending));
+    if (set_ended(*pending, error)) ended_.push(std::move(pending));
+}
+
+bool Engine::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
+    if (!pending.set_ended(error ? for_operation(error, pending.request()) : nullptr)) return false;
+    timeline_->end(&pending, error != nullptr);
+    return true;
 }
 
 bool Engine::complete_ended() noexcept {

@@ -135,7 +135,8 @@ private:
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
     /// The end of these, as the log or a backend has it. complete_ended() makes it known to those who wait.
     /// Takes them: the last owner must not be somebody who holds a lock.
-    void finish(std::span<std::shared_ptr<Pending>> requests, const std::exception_ptr& error) noexcept;
+    void finish(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept;
+    bool set_ended(Pending& pending, const std::exception_ptr& error) noexcept;
     void note_end(std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept;
     /// Completes what has ended; true if there was anything. Runs deleters and log callbacks of the user's, which may call this library: so never
     /// with a lock held, and not on a stream's thread, which must be free for what they call. Whoever drives or waits does it.
