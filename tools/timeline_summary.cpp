@@ -33,13 +33,13 @@ std::string name_in_set(const Json& event) {
 }
 
 void look_at(const Trace& trace, Findings& findings) {
-    std::map<int, std::vector<std::pair<std::string, double>>> open;  // slices of each row of requests: the request, and its phase
-    std::map<std::string, std::size_t> times;                         // how often a name has been there
+    std::map<double, std::vector<std::pair<std::string, double>>> open;  // slices of each row of requests: the request, and its phase
+    std::map<std::string, std::size_t> times;                            // how often a name has been there
     for (const auto& event : trace.events) {
         const auto kind = event.value("ph", "");
         if (kind != "B" && kind != "E" && kind != "X") continue;
         const double at = event.value("ts", 0.0);
-        auto& row = open[event.value("tid", 0)];
+        auto& row = open[event.value("tid", 0.0)];
         if (kind == "X") {
             findings.durations[{event.value("name", ""), trace.rank}].push_back(event.value("dur", 0.0));
         } else if (kind == "B") {

@@ -10,6 +10,9 @@
 namespace timeline {
 namespace {
 
+constexpr int most_ranks = 1 << 20;
+constexpr std::int64_t last_us = std::int64_t{1} << 60;  // differences of such times can be added up
+
 /// The text without blanks around it, which stand wherever there is room for more elements.
 std::string trimmed(const std::string& text) {
     const auto first = text.find_first_not_of(' ');
@@ -24,16 +27,23 @@ Json element_of(std::string line) {
     return element.is_object() ? element : Json(Json::value_t::discarded);
 }
 
+/// The number, which is written as a whole one, and from 0 to the highest.
+std::int64_t whole(const Json& value, std::int64_t highest) {
+    const auto number = value.is_number_integer() ? value.get<std::int64_t>() : -1;
+    if (number < 0 || number > highest) throw BadInput("");
+    return number;
+}
+
 void read_head(Trace& trace) try {
     const auto& self = trace.events.at(0);
     if (self.at("name") != "guozhuang") throw BadInput("");
     const auto& args = self.at("args");
-    trace.rank = args.at("rank");
-    trace.ranks = args.at("ranks");
+    trace.ranks = static_cast<int>(whole(args.at("ranks"), most_ranks));
+    trace.rank = static_cast<int>(whole(args.at("rank"), trace.ranks - 1));
     trace.host = args.at("host");
     trace.boot = args.at("boot");
-    trace.monotonic_us = args.at("monotonic_us");
-    trace.realtime_us = args.at("realtime_us");
+    trace.monotonic_us = whole(args.at("monotonic_us"), last_us);
+    trace.realtime_us = whole(args.at("realtime_us"), last_us);
 } catch (const std::exception&) {
     throw BadInput(fmt::format("{} is not a timeline that Guozhuang has recorded", trace.path));
 }

@@ -19,10 +19,10 @@ enum class ErrorCode {
     // Raised on every rank concerned; the library stays usable.
     mismatch,  ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
     departed,  ///< a rank that the operation needs has shut down without submitting it
+    timeout,   ///< ranks had not submitted the operation in time, so it was given up; or one did not come to the start
     // The job cannot go on as it is.
     aborted,        ///< the job was aborted; the message carries the first cause
     rank_died,      ///< the process of a rank has ended without leaving the job; thrown as RankDied
-    timeout,        ///< a wait outlived its deadline
     wire,           ///< the transport (MPI) reported an error
     out_of_memory,  ///< memory, or another resource of the machine, is used up
     unavailable,    ///< a feature or device is not usable here; the message says why

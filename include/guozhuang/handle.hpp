@@ -74,4 +74,12 @@ public:
     std::vector<Result> take() const;
 };
 
+/// The handle of a join.
+class GUOZHUANG_API JoinHandle : public Handle {
+public:
+    using Handle::Handle;
+    /// wait(), then the rank of the job that was the last to join.
+    int last_rank() const;
+};
+
 }  // namespace guozhuang

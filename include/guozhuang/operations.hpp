@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <guozhuang/handle.hpp>
 #include <guozhuang/process_set.hpp>
@@ -19,7 +20,7 @@
 ///
 /// Common to all: callable from any thread; tensors must be contiguous and must stay untouched and alive until the operation is complete;
 /// zero elements are fine. Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything
-/// is sent. Errors of the group (mismatch, departed) are thrown by wait() on every rank, and the library goes on working.
+/// is sent. Errors of the group (mismatch, departed, timeout) are thrown by wait() on every rank, and the library goes on working.
 namespace guozhuang {
 
 /// What every operation takes.
@@ -33,6 +34,9 @@ struct Options {
     std::shared_ptr<void> keep_alive = {};
     Session* session = nullptr;   ///< whose job it is; null: Session::current(), or the process set's
     ProcessSet process_set = {};  ///< who takes part; the same on all of them
+    /// How long it may wait for ranks that have not submitted it. Then it is given up: it fails with Error(timeout) on all that have, and on the others
+    /// when they submit it; once all have, it is not given up any more. Below MPI_THREAD_MULTIPLE a missing rank may have to call the library first. May differ on each rank. 0: as long as GUOZHUANG_STALL_ERROR_S says.
+    std::chrono::milliseconds timeout = {};
 };
 
 /// What operations that reduce take. Op and scales must be the same on all ranks.
@@ -42,9 +46,10 @@ struct AllreduceOptions {
     double prescale = 1;                   ///< every contribution is multiplied by it first, in the tensor's own type; floating dtypes only
     double postscale = 1;                  ///< the full sum (or average) is multiplied by it; floating dtypes only
     std::optional<StreamRef> stream = {};  ///< as in Options
-    std::shared_ptr<void> keep_alive = {};  ///< as in Options
-    Session* session = nullptr;             ///< as in Options
-    ProcessSet process_set = {};            ///< as in Options
+    std::shared_ptr<void> keep_alive = {};   ///< as in Options
+    Session* session = nullptr;              ///< as in Options
+    ProcessSet process_set = {};             ///< as in Options
+    std::chrono::milliseconds timeout = {};  ///< as in Options
 };
 
 /// Combines the tensor of all ranks, in place. Shape, dtype, op, scales and device must match. The result is bitwise equal on all ranks.
@@ -102,5 +107,25 @@ GUOZHUANG_API Handle recv_async(const TensorView& tensor, int from, const PointT
 /// Returns when every rank has called it. Says nothing about other operations that are still pending.
 GUOZHUANG_API void barrier(const Options& options = {});
 GUOZHUANG_API Handle barrier_async(const Options& options = {});
+
+/// What a join takes.
+struct JoinOptions {
+    Session* session = nullptr;   ///< as in Options
+    ProcessSet process_set = {};  ///< as in Options
+};
+
+/// For a rank that has no more data while others still have: it takes part in what they do, with nothing of its own, until every rank has joined.
+/// Returns the rank that was the last to join, whose state is the newest.
+///
+/// Operations that only some ranks submit are run for all, with those that have joined contributing what changes nothing: 0 to a sum, 1 to a product,
+/// the lowest value to a max and so on; no rows to all_gather. An average divides by the ranks that have submitted it. What needs every rank
+/// fails on all that have submitted it with Error(departed), naming those that have joined: a broadcast whose root has, all_to_all, the making and
+/// removing of process sets. send and recv know nothing of joining.
+///
+/// What the rank has submitted before goes on as it is. Meanwhile it may submit nothing in this process set: Error(invalid_argument). Other process
+/// sets are not concerned. If a rank leaves instead of joining, the join fails with Error(departed) and all that have joined are active again. Unnamed
+/// operations are numbered anew after a join.
+GUOZHUANG_API int join(const JoinOptions& options = {});
+GUOZHUANG_API JoinHandle join_async(const JoinOptions& options = {});
 
 }  // namespace guozhuang

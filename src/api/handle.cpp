@@ -38,10 +38,8 @@ void Handle::wait() const {
 }
 
 bool Handle::wait_for(std::chrono::microseconds limit) const {
-    const auto now = base::Clock::now();
-    const bool bounded = limit < std::chrono::duration_cast<std::chrono::microseconds>(base::no_deadline - now);
     return drive(
-        *pending_, [this] { return pending_->complete(); }, bounded ? now + limit : base::no_deadline);
+        *pending_, [this] { return pending_->complete(); }, base::deadline_after(limit));
 }
 
 void Handle::wait(StreamRef stream) const {
@@ -61,6 +59,11 @@ Result ResultHandle::take() const {
 
 std::vector<Result> ResultsHandle::take() const {
     return take_results(*this, *pending_);
+}
+
+int JoinHandle::last_rank() const {
+    wait();
+    return static_cast<int>(pending_->result(0).rows.front());
 }
 
 }  // namespace guozhuang

@@ -74,6 +74,9 @@ public:
             const auto message = next(facts);
             engine::Reader in(message.bytes);
             auto& theirs = facts[static_cast<std::size_t>(message.from)];
+            if (!theirs.empty())
+                throw Error(ErrorCode::wire, fmt::format("rank {} has introduced itself twice", message.from),
+                            {.tensor = {}, .operation = "init", .ranks = {message.from}});
             while (!in.at_end()) theirs.push_back(in.string());
             if (theirs.size() < names.size()) theirs.resize(names.size(), "(unknown)");  // of another version
         }

@@ -33,7 +33,8 @@ Draft draft_of(Operation operation, std::span<const TensorView> tensors, const O
             .name = options.name,
             .tensors = {tensors.begin(), tensors.end()},
             .stream = options.stream,
-            .keep_alive = options.keep_alive};
+            .keep_alive = options.keep_alive,
+            .timeout = options.timeout};
 }
 
 Draft draft_of(Operation operation, std::span<const TensorView> tensors, const AllreduceOptions& options) {
@@ -44,7 +45,8 @@ Draft draft_of(Operation operation, std::span<const TensorView> tensors, const A
             .name = options.name,
             .tensors = {tensors.begin(), tensors.end()},
             .stream = options.stream,
-            .keep_alive = options.keep_alive};
+            .keep_alive = options.keep_alive,
+            .timeout = options.timeout};
 }
 
 template <class O>
@@ -64,6 +66,14 @@ Draft all_to_all_of(const TensorView& tensor, std::span<const std::int64_t> spli
     auto draft = draft_of(Operation::all_to_all, {&tensor, 1}, options);
     draft.splits.assign(splits.begin(), splits.end());
     return draft;
+}
+
+JoinHandle start_join(const JoinOptions& options, bool caller_waits) {
+    Draft draft{.set = api::member_of(options.session, options.process_set),
+                .description = {.operation = Operation::join, .tensors = {}},
+                .name = {},
+                .tensors = {}};
+    return JoinHandle(api::submit(std::move(draft), caller_waits));
 }
 
 Handle letter(const TensorView& tensor, const engine::Route& route, const PointToPointOptions& options, bool caller_waits) {
@@ -147,6 +157,13 @@ void barrier(const Options& options) {
 }
 Handle barrier_async(const Options& options) {
     return start(draft_of(Operation::barrier, {}, options), false);
+}
+
+int join(const JoinOptions& options) {
+    return start_join(options, true).last_rank();
+}
+JoinHandle join_async(const JoinOptions& options) {
+    return start_join(options, false);
 }
 
 }  // namespace guozhuang

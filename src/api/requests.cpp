@@ -134,6 +134,7 @@ void check_draft(const Draft& draft, const Check& check) {
     check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
     check.that(draft.tensors.size() <= engine::max_tensors, "{} tensors in one group; at most {} are supported", draft.tensors.size(),
                engine::max_tensors);
+    check.that(draft.timeout.count() >= 0, "a timeout of {} ms; it may not be negative", draft.timeout.count());
     check.that(is_enumerator(description.op), "there is no reduce op {}", static_cast<int>(description.op));
     const auto& transport = draft.set->transport();
     check.that(description.root >= 0 && description.root < transport.size(), "root {} is not a rank; there are ranks 0 to {}",
@@ -186,6 +187,10 @@ std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
     request.tensors = std::move(draft.tensors);
     request.splits = std::move(draft.splits);
     request.keep_alive = std::move(draft.keep_alive);
+    if (draft.timeout.count() > 0) {
+        request.submitted = base::Clock::now();
+        request.deadline = base::deadline_after(draft.timeout);
+    }
     return set.engine().submit(std::move(request), caller_waits);
 }
 

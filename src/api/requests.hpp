@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
 #include <memory>
@@ -23,6 +24,7 @@ struct Draft {
     std::optional<StreamRef> stream = {};
     std::shared_ptr<void> keep_alive = {};
     std::vector<std::int64_t> splits = {};
+    std::chrono::milliseconds timeout = {};  ///< 0: none of its own
 };
 
 /// Checks the draft and hands it to the engine. Throws Error(invalid_argument, unavailable, duplicate_name ...) before anything is sent.

@@ -45,11 +45,13 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
                               .activity = transport.activity(),
                               .wait = transport.wait_settings(),
                               .negotiator = negotiator_settings(shared_->settings, members_, stages(id_) && backends::can_stage(transport)),
+                              .stalls = {.warn = shared_->settings.stall_warn, .error = shared_->settings.stall_error},
                               .own_thread = transport.may_have_own_thread(),
                               .job = std::make_shared<wire::TransportJob>(shared_->transport),
                               .context = id_.context,
                               .fleet = shared_->fleet,
-                              .timeline = shared_->timeline});
+                              .timeline = shared_->timeline,
+                              .use_device = [this](DeviceKind kind) { use_device(kind); }});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
     if (shared_->fleet) shared_->fleet->add(id_.context, engine_);
     try {

@@ -62,6 +62,12 @@ std::optional<Note::Content> Note::read() const {
     return std::nullopt;
 }
 
+Waiting* take_place(Activity& activity) noexcept {
+    for (auto& place : activity.waiting)
+        if (!place.taken.exchange(true)) return &place;
+    return nullptr;
+}
+
 std::string describe(const Activity& activity) {
     if (const auto running = activity.running.read()) return fmt::format("during {}", name(*running));
     if (const auto submitted = activity.submitted.read()) return fmt::format("after it had submitted {}", name(*submitted));

@@ -34,13 +34,31 @@ private:
     std::array<std::atomic<std::uint64_t>, words> bytes_{};
 };
 
+/// An operation that has been pending for a while, for those who may be waited for.
+struct Waiting {
+    std::atomic<bool> taken{false};
+    Note note;  ///< "allreduce", "loss" or "loss in process set 0,2"
+};
+
 /// What a rank is doing, for those who ask when it is late or dead. Lives where the ranks of a host see each other.
 struct alignas(64) Activity {
-    Note submitted;                   ///< the last operation that its caller asked for: "allreduce", its name
-    Note running;                     ///< the operation whose data moves, or "init" or "shutdown"; cleared at its end
-    Note departure;                   ///< why it has left the job without waiting for the others
-    std::atomic<bool> closed{false};  ///< it has left together with all others: its process may end
+    Note submitted;  ///< the last operation that its caller asked for: "allreduce", "loss" or "loss in process set 0,2"
+    std::atomic<const void*> last_pending{nullptr};  ///< not null as long as that one is pending; the rank's own
+    Note running;                                    ///< the operation whose data moves, or "init" or "shutdown"; cleared at its end
+    std::array<Waiting, 16> waiting;                 ///< what it waits for in vain, of all its process sets, as far as there is room
+    Note departure;                                  ///< why it has left the job without waiting for the others
+    std::atomic<bool> closed{false};                 ///< it has left together with all others: its process may end
 };
+
+/// Another rank, as far as this one can see it.
+struct Neighbour {
+    const Activity* activity = nullptr;  ///< valid as long as the rank's doorbell
+    std::string process;                 ///< for people: "pid 7, stopped"
+    bool is_stopped = false;             ///< nor can it say anything
+};
+
+/// A place of the rank's own to write what it waits for, until `taken` is cleared; null if all are taken. Any thread of the process.
+Waiting* take_place(Activity& activity) noexcept;
 
 /// "during allreduce 'grad7'", "after it had submitted ...", "before its first operation".
 std::string describe(const Activity& activity);

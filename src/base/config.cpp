@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <guozhuang/error.hpp>
 #include <limits>
-#include <numeric>
 #include <utility>
 
+#include "base/edit_distance.hpp"
 #include "base/log.hpp"
 
 namespace guozhuang::base {
@@ -96,6 +97,22 @@ std::string print_spin(const Settings& settings) {
     return settings.spin_us ? std::to_string(*settings.spin_us) : "auto";
 }
 
+template <std::chrono::milliseconds Settings::*member>
+bool parse_seconds(Settings& settings, std::string_view text) {
+    constexpr double longest = 1e6;
+    double seconds = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    if (text != "off" && (error != std::errc() || end != text.data() + text.size() || !(seconds >= 0.001) || seconds > longest))
+        return false;
+    settings.*member = std::chrono::milliseconds(std::llround(seconds * 1000));
+    return true;
+}
+template <std::chrono::milliseconds Settings::*member>
+std::string print_seconds(const Settings& settings) {
+    const auto value = settings.*member;
+    return value.count() == 0 ? "off" : fmt::format("{:g}", static_cast<double>(value.count()) / 1000);
+}
+
 // A path needs a slash, so that neither a switch nor a misspelt `off` becomes a directory.
 bool parse_timeline(Settings& settings, std::string_view text) {
     if (text != "off" && text.find('/') == std::string_view::npos) return false;
@@ -157,25 +174,21 @@ constexpr Setting table[] = {
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.", parse_spin,
      print_spin},
+    {"GUOZHUANG_STALL_ERROR_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
+     "An operation that has waited so long for ranks which have not submitted it is given up: it fails on all that have, and on the others "
+     "when they "
+     "submit it. Options::timeout is the same for one operation.",
+     parse_seconds<&Settings::stall_error>, print_seconds<&Settings::stall_error>},
+    {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
+     "After how long, and then twice and four times as long, a warning names an operation that does not come forward, who waits for whom, "
+     "and what those "
+     "are doing.",
+     parse_seconds<&Settings::stall_warn>, print_seconds<&Settings::stall_warn>},
     {"GUOZHUANG_TIMELINE", "", "off, or a directory, with a slash in it", Agreement::may_differ,
      "Where each rank records its timeline (timeline.md): `./traces` gets a `rank2.json` from rank 2. The directory is made if "
      "need be; one that has such a file already is refused, with a warning.",
      parse_timeline, print_timeline},
 };
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-    std::vector<std::size_t> row(b.size() + 1);
-    std::iota(row.begin(), row.end(), 0u);
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-        auto diagonal = std::exchange(row[0], i);
-        for (std::size_t j = 1; j <= b.size(); ++j) {
-            const auto substituted = diagonal + (a[i - 1] == b[j - 1] ? 0u : 1u);
-            diagonal = row[j];
-            row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-        }
-    }
-    return row.back();
-}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <guozhuang/log.hpp>
@@ -32,7 +33,9 @@ struct Settings {
     LogLevel log_level = LogLevel::warning;
     std::string timeline;  ///< directory; empty: none
     bool exit_on_death = true;
-    std::optional<Fault> fault;  ///< to be put in, to see what comes of it
+    std::chrono::milliseconds stall_warn{10'000};  ///< 0: never
+    std::chrono::milliseconds stall_error{0};      ///< 0: never
+    std::optional<Fault> fault;                    ///< to be put in, to see what comes of it
 };
 
 /// Who decides when ranks are configured differently.

@@ -102,6 +102,20 @@ bool is_running(const ProcessId& process) {
     return facts->started == process.started && !facts->has_ended();
 }
 
+std::string state_of(const ProcessId& process) {
+    const auto facts = read_facts(process.pid);
+    if (!facts || facts->started != process.started) return {};
+    switch (facts->state) {
+        case 'R': return "running";
+        case 'S':
+        case 'I': return "sleeping";
+        case 'D': return "waiting for a device";
+        case 'T': return "stopped";
+        case 't': return "stopped by a debugger";
+        default: return "ending";
+    }
+}
+
 bool is_visible(const ProcessId& process) {
     return process.started != 0 && process.numbering == own_numbering();
 }

@@ -19,6 +19,9 @@ ProcessId this_process();
 /// Whether it runs. One that has ended does not, though nobody may have asked for its status yet; one that cannot be looked at does.
 bool is_running(const ProcessId& process);
 
+/// What it does, as /proc says: "running", "sleeping", "stopped" ...; empty if that cannot be seen.
+std::string state_of(const ProcessId& process);
+
 /// Whether its number means the same to this process.
 bool is_visible(const ProcessId& process);
 

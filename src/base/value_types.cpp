@@ -45,7 +45,7 @@ std::string_view name_of(DeviceKind kind) noexcept {
 
 std::string_view name_of(ErrorCode code) noexcept {
     constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised", "configuration", "mismatch",
-                                          "departed",         "aborted",        "rank_died",       "timeout",       "wire",
+                                          "departed",         "timeout",        "aborted",         "rank_died",     "wire",
                                           "out_of_memory",    "unavailable",    "internal"};
     return pick(names, code);
 }

@@ -187,7 +187,7 @@ void Patience::progressed() {
 void Patience::park_idle() {
     if (settings_.baton != nullptr) return progressed();
     expect_to_park(false);
-    park(by_local, Clock::time_point::max());
+    park(by_local, settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
 }
 
 bool Patience::park(std::uint32_t woken_by, Clock::time_point until) {

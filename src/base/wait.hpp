@@ -66,6 +66,13 @@ using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 inline constexpr Deadline no_deadline = Deadline::max();
 
+/// From now; none, if that is beyond what the clock can count.
+template <class Duration>
+Deadline deadline_after(Duration limit) {
+    const auto now = Clock::now();
+    return limit < std::chrono::duration_cast<Duration>(no_deadline - now) ? now + limit : no_deadline;
+}
+
 class Baton;
 
 /// How a rank waits. `park_limit` bounds one sleep where news may come without a ring (from another host, or by a transport's own
@@ -74,7 +81,8 @@ struct WaitSettings {
     std::chrono::microseconds spin{50};        ///< 0: park after a few looks
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
-    Baton* baton = nullptr;  ///< if there is one, a wait hands it on and neither spins nor parks
+    std::optional<std::chrono::milliseconds> idle_limit = {};  ///< the same for a rank with nothing to do; empty: it is woken
+    Baton* baton = nullptr;                                    ///< if there is one, a wait hands it on and neither spins nor parks
 };
 
 /// One wait of one thread, from its first look to its success: spins for a while, then parks on the doorbell until it rings, and so on.
@@ -96,7 +104,7 @@ public:
     void progressed();
     /// Whether the next pause() will park: a driver gives up its role (and its lock) before that. The answer holds until then.
     bool about_to_park() const noexcept { return park_next_; }
-    /// Parks without limit and without asking to be woken by rings from others: for a coordinator with nothing pending. ring_local() and
+    /// Parks up to the idle limit and without asking to be woken by rings from others: for a coordinator with nothing pending. ring_local() and
     /// abort() still wake it.
     void park_idle();
 

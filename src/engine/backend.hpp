@@ -9,7 +9,7 @@
 
 namespace guozhuang::engine {
 
-/// The last two make and remove process sets; no backend runs them.
+/// The last three are matters of the log; no backend runs them.
 enum class Operation : std::uint8_t {
     allreduce,
     all_gather,
@@ -18,7 +18,8 @@ enum class Operation : std::uint8_t {
     reduce_scatter,
     barrier,
     create_process_set,
-    remove_process_set
+    remove_process_set,
+    join
 };
 std::string_view name_of(Operation operation) noexcept;
 
@@ -46,6 +47,7 @@ struct Bundle {
     double prescale = 1, postscale = 1;
     int root = 0;  ///< position in the set
     DeviceKind device = DeviceKind::host;
+    int contributors = 1;  ///< what an average divides by: ranks that have joined stand in with what changes no result
     Policy policy;
     std::vector<Piece> pieces;
 };

@@ -33,6 +33,11 @@ void Writer::bytes(std::span<const std::byte> data) {
     out_.insert(out_.end(), data.begin(), data.end());
 }
 
+void Writer::ranks(std::span<const int> ranks) {
+    number(ranks.size());
+    for (const int rank : ranks) number(static_cast<std::uint64_t>(rank));
+}
+
 std::span<const std::byte> Reader::take(std::uint64_t length) {
     if (length > data_.size()) malformed("it ends too early");
     const auto taken = data_.first(static_cast<std::size_t>(length));
@@ -45,6 +50,7 @@ std::uint64_t Reader::number(std::uint64_t highest) {
     for (int shift = 0; shift < 64; shift += 7) {
         const auto byte = std::to_integer<std::uint64_t>(take(1)[0]);
         if (shift == 63 && byte > 1) malformed("a number is too long");
+        if (shift > 0 && byte == 0) malformed("a number is longer than it need be");
         value |= (byte & 0x7f) << shift;
         if (byte < 0x80) {
             if (value > highest) malformed("a number is out of range");
@@ -54,9 +60,11 @@ std::uint64_t Reader::number(std::uint64_t highest) {
     malformed("a number is too long");
 }
 
-std::int64_t Reader::signed_number() {
-    const auto value = number();
-    return static_cast<std::int64_t>((value >> 1) ^ (~(value & 1) + 1));
+std::int64_t Reader::signed_number(std::int64_t lowest, std::int64_t highest) {
+    const auto encoded = number();
+    const auto value = static_cast<std::int64_t>((encoded >> 1) ^ (~(encoded & 1) + 1));
+    if (value < lowest || value > highest) malformed("a number is out of range");
+    return value;
 }
 
 std::uint64_t Reader::fixed() {
@@ -75,6 +83,12 @@ std::string Reader::string(std::size_t longest) {
 Bytes Reader::bytes() {
     const auto data = take(number());
     return {data.begin(), data.end()};
+}
+
+std::vector<int> Reader::ranks(int size) {
+    std::vector<int> ranks(count(static_cast<std::size_t>(size)));
+    for (int& each : ranks) each = rank(size);
+    return ranks;
 }
 
 void Reader::expect_end() const {

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ public:
     void fixed(std::uint64_t value);  ///< eight bytes
     void string(std::string_view text);
     void bytes(std::span<const std::byte> data);
+    void ranks(std::span<const int> ranks);
 
     template <class Enum>
         requires std::is_enum_v<Enum>
@@ -48,7 +50,8 @@ private:
     Bytes out_;
 };
 
-/// Reads them back, bounds-checked: every function throws Error(wire) when the message is truncated or a value is out of range.
+/// Reads them back, bounds-checked: every function throws Error(wire) when the message is truncated, a value is out of range, or a number is
+/// not as short as it can be. So what is read is what a Writer writes, byte for byte.
 class Reader {
 public:
     explicit Reader(std::span<const std::byte> data) noexcept : data_(data) {}
@@ -57,11 +60,13 @@ public:
     /// Of things of which each takes a byte at least: there are not more of them than bytes left, so it is safe to make room for that many.
     std::size_t count(std::size_t highest) { return static_cast<std::size_t>(number(std::min(highest, data_.size()))); }
     int rank(int size) { return static_cast<int>(number(static_cast<std::uint64_t>(size) - 1)); }
-    std::int64_t signed_number();
+    std::int64_t signed_number(std::int64_t lowest = std::numeric_limits<std::int64_t>::min(),
+                               std::int64_t highest = std::numeric_limits<std::int64_t>::max());
     double real() { return std::bit_cast<double>(fixed()); }
     std::uint64_t fixed();
     std::string string(std::size_t longest = max_name_bytes);
     Bytes bytes();
+    std::vector<int> ranks(int size);  ///< of so many
 
     template <class Enum>
         requires std::is_enum_v<Enum>

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/activity.hpp"
 #include "base/wait.hpp"
 
 namespace guozhuang::engine {
@@ -24,6 +25,8 @@ public:
     virtual int size() const noexcept = 0;
     /// Queues a message and rings the receiver. Messages to one rank arrive in order.
     virtual void send(int to, std::vector<std::byte> message) = 0;
+    /// Makes a rank look at its messages that has nothing pending itself.
+    virtual void wake(int rank) noexcept = 0;
     /// The next message that has arrived, if any. Also retires sends that are complete.
     virtual std::optional<Message> poll() = 0;
     /// Whether every message that was sent has left this rank.
@@ -49,6 +52,8 @@ public:
     virtual ~Job() = default;
     /// Ends it for every rank of this host: their waits throw the cause (see base::throw_cause).
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
+    /// What another rank of the world is doing; empty where that cannot be seen.
+    virtual std::optional<base::Neighbour> look_at(int rank) = 0;
     /// Gives up every message of this rank; false if the memory of some stays borrowed to the end of the process.
     virtual bool abandon() noexcept = 0;
 };

@@ -6,14 +6,15 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 
 namespace guozhuang::engine {
 
 std::string_view name_of(Operation operation) noexcept {
-    constexpr std::string_view names[] = {"allreduce",      "all_gather", "broadcast",          "all_to_all",
-                                          "reduce_scatter", "barrier",    "create_process_set", "remove_process_set"};
+    constexpr std::string_view names[] = {"allreduce", "all_gather",         "broadcast",          "all_to_all", "reduce_scatter",
+                                          "barrier",   "create_process_set", "remove_process_set", "join"};
     return names[static_cast<std::size_t>(operation)];
 }
 
@@ -41,11 +42,11 @@ Bytes encode(const Description& description) {
 Description decode_description(std::span<const std::byte> bytes) {
     Reader in(bytes);
     Description description;
-    description.operation = in.enumerator(Operation::remove_process_set);
+    description.operation = in.enumerator(Operation::join);
     description.op = in.enumerator(ReduceOp::adasum);
     description.prescale = in.real();
     description.postscale = in.real();
-    description.root = static_cast<int>(in.signed_number());
+    description.root = static_cast<int>(in.signed_number(std::numeric_limits<int>::min(), std::numeric_limits<int>::max()));
     description.device = in.enumerator(DeviceKind::cuda);
     description.group = in.number(1) == 1;
     description.ranks.resize(in.count(max_ranks));
@@ -177,7 +178,7 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
         }
     }
     tensor = name;
-    return fmt::format("'{}': the requests differ", name);  // bytes differ though no aspect does: e.g. two encodings of one number
+    return fmt::format("'{}': the requests differ", name);  // bytes differ though no aspect does: e.g. two NaNs
 }
 
 }  // namespace guozhuang::engine

@@ -40,9 +40,11 @@ Engine::Engine(const Parts& parts)
       wait_(parts.wait),
       own_thread_(parts.own_thread),
       fleet_(parts.fleet),
+      use_device_(parts.use_device),
       control_(parts.control),
       negotiator_(parts.control.rank(), parts.control.size(), parts.negotiator),
-      point_to_point_(parts.control, parts.mail, members_) {}
+      point_to_point_(parts.control, parts.mail, members_),
+      stalls_(parts.stalls, members_, parts.activity) {}
 
 Engine::~Engine() {
     stop();
@@ -66,29 +68,46 @@ void Engine::check_open(const Request& request) const {
                                                         members_.are_the_world() ? "this session" : members_.name()));
 }
 
+void Engine::check_not_joined(const Request& request) const {
+    if (!joined_) return;
+    const std::string operation(request.operation());
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: this rank has joined in {} and takes part in everything there without submitting it, until all ranks have "
+                            "joined; wait for that first",
+                            request.label(), members_.name()),
+                {.tensor = request.name, .operation = operation, .ranks = {rank_}});
+}
+
+/// Ranks that joined early have counted less than the others, so all begin anew once all have joined.
+void Engine::number(Request& request, std::uint64_t number) const {
+    request.named = false;
+    request.name = fmt::format("#{} {}", number, request.operation());
+    if (joins_ > 0) request.name += fmt::format(" after {} join{}", joins_, joins_ == 1 ? "" : "s");
+    for (auto& tensor : request.description.tensors)
+        tensor.name = request.description.group ? fmt::format("{}{}", request.name, tensor.name) : request.name;
+}
+
 std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
     base::pass(base::Failpoint::submit);
     std::shared_ptr<Pending> pending;
     {
         const base::Lock lock(queue_mutex_);
         check_open(request);
+        check_not_joined(request);
         const auto operation = request.description.operation;
         auto& unnamed = unnamed_[operation];
         const bool numbered = request.name.empty();
-        if (numbered) {
-            request.named = false;
-            request.name = fmt::format("#{} {}", unnamed + 1, name_of(operation));
-            for (auto& tensor : request.description.tensors)
-                tensor.name = request.description.group ? fmt::format("{}{}", request.name, tensor.name) : request.name;
-        }
+        if (numbered) number(request, unnamed + 1);
         if (pending_.contains(request.name))
             throw Error(ErrorCode::duplicate_name,
                         fmt::format("{} '{}': an operation of that name is still pending on this rank; wait for it or choose another name",
                                     name_of(operation), request.name),
                         {.tensor = request.name, .operation = std::string(name_of(operation)), .ranks = {rank_}});
-        activity_.submitted.write(name_of(operation), request.name);
+        activity_.submitted.write(name_of(operation), name_among(members_, request.name));
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_, std::pair(pending->request().name, pending), submitted_, pending);
+        if (operation == Operation::join) joined_ = true;
+        activity_.last_pending = pending.get();
         if (numbered) ++unnamed;  // last: ranks must count alike, and what has failed does not count
         timeline_->begin(pending.get(), pending->request().name, "negotiate", [&] { return facts_of(pending->request(), set_); });
     }
@@ -111,14 +130,15 @@ void Engine::enter(Table& table, Entry entry, Queue& queue, Element element) {
 
 std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
     base::pass(base::Failpoint::submit);
-    request.is_letter = true;
+    request.kind = Request::Kind::letter;
     std::shared_ptr<Pending> pending;
     {
         const base::Lock lock(queue_mutex_);
         check_open(request);
         activity_.submitted.write(request.name);
+        request.peer = members_.world_rank(route.peer);
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
-        enter(pending_letters_, pending, letters_, Letter{route, pending});
+        enter(pending_nameless_, pending, letters_, Letter{route, pending});
         timeline_->begin(pending.get(), pending->request().name, "message",
                          [&] { return base::TimelineFacts{.bytes = pending->request().tensors.front().bytes(), .set = set_}; });
     }
@@ -183,6 +203,7 @@ void Engine::coordinate() {
             if (helped() || !has_work()) {
                 if (std::exchange(drove, false)) base::ring(doorbell_);  // a helper may sleep though the lock is free now
                 patience.park_idle();
+                if (!helped()) try_turn();  // others may have woken this rank for their sake
                 continue;
             }
             drove = true;
@@ -215,9 +236,9 @@ bool Engine::turn() {
     if (stop_) return false;
     bool progressed = pump();
     if (!log_.empty()) {
-        const auto entry = std::move(log_.front());
+        auto due = std::move(log_.front());
         log_.pop_front();
-        execute(entry);
+        execute(std::move(due));
         progressed = true;
     }
     return progressed;
@@ -235,11 +256,14 @@ bool Engine::pump() {
         finish(std::span(&outcome.pending, 1), outcome.error);
         progressed = true;
     }
-    for (auto& message : negotiator_.take_messages()) send(message.to, Channel::negotiation, std::move(message.bytes));
+    if (!progressed) notice_stalls();
+    for (auto& message : negotiator_.take_messages()) {
+        send(message.to, Channel::negotiation, std::move(message.bytes));
+        if (message.urgent) control_.wake(message.to);
+    }
     for (auto& message : point_to_point_.take_messages()) send(message.to, Channel::letters, std::move(message.bytes));
     for (auto& entry : negotiator_.take_entries()) {
-        mark(entry, "queue");
-        log_.push_back(std::move(entry));
+        accept(std::move(entry));
         progressed = true;
     }
     return progressed;
@@ -264,9 +288,18 @@ bool Engine::take_submissions() {
         }
     }
     if (left_) fail_departed(std::exchange(submitted, {}));
-    for (const auto& pending : submitted) {
+    for (auto& pending : submitted) {
         const auto& request = pending->request();
-        negotiator_.submit(request.name, request.named, request.description);
+        stalls_.expect(request.deadline);
+        if (const auto debt = negotiator_.debt(request.name)) {
+            finish(std::span(&pending, 1), error_of(*debt, members_));
+            continue;
+        }
+        open_.insert_or_assign(request.name, pending);
+        if (request.description.operation == Operation::join)
+            negotiator_.join(request.name);
+        else
+            negotiator_.submit(request.name, request.named, request.description);
     }
     for (auto& letter : letters) point_to_point_.post(std::move(letter));
     if (departure) leaving_ ? negotiator_.leave(*departure) : negotiator_.depart(*departure);
@@ -289,130 +322,6 @@ void Engine::send(int to, Channel channel, Bytes bytes) {
     control_.send(to, std::move(bytes));
 }
 
-void Engine::execute(const LogEntry& entry) {
-    switch (entry.kind) {
-        case LogEntry::Kind::execute: run(entry); break;
-        case LogEntry::Kind::fail: fail(entry); break;
-        case LogEntry::Kind::forget: break;
-        case LogEntry::Kind::depart: point_to_point_.depart(entry.ranks.front(), entry.text); break;
-        case LogEntry::Kind::shutdown:
-            point_to_point_.fail_unmatched(members_.are_the_world() ? "every rank has shut down"
-                                                                    : "every rank has left " + members_.name());
-            finished_ = true;
-            break;
-        case LogEntry::Kind::leave: end_log(entry); break;
-    }
-}
-
-/// What the log has not resolved it never will: every operation would need the rank that has left.
-void Engine::end_log(const LogEntry& leave) {
-    left_ = leave;
-    const auto left = leave.ranks.front();
-    point_to_point_.depart(left, leave.text);
-    if (members_.world_rank(left) != rank_) {
-        if (members_.are_the_world()) base::note_cause(doorbell_, {.rank = left, .text = leave.text, .code = ErrorCode::departed});
-        fail_departed(requests_called(negotiator_.unresolved()));
-    }
-    somebody_left_ = true;
-    finished_ = true;
-}
-
-void Engine::fail_departed(Requests requests) {
-    finish(requests, error_of(*left_, members_));
-}
-
-void Engine::fail(const LogEntry& entry) {
-    auto requests = requests_of(entry);
-    finish(requests, error_of(entry, members_));
-}
-
-void Engine::mark(const LogEntry& entry, std::string_view phase) {
-    if (!timeline_->on() || entry.kind != LogEntry::Kind::execute) return;
-    for (const auto& pending : requests_of(entry)) timeline_->enter(pending.get(), phase);
-}
-
-/// This rank's requests of an entry. A departed rank may have submitted none of what fails for its sake.
-Engine::Requests Engine::requests_of(const LogEntry& entry) {
-    std::vector<std::string> names;
-    for (const auto& item : entry.items) names.push_back(item.name);
-    return requests_called(names);
-}
-
-Engine::Requests Engine::requests_called(const std::vector<std::string>& names) {
-    Requests requests;
-    const base::Lock lock(queue_mutex_);
-    for (const auto& name : names)
-        if (const auto found = pending_.find(name); found != pending_.end()) requests.push_back(found->second);
-    return requests;
-}
-
-void Engine::run(const LogEntry& entry) {
-    auto requests = requests_of(entry);
-    if (requests.size() != entry.items.size())
-        throw Error(ErrorCode::internal,
-                    fmt::format("rank {} was told to execute '{}', which it has not submitted", rank_, entry.items.front().name));
-    if (const auto& action = requests.front()->request().action) {
-        attempt(requests.front()->request().description.operation, action);
-        return finish(requests, nullptr);
-    }
-    auto bundle = bundle_of(entry, requests, members_);
-    const auto executor = executor_of(bundle.device);
-    mark(entry, "bundle");
-    if (executor.stream) return run_on_stream(executor, std::move(bundle), std::move(requests));
-    run_on(*executor.backend, bundle, entry.items.front().name);
-    finish(requests, nullptr);
-}
-
-/// A rank that fails here goes on to say what failed, so what it was running need not be cleared.
-void Engine::run_on(Backend& backend, const Bundle& bundle, std::string_view name) {
-    const base::TimelineSlice slice(*timeline_, "bundle", [&] { return facts_of(bundle, set_); });
-    activity_.running.write(name_of(bundle.operation), name);
-    attempt(bundle.operation, [&] {
-        base::pass(base::Failpoint::execute);
-        backend.run(bundle);
-        base::pass(base::Failpoint::executed);
-    });
-    activity_.running.clear();
-}
-
-/// What fails half-way cannot be finished by the others.
-void Engine::attempt(Operation operation, const std::function<void()>& work) {
-    try {
-        work();
-    } catch (...) {
-        if (stop_ || leaving_) end_for_leaving();
-        const auto error = as_error(std::current_exception(), name_of(operation), rank_);
-        tell_others(error);
-        std::rethrow_exception(error);
-    }
-}
-
-Executor Engine::executor_of(DeviceKind kind) {
-    const base::Lock lock(queue_mutex_);
-    return executors_.at(kind);
-}
-
-/// Enqueues the bundle behind what its tensors wait for. The completion is enqueued last, after the handles know the event of the end.
-void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests requests) {
-    auto& stream = *executor.stream;
-    for (const auto& pending : requests)
-        if (const auto& ready = pending->request().ready) stream.wait(ready);
-    auto error = std::make_shared<std::exception_ptr>();
-    stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error] {  // the bundle points into the requests
-        try {
-            run_on(*backend, bundle, requests.front()->request().name);
-        } catch (...) {
-            *error = std::current_exception();
-        }
-    });
-    const auto done = stream.record();
-    for (const auto& pending : requests) pending->set_enqueued(done);
-    stream.launch([self = shared_from_this(), requests = std::move(requests), error]() mutable {
-        self->finish(requests, std::exchange(*error, nullptr));
-    });
-    base::ring_local(doorbell_);
-}
-
 void Engine::finish(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept {
     {
         std::size_t ended = 0;
@@ -421,7 +330,7 @@ void Engine::finish(std::span<std::shared_ptr<Pending>> requests, std::exception
             if (const auto found = pending_.find(pending->request().name); found != pending_.end() && found->second == pending)
                 pending_.erase(found);
             else
-                pending_letters_.erase(pending);
+                pending_nameless_.erase(pending);
             if (set_ended(*pending, error)) std::swap(requests[ended++], pending);
         }
         error = nullptr;  // from here on it belongs to those who are told
@@ -436,11 +345,14 @@ void Engine::note_end(std::shared_ptr<Pending>& pending, const std::exception_pt
 
 bool Engine::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
     if (!pending.set_ended(error ? for_operation(error, pending.request()) : nullptr)) return false;
+    const void* own = &pending;
+    activity_.last_pending.compare_exchange_strong(own, nullptr);
     timeline_->end(&pending, error != nullptr);
     return true;
 }
 
 bool Engine::complete_ended() noexcept {
+    say();
     bool any = false;
     while (const auto pending = ended_.pop()) {
         pending->set_complete(memory_on_loan_);

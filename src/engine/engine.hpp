@@ -24,6 +24,7 @@
 #include "engine/negotiator.hpp"
 #include "engine/pending.hpp"
 #include "engine/point_to_point.hpp"
+#include "engine/stall_watch.hpp"
 
 namespace guozhuang::engine {
 
@@ -49,11 +50,14 @@ public:
         base::Activity& activity;  ///< lives as long as the doorbell
         base::WaitSettings wait;
         Negotiator::Settings negotiator;
+        StallSettings stalls = {};
         bool own_thread = true;                  ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
         std::shared_ptr<Job> job;                ///< keeps the doorbell alive: callers may still wait there when all else is gone
         std::uint16_t context = 0;               ///< of the process set
         std::shared_ptr<Fleet> fleet = nullptr;  ///< the rank's engines, where none has a thread; null: this one is driven alone
         std::shared_ptr<base::Timeline> timeline = std::make_shared<base::Timeline>();  ///< the rank's
+        /// Makes sure that there is an executor for a kind of device which this rank may not have used, and others have; null: all are there.
+        std::function<void(DeviceKind)> use_device = nullptr;
     };
 
     explicit Engine(const Parts& parts);
@@ -112,24 +116,39 @@ private:
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
 
     void check_open(const Request& request) const GUOZHUANG_REQUIRES(queue_mutex_);
+    void check_not_joined(const Request& request) const GUOZHUANG_REQUIRES(queue_mutex_);
+    void number(Request& request, std::uint64_t number) const GUOZHUANG_REQUIRES(queue_mutex_);
     template <class Table, class Entry, class Queue, class Element>
     void enter(Table& table, Entry entry, Queue& queue, Element element) GUOZHUANG_REQUIRES(queue_mutex_);
+    void enter_closing();
+    /// The log is complete.
+    void finish_log() GUOZHUANG_REQUIRES(mutex_);
     /// Receives and sends control messages; true if there was anything to do.
     bool pump();
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
     void receive(const Control::Message& message) GUOZHUANG_REQUIRES(mutex_);
     void send(int to, Channel channel, Bytes bytes) GUOZHUANG_REQUIRES(mutex_);
-    void execute(const LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
     using Requests = std::vector<std::shared_ptr<Pending>>;
-    Requests requests_of(const LogEntry& entry);
-    Requests requests_called(const std::vector<std::string>& names);
+    /// An entry of the log that is to be executed, with this rank's requests: by then their names may be those of others.
+    struct Due {
+        LogEntry entry;
+        Requests requests;
+    };
+    void accept(LogEntry entry) GUOZHUANG_REQUIRES(mutex_);
+    Requests take_open(const LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
+    void execute(Due due) GUOZHUANG_REQUIRES(mutex_);
+    Requests stand_ins_for(const LogEntry& entry);
+    bool stands_in(const LogEntry& entry) const;
     void end_log(const LogEntry& leave) GUOZHUANG_REQUIRES(mutex_);
-    void fail(const LogEntry& entry);
+    void end_join(Due due) GUOZHUANG_REQUIRES(mutex_);
     void fail_departed(Requests requests) GUOZHUANG_REQUIRES(mutex_);
-    /// On the timeline: all requests of the entry go on to this phase.
-    void mark(const LogEntry& entry, std::string_view phase);
+    /// On the timeline: these go on to this phase.
+    void mark(std::span<const std::shared_ptr<Pending>> requests, std::string_view phase);
+    void notice_stalls() GUOZHUANG_REQUIRES(mutex_);
+    bool treat(Stalled stalled, std::size_t said) GUOZHUANG_REQUIRES(mutex_);
+    void say() noexcept;
     Executor executor_of(DeviceKind kind);
-    void run(const LogEntry& entry);
+    void run(Due due) GUOZHUANG_REQUIRES(mutex_);
     void run_on(Backend& backend, const Bundle& bundle, std::string_view name);
     void attempt(Operation operation, const std::function<void()>& work);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
@@ -161,25 +180,35 @@ private:
     const base::WaitSettings wait_;
     const bool own_thread_;
     const std::shared_ptr<Fleet> fleet_;
+    const std::function<void(DeviceKind)> use_device_;
 
     base::Mutex mutex_;  ///< whoever holds it drives
     Control& control_ GUOZHUANG_GUARDED_BY(mutex_);
     Negotiator negotiator_ GUOZHUANG_GUARDED_BY(mutex_);
     PointToPoint point_to_point_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::deque<LogEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);
+    StallWatch stalls_ GUOZHUANG_GUARDED_BY(mutex_);
+    /// By name: what the negotiator has and the log has not resolved, as far as this rank has heard it.
+    std::unordered_map<std::string, std::shared_ptr<Pending>> open_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::deque<Due> log_ GUOZHUANG_GUARDED_BY(mutex_);           ///< heard and not yet executed
     std::optional<LogEntry> left_ GUOZHUANG_GUARDED_BY(mutex_);  ///< the log's last entry, if a rank has left
 
     base::Mutex queue_mutex_;  ///< held for moments only; may be taken while driving
     std::map<DeviceKind, Executor> executors_ GUOZHUANG_GUARDED_BY(queue_mutex_);
     Requests submitted_ GUOZHUANG_GUARDED_BY(queue_mutex_);
     std::vector<Letter> letters_ GUOZHUANG_GUARDED_BY(queue_mutex_);
-    /// From submission to completion: by name, and those of point to point. Whatever is lost on the way, here it is found.
+    /// From submission to completion: by name, and those of point to point and stand-ins. Whatever is lost on the way, here it is found.
     std::unordered_map<std::string, std::shared_ptr<Pending>> pending_ GUOZHUANG_GUARDED_BY(queue_mutex_);
-    std::unordered_set<std::shared_ptr<Pending>> pending_letters_ GUOZHUANG_GUARDED_BY(queue_mutex_);
-    std::map<Operation, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< how many so far
+    std::unordered_set<std::shared_ptr<Pending>> pending_nameless_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    std::map<Operation, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< how many so far, since all joined
+    bool joined_ GUOZHUANG_GUARDED_BY(queue_mutex_) = false;                         ///< and waits for the others to join
+    std::uint64_t joins_ GUOZHUANG_GUARDED_BY(queue_mutex_) = 0;                     ///< how often all have
     std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(queue_mutex_);        ///< asked for, with its reason
     bool closed_ GUOZHUANG_GUARDED_BY(queue_mutex_) = false;
+    std::shared_ptr<Pending> closing_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< the wait for the others to close
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    std::vector<std::string> to_say_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< warnings
+    Requests looked_at_ GUOZHUANG_GUARDED_BY(queue_mutex_);               ///< to be let go without a lock
+    std::atomic<bool> has_to_say_{false};
     std::atomic<bool> departing_{false};
     std::atomic<bool> leaving_{false};  ///< the departure does not wait for the others
 

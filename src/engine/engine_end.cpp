@@ -57,9 +57,7 @@ void Engine::take_last_news() noexcept try {
     } catch (const std::exception& error) {
         base::log_debug(fmt::format("the last messages to rank {} are lost: {}", rank_, error.what()));
     }
-    for (auto& entry : negotiator_.take_entries()) log_.push_back(std::move(entry));
-    for (const auto& entry : log_)
-        if (entry.kind == LogEntry::Kind::fail) fail(entry);
+    for (auto& entry : negotiator_.take_entries()) accept(std::move(entry));
 } catch (const std::exception& error) {
     base::log_debug(error.what());
 }
@@ -77,10 +75,13 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         first = cause_;
         submitted_.clear();
         letters_.clear();
-        if (memory_on_loan_) base::keep_for_ever(std::pair(pending_, pending_letters_));  // with all that they keep alive
+        open_.clear();  // all are in the tables, too
+        log_.clear();
+        if (memory_on_loan_) base::keep_for_ever(std::pair(pending_, pending_nameless_));  // with all that they keep alive
         for (auto& [name, pending] : pending_) note_end(pending, first);
-        while (!pending_letters_.empty()) note_end(pending_letters_.extract(pending_letters_.begin()).value(), first);
+        while (!pending_nameless_.empty()) note_end(pending_nameless_.extract(pending_nameless_.begin()).value(), first);
         pending_.clear();
+        closing_ = nullptr;
         finished_ = true;
     }
     if (newly_on_loan) base::log_info("messages that could not be stopped keep their memory to the end of the process");
@@ -99,6 +100,7 @@ void Engine::depart(std::string_view reason) {
 
 void Engine::close(std::string_view reason) {
     depart(reason);
+    enter_closing();
     drive_until([this] { return finished_ && !has_work(); }, base::no_deadline);
     const auto flushed = [this] {
         if (!mutex_.try_lock()) return false;
@@ -108,6 +110,26 @@ void Engine::close(std::string_view reason) {
     drive_until(flushed, base::no_deadline);
     const base::Lock lock(queue_mutex_);
     if (cause_) std::rethrow_exception(cause_);
+}
+
+/// Others may keep this rank waiting, as they may with an operation.
+void Engine::enter_closing() {
+    auto closing = std::make_shared<Pending>(Request{.kind = Request::Kind::closing}, shared_from_this());
+    const base::Lock lock(queue_mutex_);
+    if (finished_) return;
+    pending_nameless_.insert(closing);
+    pending_count_.fetch_add(1);
+    closing_ = std::move(closing);
+}
+
+void Engine::finish_log() {
+    finished_ = true;
+    std::shared_ptr<Pending> closing;
+    {
+        const base::Lock lock(queue_mutex_);
+        closing.swap(closing_);
+    }
+    if (closing) finish(std::span(&closing, 1), nullptr);
 }
 
 void Engine::leave(std::string_view reason) {

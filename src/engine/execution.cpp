@@ -5,9 +5,30 @@
 #include <guozhuang/error.hpp>
 #include <new>
 
+#include "device/host/neutral.hpp"
+
 namespace guozhuang::engine {
 
-Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests, const Members& members) {
+Request stand_in_for(const LogEntry& entry, std::size_t item) {
+    Request request{.kind = Request::Kind::stand_in,
+                    .name = entry.items[item].name,
+                    .description = decode_description(entry.descriptions[item]),
+                    .tensors = {}};
+    auto& description = request.description;
+    description.prescale = 1;  // it changes what is neutral
+    auto memory = std::make_shared<std::vector<std::vector<std::byte>>>();
+    for (const auto& [name, dtype, described] : description.tensors) {
+        auto shape = described;
+        if (!shape.empty() && shape.front() < 0) shape.front() = 0;
+        auto& elements = memory->emplace_back(count_of(shape) * size_of(dtype));
+        device::fill_neutral(dtype, description.op, elements);
+        request.tensors.emplace_back(elements.data(), dtype, shape);
+    }
+    request.keep_alive = std::move(memory);
+    return request;
+}
+
+Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests, const Members& members, int ranks) {
     const auto& description = requests.front()->request().description;
     Bundle bundle{.operation = description.operation,
                   .op = description.op,
@@ -15,6 +36,7 @@ Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>
                   .postscale = description.postscale,
                   .root = members.position_of(description.root).value_or(0),  // a broadcast's root is a member: its callers have checked
                   .device = description.device,
+                  .contributors = ranks - static_cast<int>(entry.absent.size()),
                   .policy = entry.policy,
                   .pieces = {}};
     for (const auto& pending : requests) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/backend.hpp"
+#include "engine/codec.hpp"
 
 namespace guozhuang::engine {
 
@@ -23,17 +24,20 @@ struct LogEntry {
         fail,      ///< fail these requests with the error
         forget,    ///< the ids of these names are void
         depart,    ///< a rank submits nothing more
+        join,      ///< every rank has joined, or departed instead
         shutdown,  ///< every rank has departed; nothing follows
         leave      ///< a rank has left at once; nothing follows, because every operation would need it
     };
     Kind kind = Kind::execute;
-    std::vector<Item> items = {};          ///< execute, fail, forget
+    std::vector<Item> items = {};          ///< execute, fail, forget, join
     Policy policy = {};                    ///< execute
-    ErrorCode code = ErrorCode::internal;  ///< fail, leave
-    std::string text = {};                 ///< fail: the error; depart, leave: "rank 2 has shut down (why)"
-    std::string tensor = {};               ///< fail
-    std::string operation = {};            ///< fail
-    std::vector<int> ranks = {};           ///< fail: the ranks at fault; depart, leave: the one
+    std::vector<int> absent = {};          ///< execute: the ranks that have joined, and stand in for what they have not submitted
+    std::vector<Bytes> descriptions = {};  ///< execute, if there are such ranks: of the items, in full
+    ErrorCode code = ErrorCode::internal;  ///< fail, join, leave
+    std::string text = {};        ///< fail: the error, join: the error if it has failed; depart, leave: "rank 2 has shut down (why)"
+    std::string tensor = {};      ///< fail, join
+    std::string operation = {};   ///< fail, join
+    std::vector<int> ranks = {};  ///< fail: those at fault; depart, leave: the one; join: the last one, or those at fault
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 

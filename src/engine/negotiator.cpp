@@ -13,38 +13,7 @@ namespace {
 
 constexpr std::uint64_t protocol_version = 1;
 constexpr std::uint64_t first_epoch = 1;
-constexpr std::size_t max_reason_bytes = 4096;        // of a departure: longer ones are cut
-constexpr std::size_t max_text_bytes = 1u << 20;      // of an entry
-constexpr std::size_t full_message_bytes = 1u << 20;  // beyond which the next part begins another message, and nothing joins an entry
-constexpr std::size_t most_bytes_beside_name = 10;    // of an item: its id and the length of the name
-
-/// The parts a message is made of.
-enum class Part : std::uint8_t {
-    ready,      ///< up: every rank of my subtree has submitted this id
-    report,     ///< up: the same in full; several of them, if the ranks differ
-    departure,  ///< up: this rank submits nothing more
-    entry,      ///< down: the next entry of the log
-    leaving     ///< up: this rank is about to end
-};
-
-std::size_t bytes_of(const Description& description) {
-    std::size_t bytes = 0;
-    for (const auto& tensor : description.tensors) bytes += count_of(tensor.shape) * size_of(tensor.dtype);
-    return bytes;
-}
-
-/// Whether requests like this one may share an entry with others, and with which: equal keys fuse.
-std::optional<Bytes> fusion_key(Description description) {
-    const bool fusable = description.operation == Operation::allreduce || description.operation == Operation::broadcast;
-    if (!fusable || description.group || description.tensors.size() != 1) return std::nullopt;
-    description.tensors.front().name.clear();
-    description.tensors.front().shape.clear();
-    return encode(description);
-}
-
-bool has_text(LogEntry::Kind kind) {
-    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::depart || kind == LogEntry::Kind::leave;
-}
+constexpr std::size_t max_reason_bytes = 4096;  // of a departure: longer ones are cut
 
 std::string departure_text(const Members& members, int rank, std::string_view reason) {
     return fmt::format("rank {} has {}{}", members.world_rank(rank), members.are_the_world() ? "shut down" : "left " + members.name(),
@@ -77,6 +46,12 @@ void Negotiator::leave(std::string_view reason) {
     leave(tree_.rank(), reason.substr(0, max_reason_bytes));
 }
 
+void Negotiator::join(const std::string& name) {
+    submissions_[name] = {};
+    owed_.clear();  // whoever joins stands in for what it has not submitted
+    join(tree_.rank(), name);
+}
+
 std::vector<std::string> Negotiator::unresolved() const {
     std::vector<std::string> names;
     for (const auto& [name, description] : submissions_) names.push_back(name);
@@ -97,7 +72,7 @@ void Negotiator::count(const std::string& name, bool named, std::span<const std:
     faction->ranks.insert(faction->ranks.end(), ranks.begin(), ranks.end());
 }
 
-/// If every rank of the subtree has submitted or departed, the ballot is over: pass it on.
+/// If every rank of the subtree has submitted, joined or departed, the ballot is over: pass it on.
 void Negotiator::settle(const std::string& name) {
     const auto found = ballots_.find(name);
     if (found == ballots_.end() || !complete(found->second)) return;
@@ -110,14 +85,20 @@ void Negotiator::settle(const std::string& name) {
         write_report(name, ballot);
 }
 
+/// Ascending: the ranks of the subtree that have not submitted it.
+std::vector<int> Negotiator::missing_from(const Ballot& ballot) const {
+    std::vector<int> arrived, missing;
+    for (const auto& faction : ballot.factions) arrived.insert(arrived.end(), faction.ranks.begin(), faction.ranks.end());
+    std::ranges::sort(arrived);
+    std::ranges::set_difference(subtrees_.at(tree_.rank()), arrived, std::back_inserter(missing));
+    return missing;
+}
+
 bool Negotiator::complete(const Ballot& ballot) const {
     const auto whole = subtrees_.at(tree_.rank()).size();
-    if (!ballot.reporting.empty() || ballot.arrived + departed_.size() < whole) return false;
-    const auto absent = static_cast<std::size_t>(std::ranges::count_if(departed_, [&](const auto& departed) {
-        return std::ranges::none_of(ballot.factions,
-                                    [&](const Faction& f) { return std::ranges::find(f.ranks, departed.first) != f.ranks.end(); });
-    }));
-    return ballot.arrived + absent == whole;
+    if (!ballot.reporting.empty() || ballot.arrived + departed_.size() + joined_.size() < whole) return false;
+    return ballot.arrived == whole ||
+           std::ranges::all_of(missing_from(ballot), [&](int rank) { return departed_.contains(rank) || joined_.contains(rank); });
 }
 
 void Negotiator::write_report(const std::string& name, const Ballot& ballot) {
@@ -143,38 +124,69 @@ void Negotiator::write_faction(const std::string& name, const Ballot& ballot, co
     out.number(&faction == &ballot.factions.back() ? 0 : 1);
     out.bytes(faction.description);
     const bool everybody = faction.ranks.size() == subtrees_.at(tree_.rank()).size();
-    out.number(everybody ? 0 : faction.ranks.size());
-    for (const int rank : everybody ? std::vector<int>{} : faction.ranks) out.number(static_cast<std::uint64_t>(rank));
+    out.ranks(everybody ? std::vector<int>{} : faction.ranks);
 }
 
-/// At the root: all ranks have submitted or departed, so the request is executed or fails, on all of them.
+/// At the root: all ranks have submitted, joined or departed, so the request is executed or fails, on all of them.
 void Negotiator::resolve(const std::string& name, Ballot ballot) {
     LogEntry failure;
     failure.kind = LogEntry::Kind::fail;
     failure.items = {{name, records_.contains(name) ? records_.at(name).id : 0}};
     failure.tensor = name;
-    failure.operation = engine::name_of(decode_description(ballot.factions.front().description).operation);
-    for (const auto& [rank, reason] : departed_) {
-        const auto submitted = [&](const Faction& f) { return std::ranges::binary_search(f.ranks, rank); };
-        if (std::ranges::any_of(ballot.factions, submitted)) continue;
-        failure.code = ErrorCode::departed;
-        failure.text += (failure.ranks.empty() ? "" : ", ") + departure_text(settings_.members, rank, reason);
-        failure.ranks.push_back(rank);
-    }
+    const auto description = decode_description(ballot.factions.front().description);
+    failure.operation = engine::name_of(description.operation);
+    auto missing = missing_from(ballot);
+    std::ranges::copy_if(missing, std::back_inserter(failure.ranks), [&](int rank) { return !joined_.contains(rank); });
     if (!failure.ranks.empty()) {
-        failure.text += fmt::format("; {} '{}' waits for it", failure.operation, name);
-        append(std::move(failure));
+        failure.code = ErrorCode::departed;
+        failure.text = fmt::format("{}; {} '{}' waits for it", departures_of(failure.ranks), failure.operation, name);
     } else if (ballot.factions.size() > 1) {
-        std::ranges::sort(ballot.factions, {}, [](const Faction& f) { return f.ranks.front(); });
         failure.code = ErrorCode::mismatch;
-        for (const auto& faction : ballot.factions | std::views::drop(1))
-            failure.ranks.insert(failure.ranks.end(), faction.ranks.begin(), faction.ranks.end());
-        for (auto& faction : ballot.factions) faction.ranks = settings_.members.world_ranks(faction.ranks);
-        failure.text = describe_mismatch(name, ballot.factions, failure.tensor);
-        append(std::move(failure));
+        failure.text = mismatch_of(name, std::move(ballot.factions), failure);
+    } else if (auto problem = refusal_without(missing, description); !problem.empty()) {
+        failure.code = ErrorCode::departed;
+        failure.text = fmt::format("{} '{}': {}", failure.operation, name, problem);
+        failure.ranks = std::move(missing);
     } else {
-        ready_.push_back({name, ballot.named, std::move(ballot.factions.front().description)});
+        return ready_.push_back({name, ballot.named, std::move(ballot.factions.front().description), std::move(missing)});
     }
+    append(std::move(failure));
+}
+
+/// The text; the failure receives the ranks at fault and the tensor.
+std::string Negotiator::mismatch_of(const std::string& name, std::vector<Faction> factions, LogEntry& failure) const {
+    std::ranges::sort(factions, {}, [](const Faction& f) { return f.ranks.front(); });
+    for (const auto& faction : factions | std::views::drop(1))
+        failure.ranks.insert(failure.ranks.end(), faction.ranks.begin(), faction.ranks.end());
+    for (auto& faction : factions) faction.ranks = settings_.members.world_ranks(faction.ranks);
+    return describe_mismatch(name, factions, failure.tensor);
+}
+
+/// Why an operation cannot do without the ranks that have joined; empty if it can.
+std::string Negotiator::refusal_without(std::span<const int> joined, const Description& description) const {
+    if (joined.empty()) return {};
+    switch (description.operation) {
+        case Operation::broadcast:
+            if (const auto root = settings_.members.position_of(description.root); !root || !std::ranges::binary_search(joined, *root))
+                return {};
+            return fmt::format("its root, rank {}, has joined", description.root);
+        case Operation::all_to_all:
+        case Operation::create_process_set:
+        case Operation::remove_process_set:
+            return fmt::format("it needs every rank, and {} joined",
+                               joined.size() == 1 ? fmt::format("rank {} has", world_rank(joined.front()))
+                                                  : fmt::format("{} have", list_ranks(settings_.members.world_ranks(joined))));
+        default: return {};
+    }
+}
+
+std::string Negotiator::departures_of(std::span<const int> ranks) const {
+    std::string text;
+    for (const int rank : ranks) {
+        if (!departed_.contains(rank)) throw Error(ErrorCode::wire, "another rank has submitted something twice");
+        text += (text.empty() ? "" : ", ") + departure_text(settings_.members, rank, departed_.at(rank));
+    }
+    return text;
 }
 
 /// A departure completes ballots. It goes up behind their reports: were it ahead, the parent could take a ballot for over while the votes of
@@ -182,15 +194,100 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
 void Negotiator::depart(int rank, std::string_view reason) {
     if (finished_ || !departed_.emplace(rank, reason).second) return;
     if (tree_.is_root()) append({.kind = LogEntry::Kind::depart, .text = departure_text(settings_.members, rank, reason), .ranks = {rank}});
+    settle_all();
+    if (!tree_.is_root()) write_word(Part::departure, rank, reason);
+}
+
+/// A rank that has joined is not waited for any more, until all have. Its word goes up behind reports as that of a departure does.
+void Negotiator::join(int rank, const std::string& name) {
+    if (finished_ || joined_.contains(rank)) return;
+    if (!joined_.empty() && name != join_name_)
+        throw Error(ErrorCode::wire, fmt::format("rank {} has joined as '{}', others as '{}'", world_rank(rank), name, join_name_));
+    joined_.insert(rank);
+    join_name_ = name;
+    last_to_join_ = rank;
+    settle_all();
+    if (!tree_.is_root()) write_word(Part::joining, rank, name);
+}
+
+void Negotiator::withdraw(const std::string& name, std::string_view reason, const std::vector<int>& missing) {
+    if (finished_ || !submissions_.contains(name)) return;
+    const std::string operation(name_of(decode_description(submissions_.at(name)).operation));
+    withdraw({tree_.rank(), name, operation, std::string(reason.substr(0, max_reason_bytes)), missing, position_});
+}
+
+std::optional<LogEntry> Negotiator::debt(const std::string& name) {
+    const auto owed = owed_.find(name);
+    if (owed == owed_.end()) return std::nullopt;
+    auto entry = std::move(owed->second.front());
+    owed->second.pop_front();
+    if (owed->second.empty()) owed_.erase(owed);
+    return entry;
+}
+
+/// A ballot of this round that is open here has not got to the root; if none is on the whole way, the root has decided.
+void Negotiator::withdraw(Withdrawal withdrawal) {
+    const auto& name = withdrawal.name;
+    if (resolved_after(name, withdrawal.position)) return;
+    if (ballots_.contains(name)) withdrawal.is_open = true;
+    if (tree_.is_root()) {
+        if (withdrawal.is_open)
+            append({.kind = LogEntry::Kind::fail,
+                    .items = {{name, records_.contains(name) ? records_.at(name).id : 0}},
+                    .code = ErrorCode::timeout,
+                    .text = withdrawal.reason,
+                    .tensor = name,
+                    .operation = withdrawal.operation,
+                    .ranks = withdrawal.missing});
+        return;
+    }
+    write_word(Part::withdrawal, withdrawal.rank, withdrawal.reason);
+    auto& out = message_to(tree_.parent());
+    out.string(name);
+    out.string(withdrawal.operation);
+    out.ranks(withdrawal.missing);
+    out.number(withdrawal.position);
+    out.number(withdrawal.is_open ? 1 : 0);
+    urgent_.insert(tree_.parent());
+}
+
+/// Whether the log has resolved a round of the name that a rank had not heard of which had applied so many entries.
+bool Negotiator::resolved_after(const std::string& name, std::uint64_t position) const {
+    if (const auto record = records_.find(name); record != records_.end() && record->second.last_used > position) return true;
+    if (const auto failure = failed_.find(name); failure != failed_.end() && failure->second.position > position) return true;
+    return std::ranges::any_of(retired_ | std::views::values,
+                               [&](const Retired& retired) { return retired.name == name && retired.record.last_used > position; });
+}
+
+/// Whether votes that were sent from there are for a round that has been given up.
+bool Negotiator::given_up_after(const std::string& name, std::uint64_t position) const {
+    const auto failure = failed_.find(name);
+    return failure != failed_.end() && failure->second.given_up && failure->second.position > position;
+}
+
+void Negotiator::read_withdrawal(int child, Reader& in) {
+    Withdrawal withdrawal;
+    std::tie(withdrawal.rank, withdrawal.reason) = read_word(child, in);
+    withdrawal.name = in.string();
+    withdrawal.operation = in.string();
+    withdrawal.missing = in.ranks(tree_.size());
+    withdrawal.position = in.number(position_);
+    withdrawal.is_open = in.number(1) == 1;
+    withdraw(std::move(withdrawal));
+}
+
+void Negotiator::settle_all() {
     std::vector<std::string> open;
     for (const auto& [name, ballot] : ballots_) open.push_back(name);
     std::ranges::sort(open);
     for (const auto& name : open) settle(name);
-    if (tree_.is_root()) return;
+}
+
+void Negotiator::write_word(Part part, int rank, std::string_view text) {
     auto& out = message_to(tree_.parent());
-    out.enumerator(Part::departure);
+    out.enumerator(part);
     out.number(static_cast<std::uint64_t>(rank));
-    out.string(reason);
+    out.string(text);
 }
 
 /// The root decides what comes before.
@@ -201,10 +298,7 @@ void Negotiator::leave(int rank, std::string_view reason) {
                        .code = ErrorCode::departed,
                        .text = departure_text(settings_.members, rank, reason),
                        .ranks = {rank}});
-    auto& out = message_to(tree_.parent());
-    out.enumerator(Part::leaving);
-    out.number(static_cast<std::uint64_t>(rank));
-    out.string(reason);
+    write_word(Part::leaving, rank, reason);
 }
 
 void Negotiator::receive(int from, std::span<const std::byte> message) {
@@ -218,20 +312,22 @@ void Negotiator::receive(int from, std::span<const std::byte> message) {
     const auto position = in.number();
     if (applied_.contains(from)) child_applied(from, position);
     const auto too_late = [&] { return finished_ && applied_.contains(from); };  // for what goes up
-    while (!in.at_end() && !too_late()) read_part(from, in);
+    while (!in.at_end() && !too_late()) read_part(from, position, in);
 }
 
-void Negotiator::read_part(int from, Reader& in) {
-    const auto part = in.enumerator(Part::leaving);
+void Negotiator::read_part(int from, std::uint64_t position, Reader& in) {
+    const auto part = in.enumerator(Part::withdrawal);
     const bool from_parent = !tree_.is_root() && from == tree_.parent();
     if (from_parent != (part == Part::entry) || (!from_parent && !applied_.contains(from)))
         throw Error(ErrorCode::wire,
                     fmt::format("rank {} is not one to send such a message to rank {}", world_rank(from), world_rank(tree_.rank())));
     switch (part) {
-        case Part::ready: read_ready(from, in); break;
-        case Part::report: read_report(from, in); break;
-        case Part::departure: std::apply([&](int rank, const auto& why) { depart(rank, why); }, read_departure(from, in)); break;
-        case Part::leaving: std::apply([&](int rank, const auto& why) { leave(rank, why); }, read_departure(from, in)); break;
+        case Part::ready: read_ready(from, position, in); break;
+        case Part::report: read_report(from, position, in); break;
+        case Part::withdrawal: read_withdrawal(from, in); break;
+        case Part::departure: std::apply([&](int rank, const auto& why) { depart(rank, why); }, read_word(from, in)); break;
+        case Part::leaving: std::apply([&](int rank, const auto& why) { leave(rank, why); }, read_word(from, in)); break;
+        case Part::joining: std::apply([&](int rank, const auto& name) { join(rank, name); }, read_word(from, in)); break;
         case Part::entry: {
             auto entry = read_entry(in);
             for (const int child : tree_.children()) write_entry(entry, message_to(child));
@@ -241,7 +337,7 @@ void Negotiator::read_part(int from, Reader& in) {
     }
 }
 
-void Negotiator::read_ready(int child, Reader& in) {
+void Negotiator::read_ready(int child, std::uint64_t position, Reader& in) {
     const auto id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
     const auto expected = in.fixed();
     std::string name;
@@ -251,18 +347,19 @@ void Negotiator::read_ready(int child, Reader& in) {
         description = records_.at(name).description;
     } else if (const auto retired = retired_.find(id); retired != retired_.end()) {
         name = retired->second.name;
-        description = retired->second.description;
+        description = retired->second.record.description;
     } else {
         throw Error(ErrorCode::wire, fmt::format("rank {} sent id {}, which nobody has been given", world_rank(child), id));
     }
     if (fingerprint(description) != expected)
         throw Error(ErrorCode::wire, fmt::format("rank {} and rank {} hold different descriptions of '{}'", world_rank(child),
                                                  world_rank(tree_.rank()), name));
+    if (given_up_after(name, position)) return;
     count(name, true, description, subtrees_.at(child));
     settle(name);
 }
 
-void Negotiator::read_report(int child, Reader& in) {
+void Negotiator::read_report(int child, std::uint64_t position, Reader& in) {
     const auto name = in.string();
     const bool named = in.number(1) == 1;
     const auto& below = subtrees_.at(child);
@@ -274,6 +371,7 @@ void Negotiator::read_report(int child, Reader& in) {
     if (ranks.empty()) ranks = below;
     if (!std::ranges::includes(below, ranks))
         throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", world_rank(child)));
+    if (given_up_after(name, position)) return;
     count(name, named, description, ranks);
     auto& reporting = ballots_.at(name).reporting;
     if (more)
@@ -283,12 +381,12 @@ void Negotiator::read_report(int child, Reader& in) {
     settle(name);  // which waits for the factions to come: a rank of theirs may have departed
 }
 
-std::pair<int, std::string> Negotiator::read_departure(int child, Reader& in) {
+std::pair<int, std::string> Negotiator::read_word(int child, Reader& in) {
     const int rank = in.rank(tree_.size());
-    auto reason = in.string();
+    auto text = in.string();
     if (!std::ranges::binary_search(subtrees_.at(child), rank))
         throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", world_rank(child)));
-    return {rank, std::move(reason)};
+    return {rank, std::move(text)};
 }
 
 /// Ids that the child can no longer use are dropped for good once no child can.
@@ -299,13 +397,15 @@ void Negotiator::child_applied(int child, std::uint64_t position) {
     known = std::max(known, position);
     const auto slowest = std::ranges::min(applied_ | std::views::values);
     std::erase_if(retired_, [&](const auto& entry) { return entry.second.position <= slowest; });
+    std::erase_if(failed_, [&](const auto& failure) { return failure.second.position <= slowest; });
 }
 
 std::vector<Negotiator::Outgoing> Negotiator::take_messages() {
-    if (tree_.is_root()) append_ready();
+    if (tree_.is_root()) append_due();
     auto messages = std::exchange(full_, {});
-    for (auto& [to, out] : outbox_) messages.push_back({to, out.take()});
+    for (auto& [to, out] : outbox_) messages.push_back({to, out.take(), urgent_.contains(to)});
     outbox_.clear();
+    urgent_.clear();
     return messages;
 }
 
@@ -318,134 +418,6 @@ Writer& Negotiator::message_to(int rank) {
         out.number(position_);
     }
     return out;
-}
-
-/// At the root: one entry for each bundle of what is ready. Known ids first, ascending, so that the order does not hang on arrival.
-void Negotiator::append_ready() {
-    if (finished_) return;
-    const auto id_of = [&](const ReadyRequest& request) {
-        const auto record = records_.find(request.name);
-        return record == records_.end() ? std::numeric_limits<std::uint32_t>::max() : record->second.id;
-    };
-    std::ranges::stable_sort(ready_, {}, id_of);
-    LogEntry entry;
-    entry.policy = settings_.policy;
-    std::optional<Bytes> key;
-    std::size_t bytes = 0, entry_bytes = 0;
-    for (auto& request : std::exchange(ready_, {})) {
-        const auto description = decode_description(request.description);
-        const auto next_bytes = bytes_of(description);
-        auto next_key = fusion_key(description);
-        if (!entry.items.empty() && !(key && key == next_key && bytes + next_bytes <= settings_.fusion_bytes &&
-                                      entry_bytes + request.name.size() <= full_message_bytes)) {
-            append(entry);
-            entry.items.clear();
-            bytes = entry_bytes = 0;
-        }
-        const auto known = records_.find(request.name);
-        const auto id = known != records_.end() ? known->second.id : request.named ? next_id_++ : 0;
-        entry.items.push_back({request.name, id});
-        bytes += next_bytes;
-        entry_bytes += request.name.size() + most_bytes_beside_name;
-        key = std::move(next_key);
-    }
-    if (!entry.items.empty()) append(std::move(entry));
-    if (records_.size() > settings_.max_ids) forget_oldest();
-    if (departed_.size() == subtrees_.at(0).size()) append({.kind = LogEntry::Kind::shutdown});
-}
-
-void Negotiator::append(LogEntry entry) {
-    if (entry.text.size() > max_text_bytes) entry.text.resize(max_text_bytes);
-    for (const int child : tree_.children()) write_entry(entry, message_to(child));
-    apply(std::move(entry));
-}
-
-/// Voids the least recently used ids, an eighth of the table at once, but none that is on its way.
-void Negotiator::forget_oldest() {
-    std::vector<std::pair<std::uint64_t, std::string>> candidates;
-    for (const auto& [name, record] : records_)
-        if (!ballots_.contains(name)) candidates.emplace_back(record.last_used, name);
-    std::ranges::sort(candidates);
-    const auto surplus = records_.size() - settings_.max_ids + settings_.max_ids / 8;
-    if (candidates.size() > surplus) candidates.resize(surplus);
-    LogEntry entry{.kind = LogEntry::Kind::forget};
-    for (const auto& [last_used, name] : candidates) entry.items.push_back({name, records_.at(name).id});
-    if (!entry.items.empty()) append(std::move(entry));
-}
-
-void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
-    out.enumerator(Part::entry);
-    out.enumerator(entry.kind);
-    out.number(entry.items.size());
-    for (const auto& item : entry.items) {
-        const bool known = names_.contains(item.id);
-        out.number(item.id);
-        if (!known) out.string(item.name);
-    }
-    if (entry.kind == LogEntry::Kind::execute) {
-        out.enumerator(entry.policy.forced);
-        out.number(entry.policy.reproducible ? 1 : 0);
-        out.number(entry.policy.staging ? 1 : 0);
-        out.number(entry.policy.small_bytes);
-        out.number(entry.policy.segment_bytes);
-    } else if (has_text(entry.kind)) {
-        out.enumerator(entry.code);
-        for (const auto* text : {&entry.text, &entry.tensor, &entry.operation}) out.string(*text);
-        out.number(entry.ranks.size());
-        for (const int rank : entry.ranks) out.number(static_cast<std::uint64_t>(rank));
-    }
-}
-
-LogEntry Negotiator::read_entry(Reader& in) {
-    LogEntry entry;
-    entry.kind = in.enumerator(LogEntry::Kind::leave);
-    entry.items.resize(in.count(max_tensors));
-    for (auto& item : entry.items) {
-        item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
-        const auto known = names_.find(item.id);
-        item.name = known != names_.end() ? known->second : in.string();
-        if (known == names_.end() && (entry.kind == LogEntry::Kind::forget || records_.contains(item.name)))
-            throw Error(ErrorCode::wire, fmt::format("the log gives '{}' an id that is not its own", item.name));
-    }
-    if (entry.kind == LogEntry::Kind::execute) {
-        entry.policy.forced = in.enumerator(Algorithm::parameter_server);
-        entry.policy.reproducible = in.number(1) == 1;
-        entry.policy.staging = in.number(1) == 1;
-        entry.policy.small_bytes = in.number();
-        entry.policy.segment_bytes = in.number();
-    } else if (has_text(entry.kind)) {
-        entry.code = in.enumerator(ErrorCode::internal);
-        for (auto* text : {&entry.text, &entry.tensor, &entry.operation}) *text = in.string(max_text_bytes);
-        entry.ranks.resize(in.count(static_cast<std::size_t>(tree_.size())));
-        for (int& rank : entry.ranks) rank = in.rank(tree_.size());
-    }
-    if (finished_ || (entry.kind == LogEntry::Kind::execute && entry.items.empty()) ||
-        ((entry.kind == LogEntry::Kind::depart || entry.kind == LogEntry::Kind::leave) && entry.ranks.size() != 1))
-        throw Error(ErrorCode::wire, "the log holds an entry that cannot be");
-    return entry;
-}
-
-/// The log goes on: the same on every rank. What this rank submitted is resolved, and names get and lose their ids.
-void Negotiator::apply(LogEntry entry) {
-    ++position_;
-    for (const auto& item : entry.items) {
-        if (entry.kind == LogEntry::Kind::forget) {
-            auto record = records_.extract(item.name);
-            if (record.empty()) throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name));
-            retired_[item.id] = {item.name, std::move(record.mapped().description), position_};
-            names_.erase(item.id);
-            continue;
-        }
-        const auto own = submissions_.find(item.name);
-        if (entry.kind == LogEntry::Kind::execute && item.id != 0 && own != submissions_.end()) {
-            names_[item.id] = item.name;
-            records_[item.name] = {item.id, std::move(own->second), position_};
-        }
-        if (own != submissions_.end()) submissions_.erase(own);
-    }
-    if (tree_.children().empty()) retired_.clear();
-    finished_ = finished_ || entry.kind == LogEntry::Kind::shutdown || entry.kind == LogEntry::Kind::leave;
-    entries_.push_back(std::move(entry));
 }
 
 }  // namespace guozhuang::engine

@@ -24,13 +24,22 @@ std::exception_ptr for_operation(const std::exception_ptr& error, const Request&
     return error;
 }
 
+std::string_view Request::operation() const noexcept {
+    switch (kind) {
+        case Kind::letter: return "send/recv";
+        case Kind::closing: return "close";
+        default: return name_of(description.operation);
+    }
+}
+
 std::string Request::label() const {
-    if (is_letter) return name;
+    if (kind == Kind::letter) return name;
     return name.empty() ? std::string(operation()) : fmt::format("{} '{}'", operation(), name);
 }
 
 Pending::~Pending() {
-    if (!error_ || error_seen_.load(std::memory_order_relaxed)) return;
+    const bool is_callers = request_.kind == Request::Kind::collective || request_.kind == Request::Kind::letter;
+    if (!error_ || !is_callers || error_seen_.load(std::memory_order_relaxed)) return;
     try {
         std::rethrow_exception(error_);
     } catch (const RankDied& error) {
@@ -49,7 +58,20 @@ void Pending::set_enqueued(std::shared_ptr<device::Event> done) {
 bool Pending::set_ended(const std::exception_ptr& error) noexcept {
     if (ended_.exchange(true)) return false;
     error_ = error;
+    unpublish();
     return true;
+}
+
+void Pending::set_published(base::Waiting* place) noexcept {
+    published_ = place;
+    if (ended_) unpublish();
+}
+
+void Pending::unpublish() noexcept {
+    auto* const place = published_.exchange(nullptr);
+    if (place == nullptr) return;
+    place->note.clear();
+    place->taken = false;
 }
 
 void Pending::set_complete(bool memory_on_loan) noexcept {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/activity.hpp"
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
@@ -18,9 +19,19 @@ namespace guozhuang::engine {
 
 /// What a caller submits.
 struct Request {
-    std::string name;        ///< empty: the engine numbers it
-    bool named = true;       ///< whether the name may come again and so gets an id; false for what the engine numbers
-    bool is_letter = false;  ///< a send or receive: the name says it all. Set by the engine
+    /// What is not collective the engine makes one.
+    enum class Kind : std::uint8_t {
+        collective,
+        letter,    ///< a send or receive: the name says it all
+        stand_in,  ///< of a rank that has joined: nobody waits for it
+        closing    ///< the wait for all to close the session
+    };
+    Kind kind = Kind::collective;
+    std::string name;   ///< empty: the engine numbers it
+    bool named = true;  ///< whether the name may come again and so gets an id; false for what the engine numbers
+    int peer = 0;       ///< of a letter: rank of the world. Set by the engine
+    base::Clock::time_point submitted = base::Clock::time_point::max();  ///< known if it has a deadline of its own
+    base::Deadline deadline = base::no_deadline;                         ///< up to which it may wait for others
     Description description;
     std::vector<TensorView> tensors;
     std::vector<std::int64_t> splits = {};  ///< all_to_all
@@ -30,7 +41,7 @@ struct Request {
     std::function<void()> action = {};            ///< done in place of a bundle, by whoever drives, at its place in the log; never waits
 
     /// "allreduce".
-    std::string_view operation() const noexcept { return is_letter ? "send/recv" : name_of(description.operation); }
+    std::string_view operation() const noexcept;
     /// For people: "allreduce 'grad7'".
     std::string label() const;
 };
@@ -53,7 +64,7 @@ public:
 class Pending {
 public:
     Pending(Request request, std::shared_ptr<Driver> driver) : request_(std::move(request)), driver_(std::move(driver)) {
-        results_.resize(request_.tensors.size());
+        results_.resize(request_.description.operation == Operation::join ? 1 : request_.tensors.size());
     }
 
     /// Logs an error that nobody has asked for.
@@ -74,6 +85,9 @@ public:
     const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
     /// How it ended; a null error is success. False, and nothing, if it has ended already: a bundle on a stream may end while the job does.
     bool set_ended(const std::exception_ptr& error) noexcept;
+    /// Where it is said that this rank waits for it, until it has ended.
+    void set_published(base::Waiting* place) noexcept;
+    bool is_published() const noexcept { return published_.load(std::memory_order_relaxed) != nullptr; }
     /// Its end for those who wait. Releases what the request kept alive first, unless its memory is on loan: runs code of the user's, which may
     /// call this library. Once, after set_ended().
     void set_complete(bool memory_on_loan = false) noexcept;
@@ -84,6 +98,8 @@ public:
     std::vector<Result> take_results() { return taken_.exchange(true) ? std::vector<Result>{} : std::move(results_); }
 
 private:
+    void unpublish() noexcept;
+
     enum class Stage { submitted, enqueued, complete };
 
     Request request_;
@@ -95,6 +111,7 @@ private:
     std::atomic<Stage> stage_{Stage::submitted};
     mutable std::atomic<bool> error_seen_{false};
     std::atomic<bool> taken_{false};
+    std::atomic<base::Waiting*> published_{nullptr};
     std::shared_ptr<Pending> next_;  ///< in the queue of those that have ended
 
     friend class EndedQueue;

@@ -32,7 +32,7 @@ std::uint64_t hash_of(std::span<const std::byte> memory) noexcept {
     return hash;
 }
 
-/// Every rank's elements, in the order of the ranks.
+/// Every rank's elements, in the order of the ranks; none of those that have joined.
 template <Element T>
 std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& name, const ProcessSet& process_set) {
     const Result result = all_gather(elements, {.name = name, .process_set = process_set});
@@ -46,11 +46,23 @@ std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& n
     return by_rank;
 }
 
+/// The same by rank of the job, without those that have joined. Everybody else has some.
+template <Element T>
+std::map<int, std::vector<T>> gather_from_active(std::vector<T> elements, const std::string& name, const ProcessSet& process_set) {
+    const auto ranks = process_set.ranks();
+    std::map<int, std::vector<T>> active;
+    for (auto rank = ranks.begin(); auto& theirs : gather(std::move(elements), name, process_set)) {
+        if (!theirs.empty()) active[*rank] = std::move(theirs);
+        ++rank;
+    }
+    return active;
+}
+
 /// Those of the ranks whose number at `place` is not the first one's.
-std::vector<int> dissenters(const std::vector<std::vector<std::int64_t>>& by_rank, std::span<const int> ranks, std::size_t place) {
+std::vector<int> dissenters(const std::map<int, std::vector<std::int64_t>>& by_rank, std::size_t place) {
     std::vector<int> others;
-    for (std::size_t i = 1; i < by_rank.size(); ++i)
-        if (by_rank[i][place] != by_rank[0][place]) others.push_back(ranks[i]);
+    for (const auto& [rank, numbers] : by_rank)
+        if (numbers[place] != by_rank.begin()->second[place]) others.push_back(rank);
     return others;
 }
 
@@ -68,13 +80,17 @@ std::vector<std::string> gather_bytes(std::string_view bytes, const std::string&
     return strings;
 }
 
-std::vector<Names> gather_names(const Names& own, const std::string& name, const ProcessSet& process_set) {
-    std::string bytes;  // each name ends with a zero
-    for (const auto& one : own) bytes.append(one).push_back('\0');
-    std::vector<Names> by_rank;
-    for (const auto& theirs : gather_bytes(bytes, name, process_set)) {
-        auto& names = by_rank.emplace_back();
-        for (std::size_t next = 0; next < theirs.size(); next = theirs.find('\0', next) + 1) names.emplace(theirs.c_str() + next);
+std::map<int, Names> gather_names(const Names& own, const std::string& name, const ProcessSet& process_set) {
+    std::vector<std::uint8_t> bytes(1, 0);  // each name comes before a zero, and one more tells an active rank
+    for (const auto& one : own) bytes.insert(bytes.end(), one.c_str(), one.c_str() + one.size() + 1);
+    std::map<int, Names> by_rank;
+    for (const auto& [rank, theirs] : gather_from_active(std::move(bytes), name, process_set)) {
+        auto& names = by_rank[rank];
+        for (auto begin = theirs.begin() + 1; begin != theirs.end();) {
+            const auto end = std::find(begin, theirs.end(), 0);
+            names.emplace(begin, end);
+            begin = end + 1;
+        }
     }
     return by_rank;
 }
@@ -91,24 +107,23 @@ std::string list_of(const Names& names) {
 /// that not all have.
 void require_same(const std::string& operation, const std::string& what, const Names& own, const ProcessSet& process_set) {
     const auto by_rank = gather_names(own, fmt::format("{}/{}", operation, what), process_set);
-    const auto ranks = process_set.ranks();
     std::map<std::string, std::size_t> owners;
-    for (const auto& names : by_rank)
+    for (const auto& [rank, names] : by_rank)
         for (const auto& name : names) ++owners[name];
     std::vector<std::pair<Names, std::vector<int>>> sides;  // names that not all have, and the ranks that do, by their first ranks
-    for (std::size_t i = 0; i < by_rank.size(); ++i) {
+    for (const auto& [rank, names] : by_rank) {
         Names lone;
-        std::ranges::copy_if(by_rank[i], std::inserter(lone, lone.end()), [&](const auto& name) { return owners[name] < by_rank.size(); });
+        std::ranges::copy_if(names, std::inserter(lone, lone.end()), [&](const auto& name) { return owners[name] < by_rank.size(); });
         auto side = std::ranges::find(sides, lone, &std::pair<Names, std::vector<int>>::first);
         if (side == sides.end()) side = sides.emplace(side, std::move(lone), std::vector<int>());
-        side->second.push_back(ranks[i]);
+        side->second.push_back(rank);
     }
     if (sides.size() == 1) return;
     std::string text;
     std::vector<int> odd;
     for (const auto& [lone, held_by] : sides) {
         text += fmt::format("{} {} on {}", text.empty() ? "" : ";", list_of(lone), list_of(held_by));
-        if (held_by.front() != ranks.front()) odd.insert(odd.end(), held_by.begin(), held_by.end());
+        if (held_by.front() != by_rank.begin()->first) odd.insert(odd.end(), held_by.begin(), held_by.end());
     }
     std::ranges::sort(odd);
     throw Error(ErrorCode::mismatch, fmt::format("{}: {} differ:{}", operation, what, text),
@@ -212,20 +227,19 @@ void check_consistent(std::span<const Parameter> parameters, const ProcessSet& p
         hashes.push_back(static_cast<std::int64_t>(hash_of(value.memory())));
     }
     require_same("check_consistent", parameters, process_set);
-    const auto by_rank = gather(hashes, "check_consistent", process_set);
-    const auto ranks = process_set.ranks();
-    const int first = ranks.front();
+    const auto by_rank = gather_from_active(hashes, "check_consistent", process_set);
     const auto refuse = [](const std::string& text, const std::string& tensor, std::vector<int> others) {
         throw Error(ErrorCode::mismatch, "check_consistent: " + text,
                     {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(others)});
     };
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& name = parameters[i].name;
-        if (const auto others = dissenters(by_rank, ranks, 2 * i); !others.empty())
+        const int first = by_rank.begin()->first;
+        if (const auto others = dissenters(by_rank, 2 * i); !others.empty())
             refuse(fmt::format("parameter {}, here '{}', has another place, dtype or shape on rank {} than on {}", i, name, first,
                                list_of(others)),
                    name, others);
-        if (const auto others = dissenters(by_rank, ranks, 2 * i + 1); !others.empty())
+        if (const auto others = dissenters(by_rank, 2 * i + 1); !others.empty())
             refuse(fmt::format("'{}' holds other values on {} than on rank {}", name, list_of(others), first), name, others);
     }
 }

@@ -63,6 +63,10 @@ public:
 
     /// Where this rank says what it is doing, for the others of its host.
     virtual base::Activity& activity() noexcept = 0;
+    /// What another rank is doing; empty where that cannot be seen: without shared memory, or on another host.
+    virtual std::optional<base::Neighbour> look_at(int rank) = 0;
+    /// Wakes a rank of this host, even one that has nothing to do: for messages that it must look at all the same.
+    virtual void wake(int rank) noexcept = 0;
     /// Where this rank waits, and how.
     virtual base::Doorbell& doorbell() noexcept = 0;
     virtual const base::WaitSettings& wait_settings() const noexcept = 0;

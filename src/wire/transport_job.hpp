@@ -15,6 +15,7 @@ public:
 
     void abort(const base::AbortCause& cause) noexcept override { transport_->abort(cause); }
     bool abandon() noexcept override { return transport_->abandon(); }
+    std::optional<base::Neighbour> look_at(int rank) override { return transport_->look_at(rank); }
 
 private:
     std::shared_ptr<Transport> transport_;

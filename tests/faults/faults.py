@@ -132,6 +132,15 @@ def disturbed_at(point, victim, nth, fault, **job_settings):
     judge(job, problems + [("unnamed culprits", "a false death")] * ("died" in job.output))
 
 
+def stopped_and_named(point, victim, nth, words):
+    """A rank that is stopped for a while is named with its state, not declared dead, and the numbers are right."""
+    counts["faults injected"] += 1
+    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=stop:800", STALL_WARN_S="0.1")
+    named = re.search(rf"rank {victim} {words} \(pid {job.pids.get(victim, 0)}, stopped; ", job.output)
+    problems = [] if job.code == 0 else [("wrong results", f"exit code {job.code}")]
+    judge(job, problems + ([] if named else [("unnamed culprits", "the stopped rank")]))
+
+
 def errs_at(point, victim, nth, **job_settings):
     counts["faults injected"] += 1
     job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=error", **job_settings)
@@ -153,6 +162,9 @@ def quick():
     for i, point in enumerate(("control_send", "execute", "round_publish", "close")):
         disturbed_at(point, i % 3, 1, "stop:300", size=LARGE)
     disturbed_at("segment_send", 1, 2, "delay:20000")
+    for victim in (0, 1):
+        stopped_and_named("submit", victim, 3, "has not submitted it")
+        stopped_and_named("round_publish", victim, 1, "does not come forward")
     for i, point in enumerate(("handshake", "submit", "execute", "shutdown")):
         errs_at(point, (i + 1) % 3, 1)
 

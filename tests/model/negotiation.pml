@@ -1,13 +1,14 @@
 // The negotiation (src/engine/negotiator.cpp) as a model: N ranks in a star or a chain below rank 0, TENSORS names, each submitted up to
 // ROUNDS times in any order, with one of two descriptions; any rank that is willing to may depart at any time, with requests pending or
-// not. Links are FIFO; every message goes by itself, so there are more interleavings than with messages that are coalesced. Ids stand for
+// not; any rank may join up to JOINS times, and then takes part without submitting anything until all have joined; and if LEAVES is defined, ranks that are
+// not willing to depart may leave at once, which ends the log. Links are FIFO; every message goes by itself, so there are more interleavings than with messages that are coalesced. Ids stand for
 // their descriptions here; how they are given, used in flight and forgotten is what the random walks test.
 //
 // Asserted: P1 nothing gets stuck, P2 what is executed has been submitted by all, alike, and exactly once per round, P3 one log, P4 nothing
-// is left pending after the shutdown, and nothing follows it, P5 whatever all have submitted or departed from is over in the end.
+// is left pending after the shutdown, and nothing follows it, P5 whatever all have submitted, joined or departed from is over in the end.
 //
-// -DN= -DTENSORS= -DROUNDS= -DVARIANTS=(1 or 2) [-DCHAIN]. A defect for the model to find: -DBUG_DEPARTURE_FIRST, -DBUG_SETTLE_EARLY,
-// -DBUG_ABSENT_IGNORED, -DBUG_SHUTDOWN_EARLY.
+// -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DLEAVES] [-DCHAIN]. A defect for the model to find: -DBUG_DEPARTURE_FIRST,
+// -DBUG_SETTLE_EARLY, -DBUG_ABSENT_IGNORED, -DBUG_SHUTDOWN_EARLY, -DBUG_JOIN_FIRST, -DBUG_JOIN_EARLY, -DBUG_JOIN_KEPT, -DBUG_LEAVE_GOES_ON.
 
 #ifndef N
 #define N 2
@@ -21,6 +22,9 @@
 #ifndef VARIANTS
 #define VARIANTS 2
 #endif
+#ifndef JOINS
+#define JOINS 0
+#endif
 
 #define ALL ((1 << N) - 1)
 #ifdef CHAIN
@@ -32,27 +36,32 @@
 #endif
 #define AT(r, t) ((r) * TENSORS + (t))
 
-// Entries of the log: the kind, plus the tensor or the rank.
+// Entries of the log: the kind, plus the rank, or the tensor and the ranks that stand in.
 #define EXECUTE 16
 #define MISMATCH 32
 #define ABANDONED 48
 #define DEPARTED 64
 #define SHUTDOWN 80
+#define JOINED 96
+#define LEFT 112
 #define KIND(entry) ((entry) & 240)
-#define OF(entry) ((entry) & 15)
+#define TENSOR(entry) ((entry) & 1)
+#define STANDING_IN(entry) (((entry) & 15) >> 1)
 
-mtype = { report, departure };
-chan up[N] = [TENSORS * ROUNDS + N] of { mtype, byte, byte, byte };  // to the parent: tensor, who submitted variant 1, who 2; or the rank
-chan down[N] = [TENSORS * ROUNDS + N + 1] of { byte };               // from the parent
+mtype = { report, departure, joining, leaving };
+chan up[N] = [TENSORS * ROUNDS + N + N * JOINS + 1] of { mtype, byte, byte, byte };  // to the parent: tensor, who submitted variant 1, who 2; or the rank
+chan down[N] = [TENSORS * ROUNDS + N + JOINS + 2] of { byte };               // from the parent
 
 // The ranks' own state.
 byte ballot[N * TENSORS * 2];  // who of the subtree has submitted which variant
 byte gone[N];                  // who of the subtree has departed
+byte joined[N];                // who of the subtree has joined
 bool ready[TENSORS];           // at the root
+byte without[TENSORS];         // at the root: who stands in for what is ready
 bool finished[N];
 
 // What the assertions need to know, and no rank does.
-byte log[TENSORS * ROUNDS + N + 1];
+byte log[TENSORS * ROUNDS + N + JOINS + 2];
 byte length;
 byte position[N];             // entries that the rank has applied
 byte over[TENSORS];           // rounds that the log has resolved
@@ -61,19 +70,33 @@ byte voted[N * TENSORS];      // the round (from 1) of the rank's last submissio
 byte variant[N * TENSORS];    // and its variant, from 1
 byte willing;                 // to depart
 byte departed;
+byte waiting;                 // ranks that have joined and have not seen that all have
+byte joins[N];                // of each rank
+byte joins_over;              // that the log has resolved
+bool someone_left;
 
 #define PENDING(r, t) (voted[AT(r, t)] == seen[AT(r, t)] + 1)
 #define VOTED(r, t) (voted[AT(r, t)] == over[t] + 1)
 #define BALLOT(r, t, v) ballot[AT(r, t) * 2 + (v) - 1]
 
-hidden byte i, j, missing, votes;
+#define HAS_JOINED(r) (joins[r] > joins_over)
+
+hidden byte i, j, missing, votes, standing_in;
 
 inline apply(n, entry) {
     assert(position[n] < length && log[position[n]] == entry);
     position[n]++;
     if
-    :: KIND(entry) == SHUTDOWN -> finished[n] = true
-    :: KIND(entry) < DEPARTED -> seen[AT(n, OF(entry))]++
+    :: KIND(entry) == SHUTDOWN || KIND(entry) == LEFT -> finished[n] = true
+    :: KIND(entry) == JOINED ->
+#ifndef BUG_JOIN_KEPT
+        joined[n] = 0;
+#endif
+        waiting = waiting & ~(1 << n)
+    :: KIND(entry) < DEPARTED ->
+        assert(KIND(entry) != EXECUTE || PENDING(n, TENSOR(entry)) == ((STANDING_IN(entry) & (1 << n)) == 0));
+        assert((STANDING_IN(entry) & (1 << n) & ~waiting) == 0);
+        seen[AT(n, TENSOR(entry))]++
     :: else
     fi
 }
@@ -95,36 +118,39 @@ inline append(entry) {
     apply(0, entry)
 }
 
-// P2, at the moment the root decides: an execution, a mismatch, or a failure because `absent` have departed without submitting it.
+// P2, at the moment the root decides: an execution, a mismatch, or a failure, because some of `absent` have departed without submitting it; the others have
+// joined.
 inline judge(t, kind, absent) {
     missing = 0;
     votes = 0;
+    standing_in = 0;
     for (i : 0 .. N - 1) {
         if
         :: VOTED(i, t) -> votes = votes | (1 << variant[AT(i, t)])
-        :: else -> missing = missing | (1 << i)
+        :: else -> missing = missing | (1 << i); standing_in = standing_in | (HAS_JOINED(i) << i)
         fi
     }
-    assert(missing == (absent) && (missing & ~departed) == 0);
-    assert(missing != 0 || (votes == 6) == (kind == MISMATCH));
+    assert(missing == (absent) && (missing & ~(departed | standing_in)) == 0);
+    assert((missing != standing_in) == (kind == ABANDONED));
+    assert(kind == ABANDONED || (votes == 6) == (kind == MISMATCH));
     over[t]++
 }
 
 inline resolve(t, first, second) {
     if
-    :: (first | second) != ALL -> judge(t, ABANDONED, gone[0] & ~(first | second)); append(ABANDONED + t)
+    :: (ALL & ~(first | second | joined[0])) != 0 -> judge(t, ABANDONED, ALL & ~(first | second)); append(ABANDONED + t)
     :: else ->
         if
-        :: first != 0 && second != 0 -> judge(t, MISMATCH, 0); append(MISMATCH + t)
-        :: else -> ready[t] = true
+        :: first != 0 && second != 0 -> judge(t, MISMATCH, ALL & ~(first | second)); append(MISMATCH + t)
+        :: else -> ready[t] = true; without[t] = ALL & ~(first | second)
         fi
     fi
 }
 
 #ifdef BUG_ABSENT_IGNORED
-#define COMPLETE(n, t) ((BALLOT(n, t, 1) | BALLOT(n, t, 2)) == SUBTREE(n))
+#define COMPLETE(n, t) ((BALLOT(n, t, 1) | BALLOT(n, t, 2) | joined[n]) == SUBTREE(n))
 #else
-#define COMPLETE(n, t) ((BALLOT(n, t, 1) | BALLOT(n, t, 2) | gone[n]) == SUBTREE(n))
+#define COMPLETE(n, t) ((BALLOT(n, t, 1) | BALLOT(n, t, 2) | gone[n] | joined[n]) == SUBTREE(n))
 #endif
 
 inline settle(n, t) {
@@ -169,6 +195,39 @@ inline depart(n, r) {
     fi
 }
 
+inline pass_join_on(n, r) {
+    if
+    :: n != 0 -> assert(nfull(up[n])); up[n]!joining(r, 0, 0)
+    :: else
+    fi
+}
+
+// Said behind the reports that it completes.
+inline join(n, r) {
+    joined[n] = joined[n] | (1 << r);
+#ifdef BUG_JOIN_FIRST
+    pass_join_on(n, r);
+#endif
+    for (j : 0 .. TENSORS - 1) {
+        settle(n, j)
+    }
+#ifndef BUG_JOIN_FIRST
+    pass_join_on(n, r);
+#endif
+    skip
+}
+
+inline leave(n, r) {
+    if
+    :: n == 0 ->
+        if
+        :: !finished[0] -> append(LEFT + r)
+        :: else
+        fi
+    :: else -> assert(nfull(up[n])); up[n]!leaving(r, 0, 0)
+    fi
+}
+
 inline count(n, t, first, second) {
     BALLOT(n, t, 1) = BALLOT(n, t, 1) | first;
 #ifdef BUG_SETTLE_EARLY
@@ -184,6 +243,19 @@ inline count(n, t, first, second) {
 #define ENOUGH_GONE (gone[0] == ALL)
 #endif
 
+#ifdef BUG_JOIN_EARLY
+#define ALL_JOINED (joined[0] != 0 && (joined[0] | gone[0] | 1) == ALL)
+#else
+#define ALL_JOINED (joined[0] != 0 && (joined[0] | gone[0]) == ALL)
+#endif
+
+// What comes after the log's last entry has no effect.
+#ifdef BUG_LEAVE_GOES_ON
+#define GOES_ON(n) true
+#else
+#define GOES_ON(n) (finished[n] == 0)
+#endif
+
 #if TENSORS > 1
 #define NOTHING_READY (!ready[0] && !ready[1])
 #else
@@ -193,18 +265,27 @@ inline count(n, t, first, second) {
 // The steps of a rank, for the tensors, variants and children there are.
 #define SUBMIT(t, v)                                                                                                  \
     :: d_step {                                                                                                       \
-        (departed & (1 << rank)) == 0 && seen[AT(rank, t)] < ROUNDS && !PENDING(rank, t) ->                           \
+        ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] && seen[AT(rank, t)] < ROUNDS && !PENDING(rank, t) -> \
             voted[AT(rank, t)] = seen[AT(rank, t)] + 1;                                                               \
             variant[AT(rank, t)] = v;                                                                                 \
             count(rank, t, (v == 1 -> 1 << rank : 0), (v == 2 -> 1 << rank : 0))                                      \
     }
-#define APPEND(t) :: d_step { rank == 0 && ready[t] -> ready[t] = false; judge(t, EXECUTE, 0); append(EXECUTE + t) }
+#define APPEND(t)                                                                                                     \
+    :: d_step {                                                                                                       \
+        rank == 0 && GOES_ON(0) && ready[t] ->                                                                        \
+            ready[t] = false;                                                                                         \
+            judge(t, EXECUTE, without[t]);                                                                            \
+            append(EXECUTE + t + (without[t] << 1))                                                                   \
+    }
 #define RECEIVE(c)                                                                                                    \
     :: d_step {                                                                                                       \
         PARENT(c) == rank && nempty(up[c]) ->                                                                         \
             if                                                                                                        \
-            :: up[c]?[report, _, _, _] -> up[c]?_, what, first, second; count(rank, what, first, second)              \
-            :: else -> up[c]?_, what, _, _; depart(rank, what)                                                        \
+            :: (GOES_ON(rank)) == 0 -> up[c]?_, _, _, _                                                                     \
+            :: GOES_ON(rank) && up[c]?[report, _, _, _] -> up[c]?_, what, first, second; count(rank, what, first, second) \
+            :: GOES_ON(rank) && up[c]?[joining, _, _, _] -> up[c]?_, what, _, _; join(rank, what)                     \
+            :: GOES_ON(rank) && up[c]?[leaving, _, _, _] -> up[c]?_, what, _, _; leave(rank, what)                    \
+            :: GOES_ON(rank) && up[c]?[departure, _, _, _] -> up[c]?_, what, _, _; depart(rank, what)                 \
             fi                                                                                                        \
     }
 
@@ -230,8 +311,20 @@ end:
     RECEIVE(2)
 #endif
     :: d_step { nempty(down[rank]) -> down[rank]?what; pass_on(rank, what); apply(rank, what) }
-    :: d_step { (willing & ~departed & (1 << rank)) != 0 -> departed = departed | (1 << rank); depart(rank, rank) }
-    :: d_step { rank == 0 && !finished[0] && ENOUGH_GONE && NOTHING_READY -> append(SHUTDOWN) }
+    :: d_step { (willing & ~departed & (1 << rank)) != 0 && !finished[rank] -> departed = departed | (1 << rank); depart(rank, rank) }
+#if JOINS > 0
+    :: d_step {
+        joins[rank] < JOINS && ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] ->
+            joins[rank]++;
+            waiting = waiting | (1 << rank);
+            join(rank, rank)
+    }
+    :: d_step { rank == 0 && !finished[0] && ALL_JOINED && NOTHING_READY -> joins_over++; append(JOINED) }
+#endif
+#ifdef LEAVES
+    :: d_step { (willing & (1 << rank)) == 0 && !someone_left && !finished[rank] -> someone_left = true; leave(rank, rank) }
+#endif
+    :: d_step { rank == 0 && !finished[0] && ENOUGH_GONE && NOTHING_READY && !ALL_JOINED -> append(SHUTDOWN) }
     od
 }
 
@@ -239,23 +332,30 @@ end:
 proctype Observer() {
     timeout ->
     d_step {
-        for (j : 0 .. TENSORS - 1) {
-            votes = 0;
-            missing = 0;
-            for (i : 0 .. N - 1) {
-                if
-                :: VOTED(i, j) -> votes = votes | (1 << i)
-                :: else -> missing = missing | (1 << i)
-                fi;
-                assert(departed != ALL || (!PENDING(i, j) && BALLOT(i, j, 1) == 0 && BALLOT(i, j, 2) == 0))
-            }
-            assert(votes == 0 || (missing & ~departed) != 0);
-            assert(!ready[j])
-        }
         for (i : 0 .. N - 1) {
             assert(position[i] == length);
-            assert(finished[i] == (departed == ALL))
+            assert(finished[i] == (departed == ALL || someone_left))
         }
+        if
+        :: someone_left -> assert(KIND(log[length - 1]) == LEFT || KIND(log[length - 1]) == SHUTDOWN)
+        :: else ->
+            for (j : 0 .. TENSORS - 1) {
+                votes = 0;
+                missing = 0;
+                standing_in = 0;
+                for (i : 0 .. N - 1) {
+                    standing_in = standing_in | (HAS_JOINED(i) << i);
+                    if
+                    :: VOTED(i, j) -> votes = votes | (1 << i)
+                    :: else -> missing = missing | (1 << i)
+                    fi;
+                    assert(departed != ALL || (!PENDING(i, j) && BALLOT(i, j, 1) == 0 && BALLOT(i, j, 2) == 0))
+                }
+                assert(votes == 0 || (missing & ~(departed | standing_in)) != 0);
+                assert(!ready[j]);
+                assert(standing_in == 0 || (ALL & ~(departed | standing_in)) != 0)
+            }
+        fi
     }
 }
 

@@ -48,6 +48,14 @@ public:
         at(rank).depart(reason);
         collect(rank);
     }
+    void join(int rank, const std::string& name = "join") {
+        at(rank).join(name);
+        collect(rank);
+    }
+    void withdraw(int rank, const std::string& name, std::string_view reason) {
+        at(rank).withdraw(name, reason);
+        collect(rank);
+    }
     void leave(int rank, std::string_view reason = {}) {
         at(rank).leave(reason);
         collect(rank);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <guozhuang/operations.hpp>
 #include <memory>
@@ -27,9 +28,25 @@ public:
     bool is_part() const { return part_; }  ///< others of the job do not take part
     const ProcessSet& set() const { return set_; }
 
+    /// The same, with something that operations among them do otherwise.
+    Among within(std::chrono::milliseconds timeout) const {
+        auto other = *this;
+        other.timeout_ = timeout;
+        return other;
+    }
+    Among on(Device device) const {
+        auto other = *this;
+        other.device_ = device;
+        return other;
+    }
+    std::chrono::milliseconds timeout() const { return timeout_; }
+    Device device() const { return device_; }
+
 private:
     ProcessSet set_;
     bool part_ = false;
+    std::chrono::milliseconds timeout_{};
+    Device device_ = {};
 };
 
 /// Waits for the operation and checks it.
@@ -60,7 +77,23 @@ struct Reduce {
 };
 
 inline AllreduceOptions options_of(const Among& among, const std::string& name, const Reduction& how) {
-    return {.name = name, .op = how.op, .prescale = how.prescale, .postscale = how.postscale, .process_set = among.set()};
+    return {.name = name,
+            .op = how.op,
+            .prescale = how.prescale,
+            .postscale = how.postscale,
+            .process_set = among.set(),
+            .timeout = among.timeout()};
+}
+
+inline Options options_of(const Among& among, const std::string& name) {
+    return {.name = name, .process_set = among.set(), .timeout = among.timeout()};
+}
+
+/// What this rank contributes.
+inline SharedTensor input_of(const Among& among, const std::string& name, DType dtype, const Shape& shape) {
+    auto tensor = std::make_shared<Tensor>(contribution(name, among.rank(), dtype, shape));
+    tensor->device = among.device();
+    return tensor;
 }
 
 /// Of a whole job rank 0 checks the numbers, and the others' bits must be the same; of a part of it every rank checks.
@@ -72,7 +105,7 @@ inline void check_allreduced(const Among& among, Report& report, const std::stri
 }
 
 inline Finish start_allreduce(const Among& among, const std::string& name, const Reduce& reduce) {
-    const auto tensor = std::make_shared<Tensor>(contribution(name, among.rank(), reduce.dtype, reduce.shape));
+    const auto tensor = input_of(among, name, reduce.dtype, reduce.shape);
     const auto handle = allreduce_async(tensor->view(), options_of(among, name, reduce.how));
     return [among, name, tensor, handle, how = reduce.how](Report& report) {
         handle.wait();
@@ -86,7 +119,10 @@ inline Finish start_grouped_allreduce(const Among& among, const std::string& nam
     std::vector<TensorView> views;
     for (std::size_t i = 0; i < members.size(); ++i)
         tensors->push_back(contribution(text_of(name, "/", i), among.rank(), members[i].dtype, members[i].shape));
-    for (auto& tensor : *tensors) views.push_back(tensor.view());
+    for (auto& tensor : *tensors) {
+        tensor.device = among.device();
+        views.push_back(tensor.view());
+    }
     const auto how = members.front().how;
     const auto handle = grouped_allreduce_async(views, options_of(among, name, how));
     return [among, name, tensors, handle, how](Report& report) {
@@ -96,8 +132,8 @@ inline Finish start_grouped_allreduce(const Among& among, const std::string& nam
 }
 
 inline Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape, int root) {
-    const auto tensor = std::make_shared<Tensor>(contribution(name, among.rank(), dtype, shape));
-    const auto handle = broadcast_async(tensor->view(), among.rank_of_job(root), {.name = name, .process_set = among.set()});
+    const auto tensor = input_of(among, name, dtype, shape);
+    const auto handle = broadcast_async(tensor->view(), among.rank_of_job(root), options_of(among, name));
     return [name, tensor, handle, root](Report& report) {
         handle.wait();
         report.expect(tensor->bytes == contribution(name, root, tensor->dtype, tensor->shape).bytes, name + ": not what the root had");
@@ -131,8 +167,8 @@ inline Shape with_rows(std::int64_t rows, const Shape& row) {
 inline Finish start_all_gather(const Among& among, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows,
                                const Shape& row) {
     const auto of_rank = [=](std::size_t rank) { return contribution(name, static_cast<int>(rank), dtype, with_rows(rows[rank], row)); };
-    const auto tensor = std::make_shared<Tensor>(of_rank(static_cast<std::size_t>(among.rank())));
-    const auto handle = all_gather_async(tensor->view(), {.name = name, .process_set = among.set()});
+    const auto tensor = input_of(among, name, dtype, with_rows(rows[static_cast<std::size_t>(among.rank())], row));
+    const auto handle = all_gather_async(tensor->view(), options_of(among, name));
     return [=](Report& report) {
         const auto result = handle.take();
         std::vector<Tensor> parts;
@@ -161,8 +197,8 @@ inline Finish start_all_to_all(const Among& among, const std::string& name, DTyp
         const auto rows = std::accumulate(splits[rank].begin(), splits[rank].end(), std::int64_t{0});
         return contribution(name, static_cast<int>(rank), dtype, with_rows(rows, row));
     };
-    const auto tensor = std::make_shared<Tensor>(of_rank(self));
-    const auto handle = all_to_all_async(tensor->view(), splits[self], {.name = name, .process_set = among.set()});
+    const auto tensor = input_of(among, name, dtype, of_rank(self).shape);
+    const auto handle = all_to_all_async(tensor->view(), splits[self], options_of(among, name));
     return [=](Report& report) {
         const auto result = handle.take();
         std::vector<Tensor> parts;
@@ -199,7 +235,7 @@ inline void check_reduce_scattered(const Among& among, Report& report, const std
 }
 
 inline Finish start_reduce_scatter(const Among& among, const std::string& name, const Reduce& reduce) {
-    const auto tensor = std::make_shared<Tensor>(contribution(name, among.rank(), reduce.dtype, reduce.shape));
+    const auto tensor = input_of(among, name, reduce.dtype, reduce.shape);
     const auto handle = reduce_scatter_async(tensor->view(), options_of(among, name, reduce.how));
     return [among, name, tensor, handle, reduce](Report& report) {
         check_reduce_scattered(among, report, name, handle.take(), reduce);
@@ -237,7 +273,7 @@ inline Finish start_message(const Among& among, const std::string& name, const M
 }
 
 inline Finish start_barrier(const Among& among, const std::string& name) {
-    return [handle = barrier_async({.name = name, .process_set = among.set()})](Report&) { handle.wait(); };
+    return [handle = barrier_async(options_of(among, name))](Report&) { handle.wait(); };
 }
 
 }  // namespace guozhuang::test

@@ -15,7 +15,8 @@ public:
     RandomOperations(const Among& among, std::uint64_t seed)
         : among_(among), common_(seed), own_(seed, 1u + static_cast<std::uint64_t>(among.rank())) {}
 
-    void run(Report& report, int rounds) {
+    /// Returns how many of them are collectives.
+    std::size_t run(Report& report, int rounds) {
         for (int round = 0; round < rounds; ++round) {
             auto steps = draw_round();
             shuffle(steps);
@@ -24,6 +25,7 @@ public:
             shuffle(started);
             for (const auto& finish : started) finish(report);
         }
+        return collectives_;
     }
 
     using Step = std::function<Finish()>;
@@ -47,7 +49,9 @@ private:
         const auto dtype = draw_dtype();
         const int first = draw_rank(), second = draw_rank();
         const auto& among = among_;
-        switch (common_.below(8)) {
+        const auto kind = common_.below(8);
+        if (kind < 7) ++collectives_;
+        switch (kind) {
             case 0:
             case 1: return [=, reduce = draw_reduce()] { return start_allreduce(among, name, reduce); };
             case 2: return [=, members = draw_group()] { return start_grouped_allreduce(among, name, members); };
@@ -104,10 +108,32 @@ private:
 
     Among among_;
     Numbers common_, own_;
+    std::size_t collectives_ = 0;
 };
 
 inline RankCase random_operations(std::uint64_t seed, int rounds) {
     return [=](Session& session, Report& report) { RandomOperations(session, seed).run(report, rounds); };
 }
+
+/// How many there were, and what came of them.
+class RandomCount {
+public:
+    /// The same, counted by rank 0.
+    RankCase count(std::uint64_t seed, int rounds) {
+        return [=, this](Session& session, Report& report) {
+            const auto collectives = RandomOperations(session, seed).run(report, rounds);
+            if (session.rank() == 0) collectives_ += collectives;
+        };
+    }
+    /// A line for each problem.
+    const std::string& found(const std::string& problems) {
+        wrong_ += static_cast<std::size_t>(std::ranges::count(problems, '\n'));
+        return problems;
+    }
+    std::string text() const { return text_of("random collectives: ", collectives_, ", wrong results: ", wrong_); }
+
+private:
+    std::size_t collectives_ = 0, wrong_ = 0;
+};
 
 }  // namespace guozhuang::test

@@ -33,6 +33,22 @@ public:
 
     void departed(int rank, const std::string& reason) { departed_[rank] = reason; }
 
+    void joined(int rank) {
+        at(rank).owed.clear();
+        submitted(rank, join, false, {.operation = engine::Operation::join, .tensors = {}});
+    }
+    /// Whether the rank has, and has not seen that all have.
+    bool has_joined(int rank) const { return at(rank).pending.contains(join); }
+
+    /// The rank gives up what it has pending.
+    void withdrew(int rank, const std::string& name) { rounds_.at({name, round(rank, name)}).withdrawn = true; }
+
+    /// Whether the rank owes a round of the name, which was given up before it submitted it; it does no more.
+    bool pays(int rank, const std::string& name) {
+        auto& owed = at(rank).owed[name];
+        return owed > 0 && owed-- > 0;
+    }
+
     /// The next entry of the rank's log. P3: the same as on all other ranks.
     void learnt(int rank, const engine::LogEntry& entry) {
         auto& own = at(rank);
@@ -44,6 +60,7 @@ public:
         require(log_[own.position++] == entry, "the logs differ");
         if (entry.kind == engine::LogEntry::Kind::forget) return;
         for (const auto& item : entry.items) {
+            if (entry.code == ErrorCode::timeout && !own.pending.contains(item.name) && !has_joined(rank)) ++own.owed[item.name];
             own.pending.erase(item.name);
             ++own.resolved[item.name];
         }
@@ -56,12 +73,12 @@ public:
     bool has_departed(int rank) const { return departed_.contains(rank); }
     const std::vector<engine::LogEntry>& log() const { return log_; }
 
-    /// When nothing is on its way any more. P5: every round that all have voted in or departed from is over, and every rank knows it.
+    /// When nothing is on its way any more. P5: every round that all have voted in, joined or departed from is over, and every rank knows it.
     void expect_quiet() const {
         for (const auto& [key, round] : rounds_) {
-            const bool over = std::ranges::all_of(absent(round), [&](int rank) { return has_departed(rank); });
-            require(over == (key.second < value_or_zero(resolved_, key.first)),
-                    "'" + key.first + "' should " + (over ? "" : "not ") + "be over");
+            if (key.second < value_or_zero(resolved_, key.first)) continue;  // as has been judged
+            const bool over = std::ranges::all_of(absent(round), [&](int rank) { return has_departed(rank) || joins(rank); });
+            require(!over && !round.withdrawn, "'" + key.first + "' should be over");
         }
         for (const auto& rank : ranks_) require(rank.position == log_.size(), "a rank has not heard all");
     }
@@ -84,13 +101,15 @@ public:
     }
 
 private:
+    static constexpr const char* join = "join";  ///< what all call it
+
     struct Round {
-        bool named = true;
+        bool named = true, withdrawn = false;
         std::map<int, engine::Description> votes;
     };
     struct Rank {
         std::size_t position = 0;
-        std::map<std::string, std::size_t> resolved;
+        std::map<std::string, std::size_t> resolved, owed;
         std::set<std::string> pending;
     };
 
@@ -108,6 +127,26 @@ private:
         return result;
     }
 
+    /// Whether the rank had joined when the log's next entry was appended.
+    bool joins(int rank) const {
+        const auto found = rounds_.find({join, value_or_zero(resolved_, join)});
+        return found != rounds_.end() && found->second.votes.contains(rank);
+    }
+
+    /// Ranks that have neither submitted nor joined.
+    std::vector<int> missing(const Round& round) const {
+        auto result = absent(round);
+        std::erase_if(result, [&](int rank) { return joins(rank); });
+        return result;
+    }
+
+    static bool needs(const engine::Description& description, const std::vector<int>& ranks) {
+        using enum engine::Operation;
+        if (ranks.empty()) return false;
+        return description.operation == all_to_all ||
+               (description.operation == broadcast && std::ranges::count(ranks, description.root) > 0);
+    }
+
     void judge(const engine::LogEntry& entry) {
         using Kind = engine::LogEntry::Kind;
         require(log_.empty() || (log_.back().kind != Kind::shutdown && log_.back().kind != Kind::leave),
@@ -123,6 +162,7 @@ private:
                 judge_reason(entry, entry.ranks.front());
                 require(announced_.insert(entry.ranks.front()).second, "a rank departs twice");
                 break;
+            case Kind::join: judge_join(entry); break;
             case Kind::shutdown:
                 require(announced_.size() == ranks_.size(), "shutdown before every departure is in the log");
                 require(departed_.size() == ranks_.size(), "shutdown before all have departed");
@@ -143,13 +183,31 @@ private:
         return found->second;
     }
 
-    /// P2: all ranks have submitted it, the same. Only what may share a bundle does.
+    void judge_join(const engine::LogEntry& entry) {
+        require(entry.items.size() == 1 && entry.items.front().name == join, "a join is one");
+        const auto& round = current(join);
+        const auto absentees = absent(round);
+        for (const int rank : absentees) judge_reason(entry, rank);
+        if (absentees.empty())
+            require(entry.text.empty() && entry.ranks.size() == 1, "a join of all names the last");
+        else
+            require(entry.code == ErrorCode::departed && entry.ranks == absentees,
+                    "a join fails because of the wrong ranks: " + entry.text);
+    }
+
+    /// P2: all ranks have submitted it, the same, or joined. Only what may share a bundle does.
     void judge_execute(const engine::LogEntry& entry) {
         std::size_t bytes = 0;
         for (const auto& item : entry.items) {
             const auto& round = current(item.name);
-            require(absent(round).empty(), "'" + item.name + "' is executed though not all have submitted it");
+            require(missing(round).empty(), "'" + item.name + "' is executed though not all have submitted it");
+            require(absent(round) == entry.absent, "'" + item.name + "' is executed with the wrong ranks standing in");
             const auto& first = round.votes.begin()->second;
+            require(!needs(first, entry.absent), "'" + item.name + "' is executed without a rank that it needs");
+            require(entry.absent.empty()
+                        ? entry.descriptions.empty()
+                        : entry.descriptions.at(static_cast<std::size_t>(&item - entry.items.data())) == engine::encode(first),
+                    "'" + item.name + "' is described wrongly");
             require(std::ranges::all_of(round.votes, [&](const auto& vote) { return vote.second == first; }),
                     "'" + item.name + "' is executed though the ranks disagree");
             require((item.id != 0) == round.named, "named requests have an id, others none");
@@ -186,10 +244,14 @@ private:
         require(entry.items.size() == 1, "a failure is about one request");
         const auto& name = entry.items.front().name;
         const auto& round = current(name);
-        if (const auto missing = absent(round); !missing.empty()) {
-            require(entry.code == ErrorCode::departed && entry.ranks == missing,
+        if (entry.code == ErrorCode::timeout) {
+            require(round.withdrawn && !entry.text.empty(), "'" + name + "' is given up though nobody has");
+            return;
+        }
+        if (const auto culprits = missing(round); !culprits.empty()) {
+            require(entry.code == ErrorCode::departed && entry.ranks == culprits,
                     "'" + name + "' fails because of the wrong ranks: " + entry.text);
-            for (const int rank : missing) judge_reason(entry, rank);
+            for (const int rank : culprits) judge_reason(entry, rank);
             return;
         }
         std::vector<engine::Faction> factions;
@@ -199,7 +261,13 @@ private:
             if (faction == factions.end()) faction = factions.insert(faction, {bytes, {}});
             faction->ranks.push_back(rank);
         }
-        require(factions.size() > 1, "'" + name + "' fails though all have submitted the same: " + entry.text);
+        if (factions.size() == 1) {
+            require(needs(round.votes.begin()->second, absent(round)),
+                    "'" + name + "' fails though all have submitted the same: " + entry.text);
+            require(entry.code == ErrorCode::departed && entry.ranks == absent(round) && entry.text.find("joined") != std::string::npos,
+                    "'" + name + "' fails for the wrong reason: " + entry.text);
+            return;
+        }
         std::string tensor;
         require(
             entry.code == ErrorCode::mismatch && entry.text == engine::describe_mismatch(name, factions, tensor) && entry.tensor == tensor,

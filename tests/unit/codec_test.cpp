@@ -90,7 +90,16 @@ TEST_CASE("values out of range are refused") {
     CHECK(refused(bytes_of({4}), [](Reader& in) { in.rank(4); }));
     CHECK_FALSE(refused(bytes_of({3}), [](Reader& in) { in.rank(4); }));
     CHECK(refused(bytes_of({3}), [](Reader& in) { in.enumerator(Colour::blue); }));
+    CHECK(refused(bytes_of({1}), [](Reader& in) { in.signed_number(0, 5); }));
+    CHECK(refused(bytes_of({12}), [](Reader& in) { in.signed_number(0, 5); }));
+    CHECK_FALSE(refused(bytes_of({10}), [](Reader& in) { in.signed_number(0, 5); }));
     CHECK(refused(bytes_of({4, 'n', 'a', 'm', 'e'}), [](Reader& in) { in.string(3); }));
+}
+
+TEST_CASE("a number has one encoding: longer ones are refused") {
+    CHECK_FALSE(refused(bytes_of({0x00}), read_number));
+    for (const auto& padded : {bytes_of({0x80, 0x00}), bytes_of({0x81, 0x00}), bytes_of({0x81, 0x80, 0x00})})
+        CHECK(refused(padded, read_number));
 }
 
 TEST_CASE("numbers of more than 64 bits are refused") {

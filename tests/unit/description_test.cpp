@@ -71,6 +71,14 @@ TEST_CASE("a description that ends too early, or goes on, is refused") {
     }
 }
 
+TEST_CASE("a root that is no number of a rank is refused, not cut to one") {
+    auto bytes = encode({.root = 0, .tensors = {}});
+    const auto root = bytes.begin() + 18;  // behind two enumerators and two scales
+    const std::vector beyond{std::byte{0x80}, std::byte{0x80}, std::byte{0x80}, std::byte{0x80}, std::byte{0x20}};  // 2^32, zigzag
+    bytes.insert(bytes.erase(root), beyond.begin(), beyond.end());
+    CHECK_THROWS_AS(decode_description(bytes), Error);
+}
+
 TEST_CASE("ranks are listed for people") {
     CHECK(list_ranks(std::vector{2}) == "rank 2");
     CHECK(list_ranks(std::vector{0, 1, 3}) == "ranks 0,1,3");

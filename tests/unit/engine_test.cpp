@@ -186,6 +186,7 @@ class UnstoppableJob final : public engine::Job {
 public:
     explicit UnstoppableJob(bool stoppable) : stoppable_(stoppable) {}
     void abort(const base::AbortCause&) noexcept override {}
+    std::optional<base::Neighbour> look_at(int) override { return std::nullopt; }
     bool abandon() noexcept override { return stoppable_; }
 
 private:
@@ -221,6 +222,26 @@ public:
 };
 
 }  // namespace
+
+TEST_CASE("what is given up fails at once, though a bundle before it is long, and spares the next round of its name") {
+    std::atomic<bool> held = true;
+    wire::InprocHub hub(2);
+    EngineRank* zero = nullptr;
+    const auto hold = [&](const engine::Bundle&) {
+        while (held) zero->engine().pump_beside_data();
+    };
+    EngineRank first(hub.transport(0), hold), second(hub.transport(1), [](const engine::Bundle&) {});
+    zero = &first;
+    const auto held_bundle = first.submit("long"), other = second.submit("long");
+    other.wait();
+    const auto given_up = first.submit("x", {}, base::Clock::now() + 20ms);
+    CHECK(error_of(given_up).starts_with("timeout 1 allreduce 'x' is given up after"));
+    const auto next = first.submit("x");
+    CHECK(error_of(second.submit("x")).starts_with("timeout 1 allreduce 'x' is given up after"));
+    const auto its_next = second.submit("x");
+    held = false;
+    for (const auto& handle : std::vector{held_bundle, next, its_next}) CHECK(error_of(handle) == "none");
+}
 
 TEST_CASE("a letter that cannot be sent ends the job for both sides, and no handle is left pending") {
     NoMail none;

@@ -20,8 +20,8 @@ Negotiation ranks(int size, const engine::Negotiator::Settings& settings = {}) {
     return {size, settings};
 }
 
-/// Rank 0's log, an entry a word: "a+b" is an execution, "!a" a failure, "-a" an id forgotten, "2." a departure, "end" the shutdown, "2!" a leaving. On the
-/// way all ranks' logs are compared.
+/// Rank 0's log, an entry a word: "a+b" is an execution, "a+b~1" one in which rank 1 stands in, "!a" a failure, "-a" an id forgotten, "2." a departure,
+/// "join=2" a join whose last rank is 2, "end" the shutdown, "2!" a leaving. On the way all ranks' logs are compared.
 std::string log_of(const Negotiation& negotiation) {
     for (int rank = 1; rank < negotiation.size(); ++rank) CHECK((negotiation.log(rank) == negotiation.log(0)));
     std::string text;
@@ -33,6 +33,8 @@ std::string log_of(const Negotiation& negotiation) {
         if (entry.kind == Kind::shutdown) text += "end";
         if (entry.kind == Kind::leave) text += std::to_string(entry.ranks.front()) + '!';
         for (const auto& item : entry.items) text += (&item == &entry.items.front() ? "" : "+") + item.name;
+        for (const int rank : entry.absent) text += '~' + std::to_string(rank);
+        if (entry.kind == Kind::join) text += '=' + std::to_string(entry.ranks.front());
     }
     return text;
 }
@@ -462,12 +464,12 @@ TEST_CASE("much that is to be sent at once goes in several messages, in order") 
 }
 
 TEST_CASE("a log that cannot be is refused") {
-    constexpr std::uint64_t entry = 3, execute = 0, forget = 2, depart = 3, shutdown = 4;
+    constexpr std::uint64_t entry = 3, execute = 0, forget = 2, depart = 3, shutdown = 5;
     auto two = ranks(2);
     two.submit_everywhere(tensor("a"));  // gets id 1
     two.settle();
     const auto refused = [&](const Bytes& bytes) { return refusal(two, 1, 0, bytes); };
-    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0, 0)) == "the log holds an entry that cannot be");
+    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0, 0, 0)) == "the log holds an entry that cannot be");
     CHECK(refused(message(0, entry, execute, 1, 2, 1, 'a', 0, 0, 0, 0)) == "the log gives 'a' an id that is not its own");
     CHECK(refused(message(0, entry, forget, 1, 2, 1, 'b')) == "the log gives 'b' an id that is not its own");
     CHECK(refused(message(0, entry, forget, 2, 1, 1)) == "the log forgets 'a' twice");

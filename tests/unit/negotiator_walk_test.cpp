@@ -1,4 +1,5 @@
 #include <guozhuang/error.hpp>
+#include <iostream>
 #include <random>
 
 #include "support/catch.hpp"
@@ -33,7 +34,7 @@ private:
 /// The variants of a request: each differs from the others in one thing or more.
 Description variant(const std::string& name, std::size_t which) {
     auto description = tensor(name);
-    switch (which % 10) {
+    switch (which % 11) {
         case 0: break;
         case 1: description.tensors[0].shape = {2, 3}; break;
         case 2: description.tensors[0].dtype = DType::f64; break;
@@ -44,6 +45,7 @@ Description variant(const std::string& name, std::size_t which) {
         case 7: description = {.operation = Operation::broadcast, .root = 1, .tensors = std::move(description.tensors)}; break;
         case 8: description = {.group = true, .tensors = {{name + ".0", DType::f32, {4}}, {name + ".1", DType::f32, {}}}}; break;
         case 9: description = {.operation = Operation::barrier, .tensors = {}}; break;
+        case 10: description = tensor(name, {-1, 2}, Operation::all_to_all); break;
     }
     return description;
 }
@@ -60,16 +62,18 @@ struct Character {
         names = 1 + random.below(6);
         steps = 50 + random.below(400);
         steps_per_departure = random.one_in(2) ? 1000000 : 20 + random.below(500);
+        steps_per_withdrawal = random.one_in(2) ? 1000000 : 10 + random.below(100);
+        steps_per_join = random.one_in(2) ? 1000000 : 10 + random.below(100);
         submissions_per_mismatch = random.one_in(2) ? 1000000 : 3 + random.below(50);
     }
 
     int size = 1;
     Settings settings;
-    std::size_t names = 1, steps = 0, steps_per_departure = 0, submissions_per_mismatch = 0;
+    std::size_t names = 1, steps = 0, steps_per_departure = 0, steps_per_join = 0, steps_per_withdrawal = 0, submissions_per_mismatch = 0;
 };
 
 /// A random history of a process set. There are so few ids that they are forgotten while they are in flight; names come back, descriptions
-/// change, ranks disagree, and ranks depart at any time, with requests pending or not; or one leaves and ends it all.
+/// change, ranks disagree, give up what they have submitted, and join or depart at any time, with requests pending or not; or one leaves and ends it all.
 class Walk {
 public:
     explicit Walk(std::uint64_t seed, bool tracing = false)
@@ -109,7 +113,7 @@ public:
 private:
     /// What a rank has made up names from.
     struct Own {
-        std::size_t looked = 0, fresh = 0, unnamed = 0;
+        std::size_t looked = 0, fresh = 0, unnamed = 0, joins = 0;
     };
 
     std::ranges::iota_view<int, int> all_ranks() const { return std::views::iota(0, character_.size); }
@@ -117,6 +121,8 @@ private:
 
     void step() {
         if (random_.one_in(character_.steps_per_departure)) depart(any_rank());
+        if (random_.one_in(character_.steps_per_join)) join(any_rank());
+        if (random_.one_in(character_.steps_per_withdrawal)) withdraw(any_rank());
         switch (random_.below(3)) {
             case 0: submit(any_rank()); break;
             case 1: flush(any_rank()); break;
@@ -125,23 +131,47 @@ private:
     }
 
     void submit(int rank) {
-        if (referee_.has_departed(rank)) return;
+        if (referee_.has_departed(rank) || referee_.has_joined(rank)) return;
         auto& own = own_[static_cast<std::size_t>(rank)];
         auto name = std::string(1, static_cast<char>('a' + random_.below(character_.names)));
         bool named = true;
         if (random_.one_in(10)) {
             name = "fresh." + std::to_string(own.fresh++);
         } else if (random_.one_in(10)) {
-            name = "unnamed." + std::to_string(own.unnamed++);
+            const auto joins = referee_.round(rank, "join");
+            if (joins != std::exchange(own.joins, joins)) own.unnamed = 0;
+            name = "unnamed." + std::to_string(joins) + "." + std::to_string(own.unnamed++);
             named = false;
         }
         if (referee_.pending(rank).contains(name)) return;
+        const bool owes = ranks_.at(rank).debt(name).has_value();
+        Referee::require(owes == referee_.pays(rank, name), "the rank has lost count of what it owes");
+        if (owes) return note("owe", rank, name);
         const auto round = referee_.round(rank, name);
         const bool disagree = random_.one_in(character_.submissions_per_mismatch);
-        const auto which = std::hash<std::string>()(name) + seed_ + round / 3 + (disagree ? 1 + random_.below(9) : 0);
-        note("submit", rank, name + " as variant " + std::to_string(which % 10));
+        const auto which = std::hash<std::string>()(name) + seed_ + round / 3 + (disagree ? 1 + random_.below(10) : 0);
+        note("submit", rank, name + " as variant " + std::to_string(which % 11));
         ranks_.submit(rank, name, variant(name, which), named);
         referee_.submitted(rank, name, named, variant(name, which));
+        look(rank);
+    }
+
+    void withdraw(int rank) {
+        auto pending = referee_.pending(rank);
+        pending.erase("join");
+        if (pending.empty() || referee_.has_departed(rank)) return;
+        const auto name = random_.pick(pending);
+        note("withdraw", rank, name);
+        ranks_.withdraw(rank, name, "it takes too long");
+        referee_.withdrew(rank, name);
+        look(rank);
+    }
+
+    void join(int rank) {
+        if (referee_.has_departed(rank) || referee_.has_joined(rank)) return;
+        note("join", rank, "");
+        ranks_.join(rank);
+        referee_.joined(rank);
         look(rank);
     }
 
@@ -220,24 +250,36 @@ private:
     std::string trace_;
 };
 
-/// Walks with the seeds from `first` on. Returns the number of log entries that were judged.
-std::size_t walk(std::uint64_t first, std::size_t count) {
-    std::size_t entries = 0;
-    for (auto seed = first; seed < first + count; ++seed) {
+/// What came of many walks.
+struct Walks {
+    std::size_t runs = 0;
+    std::size_t entries = 0;     ///< of the log, which were judged
+    std::size_t refusals = 0;    ///< of damaged messages
+    std::size_t violations = 0;  ///< of the rules
+
+    std::string text() const { return "simulated runs: " + std::to_string(runs) + ", violations: " + std::to_string(violations); }
+};
+
+/// Walks with the seeds from `first` on, until one breaks a rule.
+Walks walk(std::uint64_t first, std::size_t count) {
+    Walks walks;
+    for (auto seed = first; seed < first + count && walks.violations == 0; ++seed) {
+        ++walks.runs;
         try {
             Walk history(seed);
             history.run();
-            entries += history.entries();
+            walks.entries += history.entries();
         } catch (const std::exception& failure) {
             Walk again(seed, true);
             try {
                 again.run();
             } catch (const std::exception&) {  // as before
             }
-            FAIL("walk " << seed << ": " << failure.what() << "\n" << again.trace());
+            ++walks.violations;
+            FAIL_CHECK("walk " << seed << ": " << failure.what() << "\n" << again.trace());
         }
     }
-    return entries;
+    return walks;
 }
 
 /// One thing that may not happen to a message, or a message of nobody.
@@ -272,10 +314,10 @@ bool find_fault(Negotiation ranks) {
     }
 }
 
-/// Histories in which one message is damaged, in the middle. Nothing may happen but that a rank refuses it. Returns how often one does.
-std::size_t walk_damaged(std::uint64_t first, std::size_t count) {
-    std::size_t refused = 0;
-    for (auto seed = first; seed < first + count; ++seed) {
+/// Histories in which one message is damaged, in the middle. Nothing may happen but that a rank refuses it.
+Walks walk_damaged(std::uint64_t first, std::size_t count) {
+    Walks walks;
+    for (auto seed = first; seed < first + count && walks.violations == 0; ++seed) {
         Walk history(seed);
         Random random(seed);
         history.steps(10 + random.below(150));
@@ -284,35 +326,37 @@ std::size_t walk_damaged(std::uint64_t first, std::size_t count) {
         const auto link = [&] { return std::next(ranks.links().begin(), static_cast<std::ptrdiff_t>(random.below(ranks.links().size()))); };
         auto& queue = link()->second;
         corrupt(queue[random.below(queue.size())], link()->second.front(), random);
+        ++walks.runs;
         try {
-            if (find_fault(std::move(ranks))) ++refused;
+            if (find_fault(std::move(ranks))) ++walks.refusals;
         } catch (const std::exception& failure) {
-            FAIL("damaged walk " << seed << ": " << failure.what());
+            ++walks.violations;
+            FAIL_CHECK("damaged walk " << seed << ": " << failure.what());
         }
     }
-    return refused;
+    return walks;
 }
 
 }  // namespace
 
 TEST_CASE("random walks keep the rules of the negotiation") {
-    const auto entries = walk(seed(), 4000);
-    CHECK(entries > 4000);
+    CHECK(walk(seed(), 4000).entries > 4000);
 }
 
 TEST_CASE("very many random walks keep the rules of the negotiation", "[.slow]") {
-    const auto entries = walk(seed(), 200000);
-    CHECK(entries > 200000);
+    const auto walks = walk(seed(), 200000);
+    CHECK(walks.entries > 200000);
+    std::cout << walks.text() << std::endl;
 }
 
 TEST_CASE("a damaged message is refused or harmless") {
-    const auto refused = walk_damaged(seed(), 5000);
-    CHECK(refused > 500);
+    CHECK(walk_damaged(seed(), 5000).refusals > 500);
 }
 
 TEST_CASE("very many damaged messages are refused or harmless", "[.slow]") {
-    const auto refused = walk_damaged(seed(), 200000);
-    CHECK(refused > 20000);
+    const auto walks = walk_damaged(seed(), 200000);
+    CHECK(walks.refusals > 20000);
+    std::cout << walks.text() << ", with a message that was damaged" << std::endl;
 }
 
 }  // namespace guozhuang::test

@@ -17,6 +17,7 @@ struct FixedControl final : Control {
     int rank() const noexcept override { return own; }
     int size() const noexcept override { return ranks; }
     void send(int, std::vector<std::byte>) override {}
+    void wake(int) noexcept override {}
     std::optional<Message> poll() override { return std::nullopt; }
     bool flushed() override { return true; }
 };

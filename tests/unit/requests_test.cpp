@@ -31,6 +31,8 @@ public:
     void abort(const base::AbortCause& cause) noexcept override { wide_->abort(cause); }
     bool abandon() noexcept override { return wide_->abandon(); }
     base::Activity& activity() noexcept override { return wide_->activity(); }
+    std::optional<base::Neighbour> look_at(int rank) override { return wide_->look_at(rank); }
+    void wake(int rank) noexcept override { wide_->wake(rank); }
     base::Doorbell& doorbell() noexcept override { return wide_->doorbell(); }
     wire::Staging staging() noexcept override { return wide_->staging(); }
     void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }

@@ -139,7 +139,8 @@ void HostBackend::move(const engine::Bundle& bundle) {
             tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
             break;
         case engine::Operation::create_process_set:
-        case engine::Operation::remove_process_set: throw Error(ErrorCode::internal, "process sets move no data");
+        case engine::Operation::remove_process_set:
+        case engine::Operation::join: throw Error(ErrorCode::internal, "a matter of the log has come to a backend");
     }
 }
 
@@ -182,7 +183,7 @@ void HostBackend::adasum(const engine::Bundle& bundle, const Part& part) {
 
 void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
     const auto ranks = wire_.size();
-    const device::HostReduce reduce(part.dtype, bundle.op, ranks, bundle.postscale);
+    const device::HostReduce reduce(part.dtype, bundle.op, bundle.contributors, bundle.postscale);
     const auto [algorithm, segment_bytes] = selection::choose(
         {.tensor_bytes = part.largest_bytes, .bundle_bytes = part.total_bytes, .ranks = ranks, .settings = settings_of(bundle.policy)});
     const base::TimelineSlice slice(*timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, part); });
@@ -247,7 +248,7 @@ void HostBackend::all_to_all(const engine::Piece& piece) {
 void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece) {
     const auto ranks = wire_.size();
     const auto& tensor = piece.tensor;
-    const device::HostReduce reduce(tensor.dtype, bundle.op, ranks, bundle.postscale);
+    const device::HostReduce reduce(tensor.dtype, bundle.op, bundle.contributors, bundle.postscale);
     const auto segment_bytes = selection::direct_segment_bytes(ranks, static_cast<std::size_t>(bundle.policy.segment_bytes));
     std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), tensor.shape[0] / ranks);
     for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks))) ++row;

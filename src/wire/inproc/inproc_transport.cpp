@@ -191,6 +191,10 @@ public:
     Staging staging() noexcept override {
         return {.progress = state_->progress, .stages = std::as_writable_bytes(std::span(state_->stages))};
     }
+    std::optional<base::Neighbour> look_at(int rank) override {
+        return base::Neighbour{.activity = &state_->of(rank).activity, .process = "a thread of this process"};
+    }
+    void wake(int rank) noexcept override { base::ring_local(state_->of(rank).bell); }
     void nudge(int rank) noexcept override { base::nudge(state_->of(rank).bell); }
     const std::vector<int>& host_ranks() const noexcept override { return state_->everybody; }
     int host_index() const noexcept override { return 0; }

@@ -67,6 +67,8 @@ public:
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
     Staging staging() noexcept override { return host_.memory ? host_.memory->staging() : Staging{}; }
     void nudge(int rank) noexcept override;
+    std::optional<base::Neighbour> look_at(int rank) override;
+    void wake(int rank) noexcept override;
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& host_ranks() const noexcept override { return host_.ranks; }
     int host_index() const noexcept override { return host_.index; }
@@ -139,7 +141,10 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     activity().running.write("init");
     wait_settings_ = topology::wait_settings(static_cast<int>(host_.ranks.size()), host_.cores);
     // Where every message rings, looking without being rung is only a safety net.
-    if (host_.memory && host_.hosts == 1) wait_settings_.park_limit = std::chrono::milliseconds(10);
+    if (host_.memory && host_.hosts == 1)
+        wait_settings_.park_limit = std::chrono::milliseconds(10);
+    else
+        wait_settings_.idle_limit = std::chrono::milliseconds(100);
     if (options.spin) wait_settings_.spin = *options.spin;
     monitor_.emplace(host_.others, [this](const Monitor::End& end) { return notice_end(end); });
 }
@@ -166,6 +171,22 @@ void MpiTransport::ring(int rank) noexcept {
 
 void MpiTransport::nudge(int rank) noexcept {
     if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::nudge(*bell);
+}
+
+void MpiTransport::wake(int rank) noexcept {
+    if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::ring_local(*bell);
+}
+
+std::optional<base::Neighbour> MpiTransport::look_at(int rank) {
+    const auto place = std::ranges::lower_bound(host_.ranks, rank);
+    if (!host_.memory || place == host_.ranks.end() || *place != rank) return std::nullopt;
+    base::Neighbour neighbour{.activity = &host_.memory->activity(static_cast<int>(place - host_.ranks.begin())), .process = {}};
+    const auto peer = std::ranges::find(host_.others, rank, &Monitor::Peer::rank);
+    const auto process = peer == host_.others.end() ? base::this_process() : peer->process;
+    const auto state = base::is_visible(process) ? base::state_of(process) : "";
+    neighbour.is_stopped = state.starts_with("stopped");
+    neighbour.process = fmt::format("pid {}{}{}", process.pid, state.empty() ? "" : ", ", state);
+    return neighbour;
 }
 
 void MpiTransport::require_open() {

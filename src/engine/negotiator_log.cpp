@@ -1,0 +1,221 @@
+// The log of a negotiation: what the root appends, how it goes down the tree, and what follows from it on every rank.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <guozhuang/error.hpp>
+#include <limits>
+
+#include "engine/negotiator.hpp"
+
+namespace guozhuang::engine {
+namespace {
+
+constexpr std::size_t max_text_bytes = 1u << 20;    // of an entry
+constexpr std::size_t most_bytes_beside_name = 20;  // of an item: its id, and the lengths of name and description
+
+std::size_t bytes_of(const Description& description) {
+    std::size_t bytes = 0;
+    for (const auto& tensor : description.tensors) bytes += count_of(tensor.shape) * size_of(tensor.dtype);
+    return bytes;
+}
+
+/// Whether requests like this one may share an entry with others, and with which: equal keys fuse.
+std::optional<Bytes> fusion_key(Description description) {
+    const bool fusable = description.operation == Operation::allreduce || description.operation == Operation::broadcast;
+    if (!fusable || description.group || description.tensors.size() != 1) return std::nullopt;
+    description.tensors.front().name.clear();
+    description.tensors.front().shape.clear();
+    return encode(description);
+}
+
+bool has_text(LogEntry::Kind kind) {
+    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::depart || kind == LogEntry::Kind::join || kind == LogEntry::Kind::leave;
+}
+
+bool can_be(const LogEntry& entry) {
+    switch (entry.kind) {
+        case LogEntry::Kind::execute: return !entry.items.empty();
+        case LogEntry::Kind::fail: return entry.items.size() == 1;
+        case LogEntry::Kind::depart:
+        case LogEntry::Kind::leave: return entry.ranks.size() == 1;
+        case LogEntry::Kind::join: return entry.items.size() == 1 && !entry.ranks.empty();
+        default: return true;
+    }
+}
+
+}  // namespace
+
+/// At the root: what has become due since the last time.
+void Negotiator::append_due() {
+    if (finished_) return;
+    append_ready();
+    if (records_.size() > settings_.max_ids) forget_oldest();
+    append_join();
+    if (departed_.size() == subtrees_.at(0).size()) append({.kind = LogEntry::Kind::shutdown});
+}
+
+/// One entry for each bundle of what is ready. Known ids first, ascending, so that the order does not hang on arrival.
+void Negotiator::append_ready() {
+    const auto id_of = [&](const ReadyRequest& request) {
+        const auto record = records_.find(request.name);
+        return record == records_.end() ? std::numeric_limits<std::uint32_t>::max() : record->second.id;
+    };
+    std::ranges::stable_sort(ready_, {}, id_of);
+    LogEntry entry;
+    entry.policy = settings_.policy;
+    std::optional<Bytes> key;
+    std::size_t bytes = 0, entry_bytes = 0;
+    for (auto& request : std::exchange(ready_, {})) {
+        const auto description = decode_description(request.description);
+        const auto next_bytes = bytes_of(description);
+        const auto next_entry_bytes = request.name.size() + (request.absent.empty() ? 0 : request.description.size());
+        auto next_key = fusion_key(description);
+        if (!entry.items.empty() &&
+            !(key && key == next_key && entry.absent == request.absent && bytes + next_bytes <= settings_.fusion_bytes &&
+              entry_bytes + next_entry_bytes <= full_message_bytes)) {
+            append(entry);
+            entry.items.clear();
+            entry.descriptions.clear();
+            bytes = entry_bytes = 0;
+        }
+        const auto known = records_.find(request.name);
+        const auto id = known != records_.end() ? known->second.id : request.named ? next_id_++ : 0;
+        entry.items.push_back({request.name, id});
+        entry.absent = request.absent;
+        if (!entry.absent.empty()) entry.descriptions.push_back(std::move(request.description));
+        bytes += next_bytes;
+        entry_bytes += next_entry_bytes + most_bytes_beside_name;
+        key = std::move(next_key);
+    }
+    if (!entry.items.empty()) append(std::move(entry));
+}
+
+/// Once all have joined, or departed instead.
+void Negotiator::append_join() {
+    const auto& whole = subtrees_.at(0);
+    if (joined_.empty() || joined_.size() + departed_.size() < whole.size()) return;
+    std::vector<int> missing;
+    std::ranges::copy_if(whole, std::back_inserter(missing), [&](int rank) { return !joined_.contains(rank); });
+    if (!std::ranges::all_of(missing, [&](int rank) { return departed_.contains(rank); })) return;
+    LogEntry entry{.kind = LogEntry::Kind::join, .items = {{join_name_}}, .ranks = {last_to_join_}};
+    if (!missing.empty()) {
+        entry.code = ErrorCode::departed;
+        entry.text = fmt::format("{}; join '{}' waits for it", departures_of(missing), join_name_);
+        entry.tensor = join_name_;
+        entry.operation = name_of(Operation::join);
+        entry.ranks = std::move(missing);
+    }
+    append(std::move(entry));
+}
+
+void Negotiator::append(LogEntry entry) {
+    if (entry.text.size() > max_text_bytes) entry.text.resize(max_text_bytes);
+    for (const int child : tree_.children()) write_entry(entry, message_to(child));
+    apply(std::move(entry));
+}
+
+/// Voids the least recently used ids, an eighth of the table at once, but none that is on its way.
+void Negotiator::forget_oldest() {
+    std::vector<std::pair<std::uint64_t, std::string>> candidates;
+    for (const auto& [name, record] : records_)
+        if (!ballots_.contains(name)) candidates.emplace_back(record.last_used, name);
+    std::ranges::sort(candidates);
+    const auto surplus = records_.size() - settings_.max_ids + settings_.max_ids / 8;
+    if (candidates.size() > surplus) candidates.resize(surplus);
+    LogEntry entry{.kind = LogEntry::Kind::forget};
+    for (const auto& [last_used, name] : candidates) entry.items.push_back({name, records_.at(name).id});
+    if (!entry.items.empty()) append(std::move(entry));
+}
+
+void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
+    out.enumerator(Part::entry);
+    out.enumerator(entry.kind);
+    out.number(entry.items.size());
+    for (const auto& item : entry.items) {
+        const bool known = names_.contains(item.id);
+        out.number(item.id);
+        if (!known) out.string(item.name);
+    }
+    if (entry.kind == LogEntry::Kind::execute) {
+        out.enumerator(entry.policy.forced);
+        out.number(entry.policy.reproducible ? 1 : 0);
+        out.number(entry.policy.staging ? 1 : 0);
+        out.number(entry.policy.small_bytes);
+        out.number(entry.policy.segment_bytes);
+        out.ranks(entry.absent);
+        for (const auto& description : entry.descriptions) out.bytes(description);
+    } else if (has_text(entry.kind)) {
+        out.enumerator(entry.code);
+        for (const auto* text : {&entry.text, &entry.tensor, &entry.operation}) out.string(*text);
+        out.ranks(entry.ranks);
+    }
+}
+
+LogEntry Negotiator::read_entry(Reader& in) {
+    LogEntry entry;
+    entry.kind = in.enumerator(LogEntry::Kind::leave);
+    entry.items.resize(in.count(max_tensors));
+    for (auto& item : entry.items) {
+        item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
+        const auto known = names_.find(item.id);
+        item.name = known != names_.end() ? known->second : in.string();
+        if (known == names_.end() && (entry.kind == LogEntry::Kind::forget || records_.contains(item.name)))
+            throw Error(ErrorCode::wire, fmt::format("the log gives '{}' an id that is not its own", item.name));
+    }
+    if (entry.kind == LogEntry::Kind::execute) {
+        entry.policy.forced = in.enumerator(Algorithm::parameter_server);
+        entry.policy.reproducible = in.number(1) == 1;
+        entry.policy.staging = in.number(1) == 1;
+        entry.policy.small_bytes = in.number();
+        entry.policy.segment_bytes = in.number();
+        entry.absent = in.ranks(tree_.size());
+        if (!entry.absent.empty())
+            for (std::size_t i = 0; i < entry.items.size(); ++i) decode_description(entry.descriptions.emplace_back(in.bytes()));
+    } else if (has_text(entry.kind)) {
+        entry.code = in.enumerator(ErrorCode::internal);
+        for (auto* text : {&entry.text, &entry.tensor, &entry.operation}) *text = in.string(max_text_bytes);
+        entry.ranks = in.ranks(tree_.size());
+    }
+    if (finished_ || !can_be(entry) || (std::ranges::count(entry.absent, tree_.rank()) > 0 && !joined_.contains(tree_.rank())))
+        throw Error(ErrorCode::wire, "the log holds an entry that cannot be");
+    return entry;
+}
+
+/// A round that was given up: the votes that are here are void, and so are those on their way, which is known by the positions that messages carry. So what
+/// has been written so far must not take up what comes after this.
+void Negotiator::note_failure(const LogEntry& entry, bool submitted) {
+    const auto& name = entry.items.front().name;
+    const bool given_up = entry.code == ErrorCode::timeout;
+    if (!tree_.children().empty()) failed_[name] = {position_, given_up};
+    if (!given_up) return;
+    ballots_.erase(name);
+    if (!submitted && !joined_.contains(tree_.rank())) owed_[name].push_back(entry);
+    for (auto& [to, out] : outbox_) full_.push_back({to, out.take(), tree_.is_root() || to != tree_.parent()});
+    outbox_.clear();
+}
+
+/// The log goes on: the same on every rank. What this rank submitted is resolved, and names get and lose their ids.
+void Negotiator::apply(LogEntry entry) {
+    ++position_;
+    for (std::size_t i = 0; i < entry.items.size(); ++i) {
+        const auto& item = entry.items[i];
+        if (entry.kind == LogEntry::Kind::forget) {
+            auto record = records_.extract(item.name);
+            if (record.empty()) throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name));
+            retired_[item.id] = {item.name, std::move(record.mapped()), position_};
+            names_.erase(item.id);
+            continue;
+        }
+        auto own = submissions_.extract(item.name);
+        if (entry.kind == LogEntry::Kind::fail) note_failure(entry, !own.empty());
+        if (entry.kind != LogEntry::Kind::execute || item.id == 0 || (own.empty() && entry.descriptions.empty())) continue;
+        names_[item.id] = item.name;
+        records_[item.name] = {item.id, own.empty() ? entry.descriptions[i] : std::move(own.mapped()), position_};
+    }
+    if (tree_.children().empty()) retired_.clear();
+    if (entry.kind == LogEntry::Kind::join) joined_.clear();
+    finished_ = finished_ || entry.kind == LogEntry::Kind::shutdown || entry.kind == LogEntry::Kind::leave;
+    entries_.push_back(std::move(entry));
+}
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/activity.hpp"
+#include "base/wait.hpp"
+#include "engine/members.hpp"
+#include "engine/pending.hpp"
+
+namespace guozhuang::engine {
+
+/// How long an operation may be pending before it is spoken of, and before it is given up.
+struct StallSettings {
+    std::chrono::milliseconds warn{10'000};  ///< 0: never
+    std::chrono::milliseconds error{0};      ///< 0: never; operations may have a limit of their own
+};
+
+/// An operation that is pending for too long.
+struct Stalled {
+    std::shared_ptr<Pending> pending;
+    std::chrono::milliseconds age{};
+    bool warn = false, give_up = false;
+};
+
+/// Looks now and then at what is pending, so that an operation on its usual way costs nothing, and publishes in the rank's activity what has been for a
+/// while. Not thread-safe: the engine's lock guards it.
+class StallWatch {
+public:
+    /// `own`: this rank's; lives longer.
+    StallWatch(const StallSettings& settings, const Members& members, base::Activity& own);
+
+    /// An operation with a limit of its own is pending from now on.
+    void expect(base::Deadline deadline) noexcept { next_look_ = std::min(next_look_, deadline); }
+    bool is_due(base::Clock::time_point now) const noexcept { return now >= next_look_; }
+    /// `pending`: all that is. Each comes again when the wait has doubled: the first word of giving up may not have been heard.
+    std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending, base::Clock::time_point now);
+
+private:
+    struct Seen {
+        base::Clock::time_point since, next_warning, next_withdrawal;
+        std::uint64_t look = 0;
+    };
+    using Sightings = std::map<std::weak_ptr<Pending>, Seen, std::owner_less<>>;
+
+    void publish(Pending& pending);
+    base::Deadline deadline_of(const Request& request, base::Clock::time_point since) const;
+
+    const StallSettings settings_;
+    const Members members_;
+    base::Activity& own_;
+    const std::chrono::milliseconds between_looks_;
+    base::Clock::time_point next_look_{};
+    std::uint64_t looks_ = 0;
+    Sightings sightings_;
+};
+
+/// How an operation is called among the ranks of a host: "loss", "loss in process set 0,2".
+std::string name_among(const Members& members, const std::string& name);
+
+}  // namespace guozhuang::engine
