@@ -1,0 +1,32 @@
+// Descriptions of requests: what is taken for one is, byte for byte, what encodes it.
+#include "engine/description.hpp"
+
+#include "fuzz/fuzz.hpp"
+
+namespace guozhuang::fuzz {
+
+using namespace engine;
+
+void decode(Input input) {
+    Description description;
+    if (refused({ErrorCode::wire}, [&] { description = decode_description(input); })) return;
+    require(std::ranges::equal(encode(description), input), "a description has one encoding");
+    // Beside another one, it can be told what differs.
+    const Faction factions[] = {{encode({.tensors = {{"loss", DType::f32, {4}}}}), {0, 2}}, {Seed(input.begin(), input.end()), {1}}};
+    std::string tensor;
+    require(!describe_mismatch("loss", factions, tensor).empty(), "there are words for what differs");
+}
+
+std::vector<Seed> seeds() {
+    return {
+        encode({.tensors = {{"loss", DType::f32, {4}}}}),
+        encode({.operation = Operation::all_gather, .tensors = {{"rows", DType::i64, {-1, 3}}}}),
+        encode({.operation = Operation::broadcast, .root = 2, .device = DeviceKind::cuda, .tensors = {{"w", DType::f64, {}}}}),
+        encode(
+            {.op = ReduceOp::average, .prescale = 0.5, .group = true, .tensors = {{"g[0]", DType::f16, {2}}, {"g[1]", DType::f16, {0}}}}),
+        encode({.operation = Operation::create_process_set, .ranks = {0, 2, 300}, .tensors = {}}),
+        encode({.operation = Operation::barrier, .tensors = {}}),
+    };
+}
+
+}  // namespace guozhuang::fuzz

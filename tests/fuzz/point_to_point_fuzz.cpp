@@ -1,0 +1,79 @@
+// What a peer says about sends and receives to a rank that has some of its own. An input chooses whether the peer has departed; its messages follow.
+#include "engine/point_to_point.hpp"
+
+#include "fuzz/fuzz.hpp"
+#include "wire/control_channel.hpp"
+#include "wire/inproc/inproc_transport.hpp"
+#include "wire/mail_channel.hpp"
+
+namespace guozhuang::fuzz {
+
+using namespace engine;
+
+namespace {
+
+struct Rank {
+    std::vector<float> memory = std::vector<float>(8);
+    wire::InprocHub hub{2};
+    std::unique_ptr<wire::Transport> transport = hub.transport(0);
+    wire::ControlChannel control{*transport, 0, {0, 1}};
+    wire::MailChannel mail{*transport, 0, {0, 1}};
+    PointToPoint letters{control, mail};
+
+    Rank() {
+        for (const bool sending : {false, true})
+            for (const std::int64_t count : {0, 3, 8}) post({.peer = 1, .tag = 7, .sending = sending}, count);
+    }
+    ~Rank() { hub.abort(); }
+    void post(const Route& route, std::int64_t count) {
+        Request request{.name = "letter", .description = {.tensors = {}}, .tensors = {TensorView(memory.data(), DType::f32, {count})}};
+        letters.post({route, std::make_shared<Pending>(std::move(request), nullptr)});
+    }
+    void go_on() {
+        letters.advance();
+        letters.take_messages();
+        for (const auto& outcome : letters.take_outcomes()) {
+            const bool clean =
+                !outcome.error || refused({ErrorCode::mismatch, ErrorCode::departed}, [&] { std::rethrow_exception(outcome.error); });
+            require(clean, "a letter fails with an error of its kind");
+        }
+    }
+};
+
+Seed notice(std::uint64_t tag, bool sending, std::int64_t count) {
+    Writer out;
+    out.number(0);
+    out.number(tag);
+    out.number(sending ? 1 : 0);
+    out.enumerator(DType::f32);
+    out.number(1);
+    out.signed_number(count);
+    return out.take();
+}
+
+}  // namespace
+
+void decode(Input input) {
+    Rank rank;
+    if (choice(input) % 2 == 1) rank.letters.depart(1, "rank 1 has shut down");
+    bool over = false;
+    while (!input.empty() && !over) {
+        over = refused({ErrorCode::wire}, [&] { rank.letters.receive(1, next_message(input).bytes); });
+        rank.go_on();
+    }
+}
+
+std::vector<Seed> seeds() {
+    const Seed question{std::byte{1}}, answer{std::byte{2}};
+    std::vector<Seed> all;
+    for (const auto departed : {std::byte{0}, std::byte{1}}) {
+        Seed seed{departed};
+        for (const auto& message :
+             {notice(7, true, 0), notice(7, true, 3), notice(7, false, 0), notice(300, true, 5), notice(7, false, 8), question, answer})
+            append_message(seed, 0, message);
+        all.push_back(std::move(seed));
+    }
+    return all;
+}
+
+}  // namespace guozhuang::fuzz
