@@ -1,14 +1,18 @@
 // The negotiation (src/engine/negotiator.cpp) as a model: N ranks in a star or a chain below rank 0, TENSORS names, each submitted up to
 // ROUNDS times in any order, with one of two descriptions; any rank that is willing to may depart at any time, with requests pending or
 // not; any rank may join up to JOINS times, and then takes part without submitting anything until all have joined; and if LEAVES is defined, ranks that are
-// not willing to depart may leave at once, which ends the log. Links are FIFO; every message goes by itself, so there are more interleavings than with messages that are coalesced. Ids stand for
+// not willing to depart may leave at once, which ends the log. If CRASHES is defined, any rank may die at any time; the others notice, each at some later
+// time, and do nothing more in that epoch. If a leaf of the tree has died, a second epoch begins among the survivors once all have noticed, with the first one's
+// messages still on the links. Links are FIFO; every message goes by itself, so there are more interleavings than with messages that are coalesced. Ids stand for
 // their descriptions here; how they are given, used in flight and forgotten is what the random walks test.
 //
 // Asserted: P1 nothing gets stuck, P2 what is executed has been submitted by all, alike, and exactly once per round, P3 one log, P4 nothing
-// is left pending after the shutdown, and nothing follows it, P5 whatever all have submitted, joined or departed from is over in the end.
+// is left pending after the shutdown, and nothing follows it, P5 whatever all have submitted, joined or departed from is over in the end, P6 what an
+// epoch has left on the links changes nothing in the next.
 //
-// -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DLEAVES] [-DCHAIN]. A defect for the model to find: -DBUG_DEPARTURE_FIRST,
-// -DBUG_SETTLE_EARLY, -DBUG_ABSENT_IGNORED, -DBUG_SHUTDOWN_EARLY, -DBUG_JOIN_FIRST, -DBUG_JOIN_EARLY, -DBUG_JOIN_KEPT, -DBUG_LEAVE_GOES_ON.
+// -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DLEAVES] [-DCRASHES] [-DCHAIN]. A defect for the model to find:
+// -DBUG_DEPARTURE_FIRST, -DBUG_SETTLE_EARLY, -DBUG_ABSENT_IGNORED, -DBUG_SHUTDOWN_EARLY, -DBUG_JOIN_FIRST, -DBUG_JOIN_EARLY, -DBUG_JOIN_KEPT,
+// -DBUG_LEAVE_GOES_ON, -DBUG_NEIGHBOURS_NOTICE, -DBUG_EPOCH_IGNORED.
 
 #ifndef N
 #define N 2
@@ -26,12 +30,21 @@
 #define JOINS 0
 #endif
 
-#define ALL ((1 << N) - 1)
+#define EVERYBODY ((1 << N) - 1)
+#ifdef CRASHES
+#define EPOCHS 2
+#define ALL members
+#else
+#define EPOCHS 1
+#define ALL EVERYBODY
+#endif
 #ifdef CHAIN
 #define PARENT(r) (r - 1)
+#define IS_LEAF(r) (r == N - 1)
 #define SUBTREE(r) (ALL & ~((1 << r) - 1))
 #else
 #define PARENT(r) 0
+#define IS_LEAF(r) (r != 0)
 #define SUBTREE(r) (r == 0 -> ALL : 1 << r)
 #endif
 #define AT(r, t) ((r) * TENSORS + (t))
@@ -49,8 +62,9 @@
 #define STANDING_IN(entry) (((entry) & 15) >> 1)
 
 mtype = { report, departure, joining, leaving };
-chan up[N] = [TENSORS * ROUNDS + N + N * JOINS + 1] of { mtype, byte, byte, byte };  // to the parent: tensor, who submitted variant 1, who 2; or the rank
-chan down[N] = [TENSORS * ROUNDS + N + JOINS + 2] of { byte };               // from the parent
+// To the parent: the epoch, the tensor, who submitted variant 1, who 2; or the epoch and the rank. From the parent: the epoch, an entry.
+chan up[N] = [EPOCHS * (TENSORS * ROUNDS + N + N * JOINS + 1)] of { mtype, byte, byte, byte, byte };
+chan down[N] = [EPOCHS * (TENSORS * ROUNDS + N + JOINS + 2)] of { byte, byte };
 
 // The ranks' own state.
 byte ballot[N * TENSORS * 2];  // who of the subtree has submitted which variant
@@ -74,6 +88,16 @@ byte waiting;                 // ranks that have joined and have not seen that a
 byte joins[N];                // of each rank
 byte joins_over;              // that the log has resolved
 bool someone_left;
+#ifdef CRASHES
+byte epoch = 1;
+byte members = EVERYBODY;     // of the epoch
+byte dead;
+byte noticed;                 // who knows that somebody is dead
+#define LIVES(r) (((dead | noticed) & (1 << (r))) == 0)
+#else
+#define epoch 1
+#define LIVES(r) true
+#endif
 
 #define PENDING(r, t) (voted[AT(r, t)] == seen[AT(r, t)] + 1)
 #define VOTED(r, t) (voted[AT(r, t)] == over[t] + 1)
@@ -104,7 +128,7 @@ inline apply(n, entry) {
 inline pass_on(n, entry) {
     for (i : 1 .. N - 1) {
         if
-        :: PARENT(i) == n -> assert(nfull(down[i])); down[i]!entry
+        :: PARENT(i) == n && (ALL & (1 << i)) != 0 -> assert(nfull(down[i])); down[i]!epoch, entry
         :: else
         fi
     }
@@ -130,6 +154,7 @@ inline judge(t, kind, absent) {
         :: else -> missing = missing | (1 << i); standing_in = standing_in | (HAS_JOINED(i) << i)
         fi
     }
+    missing = missing & ALL;
     assert(missing == (absent) && (missing & ~(departed | standing_in)) == 0);
     assert((missing != standing_in) == (kind == ABANDONED));
     assert(kind == ABANDONED || (votes == 6) == (kind == MISMATCH));
@@ -158,7 +183,7 @@ inline settle(n, t) {
     :: (BALLOT(n, t, 1) | BALLOT(n, t, 2)) != 0 && COMPLETE(n, t) ->
         if
         :: n == 0 -> resolve(t, BALLOT(0, t, 1), BALLOT(0, t, 2))
-        :: else -> assert(nfull(up[n])); up[n]!report(t, BALLOT(n, t, 1), BALLOT(n, t, 2))
+        :: else -> assert(nfull(up[n])); up[n]!report(epoch, t, BALLOT(n, t, 1), BALLOT(n, t, 2))
         fi;
         BALLOT(n, t, 1) = 0;
         BALLOT(n, t, 2) = 0
@@ -169,7 +194,7 @@ inline settle(n, t) {
 inline announce(n, r) {
     if
     :: n == 0 -> append(DEPARTED + r)
-    :: else -> assert(nfull(up[n])); up[n]!departure(r, 0, 0)
+    :: else -> assert(nfull(up[n])); up[n]!departure(epoch, r, 0, 0)
     fi
 }
 
@@ -197,7 +222,7 @@ inline depart(n, r) {
 
 inline pass_join_on(n, r) {
     if
-    :: n != 0 -> assert(nfull(up[n])); up[n]!joining(r, 0, 0)
+    :: n != 0 -> assert(nfull(up[n])); up[n]!joining(epoch, r, 0, 0)
     :: else
     fi
 }
@@ -224,7 +249,7 @@ inline leave(n, r) {
         :: !finished[0] -> append(LEFT + r)
         :: else
         fi
-    :: else -> assert(nfull(up[n])); up[n]!leaving(r, 0, 0)
+    :: else -> assert(nfull(up[n])); up[n]!leaving(epoch, r, 0, 0)
     fi
 }
 
@@ -262,34 +287,84 @@ inline count(n, t, first, second) {
 #define NOTHING_READY !ready[0]
 #endif
 
+#ifdef BUG_EPOCH_IGNORED
+#define CURRENT(n) true
+#else
+#define CURRENT(n) (n == epoch)
+#endif
+
 // The steps of a rank, for the tensors, variants and children there are.
-#define SUBMIT(t, v)                                                                                                  \
-    :: d_step {                                                                                                       \
-        ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] && seen[AT(rank, t)] < ROUNDS && !PENDING(rank, t) -> \
-            voted[AT(rank, t)] = seen[AT(rank, t)] + 1;                                                               \
-            variant[AT(rank, t)] = v;                                                                                 \
-            count(rank, t, (v == 1 -> 1 << rank : 0), (v == 2 -> 1 << rank : 0))                                      \
+#define SUBMIT(t, v)                                                                                                          \
+    :: d_step {                                                                                                               \
+        LIVES(rank) && ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] && seen[AT(rank, t)] < ROUNDS && !PENDING(rank, t) -> \
+            voted[AT(rank, t)] = seen[AT(rank, t)] + 1;                                                                       \
+            variant[AT(rank, t)] = v;                                                                                         \
+            count(rank, t, (v == 1 -> 1 << rank : 0), (v == 2 -> 1 << rank : 0))                                              \
     }
-#define APPEND(t)                                                                                                     \
-    :: d_step {                                                                                                       \
-        rank == 0 && GOES_ON(0) && ready[t] ->                                                                        \
-            ready[t] = false;                                                                                         \
-            judge(t, EXECUTE, without[t]);                                                                            \
-            append(EXECUTE + t + (without[t] << 1))                                                                   \
+#define APPEND(t)                                                                                                             \
+    :: d_step {                                                                                                               \
+        LIVES(rank) && rank == 0 && GOES_ON(0) && ready[t] ->                                                                 \
+            ready[t] = false;                                                                                                 \
+            judge(t, EXECUTE, without[t]);                                                                                    \
+            append(EXECUTE + t + (without[t] << 1))                                                                           \
     }
-#define RECEIVE(c)                                                                                                    \
-    :: d_step {                                                                                                       \
-        PARENT(c) == rank && nempty(up[c]) ->                                                                         \
-            if                                                                                                        \
-            :: (GOES_ON(rank)) == 0 -> up[c]?_, _, _, _                                                                     \
-            :: GOES_ON(rank) && up[c]?[report, _, _, _] -> up[c]?_, what, first, second; count(rank, what, first, second) \
-            :: GOES_ON(rank) && up[c]?[joining, _, _, _] -> up[c]?_, what, _, _; join(rank, what)                     \
-            :: GOES_ON(rank) && up[c]?[leaving, _, _, _] -> up[c]?_, what, _, _; leave(rank, what)                    \
-            :: GOES_ON(rank) && up[c]?[departure, _, _, _] -> up[c]?_, what, _, _; depart(rank, what)                 \
-            fi                                                                                                        \
+#define RECEIVE(c)                                                                                                            \
+    :: d_step {                                                                                                               \
+        LIVES(rank) && PARENT(c) == rank && nempty(up[c]) ->                                                                  \
+            up[c]?kind, sent_in, what, first, second;                                                                         \
+            if                                                                                                                \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == report -> count(rank, what, first, second)                        \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == joining -> join(rank, what)                                       \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == leaving -> leave(rank, what)                                      \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == departure -> depart(rank, what)                                   \
+            :: else                                                                                                           \
+            fi                                                                                                                \
     }
 
-hidden byte what, first, second;
+hidden mtype kind;
+hidden byte sent_in, what, first, second;
+
+#ifdef BUG_NEIGHBOURS_NOTICE
+#define NOTICES(n) (dead == 2 << (n) || dead << 1 == 1 << (n))  // in a chain
+#else
+#define NOTICES(n) (dead != 0)
+#endif
+
+#ifdef CRASHES
+// All survivors know, and begin anew.
+inline begin_epoch() {
+    epoch = 2;
+    members = EVERYBODY & ~dead;
+    noticed = 0;
+    for (i : 0 .. N - 1) {
+        gone[i] = 0;
+        joined[i] = 0;
+        finished[i] = false;
+        position[i] = 0;
+        joins[i] = 0;
+        for (j : 0 .. TENSORS - 1) {
+            BALLOT(i, j, 1) = 0;
+            BALLOT(i, j, 2) = 0;
+            seen[AT(i, j)] = 0;
+            voted[AT(i, j)] = 0;
+            variant[AT(i, j)] = 0
+        }
+    }
+    for (j : 0 .. TENSORS - 1) {
+        ready[j] = false;
+        without[j] = 0;
+        over[j] = 0
+    }
+    for (j : 0 .. length) {
+        log[j] = 0
+    }
+    length = 0;
+    departed = 0;
+    waiting = 0;
+    joins_over = 0;
+    someone_left = false
+}
+#endif
 
 proctype Rank(byte rank) {
 end:
@@ -310,21 +385,37 @@ end:
 #if N > 2
     RECEIVE(2)
 #endif
-    :: d_step { nempty(down[rank]) -> down[rank]?what; pass_on(rank, what); apply(rank, what) }
-    :: d_step { (willing & ~departed & (1 << rank)) != 0 && !finished[rank] -> departed = departed | (1 << rank); depart(rank, rank) }
+    :: d_step {
+        LIVES(rank) && nempty(down[rank]) ->
+            down[rank]?sent_in, what;
+            if
+            :: CURRENT(sent_in) -> pass_on(rank, what); apply(rank, what)
+            :: else
+            fi
+    }
+    :: d_step {
+        LIVES(rank) && (willing & ~departed & (1 << rank)) != 0 && !finished[rank] -> departed = departed | (1 << rank); depart(rank, rank)
+    }
 #if JOINS > 0
     :: d_step {
-        joins[rank] < JOINS && ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] ->
+        LIVES(rank) && joins[rank] < JOINS && ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] ->
             joins[rank]++;
             waiting = waiting | (1 << rank);
             join(rank, rank)
     }
-    :: d_step { rank == 0 && !finished[0] && ALL_JOINED && NOTHING_READY -> joins_over++; append(JOINED) }
+    :: d_step { LIVES(rank) && rank == 0 && !finished[0] && ALL_JOINED && NOTHING_READY -> joins_over++; append(JOINED) }
 #endif
 #ifdef LEAVES
-    :: d_step { (willing & (1 << rank)) == 0 && !someone_left && !finished[rank] -> someone_left = true; leave(rank, rank) }
+    :: d_step {
+        LIVES(rank) && (willing & (1 << rank)) == 0 && !someone_left && !finished[rank] -> someone_left = true; leave(rank, rank)
+    }
 #endif
-    :: d_step { rank == 0 && !finished[0] && ENOUGH_GONE && NOTHING_READY && !ALL_JOINED -> append(SHUTDOWN) }
+#ifdef CRASHES
+    :: d_step { dead == 0 -> dead = 1 << rank }
+    :: d_step { epoch == 1 && LIVES(rank) && NOTICES(rank) -> noticed = noticed | (1 << rank) }
+    :: d_step { epoch == 1 && (dead & (1 << rank)) != 0 && IS_LEAF(rank) && (noticed | dead) == EVERYBODY -> begin_epoch() }
+#endif
+    :: d_step { LIVES(rank) && rank == 0 && !finished[0] && ENOUGH_GONE && NOTHING_READY && !ALL_JOINED -> append(SHUTDOWN) }
     od
 }
 
@@ -332,13 +423,17 @@ end:
 proctype Observer() {
     timeout ->
     d_step {
+#ifdef CRASHES
+        assert(dead == 0 || epoch == 2 || (noticed | dead) == EVERYBODY);
+#endif
         for (i : 0 .. N - 1) {
-            assert(position[i] == length);
-            assert(finished[i] == (departed == ALL || someone_left))
+            assert(!LIVES(i) || position[i] == length);
+            assert(!LIVES(i) || finished[i] == (departed == ALL || someone_left))
         }
         if
-        :: someone_left -> assert(KIND(log[length - 1]) == LEFT || KIND(log[length - 1]) == SHUTDOWN)
-        :: else ->
+        :: !LIVES(0)
+        :: LIVES(0) && someone_left -> assert(KIND(log[length - 1]) == LEFT || KIND(log[length - 1]) == SHUTDOWN)
+        :: LIVES(0) && !someone_left ->
             for (j : 0 .. TENSORS - 1) {
                 votes = 0;
                 missing = 0;
@@ -349,9 +444,9 @@ proctype Observer() {
                     :: VOTED(i, j) -> votes = votes | (1 << i)
                     :: else -> missing = missing | (1 << i)
                     fi;
-                    assert(departed != ALL || (!PENDING(i, j) && BALLOT(i, j, 1) == 0 && BALLOT(i, j, 2) == 0))
+                    assert(departed != ALL || !LIVES(i) || (!PENDING(i, j) && BALLOT(i, j, 1) == 0 && BALLOT(i, j, 2) == 0))
                 }
-                assert(votes == 0 || (missing & ~(departed | standing_in)) != 0);
+                assert(votes == 0 || (missing & ALL & ~(departed | standing_in)) != 0);
                 assert(!ready[j]);
                 assert(standing_in == 0 || (ALL & ~(departed | standing_in)) != 0)
             }

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Usage: ctest ... | with_counts.py LOG: passes ctest's output on. Before its summary come the sums of what the tests have counted, which ctest itself
+shows of failures only: lines like "simulated runs: 200000, violations: 0" in LOG, its log of all output."""
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+COUNT = r"[a-z][a-z ]*: \d+"
+EFFORTS = {"jobs", "faults injected", "bad inputs", "simulated runs", "random collectives", "fuzz executions"}
+
+
+def counts_of(log):
+    """Of every line that consists of counts and begins with an effort."""
+    counts = Counter()
+    for line in log.splitlines():
+        if re.fullmatch(rf"{COUNT}(, {COUNT})*", line) and line.split(":")[0] in EFFORTS:
+            for name, number in re.findall(r"([a-z][a-z ]*): (\d+)", line):
+                counts[name] += int(number)
+    return counts
+
+
+def in_words(counts, names):
+    return ", ".join(f"{name}: {counts[name]:,}" for name in counts if name in names)
+
+
+summary = []
+for line in sys.stdin:
+    if summary or "% tests passed" in line:
+        summary.append(line)
+    else:
+        print(line, end="", flush=True)
+if counts := counts_of(Path(sys.argv[1]).read_text(errors="replace")):
+    print(f"Done: {in_words(counts, EFFORTS)}\nFound: {in_words(counts, counts.keys() - EFFORTS)}\n")
+print("".join(summary), end="")
