@@ -80,11 +80,16 @@ void ProcessSet::remove() {
     const auto runtime = state_->runtime.lock();
     if (!runtime) throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
     if (state_->member) state_->member->close("it has removed it");
-    agree(*runtime, {.name = fmt::format("#{} {}", state_->id.life, name_of(engine::Operation::remove_process_set)),
-                     .named = false,
-                     .description = {.operation = engine::Operation::remove_process_set, .tensors = {}},
-                     .tensors = {},
-                     .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
+    try {
+        agree(*runtime, {.name = fmt::format("#{} {}", state_->id.life, name_of(engine::Operation::remove_process_set)),
+                         .named = false,
+                         .description = {.operation = engine::Operation::remove_process_set, .tensors = {}},
+                         .tensors = {},
+                         .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
+    } catch (...) {
+        state_->removed = false;  // that may be tried again: somebody has joined, say
+        throw;
+    }
 }
 
 int ProcessSet::rank() const {

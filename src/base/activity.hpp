@@ -45,7 +45,7 @@ struct alignas(64) Activity {
     Note submitted;  ///< the last operation that its caller asked for: "allreduce", "loss" or "loss in process set 0,2"
     std::atomic<const void*> last_pending{nullptr};  ///< not null as long as that one is pending; the rank's own
     Note running;                                    ///< the operation whose data moves, or "init" or "shutdown"; cleared at its end
-    std::array<Waiting, 16> waiting;                 ///< what it waits for in vain, of all its process sets, as far as there is room
+    std::array<Waiting, 64> waiting;                 ///< what it waits for in vain, of all its process sets, as far as there is room
     Note departure;                                  ///< why it has left the job without waiting for the others
     std::atomic<bool> closed{false};                 ///< it has left together with all others: its process may end
 };

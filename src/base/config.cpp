@@ -180,7 +180,8 @@ constexpr Setting table[] = {
      "submit it. Options::timeout is the same for one operation.",
      parse_seconds<&Settings::stall_error>, print_seconds<&Settings::stall_error>},
     {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
-     "After how long, and then twice and four times as long, a warning names an operation that does not come forward, who waits for whom, "
+     "After how long, and then whenever it has waited twice as long, a warning names an operation that does not come forward, who waits "
+     "for whom, "
      "and what those "
      "are doing.",
      parse_seconds<&Settings::stall_warn>, print_seconds<&Settings::stall_warn>},

@@ -12,6 +12,13 @@
 #include "engine/fleet.hpp"
 
 namespace guozhuang::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto attention = 20ms;
+
+}  // namespace
 
 /// The time in which a caller waits, and so drives. When it leaves, whoever else waits or is pending must find another driver.
 class Engine::Helping {
@@ -203,7 +210,7 @@ void Engine::coordinate() {
             if (helped() || !has_work()) {
                 if (std::exchange(drove, false)) base::ring(doorbell_);  // a helper may sleep though the lock is free now
                 patience.park_idle();
-                if (!helped()) try_turn();  // others may have woken this rank for their sake
+                helped() ? void(complete_ended()) : attend(patience);
                 continue;
             }
             drove = true;
@@ -219,6 +226,17 @@ void Engine::coordinate() {
             base::log_debug(fmt::format("the coordinator of rank {} ends: {}", rank_, error.what()));
         }
     }
+}
+
+/// Somebody else has woken this rank for their own sake. What they send may come in parts, and so may the answer go.
+void Engine::attend(base::Patience& patience) {
+    const auto end = base::Clock::now() + attention;
+    do {
+        if (try_turn().value_or(false))
+            patience.progressed();
+        else
+            patience.pause();
+    } while (!stop_ && !helped() && !has_work() && base::Clock::now() < end);
 }
 
 std::optional<bool> Engine::try_turn() {

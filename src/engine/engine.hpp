@@ -29,6 +29,7 @@
 namespace guozhuang::engine {
 
 class Fleet;
+class StallScene;
 
 /// Where bundles of one kind of memory run: inline, on the thread that drives the engine, or on a communication stream of the device.
 struct Executor {
@@ -106,6 +107,7 @@ private:
     class Helping;
 
     void coordinate();
+    void attend(base::Patience& patience);
     /// Returns once `arrived()`, or false at the deadline. `drives`: takes part in driving meanwhile.
     bool wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives);
     bool turn() GUOZHUANG_REQUIRES(mutex_);
@@ -145,7 +147,7 @@ private:
     /// On the timeline: these go on to this phase.
     void mark(std::span<const std::shared_ptr<Pending>> requests, std::string_view phase);
     void notice_stalls() GUOZHUANG_REQUIRES(mutex_);
-    bool treat(Stalled stalled, std::size_t said) GUOZHUANG_REQUIRES(mutex_);
+    bool treat(Stalled stalled, StallScene& scene, std::size_t said) GUOZHUANG_REQUIRES(mutex_);
     void say() noexcept;
     Executor executor_of(DeviceKind kind);
     void run(Due due) GUOZHUANG_REQUIRES(mutex_);
@@ -206,8 +208,8 @@ private:
     bool closed_ GUOZHUANG_GUARDED_BY(queue_mutex_) = false;
     std::shared_ptr<Pending> closing_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< the wait for the others to close
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(queue_mutex_);
-    std::vector<std::string> to_say_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< warnings
-    Requests looked_at_ GUOZHUANG_GUARDED_BY(queue_mutex_);               ///< to be let go without a lock
+    std::vector<std::string> to_say_ GUOZHUANG_GUARDED_BY(queue_mutex_);                         ///< warnings
+    std::unordered_set<std::shared_ptr<Pending>> looked_at_ GUOZHUANG_GUARDED_BY(queue_mutex_);  ///< to be let go without a lock
     std::atomic<bool> has_to_say_{false};
     std::atomic<bool> departing_{false};
     std::atomic<bool> leaving_{false};  ///< the departure does not wait for the others

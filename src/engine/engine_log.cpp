@@ -62,6 +62,10 @@ void Engine::end_join(Due due) {
 /// What the log has not resolved it never will: every operation would need the rank that has left.
 void Engine::end_log(const LogEntry& leave) {
     left_ = leave;
+    {
+        const base::Lock lock(queue_mutex_);
+        joined_ = false;
+    }
     const auto left = leave.ranks.front();
     point_to_point_.depart(left, leave.text);
     if (members_.world_rank(left) != rank_) {

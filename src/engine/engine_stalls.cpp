@@ -15,7 +15,7 @@ constexpr std::size_t most_said = 4;  // at one look
 
 }  // namespace
 
-/// Called by whoever drives and has nothing to do.
+/// Called by whoever drives and has nothing to do. What there is to say somebody else may have to say: this thread may be in the middle of a bundle.
 void Engine::notice_stalls() {
     const auto now = base::Clock::now();
     if (!stalls_.is_due(now)) return;
@@ -26,26 +26,38 @@ void Engine::notice_stalls() {
         std::ranges::copy_if(pending_nameless_, std::back_inserter(pending),
                              [](const auto& each) { return each->request().kind != Request::Kind::stand_in; });
     }
+    StallScene scene(members_, control_.size(), rank_, *job_);
     std::size_t said = 0;
-    for (const auto& stalled : stalls_.look(pending, now)) said += treat(stalled, said) ? 1 : 0;
-    const base::Lock lock(queue_mutex_);
-    if (said > most_said) to_say_.push_back(fmt::format("{} more operations have been waiting as long", said - most_said));
-    std::ranges::move(pending, std::back_inserter(looked_at_));
-    has_to_say_ = true;
+    for (const auto& stalled : stalls_.look(pending, now)) said += treat(stalled, scene, said) ? 1 : 0;
+    {
+        const base::Lock lock(queue_mutex_);
+        if (said > most_said) to_say_.push_back(fmt::format("{} more operations have been waiting as long", said - most_said));
+        for (auto& each : pending) looked_at_.insert(std::move(each));
+        has_to_say_ = true;
+    }
+    base::ring_local(doorbell_);
 }
 
-/// Whether there was something to say, which is said unless enough has been.
-bool Engine::treat(Stalled stalled, std::size_t said) {
+/// Whether there is something to say, which is said unless enough has been. What all have submitted is not given up: it is on its way. A join may take as
+/// long as others have data, so only a rank that is stopped is worth a word.
+bool Engine::treat(Stalled stalled, StallScene& scene, std::size_t said) {
     const auto& request = stalled.pending->request();
     const bool is_collective = request.kind == Request::Kind::collective, is_open = is_collective && open_.contains(request.name);
-    stalled.give_up = stalled.give_up && is_open;
-    if (!stalled.warn && !stalled.give_up) return false;
-    const auto report =
-        report_stall(stalled, {.members = members_, .size = control_.size(), .rank = rank_, .job = *job_}, is_collective && !is_open);
-    if (stalled.give_up) negotiator_.withdraw(request.name, report.text, report.missing);
-    if (!stalled.warn || !report.is_first) return false;
+    const bool is_join = is_collective && request.description.operation == Operation::join;
+    const StallReport report(request, is_collective && !is_open, scene);
+    if (is_join && !report.has_stopped()) return false;
+    const bool is_brief = said >= most_said;
+    const bool is_due = stalled.give_up && is_open && !is_join;
+    stalled.give_up = is_due && report.has_culprits();
+    if (stalled.give_up)
+        negotiator_.withdraw(request.name, report.text(stalled, is_brief), report.missing());
+    else if (is_due)
+        stalls_.postpone(stalled);
+    if (!stalled.warn || !report.is_first()) return false;
+    if (is_brief) return true;
+    auto text = report.text(stalled, false);
     const base::Lock lock(queue_mutex_);
-    if (said < most_said) to_say_.push_back(report.text);
+    to_say_.push_back(std::move(text));
     return true;
 }
 
@@ -53,7 +65,7 @@ bool Engine::treat(Stalled stalled, std::size_t said) {
 void Engine::say() noexcept {
     if (!has_to_say_.exchange(false)) return;
     std::vector<std::string> texts;
-    Requests looked_at;
+    std::unordered_set<std::shared_ptr<Pending>> looked_at;
     {
         const base::Lock lock(queue_mutex_);
         texts.swap(to_say_);

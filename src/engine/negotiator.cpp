@@ -52,13 +52,6 @@ void Negotiator::join(const std::string& name) {
     join(tree_.rank(), name);
 }
 
-std::vector<std::string> Negotiator::unresolved() const {
-    std::vector<std::string> names;
-    for (const auto& [name, description] : submissions_) names.push_back(name);
-    std::ranges::sort(names);
-    return names;
-}
-
 /// Adds the ranks' submission to the ballot, to the faction that has submitted the same.
 void Negotiator::count(const std::string& name, bool named, std::span<const std::byte> description, std::span<const int> ranks) {
     auto& ballot = ballots_[name];
@@ -411,7 +404,7 @@ std::vector<Negotiator::Outgoing> Negotiator::take_messages() {
 
 Writer& Negotiator::message_to(int rank) {
     auto& out = outbox_[rank];
-    if (out.size() > full_message_bytes) full_.push_back({rank, out.take()});
+    if (out.size() > full_message_bytes) full_.push_back({rank, out.take(), urgent_.contains(rank)});
     if (out.empty()) {
         out.number(protocol_version);
         out.number(first_epoch);

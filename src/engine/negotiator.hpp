@@ -74,9 +74,6 @@ public:
     /// Whether other ranks hear the log from this one.
     bool passes_log_on() const noexcept { return !tree_.children().empty(); }
 
-    /// This rank's own requests that the log has not resolved. Once it is complete, it never will.
-    std::vector<std::string> unresolved() const;
-
     /// What is held at present, for tests and diagnostics: rounds under way in this rank's subtree, own requests that the log has not resolved,
     /// names that have an id, voided ids that a child may still use.
     struct Holdings {

@@ -190,7 +190,7 @@ void Negotiator::note_failure(const LogEntry& entry, bool submitted) {
     if (!given_up) return;
     ballots_.erase(name);
     if (!submitted && !joined_.contains(tree_.rank())) owed_[name].push_back(entry);
-    for (auto& [to, out] : outbox_) full_.push_back({to, out.take(), tree_.is_root() || to != tree_.parent()});
+    for (auto& [to, out] : outbox_) full_.push_back({to, out.take(), urgent_.contains(to) || tree_.is_root() || to != tree_.parent()});
     outbox_.clear();
 }
 
@@ -213,6 +213,9 @@ void Negotiator::apply(LogEntry entry) {
         records_[item.name] = {item.id, own.empty() ? entry.descriptions[i] : std::move(own.mapped()), position_};
     }
     if (tree_.children().empty()) retired_.clear();
+    const bool is_remembered = entry.kind == LogEntry::Kind::forget || entry.kind == LogEntry::Kind::fail;
+    if (is_remembered && !tree_.is_root())
+        message_to(tree_.parent());  // until it knows that this rank has applied it, which may have nothing else to say
     if (entry.kind == LogEntry::Kind::join) joined_.clear();
     finished_ = finished_ || entry.kind == LogEntry::Kind::shutdown || entry.kind == LogEntry::Kind::leave;
     entries_.push_back(std::move(entry));

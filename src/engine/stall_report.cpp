@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <optional>
 #include <span>
 
 #include "base/edit_distance.hpp"
@@ -13,13 +11,6 @@ namespace guozhuang::engine {
 namespace {
 
 using Content = base::Note::Content;
-
-std::vector<Content> waiting_of(const base::Activity& activity) {
-    std::vector<Content> waiting;
-    for (const auto& place : activity.waiting)
-        if (auto content = place.note.read()) waiting.push_back(std::move(*content));
-    return waiting;
-}
 
 /// The name without the process set.
 std::string_view bare(std::string_view name) {
@@ -36,130 +27,132 @@ bool is_near(std::string_view a, std::string_view b) {
     return distance(a, b) * 3 <= std::max(bare(a).size(), bare(b).size());
 }
 
-/// The ranks of a set, sorted by what they have to do with an operation.
-struct Ranks {
-    std::vector<int> waiting, unseen;  ///< of the world
-    std::vector<std::pair<int, base::Neighbour>> missing;
-};
-
-class Reporter {
-public:
-    Reporter(const Request& request, const StallScene& scene, bool decided) : request_(request), scene_(scene), decided_(decided) {
-        name_ = as_noted(request.operation(), request.name);
-    }
-
-    Ranks sort() const {
-        Ranks sorted;
-        for (int position = 0; position < scene_.size; ++position) {
-            const int rank = scene_.members.world_rank(position);
-            if (is(Request::Kind::letter) && rank != scene_.rank && rank != request_.peer) continue;
-            auto neighbour = rank == scene_.rank ? std::nullopt : scene_.job.look_at(rank);
-            if (rank == scene_.rank || (neighbour && waits_too(*neighbour)))
-                sorted.waiting.push_back(rank);
-            else if (!neighbour)
-                sorted.unseen.push_back(rank);
-            else if (is_needed(*neighbour))
-                sorted.missing.emplace_back(rank, std::move(*neighbour));
-        }
-        return sorted;
-    }
-
-    /// What the missing ranks do, those together that wait for the same: "; ranks 0,1 have not submitted it and wait for allreduce 'losses': is that
-    /// meant to be the same?; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
-    std::string describe(const std::vector<std::pair<int, base::Neighbour>>& missing) const {
-        std::map<std::string, std::vector<int>> waiters;
-        std::vector<std::string> others;
-        for (const auto& [rank, neighbour] : missing) {
-            const auto theirs = waiting_of(*neighbour.activity);
-            if (!decided_ && !neighbour.is_stopped && !theirs.empty())
-                waiters[describe(theirs)].push_back(rank);
-            else
-                others.push_back(fmt::format("; rank {} {} ({}; {})", rank,
-                                             decided_ || has(theirs) ? "does not come forward" : "has not " + deed(), neighbour.process,
-                                             base::describe(*neighbour.activity)));
-        }
-        std::string text;
-        for (const auto& [other, ranks] : waiters)
-            text += fmt::format("; {} {} not {} and {} for {}", list_ranks(ranks), ranks.size() == 1 ? "has" : "have", deed(),
-                                ranks.size() == 1 ? "waits" : "wait", other);
-        constexpr std::size_t most = 4;
-        for (const auto& other : std::span(others).first(std::min(most, others.size()))) text += other;
-        if (others.size() > most) text += fmt::format("; nor {} {} others", decided_ ? "do" : "have", others.size() - most);
-        return text;
-    }
-
-    /// What it takes of every rank.
-    std::string deed() const { return is(Request::Kind::closing) ? "closed" : "submitted it"; }
-
-private:
-    bool is(Request::Kind kind) const { return request_.kind == kind; }
-
-    bool waits_too(const base::Neighbour& neighbour) const {
-        return !neighbour.is_stopped && (has(waiting_of(*neighbour.activity)) || is_last_of(*neighbour.activity));
-    }
-    /// Who has joined is not, unless the operation has begun, or is the end of all.
-    bool is_needed(const base::Neighbour& neighbour) const {
-        return decided_ || neighbour.is_stopped || is(Request::Kind::closing) || !has_joined(waiting_of(*neighbour.activity));
-    }
-
-    /// The operation whose name is nearest: the wait may be about that one, unless this rank waits for it, too.
-    std::string describe(const std::vector<Content>& waiting) const {
-        const auto self = scene_.job.look_at(scene_.rank);
-        const auto own = self ? waiting_of(*self->activity) : std::vector<Content>{};
-        const auto& nearest = *std::ranges::min_element(waiting, {}, [&](const Content& other) { return distance(other.text, name_); });
-        const bool is_slip = is_near(nearest.text, name_) && std::ranges::find(own, nearest.text, &Content::text) == own.end();
-        return fmt::format("{} '{}'{}", nearest.kind, nearest.text, is_slip ? ": is that meant to be the same?" : "");
-    }
-
-    bool has(const std::vector<Content>& waiting) const {
-        return !is(Request::Kind::letter) && std::ranges::any_of(waiting, [&](const Content& content) { return content.text == name_; });
-    }
-    /// What a rank writes that waits for it: long names are cut.
-    std::string as_noted(std::string_view operation, const std::string& name) const {
-        base::Note note;
-        note.write(operation, name_among(scene_.members, name));
-        return note.read().value_or(Content{}).text;
-    }
-    /// Whether it is what the rank has submitted last, and pending.
-    bool is_last_of(const base::Activity& activity) const {
-        const auto last = activity.submitted.read();
-        return is(Request::Kind::collective) && activity.last_pending != nullptr && last && last->text == name_;
-    }
-    bool has_joined(const std::vector<Content>& waiting) const {
-        return std::ranges::any_of(waiting, [&](const Content& content) {
-            return content.kind == name_of(Operation::join) && content.text == as_noted(content.kind, std::string(bare(content.text)));
-        });
-    }
-
-    const Request& request_;
-    const StallScene& scene_;
-    bool decided_;
-    std::string name_;
-};
+/// What a rank publishes that waits for it: long names are cut.
+std::string as_noted(std::string_view operation, const std::string& name, const Members& members) {
+    base::Note note;
+    note.write(operation, name_among(members, name));
+    return note.read().value_or(Content{}).text;
+}
 
 std::string duration(std::chrono::milliseconds age) {
     const double seconds = static_cast<double>(age.count()) / 1000;
     return fmt::format("{:.{}f} s", seconds, seconds < 1 ? 3 : seconds < 100 ? 1 : 0);
 }
 
+std::string_view has_or_have(std::span<const int> ranks) {
+    return ranks.size() == 1 ? "has" : "have";
+}
+
 }  // namespace
 
-StallReport report_stall(const Stalled& stalled, const StallScene& scene, bool decided) {
-    const auto& request = stalled.pending->request();
-    const auto& members = scene.members;
-    const Reporter reporter(request, scene, decided);
-    const auto [waiting, unseen, missing] = reporter.sort();
-    StallReport report{.text = {}, .missing = {}, .is_first = waiting.front() == scene.rank};
-    report.text = fmt::format("{}{} {} {} on {}", request.label(), members.are_the_world() ? "" : " in " + members.name(),
-                              stalled.give_up ? "is given up after" : "has been waiting for", duration(stalled.age), list_ranks(waiting));
-    report.text += reporter.describe(missing);
-    if (!unseen.empty())
-        report.text += fmt::format("; whether {} {} {} cannot be seen from here", list_ranks(unseen), unseen.size() == 1 ? "has" : "have",
-                                   reporter.deed());
-    if (missing.empty() && unseen.empty()) report.text += decided ? "; all take part" : "; all have " + reporter.deed();
-    for (const auto& [world_rank, neighbour] : missing)
-        if (const auto position = members.position_of(world_rank)) report.missing.push_back(*position);
-    return report;
+const std::optional<StallScene::Sight>& StallScene::at(int rank) {
+    const auto [sight, is_new] = sights_.try_emplace(rank);
+    if (is_new) sight->second = look_at(rank);
+    return sight->second;
+}
+
+std::optional<StallScene::Sight> StallScene::look_at(int rank) const {
+    auto neighbour = job_.look_at(rank);
+    if (!neighbour) return std::nullopt;
+    const auto& activity = *neighbour->activity;
+    Sight sight{.neighbour = std::move(*neighbour), .waiting = {}, .last = {}};
+    std::size_t taken = 0;
+    for (const auto& place : activity.waiting) {
+        taken += place.taken ? 1 : 0;
+        if (auto content = place.note.read()) sight.waiting.push_back(std::move(*content));
+    }
+    sight.is_crowded = taken == activity.waiting.size();
+    if (activity.last_pending != nullptr) sight.last = activity.submitted.read();
+    const auto is_join = [&](const Content& content) {
+        return content.kind == name_of(Operation::join) &&
+               content.text == as_noted(content.kind, std::string(bare(content.text)), members_);
+    };
+    sight.has_joined = std::ranges::any_of(sight.waiting, is_join) || (sight.last && is_join(*sight.last));
+    return sight;
+}
+
+StallReport::StallReport(const Request& request, bool decided, StallScene& scene)
+    : request_(request), decided_(decided), scene_(scene), name_(as_noted(request.operation(), request.name, scene.members())) {
+    for (int position = 0; position < scene.size(); ++position) {
+        const int rank = scene.members().world_rank(position);
+        if (is(Request::Kind::letter) && rank != scene.rank() && rank != request.peer) continue;
+        if (rank == scene.rank())
+            waiting_.push_back(rank);
+        else if (const auto& sight = scene.at(rank); !sight)
+            unseen_.push_back(rank);
+        else if (waits_too(*sight))
+            waiting_.push_back(rank);
+        else if (is_needed(*sight))
+            (sight->is_crowded && !sight->neighbour.is_stopped ? unseen_ : missing_).push_back(rank);
+    }
+}
+
+bool StallReport::waits_too(const StallScene::Sight& sight) const {
+    if (sight.neighbour.is_stopped || is(Request::Kind::letter)) return false;
+    return std::ranges::find(sight.waiting, name_, &Content::text) != sight.waiting.end() ||
+           (is(Request::Kind::collective) && sight.last && sight.last->text == name_);
+}
+
+/// Who has joined is not, unless the operation has begun, or is the end of all.
+bool StallReport::is_needed(const StallScene::Sight& sight) const {
+    return decided_ || sight.neighbour.is_stopped || is(Request::Kind::closing) || !sight.has_joined;
+}
+
+bool StallReport::has_stopped() const {
+    return std::ranges::any_of(missing_, [this](int rank) { return scene_.at(rank)->neighbour.is_stopped; });
+}
+
+std::vector<int> StallReport::missing() const {
+    std::vector<int> positions;
+    for (const int rank : missing_)
+        if (const auto position = scene_.members().position_of(rank)) positions.push_back(*position);
+    return positions;
+}
+
+std::string StallReport::text(const Stalled& stalled, bool is_brief) const {
+    const auto& members = scene_.members();
+    auto text = fmt::format("{}{} {} {} on {}", request_.label(), members.are_the_world() ? "" : " in " + members.name(),
+                            stalled.give_up ? "is given up after" : "has been waiting for", duration(stalled.age), list_ranks(waiting_));
+    text += culprits(is_brief);
+    if (!unseen_.empty())
+        text += fmt::format("; whether {} {} {} cannot be seen from here", list_ranks(unseen_), has_or_have(unseen_), deed());
+    if (!has_culprits()) text += decided_ ? "; all take part" : "; all have " + deed();
+    return text;
+}
+
+/// What the missing ranks do, those together that wait for the same: "; ranks 0,1 have not submitted it and wait for allreduce 'losses': is that meant to
+/// be the same?; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
+std::string StallReport::culprits(bool is_brief) const {
+    std::map<std::string, std::vector<int>> waiters;
+    std::vector<std::string> others;
+    for (const int rank : missing_) {
+        const auto& sight = *scene_.at(rank);
+        const bool is_stopped = sight.neighbour.is_stopped;
+        const bool takes_part = decided_ || (is_stopped && std::ranges::find(sight.waiting, name_, &Content::text) != sight.waiting.end());
+        if (!takes_part && !is_stopped && !sight.waiting.empty())
+            waiters[nearest(sight.waiting, is_brief)].push_back(rank);
+        else
+            others.push_back(fmt::format("; rank {} {} ({}; {})", rank, takes_part ? "does not come forward" : "has not " + deed(),
+                                         sight.neighbour.process, base::describe(*sight.neighbour.activity)));
+    }
+    std::string text;
+    for (const auto& [other, ranks] : waiters)
+        text += fmt::format("; {} {} not {} and {} for {}", list_ranks(ranks), has_or_have(ranks), deed(),
+                            ranks.size() == 1 ? "waits" : "wait", other);
+    constexpr std::size_t most = 4;
+    for (const auto& other : std::span(others).first(std::min(most, others.size()))) text += other;
+    if (others.size() > most) text += fmt::format("; nor {} {} others", decided_ ? "do" : "have", others.size() - most);
+    return text;
+}
+
+/// The operation whose name is nearest: the wait may be about that one, unless this rank waits for it, too.
+std::string StallReport::nearest(const std::vector<Content>& waiting, bool is_brief) const {
+    const auto in_words = [](const Content& content) { return fmt::format("{} '{}'", content.kind, content.text); };
+    if (is_brief) return in_words(waiting.front());
+    const auto& nearest = *std::ranges::min_element(waiting, {}, [&](const Content& other) { return distance(other.text, name_); });
+    const auto& self = scene_.at(scene_.rank());
+    const bool is_own = self && std::ranges::find(self->waiting, nearest.text, &Content::text) != self->waiting.end();
+    return in_words(nearest) + (is_near(nearest.text, name_) && !is_own ? ": is that meant to be the same?" : "");
 }
 
 }  // namespace guozhuang::engine

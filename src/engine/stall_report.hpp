@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,22 +10,65 @@
 
 namespace guozhuang::engine {
 
-/// What can be said about an operation that does not come forward.
-struct StallReport {
-    std::string text;  ///< "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')"
-    std::vector<int> missing;  ///< positions of the ranks that have not submitted it, as far as that can be seen
-    bool is_first = true;      ///< no rank with a lower number can say it
+/// The ranks of a process set at one look: each is asked once what it is doing, when that matters first.
+class StallScene {
+public:
+    struct Sight {
+        base::Neighbour neighbour;
+        std::vector<base::Note::Content> waiting;  ///< what it has published that it waits for
+        std::optional<base::Note::Content> last;   ///< what it has submitted last, if that is pending
+        bool is_crowded = false;                   ///< it may wait for more
+        bool has_joined = false;
+    };
+
+    /// `rank`: this one's in the world. All must outlive this.
+    StallScene(const Members& members, int size, int rank, Job& job) : members_(members), size_(size), rank_(rank), job_(job) {}
+
+    const Members& members() const noexcept { return members_; }
+    int size() const noexcept { return size_; }  ///< of the process set
+    int rank() const noexcept { return rank_; }
+    /// A rank of the world; empty where it cannot be seen.
+    const std::optional<Sight>& at(int rank);
+
+private:
+    std::optional<Sight> look_at(int rank) const;
+
+    const Members& members_;
+    int size_, rank_;
+    Job& job_;
+    std::map<int, std::optional<Sight>> sights_;
 };
 
-/// Whose operation it is.
-struct StallScene {
-    const Members& members;
-    int size = 0;  ///< of the process set
-    int rank = 0;  ///< this one's in the world
-    Job& job;
-};
+/// An operation that does not come forward, and what the ranks of its process set have to do with that.
+class StallReport {
+public:
+    /// `decided`: the log has resolved it, and it is under way.
+    StallReport(const Request& request, bool decided, StallScene& scene);
 
-/// `decided`: the log has resolved it, and it is under way.
-StallReport report_stall(const Stalled& stalled, const StallScene& scene, bool decided);
+    /// Whether no rank with a lower number can say it.
+    bool is_first() const { return waiting_.front() == scene_.rank(); }
+    /// Whether some rank can be at fault.
+    bool has_culprits() const { return !missing_.empty() || !unseen_.empty(); }
+    bool has_stopped() const;
+    /// Positions of the ranks that have not submitted it, as far as that can be seen.
+    std::vector<int> missing() const;
+    /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')". `is_brief`: without names that are
+    /// nearly the same, which take long to find.
+    std::string text(const Stalled& stalled, bool is_brief) const;
+
+private:
+    bool is(Request::Kind kind) const { return request_.kind == kind; }
+    std::string deed() const { return is(Request::Kind::closing) ? "closed" : "submitted it"; }
+    bool waits_too(const StallScene::Sight& sight) const;
+    bool is_needed(const StallScene::Sight& sight) const;
+    std::string culprits(bool is_brief) const;
+    std::string nearest(const std::vector<base::Note::Content>& waiting, bool is_brief) const;
+
+    const Request& request_;
+    bool decided_;
+    StallScene& scene_;
+    std::string name_;                             ///< as it is published
+    std::vector<int> waiting_, unseen_, missing_;  ///< of the world
+};
 
 }  // namespace guozhuang::engine

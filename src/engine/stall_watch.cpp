@@ -38,7 +38,6 @@ std::vector<Stalled> StallWatch::look(const std::vector<std::shared_ptr<Pending>
         }
         seen.look = looks_;
         publish(*each);
-        if (request.description.operation == Operation::join) continue;  // which is to wait for others
         const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - seen.since);
         const bool warn = settings_.warn > 0ms && now >= seen.next_warning, give_up = now >= seen.next_withdrawal;
         if (warn) seen.next_warning = now + age;

@@ -40,6 +40,8 @@ public:
     bool is_due(base::Clock::time_point now) const noexcept { return now >= next_look_; }
     /// `pending`: all that is. Each comes again when the wait has doubled: the first word of giving up may not have been heard.
     std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending, base::Clock::time_point now);
+    /// The next look, rather than a later one, is to say again that it should be given up.
+    void postpone(const Stalled& stalled) { sightings_.at(stalled.pending).next_withdrawal = next_look_; }
 
 private:
     struct Seen {

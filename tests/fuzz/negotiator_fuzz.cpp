@@ -71,7 +71,6 @@ void decode(Input input) {
     // The job ends, but what is there is still taken.
     refused({ErrorCode::wire}, [&] { negotiator.take_messages(); });
     negotiator.take_entries();
-    negotiator.unresolved();
 }
 
 /// For each state and rank, all that the rank hears from there on.

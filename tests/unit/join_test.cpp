@@ -123,6 +123,29 @@ TEST_CASE("joins in turns") {
         }
 }
 
+TEST_CASE("after a rank has left at once nobody is taken to be joined") {
+    const auto problems = problems_among(3, [](Session& session, Report& report) {
+        if (session.rank() == 2) return session.leave("no such file");
+        int number = 1;
+        if (session.rank() == 0) expect_error(report, ErrorCode::departed, {"rank 2 has shut down (no such file)"}, [] { join(); });
+        expect_error(report, ErrorCode::departed, {"rank 2 has shut down (no such file)"}, [&] { allreduce(number, {.name = "x"}); });
+    });
+    CHECK(problems == "");
+}
+
+TEST_CASE("a process set that cannot be removed because a rank has joined can be removed later") {
+    const auto problems = problems_among(3, [](Session& session, Report& report) {
+        auto set = ProcessSet::create({1, 2});
+        if (session.rank() > 0)
+            expect_error(report, ErrorCode::departed, {"remove_process_set", "it needs every rank, and rank 0 has joined"},
+                         [&] { set.remove(); });
+        join();
+        set.remove();
+        expect_usable(session, report);
+    });
+    CHECK(problems == "");
+}
+
 TEST_CASE("those that have joined hear that a rank has left instead") {
     const auto problems = problems_among(3, [](Session& session, Report& report) {
         if (session.rank() == 2) return;

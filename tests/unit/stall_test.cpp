@@ -154,6 +154,42 @@ TEST_CASE("what waits too long is given up, and whoever comes late gets the erro
     CHECK(problems == "");
 }
 
+TEST_CASE("with more pending than a rank can publish nobody is accused who has submitted") {
+    const Environment quickly("GUOZHUANG_STALL_WARN_S", "0.05");
+    Warnings warnings;
+    const auto problems = problems_among(3, [&](Session& session, Report& report) {
+        constexpr int operations = 100;
+        std::vector<int> numbers(operations, 1);
+        std::vector<Handle> handles;
+        if (session.rank() == 2) wait_for(warnings, "more operations have been waiting as long");
+        for (int i = 0; i < operations; ++i) {  // in another order on each rank
+            const int which = (i + session.rank() * 37) % operations;
+            handles.push_back(allreduce_async(numbers[static_cast<std::size_t>(which)], {.name = text_of("grad/layer", which, ".weight")}));
+        }
+        for (const auto& handle : handles) handle.wait();
+        report.expect(numbers == std::vector<int>(operations, 3), "the sums");
+    });
+    CHECK(problems == "");
+    CHECK(warnings.have("rank 2 has not submitted it"));
+    CHECK(!warnings.have("ranks? [01](,1)? (has|have) not submitted"));
+}
+
+TEST_CASE("what all have submitted in time is not given up") {
+    const auto problems = problems_among(3, [&](Session& session, Report& report) {
+        for (int i = 0; i < 30; ++i) {
+            int number = 1;
+            if (session.rank() == i % 3) {
+                const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i * 100);
+                while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+            }
+            const auto error = error_of([&] { allreduce(number, {.name = "x", .timeout = 2ms}); });
+            report.expect(!error || !error->ranks().empty(), error ? error->what() : "");
+        }
+        expect_usable(session, report);
+    });
+    CHECK(problems == "");
+}
+
 TEST_CASE("rank 0 may be the one that is missing, and busy") {
     const auto problems = problems_among(3, [&](Session& session, Report& report) {
         int number = 1, word = 0;
