@@ -31,6 +31,7 @@ target_sources(guozhuang PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
 target_compile_features(guozhuang PUBLIC cxx_std_20)
 target_link_libraries(guozhuang PRIVATE ${links} ${CMAKE_DL_LIBS})
 target_link_options(guozhuang PRIVATE LINKER:--exclude-libs,ALL)  # a dependency that is static stays ours alone
+target_link_options(guozhuang PRIVATE LINKER:-z,nodelete)  # its threads and what it does at exit() outlive a dlclose()
 set_target_properties(guozhuang PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX)
 

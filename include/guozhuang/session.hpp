@@ -32,7 +32,8 @@ struct SessionOptions {
 /// finalised, at exit of the process. Started without mpirun the job has one rank and MPI is not touched.
 /// Members may be called from any thread, at the same time as close() too: an operation is then either on its way, and completed or failed by
 /// close(), or it throws Error(not_initialised). Construction and close() are collective: every rank calls them. Moving and destroying are for
-/// one thread, when no other uses the object.
+/// one thread, when no other uses the object. exit(0) and MPI_Finalize close what is still open, exit() with another status leaves it. In a child
+/// of fork() everything but closing and destroying throws Error(unavailable).
 class GUOZHUANG_API Session {
 public:
     /// Joins the job. The arguments of main are welcome, as in MPI programs, and may be null. Throws Error: configuration, wire, unavailable.

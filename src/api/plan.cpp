@@ -10,6 +10,7 @@
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 
 namespace guozhuang {
 namespace {
@@ -58,7 +59,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
 
 /// Bundles in flight write into the tensors, which may not outlive the plan: waits for them, but not for ranks that never come.
 Plan::~Plan() {
-    if (!state_) return;
+    if (!state_ || base::is_forked()) return;
     const auto deadline = std::chrono::steady_clock::now() + farewell;
     for (auto& bundle : state_->bundles) {
         if (!bundle.handle) continue;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "api/process_set_state.hpp"
+#include "base/process.hpp"
 
 namespace guozhuang {
 namespace {
@@ -74,6 +75,7 @@ ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
 }
 
 void ProcessSet::remove() {
+    base::refuse_forked();
     if (!state_) refuse("process set: all ranks of the job are no set that can be removed");
     const auto name = state_->members().name();
     if (state_->removed.exchange(true)) refuse(fmt::format("{} has been removed before", name));

@@ -82,12 +82,14 @@ bool Runtime::has_failed() noexcept {
 }
 
 /// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not yet leave another.
-void Runtime::close() {
+void Runtime::close(std::string_view reason) {
+    if (ended_) return;
     base::pass(base::Failpoint::shutdown);
     sets_->depart(session_closed);
-    world_->close({});
+    world_->close(reason);
     sets_->close(session_closed);
     stop_timeline();
+    ended_ = true;
     if (world_->engine().somebody_left()) {
         const auto cause = base::cause_of(shared_->transport->doorbell());
         base::log_warning(fmt::format("{}; this rank closes its session without it", cause));
@@ -99,7 +101,7 @@ void Runtime::close() {
 
 /// If the job is over already, the others know a better reason.
 void Runtime::leave(std::string_view reason) noexcept {
-    if (base::is_aborted(shared_->transport->doorbell())) return;
+    if (ended_.exchange(true) || base::is_aborted(shared_->transport->doorbell())) return;
     activity().departure.write({}, reason);
     try {
         sets_->leave(reason);

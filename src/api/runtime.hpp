@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <guozhuang/session.hpp>
 #include <memory>
 #include <string>
@@ -32,20 +33,23 @@ public:
     std::string start_timeline(const std::string& directory);
     void stop_timeline() noexcept { shared_->timeline->stop(); }
 
-    void close();
-    /// Leaves without waiting for the others, who get the reason.
+    /// Collective; the others get the reason, if there is one. Later calls, and those after leave(), do nothing.
+    void close(std::string_view reason = {});
+    /// Leaves without waiting for the others, who get the reason. Nothing after a close() that has succeeded.
     void leave(std::string_view reason) noexcept;
+    /// Ends the threads; what is still pending fails.
+    void stop() noexcept;
     /// Whether the job is over because of an error, or because a rank has left it.
     bool has_failed() noexcept;
 
 private:
     void enter_job();
-    void stop() noexcept;
     base::Activity& activity() noexcept { return shared_->transport->activity(); }
 
     std::shared_ptr<Shared> shared_;
     std::shared_ptr<SetMember> world_;
     std::shared_ptr<ProcessSets> sets_;
+    std::atomic<bool> ended_{false};  ///< closed or left
 };
 
 }  // namespace guozhuang

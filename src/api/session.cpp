@@ -18,6 +18,7 @@
 #include "base/mutex.hpp"
 #include "base/process.hpp"
 #include "base/wait.hpp"
+#include "engine/pending.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/mpi_transport.hpp"
 
@@ -26,21 +27,41 @@ namespace {
 
 /// The process's default session: made by the first Session or init(), shared by further ones, closed by the last.
 struct Process {
-    base::Mutex mutex;
+    base::Mutex starting;  ///< held by whoever makes the first session, which may take long
+    base::Mutex mutex;     ///< held for moments
     std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
     int users GUOZHUANG_GUARDED_BY(mutex) = 0;
-    pid_t pid = 0;                        ///< that had the first session
     std::atomic<bool> has_failed{false};  ///< a session of it was left, or its job has ended by an error
     std::unique_ptr<Session> view
         GUOZHUANG_GUARDED_BY(mutex);  ///< what Session::current() gives; it stays, because threads may hold on to it
 };
 
 Process& process() {
-    static Process instance;
-    return instance;
+    static auto* const instance = new Process;  // never destroyed: threads and static objects may use it as long as the process lives
+    return *instance;
 }
 
 thread_local Session* thread_session = nullptr;
+
+std::shared_ptr<Runtime> open_runtime() {
+    auto& shared = process();
+    const base::Lock lock(shared.mutex);
+    return shared.runtime;
+}
+
+/// For a process that ends, or loses MPI, before its session. Its own objects may still hold it.
+void end_open_session(std::string_view reason, bool waits) {
+    const auto runtime = open_runtime();
+    if (!runtime) return;
+    try {
+        if (waits) runtime->close(reason);
+    } catch (const std::exception& error) {
+        base::log_error(fmt::format("closing the session failed: {}", error.what()));
+    }
+    if (runtime->has_failed()) process().has_failed = true;
+    runtime->leave(reason);
+    runtime->stop();
+}
 
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     const auto settings = base::read_settings();
@@ -49,26 +70,36 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     mpi.shared_memory = settings.shared_memory;
     mpi.exit_on_death = settings.exit_on_death;
     mpi.fault = settings.fault;
+    mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
     return std::make_shared<Runtime>(wire::connect(mpi), settings);
 }
 
-/// exit() ends a process without ending its sessions. Not in a child of fork(), whose sessions are its parent's; and whoever is about to begin or
+/// A process that ends well has most likely kept its session in an object that is destroyed later, or never: it closes it. Who is about to begin or
 /// end a session while another thread exits is not waited for. Where the job has failed the process stays until the others have spoken.
-void leave_at_exit() {
-    auto& shared = process();
-    if (shared.pid != getpid() || !shared.mutex.try_lock()) return;
-    const base::Lock lock(shared.mutex, std::adopt_lock);
-    if (shared.runtime) {
-        if (shared.runtime->has_failed()) shared.has_failed = true;
-        shared.runtime->leave("its process has called exit() before the session was closed");
-    }
-    if (shared.has_failed) base::wait_for_files({}, base::time_to_unwind + base::time_for_others);
+void end_at_exit(int status, void*) {
+    if (base::is_forked()) return;
+    const bool waits = status == 0 && !engine::Pending::is_completing();  // which would never be over
+    end_open_session("its process has called exit() before the session was closed", waits);
+    if (process().has_failed) base::wait_for_files({}, base::time_to_unwind + base::time_for_others);
 }
 
 /// Once, after MPI's own handler has been registered, so that this one comes before it.
-void register_leave_at_exit(Process& shared) {
-    if (std::exchange(shared.pid, getpid()) == 0) std::atexit(leave_at_exit);
+void register_end_at_exit() {
+    [[maybe_unused]] static const int registered = on_exit(end_at_exit, nullptr);
+}
+
+std::shared_ptr<Runtime> begin(const SessionOptions& options) {
+    try {
+        auto runtime = connect(options);
+        register_end_at_exit();
+        return runtime;
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::rank_died && error.code() != ErrorCode::departed) throw;
+        process().has_failed = true;
+        register_end_at_exit();
+        throw;
+    }
 }
 
 /// Whether the error only says that another rank has ended the job.
@@ -106,6 +137,8 @@ Session::Session(std::shared_ptr<Runtime> runtime, bool counted)
     : membership_(std::make_unique<Membership>(std::move(runtime))), counted_(counted) {}
 
 Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true) {
+    base::refuse_forked();
+    base::notice_forks();
     exceptions_at_start_ = std::uncaught_exceptions();
     const auto refuse_communicator = [&] {
         if (options.mpi_communicator != nullptr)
@@ -119,29 +152,32 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
         return;
     }
     auto& shared = process();
-    const base::Lock lock(shared.mutex);
-    if (shared.users == 0) {
-        try {
-            shared.runtime = connect(options);
-        } catch (const Error& error) {
-            if (error.code() != ErrorCode::rank_died && error.code() != ErrorCode::departed) throw;
-            shared.has_failed = true;
-            register_leave_at_exit(shared);
-            throw;
+    const base::Lock starting(shared.starting);
+    {
+        const base::Lock lock(shared.mutex);
+        if (shared.users > 0) {
+            refuse_communicator();
+            ++shared.users;
+            replace(shared.runtime);
+            return;
         }
-        register_leave_at_exit(shared);
-        if (!shared.view) shared.view.reset(new Session(nullptr, false));
-        shared.view->replace(shared.runtime);
-    } else {
-        refuse_communicator();
     }
-    replace(shared.runtime);
-    ++shared.users;
+    auto runtime = begin(options);
+    const base::Lock lock(shared.mutex);
+    if (!shared.view) shared.view.reset(new Session(nullptr, false));
+    shared.view->replace(runtime);
+    shared.runtime = runtime;
+    shared.users = 1;
+    replace(std::move(runtime));
 }
 
 Session::Session(Session&&) noexcept = default;
 
 Session::~Session() {
+    if (base::is_forked()) {
+        static_cast<void>(membership_.release());  // it is the parent's
+        return;
+    }
     if (std::uncaught_exceptions() > exceptions_at_start_) leave("an exception is leaving its session");
     try {
         close();
@@ -175,6 +211,7 @@ void Session::note_failure(Runtime& runtime) const noexcept {
 }
 
 std::shared_ptr<Runtime> Session::give_up() {
+    if (base::is_forked()) return nullptr;
     auto runtime = replace(nullptr);
     if (borrowed_) return nullptr;
     if (!runtime || !counted_) return runtime;
@@ -191,12 +228,14 @@ std::shared_ptr<Runtime> Session::replace(std::shared_ptr<Runtime> by) noexcept 
 }
 
 std::shared_ptr<Runtime> Session::runtime() const {
+    base::refuse_forked();
     auto runtime = membership_ ? membership_->runtime() : nullptr;
     if (!runtime) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
     return runtime;
 }
 
 Session& Session::current() {
+    base::refuse_forked();
     if (thread_session != nullptr) return *thread_session;
     auto& shared = process();
     const base::Lock lock(shared.mutex);
@@ -246,8 +285,8 @@ struct Initialised {
 };
 
 Initialised& initialised() {
-    static Initialised instance;
-    return instance;
+    static auto* const instance = new Initialised;  // as process()
+    return *instance;
 }
 
 }  // namespace
@@ -260,6 +299,7 @@ void init(int* argc, char*** argv) {
 }
 
 void shutdown() {
+    if (base::is_forked()) return;
     std::optional<Session> session;
     {
         auto& held = initialised();
@@ -272,6 +312,7 @@ void shutdown() {
 }
 
 bool is_initialized() noexcept {
+    if (base::is_forked()) return false;
     if (thread_session != nullptr) return true;
     auto& shared = process();
     const base::Lock lock(shared.mutex);
@@ -317,6 +358,8 @@ int run(int* argc, char*** argv, const std::function<int(Session&)>& body) {
 }
 
 void run_ranks(int size, const std::function<void(Session&)>& body, const RankOptions& options) {
+    base::refuse_forked();
+    base::notice_forks();
     if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("run_ranks: {} ranks; there must be one at least", size));
     const auto settings = base::read_settings();
     std::optional<base::WaitSettings> wait;

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdio>
+#include <memory>
 
 #include "base/mutex.hpp"
+#include "base/process.hpp"
 
 namespace guozhuang {
 namespace {
@@ -34,9 +36,17 @@ std::string_view name_of(LogLevel level) noexcept {
     return "off";
 }
 
+/// One write per message, so that the lines of several ranks do not mix.
+void write_line(LogLevel level, std::string_view message) {
+    const int rank = sink().rank.load(std::memory_order_relaxed);
+    const auto line = fmt::format("guozhuang{} {}: {}\n", rank < 0 ? "" : fmt::format("[{}]", rank), name_of(level), message);
+    std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
 }  // namespace
 
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) {
+    if (base::is_forked()) return;  // its messages go to standard error
     auto& log = sink();
     const base::Lock lock(log.mutex);
     log.callback = std::move(callback);
@@ -59,15 +69,13 @@ void set_log_rank(int rank) noexcept {
 void log(LogLevel level, std::string_view message) noexcept try {
     auto& log = sink();
     if (level < log.level.load(std::memory_order_relaxed)) return;
+    thread_local bool in_callback = false;
+    if (in_callback || is_forked()) return write_line(level, message);  // the lock is this thread's own, or another's that is no more
     const Lock lock(log.mutex);
-    if (log.callback) {
-        log.callback(level, message);
-    } else {
-        // One write per message, so that the lines of several ranks do not mix.
-        const int rank = sink().rank.load(std::memory_order_relaxed);
-        const auto line = fmt::format("guozhuang{} {}: {}\n", rank < 0 ? "" : fmt::format("[{}]", rank), name_of(level), message);
-        std::fwrite(line.data(), 1, line.size(), stderr);
-    }
+    if (!log.callback) return write_line(level, message);
+    in_callback = true;
+    const auto end = std::unique_ptr<bool, decltype([](bool* flag) { *flag = false; })>(&in_callback);
+    log.callback(level, message);
 } catch (...) {  // NOLINT(bugprone-empty-catch): a message that cannot be written is lost, not fatal
 }
 

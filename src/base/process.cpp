@@ -9,7 +9,9 @@
 #include <exception>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <guozhuang/error.hpp>
 #include <limits.h>
+#include <pthread.h>
 #include <sstream>
 #include <string_view>
 #include <sys/ioctl.h>
@@ -83,6 +85,10 @@ std::optional<int> status_from_file(int file) {
 
 std::atomic<bool> words_are_said{false};
 
+// Of a process, like fork() itself.
+std::atomic<bool> forked{false};
+std::atomic<pid_t> original{0};
+
 void flush(std::FILE* stream) noexcept {
     if (ftrylockfile(stream) != 0) return;  // whoever holds it may never let go
     std::fflush(stream);
@@ -148,6 +154,32 @@ std::string host_name() {
     std::array<char, HOST_NAME_MAX + 1> name{};
     if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
     return name.data();
+}
+
+void notice_forks() {
+    [[maybe_unused]] static const int noticed = [] {
+        original = getpid();
+        return pthread_atfork(nullptr, nullptr, [] { forked = true; });
+    }();
+}
+
+bool is_forked() noexcept {
+    return forked.load(std::memory_order_relaxed);
+}
+
+void refuse_forked() {
+    if (is_forked())
+        throw Error(ErrorCode::unavailable,
+                    fmt::format("process {} was made by fork() and is no rank of the job: only process {}, which had the "
+                                "session then, can use guozhuang; the child may compute, exec or exit",
+                                getpid(), original.load()));
+}
+
+void join(std::thread& thread) noexcept {
+    if (thread.get_id() == std::this_thread::get_id())
+        thread.detach();
+    else if (thread.joinable())
+        thread.join();
 }
 
 void last_words_are_said() noexcept {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 
 namespace guozhuang::base {
 
@@ -47,6 +48,19 @@ std::optional<int> exit_status(const ProcessId& process, const ProcessFile& file
 std::string describe_exit(int status);
 
 std::string host_name();
+
+/// From the first call on, children that this process makes with fork() know that they are such.
+void notice_forks();
+
+/// Whether this process is such a child: it has the memory of its parent, the shared one too, but none of its threads, and mutexes as they were. It must
+/// neither use nor end what the parent has.
+bool is_forked() noexcept;
+
+/// In such a child throws Error(unavailable), which says so.
+void refuse_forked();
+
+/// Waits for the end of a thread of the library's, unless this is it: a callback of the user's may call exit().
+void join(std::thread& thread) noexcept;
 
 /// Says these last words after `grace`, in the log, and then ends this process with code 1, unless it has ended by itself meanwhile. Returns at once. For a
 /// job that cannot be ended properly: MPI would wait for the dead.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "base/trace_file.hpp"
 #include "base/trace_text.hpp"
 
@@ -71,7 +72,7 @@ void Timeline::finish() noexcept {
     on_ = false;
     ending_ = true;
     ring_local(bell_);
-    thread_.join();
+    join(thread_);
     file_.reset();
     const Lock lock(records_mutex_);
     records_ = {};  // without room, so what comes late is left out

@@ -8,6 +8,7 @@
 
 #include "base/failpoint.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "engine/execution.hpp"
 #include "engine/fleet.hpp"
 
@@ -95,6 +96,7 @@ void Engine::number(Request& request, std::uint64_t number) const {
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
+    base::refuse_forked();
     base::pass(base::Failpoint::submit);
     std::shared_ptr<Pending> pending;
     {
@@ -136,6 +138,7 @@ void Engine::enter(Table& table, Entry entry, Queue& queue, Element element) {
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
+    base::refuse_forked();
     base::pass(base::Failpoint::submit);
     request.kind = Request::Kind::letter;
     std::shared_ptr<Pending> pending;
@@ -159,6 +162,7 @@ bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline de
 
 bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives) {
     if (arrived()) return true;
+    base::refuse_forked();
     const base::TimelineSlice waiting(*timeline_, "wait");
     std::optional<Helping> helping;
     if (drives) helping.emplace(*this);
@@ -186,6 +190,7 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
 }
 
 void Engine::drive_once() {
+    base::refuse_forked();
     if (own_thread_) {
         complete_ended();
         return;

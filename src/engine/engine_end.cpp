@@ -6,6 +6,7 @@
 
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "engine/engine.hpp"
 #include "engine/execution.hpp"
 
@@ -15,7 +16,7 @@ void Engine::stop() noexcept {
     if (stop_.exchange(true)) return;
     if (has_pending()) base::abort(doorbell_);
     base::ring_local(doorbell_);
-    if (coordinator_.joinable()) coordinator_.join();
+    base::join(coordinator_);
     { const base::Lock last_turn(mutex_); }    // a caller's: the next one sees stop_, and leaves alone what goes with the session
     std::map<DeviceKind, Executor> executors;  // dropped by this thread: that of a stream cannot wait for itself
     {

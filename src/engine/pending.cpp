@@ -74,8 +74,18 @@ void Pending::unpublish() noexcept {
     place->taken = false;
 }
 
+namespace {
+thread_local int completing = 0;
+}
+
+bool Pending::is_completing() noexcept {
+    return completing > 0;
+}
+
 void Pending::set_complete(bool memory_on_loan) noexcept {
+    ++completing;
     if (!memory_on_loan) request_.keep_alive.reset();
+    --completing;
     stage_.store(Stage::complete, std::memory_order_seq_cst);
 }
 

@@ -91,6 +91,8 @@ public:
     /// Its end for those who wait. Releases what the request kept alive first, unless its memory is on loan: runs code of the user's, which may
     /// call this library. Once, after set_ended().
     void set_complete(bool memory_on_loan = false) noexcept;
+    /// Whether this thread is in that code of the user's.
+    static bool is_completing() noexcept;
 
     /// After complete(): throws the operation's error if it has one.
     void rethrow() const;

@@ -8,6 +8,7 @@
 #include <guozhuang/error.hpp>
 
 #include "base/config.hpp"
+#include "base/process.hpp"
 
 namespace guozhuang::wire::mpi {
 namespace {
@@ -15,9 +16,24 @@ namespace {
 // MPI is itself one for each process, so these are too.
 std::atomic<int> open_uses{0};
 std::atomic<bool> gave_up{false};
+std::atomic<void (*)()> end_uses{nullptr};
 
 void finalise_at_exit() {
-    if (is_running() && open_uses.load() == 0 && !gave_up.load()) MPI_Finalize();
+    if (!base::is_forked() && is_running() && open_uses.load() == 0 && !gave_up.load()) MPI_Finalize();
+}
+
+/// MPI_Finalize deletes the attributes of MPI_COMM_SELF before it does anything else (MPI 3.1, 8.7.1): the last moment for those who use MPI.
+int finalise_begins(MPI_Comm, int, void*, void*) {
+    const auto end = end_uses.load();
+    if (open_uses.load() > 0 && end != nullptr) end();
+    return MPI_SUCCESS;
+}
+
+void watch_finalise() {
+    int key = MPI_KEYVAL_INVALID;
+    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalise_begins, &key, nullptr), "MPI_Comm_create_keyval");
+    check(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr), "MPI_Comm_set_attr");
+    check(MPI_Comm_free_keyval(&key), "MPI_Comm_free_keyval");
 }
 
 int initialise() {
@@ -81,7 +97,7 @@ std::optional<Launcher> find_launcher() {
     return launcher;
 }
 
-Use::Use() {
+Use::Use(void (*before_finalise)()) {
     int finalised = 0;
     MPI_Finalized(&finalised);
     if (finalised != 0) throw Error(ErrorCode::unavailable, "MPI has been finalised in this process and cannot be started again");
@@ -90,6 +106,7 @@ Use::Use() {
     } else {
         thread_level_ = initialise();
     }
+    if (before_finalise != nullptr && end_uses.exchange(before_finalise) == nullptr) watch_finalise();
     open_uses.fetch_add(1);
 }
 

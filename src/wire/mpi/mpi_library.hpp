@@ -33,7 +33,8 @@ bool is_running();
 /// ranks may not get to their MPI_Finalize, and waiting for them would hang.
 class Use {
 public:
-    Use();
+    /// `before_finalise` is called by the user's MPI_Finalize if a use is open then, while MPI still runs; null: nothing is.
+    explicit Use(void (*before_finalise)() = nullptr);
     void close() noexcept;  ///< all ranks do
     void give_up() noexcept;
     int thread_level() const noexcept { return thread_level_; }

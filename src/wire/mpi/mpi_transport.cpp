@@ -473,7 +473,7 @@ std::unique_ptr<Transport> connect(const MpiOptions& options) {
         base::set_log_rank(0);
         return InprocHub(1).transport(0);
     }
-    mpi::Use use;
+    mpi::Use use(options.before_finalise);
     try {
         if (given == nullptr) require_one_job();
         return std::make_unique<MpiTransport>(use, given != nullptr ? *given : MPI_COMM_WORLD, options);

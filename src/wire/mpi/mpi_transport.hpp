@@ -22,6 +22,8 @@ struct MpiOptions {
     bool exit_on_death = true;
     /// One to be put in, if it is this rank's.
     std::optional<base::Fault> fault = std::nullopt;
+    /// Called when the user finalises MPI while transports are open, at the last moment in which they can be closed.
+    void (*before_finalise)() = nullptr;
     /// Longer messages travel in several pieces, because MPI counts in int. The same on all ranks.
     std::size_t split_bytes = std::size_t{1} << 30;
 };
@@ -31,7 +33,8 @@ struct MpiOptions {
 /// A process that no launcher started, without MPI running and without a communicator, is a job of one: it gets an in-process transport,
 /// and MPI is not initialised. Otherwise the transport uses MPI, on a duplicate of the communicator. MPI that is already running is used as
 /// it is, at any thread level; if it is not, it is initialised here and finalised when the process exits, so a process may connect, close
-/// and connect again. A user who calls MPI_Finalize must close() the transport before.
+/// and connect again. MPI_Finalize
+/// must come after close(), or from a user who does that in `before_finalise`.
 ///
 /// Lines of the log begin with the rank from here on.
 /// Throws Error(unavailable) if MPI has already been finalised, or if the launcher belongs to another MPI (it started several processes,
