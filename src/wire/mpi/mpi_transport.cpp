@@ -95,6 +95,7 @@ private:
     void accept_control(int tag) GUOZHUANG_REQUIRES(mutex_);
     bool has_arrived(Incoming& incoming) GUOZHUANG_REQUIRES(mutex_);
     std::optional<Message> next_control(int tag) GUOZHUANG_REQUIRES(mutex_);
+    void take_the_rest() GUOZHUANG_REQUIRES(mutex_);
 
     mpi::Use use_;
     const std::size_t split_bytes_;
@@ -418,6 +419,18 @@ std::optional<Transport::Message> MpiTransport::next_control(int tag) {
     return std::nullopt;
 }
 
+/// The last words of some cross those of others, and nobody looks for them any more. With the communicator MPI would lose the memory they are in.
+void MpiTransport::take_the_rest() {
+    for (auto before = incoming_.max_size(); before != incoming_.size();) {
+        before = incoming_.size();
+        accept_control(MPI_ANY_TAG);
+    }
+    std::erase_if(incoming_, [&](Incoming& each) {
+        mutex_.is_held();
+        return has_arrived(each);
+    });
+}
+
 void MpiTransport::close() {
     {
         const base::Lock lock(mutex_);
@@ -448,6 +461,7 @@ void MpiTransport::close() {
     base::pass(base::Failpoint::closed);
     const base::Lock lock(mutex_);
     require_open();
+    take_the_rest();
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");
     use_.close();
 }
