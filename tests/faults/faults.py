@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PART, MPIRUN, WORKER = sys.argv[1:4]
@@ -201,7 +202,8 @@ def ends():
     died = {"crash": r"\(killed by signal 6 \(Aborted\)\)", "quick_exit": r"\(exited with code 5\)"}
     left = {"exit": "its process has called exit() before the session was closed", "throw": "std::runtime_error: no such file data.bin",
             "leave": "enough"}
-    left["exit_from_a_thread"] = left["exit"]
+    for scene in ("exit_failing", "exit_from_a_thread", "exit_in_a_deleter", "exit_in_a_log_callback"):
+        left[scene] = left["exit"]
     for scene, how in died.items():
         counts["faults injected"] += 1
         job = Job(scene)
@@ -214,6 +216,18 @@ def ends():
         judge(job, [*errors_name(job, victim, words, "departed"), *got_errors(job, victim)])
     for on_death in ("exit", "report"):
         lingers(victim, on_death)
+    for fault in (None, "execute@1:3=kill"):
+        side_by_side(fault)
+
+
+def side_by_side(fault):
+    """Two jobs of the same program and names at once: one is in no hurry, and whatever befalls the other does not disturb it."""
+    slow = {"FAILPOINT": "submit@0:3=delay:800000"}
+    counts["faults injected"] += bool(fault)
+    with ThreadPoolExecutor() as both:
+        first, second = both.map(lambda settings: Job("train", **settings), (slow, {"FAILPOINT": fault} if fault else slow))
+    judge(first, [] if first.code == 0 else [("wrong results", f"exit code {first.code} beside another job")])
+    judge(second, problems_of_kill(second, "execute", 1) if fault else [] if second.code == 0 else [("wrong results", f"exit code {second.code}")])
 
 
 def got_errors(job, victim):

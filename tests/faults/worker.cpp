@@ -8,6 +8,7 @@
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
 #include <map>
+#include <memory>
 #include <poll.h>
 #include <signal.h>
 #include <stdexcept>
@@ -143,14 +144,14 @@ int killed(gz::Session& session) {
 
 /// The last rank ends in some way; the others wait for it, say what they hear, and linger.
 int ends(gz::Session& session, const std::function<void()>& end) {
-    meet(session);
-    if (session.rank() == session.size() - 1) end();
     float number = 1;
     try {
+        gz::barrier();  // which a slow rank may still be in when the last one ends
+        if (session.rank() == session.size() - 1) end();
         gz::allreduce(number, {.name = "grad7"});
     } catch (const gz::Error& error) {
         say_error(session, "grad7", error);
-        stay_away(3000);
+        if (error.code() == gz::ErrorCode::rank_died) stay_away(3000);
         say(fmt::format(R"({{"rank": {}, "lingers": true}})", session.rank()));
         throw;
     }
@@ -162,6 +163,21 @@ int ends(gz::Session& session, const std::function<void()>& end) {
     for (;;) stay_away(1000);
 }
 
+/// Calls exit() in code of its own that the library runs, on a thread of the library's, when an operation is complete.
+[[noreturn]] void exit_in_a_deleter(const gz::Session& session) {
+    static float out = 1, in = 0;
+    const auto sent = gz::send_async(out, session.rank());
+    gz::recv_async(in, session.rank(), {.keep_alive = std::shared_ptr<void>(&in, [](void*) { std::exit(0); })});
+    for (;;) stay_away(1000);
+}
+
+/// And in a log callback, while the library has more to say.
+[[noreturn]] void exit_in_a_log_callback() {
+    gz::set_log_callback([](gz::LogLevel, std::string_view) { std::exit(0); });
+    gz::log_message(gz::LogLevel::error, "enough");
+    std::abort();
+}
+
 using Scene = std::function<int(gz::Session&)>;
 
 const std::map<std::string, Scene> scenes = {
@@ -171,6 +187,9 @@ const std::map<std::string, Scene> scenes = {
     {"quick_exit", [](gz::Session& session) { return ends(session, [] { _exit(5); }); }},
     {"exit", [](gz::Session& session) { return ends(session, [] { std::exit(0); }); }},
     {"exit_from_a_thread", [](gz::Session& session) { return ends(session, exit_from_a_thread); }},
+    {"exit_failing", [](gz::Session& session) { return ends(session, [] { std::exit(3); }); }},
+    {"exit_in_a_deleter", [](gz::Session& session) { return ends(session, [&session] { exit_in_a_deleter(session); }); }},
+    {"exit_in_a_log_callback", [](gz::Session& session) { return ends(session, exit_in_a_log_callback); }},
     {"throw", [](gz::Session& session) { return ends(session, [] { throw std::runtime_error("no such file data.bin"); }); }},
     {"leave", [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
 };
