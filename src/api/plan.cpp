@@ -69,7 +69,7 @@ Plan::~Plan() {
                 base::log_error(
                     fmt::format("Plan '{}' is gone while '{}' is on its way; its memory must outlive that", name(), bundle.name));
         } catch (const std::exception& error) {
-            base::log_error(fmt::format("Plan '{}' ends with a failed bundle: {}", name(), error.what()));
+            base::log(LogLevel::error, "Plan '{}' ends with a failed bundle: {}", name(), error.what());
         }
     }
 }

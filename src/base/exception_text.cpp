@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 #include <memory>
+#include <new>
 #include <typeinfo>
 
 namespace guozhuang::base {
 namespace {
+
+constexpr const char* out_of_memory = "out of memory";  // short enough for a string that allocates nothing
 
 std::string name_of(const std::type_info& type) {
     int status = 0;
@@ -18,9 +21,11 @@ std::string name_of(const std::type_info& type) {
 
 }  // namespace
 
-std::string describe(const std::exception_ptr& exception) {
+std::string describe(const std::exception_ptr& exception) try {
     try {
         std::rethrow_exception(exception);
+    } catch (const std::bad_alloc&) {
+        return out_of_memory;
     } catch (const Error& error) {
         return error.what();
     } catch (const std::exception& error) {
@@ -29,6 +34,8 @@ std::string describe(const std::exception_ptr& exception) {
         const auto* type = abi::__cxa_current_exception_type();
         return type != nullptr ? name_of(*type) : "an unknown exception";
     }
+} catch (const std::bad_alloc&) {
+    return out_of_memory;
 }
 
 }  // namespace guozhuang::base

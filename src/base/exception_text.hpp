@@ -5,7 +5,7 @@
 
 namespace guozhuang::base {
 
-/// "std::runtime_error: no such file data.bin"; of our own errors the message alone.
+/// "std::runtime_error: no such file data.bin"; of our own errors the message alone. "out of memory", of std::bad_alloc or if there is none for the text.
 std::string describe(const std::exception_ptr& exception);
 
 }  // namespace guozhuang::base

@@ -1,20 +1,28 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
 #include <utility>
 
 namespace guozhuang::base {
 
 /// Keeps a thing to the end of the process: what messages that cannot be stopped may still touch after their job has ended. It stays reachable,
-/// so that leak checkers do not report it. Any thread.
+/// so that leak checkers do not report it. Any thread. A lack of memory may be what has ended the job, so there is a place for the first one.
 template <class Thing>
-void keep_for_ever(Thing thing) {
+void keep_for_ever(Thing thing) noexcept {
     struct Kept {
         Thing thing;
         Kept* next;
     };
     static std::atomic<Kept*> last{nullptr};
-    auto* kept = new Kept{std::move(thing), nullptr};
+    alignas(Kept) static std::byte place[sizeof(Kept)];
+    static std::atomic<bool> is_taken{false};
+    void* memory = ::operator new(sizeof(Kept), std::nothrow);
+    if (memory == nullptr && !is_taken.exchange(true)) memory = place;
+    if (memory == nullptr) std::abort();
+    auto* kept = ::new (memory) Kept{std::move(thing), nullptr};
     kept->next = last.exchange(kept);
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 
 #include "base/mutex.hpp"
@@ -39,7 +40,10 @@ std::string_view name_of(LogLevel level) noexcept {
 /// One write per message, so that the lines of several ranks do not mix.
 void write_line(LogLevel level, std::string_view message) {
     const int rank = sink().rank.load(std::memory_order_relaxed);
-    const auto line = fmt::format("guozhuang{} {}: {}\n", rank < 0 ? "" : fmt::format("[{}]", rank), name_of(level), message);
+    fmt::memory_buffer line;  // which allocates nothing for a short one
+    const auto end = std::back_inserter(line);
+    rank < 0 ? fmt::format_to(end, "guozhuang") : fmt::format_to(end, "guozhuang[{}]", rank);
+    fmt::format_to(end, " {}: {}\n", name_of(level), message);
     std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/exception_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/trace_file.hpp"
@@ -60,6 +61,8 @@ std::string Timeline::start(const std::string& directory, const TimelineOwner& o
     return {};
 } catch (const std::system_error& error) {
     return error.code().message();
+} catch (const std::bad_alloc&) {
+    return describe(std::current_exception());
 }
 
 void Timeline::stop() noexcept {
@@ -105,7 +108,7 @@ void Timeline::write_on() noexcept {
         write_out();
     } catch (const std::exception& error) {
         on_ = false;
-        log_warning(fmt::format("the timeline '{}' ends early: {}", path_, error.what()));
+        log(LogLevel::warning, "the timeline '{}' ends early: {}", path_, error.what());
     }
 }
 

@@ -228,7 +228,7 @@ void Engine::coordinate() {
         try {
             end(std::current_exception());
         } catch (const std::exception& error) {
-            base::log_debug(fmt::format("the coordinator of rank {} ends: {}", rank_, error.what()));
+            base::log(LogLevel::debug, "the coordinator of rank {} ends: {}", rank_, error.what());
         }
     }
 }
@@ -362,8 +362,8 @@ void Engine::finish(std::span<std::shared_ptr<Pending>> requests, std::exception
     base::ring(doorbell_);
 }
 
-void Engine::note_end(std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
-    if (set_ended(*pending, error)) ended_.push(std::move(pending));
+void Engine::note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
+    if (set_ended(*pending, error)) ended_.push(pending);
 }
 
 bool Engine::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {

@@ -158,7 +158,7 @@ private:
     /// Takes them: the last owner must not be somebody who holds a lock.
     void finish(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept;
     bool set_ended(Pending& pending, const std::exception_ptr& error) noexcept;
-    void note_end(std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept;
+    void note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept;
     /// Completes what has ended; true if there was anything. Runs deleters and log callbacks of the user's, which may call this library: so never
     /// with a lock held, and not on a stream's thread, which must be free for what they call. Whoever drives or waits does it.
     bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);

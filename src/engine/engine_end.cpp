@@ -4,6 +4,7 @@
 #include <guozhuang/error.hpp>
 #include <utility>
 
+#include "base/exception_text.hpp"
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
@@ -44,11 +45,7 @@ void Engine::tell_others(const std::exception_ptr& cause) noexcept {
         if (!cause_) cause_ = cause;
     }
     if (base::is_aborted(doorbell_)) return;
-    try {
-        std::rethrow_exception(cause);
-    } catch (const std::exception& error) {
-        job_->abort({.rank = rank_, .text = error.what()});
-    }
+    job_->abort({.rank = rank_, .text = base::describe(cause)});
 }
 
 /// What the log has already decided comes before the end of the job: an error that all ranks get is not lost on those who are slow to look.
@@ -56,7 +53,7 @@ void Engine::take_last_news() noexcept try {
     try {
         pump();
     } catch (const std::exception& error) {
-        base::log_debug(fmt::format("the last messages to rank {} are lost: {}", rank_, error.what()));
+        base::log(LogLevel::debug, "the last messages to rank {} are lost: {}", rank_, error.what());
     }
     for (auto& entry : negotiator_.take_entries()) accept(std::move(entry));
 } catch (const std::exception& error) {
@@ -66,6 +63,8 @@ void Engine::take_last_news() noexcept try {
 std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
     std::exception_ptr first;
     bool newly_on_loan = false;
+    decltype(pending_) named;  // let go without a lock
+    decltype(pending_nameless_) nameless;
     {
         const base::Lock driving(mutex_);
         if (!stop_) take_last_news();
@@ -78,10 +77,11 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         letters_.clear();
         open_.clear();  // all are in the tables, too
         log_.clear();
-        if (memory_on_loan_) base::keep_for_ever(std::pair(pending_, pending_nameless_));  // with all that they keep alive
-        for (auto& [name, pending] : pending_) note_end(pending, first);
-        while (!pending_nameless_.empty()) note_end(pending_nameless_.extract(pending_nameless_.begin()).value(), first);
-        pending_.clear();
+        named.swap(pending_);
+        nameless.swap(pending_nameless_);
+        for (const auto& [name, pending] : named) note_end(pending, first);
+        for (const auto& pending : nameless) note_end(pending, first);
+        if (memory_on_loan_) base::keep_for_ever(std::pair(std::move(named), std::move(nameless)));  // with all that they keep alive
         closing_ = nullptr;
         finished_ = true;
     }
@@ -161,7 +161,7 @@ void Engine::see_off(base::Deadline deadline) noexcept {
         };
         if (!wait(announced, deadline, true) && (!will_be_heard || has_pending())) end_for_leaving();
     } catch (const std::exception& error) {
-        base::log_debug(fmt::format("rank {} could not announce its departure: {}", rank_, error.what()));
+        base::log(LogLevel::debug, "rank {} could not announce its departure: {}", rank_, error.what());
     }
 }
 

@@ -64,7 +64,7 @@ std::exception_ptr error_of(const LogEntry& entry, const Members& members) {
         Error(entry.code, entry.text, {.tensor = entry.tensor, .operation = entry.operation, .ranks = members.world_ranks(entry.ranks)}));
 }
 
-std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank) {
+std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank) noexcept try {
     const auto error = [&](ErrorCode code, std::string_view text) {
         return std::make_exception_ptr(Error(code, fmt::format("{}{}{}", operation, operation.empty() ? "" : ": ", text),
                                              {.tensor = {}, .operation = std::string(operation), .ranks = {rank}}));
@@ -80,6 +80,8 @@ std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view op
     } catch (...) {
         return error(ErrorCode::internal, "an unknown exception");
     }
+} catch (...) {  // not even memory to say so
+    return cause;
 }
 
 }  // namespace guozhuang::engine

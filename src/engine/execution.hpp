@@ -30,6 +30,6 @@ base::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const s
 std::exception_ptr error_of(const LogEntry& entry, const Members& members);
 
 /// What a rank's own failure is to its callers, who know one type: an Error as it is, and one that says so of a lack of memory or of anything else.
-std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank);
+std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank) noexcept;
 
 }  // namespace guozhuang::engine

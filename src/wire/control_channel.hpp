@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <vector>
 
 #include "engine/control.hpp"
@@ -43,7 +42,7 @@ private:
     std::uint64_t life_;
     std::vector<int> members_;
     int position_;
-    std::deque<Outgoing> outgoing_;  ///< their memory is lent to the transport
+    std::vector<Outgoing> outgoing_;  ///< their memory is lent to the transport
 };
 
 }  // namespace guozhuang::wire

@@ -3,6 +3,7 @@
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <new>
+#include <thread>
 
 #include "support/catch.hpp"
 #include "support/engine_rank.hpp"
@@ -57,7 +58,43 @@ Handle submit_in_the_end(Submission&& submission, int& failures) {
     }
 }
 
+/// How a wait ends; allocates nothing.
+enum class Outcome { done, out_of_memory, aborted, another };
+
+Outcome outcome_of(const Handle& handle) {
+    try {
+        handle.wait();
+        return Outcome::done;
+    } catch (const std::bad_alloc&) {
+        return Outcome::out_of_memory;
+    } catch (const Error& error) {
+        if (error.code() == ErrorCode::out_of_memory) return Outcome::out_of_memory;
+        return error.code() == ErrorCode::aborted && error.ranks() == std::vector{0} ? Outcome::aborted : Outcome::another;
+    }
+}
+
 }  // namespace
+
+TEST_CASE("whatever this rank has no memory for while an operation runs, both ranks are told") {
+    const auto nothing = [](const engine::Bundle&) {};
+    int failures = 0;
+    for (auto here = Outcome::out_of_memory; here != Outcome::done; ++failures) {
+        CAPTURE(failures);
+        wire::InprocHub hub(2);
+        EngineRank first(hub.transport(0), nothing, {.own_thread = false}), second(hub.transport(1), nothing, {.own_thread = false});
+        const auto mine = first.submit("grad"), theirs = second.submit("grad");
+        auto there = Outcome::another;
+        std::thread other([&] { there = outcome_of(theirs); });
+        {
+            const Scarcity scarcity(failures);
+            here = outcome_of(mine);
+        }
+        other.join();
+        CHECK((here == Outcome::done || here == Outcome::out_of_memory));
+        CHECK((there == Outcome::done || (there == Outcome::aborted && here == Outcome::out_of_memory)));
+    }
+    CHECK(failures > 10);
+}
 
 TEST_CASE("a submission that fails for lack of memory has never been: its name is free and its number not used") {
     wire::InprocHub hub(2);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 #include <limits>
@@ -117,7 +116,7 @@ private:
     std::vector<Piece> pieces_ GUOZHUANG_GUARDED_BY(mutex_);          ///< beside each request
     std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::deque<Incoming> incoming_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::vector<Incoming> incoming_ GUOZHUANG_GUARDED_BY(mutex_);
     bool abandoned_ GUOZHUANG_GUARDED_BY(mutex_) = false;
 
     std::atomic<bool> closing_{false};
