@@ -1,8 +1,10 @@
 #include "base/process.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +14,7 @@
 #include <guozhuang/error.hpp>
 #include <limits.h>
 #include <pthread.h>
-#include <sstream>
+#include <signal.h>
 #include <string_view>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -28,6 +30,11 @@
 namespace guozhuang::base {
 namespace {
 
+template <class Number>
+void read_number(std::string_view text, Number& number) noexcept {
+    std::from_chars(text.data(), text.data() + text.size(), number);
+}
+
 /// What we read of /proc/PID/stat (proc_pid_stat(5)).
 struct Facts {
     char state = '?';
@@ -39,27 +46,29 @@ struct Facts {
     bool has_ended() const noexcept { return state == 'X' || (state == 'Z' && threads <= 1); }
 };
 
-/// Empty, with errno, if it cannot be read: ENOENT or ESRCH if there is no such process.
-std::optional<Facts> read_facts(std::int64_t pid) {
-    const int file = open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC);
+/// Empty, with errno, if it cannot be read: ENOENT or ESRCH if there is no such process. Allocates nothing.
+std::optional<Facts> read_facts(std::int64_t pid) noexcept {
+    std::array<char, 1024> text{};
+    std::snprintf(text.data(), text.size(), "/proc/%lld/stat", static_cast<long long>(pid));
+    const int file = open(text.data(), O_RDONLY | O_CLOEXEC);
     if (file < 0) return std::nullopt;
-    std::string line(1024, '\0');
-    const auto length = read(file, line.data(), line.size());
+    const auto length = read(file, text.data(), text.size());
     const int error = errno;
     ::close(file);
     errno = error;
     if (length <= 0) return std::nullopt;
-    line.resize(static_cast<std::size_t>(length));
+    std::string_view line(text.data(), static_cast<std::size_t>(length));
     const auto behind_name = line.rfind(')');  // which may itself contain anything
-    if (behind_name == std::string::npos) return std::nullopt;
-    std::istringstream fields(line.substr(behind_name + 1));
+    if (behind_name == std::string_view::npos) return std::nullopt;
+    line.remove_prefix(std::min(behind_name + 2, line.size()));
     Facts facts;
-    std::string field;
-    for (int number = 3; fields >> field; ++number) {
-        if (number == 3) facts.state = field.front();
-        if (number == 20) facts.threads = std::atoi(field.c_str());
-        if (number == 22) facts.started = std::strtoull(field.c_str(), nullptr, 10);
-        if (number == 52) facts.exit_code = std::atoi(field.c_str());
+    for (int number = 3; !line.empty(); ++number) {
+        const auto field = line.substr(0, line.find_first_of(" \n"));
+        line.remove_prefix(std::min(field.size() + 1, line.size()));
+        if (number == 3 && !field.empty()) facts.state = field.front();
+        if (number == 20) read_number(field, facts.threads);
+        if (number == 22) read_number(field, facts.started);
+        if (number == 52) read_number(field, facts.exit_code);
     }
     return facts;
 }
@@ -104,7 +113,7 @@ ProcessId this_process() {
 
 bool is_running(const ProcessId& process) {
     const auto facts = read_facts(process.pid);
-    if (!facts) return errno != ENOENT && errno != ESRCH;
+    if (!facts) return errno != ENOENT && errno != ESRCH && (::kill(static_cast<pid_t>(process.pid), 0) == 0 || errno != ESRCH);
     return facts->started == process.started && !facts->has_ended();
 }
 
@@ -180,6 +189,29 @@ void join(std::thread& thread) noexcept {
         thread.detach();
     else if (thread.joinable())
         thread.join();
+}
+
+void hold_standard_files() noexcept {
+    for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+        if (fcntl(file, F_GETFD) < 0 && errno == EBADF)
+            static_cast<void>(open("/dev/null", O_RDWR));  // gets the lowest number that is free
+}
+
+FileSizeErrors::FileSizeErrors() noexcept {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+}
+
+/// What has come is of this thread's doing, and told by now.
+FileSizeErrors::~FileSizeErrors() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGXFSZ);
+    const timespec at_once{};
+    while (sigtimedwait(&signals, nullptr, &at_once) < 0 && errno == EINTR) continue;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 void last_words_are_said() noexcept {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <signal.h>
 #include <string>
 #include <thread>
 
@@ -61,6 +62,23 @@ void refuse_forked();
 
 /// Waits for the end of a thread of the library's, unless this is it: a callback of the user's may call exit().
 void join(std::thread& thread) noexcept;
+
+/// Those of standard input, output and error that are closed are opened, on nothing: else the next file, socket or shared memory that is opened
+/// has their number, and whatever anybody prints goes there.
+void hold_standard_files() noexcept;
+
+/// While it lives, a file that may not grow as far as this thread wants (RLIMIT_FSIZE) is an error, EFBIG, and not the end of the process by
+/// SIGXFSZ.
+class FileSizeErrors {
+public:
+    FileSizeErrors() noexcept;
+    ~FileSizeErrors();
+    FileSizeErrors(const FileSizeErrors&) = delete;
+    FileSizeErrors& operator=(const FileSizeErrors&) = delete;
+
+private:
+    sigset_t before_{};
+};
 
 /// Says these last words after `grace`, in the log, and then ends this process with code 1, unless it has ended by itself meanwhile. Returns at once. For a
 /// job that cannot be ended properly: MPI would wait for the dead.

@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/process.hpp"
+
 namespace guozhuang::base {
 namespace {
 
@@ -87,6 +89,7 @@ void TraceFile::shrink() const {
 }
 
 void TraceFile::write(std::string_view text, off_t at) const {
+    const FileSizeErrors errors;
     while (!text.empty()) {
         const auto written = pwrite(descriptor_, text.data(), text.size(), at);
         if (written < 0 && errno == EINTR) continue;

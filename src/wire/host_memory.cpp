@@ -14,6 +14,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/process.hpp"
+
 namespace guozhuang::wire {
 namespace {
 
@@ -56,6 +58,7 @@ std::uint64_t random_nonce() {
 
 void reserve(int file, std::size_t offset, std::size_t bytes) {
     if (bytes == 0) return;
+    const base::FileSizeErrors errors;
     int error = EINTR;
     while (error == EINTR) error = posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes));
     if (error != 0) fail("posix_fallocate", error);
@@ -113,6 +116,7 @@ T* HostMemory::at(std::size_t offset) noexcept {
 HostMemory HostMemory::create(const Size& size) {
     HostMemory memory(memfd_create(std::string(file_name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING), size);
     if (memory.file_ < 0) fail("memfd_create", errno);
+    const base::FileSizeErrors errors;
     if (ftruncate(memory.file_, static_cast<off_t>(bytes_for(size))) != 0) fail("ftruncate", errno);
     reserve(memory.file_, 0, stages_offset(size.ranks));
     if (fcntl(memory.file_, F_ADD_SEALS, seals) != 0) fail("F_ADD_SEALS", errno);

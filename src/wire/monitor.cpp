@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -19,30 +20,40 @@ constexpr auto time_between_looks = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end) : on_end_(std::move(on_end)) {
+Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end, LogLevel level) : on_end_(std::move(on_end)) {
     if (peers.empty()) return;
-    for (const Peer& peer : peers) add(peer);
+    std::vector<int> unseen;
+    std::string slow;
+    for (const Peer& peer : peers) {
+        if (!base::is_visible(peer.process))
+            unseen.push_back(peer.rank);
+        else if (const int error = add(peer); error != 0)
+            slow = std::strerror(error);
+    }
+    if (!unseen.empty())
+        base::log(level,
+                  "of rank{} {} the process cannot be seen from here (another container, or no descriptors left there?): its death "
+                  "would go unnoticed",
+                  unseen.size() == 1 ? "" : "s", fmt::join(unseen, ","));
+    if (looks_at_proc_) base::log(level, "pidfd_open: {}: the death of a rank is noticed a little later", slow);
     stop_file_ = eventfd(0, EFD_CLOEXEC);
+    files_.push_back({stop_file_, POLLIN, 0});
+    for (const Watched& each : watched_) files_.push_back({each.file.descriptor(), POLLIN, 0});  // poll passes over those below 0
     try {
         thread_ = std::thread([this] { watch(); });
         pthread_setname_np(thread_.native_handle(), "gz-monitor");
     } catch (const std::system_error& error) {
-        base::log_warning(fmt::format("no thread to watch the other ranks ({}): their death would go unnoticed", error.what()));
+        base::log(level, "no thread to watch the other ranks ({}): their death would go unnoticed", error.what());
     }
 }
 
-void Monitor::add(const Peer& peer) {
-    if (!base::is_visible(peer.process)) {
-        base::log_warning(
-            fmt::format("the process of rank {} is not visible from here (another container?): its death would go unnoticed", peer.rank));
-        return;
-    }
+/// Returns why it can be looked at from time to time only, or 0.
+int Monitor::add(const Peer& peer) {
     base::ProcessFile file(peer.process);
-    const bool slow = file.descriptor() < 0 && errno != ESRCH;  // else it is dead, which the first look finds
-    if (slow && !looks_at_proc_)
-        base::log_warning(fmt::format("pidfd_open: {}: the death of a rank is noticed a little later", std::strerror(errno)));
-    looks_at_proc_ |= slow;
+    const int error = file.descriptor() < 0 && errno != ESRCH ? errno : 0;  // else it is dead, which the first look finds
+    looks_at_proc_ |= error != 0;
     watched_.push_back({peer, std::move(file)});
+    return error;
 }
 
 Monitor::~Monitor() {
@@ -53,14 +64,12 @@ Monitor::~Monitor() {
 }
 
 void Monitor::watch() {
-    std::vector<pollfd> files{{stop_file_, POLLIN, 0}};
-    for (const Watched& each : watched_) files.push_back({each.file.descriptor(), POLLIN, 0});  // poll passes over those below 0
     const bool slow = looks_at_proc_ || stop_file_ < 0;
     for (std::optional<std::chrono::milliseconds> limit{0}; !stop_ && !done_; limit.reset()) {
-        base::wait_for_files(files, slow && !limit ? time_between_looks : limit);
+        base::wait_for_files(files_, slow && !limit ? time_between_looks : limit);
         for (std::size_t i = 0; i < watched_.size() && !stop_ && !done_; ++i) {
-            look(watched_[i], files[i + 1].revents != 0);
-            if (watched_[i].has_ended) files[i + 1].fd = -1;
+            look(watched_[i], files_[i + 1].revents != 0);
+            if (watched_[i].has_ended) files_[i + 1].fd = -1;
         }
     }
 }

@@ -3,10 +3,12 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <poll.h>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/log.hpp"
 #include "base/process.hpp"
 
 namespace guozhuang::wire {
@@ -28,7 +30,8 @@ public:
     };
 
     /// `on_end` is called for each peer that ends, on the thread, until it says that there is nothing more to watch for.
-    Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end);
+    /// What it cannot watch, or watch well, it says at this level.
+    Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end, LogLevel level = LogLevel::warning);
     /// Ends the thread. A call of `on_end` that is under way is waited for.
     ~Monitor();
     Monitor(const Monitor&) = delete;
@@ -41,11 +44,12 @@ private:
         bool has_ended = false;
     };
 
-    void add(const Peer& peer);
+    int add(const Peer& peer);
     void watch();
     void look(Watched& watched, bool is_readable);
 
     std::vector<Watched> watched_;
+    std::vector<pollfd> files_;  ///< that by which it is ended, and theirs
     std::function<bool(const End&)> on_end_;
     bool looks_at_proc_ = false;  ///< some have no file
     bool done_ = false;

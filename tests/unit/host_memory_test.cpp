@@ -3,6 +3,10 @@
 #include <atomic>
 #include <filesystem>
 #include <guozhuang/error.hpp>
+#include <signal.h>
+#include <string>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 
@@ -84,6 +88,42 @@ TEST_CASE("ranks see each other's stages") {
     CHECK(there.progress[1].rounds == 7);
     CHECK(there.progress[0].rounds == 0);
     CHECK(HostMemory::create({.ranks = 2}).staging().empty());
+}
+
+TEST_CASE("what is touched is real memory beforehand, so that a lack of it is no SIGBUS") {
+    auto memory = HostMemory::create(two);
+    const auto real_bytes = [file = static_cast<int>(memory.offer().file)] {
+        struct stat facts {};
+        fstat(file, &facts);
+        return static_cast<std::size_t>(facts.st_blocks) * 512;
+    };
+    const auto before = real_bytes();
+    CHECK(before >= 2 * (sizeof(base::Doorbell) + sizeof(base::Activity)));
+    memory.reserve_stage(0);
+    CHECK(real_bytes() == before + two.stage_bytes);
+    memory.reserve_stage(1);
+    CHECK(real_bytes() == before + 2 * two.stage_bytes);
+}
+
+TEST_CASE("a file that may not grow is an error, not a signal that ends the process") {
+    rlimit before{};
+    getrlimit(RLIMIT_FSIZE, &before);
+    const rlimit little{.rlim_cur = 1000, .rlim_max = before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &little);
+    const auto files = open_files();
+    std::string text;
+    try {
+        HostMemory::create(two);
+    } catch (const Error& error) {
+        text = error.what();
+    }
+    CHECK(open_files() == files);
+    setrlimit(RLIMIT_FSIZE, &before);
+    CHECK(text == "ftruncate: File too large");
+    sigset_t pending;
+    sigpending(&pending);
+    CHECK(sigismember(&pending, SIGXFSZ) == 0);
+    CHECK_NOTHROW(HostMemory::create(two));
 }
 
 TEST_CASE("shared memory cannot be resized, and leaves no file open") {

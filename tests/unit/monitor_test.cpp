@@ -156,7 +156,7 @@ TEST_CASE("a process that is not visible from here is not watched, and that is s
     Ends ends;
     { const Monitor monitor({{3, process}}, ends.listener()); }
     CHECK(ends.so_far().empty());
-    CHECK(log.with("the process of rank 3 is not visible from here").size() == 1);
+    CHECK(log.with("of rank 3 the process cannot be seen from here").size() == 1);
 }
 
 TEST_CASE("without descriptors a death is found by looking, after one warning") {
@@ -176,6 +176,17 @@ TEST_CASE("without descriptors a death is found by looking, after one warning") 
     CHECK(all[0].peer.rank == 2);
     CHECK(how(all[0]) == "killed by signal 9 (Killed)");
     CHECK(log.with("pidfd_open").size() == 1);
+}
+
+TEST_CASE("without descriptors a process that is not there any more is found all the same") {
+    Child child("exec sleep 60");
+    Ends ends;
+    std::optional<Monitor> monitor;
+    const NoFiles none;
+    monitor.emplace(std::vector<Monitor::Peer>{{1, child.process()}}, ends.listener());
+    child.send(SIGKILL);
+    child.reap();
+    CHECK(ends.wait_for(1).size() == 1);
 }
 
 TEST_CASE("a monitor leaves no descriptor open") {

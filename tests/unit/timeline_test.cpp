@@ -45,21 +45,17 @@ std::vector<json> parse(const std::string& elements) {
 /// No file grows beyond so many bytes, for the life of this object: a disk that is full.
 class FileSizeLimit {
 public:
-    explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    explicit FileSizeLimit(rlim_t bytes) {
         getrlimit(RLIMIT_FSIZE, &before_);
         const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
         setrlimit(RLIMIT_FSIZE, &limit);
     }
-    ~FileSizeLimit() {
-        setrlimit(RLIMIT_FSIZE, &before_);
-        std::signal(SIGXFSZ, handler_);
-    }
+    ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
     FileSizeLimit(const FileSizeLimit&) = delete;
     FileSizeLimit& operator=(const FileSizeLimit&) = delete;
 
 private:
     rlimit before_{};
-    void (*handler_)(int);
 };
 
 /// "B grad", "B negotiate", "E" ...: the events of a row, in order.

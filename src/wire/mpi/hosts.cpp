@@ -124,7 +124,7 @@ Host meet_host(MPI_Comm world, bool want_memory) {
     Host host;
     sort_into_hosts(first_ranks(world, neighbours), rank, host);
     host.others = others_of(neighbours, host);
-    const Monitor monitor(host.others, end_with);
+    const Monitor monitor(host.others, end_with, LogLevel::debug);  // the one that stays will say it
     base::pass(base::Failpoint::meet);
     host.cores = cores_together(neighbours);
     const HostMemory::Size size{.ranks = static_cast<int>(host.ranks.size()), .stage_bytes = host.hosts == 1 ? stage_bytes : 0};
