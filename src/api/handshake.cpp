@@ -1,7 +1,9 @@
 #include "api/handshake.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <guozhuang/error.hpp>
 #include <guozhuang/version.hpp>
@@ -21,18 +23,18 @@ namespace {
 constexpr std::uint16_t handshake_context = 0xfff;  // no process set ever has it
 constexpr auto patience = std::chrono::minutes(5);
 
-/// What one rank says of itself: a value for each key, then its warnings.
+/// What one rank says of itself: a value for each key, then its warnings. The refusal is what it finds unacceptable, if anything.
 using Facts = std::vector<std::string>;
 
 std::vector<std::string> keys() {
-    std::vector<std::string> names{"version"};
+    std::vector<std::string> names{"version", "refusal"};
     for (const auto& row : base::settings_table())
         if (row.agreement == base::Agreement::rank0_wins) names.emplace_back(row.name);
     return names;
 }
 
-Facts facts_of(const base::Settings& settings, const std::vector<std::string>& warnings) {
-    Facts facts{version()};
+Facts facts_of(const base::Settings& settings, std::string_view refusal, const std::vector<std::string>& warnings) {
+    Facts facts{version(), std::string(refusal)};
     for (const auto& row : base::settings_table())
         if (row.agreement == base::Agreement::rank0_wins) facts.push_back(row.print(settings));
     facts.insert(facts.end(), warnings.begin(), warnings.end());
@@ -49,13 +51,16 @@ std::string differences(const std::vector<Facts>& facts, std::size_t key) {
     return text;
 }
 
-/// Each warning once, with the ranks that gave it.
-void log_warnings(const std::vector<Facts>& facts, std::size_t first) {
-    std::map<std::string, std::vector<int>> warnings;
+/// Each text in these columns once, with the ranks that gave it unless all did.
+std::vector<std::string> texts_of(const std::vector<Facts>& facts, std::size_t first, std::size_t last) {
+    std::map<std::string, std::vector<int>> given;
     for (std::size_t rank = 0; rank < facts.size(); ++rank)
-        for (std::size_t i = first; i < facts[rank].size(); ++i) warnings[facts[rank][i]].push_back(static_cast<int>(rank));
-    for (const auto& [text, ranks] : warnings)
-        base::log_warning(ranks.size() == facts.size() ? text : fmt::format("{} (on {})", text, engine::list_ranks(ranks)));
+        for (std::size_t i = first; i < std::min(last, facts[rank].size()); ++i)
+            if (!facts[rank][i].empty()) given[facts[rank][i]].push_back(static_cast<int>(rank));
+    std::vector<std::string> texts;
+    for (const auto& [text, ranks] : given)
+        texts.push_back(ranks.size() == facts.size() ? text : fmt::format("{} (on {})", text, engine::list_ranks(ranks)));
+    return texts;
 }
 
 class Handshake {
@@ -82,10 +87,11 @@ public:
         }
         if (const auto versions = differences(facts, 0); !versions.empty())
             return fmt::format("the ranks run different versions of the library: {}", versions);
-        for (std::size_t key = 1; key < names.size(); ++key)
+        if (const auto refusals = texts_of(facts, 1, 2); !refusals.empty()) return fmt::format("{}", fmt::join(refusals, "; "));
+        for (std::size_t key = 2; key < names.size(); ++key)
             if (const auto values = differences(facts, key); !values.empty())
                 base::log_warning(fmt::format("{} differs: {}; rank 0's holds for all", names[key], values));
-        log_warnings(facts, names.size());
+        for (const auto& warning : texts_of(facts, names.size(), std::string::npos)) base::log_warning(warning);
         const auto hosts = transport_.host_count();
         base::log_info(fmt::format("version {}: {} rank{} on {} host{}, {}, shared memory: {}", version(), transport_.size(),
                                    transport_.size() == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", transport_.description(),
@@ -141,9 +147,10 @@ private:
 
 }  // namespace
 
-void shake_hands(wire::Transport& transport, const base::Settings& settings, const std::vector<std::string>& warnings) {
+void shake_hands(wire::Transport& transport, const base::Settings& settings, std::string_view refusal,
+                 const std::vector<std::string>& warnings) {
     Handshake handshake(transport);
-    auto own = facts_of(settings, warnings);
+    auto own = facts_of(settings, refusal, warnings);
     std::string judgement;
     if (transport.rank() == 0) {
         judgement = handshake.judge(std::move(own));

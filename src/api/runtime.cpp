@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <guozhuang/error.hpp>
 #include <numeric>
 #include <vector>
 
@@ -36,28 +37,40 @@ std::vector<std::string> warnings() {
 
 }  // namespace
 
-Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings)
+Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings, std::string_view refusal)
     : shared_(std::make_shared<Shared>()), sets_(std::make_shared<ProcessSets>(shared_)) {
     shared_->transport = std::move(transport);
     shared_->settings = settings;
     if (!shared_->transport->may_have_own_thread()) shared_->fleet = std::make_shared<engine::Fleet>();
-    enter_job();
-    world_ = std::make_shared<SetMember>(shared_, SetId{}, everybody(shared_->transport->size()));
+    try {
+        enter_job(refusal);
+    } catch (...) {
+        say_why(std::current_exception());
+        throw;
+    }
     activity().running.clear();
 }
 
-/// Whoever fails to enter says why to those who wait for it.
-void Runtime::enter_job() {
+void Runtime::enter_job(std::string_view refusal) {
+    base::pass(base::Failpoint::handshake);
+    auto own_warnings = warnings();
+    if (const auto& directory = shared_->settings.timeline; !directory.empty())
+        if (auto problem = start_timeline(directory); !problem.empty()) own_warnings.push_back(std::move(problem));
+    shake_hands(*shared_->transport, shared_->settings, refusal, own_warnings);
+    world_ = std::make_shared<SetMember>(shared_, SetId{}, everybody(shared_->transport->size()));
+}
+
+/// Whoever fails to enter says why to those who wait for it, unless they have the same error.
+void Runtime::say_why(const std::exception_ptr& failure) noexcept {
+    const auto text = base::describe(failure);
+    activity().departure.write({}, text);
     try {
-        base::pass(base::Failpoint::handshake);
-        auto own_warnings = warnings();
-        if (const auto& directory = shared_->settings.timeline; !directory.empty())
-            if (auto problem = start_timeline(directory); !problem.empty()) own_warnings.push_back(std::move(problem));
-        shake_hands(*shared_->transport, shared_->settings, own_warnings);
-    } catch (...) {
-        activity().departure.write({}, base::describe(std::current_exception()));
-        throw;
+        std::rethrow_exception(failure);
+    } catch (const Error& error) {
+        if (error.code() == ErrorCode::configuration || base::is_aborted(shared_->transport->doorbell())) return;
+    } catch (...) {  // NOLINT(bugprone-empty-catch): what counts is the text
     }
+    shared_->transport->abort({.rank = shared_->transport->rank(), .text = text});
 }
 
 Runtime::~Runtime() {
@@ -109,7 +122,7 @@ void Runtime::leave(std::string_view reason) noexcept {
         world_->engine().see_off(base::Clock::now() + farewell);
         sets_->see_off(base::Clock::now() + farewell);
     } catch (const std::exception& error) {
-        base::log_debug(fmt::format("the departure could not be announced: {}", error.what()));
+        base::log(LogLevel::debug, "the departure could not be announced: {}", error.what());
     }
 }
 

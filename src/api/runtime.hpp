@@ -18,7 +18,8 @@ class Runtime {
 public:
     /// Agrees with the other ranks on version and settings, then starts the world's engine. Throws Error(configuration) on every rank if they
     /// differ.
-    Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings);
+    /// `refusal`: why this rank's settings are those by default, which then fails on every rank.
+    Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings, std::string_view refusal = {});
     ~Runtime();
     Runtime(const Runtime&) = delete;
     Runtime& operator=(const Runtime&) = delete;
@@ -43,7 +44,8 @@ public:
     bool has_failed() noexcept;
 
 private:
-    void enter_job();
+    void enter_job(std::string_view refusal);
+    void say_why(const std::exception_ptr& failure) noexcept;
     base::Activity& activity() noexcept { return shared_->transport->activity(); }
 
     std::shared_ptr<Shared> shared_;

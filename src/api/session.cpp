@@ -63,8 +63,17 @@ void end_open_session(std::string_view reason, bool waits) {
     runtime->stop();
 }
 
+/// What this rank's environment cannot mean, all ranks are told, and so fail together: hence first the connection. Where that is what fails, nobody
+/// else knows.
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
-    const auto settings = base::read_settings();
+    base::hold_standard_files();
+    base::Settings settings;
+    std::string refusal;
+    try {
+        settings = base::read_settings();
+    } catch (const Error& error) {
+        refusal = error.what();
+    }
     wire::MpiOptions mpi;
     mpi.communicator = options.mpi_communicator;
     mpi.shared_memory = settings.shared_memory;
@@ -72,7 +81,14 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     mpi.fault = settings.fault;
     mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
-    return std::make_shared<Runtime>(wire::connect(mpi), settings);
+    auto transport = wire::connect(mpi);
+    const bool is_alone = transport->size() == 1;
+    try {
+        return std::make_shared<Runtime>(std::move(transport), settings, refusal);
+    } catch (...) {
+        if (!is_alone) process().has_failed = true;
+        throw;
+    }
 }
 
 /// A process that ends well has most likely kept its session in an object that is destroyed later, or never: it closes it. Who is about to begin or
@@ -94,10 +110,8 @@ std::shared_ptr<Runtime> begin(const SessionOptions& options) {
         auto runtime = connect(options);
         register_end_at_exit();
         return runtime;
-    } catch (const Error& error) {
-        if (error.code() != ErrorCode::rank_died && error.code() != ErrorCode::departed) throw;
-        process().has_failed = true;
-        register_end_at_exit();
+    } catch (...) {
+        if (process().has_failed) register_end_at_exit();
         throw;
     }
 }
@@ -182,7 +196,7 @@ Session::~Session() {
     try {
         close();
     } catch (const std::exception& error) {
-        base::log_error(fmt::format("closing the session failed: {}", error.what()));
+        base::log(LogLevel::error, "closing the session failed: {}", error.what());
     }
 }
 

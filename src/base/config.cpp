@@ -139,6 +139,15 @@ std::string print_failpoint(const Settings& settings) {
     return settings.fault ? print(*settings.fault) : "none";
 }
 
+/// Of a value that may be anything: so much that a line shows it.
+std::string shown(std::string_view value) {
+    constexpr std::size_t most = 100;
+    std::string text(value.substr(0, most));
+    std::ranges::replace_if(
+        text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, '?');
+    return value.size() > most ? text + "..." : text;
+}
+
 constexpr std::size_t gib = std::size_t{1} << 30;
 
 constexpr Setting table[] = {
@@ -250,8 +259,8 @@ Settings read_settings() {
     for (const auto& row : table) {
         const auto value = environment(std::string(row.name));
         if (value && !value->empty() && !row.parse(settings, *value))
-            throw Error(ErrorCode::configuration, fmt::format("{}='{}' is not acceptable: it must be {}{}{}{}", row.name, *value, row.range,
-                                                              row.unit.empty() ? "" : " ", row.unit,
+            throw Error(ErrorCode::configuration, fmt::format("{}='{}' is not acceptable: it must be {}{}{}{}", row.name, shown(*value),
+                                                              row.range, row.unit.empty() ? "" : " ", row.unit,
                                                               row.unit == "bytes" ? ", with a suffix K, M or G if need be" : ""));
     }
     if (settings.reproducible && settings.algorithm == Algorithm::ring)

@@ -36,7 +36,7 @@ void decode(Input input) {
         const auto message = next_message(input);
         send(*ranks[judges ? 1 + message.choice % 2 : 0], judges ? 0 : 1, message.bytes);
     }
-    refused({ErrorCode::wire, ErrorCode::configuration}, [&] { shake_hands(*ranks[judges ? 0 : 1], {}, {"a warning of its own"}); });
+    refused({ErrorCode::wire, ErrorCode::configuration}, [&] { shake_hands(*ranks[judges ? 0 : 1], {}, "", {"a warning of its own"}); });
 }
 
 std::vector<Seed> seeds() {

@@ -2,8 +2,11 @@
 #include "base/config.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <guozhuang/guozhuang.hpp>
+#include <locale>
 
+#include "base/process.hpp"
 #include "support/catch.hpp"
 #include "support/environment.hpp"
 #include "support/error_cases.hpp"
@@ -38,6 +41,45 @@ TEST_CASE("a value that is not acceptable is refused with variable, value and ra
     CHECK(refusal("GUOZHUANG_ON_DEATH", "ignore").find("exit or report") != std::string::npos);
     CHECK(refusal("GUOZHUANG_SPIN_US", "-1").find("'-1'") != std::string::npos);
     CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
+}
+
+TEST_CASE("no variable takes garbage: too large, negative, padded, not a number, not text") {
+    const std::string garbage[] = {"garbage",    "-1",
+                                   " 1",         "1 ",
+                                   "+1",         "1e999",
+                                   "nan",        "0x10",
+                                   "1,5",        "99999999999999999999999999",
+                                   "\x01\xff\n", std::string(100'000, '9')};
+    for (const auto& row : base::settings_table()) {
+        const std::string name(row.name);
+        for (const auto& value : garbage) {
+            CAPTURE(name, value.substr(0, 20));
+            const auto text = refusal(name, value);
+            CHECK(text.starts_with(name + "='"));
+            CHECK(text.find("is not acceptable: it must be " + std::string(row.range)) != std::string::npos);
+            CHECK(text.size() < 400);
+            CHECK(std::ranges::none_of(text, [](char c) { return c == '\n' || c == '\x01'; }));
+        }
+    }
+}
+
+TEST_CASE("numbers are read and printed alike whatever the locale") {
+    struct German : std::numpunct<char> {
+        char do_decimal_point() const override { return ','; }
+        char do_thousands_sep() const override { return '.'; }
+        std::string do_grouping() const override { return "\3"; }
+    };
+    const auto before = std::locale::global(std::locale(std::locale::classic(), new German));
+    const Environment seconds("GUOZHUANG_STALL_WARN_S", "1234.5"), bytes("GUOZHUANG_FUSION_BYTES", "123456");
+    const auto settings = base::read_settings();
+    CHECK(settings.stall_warn == std::chrono::milliseconds(1'234'500));
+    for (const auto& row : base::settings_table()) {
+        if (row.name == "GUOZHUANG_STALL_WARN_S") CHECK(row.print(settings) == "1234.5");
+        if (row.name == "GUOZHUANG_FUSION_BYTES") CHECK(row.print(settings) == "123456");
+    }
+    CHECK(refusal("GUOZHUANG_STALL_WARN_S", "1234,5").find("is not acceptable") != std::string::npos);
+    CHECK(base::is_running(base::this_process()));
+    std::locale::global(before);
 }
 
 TEST_CASE("an empty variable counts as unset") {
