@@ -6,6 +6,8 @@
     kills     every failpoint x victim (first, middle, last) x size (small, large) x 3 and 4 ranks, and the algorithms over messages
     stops     every failpoint: a rank is stopped there for a while, also with four ranks for each core
     latency   200 kills of one of 4 ranks: the time until every survivor has its error
+    resources what a machine may lack (scarcity.hpp), on one rank or on all: a slower path with one warning, or an error with the cause on every rank
+    memory    allocations of a rank fail, one or all from there on, anywhere between init and the end
 
 Prints counts, and ends with 1 unless every job behaved.
 """
@@ -43,17 +45,19 @@ def files_of_ours(folder):
 class Job:
     """One run of the worker under mpirun, and what it left behind."""
 
-    def __init__(self, scene, ranks=3, size=SMALL, options=(), **settings):
+    def __init__(self, scene, ranks=3, size=SMALL, options=(), around=(), before=(), scarce=None, **settings):
+        """`around` is a command that runs mpirun, `before` one that runs each rank, `scarce` what ranks lack."""
         self.ranks = ranks
-        self.what = " ".join([scene, f"np={ranks}", f"bytes={size}", *(f"{name}={value}" for name, value in settings.items())])
+        self.what = " ".join([scene, f"np={ranks}", f"bytes={size}", *(f"{name}={value}" for name, value in settings.items()),
+                              *around, *before, scarce or ""])
         self.folder = tempfile.TemporaryDirectory(prefix="faults-")
         environment = {**os.environ, "TMPDIR": self.folder.name, **{f"GUOZHUANG_{name}": value for name, value in settings.items()}}
-        command = [MPIRUN, "-np", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", *options]
+        command = [*around, MPIRUN, "-np", str(ranks), "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1", *options, *before]
         before = files_of_ours(self.folder.name)
         with tempfile.NamedTemporaryFile("r", prefix="faults-") as said:
             start = time.monotonic()
-            process = subprocess.Popen([*command, WORKER, scene, str(size), said.name], env=environment, text=True,
-                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen([*command, WORKER, scene, str(size), said.name, *([scarce] if scarce else [])], env=environment,
+                                       text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
             try:
                 self.output, _ = process.communicate(timeout=LIMIT_S)
                 self.hangs = False
@@ -264,6 +268,93 @@ def latency():
             counts["hangs"] += 1
 
 
-{"quick": quick, "kills": kills, "stops": stops, "ends": ends, "latency": latency}[PART]()
+def goes_on(warnings, **job_settings):
+    """The job does its work all the same, and each of these patterns is in as many warnings as said; there are no others."""
+    counts["faults injected"] += 1
+    job = Job("train", **job_settings)
+    judge(job, problems_going_on(job, warnings))
+
+
+def problems_going_on(job, warnings):
+    if job.code != 0:
+        yield "other failures", f"exit code {job.code}"
+    lines = re.findall(r"^guozhuang.* (?:warning|error): .*", job.output, re.MULTILINE)
+    for pattern, times in warnings.items():
+        found = [line for line in lines if re.search(pattern, line)]
+        if len(found) != times:
+            yield "other failures", f"{len(found)} warnings instead of {times}: {pattern}"
+        lines = [line for line in lines if line not in found]
+    for line in lines:
+        yield "other failures", line
+
+
+def fails_everywhere(why, **job_settings):
+    """Every rank's last words have the cause."""
+    counts["faults injected"] += 1
+    job = Job("train", **job_settings)
+    judge(job, [*([] if job.code else [("other failures", "the fault did not happen")]), *last_words_name(job, None, why)])
+
+
+NO_MEMORY = r"no memory shared by the ranks of this host \({}: {}\)"
+UNSEEN = "the process cannot be seen from here"
+NO_THREAD = "the world: no thread for its coordinator: Resource temporarily unavailable"
+
+
+def resources():
+    few = "Too many open files"
+    goes_on({NO_MEMORY.format(r"/proc/\d+/fd/\d+", few): 1, UNSEEN: 2, f"pidfd_open: {few}": 1}, scarce="files@1:0")
+    goes_on({NO_MEMORY.format("memfd_create", few): 1, f"pidfd_open: {few}": 3}, scarce="files@all:1", size=LARGE)
+    goes_on({NO_MEMORY.format("ftruncate", "File too large"): 1}, scarce="file_bytes@0:0", size=LARGE)
+    for scarce in ("threads@1:2", "threads@all:2"):  # two have watched the others by then
+        fails_everywhere(NO_THREAD, scarce=scarce)
+    fails_everywhere("rank 1 .*died|" + NO_THREAD, scarce="memory@1:0")
+    wrong = "GUOZHUANG_FUSION_BYTES='abc' is not acceptable: it must be 0 to 1G bytes"
+    fails_everywhere(wrong + ".*need be$", FUSION_BYTES="abc")
+    fails_everywhere(wrong + r".*need be \(on rank 1\)$", before=on_rank_1("export GUOZHUANG_FUSION_BYTES=abc"))
+    timelines()
+    small_mounts()
+
+
+def on_rank_1(command):
+    return ["sh", "-c", f'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || {{ {command}; }}; exec "$0" "$@"']
+
+
+def timelines():
+    """Closed streams do not end up in a trace, nor does a file that may not grow end a job."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        goes_on({}, before=["sh", "-c", 'exec 0<&- 1>&- 2>&-; exec "$0" "$@"'], TIMELINE=f"{folder}/closed", LOG_LEVEL="debug")
+        for rank in range(3):
+            json.loads(Path(f"{folder}/closed/rank{rank}.json").read_text())
+        goes_on({"no timeline is recorded in .*File too large.*on rank 2": 1}, TIMELINE=f"{folder}/limited", scarce="file_bytes@2:0")
+
+
+def small_mounts():
+    """What is mounted is seen by the job alone: that takes a privilege."""
+    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        return print("skipped, for lack of the right to mount: /dev/shm full or missing, a full disk for the timeline")
+    for options in ("size=64k", "ro,mode=0555"):
+        goes_on({}, around=["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o {options} none /dev/shm && exec "$0" "$@"'], size=LARGE)
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        mount = f'mkdir {folder}/disk && mount -t tmpfs -o size=16k none {folder}/disk && "$0" "$@"; code=$?; cp -r {folder}/disk {folder}/kept; exit $code'
+        goes_on({"the timeline .* ends early: .*No space left on device": 3}, around=["unshare", "-m", "sh", "-c", mount], TIMELINE=f"{folder}/disk/")
+        for rank in range(3):
+            json.loads(Path(f"{folder}/kept/rank{rank}.json").read_text())
+
+
+def memory():
+    for kind in ("allocation", "allocations"):
+        for number in range(45, 645, 37):
+            loses_memory(f"{kind}@1:{number}")
+
+
+def loses_memory(scarce):
+    """Whoever has none left says so, where there is memory to say it, and the others name it. What is late enough may not be missed."""
+    counts["faults injected"] += 1
+    job = Job("train", scarce=scarce)
+    judge(job, [] if job.code == 0 else last_words_name(job, 1, "rank 1 .*(memory|died)"))
+
+
+{"quick": quick, "kills": kills, "stops": stops, "ends": ends, "latency": latency,
+ "resources": resources, "memory": memory}[PART]()
 print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 sys.exit(any(count for name, count in counts.items() if name not in ("jobs", "faults injected")))

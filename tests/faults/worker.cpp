@@ -1,6 +1,7 @@
-// A rank that faults befall: worker SCENE BYTES FILE. What it finds out it appends to the file as lines of JSON, for faults.py. `worker points`
-// lists the failpoints.
+// A rank that faults befall: worker SCENE BYTES FILE [SCARCITY]. What it finds out it appends to the file as lines of JSON, for faults.py.
+// With a scarcity (scarcity.hpp) the session begins under an MPI of the program's. `worker points` lists the failpoints.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <guozhuang/guozhuang.hpp>
 #include <map>
 #include <memory>
+#include <mpi.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdexcept>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "base/failpoint.hpp"
+#include "scarcity.hpp"
 
 namespace gz = guozhuang;
 
@@ -66,12 +69,15 @@ void require_equal(Value value, Value expected, const std::string& what) {
     _exit(8);
 }
 
-/// Every way of moving data, with numbers that are known.
+/// Every way of moving data, with numbers that are known. What is in flight may outlive the step, if something else fails.
 void step(gz::Session& session, int number) {
     const int size = session.size(), rank = session.rank();
-    std::vector<float> gradient(std::max<std::size_t>(bytes / sizeof(float), 1), static_cast<float>(rank + number));
-    std::vector<float> other = gradient, third(3, static_cast<float>(rank));
-    const auto handle = gz::allreduce_async(other, {.name = fmt::format("async{}", number)});
+    const auto kept = std::make_shared<std::array<std::vector<float>, 2>>();
+    auto& [gradient, other] = *kept;
+    gradient.assign(std::max<std::size_t>(bytes / sizeof(float), 1), static_cast<float>(rank + number));
+    other = gradient;
+    std::vector<float> third(3, static_cast<float>(rank));
+    const auto handle = gz::allreduce_async(other, {.name = fmt::format("async{}", number), .keep_alive = kept});
     gz::allreduce(gradient, {.name = fmt::format("grad{}", number)});
     const int sum_of_ranks = size * (size - 1) / 2;
     const auto sum = static_cast<float>(sum_of_ranks + size * number);
@@ -83,7 +89,7 @@ void step(gz::Session& session, int number) {
     const auto gathered = gz::all_gather(gradient, {.name = fmt::format("rows{}", number)}).as<float>();
     require_equal(gathered.size(), gradient.size() * static_cast<std::size_t>(size), "all_gather");
     std::vector<float> in(gradient.size());
-    const auto sent = gz::send_async(gradient, (rank + 1) % size, {.tag = 7});
+    const auto sent = gz::send_async(gradient, (rank + 1) % size, {.tag = 7, .keep_alive = kept});
     gz::recv(in, (rank + size - 1) % size, {.tag = 7});
     sent.wait();
     require_equal(in.back(), sum, "recv");
@@ -194,6 +200,16 @@ const std::map<std::string, Scene> scenes = {
     {"leave", [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
 };
 
+int run_short_of(const char* what, const Scene& body) {
+    int level = 0, rank = 0;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    gz::test::make_scarce(what, rank);
+    const int code = gz::run(nullptr, nullptr, body);
+    if (code == 0) MPI_Finalize();
+    return code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -203,9 +219,10 @@ int main(int argc, char** argv) {
             say(std::string(name_of(static_cast<gz::base::Failpoint>(point))));
         return 0;
     }
-    if (argc != 4) return 2;
+    if (argc < 4) return 2;
     bytes = std::strtoull(argv[2], nullptr, 10);
     output = open(argv[3], O_WRONLY | O_APPEND | O_CLOEXEC);
     say(fmt::format(R"({{"begins": true, "rank": {}, "pid": {}}})", std::getenv("OMPI_COMM_WORLD_RANK"), getpid()));
-    return gz::run(&argc, &argv, scenes.at(scene));
+    const auto& body = scenes.at(scene);
+    return argc > 4 ? run_short_of(argv[4], body) : gz::run(&argc, &argv, body);
 }

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+namespace guozhuang::test {
+
+/// Takes from this process what a machine may lack, once MPI has begun: "RESOURCE@RANK:AMOUNT", on one rank or, for RANK `all`, on every one.
+///
+///     files         so many descriptors more can be opened
+///     memory        so many KiB more can be mapped
+///     file_bytes    no file grows beyond so many bytes, on pain of a signal
+///     threads       so many threads more can be started
+///     allocation    so many allocations more succeed, then one fails
+///     allocations   so many allocations more succeed, and then none
+void make_scarce(const std::string& what, int rank);
+
+}  // namespace guozhuang::test
