@@ -268,11 +268,12 @@ def latency():
             counts["hangs"] += 1
 
 
-def goes_on(warnings, **job_settings):
+def goes_on(warnings, scene="train", **job_settings):
     """The job does its work all the same, and each of these patterns is in as many warnings as said; there are no others."""
     counts["faults injected"] += 1
-    job = Job("train", **job_settings)
+    job = Job(scene, **job_settings)
     judge(job, problems_going_on(job, warnings))
+    return job
 
 
 def problems_going_on(job, warnings):
@@ -288,11 +289,12 @@ def problems_going_on(job, warnings):
         yield "other failures", line
 
 
-def fails_everywhere(why, **job_settings):
-    """Every rank's last words have the cause."""
+def fails_everywhere(why, culprit=None, echo="", **job_settings):
+    """Every rank's last words have the cause; those of others than the culprit begin with the echo."""
     counts["faults injected"] += 1
     job = Job("train", **job_settings)
-    judge(job, [*([] if job.code else [("other failures", "the fault did not happen")]), *last_words_name(job, None, why)])
+    own = [] if culprit is None else last_words_name(job, None, ": " + why, ranks=[culprit])
+    judge(job, [*([] if job.code else [("other failures", "the fault did not happen")]), *own, *last_words_name(job, culprit, echo + why)])
 
 
 NO_MEMORY = r"no memory shared by the ranks of this host \({}: {}\)"
@@ -305,8 +307,9 @@ def resources():
     goes_on({NO_MEMORY.format(r"/proc/\d+/fd/\d+", few): 1, UNSEEN: 2, f"pidfd_open: {few}": 1}, scarce="files@1:0")
     goes_on({NO_MEMORY.format("memfd_create", few): 1, f"pidfd_open: {few}": 3}, scarce="files@all:1", size=LARGE)
     goes_on({NO_MEMORY.format("ftruncate", "File too large"): 1}, scarce="file_bytes@0:0", size=LARGE)
-    for scarce in ("threads@1:2", "threads@all:2"):  # two have watched the others by then
-        fails_everywhere(NO_THREAD, scarce=scarce)
+    for threads in (0, 2):  # two watch the others, one after the other
+        fails_everywhere(NO_THREAD, culprit=1, echo="rank 1 has ended the job: ", scarce=f"threads@1:{threads}")
+    fails_everywhere(NO_THREAD, scarce="threads@all:2")
     fails_everywhere("rank 1 .*died|" + NO_THREAD, scarce="memory@1:0")
     wrong = "GUOZHUANG_FUSION_BYTES='abc' is not acceptable: it must be 0 to 1G bytes"
     fails_everywhere(wrong + ".*need be$", FUSION_BYTES="abc")
@@ -322,7 +325,8 @@ def on_rank_1(command):
 def timelines():
     """Closed streams do not end up in a trace, nor does a file that may not grow end a job."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        goes_on({}, before=["sh", "-c", 'exec 0<&- 1>&- 2>&-; exec "$0" "$@"'], TIMELINE=f"{folder}/closed", LOG_LEVEL="debug")
+        job = goes_on({}, "train_closed", before=["sh", "-c", 'exec 0<&- 1>&- 2>&-; exec "$0" "$@"'], TIMELINE=f"{folder}/closed", LOG_LEVEL="debug")
+        assert [each["stderr"] for each in job.said if "stderr" in each] == ["/dev/null"] * 3, job.said
         for rank in range(3):
             json.loads(Path(f"{folder}/closed/rank{rank}.json").read_text())
         goes_on({"no timeline is recorded in .*File too large.*on rank 2": 1}, TIMELINE=f"{folder}/limited", scarce="file_bytes@2:0")

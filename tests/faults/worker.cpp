@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
+#include <filesystem>
 #include <fmt/format.h>
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
@@ -114,6 +115,13 @@ int train(gz::Session& session) {
     }
 }
 
+/// Where what is printed goes, which the session may have changed.
+int train_closed(gz::Session& session) {
+    const auto file = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", STDERR_FILENO)).string();
+    say(fmt::format(R"({{"rank": {}, "stderr": "{}"}})", session.rank(), escaped(file)));
+    return train(session);
+}
+
 /// All have come. Whoever is slow to leave may find the others gone already.
 void meet(gz::Session& session) {
     try {
@@ -188,6 +196,7 @@ using Scene = std::function<int(gz::Session&)>;
 
 const std::map<std::string, Scene> scenes = {
     {"train", train},
+    {"train_closed", train_closed},
     {"killed", killed},
     {"crash", [](gz::Session& session) { return ends(session, [] { std::abort(); }); }},
     {"quick_exit", [](gz::Session& session) { return ends(session, [] { _exit(5); }); }},
