@@ -3,7 +3,10 @@
 
     quick     every failpoint once: a rank is killed there; some stops, delays and errors
     ends      ranks that end in other ways than by a kill; what becomes of a program that lingers after a death
-    kills     every failpoint x victim (first, middle, last) x size (small, large) x 3 and 4 ranks, and the algorithms over messages
+    kills_of_3, kills_of_4
+              every failpoint x victim (first, middle, last) x size (small, large), with so many ranks
+    silent_kills
+              the same in the algorithms over messages
     stops     every failpoint: a rank is stopped there for a while, also with four ranks for each core
     latency   200 kills of one of 4 ranks: the time until every survivor has its error
     resources what a machine may lack (scarcity.hpp), on one rank or on all: a slower path with one warning, or an error with the cause on every rank
@@ -174,12 +177,14 @@ def quick():
         errs_at(point, (i + 1) % 3, 1)
 
 
-def kills():
-    for ranks in (3, 4):
-        for point in points():
-            for victim in sorted({0, ranks // 2, ranks - 1}):
-                for size in (SMALL, LARGE):
-                    killed_at(point, victim, nth_of(point, size == LARGE), ranks=ranks, size=size)
+def kills(ranks):
+    for point in points():
+        for victim in sorted({0, ranks // 2, ranks - 1}):
+            for size in (SMALL, LARGE):
+                killed_at(point, victim, nth_of(point, size == LARGE), ranks=ranks, size=size)
+
+
+def silent_kills():
     for algorithm in ("ring", "recursive_doubling", "direct", "parameter_server"):
         for point in ("segment_send", "segment_receive"):
             for victim in (0, 1, 2):
@@ -358,7 +363,7 @@ def loses_memory(scarce):
     judge(job, [] if job.code == 0 else last_words_name(job, 1, "rank 1 .*(memory|died)"))
 
 
-{"quick": quick, "kills": kills, "stops": stops, "ends": ends, "latency": latency,
+{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "silent_kills": silent_kills, "stops": stops, "ends": ends, "latency": latency,
  "resources": resources, "memory": memory}[PART]()
 print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 sys.exit(any(count for name, count in counts.items() if name not in ("jobs", "faults injected")))
