@@ -76,12 +76,11 @@ StallReport::StallReport(const Request& request, bool decided, StallScene& scene
     for (int position = 0; position < scene.size(); ++position) {
         const int rank = scene.members().world_rank(position);
         if (is(Request::Kind::letter) && rank != scene.rank() && rank != request.peer) continue;
-        if (rank == scene.rank())
+        const auto& sight = scene.at(rank);
+        if (rank == scene.rank() || (sight && waits_too(*sight)))
             waiting_.push_back(rank);
-        else if (const auto& sight = scene.at(rank); !sight)
+        else if (!sight)
             unseen_.push_back(rank);
-        else if (waits_too(*sight))
-            waiting_.push_back(rank);
         else if (is_needed(*sight))
             (sight->is_crowded && !sight->neighbour.is_stopped ? unseen_ : missing_).push_back(rank);
     }
