@@ -65,9 +65,12 @@ void Runtime::say_why(const std::exception_ptr& failure) noexcept {
     const auto text = base::describe(failure);
     activity().departure.write({}, text);
     try {
-        std::rethrow_exception(failure);
-    } catch (const Error& error) {
-        if (error.code() == ErrorCode::configuration || base::is_aborted(shared_->transport->doorbell())) return;
+        try {
+            std::rethrow_exception(failure);
+        } catch (const Error& error) {
+            if (error.code() == ErrorCode::configuration) return shared_->transport->close();  // together: the program may go on without
+            if (base::is_aborted(shared_->transport->doorbell())) return;
+        }
     } catch (...) {  // NOLINT(bugprone-empty-catch): what counts is the text
     }
     shared_->transport->abort({.rank = shared_->transport->rank(), .text = text});
@@ -94,15 +97,25 @@ bool Runtime::has_failed() noexcept {
     return base::is_aborted(shared_->transport->doorbell()) || (world_ && world_->engine().somebody_left());
 }
 
-/// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not yet leave another.
+/// Once: a second thread waits for the first, and a callback of the user's in the middle of it does not.
 void Runtime::close(std::string_view reason) {
-    if (ended_) return;
+    const auto self = std::this_thread::get_id();
+    std::thread::id closer;
+    if (ended_ || (!closer_.compare_exchange_strong(closer, self) && closer == self)) return;
+    if (closer != std::thread::id())
+        return base::wait_until(transport().doorbell(), transport().wait_settings(), [this] { return ended_.load(); });
+    close_everything(reason);
+    ended_ = true;
+    base::ring_local(transport().doorbell());
+}
+
+/// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not yet leave another.
+void Runtime::close_everything(std::string_view reason) {
     base::pass(base::Failpoint::shutdown);
     sets_->depart(session_closed);
     world_->close(reason);
     sets_->close(session_closed);
     stop_timeline();
-    ended_ = true;
     if (world_->engine().somebody_left()) {
         const auto cause = base::cause_of(shared_->transport->doorbell());
         base::log_warning(fmt::format("{}; this rank closes its session without it", cause));
@@ -114,7 +127,9 @@ void Runtime::close(std::string_view reason) {
 
 /// If the job is over already, the others know a better reason.
 void Runtime::leave(std::string_view reason) noexcept {
-    if (ended_.exchange(true) || base::is_aborted(shared_->transport->doorbell())) return;
+    const bool has_ended = ended_.exchange(true);
+    base::ring_local(transport().doorbell());
+    if (has_ended || base::is_aborted(transport().doorbell())) return;
     activity().departure.write({}, reason);
     try {
         sets_->leave(reason);

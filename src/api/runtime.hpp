@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "api/process_sets.hpp"
 #include "api/set_member.hpp"
@@ -44,6 +45,7 @@ public:
     bool has_failed() noexcept;
 
 private:
+    void close_everything(std::string_view reason);
     void enter_job(std::string_view refusal);
     void say_why(const std::exception_ptr& failure) noexcept;
     base::Activity& activity() noexcept { return shared_->transport->activity(); }
@@ -51,7 +53,8 @@ private:
     std::shared_ptr<Shared> shared_;
     std::shared_ptr<SetMember> world_;
     std::shared_ptr<ProcessSets> sets_;
-    std::atomic<bool> ended_{false};  ///< closed or left
+    std::atomic<std::thread::id> closer_{};  ///< who closes it
+    std::atomic<bool> ended_{false};         ///< closed or left
 };
 
 }  // namespace guozhuang

@@ -30,6 +30,7 @@ struct Process {
     base::Mutex starting;  ///< held by whoever makes the first session, which may take long
     base::Mutex mutex;     ///< held for moments
     std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
+    std::weak_ptr<Runtime> latest GUOZHUANG_GUARDED_BY(mutex);  ///< the same, also while it is being closed
     int users GUOZHUANG_GUARDED_BY(mutex) = 0;
     std::atomic<bool> has_failed{false};  ///< a session of it was left, or its job has ended by an error
     std::unique_ptr<Session> view
@@ -46,12 +47,12 @@ thread_local Session* thread_session = nullptr;
 std::shared_ptr<Runtime> open_runtime() {
     auto& shared = process();
     const base::Lock lock(shared.mutex);
-    return shared.runtime;
+    return shared.latest.lock();
 }
 
 /// For a process that ends, or loses MPI, before its session. Its own objects may still hold it.
 void end_open_session(std::string_view reason, bool waits) {
-    const auto runtime = open_runtime();
+    const auto runtime = base::is_forked() ? nullptr : open_runtime();
     if (!runtime) return;
     try {
         if (waits) runtime->close(reason);
@@ -85,6 +86,9 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     const bool is_alone = transport->size() == 1;
     try {
         return std::make_shared<Runtime>(std::move(transport), settings, refusal);
+    } catch (const Error& error) {
+        if (!is_alone && error.code() != ErrorCode::configuration) process().has_failed = true;
+        throw;
     } catch (...) {
         if (!is_alone) process().has_failed = true;
         throw;
@@ -95,6 +99,7 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
 /// end a session while another thread exits is not waited for. Where the job has failed the process stays until the others have spoken.
 void end_at_exit(int status, void*) {
     if (base::is_forked()) return;
+    base::process_exits();
     const bool waits = status == 0 && !engine::Pending::is_completing();  // which would never be over
     end_open_session("its process has called exit() before the session was closed", waits);
     if (process().has_failed) base::wait_for_files({}, base::time_to_unwind + base::time_for_others);
@@ -181,6 +186,7 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
     if (!shared.view) shared.view.reset(new Session(nullptr, false));
     shared.view->replace(runtime);
     shared.runtime = runtime;
+    shared.latest = runtime;
     shared.users = 1;
     replace(std::move(runtime));
 }

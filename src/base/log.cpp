@@ -19,7 +19,10 @@ struct Sink {
     std::atomic<int> rank{-1};  ///< of this process; -1: not known
     base::Mutex mutex;
     std::function<void(LogLevel, std::string_view)> callback GUOZHUANG_GUARDED_BY(mutex);
+    std::atomic<bool> callback_exits{false};
 };
+
+thread_local bool in_callback = false;
 
 Sink& sink() {
     static auto* const instance = new Sink;  // never destroyed: messages may come as late as static destruction
@@ -70,13 +73,20 @@ void set_log_rank(int rank) noexcept {
     sink().rank.store(rank, std::memory_order_relaxed);
 }
 
+void process_exits() noexcept {
+    if (!in_callback) return;
+    auto& log = sink();
+    log.callback_exits = true;
+    log.mutex.is_held();
+    log.mutex.unlock();  // others may be waiting for it
+}
+
 void log(LogLevel level, std::string_view message) noexcept try {
     auto& log = sink();
     if (level < log.level.load(std::memory_order_relaxed)) return;
-    thread_local bool in_callback = false;
-    if (in_callback || is_forked()) return write_line(level, message);  // the lock is this thread's own, or another's that is no more
+    if (in_callback || log.callback_exits || is_forked()) return write_line(level, message);  // whoever has the lock may never let go
     const Lock lock(log.mutex);
-    if (!log.callback) return write_line(level, message);
+    if (!log.callback || log.callback_exits) return write_line(level, message);
     in_callback = true;
     const auto end = std::unique_ptr<bool, decltype([](bool* flag) { *flag = false; })>(&in_callback);
     log.callback(level, message);

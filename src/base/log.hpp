@@ -39,4 +39,7 @@ void set_log_rank(int rank) noexcept;
 /// Messages below the level are dropped. Warning until set from the configuration.
 void set_log_level(LogLevel level) noexcept;
 
+/// exit() has been called. Where it was called in the callback, which will never return, messages go to standard error from now on.
+void process_exits() noexcept;
+
 }  // namespace guozhuang::base

@@ -111,6 +111,11 @@ ProcessId this_process() {
     return {getpid(), facts ? facts->started : 0, own_numbering()};
 }
 
+void look_up(ProcessId& process) {
+    if (process.started != 0 || process.numbering != own_numbering()) return;
+    if (const auto facts = read_facts(process.pid)) process.started = facts->started;
+}
+
 bool is_running(const ProcessId& process) {
     const auto facts = read_facts(process.pid);
     if (!facts) return errno != ENOENT && errno != ESRCH && (::kill(static_cast<pid_t>(process.pid), 0) == 0 || errno != ESRCH);

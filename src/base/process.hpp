@@ -17,6 +17,8 @@ struct ProcessId {
 };
 
 ProcessId this_process();
+/// Completes what a process could not find out about itself, for lack of descriptors. It must still be there.
+void look_up(ProcessId& process);
 
 /// Whether it runs. One that has ended does not, though nobody may have asked for its status yet; one that cannot be looked at does.
 bool is_running(const ProcessId& process);

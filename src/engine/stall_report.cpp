@@ -87,7 +87,10 @@ StallReport::StallReport(const Request& request, bool decided, StallScene& scene
 }
 
 bool StallReport::waits_too(const StallScene::Sight& sight) const {
-    if (sight.neighbour.is_stopped || is(Request::Kind::letter)) return false;
+    return !sight.neighbour.is_stopped && !is(Request::Kind::letter) && has_submitted(sight);
+}
+
+bool StallReport::has_submitted(const StallScene::Sight& sight) const {
     return std::ranges::find(sight.waiting, name_, &Content::text) != sight.waiting.end() ||
            (is(Request::Kind::collective) && sight.last && sight.last->text == name_);
 }
@@ -127,7 +130,7 @@ std::string StallReport::culprits(bool is_brief) const {
     for (const int rank : missing_) {
         const auto& sight = *scene_.at(rank);
         const bool is_stopped = sight.neighbour.is_stopped;
-        const bool takes_part = decided_ || (is_stopped && std::ranges::find(sight.waiting, name_, &Content::text) != sight.waiting.end());
+        const bool takes_part = decided_ || (is_stopped && has_submitted(sight));
         if (!takes_part && !is_stopped && !sight.waiting.empty())
             waiters[nearest(sight.waiting, is_brief)].push_back(rank);
         else

@@ -59,6 +59,7 @@ public:
 private:
     bool is(Request::Kind kind) const { return request_.kind == kind; }
     std::string deed() const { return is(Request::Kind::closing) ? "closed" : "submitted it"; }
+    bool has_submitted(const StallScene::Sight& sight) const;
     bool waits_too(const StallScene::Sight& sight) const;
     bool is_needed(const StallScene::Sight& sight) const;
     std::string culprits(bool is_brief) const;

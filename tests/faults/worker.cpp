@@ -185,9 +185,11 @@ int ends(gz::Session& session, const std::function<void()>& end) {
     for (;;) stay_away(1000);
 }
 
-/// And in a log callback, while the library has more to say.
+/// And in a log callback, while the library has more to say: of an operation that fails so, from another thread.
 [[noreturn]] void exit_in_a_log_callback() {
-    gz::set_log_callback([](gz::LogLevel, std::string_view) { std::exit(0); });
+    static int lonely = 1;
+    gz::allreduce_async(lonely, {.name = "lonely"});
+    gz::set_log_callback([](gz::LogLevel, std::string_view) { std::exit(3); });
     gz::log_message(gz::LogLevel::error, "enough");
     std::abort();
 }

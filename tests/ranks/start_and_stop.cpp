@@ -223,6 +223,19 @@ void forgotten() {
     work(*session);
 }
 
+/// A thread calls exit() while another closes the session, which takes long, since the other ranks come late: whoever is second waits for the first.
+void exit_beside_close() {
+    gz::Session session;
+    work(session);
+    const bool exits = session.rank() == 0;
+    if (exits)
+        std::thread([] { std::exit(0); }).detach();
+    else
+        usleep(300'000);
+    session.close();
+    while (exits) pause();
+}
+
 void require_closed() {
     try {
         gz::barrier();
@@ -346,6 +359,7 @@ int main(int argc, char** argv) {
         {"static_session", static_session},
         {"filled_static", filled_static},
         {"forgotten", forgotten},
+        {"exit_beside_close", exit_beside_close},
         {"finalised_single", [] { finalised_first(MPI_THREAD_SINGLE); }},
         {"finalised_funneled", [] { finalised_first(MPI_THREAD_FUNNELED); }},
         {"finalised_serialized", [] { finalised_first(MPI_THREAD_SERIALIZED); }},

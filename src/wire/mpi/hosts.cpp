@@ -49,6 +49,7 @@ std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
     std::vector<base::ProcessId> processes(host.ranks.size());
     constexpr int bytes = sizeof self;
     check(MPI_Allgather(&self, bytes, MPI_BYTE, processes.data(), bytes, MPI_BYTE, neighbours), "MPI_Allgather");
+    for (auto& process : processes) base::look_up(process);
     std::vector<Monitor::Peer> others;
     for (std::size_t i = 0; i < processes.size(); ++i)
         if (std::cmp_not_equal(i, host.position)) others.push_back({host.ranks[i], processes[i]});

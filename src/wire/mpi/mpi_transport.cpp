@@ -372,11 +372,12 @@ void MpiTransport::accept_control(int tag) {
         throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", status.MPI_SOURCE, length),
                     {.tensor = {}, .operation = {}, .ranks = {status.MPI_SOURCE}});
     }
-    Incoming& incoming = incoming_.emplace_back();
+    Incoming incoming;
     incoming.tag = tag;
     incoming.message.from = status.MPI_SOURCE;
     incoming.message.bytes.resize(static_cast<std::size_t>(length));
-    check(MPI_Imrecv(incoming.message.bytes.data(), length, MPI_BYTE, &handle, &incoming.request), "MPI_Imrecv");
+    auto& place = incoming_.emplace_back(std::move(incoming));
+    check(MPI_Imrecv(place.message.bytes.data(), length, MPI_BYTE, &handle, &place.request), "MPI_Imrecv");
 }
 
 bool MpiTransport::has_arrived(Incoming& incoming) {
