@@ -233,7 +233,7 @@ void exit_beside_close() {
     else
         usleep(300'000);
     session.close();
-    while (exits) pause();
+    if (exits) pause();  // for the end of the process
 }
 
 void require_closed() {
