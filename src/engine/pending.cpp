@@ -110,7 +110,16 @@ std::shared_ptr<Pending> EndedQueue::pop() noexcept {
 void Pending::rethrow() const {
     if (!error_) return;
     error_seen_.store(true, std::memory_order_relaxed);
-    std::rethrow_exception(error_);
+    const auto facts = [](const Error& error) {
+        return Error::Facts{.tensor = error.tensor(), .operation = error.operation(), .ranks = error.ranks()};
+    };
+    try {
+        std::rethrow_exception(error_);
+    } catch (const RankDied& error) {  // copies, for each who asks: nobody else lets go of what they read
+        throw RankDied(error.what(), facts(error));
+    } catch (const Error& error) {
+        throw Error(error.code(), error.what(), facts(error));
+    }
 }
 
 }  // namespace guozhuang::engine
