@@ -173,7 +173,6 @@ def quick():
     for victim in (0, 1):
         stopped_and_named("submit", victim, 3, "has not submitted it")
         stopped_and_named("round_publish", victim, 1, "does not come forward")
-    stopped_and_named("control_send", 1, 1, "does not come forward")
     for i, point in enumerate(("handshake", "submit", "execute", "shutdown")):
         errs_at(point, (i + 1) % 3, 1)
 
