@@ -12,16 +12,6 @@ namespace {
 
 using namespace guozhuang::test;
 
-/// MPI is the tests' oracle, so it is needed also where the library does without: in a single process that mpirun did not start.
-bool initialise_mpi_if_nobody_did() {
-    int done = 0;
-    MPI_Initialized(&done);
-    if (done != 0) return false;
-    int provided = 0;
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-    return true;
-}
-
 unsigned common_seed() {
     unsigned seed = chosen_seed();
     MPI_Bcast(&seed, 1, MPI_UNSIGNED, 0, MPI_COMM_WORLD);
@@ -45,23 +35,18 @@ int common_verdict(int code, int rank) {
     return worst;
 }
 
-int run_in_session(guozhuang::Session& session) {
-    int rank = 0;
+int run(int argc, char** argv) {
+    const Guarded start("the start of the session");
+    int provided = 0, rank = 0;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     become_rank(rank, common_seed());
-    const int own_code = run_cases();
-    const Guarded guard("the end of the run");
-    const int code = common_verdict(own_code, rank);
-    session.close();
-    return code;
-}
-
-int run(int argc, char** argv) {
-    Guarded guard("the start of the session");
     guozhuang::Session session(&argc, &argv);
-    const bool finalise = initialise_mpi_if_nobody_did();
-    const int code = run_in_session(session);
-    if (finalise) MPI_Finalize();
+    const int own_code = run_cases();
+    const Guarded end("the end of the run");
+    session.close();
+    const int code = common_verdict(own_code, rank);
+    MPI_Finalize();
     return code;
 }
 
