@@ -185,14 +185,11 @@ constexpr Setting table[] = {
      print_spin},
     {"GUOZHUANG_STALL_ERROR_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
      "An operation that has waited so long for ranks which have not submitted it is given up: it fails on all that have, and on the others "
-     "when they "
-     "submit it. Options::timeout is the same for one operation.",
+     "when they submit it. Options::timeout is the same for one operation.",
      parse_seconds<&Settings::stall_error>, print_seconds<&Settings::stall_error>},
     {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
      "After how long, and then whenever it has waited twice as long, a warning names an operation that does not come forward, who waits "
-     "for whom, "
-     "and what those "
-     "are doing.",
+     "for whom, and what those are doing.",
      parse_seconds<&Settings::stall_warn>, print_seconds<&Settings::stall_warn>},
     {"GUOZHUANG_TIMELINE", "", "off, or a directory, with a slash in it", Agreement::may_differ,
      "Where each rank records its timeline (timeline.md): `./traces` gets a `rank2.json` from rank 2. The directory is made if "

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "support/catch.hpp"
+#include "support/environment.hpp"
 #include "support/random_operations.hpp"
 
 using namespace guozhuang;
@@ -62,6 +63,41 @@ void check_turns(std::uint64_t seeds) {
     }
 }
 
+constexpr std::uint64_t failing_rounds = 3, failing_points = 3 * failing_rounds;
+
+/// Work in rounds, with three points in each at which `maybe_fail` is called.
+template <class MaybeFail>
+void work_that_may_fail(MaybeFail&& maybe_fail) {
+    std::vector<float> numbers(1000, 1);
+    for (std::uint64_t round = 0; round < failing_rounds; ++round) {
+        maybe_fail();
+        const auto begun = allreduce_async(numbers, {.name = "begun"});
+        maybe_fail();
+        barrier();
+        maybe_fail();
+        begun.wait();
+    }
+    barrier({.name = "after all"});
+}
+
+/// What each rank's part of a job ends with, in which one rank throws "mine" at that point.
+std::vector<std::string> ends_where_one_fails(int ranks, int victim, std::uint64_t failing_point, std::uint64_t turns) {
+    std::vector<std::string> ends(static_cast<std::size_t>(ranks));
+    const auto job = [&](Session& session) {
+        std::uint64_t point = 0;
+        try {
+            work_that_may_fail([&] {
+                if (session.rank() == victim && point++ == failing_point) throw std::runtime_error("mine");
+            });
+        } catch (const std::exception& error) {
+            ends[static_cast<std::size_t>(session.rank())] = error.what();
+            throw;
+        }
+    };
+    CHECK_THROWS_WITH(run_ranks(ranks, job, {.turns = turns}), "mine");
+    return ends;
+}
+
 }  // namespace
 
 TEST_CASE("the seed of the turns gives the order of events, and every order gives the right results") {
@@ -72,13 +108,15 @@ TEST_CASE("many orders of events give the right results", "[.slow]") {
     check_turns(200);
 }
 
-TEST_CASE("an exception ends a job of turns for all ranks") {
-    for (std::uint64_t turns = 0; turns < 20; ++turns)
-        CHECK_THROWS_WITH(run_ranks(3,
-                                    [](Session& session) {
-                                        if (session.rank() == 1) throw std::runtime_error("mine");
-                                        barrier();
-                                    },
-                                    {.turns = turns}),
-                          "mine");
+TEST_CASE("a rank that fails anywhere ends a job of turns for all ranks, in every order") {
+    const LogCapture log;  // of operations that nobody waits for
+    for (const int ranks : {2, 3, 4})
+        for (std::uint64_t turns = 0; turns < 60; ++turns) {
+            INFO("ranks " << ranks << ", turns " << turns);
+            const int victim = static_cast<int>(turns) % ranks;
+            const auto ends = ends_where_one_fails(ranks, victim, turns % failing_points, turns);
+            for (const auto& end : ends) CHECK_THAT(end, Catch::Matchers::Contains("mine"));
+            for (int rank = 0; rank < ranks; ++rank)
+                if (rank != victim) CHECK_THAT(ends[static_cast<std::size_t>(rank)], Catch::Matchers::Contains(text_of("rank ", victim)));
+        }
 }
