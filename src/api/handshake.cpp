@@ -9,6 +9,7 @@
 #include <guozhuang/version.hpp>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,11 @@ namespace {
 
 constexpr std::uint16_t handshake_context = 0xfff;  // no process set ever has it
 constexpr auto patience = std::chrono::minutes(5);
+constexpr auto head_start = std::chrono::seconds(5);  // of rank 0, which knows best who is missing
 
 /// What one rank says of itself: a value for each key, then its warnings. The refusal is what it finds unacceptable, if anything.
 using Facts = std::vector<std::string>;
+constexpr std::size_t first_setting = 2;  // behind the version and the refusal
 
 std::vector<std::string> keys() {
     std::vector<std::string> names{"version", "refusal"};
@@ -39,6 +42,19 @@ Facts facts_of(const base::Settings& settings, std::string_view refusal, const s
         if (row.agreement == base::Agreement::rank0_wins) facts.push_back(row.print(settings));
     facts.insert(facts.end(), warnings.begin(), warnings.end());
     return facts;
+}
+
+/// What rank 0 decides, as it has said.
+base::Settings adopt(base::Settings own, std::span<const std::string> values) {
+    auto value = values.begin();
+    for (const auto& row : base::settings_table()) {
+        if (row.agreement != base::Agreement::rank0_wins) continue;
+        if (value == values.end() || !row.parse(own, *value))
+            throw Error(ErrorCode::wire, fmt::format("init: what rank 0 says of {} makes no sense", row.name),
+                        {.tensor = {}, .operation = "init", .ranks = {0}});
+        ++value;
+    }
+    return own;
 }
 
 /// "2.0 on ranks 0,1; 2.1 on rank 2", or nothing if all say the same.
@@ -68,7 +84,7 @@ public:
     explicit Handshake(wire::Transport& transport)
         : transport_(transport),
           channel_(transport, handshake_context, everybody(transport.size())),
-          deadline_(base::Clock::now() + patience) {}
+          deadline_(base::Clock::now() + patience + (transport.rank() == 0 ? std::chrono::seconds(0) : head_start)) {}
 
     /// Rank 0's judgement, for everybody; empty if all is well.
     std::string judge(Facts own) {
@@ -88,7 +104,7 @@ public:
         if (const auto versions = differences(facts, 0); !versions.empty())
             return fmt::format("the ranks run different versions of the library: {}", versions);
         if (const auto refusals = texts_of(facts, 1, 2); !refusals.empty()) return fmt::format("{}", fmt::join(refusals, "; "));
-        for (std::size_t key = 2; key < names.size(); ++key)
+        for (std::size_t key = first_setting; key < names.size(); ++key)
             if (const auto values = differences(facts, key); !values.empty())
                 base::log_warning(fmt::format("{} differs: {}; rank 0's holds for all", names[key], values));
         for (const auto& warning : texts_of(facts, names.size(), std::string::npos)) base::log_warning(warning);
@@ -105,9 +121,13 @@ public:
         channel_.send(to, out.take());
     }
 
-    std::string hear_judgement() {
+    /// Rank 0's judgement, and the settings that it decides.
+    Facts hear() {
         const auto message = next({});
-        return engine::Reader(message.bytes).string();
+        engine::Reader in(message.bytes);
+        Facts facts{in.string()};
+        while (!in.at_end()) facts.push_back(in.string());
+        return facts;
     }
 
     void flush() {
@@ -133,9 +153,10 @@ private:
             if (!so_far.empty()) missing.clear();
             for (std::size_t rank = 1; rank < so_far.size(); ++rank)
                 if (so_far[rank].empty()) missing.push_back(static_cast<int>(rank));
-            throw Error(ErrorCode::timeout,
-                        fmt::format("init: nothing was heard of {} for {} minutes", engine::list_ranks(missing), patience.count()),
-                        {.tensor = {}, .operation = "init", .ranks = missing});
+            auto text = fmt::format("init: nothing was heard of {} for {} minutes", engine::list_ranks(missing), patience.count());
+            for (const int rank : missing)
+                if (const auto neighbour = transport_.look_at(rank)) text += fmt::format("; rank {}: {}", rank, neighbour->process);
+            throw Error(ErrorCode::timeout, text, {.tensor = {}, .operation = "init", .ranks = missing});
         }
         return std::move(*message);
     }
@@ -147,20 +168,23 @@ private:
 
 }  // namespace
 
-void shake_hands(wire::Transport& transport, const base::Settings& settings, std::string_view refusal,
-                 const std::vector<std::string>& warnings) {
+base::Settings shake_hands(wire::Transport& transport, const base::Settings& settings, std::string_view refusal,
+                           const std::vector<std::string>& warnings) {
     Handshake handshake(transport);
-    auto own = facts_of(settings, refusal, warnings);
-    std::string judgement;
+    const auto own = facts_of(settings, refusal, warnings);
+    Facts told{""};
     if (transport.rank() == 0) {
-        judgement = handshake.judge(std::move(own));
-        for (int rank = 1; rank < transport.size(); ++rank) handshake.tell(rank, {judgement});
+        told.front() = handshake.judge(own);
+        const auto decided = facts_of(settings, {}, {});
+        told.insert(told.end(), decided.begin() + first_setting, decided.end());
+        for (int rank = 1; rank < transport.size(); ++rank) handshake.tell(rank, told);
     } else {
         handshake.tell(0, own);
-        judgement = handshake.hear_judgement();
+        told = handshake.hear();
     }
     handshake.flush();
-    if (!judgement.empty()) throw Error(ErrorCode::configuration, judgement);
+    if (!told.front().empty()) throw Error(ErrorCode::configuration, told.front());
+    return adopt(settings, std::span(told).subspan(1));
 }
 
 }  // namespace guozhuang

@@ -56,7 +56,7 @@ void Runtime::enter_job(std::string_view refusal) {
     auto own_warnings = warnings();
     if (const auto& directory = shared_->settings.timeline; !directory.empty())
         if (auto problem = start_timeline(directory); !problem.empty()) own_warnings.push_back(std::move(problem));
-    shake_hands(*shared_->transport, shared_->settings, refusal, own_warnings);
+    shared_->settings = shake_hands(*shared_->transport, shared_->settings, refusal, own_warnings);
     world_ = std::make_shared<SetMember>(shared_, SetId{}, everybody(shared_->transport->size()));
 }
 

@@ -53,7 +53,10 @@ std::vector<Seed> seeds() {
         append_message(seed, 1, second);
         all.push_back(std::move(seed));
     }
-    for (const auto& judgement : {facts({""}), facts({"the ranks run different versions"})}) {
+    auto fine = values, senseless = values;
+    fine.front() = senseless.front() = "";
+    senseless.back() = "something else";
+    for (const auto& judgement : {facts(fine), facts(senseless), facts({""}), facts({"the ranks run different versions"})}) {
         Seed seed{std::byte{1}};
         append_message(seed, 0, judgement);
         all.push_back(std::move(seed));

@@ -1,0 +1,49 @@
+// Ranks that are configured differently, and what they agree on.
+#include "api/handshake.hpp"
+
+#include <thread>
+
+#include "support/catch.hpp"
+#include "support/environment.hpp"
+#include "wire/inproc/inproc_transport.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// What two ranks have after the handshake, each having begun with its own.
+std::pair<base::Settings, base::Settings> agreed(const base::Settings& of_rank0, const base::Settings& of_rank1) {
+    wire::InprocHub hub(2);
+    const auto transport0 = hub.transport(0), transport1 = hub.transport(1);
+    base::Settings first, second;
+    std::thread other([&] { second = shake_hands(*transport1, of_rank1, "", {}); });
+    first = shake_hands(*transport0, of_rank0, "", {});
+    other.join();
+    return {first, second};
+}
+
+}  // namespace
+
+TEST_CASE("what rank 0 decides holds for all, and it says so") {
+    const LogCapture log;
+    base::Settings of_rank0, of_rank1;
+    of_rank0.fusion_bytes = 4096;
+    of_rank0.segment_bytes = 8192;
+    of_rank0.algorithm = Algorithm::direct;
+    of_rank0.reproducible = true;
+    of_rank0.log_level = LogLevel::info;
+    of_rank0.stall_warn = 0ms;
+    of_rank0.stall_error = 1500ms;
+    of_rank1.log_level = LogLevel::error;
+    of_rank1.stall_error = 7ms;
+    const auto [first, second] = agreed(of_rank0, of_rank1);
+    for (const auto& row : base::settings_table()) {
+        INFO(row.name);
+        CHECK(row.print(first) == row.print(of_rank0));
+        CHECK(row.print(second) == row.print(row.agreement == base::Agreement::rank0_wins ? of_rank0 : of_rank1));
+    }
+    CHECK(log.with("GUOZHUANG_STALL_ERROR_S differs: 0.007 on rank 1; 1.5 on rank 0; rank 0's holds for all").size() == 1);
+    CHECK(log.with("LOG_LEVEL").empty());
+}
