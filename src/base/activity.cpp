@@ -1,19 +1,33 @@
 #include "base/activity.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <fmt/format.h>
+#include <span>
+#include <xxhash.h>
 
 namespace guozhuang::base {
 namespace {
 
 constexpr int tries = 100;
+constexpr std::size_t longest_kind = Note::capacity / 2;
 
 std::string printable(std::string_view text) {
     std::string result(text);
     const auto does_not_print = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
     std::replace_if(result.begin(), result.end(), does_not_print, '?');
     return result;
+}
+
+/// The beginning of a text that is too long for the room, and a hash of the whole.
+std::string_view cut(std::string_view text, std::span<char> room) noexcept {
+    constexpr std::size_t digits = 16;
+    const auto beginning = room.size() - digits - 1;
+    text.copy(room.data(), beginning);
+    room[beginning] = '~';
+    const auto hash = std::to_chars(&room[beginning + 1], room.data() + room.size(), XXH3_64bits(text.data(), text.size()), digits);
+    return {room.data(), hash.ptr};
 }
 
 std::string name(const Note::Content& operation) {
@@ -25,11 +39,14 @@ std::string name(const Note::Content& operation) {
 // Release and acquire on every word stand in for fences, which ThreadSanitizer does not know: who reads a word of this writing also reads
 // its odd version, or a later one.
 void Note::write(std::string_view kind, std::string_view text) noexcept {
-    kind = kind.substr(0, capacity);
-    text = text.substr(0, capacity - kind.size());
     std::array<char, capacity> bytes;
+    kind = kind.substr(0, longest_kind);
     kind.copy(bytes.data(), kind.size());
-    text.copy(bytes.data() + kind.size(), text.size());
+    const auto room = std::span(bytes).subspan(kind.size());
+    if (text.size() > room.size())
+        text = cut(text, room);
+    else
+        text.copy(room.data(), text.size());
     const auto used = (kind.size() + text.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
     std::memset(bytes.data() + kind.size() + text.size(), 0, used * sizeof(std::uint64_t) - kind.size() - text.size());
 

@@ -14,7 +14,8 @@ namespace guozhuang::base {
 /// may have died half-way. Nothing in it is trusted: lengths are checked and what does not print becomes a question mark. Any thread.
 class Note {
 public:
-    static constexpr std::size_t capacity = 224;  ///< what is longer is cut
+    /// What is longer is cut, and then ends with a hash of the whole: other texts stay other texts.
+    static constexpr std::size_t capacity = 224;
 
     /// Writes `kind` and `text`, one behind the other.
     void write(std::string_view kind, std::string_view text = {}) noexcept;
@@ -46,6 +47,7 @@ struct alignas(64) Activity {
     std::atomic<const void*> last_pending{nullptr};  ///< not null as long as that one is pending; the rank's own
     Note running;                                    ///< the operation whose data moves, or "init" or "shutdown"; cleared at its end
     std::array<Waiting, 64> waiting;                 ///< what it waits for in vain, of all its process sets, as far as there is room
+    std::atomic<std::int64_t> untold{0};             ///< how many more there was no room for, when it looked last
     Note departure;                                  ///< why it has left the job without waiting for the others
     std::atomic<bool> closed{false};                 ///< it has left together with all others: its process may end
 };

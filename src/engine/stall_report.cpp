@@ -56,12 +56,9 @@ std::optional<StallScene::Sight> StallScene::look_at(int rank) const {
     if (!neighbour) return std::nullopt;
     const auto& activity = *neighbour->activity;
     Sight sight{.neighbour = std::move(*neighbour), .waiting = {}, .last = {}};
-    std::size_t taken = 0;
-    for (const auto& place : activity.waiting) {
-        taken += place.taken ? 1 : 0;
+    sight.is_crowded = activity.untold > 0;
+    for (const auto& place : activity.waiting)
         if (auto content = place.note.read()) sight.waiting.push_back(std::move(*content));
-    }
-    sight.is_crowded = taken == activity.waiting.size();
     if (activity.last_pending != nullptr) sight.last = activity.submitted.read();
     const auto is_join = [&](const Content& content) {
         return content.kind == name_of(Operation::join) &&

@@ -28,6 +28,7 @@ std::vector<Stalled> StallWatch::look(const std::vector<std::shared_ptr<Pending>
     ++looks_;
     next_look_ = now + between_looks_;
     std::vector<Stalled> stalled;
+    std::int64_t untold = 0;
     for (const auto& each : pending) {
         const auto& request = each->request();
         const auto [sighting, is_new] = sightings_.try_emplace(each);
@@ -37,7 +38,7 @@ std::vector<Stalled> StallWatch::look(const std::vector<std::shared_ptr<Pending>
             seen = {.since = since, .next_warning = now + settings_.warn, .next_withdrawal = deadline_of(request, since)};
         }
         seen.look = looks_;
-        publish(*each);
+        if (!publish(*each)) ++untold;
         const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - seen.since);
         const bool warn = settings_.warn > 0ms && now >= seen.next_warning, give_up = now >= seen.next_withdrawal;
         if (warn) seen.next_warning = now + age;
@@ -45,6 +46,7 @@ std::vector<Stalled> StallWatch::look(const std::vector<std::shared_ptr<Pending>
         expect(seen.next_withdrawal);
         if (warn || give_up) stalled.push_back({each, age, warn, give_up});
     }
+    tell_untold(untold);
     std::erase_if(sightings_, [&](const auto& sighting) { return sighting.second.look != looks_; });
     return stalled;
 }
@@ -54,12 +56,13 @@ base::Deadline StallWatch::deadline_of(const Request& request, base::Clock::time
     return settings_.error > 0ms ? since + settings_.error : base::no_deadline;
 }
 
-void StallWatch::publish(Pending& pending) {
-    if (pending.is_published()) return;
+bool StallWatch::publish(Pending& pending) {
+    if (pending.is_published()) return true;
     auto* const place = base::take_place(own_);
-    if (place == nullptr) return;
+    if (place == nullptr) return false;
     place->note.write(pending.request().operation(), name_among(members_, pending.request().name));
     pending.set_published(place);
+    return true;
 }
 
 std::string name_among(const Members& members, const std::string& name) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/activity.hpp"
@@ -34,6 +35,9 @@ class StallWatch {
 public:
     /// `own`: this rank's; lives longer.
     StallWatch(const StallSettings& settings, const Members& members, base::Activity& own);
+    ~StallWatch() { tell_untold(0); }
+    StallWatch(const StallWatch&) = delete;
+    StallWatch& operator=(const StallWatch&) = delete;
 
     /// An operation with a limit of its own is pending from now on.
     void expect(base::Deadline deadline) noexcept { next_look_ = std::min(next_look_, deadline); }
@@ -50,7 +54,8 @@ private:
     };
     using Sightings = std::map<std::weak_ptr<Pending>, Seen, std::owner_less<>>;
 
-    void publish(Pending& pending);
+    bool publish(Pending& pending);  ///< false if there is no room
+    void tell_untold(std::int64_t count) noexcept { own_.untold.fetch_add(count - std::exchange(untold_, count)); }
     base::Deadline deadline_of(const Request& request, base::Clock::time_point since) const;
 
     const StallSettings settings_;
@@ -59,6 +64,7 @@ private:
     const std::chrono::milliseconds between_looks_;
     base::Clock::time_point next_look_{};
     std::uint64_t looks_ = 0;
+    std::int64_t untold_ = 0;
     Sightings sightings_;
 };
 
