@@ -207,6 +207,14 @@ bool Engine::take_turn() {
     }
 }
 
+bool Engine::take_turn_within() {
+    try {
+        return try_turn_within().value_or(false);
+    } catch (...) {
+        end(std::current_exception());
+    }
+}
+
 void Engine::coordinate() {
     try {
         base::Patience patience(doorbell_, wait_);
@@ -245,13 +253,16 @@ void Engine::attend(base::Patience& patience) {
 }
 
 std::optional<bool> Engine::try_turn() {
-    std::optional<bool> progressed;
-    if (mutex_.try_lock()) {
-        const base::Lock lock(mutex_, std::adopt_lock);
-        progressed = turn();
-    }
+    const auto progressed = try_turn_within();
     complete_ended();
+    if (fleet_) fleet_->complete_above(context_);
     return progressed;
+}
+
+std::optional<bool> Engine::try_turn_within() {
+    if (!mutex_.try_lock()) return std::nullopt;
+    const base::Lock lock(mutex_, std::adopt_lock);
+    return turn();
 }
 
 /// One look around by whoever drives: messages, then at most one entry of the log.

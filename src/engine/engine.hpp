@@ -79,6 +79,11 @@ public:
     void drive_once() override;
     /// A turn, if nobody else is driving; true if it made progress. Throws what ended the job.
     bool take_turn();
+    /// The same in the middle of another engine's turn: what ends waits for complete_ended().
+    bool take_turn_within();
+    /// Completes what has ended; true if there was anything. Runs deleters and log callbacks of the user's, which may call this library: so never
+    /// with a lock held, and not on a stream's thread, which must be free for what they call. Whoever drives or waits does it.
+    bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);
 
     /// What whoever drives does while a bundle's data moves: receives and sends control messages, and gives other engines of the rank a turn where
     /// they depend on it. True if there was anything to do.
@@ -113,6 +118,7 @@ private:
     bool turn() GUOZHUANG_REQUIRES(mutex_);
     /// A turn, and whether it made progress; empty if somebody else is driving.
     std::optional<bool> try_turn();
+    std::optional<bool> try_turn_within();
     bool has_pending() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
     bool has_work() const noexcept { return has_pending() || (departing_ && !finished_); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
@@ -159,9 +165,6 @@ private:
     void finish(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept;
     bool set_ended(Pending& pending, const std::exception_ptr& error) noexcept;
     void note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept;
-    /// Completes what has ended; true if there was anything. Runs deleters and log callbacks of the user's, which may call this library: so never
-    /// with a lock held, and not on a stream's thread, which must be free for what they call. Whoever drives or waits does it.
-    bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);
     /// The job is over for this rank: fails everything, stops all waits, throws the first cause.
     [[noreturn]] void end(const std::exception_ptr& cause);
     void end_for_leaving();

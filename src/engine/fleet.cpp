@@ -10,19 +10,25 @@ void Fleet::add(std::uint16_t context, const std::shared_ptr<Engine>& engine) {
 }
 
 bool Fleet::turns_above(std::uint16_t context) {
-    return turns(context + 1u, context);
+    bool progressed = false;
+    for_each(context + 1u, [&](Engine& engine, std::uint32_t) { progressed |= engine.take_turn_within(); });
+    return progressed;
+}
+
+void Fleet::complete_above(std::uint16_t context) noexcept {
+    for_each(context + 1u, [](Engine& engine, std::uint32_t) { engine.complete_ended(); });
 }
 
 bool Fleet::turns_beside(std::uint16_t context) {
-    return turns(0, context);
+    bool progressed = false;
+    for_each(0, [&](Engine& engine, std::uint32_t its) { progressed |= its != context && engine.take_turn(); });
+    return progressed;
 }
 
 /// A turn may make or end engines: no lock and no iterator is held across it.
-bool Fleet::turns(std::uint32_t first, std::uint16_t except) {
-    bool progressed = false;
-    for (auto context = first; const auto engine = next(context); ++context)
-        if (context != except) progressed |= engine->take_turn();
-    return progressed;
+template <class Visit>
+void Fleet::for_each(std::uint32_t first, Visit&& visit) {
+    for (auto context = first; const auto engine = next(context); ++context) visit(*engine, context);
 }
 
 std::shared_ptr<Engine> Fleet::next(std::uint32_t& context) {

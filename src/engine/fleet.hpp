@@ -22,11 +22,14 @@ public:
     /// A turn of every engine above the context, or of every other one; false if none made progress. Throws what ended the job.
     bool turns_above(std::uint16_t context);
     bool turns_beside(std::uint16_t context);
+    /// Completes what has ended in turns above the context, by a caller that is in no bundle any more.
+    void complete_above(std::uint16_t context) noexcept;
 
 private:
     /// The first engine from this context on; the context is then its own.
     std::shared_ptr<Engine> next(std::uint32_t& context);
-    bool turns(std::uint32_t first, std::uint16_t except);
+    template <class Visit>
+    void for_each(std::uint32_t first, Visit&& visit);
 
     base::Mutex mutex_;
     std::map<std::uint16_t, std::weak_ptr<Engine>> engines_ GUOZHUANG_GUARDED_BY(mutex_);

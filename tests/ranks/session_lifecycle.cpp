@@ -1,12 +1,15 @@
 // How a Session begins and ends around the user's own MPI. A process can see MPI begin and end once only, so each scene is a run of its own:
 //   session_lifecycle SCENE, which ends with 0 if all is as it should be.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
 #include <map>
+#include <memory>
 #include <mpi.h>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -68,6 +71,29 @@ void work_in_sets(gz::Session& session) {
     for (std::size_t i = 1; i < sets.size(); i += 2) sets[i].remove();  // the others end with the session
 }
 
+/// What is let go of when an operation of a set is complete may call the library, also while the data of a long sum moves.
+void call_from_deleters(const gz::Session& session) {
+    std::vector<int> everybody(static_cast<std::size_t>(session.size()));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    auto set = gz::ProcessSet::create(everybody);
+    std::vector<float> numbers(4'000'000, 1);
+    std::vector<int> words(20, 1);
+    std::atomic<int> sum{0};
+    std::vector<gz::Handle> handles{gz::allreduce_async(numbers, {.name = "long"})};
+    for (auto& word : words) {
+        const std::shared_ptr<void> kept(&word, [&sum](void*) {
+            int one = 1;
+            gz::allreduce(one);
+            sum += one;
+        });
+        handles.push_back(gz::allreduce_async(word, {.keep_alive = kept, .process_set = set}));
+    }
+    for (const auto& handle : handles) handle.wait();
+    gz::barrier();
+    require(sum == session.size() * static_cast<int>(words.size()), "the sums in deleters");
+    set.remove();
+}
+
 /// Ten sessions one after the other, each with a few shared ones inside.
 void again_and_again() {
     for (int i = 0; i < 10; ++i) {
@@ -98,6 +124,7 @@ void under_user_mpi(int level) {
         gz::Session session;
         work(session);
         work_in_sets(session);
+        call_from_deleters(session);
         int one = 1;
         MPI_Allreduce(MPI_IN_PLACE, &one, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
         require(one == session.size(), "MPI's own sum");
