@@ -83,7 +83,7 @@ void ProcessSet::remove() {
     if (!runtime) throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
     if (state_->member) state_->member->close("it has removed it");
     try {
-        agree(*runtime, {.name = fmt::format("#{} {}", state_->id.life, name_of(engine::Operation::remove_process_set)),
+        agree(*runtime, {.name = fmt::format("#{} {}", state_->id.life, name),
                          .named = false,
                          .description = {.operation = engine::Operation::remove_process_set, .tensors = {}},
                          .tensors = {},

@@ -6,6 +6,7 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/session.hpp>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -388,8 +389,10 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
     if (options.turns) wait = base::WaitSettings{.baton = &baton.emplace(size, *options.turns)};
     wire::InprocHub hub(size, wait);
     base::Mutex mutex;
-    std::exception_ptr first;  // guarded by it
+    bool all_are_there = false;  // guarded by it, as is this:
+    std::exception_ptr first;
     const auto live = [&](int rank) {
+        if (const base::Lock lock(mutex); !all_are_there) return;
         std::optional<base::Baton::Part> part;
         if (baton) part.emplace(*baton, rank);
         Session session(nullptr, false);
@@ -412,7 +415,14 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
         thread_session = nullptr;
     };
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) threads.emplace_back(live, rank);
+    try {
+        const base::Lock lock(mutex);  // nobody begins before all are there
+        for (int rank = 0; rank < size; ++rank) threads.emplace_back(live, rank);
+        all_are_there = true;
+    } catch (const std::system_error& error) {
+        first = std::make_exception_ptr(
+            Error(ErrorCode::out_of_memory, fmt::format("run_ranks: no thread for rank {} of {}: {}", threads.size(), size, error.what())));
+    }
     for (auto& thread : threads) thread.join();
     if (first) std::rethrow_exception(first);
 }

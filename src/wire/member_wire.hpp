@@ -17,6 +17,7 @@ public:
     explicit MemberWire(Group group) : group_(std::move(group)) {}
 
     int rank() const noexcept { return group_.position; }
+    int world_rank(int position) const noexcept { return group_.members[static_cast<std::size_t>(position)]; }
     int size() const noexcept { return static_cast<int>(group_.members.size()); }
 
     Ticket send(std::span<const std::byte> bytes, int to) {
@@ -41,8 +42,6 @@ public:
     }
 
 private:
-    int world_rank(int position) const noexcept { return group_.members[static_cast<std::size_t>(position)]; }
-
     Group group_;
 };
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fmt/format.h>
 #include <guozhuang/error.hpp>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -29,6 +31,20 @@ using wire::MemberWire;
 /// Bytes of one row of dim 0.
 std::size_t row_bytes(const TensorView& tensor) {
     return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
+}
+
+/// Of what other ranks have said: no rank has fewer than no rows, nor all together more bytes than there can be.
+void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes, const wire::MemberWire& wire) {
+    auto left = static_cast<std::int64_t>(std::numeric_limits<std::int64_t>::max() / std::max<std::size_t>(row_bytes, 1));
+    for (std::size_t position = 0; position < rows.size(); ++position) {
+        if (rows[position] >= 0 && rows[position] <= left) {
+            left -= rows[position];
+            continue;
+        }
+        const int rank = wire.world_rank(static_cast<int>(position));
+        throw Error(ErrorCode::wire, fmt::format("rank {} says that it has {} rows", rank, rows[position]),
+                    {.tensor = {}, .operation = {}, .ranks = {rank}});
+    }
 }
 
 /// Prepares a result of these rows from each rank and gives each rank's place in it.
@@ -228,6 +244,7 @@ void HostBackend::all_gather(const engine::Piece& piece) {
     std::vector<std::span<std::byte>> counts;
     for (auto& count : rows) counts.push_back(std::as_writable_bytes(std::span(&count, 1)));
     ring::all_gather(wire_, counts);
+    require_possible(rows, row_bytes(piece.tensor), wire_);
     const auto places = lay_out(*piece.result, piece.tensor, rows);
     copy(places[self], piece.tensor.memory());
     ring::all_gather(wire_, places);
@@ -241,6 +258,7 @@ void HostBackend::all_to_all(const engine::Piece& piece) {
     for (auto& split : splits) told.push_back(std::as_bytes(std::span(&split, 1)));
     for (auto& row : rows) heard.push_back(std::as_writable_bytes(std::span(&row, 1)));
     pairwise::all_to_all(wire_, told, heard);
+    require_possible(rows, row_bytes(piece.tensor), wire_);
     const auto places = lay_out(*piece.result, piece.tensor, rows);
     pairwise::all_to_all(wire_, cut(piece.tensor.memory(), row_bytes(piece.tensor), splits), places);
 }
@@ -253,21 +271,22 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), tensor.shape[0] / ranks);
     for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks))) ++row;
 
-    std::vector<std::byte> scaled;  // the caller's input stays as it is
-    std::span<const std::byte> input = tensor.memory();
-    if (bundle.prescale != 1) {
-        scaled.assign(input.begin(), input.end());
+    const std::span<const std::byte> given = tensor.memory();
+    const bool scales = bundle.prescale != 1;
+    auto blocks = cut(given, row_bytes(tensor), rows);
+    const auto scratch_bytes = direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, segment_bytes);
+    Scratch scratch(scratch_.get(padded(scratch_bytes) + (scales ? padded(given.size()) : 0)));
+    const auto working = scratch.cut(scratch_bytes);
+    if (scales) {  // a copy: the caller's input stays as it is
+        const auto scaled = scratch.cut(given.size());
+        copy(scaled, given);
         device::scale(tensor.dtype, scaled, bundle.prescale);
-        input = scaled;
+        blocks = cut(scaled, row_bytes(tensor), rows);
     }
-    const auto blocks = cut(input, row_bytes(tensor), rows);
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
     const auto place = lay_out(*piece.result, tensor, own);
-    direct::reduce_scatter(wire_, {.input = blocks,
-                                   .output = place.front(),
-                                   .scratch = scratch_.get(direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, segment_bytes)),
-                                   .reduce = reduce,
-                                   .segment_bytes = segment_bytes});
+    direct::reduce_scatter(
+        wire_, {.input = blocks, .output = place.front(), .scratch = working, .reduce = reduce, .segment_bytes = segment_bytes});
 }
 
 }  // namespace guozhuang::backends

@@ -97,6 +97,18 @@ std::optional<Launcher> find_launcher() {
     return launcher;
 }
 
+void require_one_job() {
+    int size = 0;
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    const auto launcher = find_launcher();
+    if (size > 1 || !launcher || launcher->ranks <= 1) return;
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format("the launcher started at least {} processes ({}), but {} sees only this one: mpirun and the MPI library that this "
+                    "program is linked to do not belong together; use the mpirun of {}",
+                    launcher->ranks, launcher->evidence, library_name(), library_name()));
+}
+
 Use::Use(void (*before_finalise)()) {
     int finalised = 0;
     MPI_Finalized(&finalised);

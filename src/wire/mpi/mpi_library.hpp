@@ -22,6 +22,8 @@ struct Launcher {
 };
 /// Empty if no launcher of parallel jobs started this process.
 std::optional<Launcher> find_launcher();
+/// Throws Error(unavailable) if the launcher is another MPI's: it started several processes, and each sees itself alone. MPI runs.
+void require_one_job();
 
 /// Whether MPI runs in this process: initialised and not finalised.
 bool is_running();

@@ -6,6 +6,7 @@
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <mpi.h>
+#include <new>
 #include <utility>
 
 #include "base/failpoint.hpp"
@@ -202,15 +203,19 @@ void MpiTransport::abort(const base::AbortCause& cause) noexcept {
 }
 
 /// Whether the process of a rank has ended too early: then the job is over. On the monitor's thread.
-bool MpiTransport::notice_end(const Monitor::End& end) {
+bool MpiTransport::notice_end(const Monitor::End& end) try {
     const auto place = std::lower_bound(host_.ranks.begin(), host_.ranks.end(), end.peer.rank) - host_.ranks.begin();
     const base::Activity* theirs = host_.memory ? &host_.memory->activity(static_cast<int>(place)) : nullptr;
     if (theirs != nullptr ? theirs->closed.load() : closing_.load() && end.status.value_or(0) == 0) return false;
     const auto reason = theirs != nullptr ? theirs->departure.read() : std::nullopt;
-    auto text = reason ? fmt::format("rank {} has shut down ({})", end.peer.rank, reason->text)
-                       : obituary(end, theirs != nullptr ? base::describe(*theirs) : "");
+    const auto text = reason ? fmt::format("rank {} has shut down ({})", end.peer.rank, reason->text)
+                             : obituary(end, theirs != nullptr ? base::describe(*theirs) : "");
     abort({.rank = end.peer.rank, .text = text, .code = reason ? ErrorCode::departed : ErrorCode::rank_died});
     if (exit_on_death_) base::end_process(base::cause_of(doorbell()), base::time_to_unwind);
+    return true;
+} catch (const std::bad_alloc&) {  // to say more takes memory
+    abort({.rank = end.peer.rank, .text = "a rank died", .code = ErrorCode::rank_died});
+    if (exit_on_death_) base::end_process("a rank died", base::time_to_unwind);
     return true;
 }
 
@@ -466,19 +471,6 @@ void MpiTransport::close() {
     use_.close();
 }
 
-/// Throws if the launcher is another MPI's: it started several processes, and each sees itself alone.
-void require_one_job() {
-    int size = 0;
-    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-    const auto launcher = mpi::find_launcher();
-    if (size > 1 || !launcher || launcher->ranks <= 1) return;
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("the launcher started at least {} processes ({}), but {} sees only this one: mpirun and the MPI library that this "
-                    "program is linked to do not belong together; use the mpirun of {}",
-                    launcher->ranks, launcher->evidence, mpi::library_name(), mpi::library_name()));
-}
-
 }  // namespace
 
 std::unique_ptr<Transport> connect(const MpiOptions& options) {
@@ -489,7 +481,7 @@ std::unique_ptr<Transport> connect(const MpiOptions& options) {
     }
     mpi::Use use(options.before_finalise);
     try {
-        if (given == nullptr) require_one_job();
+        if (given == nullptr) mpi::require_one_job();
         return std::make_unique<MpiTransport>(use, given != nullptr ? *given : MPI_COMM_WORLD, options);
     } catch (...) {
         use.close();
