@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Usage: ctest ... | with_counts.py LOG: passes ctest's output on. Before its summary come the sums of what the tests have counted, which ctest itself
-shows of failures only: lines like "simulated runs: 200000, violations: 0" in LOG, its log of all output."""
+shows of failures only: lines like "simulated runs: 200000, violations: 0" in LOG, its log of all output. So do its lines that begin with "Time from"."""
 
 import re
 import sys
@@ -31,6 +31,9 @@ for line in sys.stdin:
         summary.append(line)
     else:
         print(line, end="", flush=True)
-if counts := counts_of(Path(sys.argv[1]).read_text(errors="replace")):
+log = Path(sys.argv[1]).read_text(errors="replace")
+for times in re.findall(r"^Time from .*", log, re.MULTILINE):
+    print(times)
+if counts := counts_of(log):
     print(f"Done: {in_words(counts, EFFORTS)}\nFound: {in_words(counts, counts.keys() - EFFORTS)}\n")
 print("".join(summary), end="")

@@ -5,8 +5,10 @@
     ends      ranks that end in other ways than by a kill; what becomes of a program that lingers after a death
     kills_of_3, kills_of_4
               every failpoint x victim (first, middle, last) x size (small, large), with so many ranks
+    operations
+              every operation that `train` does not repeat, in a process set and beside a joined rank, too: a rank is killed in the middle
     silent_kills
-              the same in the algorithms over messages
+              the same in every allreduce algorithm over messages
     stops     every failpoint: a rank is stopped there for a while, also with four ranks for each core
     latency   200 kills of one of 4 ranks: the time until every survivor has its error
     resources what a machine may lack (scarcity.hpp), on one rank or on all: a slower path with one warning, or an error with the cause on every rank
@@ -184,6 +186,17 @@ def kills(ranks):
                 killed_at(point, victim, nth_of(point, size == LARGE), ranks=ranks, size=size)
 
 
+def operations():
+    over_messages = dict.fromkeys(("broadcast", "all_gather", "all_to_all", "reduce_scatter", "adasum", "in_a_set"), "segment_receive")
+    staged = dict.fromkeys(("group", "beside_a_joined_rank"), "round_await")
+    for i, (scene, middle) in enumerate({**over_messages, **staged}.items()):
+        for j, point in enumerate(("execute", middle)):
+            victim = 1 + (i + j) % 2
+            counts["faults injected"] += 1
+            job = Job(scene, size=LARGE, FAILPOINT=f"{point}@{victim}:2=kill")
+            judge(job, problems_of_kill(job, point, victim))
+
+
 def silent_kills():
     for algorithm in ("ring", "recursive_doubling", "direct", "parameter_server"):
         for point in ("segment_send", "segment_receive"):
@@ -259,8 +272,8 @@ def latency():
     times = []
     for number in range(200):
         counts["faults injected"] += 1
+        victim = number % 4
         job = Job("killed", ranks=4, size=number)
-        victim = 3
         words = job.obituary(victim)
         judge(job, [*errors_name(job, victim, words, "rank_died"), *got_errors(job, victim)])
         killed = [each["ms"] for each in job.said if "killed" in each]
@@ -268,7 +281,7 @@ def latency():
     times.sort()
     if times:
         at = lambda share: times[min(len(times) - 1, int(share * len(times)))]
-        print(f"from the kill to the error on a survivor, ms: p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, max {times[-1]:.2f}, of {len(times)}")
+        print(f"Time from a kill to the error on a survivor, ms: p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, max {times[-1]:.2f}, of {len(times)}")
         if times[-1] > 10_000:
             counts["hangs"] += 1
 
@@ -365,7 +378,7 @@ def loses_memory(scarce):
     judge(job, [] if job.code == 0 else last_words_name(job, 1, "rank 1 .*(memory|died)"))
 
 
-{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "silent_kills": silent_kills, "stops": stops, "ends": ends, "latency": latency,
+{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "silent_kills": silent_kills, "stops": stops, "ends": ends, "latency": latency,
  "resources": resources, "memory": memory}[PART]()
 print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 sys.exit(any(count for name, count in counts.items() if name not in ("jobs", "faults injected")))

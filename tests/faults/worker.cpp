@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mpi.h>
+#include <numeric>
 #include <poll.h>
 #include <signal.h>
 #include <stdexcept>
@@ -97,8 +98,10 @@ void step(gz::Session& session, int number) {
     gz::barrier();
 }
 
+using Step = std::function<void(gz::Session&, int number)>;
+
 /// Steps to the end, or to the error, which pending and later operations also get.
-int train(gz::Session& session) {
+int repeat(gz::Session& session, const Step& step) {
     float later = 1;
     try {
         for (int i = 0; i < 4; ++i) step(session, i);
@@ -114,6 +117,82 @@ int train(gz::Session& session) {
         throw;
     }
 }
+
+int train(gz::Session& session) {
+    return repeat(session, step);
+}
+
+/// As many numbers as there are bytes, at least one for each rank, all 1.
+std::vector<float> ones(const gz::Session& session) {
+    return std::vector<float>(std::max(bytes / sizeof(float), static_cast<std::size_t>(session.size())), 1);
+}
+
+/// Of a set without rank 0, which waits for the others.
+int in_a_set(gz::Session& session) {
+    auto set = gz::ProcessSet::create([&] {
+        std::vector<int> ranks(static_cast<std::size_t>(session.size()) - 1);
+        std::iota(ranks.begin(), ranks.end(), 1);
+        return ranks;
+    }());
+    return repeat(session, [&](gz::Session&, int number) {
+        auto numbers = ones(session);
+        if (session.rank() > 0) gz::allreduce(numbers, {.name = fmt::format("only{}", number), .process_set = set});
+        gz::barrier();
+        require_equal(numbers.back(), session.rank() > 0 ? static_cast<float>(session.size() - 1) : 1, "allreduce in a set");
+    });
+}
+
+/// While rank 0 has joined.
+int beside_a_joined_rank(gz::Session& session) {
+    return repeat(session, [&](gz::Session&, int number) {
+        auto numbers = ones(session);
+        if (session.rank() > 0) gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
+        gz::join();
+        require_equal(numbers.back(), session.rank() > 0 ? static_cast<float>(session.size() - 1) : 1, "allreduce beside a joined rank");
+    });
+}
+
+/// One kind of operation, so that the faults befall that.
+const std::map<std::string, Step> operations = {
+    {"broadcast",
+     [](gz::Session& session, int number) {
+         const int root = number % session.size();
+         std::vector<int> numbers(std::max<std::size_t>(bytes / sizeof(int), 1), session.rank());
+         gz::broadcast(numbers, root, {.name = fmt::format("only{}", number)});
+         require_equal(numbers.back(), root, "broadcast");
+     }},
+    {"all_gather",
+     [](gz::Session& session, int number) {
+         auto numbers = ones(session);
+         const auto rows = gz::all_gather(numbers, {.name = fmt::format("only{}", number)}).as<float>();
+         require_equal(rows.size(), numbers.size() * static_cast<std::size_t>(session.size()), "all_gather");
+     }},
+    {"all_to_all",
+     [](gz::Session& session, int number) {
+         auto numbers = ones(session);
+         numbers.resize(numbers.size() / static_cast<std::size_t>(session.size()) * static_cast<std::size_t>(session.size()));
+         const auto received = gz::all_to_all(numbers, {}, {.name = fmt::format("only{}", number)}).as<float>();
+         require_equal(received.size(), numbers.size(), "all_to_all");
+     }},
+    {"reduce_scatter",
+     [](gz::Session& session, int number) {
+         auto numbers = ones(session);
+         const auto sum = gz::reduce_scatter(numbers, {.name = fmt::format("only{}", number)}).as<float>();
+         require_equal(sum.front(), static_cast<float>(session.size()), "reduce_scatter");
+     }},
+    {"adasum",
+     [](gz::Session& session, int number) {
+         auto numbers = ones(session);
+         gz::allreduce(numbers, {.name = fmt::format("only{}", number), .op = gz::ReduceOp::adasum});
+         require_equal(numbers.back(), 1.0f, "adasum");  // the mean of equals
+     }},
+    {"group",
+     [](gz::Session& session, int number) {
+         auto one = ones(session), two = ones(session);
+         gz::grouped_allreduce(std::array<gz::TensorView, 2>{one, two}, {.name = fmt::format("only{}", number)});
+         require_equal(two.back(), static_cast<float>(session.size()), "grouped_allreduce");
+     }},
+};
 
 /// Where what is printed goes, which the session may have changed.
 int train_closed(gz::Session& session) {
@@ -132,11 +211,11 @@ void meet(gz::Session& session) {
     }
 }
 
-/// The last rank is killed while the others wait for it, in a way that depends on BYTES.
+/// A rank is killed while the others wait for it: which one, and when, depends on BYTES.
 int killed(gz::Session& session) {
     meet(session);
     float number = 1, another = 1;
-    if (session.rank() == session.size() - 1) {
+    if (session.rank() == static_cast<int>(bytes % static_cast<std::size_t>(session.size()))) {
         stay_away(static_cast<int>(bytes % 50));
         say(fmt::format(R"({{"killed": {}, "ms": {:.3f}}})", session.rank(), now_ms()));
         ::kill(getpid(), SIGKILL);
@@ -199,6 +278,8 @@ using Scene = std::function<int(gz::Session&)>;
 const std::map<std::string, Scene> scenes = {
     {"train", train},
     {"train_closed", train_closed},
+    {"in_a_set", in_a_set},
+    {"beside_a_joined_rank", beside_a_joined_rank},
     {"killed", killed},
     {"crash", [](gz::Session& session) { return ends(session, [] { std::abort(); }); }},
     {"quick_exit", [](gz::Session& session) { return ends(session, [] { _exit(5); }); }},
@@ -234,6 +315,7 @@ int main(int argc, char** argv) {
     bytes = std::strtoull(argv[2], nullptr, 10);
     output = open(argv[3], O_WRONLY | O_APPEND | O_CLOEXEC);
     say(fmt::format(R"({{"begins": true, "rank": {}, "pid": {}}})", std::getenv("OMPI_COMM_WORLD_RANK"), getpid()));
-    const auto& body = scenes.at(scene);
+    const auto only = operations.find(scene);
+    const auto body = only == operations.end() ? scenes.at(scene) : [&](gz::Session& session) { return repeat(session, only->second); };
     return argc > 4 ? run_short_of(argv[4], body) : gz::run(&argc, &argv, body);
 }

@@ -17,6 +17,6 @@ TEST_CASE("whatever some ranks get wrong is named, and the next operation is rig
 
 TEST_CASE("very many things that some ranks get wrong", "[.slow]") {
     Tally tally;
-    CHECK(problems_here(bad_inputs(seed(), 500, tally)) == "");
+    CHECK(problems_here(bad_inputs(seed(), 250, tally)) == "");
     std::cout << tally.text() << std::endl;  // of rank 0 only: the others' is not shown
 }
