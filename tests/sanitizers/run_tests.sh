@@ -27,9 +27,11 @@ case $preset in
     if setarch --addr-no-randomize true 2>/dev/null; then under=(setarch --addr-no-randomize); fi
     ;;
 esac
+# Two for each core: tests that are ranks wait more than they compute.
 run() {
-  "${under[@]}" ctest --test-dir "build/$preset" --label-exclude slow --exclude-regex "$excluded" --no-tests=error --output-on-failure "$@"
+  "${under[@]}" ctest --test-dir "build/$preset" --label-exclude slow --exclude-regex "$excluded" --no-tests=error --output-on-failure \
+    --parallel $((2 * $(nproc))) "$@"
 }
-run --label-regex unit --parallel "$(nproc)"
-# Leaks are MPI's where its libraries are anywhere in the stack, which only the slow unwinder sees whole. Ranks wait more than they compute.
-ASAN_OPTIONS+=:fast_unwind_on_malloc=0 run --label-regex ranks --parallel $((2 * $(nproc)))
+run --label-regex unit
+# Leaks are MPI's where its libraries are anywhere in the stack, which only the slow unwinder sees whole.
+ASAN_OPTIONS+=:fast_unwind_on_malloc=0 run --label-regex ranks
