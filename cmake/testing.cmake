@@ -10,6 +10,10 @@ if(Catch2_VERSION VERSION_LESS 3)
   list(APPEND GUOZHUANG_CATCH_ARGUMENTS --warn NoTests --use-colour no)
 endif()
 
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  list(APPEND GUOZHUANG_CATCH_ARGUMENTS --case-timeout 240)
+endif()
+
 # Catch's implementation and our watchdog, compiled once for all test programs.
 add_library(guozhuang_test_runner OBJECT
   ${PROJECT_SOURCE_DIR}/tests/support/runner.cpp ${PROJECT_SOURCE_DIR}/tests/support/watchdog.cpp)
