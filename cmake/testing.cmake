@@ -32,7 +32,7 @@ function(guozhuang_add_unit_tests program)
   foreach(file ${TEST_SLOW})
     string(REPLACE "_test.cpp" "" topic ${file})
     add_test(NAME unit.${topic}.slow COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS} --case-timeout 900 "[#${topic}_test][slow]")
-    set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow" PROCESSORS 2 TIMEOUT 1800)
+    set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow" TIMEOUT 1800)
   endforeach()
 endfunction()
 

@@ -94,6 +94,8 @@ struct PointToPointOptions {
     std::shared_ptr<void> keep_alive = {};  ///< as in Options
     Session* session = nullptr;             ///< as in Options
     ProcessSet process_set = {};            ///< as in Options
+    /// How long it may wait for its peer. Then it is given up: both sides fail with Error(timeout), the peer when it comes. As in Options otherwise.
+    std::chrono::milliseconds timeout = {};
 };
 
 /// Point to point, rank to rank; to oneself too. Dtype and shape of both sides must match, else both throw Error(mismatch). Host memory only.

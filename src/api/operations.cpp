@@ -77,8 +77,7 @@ JoinHandle start_join(const JoinOptions& options, bool caller_waits) {
 }
 
 Handle letter(const TensorView& tensor, const engine::Route& route, const PointToPointOptions& options, bool caller_waits) {
-    return Handle(
-        api::submit_letter(*api::member_of(options.session, options.process_set), tensor, route, options.keep_alive, caller_waits));
+    return Handle(api::submit_letter(*api::member_of(options.session, options.process_set), tensor, route, options, caller_waits));
 }
 
 }  // namespace

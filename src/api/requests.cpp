@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <guozhuang/error.hpp>
 #include <limits>
+#include <span>
 
 namespace guozhuang::api {
 namespace {
@@ -37,8 +38,9 @@ private:
     std::vector<int> ranks_;
 };
 
-std::string print(const Shape& shape) {
-    return fmt::format("[{}]", fmt::join(shape, ", "));
+/// For a message: printed only if there is one.
+auto list_of(std::span<const std::int64_t> numbers) {
+    return fmt::join(numbers, ", ");
 }
 
 /// Row-major without gaps; a dimension of one element may claim any stride.
@@ -71,13 +73,13 @@ void check_tensor(const TensorView& tensor, const Check& check) {
     check.that(is_enumerator(tensor.device.kind), "there is no device kind {}", static_cast<int>(tensor.device.kind));
     check.that(tensor.shape.size() <= engine::max_dimensions, "{} dimensions; at most {} are supported", tensor.shape.size(),
                engine::max_dimensions);
-    check.that(std::ranges::all_of(tensor.shape, [](auto extent) { return extent >= 0; }), "shape {} has a negative extent",
-               print(tensor.shape));
-    check.that(is_countable(tensor), "a tensor of {} elements of shape {} would have more bytes than can be counted", name_of(tensor.dtype),
-               print(tensor.shape));
-    check.that(is_contiguous(tensor), "the tensor is not contiguous: shape {} with strides {}; copy it into a dense one first",
-               print(tensor.shape), print(tensor.strides));
-    check.that(tensor.data != nullptr || tensor.count() == 0, "the tensor of shape {} has no memory (null data)", print(tensor.shape));
+    check.that(std::ranges::all_of(tensor.shape, [](auto extent) { return extent >= 0; }), "shape [{}] has a negative extent",
+               list_of(tensor.shape));
+    check.that(is_countable(tensor), "a tensor of {} elements of shape [{}] would have more bytes than can be counted",
+               name_of(tensor.dtype), list_of(tensor.shape));
+    check.that(is_contiguous(tensor), "the tensor is not contiguous: shape [{}] with strides [{}]; copy it into a dense one first",
+               list_of(tensor.shape), list_of(tensor.strides));
+    check.that(tensor.data != nullptr || tensor.count() == 0, "the tensor of shape [{}] has no memory (null data)", list_of(tensor.shape));
 }
 
 void check_reduction(const Description& description, DType dtype, const Check& check) {
@@ -105,12 +107,12 @@ std::vector<std::int64_t> splits_of(const Draft& draft, int size, const Check& c
         return std::vector<std::int64_t>(static_cast<std::size_t>(size), rows / size);
     }
     check.that(draft.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks", draft.splits.size(), size);
-    check.that(std::ranges::all_of(draft.splits, [](auto split) { return split >= 0; }), "splits {} contain a negative one",
-               print(draft.splits));
+    check.that(std::ranges::all_of(draft.splits, [](auto split) { return split >= 0; }), "splits [{}] contain a negative one",
+               list_of(draft.splits));
     std::int64_t sum = 0;
     bool counted = true;
     for (const auto split : draft.splits) counted = counted && !__builtin_add_overflow(sum, split, &sum);
-    check.that(counted && sum == rows, "splits {} sum to {}, but dim 0 is {}", print(draft.splits),
+    check.that(counted && sum == rows, "splits [{}] sum to {}, but dim 0 is {}", list_of(draft.splits),
                counted ? std::to_string(sum) : "more than can be counted", rows);
     return draft.splits;
 }
@@ -127,6 +129,16 @@ engine::TensorDescription describe(const Draft& draft, std::size_t i) {
     return description;
 }
 
+void check_timeout(std::chrono::milliseconds timeout, const Check& check) {
+    check.that(timeout.count() >= 0, "a timeout of {} ms; it may not be negative", timeout.count());
+}
+
+void set_deadline(engine::Request& request, std::chrono::milliseconds timeout) {
+    if (timeout.count() == 0) return;
+    request.submitted = base::Clock::now();
+    request.deadline = base::deadline_after(timeout);
+}
+
 void check_draft(const Draft& draft, const Check& check) {
     const auto& description = draft.description;
     check.that(draft.name.size() <= engine::max_name_bytes, "the name is {} bytes long; at most {} are supported", draft.name.size(),
@@ -134,7 +146,7 @@ void check_draft(const Draft& draft, const Check& check) {
     check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
     check.that(draft.tensors.size() <= engine::max_tensors, "{} tensors in one group; at most {} are supported", draft.tensors.size(),
                engine::max_tensors);
-    check.that(draft.timeout.count() >= 0, "a timeout of {} ms; it may not be negative", draft.timeout.count());
+    check_timeout(draft.timeout, check);
     check.that(is_enumerator(description.op), "there is no reduce op {}", static_cast<int>(description.op));
     const auto& transport = draft.set->transport();
     check.that(description.root >= 0 && description.root < transport.size(), "root {} is not a rank; there are ranks 0 to {}",
@@ -187,15 +199,12 @@ std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
     request.tensors = std::move(draft.tensors);
     request.splits = std::move(draft.splits);
     request.keep_alive = std::move(draft.keep_alive);
-    if (draft.timeout.count() > 0) {
-        request.submitted = base::Clock::now();
-        request.deadline = base::deadline_after(draft.timeout);
-    }
+    set_deadline(request, draft.timeout);
     return set.engine().submit(std::move(request), caller_waits);
 }
 
 std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor, engine::Route route,
-                                               std::shared_ptr<void> keep_alive, bool caller_waits) {
+                                               const PointToPointOptions& options, bool caller_waits) {
     const auto& transport = set.transport();
     const Check check(route.sending ? "send" : "recv", "", {transport.rank()});
     check.that(route.peer >= 0 && route.peer < transport.size(), "rank {} does not exist; there are ranks 0 to {}", route.peer,
@@ -205,11 +214,13 @@ std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView&
     check.that(route.tag <= transport.largest_user_tag(), "tag {} is too large for {}; at most {}", route.tag, transport.description(),
                transport.largest_user_tag());
     check_tensor(tensor, check);
+    check_timeout(options.timeout, check);
     check.that(tensor.device.kind == DeviceKind::host, "only host tensors can be sent, not {} ones", name_of(tensor.device.kind));
     engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv", route.sending ? "to" : "from", route.peer),
                             .description = {.tensors = {}},
                             .tensors = {tensor},
-                            .keep_alive = std::move(keep_alive)};
+                            .keep_alive = options.keep_alive};
+    set_deadline(request, options.timeout);
     route.peer = *position;
     return set.engine().submit(std::move(request), route, caller_waits);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <guozhuang/operations.hpp>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
 #include <memory>
@@ -38,6 +39,6 @@ void check_tensor(const TensorView& tensor, std::string_view operation, std::str
 
 /// The same for a send or receive. The route's peer is a rank of the world.
 std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor, engine::Route route,
-                                               std::shared_ptr<void> keep_alive, bool caller_waits);
+                                               const PointToPointOptions& options, bool caller_waits);
 
 }  // namespace guozhuang::api

@@ -291,11 +291,15 @@ bool Engine::pump() {
         progressed = true;
     }
     if (!progressed) notice_stalls();
-    for (auto& message : negotiator_.take_messages()) {
-        send(message.to, Channel::negotiation, std::move(message.bytes));
-        if (message.urgent) control_.wake(message.to);
-    }
-    for (auto& message : point_to_point_.take_messages()) send(message.to, Channel::letters, std::move(message.bytes));
+    const auto send_all = [&](Channel channel, auto messages) {
+        mutex_.is_held();
+        for (auto& message : messages) {
+            send(message.to, channel, std::move(message.bytes));
+            if (message.urgent) control_.wake(message.to);
+        }
+    };
+    send_all(Channel::negotiation, negotiator_.take_messages());
+    send_all(Channel::letters, point_to_point_.take_messages());
     for (auto& entry : negotiator_.take_entries()) {
         accept(std::move(entry));
         progressed = true;
@@ -335,7 +339,10 @@ bool Engine::take_submissions() {
         else
             negotiator_.submit(request.name, request.named, request.description);
     }
-    for (auto& letter : letters) point_to_point_.post(std::move(letter));
+    for (auto& letter : letters) {
+        stalls_.expect(letter.pending->request().deadline);
+        point_to_point_.post(std::move(letter));
+    }
     if (departure) leaving_ ? negotiator_.leave(*departure) : negotiator_.depart(*departure);
     if (departure && leaving_) point_to_point_.say_goodbye();
     return !submitted.empty() || !letters.empty() || departure;

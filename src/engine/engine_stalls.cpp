@@ -39,14 +39,16 @@ void Engine::notice_stalls() {
 }
 
 /// Whether there is something to say, which is said unless enough has been. What all have submitted is not given up: it is on its way. A join may take as
-/// long as others have data, so only a rank that is stopped is worth a word.
+/// long as others have data, so only a rank that is stopped is worth a word. A send or receive is given up once its peer has agreed.
 bool Engine::treat(Stalled stalled, StallScene& scene, std::size_t said) {
     const auto& request = stalled.pending->request();
     const bool is_collective = request.kind == Request::Kind::collective, is_open = is_collective && open_.contains(request.name);
+    const bool is_letter = request.kind == Request::Kind::letter;
     const bool is_join = is_collective && request.description.operation == Operation::join;
     const StallReport report(request, is_collective && !is_open, scene);
     if (is_join && !report.has_stopped()) return false;
     const bool is_brief = said >= most_said;
+    if (stalled.give_up && is_letter) point_to_point_.give_up(*stalled.pending, report.text(stalled, is_brief));
     const bool is_due = stalled.give_up && is_open && !is_join;
     stalled.give_up = is_due && report.has_culprits();
     if (stalled.give_up)

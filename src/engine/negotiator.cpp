@@ -126,7 +126,7 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
     failure.kind = LogEntry::Kind::fail;
     failure.items = {{name, records_.contains(name) ? records_.at(name).id : 0}};
     failure.tensor = name;
-    const auto description = decode_description(ballot.factions.front().description);
+    auto description = decode_description(ballot.factions.front().description);
     failure.operation = engine::name_of(description.operation);
     auto missing = missing_from(ballot);
     std::ranges::copy_if(missing, std::back_inserter(failure.ranks), [&](int rank) { return !joined_.contains(rank); });
@@ -141,7 +141,8 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
         failure.text = fmt::format("{} '{}': {}", failure.operation, name, problem);
         failure.ranks = std::move(missing);
     } else {
-        return ready_.push_back({name, ballot.named, std::move(ballot.factions.front().description), std::move(missing)});
+        return ready_.push_back(
+            {name, ballot.named, std::move(ballot.factions.front().description), std::move(description), std::move(missing)});
     }
     append(std::move(failure));
 }

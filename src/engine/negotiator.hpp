@@ -195,6 +195,7 @@ private:
         std::string name;
         bool named = true;
         Bytes description;
+        Description decoded;      ///< the same
         std::vector<int> absent;  ///< ranks that have joined and not submitted it
     };
     std::vector<ReadyRequest> ready_;

@@ -66,7 +66,7 @@ void Negotiator::append_ready() {
     std::optional<Bytes> key;
     std::size_t bytes = 0, entry_bytes = 0;
     for (auto& request : std::exchange(ready_, {})) {
-        const auto description = decode_description(request.description);
+        const auto& description = request.decoded;
         const auto next_bytes = bytes_of(description);
         const auto next_entry_bytes = request.name.size() + (request.absent.empty() ? 0 : request.description.size());
         auto next_key = fusion_key(description);

@@ -115,7 +115,7 @@ std::string StallReport::text(const Stalled& stalled, bool is_brief) const {
     text += culprits(is_brief);
     if (!unseen_.empty())
         text += fmt::format("; whether {} {} {} cannot be seen from here", list_ranks(unseen_), has_or_have(unseen_), deed());
-    if (!has_culprits()) text += decided_ ? "; all take part" : "; all have " + deed();
+    if (!has_culprits() && !is(Request::Kind::letter)) text += decided_ ? "; all take part" : "; all have " + deed();
     return text;
 }
 

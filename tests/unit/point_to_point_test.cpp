@@ -46,13 +46,15 @@ struct Side {
     CountedMail mail;
     PointToPoint letters{control, mail};
     std::vector<float> memory = std::vector<float>(100);
+    std::vector<std::shared_ptr<Pending>> posted;
     std::vector<std::string> ends;  ///< of each letter, in order: "" or an error
 
     explicit Side(int rank) : control(rank, 2) {}
 
     void post(bool sending, std::uint16_t tag, std::int64_t count) {
         Request request{.name = "letter", .description = {.tensors = {}}, .tensors = {TensorView(memory.data(), DType::f32, {count})}};
-        letters.post({{.peer = 1 - control.own, .tag = tag, .sending = sending}, std::make_shared<Pending>(std::move(request), nullptr)});
+        posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
+        letters.post({{.peer = 1 - control.own, .tag = tag, .sending = sending}, posted.back()});
     }
     void collect() {
         letters.advance();
@@ -149,6 +151,49 @@ TEST_CASE("a departure fails what was never matched, not what was on its way") {
     pair.talk();
     CHECK(pair.left.ends.back() == "rank 1 has shut down; send with it (tag 9) was never matched");
     CHECK(pair.right.ends == std::vector<std::string>{""});
+}
+
+TEST_CASE("a letter that is given up fails on both sides, and the next of its route meet") {
+    Pair pair;
+    pair.left.post(false, 1, 3);
+    pair.left.letters.give_up(*pair.left.posted.front(), "it has waited too long");
+    pair.left.post(false, 1, 4);
+    pair.talk();
+    CHECK(pair.left.ends == std::vector<std::string>{"it has waited too long"});
+    pair.left.letters.give_up(*pair.left.posted.front(), "it has waited for ever");  // it is over
+    pair.right.post(true, 1, 5);                                                     // another shape: nobody looks at it
+    pair.talk();
+    CHECK(pair.right.ends == std::vector<std::string>{"it has waited too long"});
+    pair.right.post(true, 1, 4);
+    pair.talk();
+    CHECK(pair.left.ends == std::vector<std::string>{"it has waited too long", ""});
+    CHECK(pair.right.ends == std::vector<std::string>{"it has waited too long", ""});
+    CHECK(pair.right.mail.sent == std::vector<std::size_t>{16});
+}
+
+TEST_CASE("a letter is not given up if its peer has come meanwhile, or both have lost patience") {
+    for (const bool both : {false, true}) {
+        Pair pair;
+        pair.left.post(false, 1, 3);
+        pair.left.letters.give_up(*pair.left.posted.front(), "it has waited too long");
+        pair.right.post(true, 1, 3);
+        if (both) pair.right.letters.give_up(*pair.right.posted.front(), "so has this one");
+        pair.talk();
+        CHECK(pair.left.ends == std::vector<std::string>{""});
+        CHECK(pair.right.ends == std::vector<std::string>{""});
+    }
+}
+
+TEST_CASE("a peer that departs takes nothing back from a letter that was given up") {
+    Pair pair;
+    pair.left.post(false, 1, 3);
+    pair.left.post(false, 1, 3);
+    pair.left.letters.give_up(*pair.left.posted.front(), "it has waited too long");
+    pair.talk();
+    pair.left.letters.depart(1, "rank 1 has shut down");
+    pair.talk();
+    CHECK(pair.left.ends ==
+          std::vector<std::string>{"it has waited too long", "rank 1 has shut down; recv with it (tag 1) was never matched"});
 }
 
 TEST_CASE("malformed announcements are errors") {

@@ -111,19 +111,3 @@ TEST_CASE("many more random operations in sets, in many orders", "[.slow]") {
         CHECK(problems_among(4, closing_with_sets, {.turns = seed}) == "");
     }
 }
-
-TEST_CASE("a set too many is refused on its creators", "[.slow]") {
-    CHECK(problems_among(1,
-                         [](Session& session, Report& report) {
-                             std::vector<ProcessSet> sets;
-                             for (int i = 0; i < 4094; ++i) sets.push_back(ProcessSet::create({0}, &session));
-                             const auto create = [&] { return ProcessSet::create({0}, &session); };
-                             expect_error(report, ErrorCode::unavailable, {"as many as there can be"}, [&] { create(); });
-                             sets[17].remove();
-                             auto again = create();
-                             int one = 1;
-                             allreduce(one, {.process_set = again});
-                             expect_error(report, ErrorCode::unavailable, {"as many as there can be"}, [&] { create(); });
-                         },
-                         {.turns = 0}) == "");
-}

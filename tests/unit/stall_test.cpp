@@ -142,13 +142,13 @@ TEST_CASE("what waits too long is given up, and whoever comes late gets the erro
         int number = 1, word = 0;
         const AllreduceOptions options{.name = "loss", .timeout = for_all ? 0ms : 50ms};
         if (session.rank() == last)
-            for (int rank = 0; rank < last; ++rank) recv(word, rank);
+            for (int rank = 0; rank < last; ++rank) recv(word, rank, {.timeout = 20s});
         const auto text = text_of("allreduce 'loss' is given up after");
         expect_error(report, ErrorCode::timeout, {text, text_of("; rank ", last, " has not submitted it")},
                      [&] { allreduce(number, options); });
         if (session.rank() != last) send(word, last);
         number = 1;
-        allreduce(number, {.name = "loss"});
+        allreduce(number, {.name = "loss", .timeout = 20s});
         report.expect_equal(number, session.size(), "the next round");
     });
     CHECK(problems == "");
@@ -218,6 +218,61 @@ TEST_CASE("rank 0 may be the one that is missing, and busy") {
         expect_usable(session, report);
     });
     CHECK(problems == "");
+}
+
+TEST_CASE("a send or receive is given up on both sides, and the next one meets its peer") {
+    const auto problems = problems_among(3, [&](Session& session, Report& report) {
+        int word = session.rank() + 1;
+        const auto meet = [&](std::chrono::milliseconds limit) {
+            if (session.rank() == 0) recv(word, 2, {.tag = 3, .timeout = limit});
+            if (session.rank() == 2) send(word, 0, {.tag = 3});
+        };
+        const std::string why = "recv from 2 is given up after";
+        if (session.rank() == 0) expect_error(report, ErrorCode::timeout, {why, "rank 2 has not submitted it"}, [&] { meet(20ms); });
+        barrier();
+        if (session.rank() == 2) expect_error(report, ErrorCode::timeout, {why}, [&] { meet(20ms); });
+        barrier();
+        meet(20s);
+        report.expect_equal(word, session.rank() == 0 ? 3 : session.rank() + 1, "the word");
+        expect_error(report, ErrorCode::invalid_argument, {"timeout of -1 ms"}, [&] { recv(word, 0, {.timeout = -1ms}); });
+        expect_usable(session, report);
+    });
+    CHECK(problems == "");
+}
+
+TEST_CASE("a receive from oneself is given up as any other") {
+    const auto problems = problems_among(2, [&](Session& session, Report& report) {
+        int word = 1;
+        const auto self = session.rank();
+        const auto why = text_of("recv from ", self, " is given up after");
+        const auto error = error_of([&] { recv(word, self, {.timeout = 20ms}); });
+        report.expect(error && error->code() == ErrorCode::timeout && std::string(error->what()).starts_with(why), "no timeout");
+        report.expect(error && std::string(error->what()).ends_with(text_of("on rank ", self)), "others are accused");
+        expect_error(report, ErrorCode::timeout, {why}, [&] { send(word, self); });
+        expect_usable(session, report);
+    });
+    CHECK(problems == "");
+}
+
+// Whichever comes first: either the word arrives or both sides get the error.
+TEST_CASE("a send comes about when its receive is given up") {
+    std::atomic<int> given_up = 0;
+    const auto problems = problems_among(2, [&](Session& session, Report& report) {
+        for (int i = 0; i < 200; ++i) {
+            int word = session.rank();
+            if (session.rank() == 1) {
+                const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i * 30);
+                while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+            }
+            const auto error = error_of([&] { session.rank() == 1 ? send(word, 0) : recv(word, 1, {.timeout = 3ms}); });
+            report.expect(error ? error->code() == ErrorCode::timeout : word == 1, error ? error->what() : "a wrong word");
+            report.same_everywhere(text_of("round ", i), error ? "given up" : "done");
+            if (error) ++given_up;
+        }
+        expect_usable(session, report);
+    });
+    CHECK(problems == "");
+    CHECK(given_up > 0);
 }
 
 TEST_CASE("a limit that is not reached changes nothing") {
