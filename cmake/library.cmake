@@ -5,6 +5,7 @@ list(REMOVE_DUPLICATES links)
 list(TRANSFORM rooms REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
 
 set(public_headers
+  arena.hpp
   error.hpp
   export.hpp
   guozhuang.hpp

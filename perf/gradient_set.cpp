@@ -43,7 +43,7 @@ std::vector<GradientShape> read_gradient_set(const std::string& path_or_name) {
     return shapes;
 }
 
-Gradients::Gradients(const std::vector<GradientShape>& shapes) : memory_(room_for_all(shapes)) {
+Gradients::Gradients(const std::vector<GradientShape>& shapes, MemoryKind memory) : memory_(room_for_all(shapes), memory) {
     auto rest = memory_.all();
     for (const auto& [name, shape] : shapes) {
         const TensorView view(rest.data(), DType::f32, shape);

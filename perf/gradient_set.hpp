@@ -23,7 +23,7 @@ std::vector<GradientShape> read_gradient_set(const std::string& path_or_name);
 /// A set's gradients in memory, f32, side by side as a trainer with flat buffers has them; each starts on a cache line.
 class Gradients {
 public:
-    explicit Gradients(const std::vector<GradientShape>& shapes);
+    explicit Gradients(const std::vector<GradientShape>& shapes, MemoryKind memory = MemoryKind::ordinary);
 
     /// In forward order. Value and gradient are the same memory: nothing here looks at values.
     const std::vector<Parameter>& parameters() const noexcept { return parameters_; }

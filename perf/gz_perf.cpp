@@ -24,7 +24,6 @@ constexpr int not_as_asked = 2;  // the exit code for what is refused
 
 /// The command line, and what it asks for: returns the number of errors found.
 struct Request {
-    std::string memory = "private";
     std::string json;
     SweepOptions sweep;
     ReplayOptions replay;
@@ -47,14 +46,8 @@ void add_output(CLI::App& command, Request& request) {
     command.add_option("--json", request.json, "append the results to this file, one JSON object a line")->type_name("FILE");
 }
 
-void add_memory(CLI::App& command, Request& request) {
-    const CLI::Validator available(
-        [](const std::string& memory) {
-            return memory == "private" ? std::string()
-                                       : "'" + memory + "' is not available: tensors in this version live in private memory only";
-        },
-        "private", "memory");
-    command.add_option("--memory", request.memory, "where the tensors live")->check(available);
+void add_memory(CLI::App& command, MemoryKind& memory) {
+    add_named(command, "--memory", memory, all_memory_kinds, "where the tensors live");
 }
 
 void add_peer(CLI::App& command, bool& peer_mpi) {
@@ -80,7 +73,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
     auto& sweep = request.sweep;
     if (collective != Collective::barrier) {
         add_sizes(command, sweep);
-        add_memory(command, request);
+        add_memory(command, sweep.memory);
     }
     if (reduces(collective)) add_named(command, "--op", sweep.op, all_reduce_ops, "reduction");
     if (collective == Collective::allreduce)
@@ -104,7 +97,7 @@ void add_replay(CLI::App& app, Request& request) {
     auto& command = *app.add_subcommand("replay", "time the communication of a training step");
     command.add_option("--set", request.replay.set, "gradient set: a JSON file, or resnet50, bert_base, gpt2, vgg16, tiny1000")->required();
     command.add_option("--steps", request.replay.steps, "timed steps of each series")->check(CLI::Range(1, 1'000'000));
-    add_memory(command, request);
+    add_memory(command, request.replay.memory);
     add_peer(command, request.replay.peer_mpi);
     add_output(command, request);
     command.callback([&request] {

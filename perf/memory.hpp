@@ -1,25 +1,52 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <guozhuang/arena.hpp>
 #include <memory>
 #include <new>
 #include <span>
+#include <string_view>
+
+#include "job.hpp"
 
 namespace guozhuang::perf {
+
+/// Where tensors live.
+enum class MemoryKind : std::uint8_t {
+    ordinary,  ///< "private": of the process alone
+    arena,     ///< a GradientArena
+    shared     ///< of the process, and then shared in place
+};
+inline constexpr std::array all_memory_kinds = {MemoryKind::ordinary, MemoryKind::arena, MemoryKind::shared};
+constexpr std::string_view name_of(MemoryKind kind) noexcept {
+    return kind == MemoryKind::arena ? "arena" : kind == MemoryKind::shared ? "shared" : "private";
+}
 
 /// Zeroed memory whose pages are all there: no first touch falls into a measurement. Aligned to cache lines, as a trainer's tensors are.
 class Memory {
 public:
     static constexpr std::size_t alignment = 64;
 
-    explicit Memory(std::size_t bytes) : bytes_(bytes), data_(std::aligned_alloc(alignment, round_up(bytes))) {
-        if (data_ == nullptr) throw std::bad_alloc();
-        std::memset(data_.get(), 0, round_up(bytes));
+    /// Collective, if it is an arena or shared. Throws std::bad_alloc, and Refusal if the ranks cannot share it.
+    explicit Memory(std::size_t bytes, MemoryKind kind = MemoryKind::ordinary) : bytes_(bytes) {
+        if (kind == MemoryKind::arena) {
+            arena_ = std::make_unique<GradientArena>(round_up(bytes));
+            require(arena_->is_shared());
+            data_ = arena_->allocate(round_up(bytes), alignment);
+        } else {
+            own_.reset(std::aligned_alloc(alignment, round_up(bytes)));
+            if (own_ == nullptr) throw std::bad_alloc();
+            data_ = own_.get();
+        }
+        std::memset(data_, 0, round_up(bytes));
+        if (kind == MemoryKind::shared) share_in_place();
     }
 
-    std::span<std::byte> all() const noexcept { return {static_cast<std::byte*>(data_.get()), bytes_}; }
+    std::span<std::byte> all() const noexcept { return {static_cast<std::byte*>(data_), bytes_}; }
 
     /// The next multiple of the alignment, at least one.
     static constexpr std::size_t round_up(std::size_t bytes) noexcept {
@@ -27,11 +54,22 @@ public:
     }
 
 private:
+    static void require(bool is_shared) {
+        if (!is_shared) throw Refusal("the ranks cannot share memory");
+    }
+    void share_in_place() {
+        const TensorView tensor(data_, DType::u8, {static_cast<std::int64_t>(round_up(bytes_))});
+        shared_ = share({&tensor, 1});
+        require(shared_.is_shared());
+    }
     struct Free {
         void operator()(void* data) const noexcept { std::free(data); }
     };
     std::size_t bytes_;
-    std::unique_ptr<void, Free> data_;
+    std::unique_ptr<GradientArena> arena_;
+    std::unique_ptr<void, Free> own_;
+    void* data_ = nullptr;
+    SharedMemory shared_;
 };
 
 }  // namespace guozhuang::perf

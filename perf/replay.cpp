@@ -82,7 +82,7 @@ Json line_of(const Job& job, const ReplayOptions& options, const Row& row) {
             {"set", std::filesystem::path(options.set).stem().string()},
             {"series", row.name},
             {"ranks", job.size()},
-            {"memory", "private"},
+            {"memory", name_of(options.memory)},
             {"step_p50_ms", row.p50_ms},
             {"step_min_ms", row.min_ms},
             {"step_max_ms", row.max_ms},
@@ -123,7 +123,7 @@ void report(const Job& job, const ReplayOptions& options, const std::vector<Row>
 
 void replay(const Job& job, const ReplayOptions& options, JsonLines& lines) {
     std::optional<Gradients> prepared;
-    job.all_or_none([&] { prepared.emplace(read_gradient_set(options.set)); });
+    job.all_or_none([&] { prepared.emplace(read_gradient_set(options.set), options.memory); });
     const Gradients& gradients = *prepared;
     std::vector<Lane> lanes;
     lanes.push_back({make_guozhuang_step(gradients), {}, {}, 0, {}});

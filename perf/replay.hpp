@@ -5,12 +5,14 @@
 
 #include "job.hpp"
 #include "json_lines.hpp"
+#include "memory.hpp"
 
 namespace guozhuang::perf {
 
 struct ReplayOptions {
     std::string set;  ///< see read_gradient_set()
     std::size_t steps = 20;
+    MemoryKind memory = MemoryKind::ordinary;  ///< of the gradients
     bool peer_mpi = false;
 };
 

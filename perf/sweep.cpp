@@ -7,7 +7,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "memory.hpp"
 #include "statistics.hpp"
 
 namespace guozhuang::perf {
@@ -151,7 +150,7 @@ Json line_of(const SweepOptions& options, const Case& test, std::string_view ser
             {"dtype", type_name(options)},
             {"op", op_name(options)},
             {"algorithm", series == "mpi" ? "mpi" : options.algorithm},
-            {"memory", "private"},
+            {"memory", name_of(options.memory)},
             {"p50_us", figures.p50_us},
             {"p99_us", figures.p99_us},
             {"algbw_GBps", figures.algbw},
@@ -186,7 +185,9 @@ Case case_of(const Job& job, const SweepOptions& options, std::size_t count) {
 /// All that a sweep needs, so that what is missing shows before anything is measured.
 struct Setup {
     Setup(const Job& job, const SweepOptions& options)
-        : counts(counts_of(options)), input(counts.back() * size_of(options.dtype)), output(output_bytes(options, job.size())) {
+        : counts(counts_of(options)),
+          input(counts.back() * size_of(options.dtype), options.memory),
+          output(output_bytes(options, job.size())) {
         const auto op = reduces(options.collective) ? std::optional(options.op) : std::nullopt;
         const bool orders = options.op == ReduceOp::min || options.op == ReduceOp::max;
         if (op && options.dtype == DType::boolean && !orders)

@@ -8,6 +8,7 @@
 #include "collective.hpp"
 #include "job.hpp"
 #include "json_lines.hpp"
+#include "memory.hpp"
 
 namespace guozhuang::perf {
 
@@ -19,6 +20,7 @@ struct SweepOptions {
     DType dtype = DType::f32;
     ReduceOp op = ReduceOp::sum;
     std::string algorithm = "auto";  ///< as the library was told
+    MemoryKind memory = MemoryKind::ordinary;
     bool peer_mpi = false;
     bool check = false;
     std::optional<std::size_t> iterations;  ///< of each series, in place of what fits into the budget

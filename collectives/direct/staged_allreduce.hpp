@@ -2,6 +2,9 @@
 // own to its stage, adds up its own block from all stages, shows the sum on its stage, and fetches the other sums. Segment by segment, three
 // of them under way: a round fetches one, adds up the next and gives the one after, all while it is hot in cache.
 //
+// Where the tensors themselves lie in such memory, on all ranks, nothing needs to be staged: see in_place_allreduce.hpp. A rank whose own do shows where
+// in the first round, in the place of segments; if it is not so on all, they begin anew with segments.
+//
 // Reduce-scatter by direct exchange, then all-gather (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication
 // operations in MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005), with loads and stores in the place of messages (R. L. Graham,
 // G. Shipman: MPI support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).
@@ -11,10 +14,10 @@
 //   step 1  b0=0+1+2                     b1=0+1+2                     b2=0+1+2
 //   end     b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2
 //
-// Cost: segments + 2 rounds of waiting; (p-1)/p n each is copied in, added up and copied out: no message, nothing allocated.
+// Cost: segments + 2 rounds of waiting (one more if some have shown places in vain); (p-1)/p n each is copied in, added up and copied out: no message, nothing allocated.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
 // rounded once. The same bits as recursive doubling.
-// Needs: stage_scratch_bytes, and on the stage two places for p+1 segments; segments are shortened to what fits.
+// Needs: staged_scratch_bytes, and on the stage two rooms for p+1 segments and a head; segments are shortened to what fits.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +27,18 @@
 
 #include "collectives/allreduce_plan.hpp"
 #include "collectives/chunks.hpp"
+#include "collectives/direct/in_place_allreduce.hpp"
+#include "collectives/direct/places.hpp"
 #include "collectives/direct/stage_layout.hpp"
 #include "collectives/peer_memory.hpp"
 
 namespace guozhuang::direct {
+
+template <PeerMemory P>
+std::size_t staged_scratch_bytes(int ranks, std::size_t members) {
+    return stage_scratch_bytes(ranks) + padded_array<std::span<std::byte>>(static_cast<std::size_t>(ranks)) +
+           Places<P>::scratch_bytes(members);
+}
 
 /// The work of one allreduce on one rank.
 template <PeerMemory P>
@@ -36,18 +47,28 @@ public:
     StagedAllreduce(P& peers, const AllreducePlan& plan)
         : peers_(peers),
           plan_(plan),
+          scratch_(plan.scratch),
+          places_(peers, plan.members, scratch_),
           layout_(peers.stage(peers.rank()).size(), peers.size()),
           chunks_(plan.blocks.largest_bytes(), std::min(plan.segment_bytes, layout_.segment_bytes())),
-          terms_(Scratch(plan.scratch).cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()))) {}
+          terms_(scratch_.cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()))),
+          parts_(scratch_.cut_array<std::span<std::byte>>(static_cast<std::size_t>(peers.size()))) {}
 
     void run() {
         const auto chunks = chunks_.count();
         if (chunks == 0) return;
-        for (std::size_t step = 0; step < chunks + 2; ++step) {
-            if (step > 0) peers_.await();
+        peers_.publish(places_.show() ? 0 : give(0));
+        peers_.await();
+        if (places_.are_everywhere()) return InPlaceAllreduce<P>(peers_, places_, plan_.reduce, terms_, parts_).run();
+        if (places_.are_somewhere()) {
+            peers_.publish(give(0));
+            peers_.await();
+        }
+        for (std::size_t step = 1; step < chunks + 2; ++step) {
+            if (step > 1) peers_.await();
             std::size_t bytes = 0;
             if (step >= 2) fetch(step - 2);
-            if (step >= 1 && step - 1 < chunks) bytes += reduce(step - 1);
+            if (step - 1 < chunks) bytes += reduce(step - 1);
             if (step < chunks) bytes += give(step);
             peers_.publish(bytes);
         }
@@ -99,11 +120,15 @@ private:
 
     P& peers_;
     const AllreducePlan& plan_;
+    Scratch scratch_;
+    Places<P> places_;
     StageLayout layout_;
     Chunks chunks_;
     std::span<std::span<const std::byte>> terms_;  ///< by rank
+    std::span<std::span<std::byte>> parts_;        ///< by rank
 };
 
+/// plan.members: those of the blocks.
 template <PeerMemory P>
 void staged_allreduce(P& peers, const AllreducePlan& plan) {
     StagedAllreduce<P>(peers, plan).run();

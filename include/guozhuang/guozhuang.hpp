@@ -1,6 +1,7 @@
 #pragma once
 
 /// Everything. `namespace gz = guozhuang;` is how the documentation writes it.
+#include <guozhuang/arena.hpp>
 #include <guozhuang/error.hpp>
 #include <guozhuang/handle.hpp>
 #include <guozhuang/info.hpp>

@@ -2,6 +2,8 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <guozhuang/arena.hpp>
 #include <guozhuang/plan.hpp>
 #include <guozhuang/session.hpp>
 #include <guozhuang/tensor.hpp>
@@ -16,6 +18,12 @@ namespace guozhuang {
 /// Anything that turns gradients into new parameter values.
 template <class O>
 concept Optimizer = requires(O& optimizer) { optimizer.step(); };
+
+/// What becomes of the memory that gradients are in.
+enum class Memory : std::uint8_t {
+    as_is,  ///< nothing
+    share  ///< it is shared with the other ranks of the host (see share()) as long as the optimizer lives, so that they are reduced in place
+};
 
 /// How gradients are reduced. The same on all ranks of the process set, apart from the stream.
 struct OptimizerOptions {
@@ -32,6 +40,8 @@ struct OptimizerOptions {
     std::optional<StreamRef> stream = {};       ///< on which backward runs, for gradients on a device
     Session* session = nullptr;                 ///< as in Options
     ProcessSet process_set = {};                ///< whose ranks train together; as in Options
+    /// `share` makes construction collective, and is not for a process set. The optimizer must end before the gradients' memory is freed.
+    Memory memory = Memory::as_is;
 };
 
 /// What a DistributedOptimizer does with gradients, apart from stepping: counts them, reduces them bundle by bundle in reverse order of the
@@ -79,7 +89,8 @@ private:
 };
 
 /// Makes a single-process optimizer a data-parallel one: step() averages the gradients over all ranks (of its process set), then lets the wrapped optimizer step.
-/// The wrapped optimizer and the parameters' memory must outlive it. Construction is not collective; step() is. One thread at a time.
+/// The wrapped optimizer and the parameters' memory must outlive it. Construction is not collective, unless it shares memory; step() is. One thread at
+/// a time.
 template <Optimizer O>
 class DistributedOptimizer {
 public:

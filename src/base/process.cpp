@@ -23,8 +23,10 @@
 #include <thread>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "base/wait.hpp"
 
 namespace guozhuang::base {
@@ -97,6 +99,32 @@ std::atomic<bool> words_are_said{false};
 // Of a process, like fork() itself.
 std::atomic<bool> forked{false};
 std::atomic<pid_t> original{0};
+
+/// What children do first. No fork() happens while it is changed.
+struct Actions {
+    Mutex mutex;
+    std::vector<const InChildren*> all GUOZHUANG_GUARDED_BY(mutex);
+};
+
+Actions& actions() {
+    static auto* const instance = new Actions;  // never destroyed: a process may fork while it ends
+    return *instance;
+}
+
+void before_fork() GUOZHUANG_THREAD_ANNOTATION(no_thread_safety_analysis) {
+    actions().mutex.lock();
+}
+
+void after_fork() GUOZHUANG_THREAD_ANNOTATION(no_thread_safety_analysis) {
+    actions().mutex.unlock();
+}
+
+void begin_as_child() {
+    after_fork();
+    if (forked.exchange(true)) return;  // a child's child
+    const Lock lock(actions().mutex);
+    for (const auto* action : actions().all) action->act();
+}
 
 void flush(std::FILE* stream) noexcept {
     if (ftrylockfile(stream) != 0) return;  // whoever holds it may never let go
@@ -173,8 +201,18 @@ std::string host_name() {
 void notice_forks() {
     [[maybe_unused]] static const int noticed = [] {
         original = getpid();
-        return pthread_atfork(nullptr, nullptr, [] { forked = true; });
+        return pthread_atfork(before_fork, after_fork, begin_as_child);
     }();
+}
+
+InChildren::InChildren(std::function<void()> action) : action_(std::move(action)) {
+    const Lock lock(actions().mutex);
+    actions().all.push_back(this);
+}
+
+InChildren::~InChildren() {
+    const Lock lock(actions().mutex);
+    std::erase(actions().all, this);
 }
 
 bool is_forked() noexcept {

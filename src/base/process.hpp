@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <signal.h>
 #include <string>
@@ -54,6 +55,21 @@ std::string host_name();
 
 /// From the first call on, children that this process makes with fork() know that they are such.
 void notice_forks();
+
+/// While it lives, children of fork(), though not theirs, do this before anything else. They have one thread, and mutexes as they were: as little as in
+/// a signal handler.
+class InChildren {
+public:
+    explicit InChildren(std::function<void()> action);
+    InChildren(const InChildren&) = delete;
+    InChildren& operator=(const InChildren&) = delete;
+    ~InChildren();
+
+    void act() const { action_(); }
+
+private:
+    const std::function<void()> action_;
+};
 
 /// Whether this process is such a child: it has the memory of its parent, the shared one too, but none of its threads, and mutexes as they were. It must
 /// neither use nor end what the parent has.

@@ -27,10 +27,12 @@ bool are_alike(const TensorView& a, const TensorView& b) {
 struct GradientReducer::State {
     State(std::vector<Parameter> given, const OptimizerOptions& chosen) : parameters(std::move(given)), options(chosen) {
         check();
+        if (options.memory == Memory::share) shared = share(gradients(), options.session);
         lay_out();
     }
 
     void check();
+    std::vector<TensorView> gradients() const;
     void lay_out();
     void start_step();
     void complete(std::size_t parameter);
@@ -41,6 +43,7 @@ struct GradientReducer::State {
     std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
     std::vector<std::size_t> bundle_of;                       ///< of each parameter
     std::vector<std::size_t> bundle_size;                     ///< parameters in each bundle
+    SharedMemory shared;
     std::unique_ptr<Plan> plan;
 
     // This step.
@@ -60,6 +63,8 @@ void GradientReducer::State::check() {
     if (options.backward_passes_per_step < 1)
         refuse(options.name, fmt::format("backward_passes_per_step is {}; it must be 1 at least", options.backward_passes_per_step));
     if (parameters.empty()) refuse(options.name, "there are no parameters");
+    if (options.memory == Memory::share && options.process_set.state())
+        refuse(options.name, "memory is shared among all ranks of the job, not those of a process set");
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& parameter = parameters[i];
         if (parameter.name.empty()) refuse(options.name, fmt::format("parameter {} has no name", i));
@@ -68,6 +73,12 @@ void GradientReducer::State::check() {
         if (parameter.value.shape != parameter.gradient.shape)
             refuse(options.name, fmt::format("value and gradient of '{}' differ in shape", parameter.name), parameter.name);
     }
+}
+
+std::vector<TensorView> GradientReducer::State::gradients() const {
+    std::vector<TensorView> all;
+    for (const auto& parameter : parameters) all.push_back(parameter.gradient);
+    return all;
 }
 
 /// Bundles in reverse order of the parameters, as backward finishes them: of one dtype and device each, the first one small.

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <span>
+#include <utility>
 
 #include "base/activity.hpp"
 #include "base/wait.hpp"
+#include "wire/shared_file.hpp"
 #include "wire/staging.hpp"
 
 namespace guozhuang::wire {
@@ -13,18 +13,11 @@ namespace guozhuang::wire {
 /// Memory that the ranks of one host have all mapped: a doorbell for each (MPI cannot wake a process that sleeps, a futex word can), what each
 /// is doing and, if wanted, a stage for each.
 ///
-/// The host's first rank creates it and gives its `offer()` to the others, which attach; each reserves its own part; once all have,
-/// `close_file()` leaves nothing but the mappings. The memory has no name anywhere and cannot be resized, so it can neither be left behind
-/// nor shrink under a reader. Creating, attaching and reserving throw Error(unavailable) saying why. Not thread-safe, except for the bells
-/// and the stages themselves.
+/// The host's first rank creates it, the others attach (see SharedFile); each reserves its own part. Not thread-safe, except for the bells and the
+/// stages themselves.
 class HostMemory {
 public:
-    /// What a process needs to attach: plain bytes, to be sent as they are.
-    struct Offer {
-        std::int64_t process = 0;  ///< 0: there is nothing to attach to
-        std::int64_t file = 0;
-        std::uint64_t nonce = 0;  ///< also written into the memory: proves that the file found is the file meant
-    };
+    using Offer = SharedFile::Offer;
     struct Size {
         int ranks = 1;
         std::size_t stage_bytes = 0;  ///< of each rank; whole pages, 0 for none
@@ -33,14 +26,9 @@ public:
     static HostMemory create(const Size& size);
     static HostMemory attach(const Offer& offer, const Size& size);
 
-    HostMemory(HostMemory&& other) noexcept;
-    HostMemory& operator=(HostMemory&& other) noexcept;
-    ~HostMemory();
-
-    Offer offer() const noexcept;
-    void close_file() noexcept;
-    /// Makes this rank's stage real memory, near the calling thread: full memory is an error now rather than a SIGBUS at the first touch.
-    /// Before anybody touches it.
+    Offer offer() const noexcept { return file_.offer(); }
+    void close_file() noexcept { file_.close_file(); }
+    /// Makes this rank's stage real memory, before anybody touches it.
     void reserve_stage(int rank);
 
     int ranks() const noexcept { return size_.ranks; }
@@ -50,13 +38,11 @@ public:
     Staging staging() noexcept;
 
 private:
-    HostMemory(int file, const Size& size);
-    void map();
+    HostMemory(SharedFile file, const Size& size) : file_(std::move(file)), size_(size) {}
     template <class T>
     T* at(std::size_t offset) noexcept;
 
-    void* memory_ = nullptr;
-    int file_ = -1;
+    SharedFile file_;
     Size size_;
 };
 

@@ -40,6 +40,16 @@ public:
             group_.wait_until([&] { return progress(peer).load(std::memory_order_seq_cst) >= round_; });
     }
 
+    Place place(std::span<const std::byte> memory) const { return group_.transport.regions()->place(memory); }
+    std::span<std::byte> at(int peer, const Place& place) const {
+        const auto memory = group_.transport.regions()->at(peer, place);
+        if (memory.empty() && base::is_aborted(group_.transport.doorbell())) base::throw_cause(group_.transport.doorbell());
+        return memory;
+    }
+    void attend() {
+        if (group_.pump) group_.pump();
+    }
+
 private:
     std::atomic<std::uint64_t>& progress(int peer) const noexcept { return staging_.progress[static_cast<std::size_t>(peer)].rounds; }
 

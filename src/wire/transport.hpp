@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/activity.hpp"
 #include "base/wait.hpp"
+#include "wire/regions.hpp"
 #include "wire/staging.hpp"
 
 namespace guozhuang::wire {
@@ -79,6 +81,9 @@ public:
     /// Wakes a rank of this host that sleeps: for news that are in shared memory; see base::nudge for how they must be stored.
     virtual void nudge(int rank) noexcept = 0;
 
+    /// What the ranks of this host have opened to each other; may outlive the transport.
+    const std::shared_ptr<Regions>& regions() const noexcept { return regions_; }
+
     /// World ranks on this rank's host, ascending, itself included; and the number of this host among the hosts, ordered by their first
     /// rank.
     virtual const std::vector<int>& host_ranks() const noexcept = 0;
@@ -102,6 +107,9 @@ public:
         std::uint64_t messages = 0;
     };
     virtual Traffic traffic() const noexcept = 0;
+
+private:
+    const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();
 };
 
 }  // namespace guozhuang::wire

@@ -95,6 +95,7 @@ def judge(job, problems):
         problems = [("hangs", f"not over after {LIMIT_S} s")]
     problems += [("leftovers", str(left)) for left in job.leftovers]
     problems += [("wrong results", each["wrong"]) for each in job.said if "wrong" in each]
+    problems += [("other failures", crash) for crash in re.findall(r"signal (?:4|7|8|11) .*", job.output)]
     for kind, text in problems:
         counts[kind] += 1
         print(f"{job.what}: {kind}: {text}")
@@ -188,7 +189,7 @@ def kills(ranks):
 
 def operations():
     over_messages = dict.fromkeys(("broadcast", "all_gather", "all_to_all", "reduce_scatter", "adasum", "in_a_set"), "segment_receive")
-    staged = dict.fromkeys(("group", "beside_a_joined_rank"), "round_await")
+    staged = dict.fromkeys(("group", "beside_a_joined_rank", "in_an_arena", "shared_in_place"), "round_await")
     for i, (scene, middle) in enumerate({**over_messages, **staged}.items()):
         for j, point in enumerate(("execute", middle)):
             victim = 1 + (i + j) % 2
@@ -324,6 +325,7 @@ def resources():
     goes_on({NO_MEMORY.format(r"/proc/\d+/fd/\d+", few): 1, f"pidfd_open: {few}": 1}, scarce="files@1:0")
     goes_on({NO_MEMORY.format("memfd_create", few): 1, f"pidfd_open: {few}": 3}, scarce="files@all:1", size=LARGE)
     goes_on({NO_MEMORY.format("ftruncate", "File too large"): 1}, scarce="file_bytes@0:0", size=LARGE)
+    goes_on({"GradientArena is private: ftruncate: File too large": 4}, "in_an_arena", scarce="file_bytes@1:8388608", size=LARGE)  # there are four
     for threads in (0, 2):  # two watch the others, one after the other
         fails_everywhere(NO_THREAD, culprit=1, echo="rank 1 has ended the job: ", scarce=f"threads@1:{threads}")
     fails_everywhere(NO_THREAD, scarce="threads@all:2")
@@ -375,7 +377,8 @@ def loses_memory(scarce):
     """Whoever has none left says so, where there is memory to say it, and the others name it. What is late enough may not be missed."""
     job = Job("train", scarce=scarce)
     counts["faults injected"] += job.code != 0
-    judge(job, [] if job.code == 0 else last_words_name(job, 1, "rank 1 .*(memory|died)"))
+    dies = job.obituary(1, r"\((killed by signal 6 \(Aborted\)|exited with code \d+)\)")  # an exception that nobody catches, or MPI's own end
+    judge(job, [] if job.code == 0 else last_words_name(job, 1, f"rank 1 has (ended the job|shut down).*(memory|bad_alloc)|{dies}"))
 
 
 {"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "silent_kills": silent_kills, "stops": stops, "ends": ends, "latency": latency,

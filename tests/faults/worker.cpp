@@ -186,6 +186,21 @@ const std::map<std::string, Step> operations = {
          gz::allreduce(numbers, {.name = fmt::format("only{}", number), .op = gz::ReduceOp::adasum});
          require_equal(numbers.back(), 1.0f, "adasum");  // the mean of equals
      }},
+    {"in_an_arena",
+     [](gz::Session& session, int number) {
+         gz::GradientArena arena(4 * std::max(bytes, std::size_t{1} << 10));
+         std::pmr::vector<float> numbers(std::max(bytes / sizeof(float), std::size_t{1}), 1, &arena);
+         gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
+         require_equal(numbers.back(), static_cast<float>(session.size()), "allreduce in an arena");
+     }},
+    {"shared_in_place",
+     [](gz::Session& session, int number) {
+         auto numbers = ones(session);
+         const gz::TensorView view(numbers);
+         const auto registration = gz::share({&view, 1});
+         gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
+         require_equal(numbers.back(), static_cast<float>(session.size()), "allreduce in shared memory");
+     }},
     {"group",
      [](gz::Session& session, int number) {
          auto one = ones(session), two = ones(session);

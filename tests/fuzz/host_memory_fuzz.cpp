@@ -14,7 +14,7 @@ using wire::HostMemory;
 namespace {
 
 constexpr HostMemory::Size size{.ranks = 2, .stage_bytes = 0};
-constexpr std::size_t header_bytes = 2 * sizeof(std::uint64_t);  // nonce, number of ranks
+constexpr std::size_t header_bytes = sizeof(std::uint64_t);  // the nonce
 
 /// The memory that is meant, and files that are not.
 struct Files {
@@ -42,7 +42,7 @@ void decode(Input input) {
 std::vector<Seed> seeds() {
     std::vector<Seed> all;
     for (const auto file : {0, 1, 2, 3, 4}) {
-        const std::uint64_t words[] = {12345, size.ranks, 12345};
+        const std::uint64_t words[] = {12345, 12345};
         Seed seed{static_cast<std::byte>(file)};
         const auto bytes = std::as_bytes(std::span(words));
         seed.insert(seed.end(), bytes.begin(), bytes.end());

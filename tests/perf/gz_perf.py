@@ -28,6 +28,7 @@ def lines_of(command, *arguments):
     return lines[1:]
 
 
+MEMORIES = {"private", "arena", "shared"}
 BUS = {"allreduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1}
 ELEMENT_BYTES = {"u8": 1, "i8": 1, "i16": 2, "f32": 4, "none": 0}
 
@@ -36,14 +37,14 @@ def look_at(line):
     """Every key that is promised, in that order, with values that fit together."""
     assert list(line) == KEYS[line["kind"]].split(), line
     if line["kind"] == "sweep":
-        assert line["memory"] == "private" and 0 < line["p50_us"] <= line["p99_us"], line
+        assert line["memory"] in MEMORIES and 0 < line["p50_us"] <= line["p99_us"], line
         assert line["bytes"] == line["count"] * ELEMENT_BYTES[line["dtype"]], line
         assert abs(line["algbw_GBps"] - line["bytes"] / line["p50_us"] / 1e3) <= 1e-6 * line["algbw_GBps"], line
         factor = BUS.get(line["collective"], lambda n: (n - 1) / n)(line["ranks"])
         assert abs(line["busbw_GBps"] - factor * line["algbw_GBps"]) <= 1e-6 * line["busbw_GBps"], line
         assert (line["algorithm"] == "mpi") == (line["series"] == "mpi"), line
     if line["kind"] == "replay":
-        assert line["memory"] == "private" and 0 < line["step_min_ms"] <= line["step_p50_ms"] <= line["step_max_ms"], line
+        assert line["memory"] in MEMORIES and 0 < line["step_min_ms"] <= line["step_p50_ms"] <= line["step_max_ms"], line
         assert 0 < line["exposed_ms"] <= line["step_max_ms"] and line["cpu_s_per_step"] > 0, line
 
 
@@ -58,6 +59,9 @@ def sweep(command):
         arguments = [collective, "--dtype", dtype, "--op", op, "--max-bytes", "64K", "--check", "--peer", "mpi", "--iterations", "1"]
         ours = [line["errors"] for line in lines_of(command, *arguments) if line["series"] == "guozhuang"]
         assert ours and set(ours) == {0}, ours  # MPI's need not be: Open MPI 4.1 saturates such sums
+    for memory in ("arena", "shared"):
+        arguments = ["--memory", memory, "--min-bytes", "64K", "--max-bytes", "4M", "--check", "--iterations", "4"]
+        assert {(line["memory"], line["errors"]) for line in lines_of(command, "allreduce", *arguments)} == {(memory, 0)}
     lines = lines_of(command, "barrier", "--peer", "mpi", "--iterations", "10")
     assert [line["series"] for line in lines] == ["guozhuang", "mpi"], lines
 
@@ -65,6 +69,10 @@ def sweep(command):
 def replay(command):
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "mpi")
     assert [line["series"] for line in lines] == ["guozhuang", "mpi_per_tensor", "mpi_fused_25mb", "mpi_flat", "mpi"], lines
+    assert {line["memory"] for line in lines} == {"private"}, lines
+    for memory in ("arena", "shared"):
+        (line,) = lines_of(command, "replay", "--set", "resnet50", "--steps", "2", "--memory", memory)
+        assert line["memory"] == memory, line
     if lines[0]["ranks"] > 1:
         assert lines[0]["bytes_sent"] >= 1024 * 1000 / 2 and lines[0]["messages_sent"] >= 0, lines[0]
 
@@ -77,8 +85,7 @@ def idle(command):
 
 REFUSED = {
     "": "subcommand",
-    "allreduce --memory arena": "'arena' is not available",
-    "replay --set tiny1000 --memory shared": "'shared' is not available",
+    "replay --set tiny1000 --memory borrowed": "borrowed not in",
     "allreduce --peer nobody": "nobody not in",
     "allreduce --dtype f31": "f31 not in",
     "allreduce --algorithm tree": "tree not in",
@@ -114,7 +121,8 @@ def report(command):
     runs = [line for line in lines if line["kind"] == "run"]
     told = [(run["settings"]["mpi"], "OMPI_MCA_coll_tuned_use_dynamic_rules" in run["settings"]["environment"]) for run in runs]
     in_turn = [("default", False), ("tuned", True)]
-    assert told == [*in_turn * 3, ("default", False), ("default", False)], told  # allreduce, two sets of gradients, idle twice
+    memories = 3
+    assert told == [*in_turn * memories * 3, ("default", False), ("default", False)], told  # allreduce, two sets of gradients, idle twice
     for kind in ("sweep", "replay"):
         peers = [[key_of(line) for line in lines if line["kind"] == kind and line["mpi"] == peer] for peer in ("default", "tuned")]
         assert peers[0] == peers[1] and len(peers[0]) > 0, peers

@@ -78,6 +78,22 @@ public:
         if ((round() + static_cast<std::uint64_t>(rank_)) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
 
+    /// From here on all memory of this rank is in that region, but for so many bytes at both ends of each piece; in none, if 0.
+    void open(std::uint64_t region, std::size_t but_at_the_ends = 0) {
+        region_ = region;
+        ends_ = but_at_the_ends;
+    }
+    Place place(std::span<const std::byte> memory) const {
+        if (region_ == 0 || memory.size() <= 2 * ends_) return {};
+        const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+        return {.region = region_, .offset = address + ends_, .begin = ends_, .bytes = memory.size() - 2 * ends_};
+    }
+    std::span<std::byte> at(int, const Place& place) const {
+        auto* const memory = reinterpret_cast<std::byte*>(place.offset);  // NOLINT(performance-no-int-to-ptr): a thread's is everybody's
+        return {memory, place.bytes};
+    }
+    void attend() {}
+
     std::size_t bytes() const { return bytes_; }
     std::size_t rounds() const { return rounds_; }
 
@@ -85,6 +101,8 @@ private:
     Stages* stages_;
     int rank_;
     std::size_t bytes_ = 0, rounds_ = 0;
+    std::uint64_t region_ = 0;
+    std::size_t ends_ = 0;
 };
 
 static_assert(PeerMemory<ThreadPeers>);

@@ -98,7 +98,7 @@ Lines staged_figure(int ranks, int blocks, const Allreduce& allreduce) {
         auto symbols = parts(rank, blocks);
         if (blocks == 1) symbols[0] = SymbolTable::make("", std::to_string(rank));
         const Blocks cut(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol), blocks);
-        TestScratch scratch(direct::stage_scratch_bytes(ranks));
+        TestScratch scratch(direct::staged_scratch_bytes<TracePeers>(ranks, 0));
         allreduce(peers, AllreducePlan{cut, scratch.span(), SymbolReduce(), 64});
         ends[static_cast<std::size_t>(rank)] = show(symbols);
     });

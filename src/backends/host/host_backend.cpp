@@ -205,10 +205,14 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
     const base::TimelineSlice slice(*timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, part); });
     const auto plan = [&](int blocks, auto&& scratch_bytes) -> AllreducePlan {
         blocks_.assign(part.members, reduce.element_bytes(), blocks);
-        return {.blocks = blocks_, .scratch = scratch_.get(scratch_bytes()), .reduce = reduce, .segment_bytes = segment_bytes};
+        return {.blocks = blocks_,
+                .scratch = scratch_.get(scratch_bytes()),
+                .reduce = reduce,
+                .segment_bytes = segment_bytes,
+                .members = part.members};
     };
     const auto direct_scratch = [&] { return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes); };
-    const auto staged_scratch = [&] { return direct::stage_scratch_bytes(ranks); };
+    const auto staged_scratch = [&] { return direct::staged_scratch_bytes<wire::MemberPeers>(ranks, part.members.size()); };
     switch (algorithm) {
         case Algorithm::symmetric: direct::symmetric_allreduce(*peers_, plan(1, staged_scratch)); break;
         case Algorithm::staged: direct::staged_allreduce(*peers_, plan(ranks, staged_scratch)); break;

@@ -175,6 +175,7 @@ public:
     /// Every copy is made under the lock of a mailbox: once this rank's halves are out of all of them, nobody touches their memory.
     bool abandon() noexcept override {
         abandoned_.store(true, std::memory_order_seq_cst);
+        regions()->retreat();
         const auto is_mine = [&](const Operation* half) { return half->rank == rank_; };
         for (Endpoint& endpoint : state_->endpoints) {
             const base::Lock lock(endpoint.mailbox.mutex);

@@ -220,8 +220,9 @@ bool MpiTransport::notice_end(const Monitor::End& end) try {
 }
 
 /// A receive that has not begun can be cancelled. What has begun cannot, and a send never ends where nobody receives (MPI_Cancel of a long one
-/// does not complete on Open MPI 4.1): these keep their memory. Allocates nothing, since a lack of memory may be what ends the job.
+/// does not complete on Open MPI 4.1): these keep their memory. Allocates nothing that it needs, since a lack of memory may be what ends the job.
 bool MpiTransport::abandon() noexcept {
+    regions()->retreat();
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (std::exchange(abandoned_, true)) return requests_.empty();

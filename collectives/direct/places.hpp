@@ -1,0 +1,122 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <guozhuang/error.hpp>
+#include <span>
+#include <string>
+
+#include "collectives/direct/stage_layout.hpp"
+#include "collectives/peer_memory.hpp"
+#include "collectives/scratch.hpp"
+
+namespace guozhuang::direct {
+
+/// Where the members of a bundle lie on every rank: each shows in one round where its own do, and knows in the next about all.
+template <PeerMemory P>
+class Places {
+public:
+    /// Bytes [begin, end) of a member.
+    struct Stretch {
+        std::size_t begin = 0, end = 0;
+        std::size_t bytes() const noexcept { return end - begin; }
+    };
+
+    /// Bytes of scratch for so many members.
+    static constexpr std::size_t scratch_bytes(std::size_t members) { return padded_array<Stretch>(members); }
+
+    Places(P& peers, std::span<const std::span<std::byte>> members, Scratch& scratch)
+        : peers_(peers),
+          members_(members),
+          common_(scratch.cut_array<Stretch>(members.size())),
+          layout_(peers.stage(peers.rank()).size(), peers.size()),
+          round_(peers.round()) {}
+
+    /// Shows this rank's on its stage, in the round it is in; false, and nothing of `given` is in use, if most of them are private.
+    bool show() {
+        const auto stage = peers_.stage(peers_.rank());
+        const auto room = layout_.places(stage, round_);
+        auto& shown = layout_.places_shown(stage, round_);
+        shown = 0;
+        if (members_.size() > room.size()) return false;
+        std::size_t open = 0, all = 0;
+        for (std::size_t member = 0; member < members_.size(); ++member) {
+            room[member] = peers_.place(members_[member]);
+            open += room[member].bytes;
+            all += members_[member].size();
+        }
+        if (!is_worth_it(open, all)) return false;
+        shown = members_.size();
+        return true;
+    }
+
+    /// After that round, and the same on all ranks: whether some rank has shown its own; and whether all have, and most of the bundle can be reached by all.
+    bool are_somewhere() const {
+        for (int peer = 0; peer < peers_.size(); ++peer)
+            if (shown(peer) != 0) return true;
+        return false;
+    }
+    bool are_everywhere() {
+        for (int peer = 0; peer < peers_.size(); ++peer)
+            if (shown(peer) == 0) return false;
+        std::size_t open = 0, all = 0;
+        for (std::size_t member = 0; member < members_.size(); ++member) {
+            common_[member] = common_of(member);
+            open += common_[member].bytes();
+            all += members_[member].size();
+        }
+        return is_worth_it(open, all) && all - open <= layout_.given_bytes();
+    }
+
+    std::span<const std::span<std::byte>> members() const noexcept { return members_; }
+    const StageLayout& layout() const noexcept { return layout_; }
+
+    /// If they are everywhere: what all ranks can reach of a member, on all ranks. It stays when the tables are gone.
+    const Stretch& common(std::size_t member) const noexcept { return common_[member]; }
+    /// A rank's memory of a stretch within the common one, in the round after the one in which it was shown.
+    std::span<std::byte> at(int peer, std::size_t member, const Stretch& stretch) const {
+        auto place = places(peer)[member];
+        place.offset += stretch.begin - place.begin;
+        place.bytes = stretch.bytes();
+        const auto memory = peers_.at(peer, place);
+        if (memory.size() != stretch.bytes())
+            throw Error(ErrorCode::wire, "rank " + std::to_string(peer) + " names memory that it has not opened");
+        return memory;
+    }
+
+private:
+    /// Whoever has a region has all ranks' parts of it. Whole elements: memory may begin anywhere.
+    Stretch common_of(std::size_t member) const {
+        const auto bytes = members_[member].size();
+        Stretch stretch{0, bytes};
+        const auto region = places(0)[member].region;
+        for (int peer = 0; peer < peers_.size(); ++peer) {
+            const auto& place = places(peer)[member];
+            if (place.region != region || region == 0 || place.begin > bytes || place.bytes > bytes - place.begin) return {};
+            stretch.begin = std::max(stretch.begin, static_cast<std::size_t>(place.begin));
+            stretch.end = std::min(stretch.end, static_cast<std::size_t>(place.begin + place.bytes));
+        }
+        stretch.begin = (stretch.begin + grain - 1) / grain * grain;
+        if (stretch.end != bytes) stretch.end = stretch.end / grain * grain;
+        return stretch.begin < stretch.end ? stretch : Stretch{};
+    }
+
+    static constexpr std::size_t grain = 16;  // a multiple of every element's size
+
+    static bool is_worth_it(std::size_t open, std::size_t all) noexcept { return open > 0 && open >= all / 2; }
+
+    std::uint64_t shown(int peer) const {
+        const auto count = layout_.places_shown(peers_.stage(peer), round_);
+        return count == members_.size() ? count : 0;
+    }
+    std::span<const Place> places(int peer) const { return layout_.places(peers_.stage(peer), round_).first(members_.size()); }
+
+    P& peers_;
+    std::span<const std::span<std::byte>> members_;
+    std::span<Stretch> common_;  ///< by member
+    StageLayout layout_;
+    std::uint64_t round_;
+};
+
+}  // namespace guozhuang::direct

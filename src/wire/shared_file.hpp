@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace guozhuang::wire {
+
+/// Memory that processes of one host have mapped. One creates it and gives its `offer()` to the others, which attach; once all have, `close_file()`
+/// leaves nothing but the mappings. The memory has no name anywhere and cannot be resized, so it can neither be left behind nor shrink under a
+/// reader. Creating, attaching and reserving throw Error(unavailable) saying why. Not thread-safe.
+class SharedFile {
+public:
+    /// What a process needs to attach: plain bytes, to be sent as they are.
+    struct Offer {
+        std::int64_t process = 0;  ///< 0: there is nothing to attach to
+        std::int64_t file = 0;
+        std::uint64_t nonce = 0;  ///< also written into the file: proves that the file found is the file meant
+    };
+
+    SharedFile() = default;  ///< of no memory
+    static SharedFile create(std::size_t bytes);
+    static SharedFile attach(const Offer& offer, std::size_t bytes);
+    SharedFile(SharedFile&& other) noexcept { swap(other); }
+    SharedFile& operator=(SharedFile&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+    ~SharedFile();
+
+    /// Begins with a page of its own. Valid while this object lives.
+    std::span<std::byte> memory() const noexcept { return memory_; }
+    /// Makes a part real memory, near the calling thread: full memory is an error now rather than a SIGBUS at the first touch.
+    void reserve(std::size_t offset, std::size_t bytes);
+
+    /// Maps a part over pages of this process, in the place of what they are; as long as the file is open. `apart`: what is written there from then on is
+    /// for this process alone. An errno, or 0. Safe in a signal handler.
+    int map_over(std::span<std::byte> pages, std::size_t offset, bool apart = false) const noexcept;
+    /// Its number, as /proc/self/maps shows it; stays known when the file is closed.
+    std::uint64_t inode() const noexcept { return inode_; }
+
+    Offer offer() const noexcept;
+    void close_file() noexcept;
+
+private:
+    SharedFile(int file, std::size_t bytes);
+    void map();
+    std::uint64_t* nonce() const noexcept;
+    void swap(SharedFile& other) noexcept;
+
+    int file_ = -1;
+    std::size_t bytes_ = 0;
+    std::uint64_t inode_ = 0;
+    std::span<std::byte> memory_;
+};
+
+/// Throws Error(unavailable): "mmap: Cannot allocate memory".
+[[noreturn]] void throw_unavailable(const char* operation, int error);
+
+}  // namespace guozhuang::wire

@@ -1,0 +1,15 @@
+// Arenas of processes.
+#include "support/arena_cases.hpp"
+#include "support/catch.hpp"
+#include "support/mpi_report.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+TEST_CASE("arenas of processes") {
+    for (const auto& body : all_arena_cases) CHECK(problems_here(body) == "");
+}
+
+TEST_CASE("arenas and children") {
+    CHECK(problems_here(children_apart) == "");
+}

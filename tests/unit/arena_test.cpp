@@ -1,0 +1,166 @@
+// Arenas, and memory that is shared in place, of ranks that are threads.
+#include <sys/mman.h>
+
+#include "support/arena_cases.hpp"
+#include "support/catch.hpp"
+#include "wire/regions.hpp"
+#include "wire/shared_file.hpp"
+#include "wire/shared_pages.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+TEST_CASE("arenas of threads") {
+    for (const int ranks : {1, 2, 3, 5})
+        for (const auto& body : all_arena_cases) CHECK(problems_among(ranks, body) == "");
+}
+
+TEST_CASE("tensors in arenas and elsewhere, in turns that are drawn") {
+    for (std::uint64_t seed = 0; seed < 5; ++seed) CHECK(problems_among(3, unequal_arenas, {.turns = seed}) == "");
+}
+
+TEST_CASE("an arena outlives its session") {
+    std::unique_ptr<GradientArena> arena;
+    CHECK(problems_among(1, [&](Session& session, Report&) { arena = std::make_unique<GradientArena>(100, &session); }) == "");
+    std::pmr::vector<int> numbers(10, 7, arena.get());
+    CHECK(numbers.back() == 7);
+    CHECK(problems_among(1, [&](Session&, Report& report) {
+              allreduce(numbers);
+              report.expect_equal(numbers.back(), 7, "the sum");
+          }) == "");
+}
+
+TEST_CASE("a place is that of the largest part of some memory that is in one range") {
+    std::vector<std::byte> own(100), theirs(50);
+    wire::Regions regions;
+    CHECK(regions.next_id() == 1);
+    CHECK(regions.next_id() == 2);
+    regions.add(7, {{std::span(own).first(60), 1000}, {std::span(own).subspan(70), 60}}, {own, theirs});
+    CHECK(regions.next_id() == 8);
+    const auto whole = std::span<const std::byte>(own);
+    const auto is = [&](const Place& place, std::uint64_t offset, std::uint64_t begin, std::uint64_t bytes) {
+        return place.region == 7 && place.offset == offset && place.begin == begin && place.bytes == bytes;
+    };
+    CHECK(is(regions.place(whole), 1000, 0, 60));
+    CHECK(is(regions.place(whole.subspan(10, 20)), 1010, 0, 20));
+    CHECK(is(regions.place(whole.subspan(50)), 60, 20, 30));
+    CHECK(regions.place(whole.subspan(60, 10)).region == 0);
+    CHECK(regions.place(theirs).region == 0);
+    CHECK(regions.place({}).region == 0);
+    CHECK(regions.at(1, {.region = 7, .offset = 10, .bytes = 40}).data() == theirs.data() + 10);
+    CHECK(regions.at(1, {.region = 7, .offset = 10, .bytes = 41}).empty());
+    CHECK(regions.at(1, {.region = 7, .offset = ~std::uint64_t{0}, .bytes = 41}).empty());
+    CHECK(regions.at(2, {.region = 7, .offset = 0, .bytes = 1}).empty());
+    CHECK(regions.at(1, {.region = 6, .offset = 0, .bytes = 1}).empty());
+    regions.remove(7);
+    CHECK(regions.place(whole).region == 0);
+}
+
+namespace {
+
+constexpr std::size_t page = 4096;
+
+/// Pages of its own, as an allocator would map them.
+struct Pages {
+    std::span<std::byte> memory;
+
+    explicit Pages(std::size_t count)
+        : memory(static_cast<std::byte*>(mmap(nullptr, count * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+                 count * page) {}
+    ~Pages() { munmap(memory.data(), memory.size()); }
+    Pages(const Pages&) = delete;
+    Pages& operator=(const Pages&) = delete;
+};
+
+}  // namespace
+
+TEST_CASE("the whole pages of stretches, those of neighbours joined") {
+    const Pages pages(10);
+    const auto part = [&](std::size_t first, std::size_t last) { return pages.memory.subspan(first, last - first); };
+    const auto whole = [](std::vector<std::span<std::byte>> stretches) { return wire::whole_pages(stretches); };
+    CHECK(whole({part(0, page)}).front().data() == pages.memory.data());
+    CHECK(whole({part(1, 2 * page - 1)}).empty());
+    CHECK(whole({part(0, 0)}).empty());
+    const auto joined = whole({part(3 * page, 4 * page + 7), part(1, page / 2), part(page / 2, 3 * page)});
+    REQUIRE(joined.size() == 1);
+    CHECK(joined.front().data() == pages.memory.data() + page);
+    CHECK(joined.front().size() == 3 * page);
+    CHECK(whole({part(0, page + 1), part(page + 2, 4 * page)}).size() == 2);
+}
+
+TEST_CASE("memory is shared where it is, and private again afterwards") {
+    const Pages pages(4);
+    pages.memory[page] = std::byte{1};
+    const auto inner = pages.memory.subspan(10, 3 * page);
+    auto shared = std::make_unique<wire::SharedPages>(std::span(&inner, 1));
+    CHECK(pages.memory[page] == std::byte{1});
+    auto peer = wire::SharedFile::attach(shared->file().offer(), 2 * page);
+    peer.memory()[0] = std::byte{2};
+    CHECK(pages.memory[page] == std::byte{2});
+    pages.memory[3 * page - 1] = std::byte{3};
+    CHECK(peer.memory().back() == std::byte{3});
+    pages.memory[3 * page] = std::byte{4};  // the rest of inner: not a whole page of it
+    shared.reset();
+    CHECK(pages.memory[page] == std::byte{2});
+    CHECK(pages.memory[3 * page] == std::byte{4});
+    peer.memory()[0] = std::byte{9};  // a peer that was slow
+    CHECK(pages.memory[page] == std::byte{2});
+}
+
+TEST_CASE("a peer that wakes after the job has ended cannot write to what was shared") {
+    const Pages pages(2);
+    wire::SharedPages shared(std::span(&pages.memory, 1));
+    auto peer = wire::SharedFile::attach(shared.file().offer(), 2 * page);
+    wire::Regions regions;
+    regions.add(1, shared.ranges(), {shared.file().memory(), peer.memory()}, [&] { shared.make_private(); });
+    CHECK(regions.place(pages.memory).region == 1);
+    regions.retreat();
+    CHECK(regions.place(pages.memory).region == 0);
+    peer.memory()[5] = std::byte{9};
+    CHECK(pages.memory[5] == std::byte{0});
+}
+
+TEST_CASE("what is no ordinary memory is not touched") {
+    const Pages pages(3);
+    const auto refused = [](std::span<std::byte> memory) {
+        try {
+            const wire::SharedPages shared(std::span(&memory, 1));
+        } catch (const Error& error) {
+            return error.code() == ErrorCode::unavailable;
+        }
+        return false;
+    };
+    mprotect(pages.memory.data() + page, page, PROT_READ);
+    CHECK(refused(pages.memory));
+    munmap(pages.memory.data() + page, page);
+    CHECK(refused(pages.memory));
+    auto file = wire::SharedFile::create(4 * page);
+    CHECK(refused(file.memory()));
+    CHECK_FALSE(refused(pages.memory.first(page)));
+}
+
+TEST_CASE("children of a child keep what it has written") {
+    const Pages pages(2);
+    const wire::SharedPages shared(std::span(&pages.memory, 1));
+    base::notice_forks();
+    if (const auto child = fork(); child == 0) {
+        pages.memory[0] = std::byte{1};
+        if (const auto grandchild = fork(); grandchild == 0) _exit(pages.memory[0] == std::byte{1} ? 0 : 1);
+        int status = -1;
+        wait(&status);
+        _exit(status == 0 ? 0 : 1);
+    }
+    int status = -1;
+    wait(&status);
+    CHECK(status == 0);
+    CHECK(pages.memory[0] == std::byte{0});
+}
+
+TEST_CASE("what somebody else has mapped meanwhile is left alone") {
+    const Pages pages(2);
+    {
+        const wire::SharedPages shared(std::span(&pages.memory, 1));
+        REQUIRE(mmap(pages.memory.data() + page, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+    }
+    CHECK(pages.memory.back() == std::byte{0});
+}
