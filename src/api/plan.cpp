@@ -17,16 +17,27 @@ namespace {
 
 constexpr auto farewell = std::chrono::seconds(1);
 
+/// Of a bundle, without its tensors.
+api::Draft draft_of(const std::shared_ptr<SetMember>& set, const PlanOptions& options) {
+    return {.set = set,
+            .description = {.operation = engine::Operation::allreduce,
+                            .op = options.op,
+                            .prescale = options.prescale,
+                            .postscale = options.postscale,
+                            .group = true,
+                            .tensors = {}},
+            .name = {},
+            .tensors = {}};
+}
+
 }  // namespace
 
 struct Plan::State {
     struct Bundle {
-        std::string name;
-        std::vector<std::string> tensor_names;
-        std::vector<TensorView> tensors;
+        engine::Request request;  ///< as it is submitted each time
         Handle handle;
     };
-    PlanOptions options;
+    std::optional<StreamRef> stream;
     std::shared_ptr<SetMember> set;
     std::shared_ptr<const std::string> name;
     std::vector<Bundle> bundles;
@@ -34,12 +45,14 @@ struct Plan::State {
 
 Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) : state_(std::make_unique<State>()) {
     state_->set = api::member_of(options.session, options.process_set);
+    state_->stream = options.stream;
     api::check_name("plan", options.name);
     std::set<std::string> names;
+    std::vector<api::Draft> drafts;
     for (std::size_t i = 0; i < bundles.size(); ++i) {
-        State::Bundle bundle{.name = {}, .tensor_names = {}, .tensors = {}, .handle = {}};
         if (bundles[i].empty())
             throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
+        auto& draft = drafts.emplace_back(draft_of(state_->set, options));
         for (auto& [name, tensor] : bundles[i]) {
             if (name.empty())
                 throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
@@ -47,14 +60,15 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
                 throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': two tensors are called '{}'", options.name, name),
                             {.tensor = name, .operation = "plan", .ranks = {}});
             api::check_tensor(tensor, fmt::format("plan '{}'", options.name), name);
-            bundle.tensor_names.push_back(std::move(name));
-            bundle.tensors.push_back(std::move(tensor));
+            draft.tensor_names.push_back(std::move(name));
+            draft.tensors.push_back(std::move(tensor));
         }
-        state_->bundles.push_back(std::move(bundle));
     }
     state_->name = state_->set->take_plan_name(options.name, options.kind);
-    for (std::size_t i = 0; i < size(); ++i) state_->bundles[i].name = fmt::format("{}/bundle {}", *state_->name, i);
-    state_->options = std::move(options);
+    for (std::size_t i = 0; i < drafts.size(); ++i) {
+        drafts[i].name = fmt::format("{}/bundle {}", *state_->name, i);
+        state_->bundles.push_back({.request = api::prepare(std::move(drafts[i])), .handle = {}});
+    }
 }
 
 /// Bundles in flight write into the tensors, which may not outlive the plan: waits for them, but not for ranks that never come.
@@ -67,7 +81,7 @@ Plan::~Plan() {
             const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - std::chrono::steady_clock::now());
             if (!bundle.handle.wait_for(std::max(left, std::chrono::microseconds(0))))
                 base::log_error(
-                    fmt::format("Plan '{}' is gone while '{}' is on its way; its memory must outlive that", name(), bundle.name));
+                    fmt::format("Plan '{}' is gone while '{}' is on its way; its memory must outlive that", name(), bundle.request.name));
         } catch (const std::exception& error) {
             base::log(LogLevel::error, "Plan '{}' ends with a failed bundle: {}", name(), error.what());
         }
@@ -90,23 +104,11 @@ const std::string& Plan::name() const noexcept {
 
 void Plan::ready(std::size_t bundle) {
     if (bundle >= size()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
-    auto& [bundle_name, tensor_names, tensors, handle] = state_->bundles[bundle];
-    const auto& options = state_->options;
+    auto& [request, handle] = state_->bundles[bundle];
     if (handle)
         throw Error(ErrorCode::duplicate_name,
                     fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", name(), bundle));
-    handle = Handle(api::submit({.set = state_->set,
-                                 .description = {.operation = engine::Operation::allreduce,
-                                                 .op = options.op,
-                                                 .prescale = options.prescale,
-                                                 .postscale = options.postscale,
-                                                 .group = true,
-                                                 .tensors = {}},
-                                 .name = bundle_name,
-                                 .tensors = tensors,
-                                 .tensor_names = tensor_names,
-                                 .stream = options.stream},
-                                false));
+    handle = Handle(api::submit(*state_->set, request, state_->stream, false));
 }
 
 void Plan::wait() {

@@ -66,8 +66,8 @@ ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
         state->member = std::move(opened->member);
     };
     agree(*runtime, {.name = {},
-                     .description = {.operation = engine::Operation::create_process_set, .ranks = state->ranks, .tensors = {}},
-                     .tensors = {},
+                     .description = engine::share(
+                         engine::Description{.operation = engine::Operation::create_process_set, .ranks = state->ranks, .tensors = {}}),
                      .action = open});
     if (state->id.context == SetId{}.context)
         throw Error(ErrorCode::unavailable, "process set: there are as many as there can be; remove those that are not needed");
@@ -83,11 +83,11 @@ void ProcessSet::remove() {
     if (!runtime) throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
     if (state_->member) state_->member->close("it has removed it");
     try {
-        agree(*runtime, {.name = fmt::format("#{} {}", state_->id.life, name),
-                         .named = false,
-                         .description = {.operation = engine::Operation::remove_process_set, .tensors = {}},
-                         .tensors = {},
-                         .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
+        agree(*runtime,
+              {.name = fmt::format("#{} {}", state_->id.life, name),
+               .named = false,
+               .description = engine::share(engine::Description{.operation = engine::Operation::remove_process_set, .tensors = {}}),
+               .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
     } catch (...) {
         state_->removed = false;  // that may be tried again: somebody has joined, say
         throw;

@@ -119,13 +119,28 @@ std::vector<std::int64_t> splits_of(const Draft& draft, int size, const Check& c
 
 engine::TensorDescription describe(const Draft& draft, std::size_t i) {
     const auto& tensor = draft.tensors[i];
-    engine::TensorDescription description{.name = draft.name, .dtype = tensor.dtype, .shape = tensor.shape};
-    if (!draft.tensor_names.empty())
-        description.name = draft.tensor_names[i];
-    else if (draft.description.group)
-        description.name = fmt::format("{}[{}]", draft.name, i);
+    engine::TensorDescription description{.name = {}, .dtype = tensor.dtype, .shape = tensor.shape};
+    if (!draft.tensor_names.empty()) description.name = draft.tensor_names[i];
     const auto operation = draft.description.operation;
     if (operation == Operation::all_gather || operation == Operation::all_to_all) description.shape.front() = -1;
+    return description;
+}
+
+/// Of a checked draft.
+Description describe(const Draft& draft, const Check& check) {
+    auto description = draft.description;
+    if (!draft.tensors.empty()) description.device = draft.tensors.front().device.kind;
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < draft.tensors.size(); ++i) {
+        const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(draft, i));
+        check.that(name.size() <= engine::max_name_bytes, "the name of tensor {} is {} bytes long; at most {} are supported", i,
+                   name.size(), engine::max_name_bytes);
+        bytes += name.size() + most_bytes_beside_name + shape.size() * most_bytes_of_extent;
+        check.that(
+            bytes <= engine::max_description_bytes,
+            "the names and shapes of its first {} tensors alone take {} bytes to describe; at most {} are supported: make several groups",
+            i + 1, bytes, engine::max_description_bytes);
+    }
     return description;
 }
 
@@ -172,35 +187,35 @@ void check_tensor(const TensorView& tensor, std::string_view operation, std::str
     check_tensor(tensor, Check(operation, name, {}));
 }
 
-std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
-    auto& set = *draft.set;
-    const Check check(engine::name_of(draft.description.operation), draft.name, {set.transport().rank()});
+engine::Request prepare(Draft draft) {
+    const Check check(engine::name_of(draft.description.operation), draft.name, {draft.set->transport().rank()});
     check_draft(draft, check);
-    if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, set.size(), check);
-    engine::Request request{.name = draft.name, .description = draft.description, .tensors = {}};
-    std::size_t bytes = 0;
-    for (std::size_t i = 0; i < draft.tensors.size(); ++i) {
-        const auto& [name, dtype, shape] = request.description.tensors.emplace_back(describe(draft, i));
-        check.that(name.size() <= engine::max_name_bytes, "the name of tensor {} is {} bytes long; at most {} are supported", i,
-                   name.size(), engine::max_name_bytes);
-        bytes += name.size() + most_bytes_beside_name + shape.size() * most_bytes_of_extent;
-        check.that(
-            bytes <= engine::max_description_bytes,
-            "the names and shapes of its first {} tensors alone take {} bytes to describe; at most {} are supported: make several groups",
-            i + 1, bytes, engine::max_description_bytes);
+    if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, draft.set->size(), check);
+    auto description = engine::share(describe(draft, check));
+    return {.name = std::move(draft.name),
+            .description = std::move(description),
+            .tensors = engine::share(std::move(draft.tensors)),
+            .splits = std::move(draft.splits),
+            .keep_alive = std::move(draft.keep_alive)};
+}
+
+std::shared_ptr<engine::Pending> submit(SetMember& set, engine::Request request, const std::optional<StreamRef>& stream,
+                                        bool caller_waits) {
+    if (!request.tensors->empty()) {
+        const auto device = request.tensors->front().device;
+        request.device = set.use_device(device.kind);
+        if (request.device) request.ready = request.device->wrap(stream.value_or(StreamRef{.device = device, .native = nullptr}))->record();
     }
-    if (!draft.tensors.empty()) {
-        const auto& first = draft.tensors.front();
-        request.description.device = first.device.kind;
-        request.device = set.use_device(first.device.kind);
-        const auto stream = draft.stream.value_or(StreamRef{.device = first.device, .native = nullptr});
-        if (request.device) request.ready = request.device->wrap(stream)->record();
-    }
-    request.tensors = std::move(draft.tensors);
-    request.splits = std::move(draft.splits);
-    request.keep_alive = std::move(draft.keep_alive);
-    set_deadline(request, draft.timeout);
     return set.engine().submit(std::move(request), caller_waits);
+}
+
+std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
+    const auto set = draft.set;
+    const auto stream = draft.stream;
+    const auto timeout = draft.timeout;
+    auto request = prepare(std::move(draft));
+    set_deadline(request, timeout);
+    return submit(*set, std::move(request), stream, caller_waits);
 }
 
 std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor, engine::Route route,
@@ -217,8 +232,7 @@ std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView&
     check_timeout(options.timeout, check);
     check.that(tensor.device.kind == DeviceKind::host, "only host tensors can be sent, not {} ones", name_of(tensor.device.kind));
     engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv", route.sending ? "to" : "from", route.peer),
-                            .description = {.tensors = {}},
-                            .tensors = {tensor},
+                            .tensors = engine::share({tensor}),
                             .keep_alive = options.keep_alive};
     set_deadline(request, options.timeout);
     route.peer = *position;

@@ -28,7 +28,13 @@ struct Draft {
     std::chrono::milliseconds timeout = {};  ///< 0: none of its own
 };
 
-/// Checks the draft and hands it to the engine. Throws Error(invalid_argument, unavailable, duplicate_name ...) before anything is sent.
+/// Checks the draft, for once or, if the request is copied, as often as it is submitted. Throws Error(invalid_argument). Its stream and timeout are a
+/// matter of the submission.
+engine::Request prepare(Draft draft);
+
+/// Hands a request to the engine. Throws Error(unavailable, duplicate_name ...) before anything is sent.
+std::shared_ptr<engine::Pending> submit(SetMember& set, engine::Request request, const std::optional<StreamRef>& stream, bool caller_waits);
+/// Both.
 std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits);
 
 /// Throws Error(invalid_argument) for a name that a user may not give: those that begin with # are the ones of what has no name.

@@ -35,7 +35,7 @@ struct Policy {
 
 /// One tensor of a bundle, on this rank.
 struct Piece {
-    TensorView tensor;                          ///< in place: input and output; otherwise the input
+    const TensorView& tensor;                   ///< in place: input and output; otherwise the input
     std::span<const std::int64_t> splits = {};  ///< all_to_all: rows for each rank
     Result* result = nullptr;                   ///< filled by all_gather, all_to_all and reduce_scatter
 };

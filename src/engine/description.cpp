@@ -68,6 +68,20 @@ std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept {
     return XXH3_64bits(encoded.data(), encoded.size());
 }
 
+EncodedDescription::EncodedDescription(Description description)
+    : Description(std::move(description)), bytes(encode(*this)), fingerprint(engine::fingerprint(bytes)) {}
+
+EncodedDescription::EncodedDescription(std::span<const std::byte> encoded)
+    : Description(decode_description(encoded)), bytes(encoded.begin(), encoded.end()), fingerprint(engine::fingerprint(bytes)) {}
+
+SharedDescription share(Description description) {
+    return std::make_shared<const EncodedDescription>(std::move(description));
+}
+
+bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept {
+    return one == other || one->bytes == other->bytes;
+}
+
 std::string list_ranks(std::span<const int> ranks) {
     return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
 }
@@ -86,15 +100,22 @@ struct Aspect {
     std::function<std::string(const Description&)> value;
 };
 
-/// The names of tensors that only some of the descriptions have. Those that a group numbers ("loss[3]") tell no more than their number does.
-std::set<std::string> lone_tensors(std::string_view request, std::span<const Description> descriptions) {
+/// "layer3.weight"; "loss[3]" where a group numbers its tensors.
+std::string tensor_name(std::string_view request, const Description& description, std::size_t i) {
+    const auto& own = description.tensors[i].name;
+    if (!own.empty()) return own;
+    return description.group ? fmt::format("{}[{}]", request, i) : std::string(request);
+}
+
+/// The names of tensors that only some of the descriptions have.
+std::set<std::string> lone_tensors(std::span<const SharedDescription> descriptions) {
     std::map<std::string, std::size_t> owners;
     for (const auto& description : descriptions)
-        for (const auto& tensor : description.tensors) ++owners[tensor.name];
-    const auto numbered = fmt::format("{}[", request);
+        for (const auto& tensor : description->tensors) ++owners[tensor.name];
+    owners.erase("");
     std::set<std::string> lone;
     for (const auto& [name, count] : owners)
-        if (count < descriptions.size() && !name.starts_with(numbered)) lone.insert(name);
+        if (count < descriptions.size()) lone.insert(name);
     return lone;
 }
 
@@ -109,7 +130,7 @@ std::string list_tensors(const Description& description, const std::set<std::str
     return fmt::format("{} and {} more", fmt::join(std::span(names).first(most), ", "), names.size() - most);
 }
 
-std::vector<Aspect> aspects_of_request(std::string_view name, std::span<const Description> descriptions) {
+std::vector<Aspect> aspects_of_request(std::span<const SharedDescription> descriptions) {
     return {
         {"operations", [](const Description& d) { return std::string(name_of(d.operation)); }},
         {"reduce ops", [](const Description& d) { return std::string(name_of(d.op)); }},
@@ -119,14 +140,14 @@ std::vector<Aspect> aspects_of_request(std::string_view name, std::span<const De
         {"device kinds", [](const Description& d) { return std::string(name_of(d.device)); }},
         {"kinds of request", [](const Description& d) { return std::string(d.group ? "a group" : "a single tensor"); }},
         {"ranks", [](const Description& d) { return fmt::format("{}", fmt::join(d.ranks, ",")); }},
-        {"tensors", [lone = lone_tensors(name, descriptions)](const Description& d) { return list_tensors(d, lone); }},
+        {"tensors", [lone = lone_tensors(descriptions)](const Description& d) { return list_tensors(d, lone); }},
         {"numbers of tensors", [](const Description& d) { return std::to_string(d.tensors.size()); }},
     };
 }
 
-std::vector<Aspect> aspects_of_tensor(std::size_t i) {
+std::vector<Aspect> aspects_of_tensor(std::string_view request, std::size_t i) {
     return {
-        {"tensor names", [i](const Description& d) { return fmt::format("'{}'", d.tensors[i].name); }},
+        {"tensor names", [request, i](const Description& d) { return fmt::format("'{}'", tensor_name(request, d, i)); }},
         {"dtypes", [i](const Description& d) { return std::string(name_of(d.tensors[i].dtype)); }},
         {"shapes", [i](const Description& d) { return print(d.tensors[i].shape); }},
     };
@@ -135,13 +156,13 @@ std::vector<Aspect> aspects_of_tensor(std::size_t i) {
 using Side = std::pair<std::string, std::vector<int>>;  // a value, and the ranks that gave it
 
 /// The values of one aspect with their ranks, in the order of the lowest rank.
-std::vector<Side> sides_of(const Aspect& aspect, std::span<const Description> descriptions, std::span<const Faction> factions) {
+std::vector<Side> sides_of(const Aspect& aspect, std::span<const Faction> factions) {
     std::vector<Side> sides;
-    for (std::size_t i = 0; i < factions.size(); ++i) {
-        auto value = aspect.value(descriptions[i]);
+    for (const auto& faction : factions) {
+        auto value = aspect.value(*faction.description);
         auto side = std::find_if(sides.begin(), sides.end(), [&](const Side& s) { return s.first == value; });
         if (side == sides.end()) side = sides.emplace(sides.end(), std::move(value), std::vector<int>{});
-        side->second.insert(side->second.end(), factions[i].ranks.begin(), factions[i].ranks.end());
+        side->second.insert(side->second.end(), faction.ranks.begin(), faction.ranks.end());
     }
     for (auto& side : sides) std::sort(side.second.begin(), side.second.end());
     std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return a.second.front() < b.second.front(); });
@@ -163,18 +184,19 @@ std::string sentence(const Description& first, std::string_view tensor, const As
 }  // namespace
 
 std::string describe_mismatch(std::string_view name, std::span<const Faction> factions, std::string& tensor) {
-    std::vector<Description> descriptions;
-    for (const auto& faction : factions) descriptions.push_back(decode_description(faction.description));
+    std::vector<SharedDescription> descriptions;
+    for (const auto& faction : factions) descriptions.push_back(faction.description);
+    const auto& first = *descriptions.front();
     tensor = name;
-    for (const auto& aspect : aspects_of_request(name, descriptions)) {
-        const auto sides = sides_of(aspect, descriptions, factions);
-        if (sides.size() > 1) return sentence(descriptions.front(), tensor, aspect, sides);
+    for (const auto& aspect : aspects_of_request(descriptions)) {
+        const auto sides = sides_of(aspect, factions);
+        if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
     }
-    for (std::size_t i = 0; i < descriptions.front().tensors.size(); ++i) {
-        tensor = descriptions.front().tensors[i].name;
-        for (const auto& aspect : aspects_of_tensor(i)) {
-            const auto sides = sides_of(aspect, descriptions, factions);
-            if (sides.size() > 1) return sentence(descriptions.front(), tensor, aspect, sides);
+    for (std::size_t i = 0; i < first.tensors.size(); ++i) {
+        tensor = tensor_name(name, first, i);
+        for (const auto& aspect : aspects_of_tensor(name, i)) {
+            const auto sides = sides_of(aspect, factions);
+            if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
         }
     }
     tensor = name;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,7 +12,7 @@ namespace guozhuang::engine {
 
 /// One tensor of a request, as far as ranks must agree on it.
 struct TensorDescription {
-    std::string name;
+    std::string name;  ///< empty: the request's, and of a group the place in it
     DType dtype = DType::f32;
     Shape shape;  ///< extent -1 where ranks may differ: dim 0 of all_gather and all_to_all
     friend bool operator==(const TensorDescription&, const TensorDescription&) = default;
@@ -38,9 +39,24 @@ Description decode_description(std::span<const std::byte> bytes);
 /// 64 bits of the encoded bytes (XXH3).
 std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept;
 
+/// A description with the bytes that stand for it: made once, then shared by all who refer to it.
+struct EncodedDescription : Description {
+    explicit EncodedDescription(Description description);
+    /// Throws as decode_description() does.
+    explicit EncodedDescription(std::span<const std::byte> encoded);
+
+    Bytes bytes;
+    std::uint64_t fingerprint;
+};
+using SharedDescription = std::shared_ptr<const EncodedDescription>;
+
+SharedDescription share(Description description);
+/// Whether they describe the same.
+bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept;
+
 /// Ranks that submitted the same.
 struct Faction {
-    Bytes description;
+    SharedDescription description;
     std::vector<int> ranks;  ///< ascending
 };
 

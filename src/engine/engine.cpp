@@ -91,8 +91,6 @@ void Engine::number(Request& request, std::uint64_t number) const {
     request.named = false;
     request.name = fmt::format("#{} {}", number, request.operation());
     if (joins_ > 0) request.name += fmt::format(" after {} join{}", joins_, joins_ == 1 ? "" : "s");
-    for (auto& tensor : request.description.tensors)
-        tensor.name = request.description.group ? fmt::format("{}{}", request.name, tensor.name) : request.name;
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
@@ -103,7 +101,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
         const base::Lock lock(queue_mutex_);
         check_open(request);
         check_not_joined(request);
-        const auto operation = request.description.operation;
+        const auto operation = request.description->operation;
         auto& unnamed = unnamed_[operation];
         const bool numbered = request.name.empty();
         if (numbered) number(request, unnamed + 1);
@@ -150,7 +148,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_nameless_, pending, letters_, Letter{route, pending});
         timeline_->begin(pending.get(), pending->request().name, "message",
-                         [&] { return base::TimelineFacts{.bytes = pending->request().tensors.front().bytes(), .set = set_}; });
+                         [&] { return base::TimelineFacts{.bytes = pending->request().tensors->front().bytes(), .set = set_}; });
     }
     if (!caller_waits) base::ring_local(doorbell_);
     return pending;
@@ -334,7 +332,7 @@ bool Engine::take_submissions() {
             continue;
         }
         open_.insert_or_assign(request.name, pending);
-        if (request.description.operation == Operation::join)
+        if (request.description->operation == Operation::join)
             negotiator_.join(request.name);
         else
             negotiator_.submit(request.name, request.named, request.description);

@@ -112,7 +112,7 @@ void Engine::run(Due due) {
         throw Error(ErrorCode::internal,
                     fmt::format("rank {} was told to execute '{}', which it has not submitted", rank_, entry.items.front().name));
     if (const auto& action = requests.front()->request().action) {
-        attempt(requests.front()->request().description.operation, action);
+        attempt(requests.front()->request().description->operation, action);
         return finish(requests, nullptr);
     }
     auto bundle = bundle_of(entry, requests, members_, control_.size());

@@ -44,7 +44,7 @@ bool Engine::treat(Stalled stalled, StallScene& scene, std::size_t said) {
     const auto& request = stalled.pending->request();
     const bool is_collective = request.kind == Request::Kind::collective, is_open = is_collective && open_.contains(request.name);
     const bool is_letter = request.kind == Request::Kind::letter;
-    const bool is_join = is_collective && request.description.operation == Operation::join;
+    const bool is_join = is_collective && request.description->operation == Operation::join;
     const StallReport report(request, is_collective && !is_open, scene);
     if (is_join && !report.has_stopped()) return false;
     const bool is_brief = said >= most_said;

@@ -10,26 +10,26 @@
 namespace guozhuang::engine {
 
 Request stand_in_for(const LogEntry& entry, std::size_t item) {
-    Request request{.kind = Request::Kind::stand_in,
-                    .name = entry.items[item].name,
-                    .description = decode_description(entry.descriptions[item]),
-                    .tensors = {}};
-    auto& description = request.description;
+    auto description = decode_description(entry.descriptions[item]);
     description.prescale = 1;  // it changes what is neutral
+    std::vector<TensorView> tensors;
     auto memory = std::make_shared<std::vector<std::vector<std::byte>>>();
     for (const auto& [name, dtype, described] : description.tensors) {
         auto shape = described;
         if (!shape.empty() && shape.front() < 0) shape.front() = 0;
         auto& elements = memory->emplace_back(count_of(shape) * size_of(dtype));
         device::fill_neutral(dtype, description.op, elements);
-        request.tensors.emplace_back(elements.data(), dtype, shape);
+        tensors.emplace_back(elements.data(), dtype, shape);
     }
-    request.keep_alive = std::move(memory);
-    return request;
+    return {.kind = Request::Kind::stand_in,
+            .name = entry.items[item].name,
+            .description = share(std::move(description)),
+            .tensors = share(std::move(tensors)),
+            .keep_alive = std::move(memory)};
 }
 
 Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests, const Members& members, int ranks) {
-    const auto& description = requests.front()->request().description;
+    const auto& description = *requests.front()->request().description;
     Bundle bundle{.operation = description.operation,
                   .op = description.op,
                   .prescale = description.prescale,
@@ -41,15 +41,17 @@ Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>
                   .pieces = {}};
     for (const auto& pending : requests) {
         const auto& request = pending->request();
-        for (std::size_t i = 0; i < request.tensors.size(); ++i)
-            bundle.pieces.push_back({.tensor = request.tensors[i], .splits = request.splits, .result = &pending->result(i)});
+        for (std::size_t i = 0; i < request.tensors->size(); ++i)
+            bundle.pieces.push_back({.tensor = (*request.tensors)[i],
+                                     .splits = request.splits,
+                                     .result = pending->has_results() ? &pending->result(i) : nullptr});
     }
     return bundle;
 }
 
 base::TimelineFacts facts_of(const Request& request, const std::shared_ptr<const std::string>& set) {
-    base::TimelineFacts facts{.operation = name_of(request.description.operation), .tensors = request.tensors.size(), .set = set};
-    for (const auto& tensor : request.tensors) facts.bytes += tensor.bytes();
+    base::TimelineFacts facts{.operation = name_of(request.description->operation), .tensors = request.tensors->size(), .set = set};
+    for (const auto& tensor : *request.tensors) facts.bytes += tensor.bytes();
     return facts;
 }
 

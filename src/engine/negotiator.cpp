@@ -30,11 +30,11 @@ Negotiator::Negotiator(int rank, int size, const Settings& settings) : tree_(ran
     }
 }
 
-void Negotiator::submit(const std::string& name, bool named, const Description& description) {
-    auto& own = submissions_[name] = encode(description);
+void Negotiator::submit(const std::string& name, bool named, const SharedDescription& description) {
+    submissions_[name] = description;
     if (finished_) return;
     const int self = tree_.rank();
-    count(name, named, own, std::span(&self, 1));
+    count(name, named, description, std::span(&self, 1));
     settle(name);
 }
 
@@ -53,15 +53,14 @@ void Negotiator::join(const std::string& name) {
 }
 
 /// Adds the ranks' submission to the ballot, to the faction that has submitted the same.
-void Negotiator::count(const std::string& name, bool named, std::span<const std::byte> description, std::span<const int> ranks) {
+void Negotiator::count(const std::string& name, bool named, const SharedDescription& description, std::span<const int> ranks) {
     auto& ballot = ballots_[name];
     ballot.named = named;
     ballot.arrived += ranks.size();
     if (ballot.arrived > subtrees_.at(tree_.rank()).size())
         throw Error(ErrorCode::wire, fmt::format("more ranks have submitted '{}' than there are", name));
-    auto faction = std::find_if(ballot.factions.begin(), ballot.factions.end(),
-                                [&](const Faction& f) { return std::ranges::equal(f.description, description); });
-    if (faction == ballot.factions.end()) faction = ballot.factions.insert(faction, {Bytes(description.begin(), description.end()), {}});
+    auto faction = std::ranges::find_if(ballot.factions, [&](const Faction& f) { return are_same(f.description, description); });
+    if (faction == ballot.factions.end()) faction = ballot.factions.insert(faction, {description, {}});
     faction->ranks.insert(faction->ranks.end(), ranks.begin(), ranks.end());
 }
 
@@ -98,11 +97,11 @@ void Negotiator::write_report(const std::string& name, const Ballot& ballot) {
     const auto whole = subtrees_.at(tree_.rank()).size();
     const auto record = records_.find(name);
     const auto& first = ballot.factions.front();
-    if (record != records_.end() && first.ranks.size() == whole && first.description == record->second.description) {
+    if (record != records_.end() && first.ranks.size() == whole && are_same(first.description, record->second.description)) {
         auto& out = message_to(tree_.parent());
         out.enumerator(Part::ready);
         out.number(record->second.id);
-        out.fixed(fingerprint(first.description));
+        out.fixed(first.description->fingerprint);
         return;
     }
     for (const auto& faction : ballot.factions) write_faction(name, ballot, faction);
@@ -115,7 +114,7 @@ void Negotiator::write_faction(const std::string& name, const Ballot& ballot, co
     out.string(name);
     out.number(ballot.named ? 1 : 0);
     out.number(&faction == &ballot.factions.back() ? 0 : 1);
-    out.bytes(faction.description);
+    out.bytes(faction.description->bytes);
     const bool everybody = faction.ranks.size() == subtrees_.at(tree_.rank()).size();
     out.ranks(everybody ? std::vector<int>{} : faction.ranks);
 }
@@ -126,8 +125,8 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
     failure.kind = LogEntry::Kind::fail;
     failure.items = {{name, records_.contains(name) ? records_.at(name).id : 0}};
     failure.tensor = name;
-    auto description = decode_description(ballot.factions.front().description);
-    failure.operation = engine::name_of(description.operation);
+    const auto description = ballot.factions.front().description;
+    failure.operation = engine::name_of(description->operation);
     auto missing = missing_from(ballot);
     std::ranges::copy_if(missing, std::back_inserter(failure.ranks), [&](int rank) { return !joined_.contains(rank); });
     if (!failure.ranks.empty()) {
@@ -136,13 +135,12 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
     } else if (ballot.factions.size() > 1) {
         failure.code = ErrorCode::mismatch;
         failure.text = mismatch_of(name, std::move(ballot.factions), failure);
-    } else if (auto problem = refusal_without(missing, description); !problem.empty()) {
+    } else if (auto problem = refusal_without(missing, *description); !problem.empty()) {
         failure.code = ErrorCode::departed;
         failure.text = fmt::format("{} '{}': {}", failure.operation, name, problem);
         failure.ranks = std::move(missing);
     } else {
-        return ready_.push_back(
-            {name, ballot.named, std::move(ballot.factions.front().description), std::move(description), std::move(missing)});
+        return ready_.push_back({name, ballot.named, description, std::move(missing)});
     }
     append(std::move(failure));
 }
@@ -206,7 +204,7 @@ void Negotiator::join(int rank, const std::string& name) {
 
 void Negotiator::withdraw(const std::string& name, std::string_view reason, const std::vector<int>& missing) {
     if (finished_ || !submissions_.contains(name)) return;
-    const std::string operation(name_of(decode_description(submissions_.at(name)).operation));
+    const std::string operation(name_of(submissions_.at(name)->operation));
     withdraw({tree_.rank(), name, operation, std::string(reason.substr(0, max_reason_bytes)), missing, position_});
 }
 
@@ -335,7 +333,7 @@ void Negotiator::read_ready(int child, std::uint64_t position, Reader& in) {
     const auto id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
     const auto expected = in.fixed();
     std::string name;
-    Bytes description;
+    SharedDescription description;
     if (const auto known = names_.find(id); known != names_.end()) {
         name = known->second;
         description = records_.at(name).description;
@@ -345,7 +343,7 @@ void Negotiator::read_ready(int child, std::uint64_t position, Reader& in) {
     } else {
         throw Error(ErrorCode::wire, fmt::format("rank {} sent id {}, which nobody has been given", world_rank(child), id));
     }
-    if (fingerprint(description) != expected)
+    if (description->fingerprint != expected)
         throw Error(ErrorCode::wire, fmt::format("rank {} and rank {} hold different descriptions of '{}'", world_rank(child),
                                                  world_rank(tree_.rank()), name));
     if (given_up_after(name, position)) return;
@@ -358,8 +356,7 @@ void Negotiator::read_report(int child, std::uint64_t position, Reader& in) {
     const bool named = in.number(1) == 1;
     const auto& below = subtrees_.at(child);
     const bool more = in.number(1) == 1;
-    const auto description = in.bytes();
-    decode_description(description);  // throws if it is malformed
+    const auto description = std::make_shared<const EncodedDescription>(in.bytes());
     std::vector<int> ranks(in.count(below.size()));
     for (int& rank : ranks) rank = in.rank(tree_.size());
     if (ranks.empty()) ranks = below;

@@ -45,7 +45,7 @@ public:
     Negotiator(int rank, int size, const Settings& settings);
 
     /// This rank wants the request. A rank submits a name again only after the log has resolved it.
-    void submit(const std::string& name, bool named, const Description& description);
+    void submit(const std::string& name, bool named, const SharedDescription& description);
     /// This rank submits nothing more. The reason goes into the errors of those who wait for it; empty for a plain shutdown.
     void depart(std::string_view reason);
     /// This rank is about to end, whatever the others do. It executes the log up to its leaving, which is the last entry.
@@ -119,7 +119,7 @@ private:
     /// What the log says about a name that has an id.
     struct Record {
         std::uint32_t id = 0;
-        Bytes description;
+        SharedDescription description;
         std::uint64_t last_used = 0;  ///< position in the log
     };
     /// An id that the log has voided, kept while a child that has not yet applied that entry may still use it.
@@ -131,7 +131,7 @@ private:
 
     /// For people.
     int world_rank(int position) const { return settings_.members.world_rank(position); }
-    void count(const std::string& name, bool named, std::span<const std::byte> description, std::span<const int> ranks);
+    void count(const std::string& name, bool named, const SharedDescription& description, std::span<const int> ranks);
     void settle(const std::string& name);
     bool complete(const Ballot& ballot) const;
     void report(const std::string& name, Ballot ballot);
@@ -176,16 +176,16 @@ private:
     std::unordered_map<std::string, Record> records_;
     std::unordered_map<std::uint32_t, std::string> names_;  ///< by id
     std::map<std::uint32_t, Retired> retired_;
-    std::unordered_map<std::string, Bytes> submissions_;  ///< this rank's own that the log has not resolved
-    std::map<int, std::string> departed_;                 ///< of this rank's subtree, with the reason
-    std::set<int> joined_;                                ///< of this rank's subtree, since the log last said that all had
-    std::string join_name_;                               ///< what they call it
-    std::map<std::string, Failure> failed_;               ///< the last ones, while a child may not have applied them
-    std::map<std::string, std::deque<LogEntry>> owed_;    ///< rounds that were given up before this rank submitted them, oldest first
-    std::map<int, std::uint64_t> applied_;                ///< how much of the log each child has applied, as far as we know
-    std::vector<Outgoing> full_;                          ///< messages that take nothing more
-    std::map<int, Writer> outbox_;                        ///< behind them
-    std::set<int> urgent_;                                ///< who must be woken for what is sent next
+    std::unordered_map<std::string, SharedDescription> submissions_;  ///< this rank's own that the log has not resolved
+    std::map<int, std::string> departed_;                             ///< of this rank's subtree, with the reason
+    std::set<int> joined_;                                            ///< of this rank's subtree, since the log last said that all had
+    std::string join_name_;                                           ///< what they call it
+    std::map<std::string, Failure> failed_;                           ///< the last ones, while a child may not have applied them
+    std::map<std::string, std::deque<LogEntry>> owed_;  ///< rounds that were given up before this rank submitted them, oldest first
+    std::map<int, std::uint64_t> applied_;              ///< how much of the log each child has applied, as far as we know
+    std::vector<Outgoing> full_;                        ///< messages that take nothing more
+    std::map<int, Writer> outbox_;                      ///< behind them
+    std::set<int> urgent_;                              ///< who must be woken for what is sent next
     std::vector<LogEntry> entries_;
     std::uint64_t position_ = 0;  ///< entries of the log that this rank has applied
     bool finished_ = false;
@@ -194,8 +194,7 @@ private:
     struct ReadyRequest {
         std::string name;
         bool named = true;
-        Bytes description;
-        Description decoded;      ///< the same
+        SharedDescription description;
         std::vector<int> absent;  ///< ranks that have joined and not submitted it
     };
     std::vector<ReadyRequest> ready_;

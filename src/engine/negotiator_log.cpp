@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <guozhuang/error.hpp>
 #include <limits>
+#include <tuple>
 
 #include "engine/negotiator.hpp"
 
@@ -19,13 +20,17 @@ std::size_t bytes_of(const Description& description) {
     return bytes;
 }
 
-/// Whether requests like this one may share an entry with others, and with which: equal keys fuse.
-std::optional<Bytes> fusion_key(Description description) {
-    const bool fusable = description.operation == Operation::allreduce || description.operation == Operation::broadcast;
-    if (!fusable || description.group || description.tensors.size() != 1) return std::nullopt;
-    description.tensors.front().name.clear();
-    description.tensors.front().shape.clear();
-    return encode(description);
+bool is_fusable(const Description& description) {
+    const bool moves_in_place = description.operation == Operation::allreduce || description.operation == Operation::broadcast;
+    return moves_in_place && !description.group && description.tensors.size() == 1;
+}
+
+/// Whether two requests may share an entry.
+bool can_fuse(const Description& one, const Description& other) {
+    const auto key = [](const Description& d) {
+        return std::tuple(d.operation, d.op, d.prescale, d.postscale, d.root, d.device, d.tensors.front().dtype);
+    };
+    return is_fusable(one) && is_fusable(other) && key(one) == key(other);
 }
 
 bool has_text(LogEntry::Kind kind) {
@@ -63,15 +68,14 @@ void Negotiator::append_ready() {
     std::ranges::stable_sort(ready_, {}, id_of);
     LogEntry entry;
     entry.policy = settings_.policy;
-    std::optional<Bytes> key;
+    SharedDescription previous;
     std::size_t bytes = 0, entry_bytes = 0;
     for (auto& request : std::exchange(ready_, {})) {
-        const auto& description = request.decoded;
+        const auto& description = *request.description;
         const auto next_bytes = bytes_of(description);
-        const auto next_entry_bytes = request.name.size() + (request.absent.empty() ? 0 : request.description.size());
-        auto next_key = fusion_key(description);
+        const auto next_entry_bytes = request.name.size() + (request.absent.empty() ? 0 : description.bytes.size());
         if (!entry.items.empty() &&
-            !(key && key == next_key && entry.absent == request.absent && bytes + next_bytes <= settings_.fusion_bytes &&
+            !(can_fuse(*previous, description) && entry.absent == request.absent && bytes + next_bytes <= settings_.fusion_bytes &&
               entry_bytes + next_entry_bytes <= full_message_bytes)) {
             append(entry);
             entry.items.clear();
@@ -82,10 +86,10 @@ void Negotiator::append_ready() {
         const auto id = known != records_.end() ? known->second.id : request.named ? next_id_++ : 0;
         entry.items.push_back({request.name, id});
         entry.absent = request.absent;
-        if (!entry.absent.empty()) entry.descriptions.push_back(std::move(request.description));
+        if (!entry.absent.empty()) entry.descriptions.push_back(description.bytes);
         bytes += next_bytes;
         entry_bytes += next_entry_bytes + most_bytes_beside_name;
-        key = std::move(next_key);
+        previous = request.description;
     }
     if (!entry.items.empty()) append(std::move(entry));
 }
@@ -210,7 +214,8 @@ void Negotiator::apply(LogEntry entry) {
         if (entry.kind == LogEntry::Kind::fail) note_failure(entry, !own.empty());
         if (entry.kind != LogEntry::Kind::execute || item.id == 0 || (own.empty() && entry.descriptions.empty())) continue;
         names_[item.id] = item.name;
-        records_[item.name] = {item.id, own.empty() ? entry.descriptions[i] : std::move(own.mapped()), position_};
+        records_[item.name] = {
+            item.id, own.empty() ? std::make_shared<const EncodedDescription>(entry.descriptions[i]) : std::move(own.mapped()), position_};
     }
     if (tree_.children().empty()) retired_.clear();
     const bool is_remembered = entry.kind == LogEntry::Kind::forget || entry.kind == LogEntry::Kind::fail;

@@ -28,14 +28,28 @@ std::string_view Request::operation() const noexcept {
     switch (kind) {
         case Kind::letter: return "send/recv";
         case Kind::closing: return "close";
-        default: return name_of(description.operation);
+        default: return name_of(description->operation);
     }
 }
 
 std::string Request::label() const {
     if (kind == Kind::letter) return name;
-    if (!description.ranks.empty()) return fmt::format("{} '{}' of {}", operation(), name, list_ranks(description.ranks));
+    if (!description->ranks.empty()) return fmt::format("{} '{}' of {}", operation(), name, list_ranks(description->ranks));
     return name.empty() ? std::string(operation()) : fmt::format("{} '{}'", operation(), name);
+}
+
+SharedTensors share(std::vector<TensorView> tensors) {
+    return std::make_shared<const std::vector<TensorView>>(std::move(tensors));
+}
+
+Pending::Pending(Request request, std::shared_ptr<Driver> driver) : request_(std::move(request)), driver_(std::move(driver)) {
+    switch (request_.description->operation) {
+        case Operation::all_gather:
+        case Operation::all_to_all:
+        case Operation::reduce_scatter: results_.resize(request_.tensors->size()); break;
+        case Operation::join: results_.resize(1); break;
+        default: break;
+    }
 }
 
 Pending::~Pending() {

@@ -17,6 +17,9 @@
 
 namespace guozhuang::engine {
 
+using SharedTensors = std::shared_ptr<const std::vector<TensorView>>;
+SharedTensors share(std::vector<TensorView> tensors);
+
 /// What a caller submits.
 struct Request {
     /// What is not collective the engine makes one.
@@ -32,8 +35,8 @@ struct Request {
     int peer = 0;       ///< of a letter: rank of the world. Set by the engine
     base::Clock::time_point submitted = base::Clock::time_point::max();  ///< known if it has a deadline of its own
     base::Deadline deadline = base::no_deadline;                         ///< up to which it may wait for others
-    Description description;
-    std::vector<TensorView> tensors;
+    SharedDescription description = share(Description{.tensors = {}});
+    SharedTensors tensors = share(std::vector<TensorView>{});
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
@@ -63,9 +66,7 @@ public:
 /// An operation on its way: what a Handle refers to. Thread-safe.
 class Pending {
 public:
-    Pending(Request request, std::shared_ptr<Driver> driver) : request_(std::move(request)), driver_(std::move(driver)) {
-        results_.resize(request_.description.operation == Operation::join ? 1 : request_.tensors.size());
-    }
+    Pending(Request request, std::shared_ptr<Driver> driver);
 
     /// Logs an error that nobody has asked for.
     ~Pending();
@@ -73,7 +74,9 @@ public:
     Pending& operator=(const Pending&) = delete;
 
     const Request& request() const noexcept { return request_; }
+    /// Of an operation that has results: of each tensor; of a join one.
     Result& result(std::size_t tensor) noexcept { return results_[tensor]; }
+    bool has_results() const noexcept { return !results_.empty(); }
     Driver& driver() const noexcept { return *driver_; }
 
     bool enqueued() const noexcept { return stage_.load(std::memory_order_acquire) >= Stage::enqueued; }

@@ -29,7 +29,7 @@ Writer about(Part part, const Route& route, std::uint64_t number) {
 
 void PointToPoint::post(Letter letter) {
     const auto& route = letter.route;
-    const auto& tensor = letter.pending->request().tensors.front();
+    const auto& tensor = letter.pending->request().tensors->front();
     letter.number = posted_++;
     auto out = about(Part::notice, route, letter.number);
     out.enumerator(tensor.dtype);
@@ -166,7 +166,7 @@ void PointToPoint::match(const Route& route) {
 
 void PointToPoint::begin(Letter letter, const Notice& theirs) {
     if (theirs.given_up) return outcomes_.push_back({letter.pending, timeout_error(letter.route, rank_, *theirs.given_up)});
-    const auto& tensor = letter.pending->request().tensors.front();
+    const auto& tensor = letter.pending->request().tensors->front();
     if (tensor.dtype != theirs.tensor.dtype || tensor.shape != theirs.tensor.shape)
         return outcomes_.push_back({letter.pending, mismatch(letter, theirs.tensor)});
     Mail::Ticket ticket = 0;
@@ -188,7 +188,7 @@ std::exception_ptr PointToPoint::timeout_error(const Route& route, int missing, 
 }
 
 std::exception_ptr PointToPoint::mismatch(const Letter& letter, const TensorDescription& theirs) const {
-    const auto& tensor = letter.pending->request().tensors.front();
+    const auto& tensor = letter.pending->request().tensors->front();
     const auto& route = letter.route;
     const auto print = [](DType dtype, const Shape& shape) { return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", ")); };
     const auto mine = print(tensor.dtype, tensor.shape), other = print(theirs.dtype, theirs.shape);

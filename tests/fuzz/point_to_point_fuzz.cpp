@@ -27,7 +27,7 @@ struct Rank {
     }
     ~Rank() { hub.abort(); }
     void post(const Route& route, std::int64_t count) {
-        Request request{.name = "letter", .description = {.tensors = {}}, .tensors = {TensorView(memory.data(), DType::f32, {count})}};
+        Request request{.name = "letter", .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
         letters.post({route, posted.back()});
     }

@@ -64,15 +64,17 @@ public:
 
     /// An operation on a tensor of one element.
     Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {}, base::Deadline deadline = base::no_deadline) {
-        engine::Request request{.name = name, .deadline = deadline, .description = {}, .tensors = {TensorView(&number_, DType::f32, {1})}};
-        request.description.tensors.push_back({.name = name, .dtype = DType::f32, .shape = {1}});
-        request.keep_alive = std::move(keep_alive);
+        engine::Request request{.name = name,
+                                .deadline = deadline,
+                                .description = engine::share(engine::Description{.tensors = {{name, DType::f32, {1}}}}),
+                                .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),
+                                .keep_alive = std::move(keep_alive)};
         return Handle(engine_->submit(std::move(request), false));
     }
 
     /// A letter of one element.
     Handle submit(const engine::Route& route, std::shared_ptr<void> keep_alive = {}) {
-        engine::Request request{.name = "letter", .description = {}, .tensors = {TensorView(&number_, DType::f32, {1})}};
+        engine::Request request{.name = "letter", .tensors = engine::share({TensorView(&number_, DType::f32, {1})})};
         request.keep_alive = std::move(keep_alive);
         return Handle(engine_->submit(std::move(request), route, false));
     }

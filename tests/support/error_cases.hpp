@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <guozhuang/operations.hpp>
+#include <guozhuang/plan.hpp>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -203,10 +204,10 @@ inline void bad_arguments(Session& session, Report& report) {
         expect_error(report, bad, {"allreduce '#1 allreduce'", "begin with #"},
                      [&] { allreduce(f, {.name = "#1 allreduce", .session = &session}); });
         expect_error(report, bad, {"broadcast '#'", "begin with #"}, [&] { broadcast(f, 0, {.name = "#", .session = &session}); });
-        const std::string long_name(65'000, 'n');
-        const std::vector<TensorView> too_many(600, TensorView(f));
+        std::vector<NamedTensor> too_much;
+        for (int i = 0; i < 600; ++i) too_much.push_back({std::string(65'000, 'n') + std::to_string(i), f});
         expect_error(report, bad, {"to describe; at most 33554432 are supported: make several groups"},
-                     [&] { grouped_allreduce(too_many, {.name = long_name, .session = &session}); });
+                     [&] { const Plan plan({too_much}, {.session = &session}); });
         expect_error(report, bad, {"name is 65537 bytes long"},
                      [&] { allreduce(f, {.name = std::string(65'537, 'n'), .session = &session}); });
         expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] {

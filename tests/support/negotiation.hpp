@@ -33,7 +33,7 @@ public:
     engine::Negotiator& at(int rank) { return negotiators_[static_cast<std::size_t>(rank)]; }
 
     void submit(int rank, const std::string& name, const engine::Description& description, bool named = true) {
-        at(rank).submit(name, named, description);
+        at(rank).submit(name, named, engine::share(description));
         collect(rank);
     }
     /// Under the name of its first tensor.

@@ -256,9 +256,10 @@ private:
         }
         std::vector<engine::Faction> factions;
         for (const auto& [rank, vote] : round.votes) {
-            const auto bytes = engine::encode(vote);
-            auto faction = std::ranges::find(factions, bytes, &engine::Faction::description);
-            if (faction == factions.end()) faction = factions.insert(faction, {bytes, {}});
+            const auto description = engine::share(vote);
+            auto faction =
+                std::ranges::find_if(factions, [&](const auto& each) { return engine::are_same(each.description, description); });
+            if (faction == factions.end()) faction = factions.insert(faction, {description, {}});
             faction->ranks.push_back(rank);
         }
         if (factions.size() == 1) {

@@ -20,7 +20,7 @@ Description group(std::vector<TensorDescription> tensors) {
 /// The ranks 0, 1, ... submit these.
 std::string mismatch(const std::vector<Description>& submitted, std::string_view name = "weight", std::string* tensor = nullptr) {
     std::vector<Faction> factions;
-    for (std::size_t rank = 0; rank < submitted.size(); ++rank) factions.push_back({encode(submitted[rank]), {static_cast<int>(rank)}});
+    for (std::size_t rank = 0; rank < submitted.size(); ++rank) factions.push_back({share(submitted[rank]), {static_cast<int>(rank)}});
     std::string about;
     auto text = describe_mismatch(name, factions, about);
     if (tensor != nullptr) *tensor = about;
@@ -88,7 +88,7 @@ TEST_CASE("a mismatch names the tensor, both values and the ranks") {
     Description wide{.operation = Operation::allreduce, .tensors = {{"layer3.weight", DType::f32, {64, 3, 7, 7}}}};
     auto narrow = wide;
     narrow.tensors[0].shape = {64, 3, 3, 3};
-    const std::vector<Faction> factions{{encode(wide), {0, 1, 3}}, {encode(narrow), {2}}};
+    const std::vector<Faction> factions{{share(wide), {0, 1, 3}}, {share(narrow), {2}}};
     std::string tensor;
     CHECK(describe_mismatch("layer3.weight", factions, tensor) ==
           "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] on rank 2");
@@ -143,8 +143,11 @@ TEST_CASE("a mismatch of groups names the tensors that only some ranks have") {
     CHECK(text({of("ab"), of("ba")}) == "allreduce 'a': tensor names differ: 'a' on rank 0; 'b' on rank 1");
     CHECK(text({of("a"), of("axyzuvw")}) ==
           "allreduce 'step': tensors differ: none on rank 0; 'x', 'y', 'z', 'u', 'v' and 1 more on rank 1");
-    const TensorDescription first{"step[0]", DType::f32, {1}}, second{"step[1]", DType::f32, {1}};
-    CHECK(text({group({first, second}), group({first})}) == "allreduce 'step': numbers of tensors differ: 2 on rank 0; 1 on rank 1");
+    const TensorDescription numbered{"", DType::f32, {1}}, longer{"", DType::f32, {2}};
+    CHECK(text({group({numbered, numbered}), group({numbered})}) ==
+          "allreduce 'step': numbers of tensors differ: 2 on rank 0; 1 on rank 1");
+    CHECK(text({group({numbered, numbered}), group({numbered, longer})}) ==
+          "allreduce 'step[1]': shapes differ: [1] on rank 0; [2] on rank 1");
 }
 
 TEST_CASE("requests that differ in bytes alone are told apart, too") {

@@ -52,7 +52,7 @@ struct Side {
     explicit Side(int rank) : control(rank, 2) {}
 
     void post(bool sending, std::uint16_t tag, std::int64_t count) {
-        Request request{.name = "letter", .description = {.tensors = {}}, .tensors = {TensorView(memory.data(), DType::f32, {count})}};
+        Request request{.name = "letter", .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
         letters.post({{.peer = 1 - control.own, .tag = tag, .sending = sending}, posted.back()});
     }
