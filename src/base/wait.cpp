@@ -120,6 +120,12 @@ void throw_cause(const Doorbell& bell) {
     throw Error(code, cause_of(bell), facts);
 }
 
+Clock::time_point a_moment_ago() noexcept {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    return Clock::time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+}
+
 Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline)
     : bell_(bell),
       settings_(settings),
@@ -166,12 +172,13 @@ void Patience::start_anew() noexcept {
 
 void Patience::spin() {
     check_abort();
-    if (turns_ == 0) spin_until_ = Clock::now() + settings_.spin;
     ++turns_;
     relax();
     if (turns_ % turns_between_clock_reads == 0) {
         check_deadline();
-        expect_to_park(Clock::now() >= spin_until_);
+        const auto now = Clock::now();
+        if (turns_ == turns_between_clock_reads) spin_until_ = now + settings_.spin;
+        expect_to_park(now >= spin_until_);
     }
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
 }

@@ -66,6 +66,9 @@ using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 inline constexpr Deadline no_deadline = Deadline::max();
 
+/// Now, or a few milliseconds ago: costs a tenth of looking at the clock.
+Clock::time_point a_moment_ago() noexcept;
+
 /// From now; none, if that is beyond what the clock can count.
 template <class Duration>
 Deadline deadline_after(Duration limit) {

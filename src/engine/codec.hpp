@@ -28,6 +28,7 @@ inline constexpr std::size_t max_description_bytes = 32u << 20;
 /// Appends values to a message: unsigned integers in LEB128, doubles as their bits, strings and byte strings behind their length.
 class Writer {
 public:
+    Writer() { out_.reserve(usual_bytes); }
     void number(std::uint64_t value);
     void signed_number(std::int64_t value);
     void real(double value) { fixed(std::bit_cast<std::uint64_t>(value)); }
@@ -47,6 +48,8 @@ public:
     Bytes take() { return std::exchange(out_, {}); }
 
 private:
+    static constexpr std::size_t usual_bytes = 128;
+
     Bytes out_;
 };
 

@@ -17,8 +17,8 @@ constexpr std::size_t most_said = 4;  // at one look
 
 /// Called by whoever drives and has nothing to do. What there is to say somebody else may have to say: this thread may be in the middle of a bundle.
 void Engine::notice_stalls() {
+    if (!stalls_.is_due(base::a_moment_ago())) return;
     const auto now = base::Clock::now();
-    if (!stalls_.is_due(now)) return;
     Requests pending;
     {
         const base::Lock lock(queue_mutex_);

@@ -61,6 +61,7 @@ void Negotiator::append_due() {
 
 /// One entry for each bundle of what is ready. Known ids first, ascending, so that the order does not hang on arrival.
 void Negotiator::append_ready() {
+    if (ready_.empty()) return;
     const auto id_of = [&](const ReadyRequest& request) {
         const auto record = records_.find(request.name);
         return record == records_.end() ? std::numeric_limits<std::uint32_t>::max() : record->second.id;

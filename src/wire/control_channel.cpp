@@ -113,7 +113,7 @@ std::optional<engine::Control::Message> ControlChannel::poll() {
 
 bool ControlChannel::flushed() {
     retire();
-    return outgoing_.empty();
+    return outgoing_.empty() && transport_.flushed();
 }
 
 }  // namespace guozhuang::wire

@@ -7,15 +7,18 @@ namespace {
 
 constexpr std::size_t page_bytes = std::size_t{64} << 10;  // the largest that Linux uses, so whole pages everywhere
 
-// Bells, activities, progress words; then, from a page of its own, the stages.
+// Bells, activities, progress words, rings; then, from a page of its own, the stages.
 std::size_t activities_offset(int ranks) {
     return static_cast<std::size_t>(ranks) * sizeof(base::Doorbell);
 }
 std::size_t progress_offset(int ranks) {
     return activities_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(base::Activity);
 }
+std::size_t rings_offset(int ranks) {
+    return progress_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(Staging::Progress);
+}
 std::size_t stages_offset(int ranks) {
-    const auto end = progress_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(Staging::Progress);
+    const auto end = rings_offset(ranks) + MessageRings::bytes_for(ranks);
     return (end + page_bytes - 1) / page_bytes * page_bytes;
 }
 std::size_t bytes_for(const HostMemory::Size& size) {
@@ -37,6 +40,7 @@ HostMemory HostMemory::create(const Size& size) {
         ::new (&memory.activity(rank)) base::Activity;
         ::new (memory.at<Staging::Progress>(progress_offset(size.ranks)) + rank) Staging::Progress;
     }
+    memory.rings().initialise();
     return memory;
 }
 
@@ -54,6 +58,10 @@ base::Doorbell& HostMemory::bell(int rank) noexcept {
 
 base::Activity& HostMemory::activity(int rank) noexcept {
     return at<base::Activity>(activities_offset(size_.ranks))[rank];
+}
+
+MessageRings HostMemory::rings() noexcept {
+    return {.memory = {at<std::byte>(rings_offset(size_.ranks)), MessageRings::bytes_for(size_.ranks)}, .ranks = size_.ranks};
 }
 
 Staging HostMemory::staging() noexcept {

@@ -5,13 +5,14 @@
 
 #include "base/activity.hpp"
 #include "base/wait.hpp"
+#include "wire/message_rings.hpp"
 #include "wire/shared_file.hpp"
 #include "wire/staging.hpp"
 
 namespace guozhuang::wire {
 
 /// Memory that the ranks of one host have all mapped: a doorbell for each (MPI cannot wake a process that sleeps, a futex word can), what each
-/// is doing and, if wanted, a stage for each.
+/// is doing, rings for their messages and, if wanted, a stage for each.
 ///
 /// The host's first rank creates it, the others attach (see SharedFile); each reserves its own part. Not thread-safe, except for the bells and the
 /// stages themselves.
@@ -35,6 +36,7 @@ public:
     /// The bell of the host's i-th rank. Valid while this object lives, as are the stages.
     base::Doorbell& bell(int rank) noexcept;
     base::Activity& activity(int rank) noexcept;
+    MessageRings rings() noexcept;
     Staging staging() noexcept;
 
 private:

@@ -48,14 +48,16 @@ public:
     virtual int size() const noexcept = 0;
 
     /// Starts a message; the memory is borrowed until test() has returned true. Messages of one (sender, receiver, tag) arrive in order.
-    /// Any length, beyond 2^31 bytes too; the receiver names the exact length. Rings the receiver's doorbell where it has one.
+    /// Any length, beyond 2^31 bytes too; the receiver names the exact length. Wakes the receiver where it has a doorbell.
     virtual Ticket send(int to, Tag tag, std::span<const std::byte> bytes) = 0;
     virtual Ticket receive(int from, Tag tag, std::span<std::byte> bytes) = 0;
     /// True when the message is complete; the ticket is then spent and reset to none. None counts as complete. Drives progress.
     virtual bool test(Ticket& ticket) = 0;
 
-    /// The next whole message of a control tag from any rank, if one is there. Drives progress.
+    /// The next whole message of a control tag from any rank, if one is there. Drives the progress of such messages.
     virtual std::optional<Message> poll(Tag tag) = 0;
+    /// Whether all control messages whose memory has been given back have left this rank. Drives the progress of such messages.
+    virtual bool flushed() = 0;
 
     /// Ends the job for every rank of this host: their waits throw the cause (see base::throw_cause). Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;

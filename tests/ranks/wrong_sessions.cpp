@@ -16,10 +16,9 @@ int main(int argc, char** argv) {
         std::vector<float> weight(1000), bias(10), loss(1);
         const std::vector<std::int64_t> shape = is("shape", 1) ? std::vector<std::int64_t>{10, 100} : std::vector<std::int64_t>{100, 10};
         gz::allreduce(bias, {.name = "grad/fc2.bias"});
-        if (is("kill", 2)) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others are done with the first by then
-            raise(SIGKILL);
-        }
+        if (session.rank() == 2)
+            std::this_thread::sleep_for(std::chrono::milliseconds(300));  // so it is always the others who give up first
+        if (is("kill", 2)) raise(SIGKILL);
         const bool missing = is("missing", 2);
         if (!missing) gz::allreduce(gz::TensorView(weight, shape), {.name = is("typo", 2) ? "grad/fc1.weigth" : "grad/fc1.weight"});
         gz::allreduce(loss, {.name = "loss"});

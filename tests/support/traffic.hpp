@@ -84,7 +84,7 @@ private:
     bool look() {
         while (poll_control()) {
         }
-        bool done = control_.empty();
+        bool done = transport_.flushed() && control_.empty();
         for (auto& flight : sends_) done = transport_.test(flight.ticket) && done;
         for (auto& flight : receives_) done = transport_.test(flight.ticket) && done;
         return done;

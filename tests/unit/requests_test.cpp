@@ -28,6 +28,7 @@ public:
     Ticket receive(int from, wire::Tag tag, std::span<std::byte> bytes) override { return wide_->receive(from, tag, bytes); }
     bool test(Ticket& ticket) override { return wide_->test(ticket); }
     std::optional<Message> poll(wire::Tag tag) override { return wide_->poll(tag); }
+    bool flushed() override { return wide_->flushed(); }
     void abort(const base::AbortCause& cause) noexcept override { wide_->abort(cause); }
     bool abandon() noexcept override { return wide_->abandon(); }
     base::Activity& activity() noexcept override { return wide_->activity(); }

@@ -10,6 +10,7 @@
 
 #include "base/mutex.hpp"
 #include "topology/machine.hpp"
+#include "wire/host_messages.hpp"
 
 namespace guozhuang::wire {
 namespace {
@@ -54,17 +55,11 @@ private:
     std::vector<Operation*> spent_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
-struct ControlMessage {
-    Tag tag;
-    Transport::Message message;
-};
-
 /// Everything that is addressed to one rank and not yet matched, oldest first.
 struct Mailbox {
     base::Mutex mutex;
     std::deque<Operation*> sends GUOZHUANG_GUARDED_BY(mutex);
     std::deque<Operation*> receives GUOZHUANG_GUARDED_BY(mutex);
-    std::deque<ControlMessage> control GUOZHUANG_GUARDED_BY(mutex);
 };
 
 struct Endpoint {
@@ -105,18 +100,26 @@ struct InprocHub::State {
           settings(wait_settings),
           everybody(endpoints.size()),
           progress(endpoints.size()),
-          stages(endpoints.size() * stage_bytes / sizeof(CacheLine)) {
+          stages(endpoints.size() * stage_bytes / sizeof(CacheLine)),
+          messages(MessageRings::bytes_for(ranks) / sizeof(CacheLine)) {
         std::iota(everybody.begin(), everybody.end(), 0);
+        rings().initialise();
     }
 
     Endpoint& of(int rank) { return endpoints[static_cast<std::size_t>(rank)]; }
+    MessageRings rings() { return {.memory = std::as_writable_bytes(std::span(messages)), .ranks = static_cast<int>(endpoints.size())}; }
+    std::vector<HostMessages::Peer> peers() {
+        std::vector<HostMessages::Peer> all;
+        for (const int rank : everybody) all.push_back({rank, of(rank).bell});
+        return all;
+    }
     void abort(const base::AbortCause& cause) noexcept;
 
     std::deque<Endpoint> endpoints;
     base::WaitSettings settings;
     std::vector<int> everybody;
     std::vector<Staging::Progress> progress;
-    std::vector<CacheLine> stages;
+    std::vector<CacheLine> stages, messages;
     std::atomic<bool> aborted{false};
     std::atomic<int> closed{0};
 };
@@ -125,14 +128,19 @@ namespace {
 
 class InprocTransport final : public Transport {
 public:
-    InprocTransport(std::shared_ptr<InprocHub::State> state, int rank) : state_(std::move(state)), rank_(rank) {}
+    InprocTransport(std::shared_ptr<InprocHub::State> state, int rank)
+        : state_(std::move(state)), rank_(rank), messages_(state_->rings(), state_->peers(), rank) {}
 
     int rank() const noexcept override { return rank_; }
     int size() const noexcept override { return static_cast<int>(state_->endpoints.size()); }
 
     Ticket send(int to, Tag tag, std::span<const std::byte> bytes) override {
         require_rank(to);
-        if (tag.lane == Lane::control) return send_control(to, tag, bytes);
+        if (tag.lane == Lane::control) {
+            require_running();
+            messages_.send(to, tag.context, bytes);
+            return {};
+        }
         bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
         messages_sent_.fetch_add(1, std::memory_order_relaxed);
         return start(to, tag, bytes, {}, true);
@@ -159,16 +167,8 @@ public:
         return true;
     }
 
-    std::optional<Message> poll(Tag tag) override {
-        Mailbox& mailbox = state_->of(rank_).mailbox;
-        const base::Lock lock(mailbox.mutex);
-        const auto found =
-            std::find_if(mailbox.control.begin(), mailbox.control.end(), [&](const auto& entry) { return entry.tag == tag; });
-        if (found == mailbox.control.end()) return std::nullopt;
-        Message message = std::move(found->message);
-        mailbox.control.erase(found);
-        return message;
-    }
+    std::optional<Message> poll(Tag tag) override { return messages_.poll(tag.context); }
+    bool flushed() override { return messages_.flush(); }
 
     void abort(const base::AbortCause& cause) noexcept override { state_->abort(cause); }
 
@@ -211,7 +211,10 @@ public:
         closed_ = true;
         state_->closed.fetch_add(1, std::memory_order_seq_cst);
         for (Endpoint& endpoint : state_->endpoints) base::ring(endpoint.bell);
-        base::wait_until(doorbell(), wait_settings(), [&] { return state_->closed.load(std::memory_order_seq_cst) >= size(); });
+        base::wait_until(doorbell(), wait_settings(), [&] {
+            messages_.flush();
+            return state_->closed.load(std::memory_order_seq_cst) >= size();
+        });
     }
 
 private:
@@ -222,17 +225,6 @@ private:
     void require_running() const {
         if (state_->aborted.load(std::memory_order_seq_cst) || abandoned_.load(std::memory_order_seq_cst))
             base::throw_cause(state_->of(rank_).bell);
-    }
-
-    Ticket send_control(int to, Tag tag, std::span<const std::byte> bytes) {
-        Endpoint& receiver = state_->of(to);
-        {
-            const base::Lock lock(receiver.mailbox.mutex);
-            require_running();
-            receiver.mailbox.control.push_back({tag, {rank_, {bytes.begin(), bytes.end()}}});
-        }
-        base::ring(receiver.bell);
-        return {};
     }
 
     /// Completes the message if its other half is there, or leaves this half for the one that comes second. The copy is made under the
@@ -265,6 +257,7 @@ private:
 
     std::shared_ptr<InprocHub::State> state_;
     int rank_;
+    HostMessages messages_;
     bool closed_ = false;
     std::atomic<bool> abandoned_{false};
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};

@@ -14,6 +14,7 @@
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "topology/machine.hpp"
+#include "wire/host_messages.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/hosts.hpp"
 #include "wire/mpi/mpi_library.hpp"
@@ -58,6 +59,7 @@ public:
     Ticket receive(int from, Tag tag, std::span<std::byte> bytes) override;
     bool test(Ticket& ticket) override;
     std::optional<Message> poll(Tag tag) override;
+    bool flushed() override { return !messages_ || messages_->flush(); }
 
     void abort(const base::AbortCause& cause) noexcept override;
     bool abandon() noexcept override;
@@ -66,9 +68,9 @@ public:
     base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
     Staging staging() noexcept override { return host_.memory ? host_.memory->staging() : Staging{}; }
-    void nudge(int rank) noexcept override;
+    void nudge(int rank) noexcept override { reach(rank, base::nudge); }
     std::optional<base::Neighbour> look_at(int rank) override;
-    void wake(int rank) noexcept override;
+    void wake(int rank) noexcept override { reach(rank, base::ring_local); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& host_ranks() const noexcept override { return host_.ranks; }
     int host_index() const noexcept override { return host_.index; }
@@ -83,11 +85,14 @@ public:
     void close() override;
 
 private:
-    void require_open() GUOZHUANG_REQUIRES(mutex_);
+    void require_open();
+    void meet_neighbours();
     int encode(Tag tag) const;
-    void find_bells();
     bool notice_end(const Monitor::End& end);
-    void ring(int rank) noexcept;
+    void ring(int rank) noexcept { reach(rank, base::ring); }
+    void reach(int rank, void (&news)(base::Doorbell&)) noexcept {
+        if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) news(*bell);
+    }
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
@@ -107,6 +112,7 @@ private:
     base::Doorbell private_bell_;
     base::Activity private_activity_;
     std::vector<base::Doorbell*> bell_of_;  ///< by rank; null where there is none to ring
+    std::optional<HostMessages> messages_;  ///< control messages within the host, if it has shared memory
     base::WaitSettings wait_settings_;
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
 
@@ -118,9 +124,8 @@ private:
     std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
     std::vector<Incoming> incoming_ GUOZHUANG_GUARDED_BY(mutex_);
-    bool abandoned_ GUOZHUANG_GUARDED_BY(mutex_) = false;
 
-    std::atomic<bool> closing_{false};
+    std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
     std::optional<Monitor> monitor_;  ///< last: it looks at the rest
 };
 
@@ -138,7 +143,7 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
     base::pass(base::Failpoint::init);
     host_ = mpi::meet_host(comm_, options.shared_memory);
-    find_bells();
+    meet_neighbours();
     activity().running.write("init");
     wait_settings_ = topology::wait_settings(static_cast<int>(host_.ranks.size()), host_.cores);
     // Where every message rings, looking without being rung is only a safety net.
@@ -158,24 +163,16 @@ MpiTransport::~MpiTransport() {
     if (!incoming_.empty()) base::keep_for_ever(std::move(incoming_));  // what is still arriving must not arrive in freed memory
 }
 
-void MpiTransport::find_bells() {
+void MpiTransport::meet_neighbours() {
     bell_of_.assign(static_cast<std::size_t>(size_), nullptr);
     if (!host_.memory) return;
+    std::vector<HostMessages::Peer> neighbours;
     for (int position = 0; position < host_.memory->ranks(); ++position) {
-        bell_of_[static_cast<std::size_t>(host_.ranks[static_cast<std::size_t>(position)])] = &host_.memory->bell(position);
+        const int rank = host_.ranks[static_cast<std::size_t>(position)];
+        neighbours.push_back({rank, host_.memory->bell(position)});
+        bell_of_[static_cast<std::size_t>(rank)] = &neighbours.back().bell;
     }
-}
-
-void MpiTransport::ring(int rank) noexcept {
-    if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::ring(*bell);
-}
-
-void MpiTransport::nudge(int rank) noexcept {
-    if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::nudge(*bell);
-}
-
-void MpiTransport::wake(int rank) noexcept {
-    if (base::Doorbell* bell = bell_of_[static_cast<std::size_t>(rank)]; bell != nullptr) base::ring_local(*bell);
+    messages_.emplace(host_.memory->rings(), neighbours, host_.position);
 }
 
 std::optional<base::Neighbour> MpiTransport::look_at(int rank) {
@@ -191,7 +188,7 @@ std::optional<base::Neighbour> MpiTransport::look_at(int rank) {
 }
 
 void MpiTransport::require_open() {
-    if (comm_ == MPI_COMM_NULL) throw Error(ErrorCode::not_initialised, "the MPI transport has been closed");
+    if (closed_) throw Error(ErrorCode::not_initialised, "the MPI transport has been closed");
     if (abandoned_) base::throw_cause(doorbell());
 }
 
@@ -225,7 +222,7 @@ bool MpiTransport::abandon() noexcept {
     regions()->retreat();
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
-    if (std::exchange(abandoned_, true)) return requests_.empty();
+    if (abandoned_.exchange(true)) return requests_.empty();
     for (std::size_t i = 0; i < requests_.size(); ++i) {
         int done = 0;
         if (operations_.at(pieces_[i].place).half.receives) MPI_Cancel(&requests_[i]);
@@ -280,6 +277,11 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     };
     const bool control = tag.lane == Lane::control;
     if (control && bytes.size() > max_control_bytes) throw Error(ErrorCode::internal, "a control message beyond its limit");
+    if (control && messages_ && messages_->reach(to)) {
+        require_open();
+        messages_->send(to, tag.context, bytes);
+        return {};
+    }
     const Ticket ticket =
         start({to, bytes.size(), false}, control ? max_control_bytes : split_bytes_, post);  // what is polled is one piece
     ring(to);
@@ -394,8 +396,11 @@ bool MpiTransport::has_arrived(Incoming& incoming) {
 
 std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     const int code = encode(tag);
-    std::vector<int> to_tell;
+    require_open();
     std::optional<Message> message;
+    if (messages_) message = messages_->poll(tag.context);
+    if (message || (messages_ && host_.hosts == 1)) return message;
+    std::vector<int> to_tell;
     {
         const base::Lock lock(mutex_);
         require_open();
@@ -456,6 +461,7 @@ void MpiTransport::close() {
     }
     for (const int neighbour : host_.ranks) ring(neighbour);
     base::wait_until(doorbell(), wait_settings_, [&] {
+        if (messages_) messages_->flush();
         const base::Lock lock(mutex_);
         require_open();
         int done = 0;
@@ -468,6 +474,7 @@ void MpiTransport::close() {
     const base::Lock lock(mutex_);
     require_open();
     take_the_rest();
+    closed_ = true;
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");
     use_.close();
 }

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <guozhuang/error.hpp>
+#include <span>
+
+namespace guozhuang::wire {
+
+/// Bytes from one rank to another, in order, through memory that both have mapped. Each counter is changed by one side only, and after what it
+/// speaks for: a side that dies leaves at any point what the other can go on with. (L. Lamport: Proving the correctness of multiprocess
+/// programs, IEEE Transactions on Software Engineering 3(2), 1977.)
+///
+/// This is the part in shared memory; in front of the bytes, whose number is a power of two. Beside it each side has its own view.
+struct ByteRing {
+    alignas(64) std::atomic<std::uint64_t> written{0};
+    std::atomic<std::uint32_t> writer_waits{0};  ///< for room; the reader takes it back
+    alignas(64) std::atomic<std::uint64_t> read{0};
+};
+
+/// The writing side. One thread at a time.
+class RingWriter {
+public:
+    RingWriter(ByteRing& ring, std::span<std::byte> bytes) : ring_(ring), bytes_(bytes), written_(ring.written), read_(ring.read) {}
+
+    /// Whether there is room for so many bytes; if not, the reader will say when there is more (see RingReader::release).
+    bool has_room(std::size_t count) noexcept {
+        if (room() >= count) return true;
+        read_ = ring_.read.load(std::memory_order_acquire);
+        if (room() >= count) return true;
+        ring_.writer_waits.store(1, std::memory_order_seq_cst);
+        read_ = ring_.read.load(std::memory_order_seq_cst);  // the reader may have looked before that
+        return room() >= count;
+    }
+    /// How many fit, as far as this side knows.
+    std::size_t room() const noexcept { return bytes_.size() - static_cast<std::size_t>(written_ - read_); }
+    /// Not more than there is room for. The reader sees them after publish().
+    void put(std::span<const std::byte> some) noexcept {
+        const auto at = static_cast<std::size_t>(written_) & (bytes_.size() - 1);
+        const auto first = std::min(some.size(), bytes_.size() - at);
+        if (first > 0) std::memcpy(bytes_.data() + at, some.data(), first);
+        if (some.size() > first) std::memcpy(bytes_.data(), some.data() + first, some.size() - first);
+        written_ += some.size();
+    }
+    /// News as base::nudge() wants them.
+    void publish() noexcept { ring_.written.store(written_, std::memory_order_seq_cst); }
+
+private:
+    ByteRing& ring_;
+    std::span<std::byte> bytes_;
+    std::uint64_t written_, read_;
+};
+
+/// The reading side. One thread at a time.
+class RingReader {
+public:
+    RingReader(ByteRing& ring, std::span<const std::byte> bytes) : ring_(ring), bytes_(bytes), written_(ring.written), read_(ring.read) {}
+
+    /// How many bytes are there. Throws Error(wire) if the other side has spoilt its counter.
+    std::size_t available() {
+        if (written_ == read_) written_ = ring_.written.load(std::memory_order_seq_cst);
+        if (written_ - read_ > bytes_.size()) throw Error(ErrorCode::wire, "the memory for messages is corrupt");
+        return static_cast<std::size_t>(written_ - read_);
+    }
+    /// As many as are there and fit; how many. The writer gets the room after release().
+    std::size_t take(std::span<std::byte> some) {
+        const auto count = std::min(some.size(), available());
+        const auto at = static_cast<std::size_t>(read_) & (bytes_.size() - 1);
+        const auto first = std::min(count, bytes_.size() - at);
+        if (first > 0) std::memcpy(some.data(), bytes_.data() + at, first);
+        if (count > first) std::memcpy(some.data() + first, bytes_.data(), count - first);
+        read_ += count;
+        return count;
+    }
+    /// Gives the room back. Whether the writer waits for it, and must be woken even if it has nothing else to do.
+    bool release() noexcept {
+        ring_.read.store(read_, std::memory_order_seq_cst);
+        return ring_.writer_waits.load(std::memory_order_seq_cst) != 0 && ring_.writer_waits.exchange(0) != 0;
+    }
+
+private:
+    ByteRing& ring_;
+    std::span<const std::byte> bytes_;
+    std::uint64_t written_, read_;
+};
+
+}  // namespace guozhuang::wire

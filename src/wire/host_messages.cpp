@@ -1,0 +1,112 @@
+#include "wire/host_messages.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <utility>
+
+namespace guozhuang::wire {
+HostMessages::HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position) {
+    for (int other = 0; other < rings.ranks; ++other) {
+        const auto& peer = peers[static_cast<std::size_t>(other)];
+        ranks_.push_back(peer.rank);
+        neighbours_.push_back({.rank = peer.rank,
+                               .bell = peer.bell,
+                               .out = {rings.ring(position, other), rings.bytes(position, other)},
+                               .in = {rings.ring(other, position), rings.bytes(other, position)}});
+    }
+}
+
+bool HostMessages::reach(int rank) const noexcept {
+    return std::ranges::binary_search(ranks_, rank);
+}
+
+HostMessages::Neighbour* HostMessages::neighbour(int rank) noexcept {
+    return &neighbours_[static_cast<std::size_t>(std::ranges::lower_bound(ranks_, rank) - ranks_.begin())];
+}
+
+void HostMessages::send(int to, std::uint16_t context, std::span<const std::byte> bytes) {
+    const Head head{.bytes = static_cast<std::uint32_t>(bytes.size()), .context = context};
+    const auto head_bytes = std::as_bytes(std::span(&head, 1));
+    const base::Lock lock(mutex_);
+    auto& peer = *neighbour(to);
+    if (peer.backlog.empty() && peer.out.has_room(sizeof head + bytes.size())) {
+        peer.out.put(head_bytes);
+        peer.out.put(bytes);
+        peer.out.publish();
+        base::nudge(peer.bell);
+        return;
+    }
+    if (peer.backlog.empty()) ++backlogs_;
+    peer.backlog.insert(peer.backlog.end(), head_bytes.begin(), head_bytes.end());
+    peer.backlog.insert(peer.backlog.end(), bytes.begin(), bytes.end());
+    flush_all();
+}
+
+/// As much as there is room for.
+bool HostMessages::flush(Neighbour& peer) {
+    while (peer.sent < peer.backlog.size() && peer.out.has_room(1)) {
+        const auto rest = std::span(peer.backlog).subspan(peer.sent);
+        const auto some = rest.first(std::min(peer.out.room(), rest.size()));
+        peer.out.put(some);
+        peer.out.publish();
+        base::nudge(peer.bell);
+        peer.sent += some.size();
+    }
+    if (peer.sent < peer.backlog.size()) return false;
+    peer.backlog.clear();
+    peer.sent = 0;
+    return true;
+}
+
+bool HostMessages::flush_all() {
+    if (backlogs_ == 0) return true;
+    for (auto& peer : neighbours_)
+        if (!peer.backlog.empty() && flush(peer)) --backlogs_;
+    return backlogs_ == 0;
+}
+
+bool HostMessages::flush() {
+    const base::Lock lock(mutex_);
+    return flush_all();
+}
+
+/// Whether a message of that rank is whole.
+bool HostMessages::receive(Neighbour& peer) {
+    if (peer.in.available() == 0) return false;
+    const auto head = std::as_writable_bytes(std::span(&peer.head, 1));
+    if (peer.arrived < head.size()) {
+        peer.arrived += peer.in.take(head.subspan(peer.arrived));
+        if (peer.arrived == head.size()) {
+            if (peer.head.bytes > max_control_bytes || peer.head.zero != 0)
+                throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", peer.rank, peer.head.bytes),
+                            {.tensor = {}, .operation = {}, .ranks = {peer.rank}});
+            peer.message.resize(peer.head.bytes);
+        }
+    }
+    if (peer.arrived >= head.size()) peer.arrived += peer.in.take(std::span(peer.message).subspan(peer.arrived - head.size()));
+    if (peer.in.release()) base::ring_local(peer.bell);
+    return peer.arrived >= head.size() && peer.arrived == head.size() + peer.message.size();
+}
+
+std::optional<Transport::Message> HostMessages::poll(std::uint16_t context) {
+    const base::Lock lock(mutex_);
+    flush_all();
+    const auto waiting = std::ranges::find(arrived_, context, &Arrived::context);
+    if (waiting != arrived_.end()) {
+        auto message = std::move(waiting->message);
+        arrived_.erase(waiting);
+        return message;
+    }
+    for (auto& peer : neighbours_) {
+        while (receive(peer)) {
+            peer.arrived = 0;
+            Transport::Message message{peer.rank, std::exchange(peer.message, {})};
+            if (peer.head.context == context) return message;
+            arrived_.push_back({peer.head.context, std::move(message)});
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace guozhuang::wire

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/wait.hpp"
+#include "wire/message_rings.hpp"
+#include "wire/transport.hpp"
+
+namespace guozhuang::wire {
+
+/// Control messages between the ranks of one host, through shared memory: those of one sender arrive in order. What a ring has no room for waits
+/// on the sender's side. Ranks are world ranks. Nothing blocks. Thread-safe.
+class HostMessages {
+public:
+    struct Peer {
+        int rank = 0;
+        base::Doorbell& bell;
+    };
+    /// `peers` are the host's ranks, this one, at `position`, included; bells and rings outlive this.
+    HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position);
+
+    bool reach(int rank) const noexcept;
+    /// Takes a copy and wakes the receiver, if it waits.
+    void send(int to, std::uint16_t context, std::span<const std::byte> bytes);
+    /// The next whole message of a context, if one is there. Throws Error(wire) for what cannot be a message.
+    std::optional<Transport::Message> poll(std::uint16_t context);
+    /// Sends what waits for room; false if some still does.
+    bool flush();
+
+private:
+    /// In front of every message.
+    struct Head {
+        std::uint32_t bytes = 0;
+        std::uint16_t context = 0;
+        std::uint16_t zero = 0;
+    };
+    struct Neighbour {
+        int rank;
+        base::Doorbell& bell;
+        RingWriter out;
+        RingReader in;
+        std::vector<std::byte> backlog = {};  ///< what waits for room, behind what
+        std::size_t sent = 0;                 ///< of it
+        Head head = {};                       ///< of the message that is arriving
+        std::size_t arrived = 0;              ///< of the head and the message
+        std::vector<std::byte> message = {};
+    };
+    struct Arrived {
+        std::uint16_t context;
+        Transport::Message message;
+    };
+
+    Neighbour* neighbour(int rank) noexcept GUOZHUANG_REQUIRES(mutex_);
+    static bool flush(Neighbour& peer);
+    bool flush_all() GUOZHUANG_REQUIRES(mutex_);
+    static bool receive(Neighbour& peer);
+
+    std::vector<int> ranks_;
+    base::Mutex mutex_;
+    std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::deque<Arrived> arrived_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of other contexts than the one that was asked for
+    std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace guozhuang::wire
