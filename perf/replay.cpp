@@ -1,6 +1,7 @@
 #include "replay.hpp"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <ctime>
@@ -19,23 +20,31 @@ double process_cpu_seconds() {
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
+/// Page faults of the process so far.
+double page_faults() {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_minflt + usage.ru_majflt);
+}
+
 /// What was measured of one series on this rank; figures are per step.
 struct Lane {
     std::unique_ptr<StepSeries> series;
-    std::vector<double> seconds;
-    std::vector<double> exposed;
-    double cpu_seconds = 0;
-    Sent sent;
+    std::vector<double> seconds = {};
+    std::vector<double> exposed = {};
+    double cpu_seconds = 0, faults = 0;
+    Sent sent = {};
 };
 
 void step_once(const Job& job, Lane& lane) {
     job.align();
     const auto before = lane.series->sent().value_or(Sent{});
-    const double cpu = process_cpu_seconds();
+    const double cpu = process_cpu_seconds(), faults = page_faults();
     const auto start = Clock::now();
     lane.exposed.push_back(lane.series->step());
     lane.seconds.push_back(seconds_since(start));
     lane.cpu_seconds += process_cpu_seconds() - cpu;
+    lane.faults += page_faults() - faults;
     const auto after = lane.series->sent().value_or(Sent{});
     lane.sent.bytes += after.bytes - before.bytes;
     lane.sent.messages += after.messages - before.messages;
@@ -53,12 +62,12 @@ void prove(const Job& job, StepSeries& series, const Gradients& gradients, std::
     if (wrong > 0) throw std::runtime_error(fmt::format("{}: {} wrong elements", series.name(), wrong));
 }
 
-/// The figures of a series over all ranks: times of the slowest rank, traffic and CPU of the rank that has most.
+/// The figures of a series over all ranks: times of the slowest rank, traffic, CPU and page faults of the rank that has most.
 struct Row {
     std::string name;
     double p50_ms, min_ms, max_ms, exposed_ms;
     std::optional<Sent> sent;
-    double cpu_s;
+    double cpu_s, faults;
 };
 
 Row row_of(const Job& job, const Lane& lane) {
@@ -70,7 +79,8 @@ Row row_of(const Job& job, const Lane& lane) {
             std::ranges::max(seconds) * 1e3,
             quantile(job.max(lane.exposed), 0.5) * 1e3,
             std::nullopt,
-            job.max(lane.cpu_seconds) / steps};
+            job.max(lane.cpu_seconds) / steps,
+            job.max(lane.faults) / steps};
     if (!lane.series->sent()) return row;
     const auto bytes = job.max(static_cast<double>(lane.sent.bytes)), messages = job.max(static_cast<double>(lane.sent.messages));
     row.sent = Sent{static_cast<std::uint64_t>(bytes / steps), static_cast<std::uint64_t>(messages / steps)};
@@ -89,13 +99,14 @@ Json line_of(const Job& job, const ReplayOptions& options, const Row& row) {
             {"exposed_ms", row.exposed_ms},
             {"bytes_sent", row.sent ? Json(row.sent->bytes) : Json(nullptr)},
             {"messages_sent", row.sent ? Json(row.sent->messages) : Json(nullptr)},
-            {"cpu_s_per_step", row.cpu_s}};
+            {"cpu_s_per_step", row.cpu_s},
+            {"page_faults", row.faults}};
 }
 
 void print(const Row& row) {
     const auto bytes = row.sent ? fmt::to_string(row.sent->bytes) : "-", messages = row.sent ? fmt::to_string(row.sent->messages) : "-";
-    fmt::print("{:<16}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.3f}{:>14}{:>10}{:>12.4f}\n", row.name, row.p50_ms, row.min_ms, row.max_ms,
-               row.exposed_ms, bytes, messages, row.cpu_s);
+    fmt::print("{:<16}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.3f}{:>14}{:>10}{:>12.4f}{:>9.1f}\n", row.name, row.p50_ms, row.min_ms, row.max_ms,
+               row.exposed_ms, bytes, messages, row.cpu_s, row.faults);
 }
 
 void print_header(const Gradients& gradients, const ReplayOptions& options) {
@@ -103,8 +114,8 @@ void print_header(const Gradients& gradients, const ReplayOptions& options) {
     for (const auto& parameter : gradients.parameters()) bytes += parameter.gradient.bytes();
     fmt::print("# {}: {} gradients, {:.1f} MB; no compute: backward is the hook's calls alone, so exposed is nearly the whole step\n",
                options.set, gradients.parameters().size(), static_cast<double>(bytes) / 1e6);
-    fmt::print("{:<16}{:>12}{:>12}{:>12}{:>12}{:>14}{:>10}{:>12}\n", "series", "step p50 ms", "min", "max", "exposed", "bytes sent",
-               "messages", "cpu s/step");
+    fmt::print("{:<16}{:>12}{:>12}{:>12}{:>12}{:>14}{:>10}{:>12}{:>9}\n", "series", "step p50 ms", "min", "max", "exposed", "bytes sent",
+               "messages", "cpu s/step", "faults");
 }
 
 void report(const Job& job, const ReplayOptions& options, const std::vector<Row>& rows, JsonLines& lines) {
@@ -126,9 +137,9 @@ void replay(const Job& job, const ReplayOptions& options, JsonLines& lines) {
     job.all_or_none([&] { prepared.emplace(read_gradient_set(options.set), options.memory); });
     const Gradients& gradients = *prepared;
     std::vector<Lane> lanes;
-    lanes.push_back({make_guozhuang_step(gradients), {}, {}, 0, {}});
+    lanes.push_back({.series = make_guozhuang_step(gradients)});
     if (options.peer_mpi)
-        for (auto& series : make_mpi_steps(gradients)) lanes.push_back({std::move(series), {}, {}, 0, {}});
+        for (auto& series : make_mpi_steps(gradients)) lanes.push_back({.series = std::move(series)});
     for (std::size_t warm_up = 0; warm_up < 2; ++warm_up)
         for (auto& lane : lanes) prove(job, *lane.series, gradients, warm_up);
     std::ranges::fill(gradients.flat(), std::byte{0});  // sums of sums would overflow

@@ -10,7 +10,7 @@ from pathlib import Path
 KEYS = {
     "run": "kind version mpi host ranks settings",
     "sweep": "kind collective series ranks bytes count dtype op algorithm memory p50_us p99_us algbw_GBps busbw_GBps errors",
-    "replay": "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms bytes_sent messages_sent cpu_s_per_step",
+    "replay": "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms bytes_sent messages_sent cpu_s_per_step page_faults",
     "idle": "kind ranks cpu_percent_max",
 }
 REPORT = Path(__file__).resolve().parents[2] / "perf/report"
@@ -45,7 +45,7 @@ def look_at(line):
         assert (line["algorithm"] == "mpi") == (line["series"] == "mpi"), line
     if line["kind"] == "replay":
         assert line["memory"] in MEMORIES and 0 < line["step_min_ms"] <= line["step_p50_ms"] <= line["step_max_ms"], line
-        assert 0 < line["exposed_ms"] <= line["step_max_ms"] and line["cpu_s_per_step"] > 0, line
+        assert 0 < line["exposed_ms"] <= line["step_max_ms"] and line["cpu_s_per_step"] > 0 and line["page_faults"] >= 0, line
 
 
 def sweep(command):
@@ -157,4 +157,22 @@ def algorithms(command):
             assert line["algorithm"] == name and line["errors"] == 0, line
 
 
-{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms, report)}[sys.argv[1]](sys.argv[2:])
+def kernels(command):
+    """gz-kernels: each dtype has its loops, and every line a speed."""
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+        subprocess.run([*command, "--bytes", "10K", "--rounds", "2", "--seconds", "0", "--json", file.name], check=True, timeout=60)
+        lines = [json.loads(line) for line in file]
+    loops = {}
+    for line in lines:
+        assert line["gb_per_s"] > 0 and line["memcpy_gb_per_s"] > 0 and line["bytes"] == 10240, line
+        loops.setdefault(line["dtype"], []).append(line["loop"])
+    always = ["reduce 2", "reduce 4"]
+    casts = ["cast to f32", "cast from f32"]
+    for dtype in ("f16", "bf16"):
+        assert loops.pop(dtype) == [*always, *casts, "scale"], dtype
+    for dtype in ("f32", "f64"):
+        assert loops.pop(dtype) == [*always, "scale"], dtype
+    assert set(loops) == {"i8", "u8", "i16", "i32", "i64", "bool"} and all(each == always for each in loops.values()), loops
+
+
+{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms, kernels, report)}[sys.argv[1]](sys.argv[2:])

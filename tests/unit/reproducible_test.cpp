@@ -1,5 +1,10 @@
 // Which sums are the same bit for bit, whatever travels with them and however they travel.
+#include <chrono>
+#include <cstring>
 #include <guozhuang/guozhuang.hpp>
+#include <optional>
+#include <random>
+#include <thread>
 
 #include "support/catch.hpp"
 #include "support/environment.hpp"
@@ -19,9 +24,17 @@ const std::vector<Reduce> tensors = [] {
 }();
 
 enum class Way { single, at_once, group, plan };
+enum class Where { private_memory, arena, shared };
 
-/// Everything that rank 0 holds after the tensors were averaged, or added up otherwise, that way.
-std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::average) {
+/// Makes a rank late, each time and on each rank by another time.
+void dawdle(int rank) {
+    thread_local std::mt19937 random(seed() + static_cast<unsigned>(rank));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
+}
+
+/// Everything that rank 0 holds after the tensors were averaged, or added up otherwise, that way, in memory of that kind.
+std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::average, Where where = Where::private_memory,
+                                bool late = false) {
     std::vector<std::byte> all;
     run_ranks(ranks, [&](Session& session) {
         std::vector<Tensor> own;
@@ -29,26 +42,36 @@ std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::aver
         std::vector<NamedTensor> named;
         for (const auto& [dtype, shape, how] : tensors)
             own.push_back(contribution(label_of("", dtype, how.op, shape), session.rank(), dtype, shape));
+        std::optional<GradientArena> arena;
+        if (where == Where::arena) arena.emplace(std::size_t{4} << 20, &session);
         for (auto& tensor : own) {
-            views.push_back(tensor.view());
-            named.push_back({text_of("tensor ", views.size()), tensor.view()});
+            auto& view = views.emplace_back(tensor.view());
+            if (arena) {
+                view.data = arena->allocate(view.bytes());
+                std::memcpy(view.data, tensor.bytes.data(), view.bytes());
+            }
+            named.push_back({text_of("tensor ", views.size()), view});
         }
+        std::optional<SharedMemory> shared;
+        if (where == Where::shared) shared.emplace(share(views, &session));
         const AllreduceOptions options{.op = op};
         std::vector<Handle> handles;
         if (way == Way::group) grouped_allreduce(views, options);
         if (way == Way::plan) {
             Plan plan({{named.begin(), named.begin() + 9}, {named.begin() + 9, named.end()}}, {.op = op});
+            if (late) dawdle(session.rank());
             plan.ready(1);
             plan.ready(0);
             plan.wait();
         }
         for (const auto& view : views) {
+            if (late) dawdle(session.rank());
             if (way == Way::at_once) handles.push_back(allreduce_async(view, options));
             if (way == Way::single) allreduce(view, options);
         }
         for (const auto& handle : handles) handle.wait();
         if (session.rank() > 0) return;
-        for (const auto& tensor : own) all.insert(all.end(), tensor.bytes.begin(), tensor.bytes.end());
+        for (const auto& view : views) all.insert(all.end(), view.memory().begin(), view.memory().end());
     });
     return all;
 }
@@ -85,6 +108,21 @@ TEST_CASE("reproducible sums do not hang on algorithm, segments or what is small
             CHECK((averages(ranks, Way::group) == expected));
             const Environment small("GUOZHUANG_SMALL_BYTES", "0");
             CHECK((averages(ranks, Way::at_once) == expected));
+        }
+    }
+}
+
+TEST_CASE("reproducible sums do not hang on the kind of memory or on who comes late") {
+    const Environment reproducible("GUOZHUANG_REPRODUCIBLE", "1");
+    for (const int ranks : {2, 3, 4, 5, 6, 7}) {
+        const auto expected = averages(ranks, Way::single);
+        for (const auto where : {Where::private_memory, Where::arena, Where::shared}) {
+            for (const auto way : {Way::at_once, Way::group, Way::plan}) {
+                INFO(ranks << " ranks, memory " << static_cast<int>(where) << ", way " << static_cast<int>(way));
+                CHECK((averages(ranks, way, ReduceOp::average, where, true) == expected));
+                const Environment segments("GUOZHUANG_SEGMENT_BYTES", "1K");
+                CHECK((averages(ranks, way, ReduceOp::average, where) == expected));
+            }
         }
     }
 }
