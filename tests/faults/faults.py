@@ -188,8 +188,9 @@ def kills(ranks):
 
 
 def operations():
-    over_messages = dict.fromkeys(("broadcast", "all_gather", "all_to_all", "reduce_scatter", "adasum", "in_a_set"), "segment_receive")
-    staged = dict.fromkeys(("group", "beside_a_joined_rank", "in_an_arena", "shared_in_place"), "round_await")
+    over_messages = dict.fromkeys(("adasum", "in_a_set"), "segment_receive")
+    one_by_one = ("broadcast", "all_gather", "all_to_all", "reduce_scatter")
+    staged = dict.fromkeys((*one_by_one, "group", "beside_a_joined_rank", "in_an_arena", "shared_in_place"), "round_await")
     for i, (scene, middle) in enumerate({**over_messages, **staged}.items()):
         for j, point in enumerate(("execute", middle)):
             victim = 1 + (i + j) % 2

@@ -88,6 +88,8 @@ void step(gz::Session& session, int number) {
     require_equal(other.back(), sum, "allreduce_async");
     gz::broadcast(third, number % size, {.name = fmt::format("weights{}", number)});
     require_equal(third.front(), static_cast<float>(number % size), "broadcast");
+    gz::allreduce(third, {.name = fmt::format("adasum{}", number), .op = gz::ReduceOp::adasum});  // which moves as messages
+    require_equal(third.front(), static_cast<float>(number % size), "adasum of the same on all ranks");
     const auto gathered = gz::all_gather(gradient, {.name = fmt::format("rows{}", number)}).as<float>();
     require_equal(gathered.size(), gradient.size() * static_cast<std::size_t>(size), "all_gather");
     std::vector<float> in(gradient.size());

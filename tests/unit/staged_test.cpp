@@ -1,7 +1,12 @@
+#include <atomic>
 #include <numeric>
 
 #include "backends/host/host_backend.hpp"
+#include "collectives/direct/staged_all_gather.hpp"
+#include "collectives/direct/staged_all_to_all.hpp"
 #include "collectives/direct/staged_allreduce.hpp"
+#include "collectives/direct/staged_broadcast.hpp"
+#include "collectives/direct/staged_reduce_scatter.hpp"
 #include "collectives/direct/symmetric_allreduce.hpp"
 #include "support/bundles.hpp"
 #include "support/catch.hpp"
@@ -123,6 +128,108 @@ TEST_CASE("more members than a stage has room to show are staged", "[staged]") {
 TEST_CASE("symmetric allreduce sums in tree order", "[staged]") {
     CHECK(failures_of<Plain<float>>(symmetric) == std::vector<std::string>{});
     CHECK(failures_of<HalfLike>(symmetric) == std::vector<std::string>{});
+}
+
+/// What rank `from` has for rank `to`: bytes that no other pair has at the same place.
+std::vector<std::byte> parcel(int from, int to, std::size_t bytes) {
+    std::vector<std::byte> content(bytes);
+    for (std::size_t i = 0; i < bytes; ++i)
+        content[i] = static_cast<std::byte>(i * 7 + i / 256 + static_cast<std::size_t>(from * 31 + to * 17));
+    return content;
+}
+
+/// Bytes of each rank's parcel: uneven, some empty, some longer than a stage.
+std::size_t parcel_bytes(int from, int to, std::size_t scale) {
+    return static_cast<std::size_t>((from * 5 + to * 3) % 4) * scale;
+}
+
+std::vector<std::span<std::byte>> writable(std::vector<std::vector<std::byte>>& parcels) {
+    return {parcels.begin(), parcels.end()};
+}
+
+/// Runs body(peers, scale, segment_bytes) for many sizes, all in a row through the same stages.
+template <class Body>
+void for_many_sizes(const Body& body) {
+    for (const int ranks : group_sizes)
+        run_staged(ranks, [&](ThreadPeers& peers) {
+            for (const std::size_t scale : {1, 1000, 100'001})
+                for (const std::size_t segment_bytes : {std::size_t{64}, std::size_t{4096}, whole})
+                    if (scale / segment_bytes < 200) body(peers, scale, segment_bytes);
+        });
+}
+
+TEST_CASE("staged broadcast gives all ranks the root's bytes", "[staged]") {
+    std::atomic<int> wrong{0};
+    for_many_sizes([&](ThreadPeers& peers, std::size_t scale, std::size_t segment_bytes) {
+        for (const int root : {0, peers.size() - 1}) {
+            std::vector<std::vector<std::byte>> members{parcel(peers.rank(), 0, 3 * scale), {}, parcel(peers.rank(), 1, 1)};
+            const auto spans = writable(members);
+            direct::staged_broadcast(peers, Blocks(spans, 1, 1), root, segment_bytes);
+            if (members[0] != parcel(root, 0, 3 * scale) || members[2] != parcel(root, 1, 1)) ++wrong;
+        }
+    });
+    CHECK(wrong == 0);
+}
+
+TEST_CASE("staged all-gather gives all ranks everybody's block", "[staged]") {
+    std::atomic<int> wrong{0};
+    for_many_sizes([&](ThreadPeers& peers, std::size_t scale, std::size_t segment_bytes) {
+        std::vector<std::vector<std::byte>> blocks;
+        for (int rank = 0; rank < peers.size(); ++rank) blocks.emplace_back(parcel_bytes(rank, 1, scale));
+        const auto self = static_cast<std::size_t>(peers.rank());
+        blocks[self] = parcel(peers.rank(), 0, blocks[self].size());
+        direct::staged_all_gather(peers, writable(blocks), segment_bytes);
+        for (int rank = 0; rank < peers.size(); ++rank)
+            if (blocks[static_cast<std::size_t>(rank)] != parcel(rank, 0, parcel_bytes(rank, 1, scale))) ++wrong;
+    });
+    CHECK(wrong == 0);
+}
+
+TEST_CASE("staged all-to-all gives every rank its part of every other", "[staged]") {
+    std::atomic<int> wrong{0};
+    for_many_sizes([&](ThreadPeers& peers, std::size_t scale, std::size_t segment_bytes) {
+        std::vector<std::vector<std::byte>> out, in;
+        for (int rank = 0; rank < peers.size(); ++rank) {
+            out.push_back(parcel(peers.rank(), rank, parcel_bytes(peers.rank(), rank, scale)));
+            in.emplace_back(parcel_bytes(rank, peers.rank(), scale));
+        }
+        const std::vector<std::span<const std::byte>> parts(out.begin(), out.end());
+        direct::staged_all_to_all(peers, parts, writable(in), 3 * scale, segment_bytes);
+        for (int rank = 0; rank < peers.size(); ++rank)
+            if (in[static_cast<std::size_t>(rank)] != parcel(rank, peers.rank(), parcel_bytes(rank, peers.rank(), scale))) ++wrong;
+    });
+    CHECK(wrong == 0);
+}
+
+TEST_CASE("staged reduce-scatter gives each rank its block of the sum, and leaves the input", "[staged]") {
+    using Format = HalfLike;
+    std::atomic<int> wrong{0};
+    for (const int ranks : group_sizes) {
+        const std::size_t count = 5000;  // of each block but the last, which is shorter
+        std::vector<std::size_t> counts(static_cast<std::size_t>(ranks), count);
+        counts.back() = 13;
+        const auto inputs = inputs_of<Format>(ranks, counts);
+        const auto expected = tree_sum<Format>(inputs, 1);
+        const ScalarReduce<Format> reduce(1);
+        run_staged(ranks, [&](ThreadPeers& peers) {
+            const auto self = static_cast<std::size_t>(peers.rank());
+            for (const std::size_t segment_bytes : {std::size_t{64}, std::size_t{1000}, whole}) {
+                auto input = inputs[self];
+                std::vector<std::span<const std::byte>> blocks;
+                for (auto& block : input) blocks.push_back(std::as_bytes(std::span(block)));
+                std::vector<typename Format::Element> sum(input[self].size());
+                TestScratch scratch(direct::stage_scratch_bytes(ranks));
+                direct::staged_reduce_scatter(peers, {.input = blocks,
+                                                      .output = std::as_writable_bytes(std::span(sum)),
+                                                      .scratch = scratch.span(),
+                                                      .reduce = reduce,
+                                                      .segment_bytes = segment_bytes});
+                if (sum != expected[self] || input != inputs[self]) ++wrong;
+                direct::staged_barrier(peers);
+            }
+        });
+    }
+    CHECK(wrong == 0);
 }
 
 TEST_CASE("operations of both kinds follow each other on the same stages", "[staged]") {

@@ -12,7 +12,11 @@
 #include "collectives/adasum/allreduce.hpp"
 #include "collectives/direct/allreduce.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
+#include "collectives/direct/staged_all_gather.hpp"
+#include "collectives/direct/staged_all_to_all.hpp"
 #include "collectives/direct/staged_allreduce.hpp"
+#include "collectives/direct/staged_broadcast.hpp"
+#include "collectives/direct/staged_reduce_scatter.hpp"
 #include "collectives/direct/symmetric_allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
 #include "collectives/parameter_server/allreduce.hpp"
@@ -124,7 +128,7 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
 selection::Settings HostBackend::settings_of(const engine::Policy& policy) const {
     selection::Settings settings{.forced = policy.forced,
                                  .reproducible = policy.reproducible || policy.staging,
-                                 .staging = policy.staging && peers_,
+                                 .staging = stages(policy),
                                  .small_bytes = static_cast<std::size_t>(policy.small_bytes),
                                  .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
     if (settings.staging)
@@ -143,17 +147,15 @@ void HostBackend::move(const engine::Bundle& bundle) {
         case engine::Operation::allreduce: allreduce(bundle); break;
         case engine::Operation::broadcast: broadcast(bundle); break;
         case engine::Operation::all_gather:
-            for (const auto& piece : bundle.pieces) all_gather(piece);
+            for (const auto& piece : bundle.pieces) all_gather(bundle.policy, piece);
             break;
         case engine::Operation::all_to_all:
-            for (const auto& piece : bundle.pieces) all_to_all(piece);
+            for (const auto& piece : bundle.pieces) all_to_all(bundle.policy, piece);
             break;
         case engine::Operation::reduce_scatter:
             for (const auto& piece : bundle.pieces) reduce_scatter(bundle, piece);
             break;
-        case engine::Operation::barrier:  // the log has made sure that all have come; this lets them leave together
-            tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
-            break;
+        case engine::Operation::barrier: barrier(bundle.policy); break;
         case engine::Operation::create_process_set:
         case engine::Operation::remove_process_set:
         case engine::Operation::join: throw Error(ErrorCode::internal, "a matter of the log has come to a backend");
@@ -234,37 +236,62 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
     for (const auto& piece : bundle.pieces) members.push_back(piece.tensor.memory());
     blocks_.assign(members, 1, 1);
     const auto segment_bytes = static_cast<std::size_t>(bundle.policy.segment_bytes);
+    if (stages(bundle.policy)) return direct::staged_broadcast(*peers_, blocks_, bundle.root, segment_bytes);
     tree::broadcast(wire_, {.blocks = blocks_,
                             .scratch = scratch_.get(tree::broadcast_scratch_bytes(blocks_, segment_bytes)),
                             .segment_bytes = segment_bytes,
                             .root = bundle.root});
 }
 
-/// The numbers of rows first, because they are in no description; then the rows.
-void HostBackend::all_gather(const engine::Piece& piece) {
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(wire_.size()));
-    const auto self = static_cast<std::size_t>(wire_.rank());
-    rows[self] = piece.tensor.shape[0];
-    std::vector<std::span<std::byte>> counts;
-    for (auto& count : rows) counts.push_back(std::as_writable_bytes(std::span(&count, 1)));
-    ring::all_gather(wire_, counts);
-    require_possible(rows, row_bytes(piece.tensor), wire_);
-    const auto places = lay_out(*piece.result, piece.tensor, rows);
-    copy(places[self], piece.tensor.memory());
+/// The log has made sure that all have come; this lets them leave together.
+void HostBackend::barrier(const engine::Policy& policy) {
+    if (stages(policy)) return direct::staged_barrier(*peers_);
+    tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
+}
+
+/// places[r] is for what rank r has; this rank's is filled.
+void HostBackend::gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places) {
+    if (stages(policy)) return direct::staged_all_gather(*peers_, places, static_cast<std::size_t>(policy.segment_bytes));
     ring::all_gather(wire_, places);
 }
 
-void HostBackend::all_to_all(const engine::Piece& piece) {
-    std::vector<std::int64_t> splits(piece.splits.begin(), piece.splits.end());
-    std::vector<std::int64_t> rows(splits.size());
-    std::vector<std::span<const std::byte>> told;
-    std::vector<std::span<std::byte>> heard;
-    for (auto& split : splits) told.push_back(std::as_bytes(std::span(&split, 1)));
-    for (auto& row : rows) heard.push_back(std::as_writable_bytes(std::span(&row, 1)));
-    pairwise::all_to_all(wire_, told, heard);
+/// The numbers that each rank has, as many on every rank: by rank.
+std::vector<std::int64_t> HostBackend::table_of(const engine::Policy& policy, std::span<const std::int64_t> own) {
+    const auto ranks = static_cast<std::size_t>(wire_.size());
+    std::vector<std::int64_t> table(ranks * own.size());
+    std::ranges::copy(own, table.begin() + wire_.rank() * static_cast<std::ptrdiff_t>(own.size()));
+    std::vector<std::span<std::byte>> places;
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+        places.push_back(std::as_writable_bytes(std::span(table).subspan(rank * own.size(), own.size())));
+    gather(policy, places);
+    return table;
+}
+
+/// The numbers of rows first, because they are in no description; then the rows.
+void HostBackend::all_gather(const engine::Policy& policy, const engine::Piece& piece) {
+    const auto rows = table_of(policy, std::span(piece.tensor.shape).first(1));
     require_possible(rows, row_bytes(piece.tensor), wire_);
     const auto places = lay_out(*piece.result, piece.tensor, rows);
-    pairwise::all_to_all(wire_, cut(piece.tensor.memory(), row_bytes(piece.tensor), splits), places);
+    copy(places[static_cast<std::size_t>(wire_.rank())], piece.tensor.memory());
+    gather(policy, places);
+}
+
+/// The same. Every rank learns all splits: how far one goes must be the same on all.
+void HostBackend::all_to_all(const engine::Policy& policy, const engine::Piece& piece) {
+    const auto ranks = static_cast<std::size_t>(wire_.size()), self = static_cast<std::size_t>(wire_.rank());
+    const auto row = row_bytes(piece.tensor);
+    const auto table = table_of(policy, piece.splits);
+    std::vector<std::int64_t> rows(ranks);
+    for (std::size_t to = 0; to < ranks; ++to) {
+        for (std::size_t from = 0; from < ranks; ++from) rows[from] = table[from * ranks + to];
+        require_possible(rows, row, wire_);
+    }
+    for (std::size_t from = 0; from < ranks; ++from) rows[from] = table[from * ranks + self];
+    const auto places = lay_out(*piece.result, piece.tensor, rows);
+    const auto parts = cut(piece.tensor.memory(), row, piece.splits);
+    if (!stages(policy)) return pairwise::all_to_all(wire_, parts, places);
+    const auto largest = static_cast<std::size_t>(std::ranges::max(table)) * row;
+    direct::staged_all_to_all(*peers_, parts, places, largest, static_cast<std::size_t>(policy.segment_bytes));
 }
 
 void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece) {
@@ -278,7 +305,9 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     const std::span<const std::byte> given = tensor.memory();
     const bool scales = bundle.prescale != 1;
     auto blocks = cut(given, row_bytes(tensor), rows);
-    const auto scratch_bytes = direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, segment_bytes);
+    const bool staged = stages(bundle.policy);
+    const auto scratch_bytes =
+        staged ? direct::stage_scratch_bytes(ranks) : direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, segment_bytes);
     Scratch scratch(scratch_.get(padded(scratch_bytes) + (scales ? padded(given.size()) : 0)));
     const auto working = scratch.cut(scratch_bytes);
     if (scales) {  // a copy: the caller's input stays as it is
@@ -289,8 +318,9 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     }
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
     const auto place = lay_out(*piece.result, tensor, own);
-    direct::reduce_scatter(
-        wire_, {.input = blocks, .output = place.front(), .scratch = working, .reduce = reduce, .segment_bytes = segment_bytes});
+    const direct::ReduceScatterPlan plan{
+        .input = blocks, .output = place.front(), .scratch = working, .reduce = reduce, .segment_bytes = segment_bytes};
+    staged ? direct::staged_reduce_scatter(*peers_, plan) : direct::reduce_scatter(wire_, plan);
 }
 
 }  // namespace guozhuang::backends

@@ -79,9 +79,13 @@ private:
     void allreduce(const engine::Bundle& bundle, const Part& part);
     void adasum(const engine::Bundle& bundle, const Part& part);
     void broadcast(const engine::Bundle& bundle);
-    void all_gather(const engine::Piece& piece);
-    void all_to_all(const engine::Piece& piece);
+    void barrier(const engine::Policy& policy);
+    void all_gather(const engine::Policy& policy, const engine::Piece& piece);
+    void all_to_all(const engine::Policy& policy, const engine::Piece& piece);
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
+    bool stages(const engine::Policy& policy) const noexcept { return policy.staging && peers_; }
+    void gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places);
+    std::vector<std::int64_t> table_of(const engine::Policy& policy, std::span<const std::int64_t> own);
     static base::TimelineFacts facts_of(std::string_view algorithm, const Part& part);
     std::vector<Part> parts_of(const engine::Bundle& bundle) const;
     selection::Settings settings_of(const engine::Policy& policy) const;
