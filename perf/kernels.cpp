@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <guozhuang/types.hpp>
@@ -105,7 +107,7 @@ void measure(const Options& options) {
 }  // namespace
 }  // namespace guozhuang::perf
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
     guozhuang::perf::Options options;
     CLI::App app("Measures the loops of host reductions beside memcpy, on one core.");
     app.add_option("--bytes", options.bytes, "of elements; K, M, G are binary")
@@ -117,4 +119,8 @@ int main(int argc, char** argv) {
     CLI11_PARSE(app, argc, argv);
     options.bytes = options.bytes / 64 * 64;
     guozhuang::perf::measure(options);
+    return 0;
+} catch (const std::exception& error) {
+    std::fprintf(stderr, "gz-kernels: %s\n", error.what());
+    return 2;
 }

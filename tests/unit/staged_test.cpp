@@ -152,7 +152,7 @@ template <class Body>
 void for_many_sizes(const Body& body) {
     for (const int ranks : group_sizes)
         run_staged(ranks, [&](ThreadPeers& peers) {
-            for (const std::size_t scale : {1, 1000, 100'001})
+            for (const auto scale : {std::size_t{1}, std::size_t{1000}, std::size_t{100'001}})
                 for (const std::size_t segment_bytes : {std::size_t{64}, std::size_t{4096}, whole})
                     if (scale / segment_bytes < 200) body(peers, scale, segment_bytes);
         });
