@@ -6,7 +6,7 @@
 #include <guozhuang/types.hpp>
 
 /// Which algorithm does an allreduce, and in what segments: a pure function of what all ranks agree on. docs/algorithms.md says the same in
-/// words. Every other operation has one algorithm.
+/// words. Every other operation has one for messages and one for stages.
 namespace guozhuang::selection {
 
 /// In which order the terms of a sum are added; algorithms of one class give the same bits.

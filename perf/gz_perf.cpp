@@ -16,6 +16,7 @@
 #include "json_lines.hpp"
 #include "replay.hpp"
 #include "sweep.hpp"
+#include "tune.hpp"
 
 namespace guozhuang::perf {
 namespace {
@@ -28,6 +29,7 @@ struct Request {
     SweepOptions sweep;
     ReplayOptions replay;
     IdleOptions idle;
+    TuneOptions tune;
     std::function<std::uint64_t(const Job&, JsonLines&)> run;
 };
 
@@ -122,6 +124,19 @@ void add_idle(CLI::App& app, Request& request) {
     });
 }
 
+void add_tune(CLI::App& app, Request& request) {
+    auto& command = *app.add_subcommand("tune", "find what suits this machine, and write it for GUOZHUANG_TUNE_FILE");
+    command.add_option("--output", request.tune.output, "the file to write")->type_name("FILE")->required();
+    command.add_option("--rounds", request.tune.rounds, "in which the values take turns")->check(CLI::Range(1, 1000));
+    add_output(command, request);
+    command.callback([&request] {
+        request.run = [&request](const Job& job, JsonLines& lines) {
+            tune(job, request.tune, lines);
+            return std::uint64_t{0};
+        };
+    });
+}
+
 /// Parses on all ranks, speaks on the first. Empty: go on; else the exit code.
 std::optional<int> parse(const Job& job, int argc, char** argv, Request& request) {
     CLI::App app("Measures guozhuang beside plain MPI; run it under mpirun.", "gz-perf");
@@ -129,6 +144,7 @@ std::optional<int> parse(const Job& job, int argc, char** argv, Request& request
     for (const auto collective : all_collectives) add_sweep(app, request, collective);
     add_replay(app, request);
     add_idle(app, request);
+    add_tune(app, request);
     std::ostringstream out, err;
     try {
         app.parse(argc, argv);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <guozhuang/types.hpp>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,7 @@ void measure(const Options& options) {
     const Loop copy{"memcpy", DType::u8, 2 * options.bytes, [=] { std::memcpy(to.data(), from.data(), from.size()); }};
     std::ofstream json;
     if (!options.json.empty()) json.open(options.json, std::ios::app);
+    if (!json) throw std::runtime_error("cannot append to " + options.json);
     fmt::print("# {} bytes of elements; bytes read and written in GB/s, of memcpy at the same time; medians of {} rounds\n", options.bytes,
                options.rounds);
     fmt::print("{:>10} {:<14}{:>8}{:>10}{:>8}\n", "dtype", "loop", "GB/s", "memcpy", "ratio");

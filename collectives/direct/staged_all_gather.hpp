@@ -2,7 +2,7 @@
 //
 // R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008.
 //
-// Cost: segments + 1 rounds; n/p beta in and (p-1)/p n beta out.
+// Cost: segments rounds; n/p beta in and (p-1)/p n beta out.
 // Needs: no scratch; segments are shortened to what the stage holds.
 #pragma once
 

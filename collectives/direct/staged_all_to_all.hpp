@@ -2,7 +2,7 @@
 //
 // R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008.
 //
-// Cost: segments + 1 rounds; (p-1)/p n beta in and out with even parts.
+// Cost: segments rounds; (p-1)/p n beta in and out with even parts.
 // Needs: no scratch; segments are shortened to what the stage holds.
 #pragma once
 

@@ -2,7 +2,7 @@
 //
 // R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008.
 //
-// Cost: segments + 1 rounds; n beta at the root and at every other rank.
+// Cost: segments rounds; n beta at the root and at every other rank.
 // Needs: no scratch; segments are shortened to what the stage holds.
 #pragma once
 

@@ -4,7 +4,7 @@
 // R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
 // 19(1), 2005, with loads and stores in the place of messages.
 //
-// Cost: segments + 1 rounds; (p-1)/p n (beta + gamma).
+// Cost: segments rounds; (p-1)/p n (beta + gamma).
 // Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
 // rounded once.
 // Needs: stage_scratch_bytes; segments are shortened to what the stage holds. The input is not changed.

@@ -32,8 +32,8 @@ struct PlanOptions {
 /// one sends nothing. It ends with its session: afterwards ready() throws Error(not_initialised). One thread at a time.
 class GUOZHUANG_API Plan {
 public:
-    /// The tensors must outlive the plan. Throws Error(invalid_argument) for a tensor that is unusable, without a name or with one that another
-    /// has, Error(duplicate_name) if another plan of this rank has the plan's name, Error(not_initialised).
+    /// The tensors must outlive the plan. Throws Error(invalid_argument) for a tensor that is unusable (as the submission of an operation would), without
+    /// a name or with one that another has, and for an op or scales that a dtype does not have; Error(duplicate_name) if another plan of this rank has the plan's name, Error(not_initialised).
     explicit Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options = {});
     /// Waits up to a second for bundles that are still on their way; the tensors must outlive what takes longer (it is logged).
     ~Plan();
@@ -41,7 +41,7 @@ public:
     Plan& operator=(Plan&&) noexcept;  ///< the plan that was here ends as in ~Plan
 
     /// The tensors of a bundle hold this rank's contribution: their reduction may start. Does not block. Throws Error: invalid_argument if there is
-    /// no such bundle, duplicate_name if it is on its way already, and what the submission of an operation may throw.
+    /// no such bundle, duplicate_name if it is on its way already, and what a submission may throw that has nothing to do with its tensors.
     void ready(std::size_t bundle);
     /// Waits for every bundle that was made ready since the last wait(); throws the first error after all are settled.
     void wait();

@@ -53,6 +53,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
         if (bundles[i].empty())
             throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
         auto& draft = drafts.emplace_back(draft_of(state_->set, options));
+        draft.name = fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i);
         for (auto& [name, tensor] : bundles[i]) {
             if (name.empty())
                 throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
@@ -64,11 +65,9 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
             draft.tensors.push_back(std::move(tensor));
         }
     }
-    state_->name = state_->set->take_plan_name(options.name, options.kind);
-    for (std::size_t i = 0; i < drafts.size(); ++i) {
-        drafts[i].name = fmt::format("{}/bundle {}", *state_->name, i);
-        state_->bundles.push_back({.request = api::prepare(std::move(drafts[i])), .handle = {}});
-    }
+    for (auto& draft : drafts) state_->bundles.push_back({.request = api::prepare(std::move(draft)), .handle = {}});
+    state_->name = state_->set->take_plan_name(options.name, options.kind);  // what has failed does not count
+    for (std::size_t i = 0; i < size(); ++i) state_->bundles[i].request.name = fmt::format("{}/bundle {}", *state_->name, i);
 }
 
 /// Bundles in flight write into the tensors, which may not outlive the plan: waits for them, but not for ranks that never come.

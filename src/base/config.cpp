@@ -14,6 +14,7 @@
 
 #include "base/edit_distance.hpp"
 #include "base/log.hpp"
+#include "base/tune_file.hpp"
 
 namespace guozhuang::base {
 namespace {
@@ -123,6 +124,15 @@ std::string print_timeline(const Settings& settings) {
     return settings.timeline.empty() ? "off" : settings.timeline;
 }
 
+bool parse_tune_file(Settings& settings, std::string_view text) {
+    if (text != "off" && text.find('/') == std::string_view::npos) return false;
+    settings.tune_file = text == "off" ? "" : text;
+    return true;
+}
+std::string print_tune_file(const Settings& settings) {
+    return settings.tune_file.empty() ? "off" : settings.tune_file;
+}
+
 bool parse_on_death(Settings& settings, std::string_view text) {
     if (text != "exit" && text != "report") return false;
     settings.exit_on_death = text == "exit";
@@ -137,15 +147,6 @@ bool parse_failpoint(Settings& settings, std::string_view text) {
 }
 std::string print_failpoint(const Settings& settings) {
     return settings.fault ? print(*settings.fault) : "none";
-}
-
-/// Of a value that may be anything: so much that a line shows it.
-std::string shown(std::string_view value) {
-    constexpr std::size_t most = 100;
-    std::string text(value.substr(0, most));
-    std::ranges::replace_if(
-        text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, '?');
-    return value.size() > most ? text + "..." : text;
 }
 
 constexpr std::size_t gib = std::size_t{1} << 30;
@@ -173,7 +174,7 @@ constexpr Setting table[] = {
      "Largest piece in flight of the algorithms that pipeline; a few of them should fit the L2 cache.",
      parse_size<&Settings::segment_bytes, 1024, gib / 16>, print_size<&Settings::segment_bytes>},
     {"GUOZHUANG_SHARED_MEMORY", "", "0 or 1", Agreement::may_differ,
-     "Whether ranks of one host share memory, in which they wake each other and stage what they reduce; without it they look for messages "
+     "Whether ranks of one host share memory, in which they agree, wake each other and stage their data; without it they look for messages "
      "at intervals, and all data travels as messages. If only some ranks of a host want it, it has none, and says so.",
      parse_switch<&Settings::shared_memory>, print_switch<&Settings::shared_memory>},
     {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
@@ -195,7 +196,28 @@ constexpr Setting table[] = {
      "Where each rank records its timeline (timeline.md): `./traces` gets a `rank2.json` from rank 2. The directory is made if "
      "need be; one that has such a file already is refused, with a warning.",
      parse_timeline, print_timeline},
+    {"GUOZHUANG_TUNE_FILE", "", "off, or a file, with a slash in it", Agreement::may_differ,
+     "What `gz-perf tune` found to suit this machine: values for GUOZHUANG_FUSION_BYTES, _SEGMENT_BYTES and _SMALL_BYTES, where the "
+     "environment has "
+     "none. Rank 0's hold for all.",
+     parse_tune_file, print_tune_file},
 };
+
+void take(Settings& settings, const Setting& row, std::string_view value) {
+    if (row.parse(settings, value)) return;
+    throw Error(ErrorCode::configuration,
+                fmt::format("{}='{}' is not acceptable: it must be {}{}{}{}", row.name, shown(value), row.range,
+                            row.unit.empty() ? "" : " ", row.unit, row.unit == "bytes" ? ", with a suffix K, M or G if need be" : ""));
+}
+
+/// What the environment leaves open.
+void tune(Settings& settings) {
+    const auto tuning = read_tuning(settings.tune_file);
+    for (const auto& row : table) {
+        const auto tuned = tuning.find(row.name);
+        if (tuned != tuning.end() && environment(std::string(row.name)).value_or("").empty()) take(settings, row, tuned->second);
+    }
+}
 
 }  // namespace
 
@@ -247,19 +269,23 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
     return *number * unit;
 }
 
+std::string shown(std::string_view value) {
+    constexpr std::size_t most = 100;
+    std::string text(value.substr(0, most));
+    std::ranges::replace_if(
+        text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, '?');
+    return value.size() > most ? text + "..." : text;
+}
+
 std::span<const Setting> settings_table() {
     return table;
 }
 
 Settings read_settings() {
     Settings settings;
-    for (const auto& row : table) {
-        const auto value = environment(std::string(row.name));
-        if (value && !value->empty() && !row.parse(settings, *value))
-            throw Error(ErrorCode::configuration, fmt::format("{}='{}' is not acceptable: it must be {}{}{}{}", row.name, shown(*value),
-                                                              row.range, row.unit.empty() ? "" : " ", row.unit,
-                                                              row.unit == "bytes" ? ", with a suffix K, M or G if need be" : ""));
-    }
+    for (const auto& row : table)
+        if (const auto value = environment(std::string(row.name)); value && !value->empty()) take(settings, row, *value);
+    if (!settings.tune_file.empty()) tune(settings);
     if (settings.reproducible && settings.algorithm == Algorithm::ring)
         throw Error(ErrorCode::configuration,
                     "GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other: a ring adds in another "

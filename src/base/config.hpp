@@ -31,7 +31,8 @@ struct Settings {
     bool shared_memory = true;
     bool cuda = true;
     LogLevel log_level = LogLevel::warning;
-    std::string timeline;  ///< directory; empty: none
+    std::string timeline;   ///< directory; empty: none
+    std::string tune_file;  ///< empty: none
     bool exit_on_death = true;
     std::chrono::milliseconds stall_warn{10'000};  ///< 0: never
     std::chrono::milliseconds stall_error{0};      ///< 0: never
@@ -59,6 +60,9 @@ Settings read_settings();
 
 /// A warning for each GUOZHUANG_ variable of the environment that is none of the table's, with the nearest name of it if one is near.
 std::vector<std::string> unknown_variables();
+
+/// Of a value that may be anything: so much that a line shows it.
+std::string shown(std::string_view value);
 
 /// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G, or k, m, g. Empty if it is not such a number.
 std::optional<std::size_t> parse_bytes(std::string_view text);

@@ -23,7 +23,7 @@ public:
     virtual ~Control() = default;
     virtual int rank() const noexcept = 0;
     virtual int size() const noexcept = 0;
-    /// Queues a message and rings the receiver. Messages to one rank arrive in order.
+    /// Queues a message and wakes the receiver, if it expects news. Messages to one rank arrive in order.
     virtual void send(int to, std::vector<std::byte> message) = 0;
     /// Makes a rank look at its messages that has nothing pending itself.
     virtual void wake(int rank) noexcept = 0;

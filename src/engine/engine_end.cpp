@@ -108,7 +108,7 @@ void Engine::close(std::string_view reason) {
         const base::Lock lock(mutex_, std::adopt_lock);
         return control_.flushed();
     };
-    drive_until(flushed, base::no_deadline);
+    if (!somebody_left_) drive_until(flushed, base::no_deadline);  // who has left hears nothing
     const base::Lock lock(queue_mutex_);
     if (cause_) std::rethrow_exception(cause_);
 }

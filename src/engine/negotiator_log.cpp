@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <tuple>
@@ -28,7 +29,8 @@ bool is_fusable(const Description& description) {
 /// Whether two requests may share an entry.
 bool can_fuse(const Description& one, const Description& other) {
     const auto key = [](const Description& d) {
-        return std::tuple(d.operation, d.op, d.prescale, d.postscale, d.root, d.device, d.tensors.front().dtype);
+        return std::tuple(d.operation, d.op, std::bit_cast<std::uint64_t>(d.prescale), std::bit_cast<std::uint64_t>(d.postscale), d.root,
+                          d.device, d.tensors.front().dtype);
     };
     return is_fusable(one) && is_fusable(other) && key(one) == key(other);
 }

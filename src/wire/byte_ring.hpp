@@ -27,12 +27,13 @@ public:
     RingWriter(ByteRing& ring, std::span<std::byte> bytes) : ring_(ring), bytes_(bytes), written_(ring.written), read_(ring.read) {}
 
     /// Whether there is room for so many bytes; if not, the reader will say when there is more (see RingReader::release).
-    bool has_room(std::size_t count) noexcept {
+    /// Throws Error(wire) if the other side has spoilt its counter.
+    bool has_room(std::size_t count) {
         if (room() >= count) return true;
-        read_ = ring_.read.load(std::memory_order_acquire);
+        look();
         if (room() >= count) return true;
         ring_.writer_waits.store(1, std::memory_order_seq_cst);
-        read_ = ring_.read.load(std::memory_order_seq_cst);  // the reader may have looked before that
+        look();  // the reader may have looked before that
         return room() >= count;
     }
     /// How many fit, as far as this side knows.
@@ -49,6 +50,11 @@ public:
     void publish() noexcept { ring_.written.store(written_, std::memory_order_seq_cst); }
 
 private:
+    void look() {
+        read_ = ring_.read.load(std::memory_order_seq_cst);
+        if (written_ - read_ > bytes_.size()) throw Error(ErrorCode::wire, "the memory for messages is corrupt");
+    }
+
     ByteRing& ring_;
     std::span<std::byte> bytes_;
     std::uint64_t written_, read_;
@@ -61,7 +67,7 @@ public:
 
     /// How many bytes are there. Throws Error(wire) if the other side has spoilt its counter.
     std::size_t available() {
-        if (written_ == read_) written_ = ring_.written.load(std::memory_order_seq_cst);
+        written_ = ring_.written.load(std::memory_order_seq_cst);
         if (written_ - read_ > bytes_.size()) throw Error(ErrorCode::wire, "the memory for messages is corrupt");
         return static_cast<std::size_t>(written_ - read_);
     }
@@ -75,6 +81,8 @@ public:
         read_ += count;
         return count;
     }
+    /// All that are there, unread.
+    void skip() { read_ += available(); }
     /// Gives the room back. Whether the writer waits for it, and must be woken even if it has nothing else to do.
     bool release() noexcept {
         ring_.read.store(read_, std::memory_order_seq_cst);

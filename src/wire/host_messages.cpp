@@ -17,7 +17,7 @@ HostMessages::HostMessages(const MessageRings& rings, std::span<const Peer> peer
     }
 }
 
-bool HostMessages::reach(int rank) const noexcept {
+bool HostMessages::has(int rank) const noexcept {
     return std::ranges::binary_search(ranks_, rank);
 }
 
@@ -37,9 +37,11 @@ void HostMessages::send(int to, std::uint16_t context, std::span<const std::byte
         base::nudge(peer.bell);
         return;
     }
-    if (peer.backlog.empty()) ++backlogs_;
+    const bool first = peer.backlog.empty();
+    peer.backlog.reserve(peer.backlog.size() + head_bytes.size() + bytes.size());  // the whole message, or none of it
     peer.backlog.insert(peer.backlog.end(), head_bytes.begin(), head_bytes.end());
     peer.backlog.insert(peer.backlog.end(), bytes.begin(), bytes.end());
+    if (first) ++backlogs_;
     flush_all();
 }
 
@@ -50,7 +52,7 @@ bool HostMessages::flush(Neighbour& peer) {
         const auto some = rest.first(std::min(peer.out.room(), rest.size()));
         peer.out.put(some);
         peer.out.publish();
-        base::nudge(peer.bell);
+        base::ring_local(peer.bell);
         peer.sent += some.size();
     }
     if (peer.sent < peer.backlog.size()) return false;
@@ -71,31 +73,44 @@ bool HostMessages::flush() {
     return flush_all();
 }
 
+void HostMessages::discard() {
+    const base::Lock lock(mutex_);
+    flush_all();
+    for (auto& peer : neighbours_) {
+        peer.in.skip();
+        if (peer.in.release()) base::ring_local(peer.bell);
+    }
+}
+
 /// Whether a message of that rank is whole.
 bool HostMessages::receive(Neighbour& peer) {
-    if (peer.in.available() == 0) return false;
     const auto head = std::as_writable_bytes(std::span(&peer.head, 1));
-    if (peer.arrived < head.size()) {
-        peer.arrived += peer.in.take(head.subspan(peer.arrived));
-        if (peer.arrived == head.size()) {
-            if (peer.head.bytes > max_control_bytes || peer.head.zero != 0)
-                throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", peer.rank, peer.head.bytes),
-                            {.tensor = {}, .operation = {}, .ranks = {peer.rank}});
-            peer.message.resize(peer.head.bytes);
+    while (peer.in.available() > 0) {
+        if (peer.arrived < head.size()) {
+            peer.arrived += peer.in.take(head.subspan(peer.arrived));
+            if (peer.arrived == head.size()) begin_message(peer);
         }
+        if (peer.arrived >= head.size()) peer.arrived += peer.in.take(std::span(peer.message).subspan(peer.arrived - head.size()));
+        if (peer.in.release()) base::ring_local(peer.bell);
+        if (peer.arrived >= head.size() && peer.arrived == head.size() + peer.message.size()) return true;
     }
-    if (peer.arrived >= head.size()) peer.arrived += peer.in.take(std::span(peer.message).subspan(peer.arrived - head.size()));
-    if (peer.in.release()) base::ring_local(peer.bell);
-    return peer.arrived >= head.size() && peer.arrived == head.size() + peer.message.size();
+    return false;
+}
+
+void HostMessages::begin_message(Neighbour& peer) {
+    if (peer.head.bytes > max_control_bytes || peer.head.zero != 0)
+        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", peer.rank, peer.head.bytes),
+                    {.tensor = {}, .operation = {}, .ranks = {peer.rank}});
+    peer.message.resize(peer.head.bytes);
 }
 
 std::optional<Transport::Message> HostMessages::poll(std::uint16_t context) {
     const base::Lock lock(mutex_);
     flush_all();
-    const auto waiting = std::ranges::find(arrived_, context, &Arrived::context);
-    if (waiting != arrived_.end()) {
-        auto message = std::move(waiting->message);
-        arrived_.erase(waiting);
+    if (const auto waiting = arrived_.find(context); waiting != arrived_.end()) {
+        auto message = std::move(waiting->second.front());
+        waiting->second.pop_front();
+        if (waiting->second.empty()) arrived_.erase(waiting);
         return message;
     }
     for (auto& peer : neighbours_) {
@@ -103,7 +118,7 @@ std::optional<Transport::Message> HostMessages::poll(std::uint16_t context) {
             peer.arrived = 0;
             Transport::Message message{peer.rank, std::exchange(peer.message, {})};
             if (peer.head.context == context) return message;
-            arrived_.push_back({peer.head.context, std::move(message)});
+            arrived_[peer.head.context].push_back(std::move(message));
         }
     }
     return std::nullopt;

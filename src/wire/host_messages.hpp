@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -15,7 +16,7 @@
 namespace guozhuang::wire {
 
 /// Control messages between the ranks of one host, through shared memory: those of one sender arrive in order. What a ring has no room for waits
-/// on the sender's side. Ranks are world ranks. Nothing blocks. Thread-safe.
+/// on the sender's side until the receiver has looked, even one that expects nothing. Ranks are world ranks. Nothing blocks. Thread-safe.
 class HostMessages {
 public:
     struct Peer {
@@ -25,13 +26,15 @@ public:
     /// `peers` are the host's ranks, this one, at `position`, included; bells and rings outlive this.
     HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position);
 
-    bool reach(int rank) const noexcept;
+    bool has(int rank) const noexcept;
     /// Takes a copy and wakes the receiver, if it waits.
     void send(int to, std::uint16_t context, std::span<const std::byte> bytes);
     /// The next whole message of a context, if one is there. Throws Error(wire) for what cannot be a message.
     std::optional<Transport::Message> poll(std::uint16_t context);
     /// Sends what waits for room; false if some still does.
     bool flush();
+    /// For a rank that polls no more: the same, and makes room for those who still send.
+    void discard();
 
 private:
     /// In front of every message.
@@ -45,27 +48,23 @@ private:
         base::Doorbell& bell;
         RingWriter out;
         RingReader in;
-        std::vector<std::byte> backlog = {};  ///< what waits for room, behind what
-        std::size_t sent = 0;                 ///< of it
-        Head head = {};                       ///< of the message that is arriving
-        std::size_t arrived = 0;              ///< of the head and the message
+        std::vector<std::byte> backlog = {};  ///< what waits for room, and before it what was sent of it
+        std::size_t sent = 0;
+        Head head = {};           ///< of the message that is arriving
+        std::size_t arrived = 0;  ///< of the head and the message
         std::vector<std::byte> message = {};
     };
-    struct Arrived {
-        std::uint16_t context;
-        Transport::Message message;
-    };
-
     Neighbour* neighbour(int rank) noexcept GUOZHUANG_REQUIRES(mutex_);
     static bool flush(Neighbour& peer);
     bool flush_all() GUOZHUANG_REQUIRES(mutex_);
     static bool receive(Neighbour& peer);
+    static void begin_message(Neighbour& peer);
 
     std::vector<int> ranks_;
     base::Mutex mutex_;
     std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::deque<Arrived> arrived_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of other contexts than the one that was asked for
-    std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
+    std::map<std::uint16_t, std::deque<Transport::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);  ///< while another context was asked for
+    std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;                                         ///< how many there are
 };
 
 }  // namespace guozhuang::wire

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs gz-perf and looks at what it says: gz_perf.py TEST COMMAND..., where COMMAND starts gz-perf as some ranks. Times are not judged."""
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ KEYS = {
     "run": "kind version mpi host ranks settings",
     "sweep": "kind collective series ranks bytes count dtype op algorithm memory p50_us p99_us algbw_GBps busbw_GBps errors",
     "replay": "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms bytes_sent messages_sent cpu_s_per_step page_faults",
+    "tune": "kind variable value default ratio",
     "idle": "kind ranks cpu_percent_max",
 }
 REPORT = Path(__file__).resolve().parents[2] / "perf/report"
@@ -116,6 +118,11 @@ def report(command):
         program = ["--program", command[-1], "--json", str(file), "--quick", "--ranks", "2", "--rounds", "1"]
         text = subprocess.run([REPORT, *program], check=True, stdout=subprocess.PIPE, text=True, timeout=1700).stdout
         lines = [json.loads(line) for line in file.read_text().splitlines()]
+        page = Path(directory) / "page.html"
+        again = subprocess.run([REPORT, "--from", str(file), "--html", str(page)], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+        plots = page.read_text()
+    assert again == text, "what has been measured is reported alike"
+    assert plots.count("<svg") == plots.count("</svg>") == 4 and "resnet50, 2 ranks" in plots and "http" not in plots, plots
     for heading in ("### allreduce of f32, 2 ranks (0 wrong elements)", "### One training step's gradients", "### Idle"):
         assert heading in text, text
     runs = [line for line in lines if line["kind"] == "run"]
@@ -157,6 +164,23 @@ def algorithms(command):
             assert line["algorithm"] == name and line["errors"] == 0, line
 
 
+def tune(command):
+    """What is written is what the library takes, and gz-info shows it."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "tune.txt"
+        lines = lines_of(command, "tune", "--output", str(file), "--rounds", "1")
+        assert {line["variable"] for line in lines} == {f"GUOZHUANG_{name}_BYTES" for name in ("FUSION", "SEGMENT", "SMALL")}, lines
+        written = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+        best = {line["variable"]: line["value"] for line in sorted(lines, key=lambda line: -line["ratio"]) if line["ratio"] < 0.95}
+        assert sorted(written) == sorted(f"{name}={value}" for name, value in best.items()), (written, lines)
+        file.write_text("GUOZHUANG_SMALL_BYTES=4K\n" + "".join(f"{line}\n" for line in written if "SMALL" not in line))
+        info = subprocess.run([Path(command[-1]).with_name("gz-info"), "--json"], check=True, stdout=subprocess.PIPE, text=True, timeout=60,
+                              env={**os.environ, "GUOZHUANG_TUNE_FILE": str(file)}).stdout
+        configuration = json.loads(info)["configuration"]
+        assert configuration["GUOZHUANG_SMALL_BYTES"] == "4096" and configuration["GUOZHUANG_TUNE_FILE"] == str(file), configuration
+    refused_once(command, "tune --output /nonexistent/file", "cannot write /nonexistent/file")
+
+
 def kernels(command):
     """gz-kernels: each dtype has its loops, and every line a speed."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
@@ -175,4 +199,4 @@ def kernels(command):
     assert set(loops) == {"i8", "u8", "i16", "i32", "i64", "bool"} and all(each == always for each in loops.values()), loops
 
 
-{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms, kernels, report)}[sys.argv[1]](sys.argv[2:])
+{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms, tune, kernels, report)}[sys.argv[1]](sys.argv[2:])

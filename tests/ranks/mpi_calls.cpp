@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <guozhuang/guozhuang.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,24 +16,24 @@ std::atomic<int> calls{0};
 
 // NOLINTBEGIN(readability-identifier-naming,readability-function-size): MPI's names and parameters, in front of its own
 extern "C" {
-#define COUNTED [[gnu::visibility("default")]] int
-COUNTED MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
+#define GUOZHUANG_COUNTED [[gnu::visibility("default")]] int
+GUOZHUANG_COUNTED MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
     ++calls;
     return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
-COUNTED MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
+GUOZHUANG_COUNTED MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
     ++calls;
     return PMPI_Irecv(data, count, type, from, tag, comm, request);
 }
-COUNTED MPI_Improbe(int from, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
+GUOZHUANG_COUNTED MPI_Improbe(int from, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
     ++calls;
     return PMPI_Improbe(from, tag, comm, found, message, status);
 }
-COUNTED MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
+GUOZHUANG_COUNTED MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
     ++calls;
     return PMPI_Test(request, done, status);
 }
-COUNTED MPI_Testsome(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
+GUOZHUANG_COUNTED MPI_Testsome(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
     ++calls;
     return PMPI_Testsome(count, requests, done, indices, statuses);
 }

@@ -92,11 +92,23 @@ TEST_CASE("messages of every length arrive, also those that a ring has no room f
 
 TEST_CASE("a sender that waits for room is woken when there is some, though it expects nothing") {
     Host host(2);
+    const auto receiver_rings = host.bell(1).rings.load();
     host[0].send(1, context, letter(3 * ring_bytes(2), 1));
+    CHECK(host.bell(1).rings.load() != receiver_rings);  // nor does the receiver
     CHECK_FALSE(host[0].flush());
     const auto rings = host.bell(0).rings.load();
     CHECK(host[1].poll(context) == std::nullopt);
     CHECK(host.bell(0).rings.load() != rings);
+}
+
+TEST_CASE("a rank that polls no more makes room for those who still send") {
+    Host host(2);
+    host[0].send(1, context, letter(5 * ring_bytes(2), 1));
+    for (int turn = 0; turn < 10; ++turn) {
+        host[1].discard();
+        host[0].flush();
+    }
+    CHECK(host[0].flush());
 }
 
 TEST_CASE("a rank that died in the middle of a message does not keep the others' from arriving") {

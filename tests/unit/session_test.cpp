@@ -114,6 +114,16 @@ TEST_CASE("jobs of threads follow each other and lie within each other") {
           }) == "");
 }
 
+TEST_CASE("sessions close though more letters are on their way than the rings of their receivers hold") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              std::vector<float> number(1);
+              std::vector<Handle> handles;
+              for (int i = 0; session.rank() == 2 && i < 3000; ++i) handles.push_back(send_async(number, 1, {.session = &session}));
+              session.close();
+              for (const auto& handle : handles) expect_error(report, ErrorCode::departed, {"has shut down"}, [&] { handle.wait(); });
+          }) == "");
+}
+
 TEST_CASE("traffic counts what a rank sends") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               std::vector<float> numbers(100'000);

@@ -255,43 +255,52 @@ void HostBackend::gather(const engine::Policy& policy, std::span<const std::span
     ring::all_gather(wire_, places);
 }
 
-/// The numbers that each rank has, as many on every rank: by rank.
-std::vector<std::int64_t> HostBackend::table_of(const engine::Policy& policy, std::span<const std::int64_t> own) {
-    const auto ranks = static_cast<std::size_t>(wire_.size());
-    std::vector<std::int64_t> table(ranks * own.size());
-    std::ranges::copy(own, table.begin() + wire_.rank() * static_cast<std::ptrdiff_t>(own.size()));
-    std::vector<std::span<std::byte>> places;
-    for (std::size_t rank = 0; rank < ranks; ++rank)
-        places.push_back(std::as_writable_bytes(std::span(table).subspan(rank * own.size(), own.size())));
-    gather(policy, places);
-    return table;
-}
-
 /// The numbers of rows first, because they are in no description; then the rows.
 void HostBackend::all_gather(const engine::Policy& policy, const engine::Piece& piece) {
-    const auto rows = table_of(policy, std::span(piece.tensor.shape).first(1));
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(wire_.size()));
+    const auto self = static_cast<std::size_t>(wire_.rank());
+    rows[self] = piece.tensor.shape[0];
+    std::vector<std::span<std::byte>> counts;
+    for (auto& count : rows) counts.push_back(std::as_writable_bytes(std::span(&count, 1)));
+    gather(policy, counts);
     require_possible(rows, row_bytes(piece.tensor), wire_);
     const auto places = lay_out(*piece.result, piece.tensor, rows);
-    copy(places[static_cast<std::size_t>(wire_.rank())], piece.tensor.memory());
+    copy(places[self], piece.tensor.memory());
     gather(policy, places);
 }
 
-/// The same. Every rank learns all splits: how far one goes must be the same on all.
-void HostBackend::all_to_all(const engine::Policy& policy, const engine::Piece& piece) {
-    const auto ranks = static_cast<std::size_t>(wire_.size()), self = static_cast<std::size_t>(wire_.rank());
-    const auto row = row_bytes(piece.tensor);
-    const auto table = table_of(policy, piece.splits);
-    std::vector<std::int64_t> rows(ranks);
-    for (std::size_t to = 0; to < ranks; ++to) {
-        for (std::size_t from = 0; from < ranks; ++from) rows[from] = table[from * ranks + to];
-        require_possible(rows, row, wire_);
-    }
-    for (std::size_t from = 0; from < ranks; ++from) rows[from] = table[from * ranks + self];
-    const auto places = lay_out(*piece.result, piece.tensor, rows);
-    const auto parts = cut(piece.tensor.memory(), row, piece.splits);
+/// parts[r] goes to rank r, places[r] comes from there; `longest_bytes` is the longest that any rank gives any other.
+void HostBackend::exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
+                           std::span<const std::span<std::byte>> places, std::size_t longest_bytes) {
     if (!stages(policy)) return pairwise::all_to_all(wire_, parts, places);
-    const auto largest = static_cast<std::size_t>(std::ranges::max(table)) * row;
-    direct::staged_all_to_all(*peers_, parts, places, largest, static_cast<std::size_t>(policy.segment_bytes));
+    direct::staged_all_to_all(*peers_, parts, places, longest_bytes, static_cast<std::size_t>(policy.segment_bytes));
+}
+
+/// The same as with all_gather.
+void HostBackend::all_to_all(const engine::Policy& policy, const engine::Piece& piece) {
+    struct Split {
+        std::int64_t rows = 0, longest = 0;  ///< for the other; of all that this rank gives
+    };
+    const auto longest = std::ranges::max(piece.splits);
+    std::vector<Split> told, heard(piece.splits.size());
+    for (const auto split : piece.splits) told.push_back({split, longest});
+    std::vector<std::span<const std::byte>> told_bytes;
+    std::vector<std::span<std::byte>> heard_bytes;
+    for (auto& split : told) told_bytes.push_back(std::as_bytes(std::span(&split, 1)));
+    for (auto& split : heard) heard_bytes.push_back(std::as_writable_bytes(std::span(&split, 1)));
+    exchange(policy, told_bytes, heard_bytes, sizeof(Split));
+
+    std::vector<std::int64_t> rows, longest_of_each;
+    for (const auto& split : heard) {
+        rows.push_back(split.rows);
+        longest_of_each.push_back(split.longest);
+    }
+    const auto row = row_bytes(piece.tensor);
+    require_possible(rows, row, wire_);
+    require_possible(longest_of_each, row, wire_);
+    const auto places = lay_out(*piece.result, piece.tensor, rows);
+    exchange(policy, cut(piece.tensor.memory(), row, piece.splits), places,
+             static_cast<std::size_t>(std::ranges::max(longest_of_each)) * row);
 }
 
 void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece) {

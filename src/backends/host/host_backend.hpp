@@ -85,7 +85,8 @@ private:
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
     bool stages(const engine::Policy& policy) const noexcept { return policy.staging && peers_; }
     void gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places);
-    std::vector<std::int64_t> table_of(const engine::Policy& policy, std::span<const std::int64_t> own);
+    void exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
+                  std::span<const std::span<std::byte>> places, std::size_t longest_bytes);
     static base::TimelineFacts facts_of(std::string_view algorithm, const Part& part);
     std::vector<Part> parts_of(const engine::Bundle& bundle) const;
     selection::Settings settings_of(const engine::Policy& policy) const;

@@ -212,7 +212,7 @@ public:
         state_->closed.fetch_add(1, std::memory_order_seq_cst);
         for (Endpoint& endpoint : state_->endpoints) base::ring(endpoint.bell);
         base::wait_until(doorbell(), wait_settings(), [&] {
-            messages_.flush();
+            messages_.discard();
             return state_->closed.load(std::memory_order_seq_cst) >= size();
         });
     }

@@ -68,9 +68,9 @@ public:
     base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
     Staging staging() noexcept override { return host_.memory ? host_.memory->staging() : Staging{}; }
-    void nudge(int rank) noexcept override { reach(rank, base::nudge); }
+    void nudge(int rank) noexcept override { with_bell(rank, base::nudge); }
     std::optional<base::Neighbour> look_at(int rank) override;
-    void wake(int rank) noexcept override { reach(rank, base::ring_local); }
+    void wake(int rank) noexcept override { with_bell(rank, base::ring_local); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& host_ranks() const noexcept override { return host_.ranks; }
     int host_index() const noexcept override { return host_.index; }
@@ -89,9 +89,9 @@ private:
     void meet_neighbours();
     int encode(Tag tag) const;
     bool notice_end(const Monitor::End& end);
-    void ring(int rank) noexcept { reach(rank, base::ring); }
-    void reach(int rank, void (&news)(base::Doorbell&)) noexcept {
-        if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) news(*bell);
+    void ring(int rank) noexcept { with_bell(rank, base::ring); }
+    void with_bell(int rank, void (&act)(base::Doorbell&)) noexcept {
+        if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) act(*bell);
     }
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
@@ -146,7 +146,7 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     meet_neighbours();
     activity().running.write("init");
     wait_settings_ = topology::wait_settings(static_cast<int>(host_.ranks.size()), host_.cores);
-    // Where every message rings, looking without being rung is only a safety net.
+    // Where every message wakes its receiver, looking without being woken is only a safety net.
     if (host_.memory && host_.hosts == 1)
         wait_settings_.park_limit = std::chrono::milliseconds(10);
     else
@@ -277,7 +277,7 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     };
     const bool control = tag.lane == Lane::control;
     if (control && bytes.size() > max_control_bytes) throw Error(ErrorCode::internal, "a control message beyond its limit");
-    if (control && messages_ && messages_->reach(to)) {
+    if (control && messages_ && messages_->has(to)) {
         require_open();
         messages_->send(to, tag.context, bytes);
         return {};
@@ -461,7 +461,7 @@ void MpiTransport::close() {
     }
     for (const int neighbour : host_.ranks) ring(neighbour);
     base::wait_until(doorbell(), wait_settings_, [&] {
-        if (messages_) messages_->flush();
+        if (messages_) messages_->discard();
         const base::Lock lock(mutex_);
         require_open();
         int done = 0;
