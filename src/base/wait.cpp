@@ -9,6 +9,7 @@
 #include <linux/futex.h>
 #include <string>
 #include <sys/syscall.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -173,7 +174,7 @@ void Patience::start_anew() noexcept {
 void Patience::spin() {
     check_abort();
     ++turns_;
-    relax();
+    settings_.yields ? std::this_thread::yield() : relax();
     if (turns_ % turns_between_clock_reads == 0) {
         check_deadline();
         const auto now = Clock::now();

@@ -82,6 +82,7 @@ class Baton;
 /// progress).
 struct WaitSettings {
     std::chrono::microseconds spin{50};        ///< 0: park after a few looks
+    bool yields = false;                       ///< between looks the core is left to whoever else wants it
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
     std::optional<std::chrono::milliseconds> idle_limit = {};  ///< the same for a rank with nothing to do; empty: it is woken
