@@ -4,7 +4,7 @@ import math
 import statistics
 
 WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 30, 44
+LEFT, RIGHT, TOP, BOTTOM = 64, 20, 30, 44
 SERIES = {  # what is drawn, and how: by series and what tells its rows apart
     "guozhuang, private memory": ("#0072b2", {"series": "guozhuang", "memory": "private"}),
     "guozhuang, arena": ("#009e73", {"series": "guozhuang", "memory": "arena"}),
