@@ -114,23 +114,16 @@ std::string print_seconds(const Settings& settings) {
     return value.count() == 0 ? "off" : fmt::format("{:g}", static_cast<double>(value.count()) / 1000);
 }
 
-// A path needs a slash, so that neither a switch nor a misspelt `off` becomes a directory.
-bool parse_timeline(Settings& settings, std::string_view text) {
+// A path needs a slash, so that neither a switch nor a misspelt `off` becomes one.
+template <std::string Settings::*member>
+bool parse_path(Settings& settings, std::string_view text) {
     if (text != "off" && text.find('/') == std::string_view::npos) return false;
-    settings.timeline = text == "off" ? "" : text;
+    settings.*member = text == "off" ? "" : text;
     return true;
 }
-std::string print_timeline(const Settings& settings) {
-    return settings.timeline.empty() ? "off" : settings.timeline;
-}
-
-bool parse_tune_file(Settings& settings, std::string_view text) {
-    if (text != "off" && text.find('/') == std::string_view::npos) return false;
-    settings.tune_file = text == "off" ? "" : text;
-    return true;
-}
-std::string print_tune_file(const Settings& settings) {
-    return settings.tune_file.empty() ? "off" : settings.tune_file;
+template <std::string Settings::*member>
+std::string print_path(const Settings& settings) {
+    return (settings.*member).empty() ? "off" : settings.*member;
 }
 
 bool parse_on_death(Settings& settings, std::string_view text) {
@@ -195,12 +188,12 @@ constexpr Setting table[] = {
     {"GUOZHUANG_TIMELINE", "", "off, or a directory, with a slash in it", Agreement::may_differ,
      "Where each rank records its timeline (timeline.md): `./traces` gets a `rank2.json` from rank 2. The directory is made if "
      "need be; one that has such a file already is refused, with a warning.",
-     parse_timeline, print_timeline},
+     parse_path<&Settings::timeline>, print_path<&Settings::timeline>},
     {"GUOZHUANG_TUNE_FILE", "", "off, or a file, with a slash in it", Agreement::may_differ,
      "What `gz-perf tune` found to suit this machine: values for GUOZHUANG_FUSION_BYTES, _SEGMENT_BYTES and _SMALL_BYTES, where the "
      "environment has "
      "none. Rank 0's hold for all.",
-     parse_tune_file, print_tune_file},
+     parse_path<&Settings::tune_file>, print_path<&Settings::tune_file>},
 };
 
 void take(Settings& settings, const Setting& row, std::string_view value) {
