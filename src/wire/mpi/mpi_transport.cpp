@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "base/failpoint.hpp"
-#include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "topology/machine.hpp"
 #include "wire/host_messages.hpp"
 #include "wire/inproc/inproc_transport.hpp"
+#include "wire/mpi/control_inbox.hpp"
 #include "wire/mpi/hosts.hpp"
 #include "wire/mpi/mpi_library.hpp"
 #include "wire/mpi/operation_table.hpp"
@@ -38,13 +38,6 @@ constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context
 struct Piece {
     std::uint32_t place = 0;  ///< of the operation in the table
     int bytes = 0;
-};
-
-/// A control message that has been matched and may still be arriving.
-struct Incoming {
-    int tag = 0;
-    MPI_Request request = MPI_REQUEST_NULL;
-    Transport::Message message;
 };
 
 class MpiTransport final : public Transport {
@@ -97,10 +90,6 @@ private:
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
     void complete(const Piece& piece, const MPI_Status& status, bool failed) GUOZHUANG_REQUIRES(mutex_);
-    void accept_control(int tag) GUOZHUANG_REQUIRES(mutex_);
-    bool has_arrived(Incoming& incoming) GUOZHUANG_REQUIRES(mutex_);
-    std::optional<Message> next_control(int tag) GUOZHUANG_REQUIRES(mutex_);
-    void take_the_rest() GUOZHUANG_REQUIRES(mutex_);
 
     mpi::Use use_;
     const std::size_t split_bytes_;
@@ -123,7 +112,7 @@ private:
     std::vector<Piece> pieces_ GUOZHUANG_GUARDED_BY(mutex_);          ///< beside each request
     std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::vector<Incoming> incoming_ GUOZHUANG_GUARDED_BY(mutex_);
+    mpi::ControlInbox inbox_ GUOZHUANG_GUARDED_BY(mutex_);
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
     std::optional<Monitor> monitor_;  ///< last: it looks at the rest
@@ -160,7 +149,7 @@ MpiTransport::~MpiTransport() {
     if (comm_ == MPI_COMM_NULL) return;
     use_.give_up();
     base::log_info("the MPI transport was not closed: its communicator is left to the end of the process");
-    if (!incoming_.empty()) base::keep_for_ever(std::move(incoming_));  // what is still arriving must not arrive in freed memory
+    inbox_.keep_for_ever();
 }
 
 void MpiTransport::meet_neighbours() {
@@ -254,15 +243,17 @@ Transport::Ticket MpiTransport::start(const Half& half, std::size_t piece_bytes,
     std::size_t offset = 0;
     do {  // an empty message is one empty piece
         const int length = static_cast<int>(std::min(half.bytes - offset, piece_bytes));
-        MPI_Request request = MPI_REQUEST_NULL;
+        const std::size_t in_flight = requests_.size();
         try {
-            post(offset, length, &request);
+            pieces_.push_back({place, length});
+            requests_.push_back(MPI_REQUEST_NULL);
+            post(offset, length, &requests_.back());
         } catch (...) {
+            pieces_.resize(in_flight);
+            requests_.resize(in_flight);
             if (operation.missing == 0) operations_.retire(ticket);  // else earlier pieces still refer to it
             throw;
         }
-        requests_.push_back(request);
-        pieces_.push_back({place, length});
         ++operation.missing;
         offset += static_cast<std::size_t>(length);
     } while (offset < half.bytes);
@@ -368,32 +359,6 @@ bool MpiTransport::test(Ticket& ticket) {
     return ticket.id == 0;
 }
 
-/// Matches the next control message, if one is there, and starts to receive it.
-void MpiTransport::accept_control(int tag) {
-    int found = 0, length = 0;
-    MPI_Message handle = MPI_MESSAGE_NULL;
-    MPI_Status status;
-    check(MPI_Improbe(MPI_ANY_SOURCE, tag, comm_, &found, &handle, &status), "MPI_Improbe");
-    if (found == 0) return;
-    check(MPI_Get_count(&status, MPI_BYTE, &length), "MPI_Get_count");
-    if (length < 0 || static_cast<std::size_t>(length) > max_control_bytes) {
-        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", status.MPI_SOURCE, length),
-                    {.tensor = {}, .operation = {}, .ranks = {status.MPI_SOURCE}});
-    }
-    Incoming incoming;
-    incoming.tag = tag;
-    incoming.message.from = status.MPI_SOURCE;
-    incoming.message.bytes.resize(static_cast<std::size_t>(length));
-    auto& place = incoming_.emplace_back(std::move(incoming));
-    check(MPI_Imrecv(place.message.bytes.data(), length, MPI_BYTE, &handle, &place.request), "MPI_Imrecv");
-}
-
-bool MpiTransport::has_arrived(Incoming& incoming) {
-    int done = 0;
-    check(MPI_Test(&incoming.request, &done, MPI_STATUS_IGNORE), "MPI_Test of a control message");
-    return done != 0;
-}
-
 std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     const int code = encode(tag);
     require_open();
@@ -404,42 +369,12 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     {
         const base::Lock lock(mutex_);
         require_open();
-        accept_control(code);
-        message = next_control(code);
+        message = inbox_.poll(comm_, code);
         to_tell = progress();
     }
     for (const int sender : to_tell) ring(sender);
     if (message && message->bytes.size() > eager_bytes) ring(message->from);
     return message;
-}
-
-/// The first control message that is whole and that no earlier one of its sender must precede.
-std::optional<Transport::Message> MpiTransport::next_control(int tag) {
-    std::vector<int> late;
-    for (auto each = incoming_.begin(); each != incoming_.end(); ++each) {
-        const int from = each->message.from;
-        if (each->tag != tag || std::find(late.begin(), late.end(), from) != late.end()) continue;
-        if (!has_arrived(*each)) {
-            late.push_back(from);
-            continue;
-        }
-        std::optional<Message> message = std::move(each->message);
-        incoming_.erase(each);
-        return message;
-    }
-    return std::nullopt;
-}
-
-/// The last words of some cross those of others, and nobody looks for them any more. With the communicator MPI would lose the memory they are in.
-void MpiTransport::take_the_rest() {
-    for (auto before = incoming_.max_size(); before != incoming_.size();) {
-        before = incoming_.size();
-        accept_control(MPI_ANY_TAG);
-    }
-    std::erase_if(incoming_, [&](Incoming& each) {
-        mutex_.is_held();
-        return has_arrived(each);
-    });
 }
 
 void MpiTransport::close() {
@@ -473,7 +408,7 @@ void MpiTransport::close() {
     base::pass(base::Failpoint::closed);
     const base::Lock lock(mutex_);
     require_open();
-    take_the_rest();
+    inbox_.take_the_rest(comm_);
     closed_ = true;
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");
     use_.close();

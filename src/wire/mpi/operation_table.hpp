@@ -31,12 +31,13 @@ struct Operation {
 class OperationTable {
 public:
     Operation& open(Transport::Ticket& ticket) {
+        auto place = static_cast<std::uint32_t>(operations_.size());
         if (free_.empty()) {
-            free_.push_back(static_cast<std::uint32_t>(operations_.size()));
             operations_.emplace_back();
+        } else {
+            place = free_.back();
+            free_.pop_back();
         }
-        const std::uint32_t place = free_.back();
-        free_.pop_back();
         Operation& operation = operations_[place];
         operation.busy = true;
         ticket.id = (std::uint64_t{operation.generation} << 32) | (place + 1);
