@@ -71,6 +71,9 @@ public:
     /// The job is over: forgets all letters, payloads on their way too, which are the caller's to fail.
     void abandon() noexcept;
 
+    /// No letter of this rank waits for its peer or is on its way.
+    bool is_idle() const noexcept { return letters_.empty() && moving_.empty(); }
+
     /// Moves payloads forward; true if any came to its end.
     bool advance();
     std::vector<Outgoing> take_messages() { return std::exchange(outbox_, {}); }

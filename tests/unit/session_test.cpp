@@ -212,3 +212,20 @@ TEST_CASE("a rank that leaves tells the others why, and waits for nobody") {
               session.leave("so do I");
           }) == "");
 }
+
+TEST_CASE("a rank that leaves in the middle of a send owes nobody its half") {
+    for (int i = 0; i < 300; ++i)
+        CHECK(problems_among(3, [](Session& session, Report& report) {
+                  const auto number = std::make_shared<float>(1.0f);
+                  if (session.rank() == 1) {
+                      send_async(*number, 2, {.keep_alive = number, .session = &session});
+                      return session.leave("enough");
+                  }
+                  try {
+                      if (session.rank() == 2) recv(*number, 1, {.session = &session});
+                  } catch (const Error& error) {
+                      report.expect(error.code() == ErrorCode::departed, error.what());
+                  }
+                  session.leave("so do I");
+              }) == "");
+}
