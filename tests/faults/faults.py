@@ -33,6 +33,7 @@ LIMIT_S = 60  # a job that takes longer hangs
 HOST = re.escape(socket.gethostname())
 ONCE = {"init", "meet", "handshake", "shutdown", "close", "closed"}  # passed once by each rank
 SMALL, LARGE = 4, 1 << 22
+AT_ONCE = 4  # jobs, where there are many: they spend most of their time on waiting for mpirun
 counts = dict.fromkeys(("jobs", "faults injected", "hangs", "wrong results", "unnamed culprits", "leftovers", "other failures"), 0)
 
 
@@ -87,6 +88,13 @@ class Job:
         return rf"rank {victim} \(host {HOST}, pid {self.pids.get(victim, 0)}\) died ({how} )?{doing}"  # mpirun may have taken the status first
 
 
+def several(*settings):
+    """Pairs of each of these settings and its job."""
+    counts["faults injected"] += len(settings)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from zip(settings, pool.map(lambda each: Job(**each), settings))
+
+
 def judge(job, problems):
     """Counts and prints what was wrong with a job: pairs of a count's name and a text."""
     problems = list(problems)
@@ -120,10 +128,18 @@ def errors_name(job, victim, pattern, code):
             yield "unnamed culprits", f"rank {error['rank']}: {error['text']}"
 
 
-def killed_at(point, victim, nth, **job_settings):
-    counts["faults injected"] += 1
-    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=kill", **job_settings)
-    judge(job, problems_of_kill(job, point, victim))
+def killed_at(point, victim, nth, scene="train", **job_settings):
+    """What is killed where, for `kill_each`."""
+    return {"scene": scene, "FAILPOINT": f"{point}@{victim}:{nth}=kill", **job_settings}
+
+
+def victim_of(kill):
+    return int(re.search(r"@(\d+):", kill["FAILPOINT"])[1])
+
+
+def kill_each(*kills):
+    for kill, job in several(*kills):
+        judge(job, problems_of_kill(job, kill["FAILPOINT"].partition("@")[0], victim_of(kill)))
 
 
 def problems_of_kill(job, point, victim):
@@ -136,11 +152,10 @@ def problems_of_kill(job, point, victim):
     yield from errors_name(job, victim, words, "rank_died")
 
 
-def disturbed_at(point, victim, nth, fault, **job_settings):
-    counts["faults injected"] += 1
-    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}={fault}", **job_settings)
-    problems = [] if job.code == 0 else [("wrong results", f"exit code {job.code}")]
-    judge(job, problems + [("unnamed culprits", "a false death")] * ("died" in job.output))
+def disturb_each(*disturbances):
+    for _, job in several(*({"scene": "train", **each} for each in disturbances)):
+        problems = [] if job.code == 0 else [("wrong results", f"exit code {job.code}")]
+        judge(job, problems + [("unnamed culprits", "a false death")] * ("died" in job.output))
 
 
 def stopped_and_named(point, victim, nth, words):
@@ -168,11 +183,9 @@ def nth_of(point, later):
 
 
 def quick():
-    for i, point in enumerate(points()):
-        killed_at(point, victim=i % 3, nth=nth_of(point, i % 2), size=(SMALL, LARGE)[i // 3 % 2])
-    for i, point in enumerate(("control_send", "execute", "round_publish", "close")):
-        disturbed_at(point, i % 3, 1, "stop:300", size=LARGE)
-    disturbed_at("segment_send", 1, 2, "delay:20000")
+    kill_each(*(killed_at(point, i % 3, nth_of(point, i % 2), size=(SMALL, LARGE)[i // 3 % 2]) for i, point in enumerate(points())))
+    stops = (f"{point}@{i % 3}:1=stop:300" for i, point in enumerate(("control_send", "execute", "round_publish", "close")))
+    disturb_each(*({"FAILPOINT": stop, "size": LARGE} for stop in stops), {"FAILPOINT": "segment_send@1:2=delay:20000"})
     for victim in (0, 1):
         stopped_and_named("submit", victim, 3, "has not submitted it")
         stopped_and_named("round_publish", victim, 1, "does not come forward")
@@ -181,44 +194,32 @@ def quick():
 
 
 def kills(ranks):
-    for point in points():
-        for victim in sorted({0, ranks // 2, ranks - 1}):
-            for size in (SMALL, LARGE):
-                killed_at(point, victim, nth_of(point, size == LARGE), ranks=ranks, size=size)
+    kill_each(*(killed_at(point, victim, nth_of(point, size == LARGE), ranks=ranks, size=size)
+                for point in points() for victim in sorted({0, ranks // 2, ranks - 1}) for size in (SMALL, LARGE)))
 
 
 def operations():
     over_messages = dict.fromkeys(("adasum", "in_a_set"), "segment_receive")
     one_by_one = ("broadcast", "all_gather", "all_to_all", "reduce_scatter")
     staged = dict.fromkeys((*one_by_one, "group", "beside_a_joined_rank", "in_an_arena", "shared_in_place"), "round_await")
-    for i, (scene, middle) in enumerate({**over_messages, **staged}.items()):
-        for j, point in enumerate(("execute", middle)):
-            victim = 1 + (i + j) % 2
-            counts["faults injected"] += 1
-            job = Job(scene, size=LARGE, FAILPOINT=f"{point}@{victim}:2=kill")
-            judge(job, problems_of_kill(job, point, victim))
+    kill_each(*(killed_at(point, 1 + (i + j) % 2, 2, scene, size=LARGE)
+                for i, (scene, middle) in enumerate({**over_messages, **staged}.items()) for j, point in enumerate(("execute", middle))))
 
 
 def silent_kills():
-    for algorithm in ("ring", "recursive_doubling", "direct", "parameter_server"):
-        for point in ("segment_send", "segment_receive"):
-            for victim in (0, 1, 2):
-                for size in (SMALL, LARGE):
-                    killed_silently_at(point, victim, algorithm, size)
-
-
-def killed_silently_at(point, victim, algorithm, size):
     """Without shared memory nobody knows what the dead one was doing, and it is the survivors' own operation that is named."""
-    counts["faults injected"] += 1
-    job = Job("train", size=size, FAILPOINT=f"{point}@{victim}:1=kill", ALGORITHM=algorithm, SHARED_MEMORY="0")
-    words = rf"rank {victim} \(host {HOST}, pid {job.pids.get(victim, 0)}\) died(;|$| \(killed by signal 9 \(Killed\)\))"
-    judge(job, [*last_words_name(job, victim, words), *errors_name(job, victim, words, "rank_died")])
+    without = [killed_at(point, victim, 1, size=size, ALGORITHM=algorithm, SHARED_MEMORY="0")
+               for algorithm in ("ring", "recursive_doubling", "direct", "parameter_server")
+               for point in ("segment_send", "segment_receive") for victim in (0, 1, 2) for size in (SMALL, LARGE)]
+    for kill, job in several(*without):
+        victim = victim_of(kill)
+        words = rf"rank {victim} \(host {HOST}, pid {job.pids.get(victim, 0)}\) died(;|$| \(killed by signal 9 \(Killed\)\))"
+        judge(job, [*last_words_name(job, victim, words), *errors_name(job, victim, words, "rank_died")])
 
 
 def stops():
-    for i, point in enumerate(points()):
-        for ranks in (3, 8):
-            disturbed_at(point, (0, ranks // 2, ranks - 1)[i % 3], nth_of(point, i % 2), "stop:300", ranks=ranks, size=(LARGE, SMALL)[i % 2])
+    disturb_each(*({"FAILPOINT": f"{point}@{(0, ranks // 2, ranks - 1)[i % 3]}:{nth_of(point, i % 2)}=stop:300", "ranks": ranks,
+                    "size": (LARGE, SMALL)[i % 2]} for i, point in enumerate(points()) for ranks in (3, 8)))
 
 
 def ends():
@@ -228,14 +229,10 @@ def ends():
             "leave": "enough"}
     for scene in ("exit_failing", "exit_from_a_thread", "exit_in_a_deleter", "exit_in_a_log_callback"):
         left[scene] = left["exit"]
-    for scene, how in died.items():
-        counts["faults injected"] += 1
-        job = Job(scene)
+    for (scene, how), (_, job) in zip(died.items(), several(*({"scene": scene} for scene in died))):
         words = job.obituary(victim, how)
         judge(job, [*last_words_name(job, victim, words), *errors_name(job, victim, words, "rank_died"), *got_errors(job, victim)])
-    for scene, reason in left.items():
-        counts["faults injected"] += 1
-        job = Job(scene)
+    for reason, (_, job) in zip(left.values(), several(*({"scene": scene} for scene in left))):
         words = rf"rank {victim} has shut down \({re.escape(reason)}\); \S+ '.*' waits for it"
         judge(job, [*errors_name(job, victim, words, "departed"), *got_errors(job, victim)])
     for on_death in ("exit", "report"):
@@ -272,10 +269,8 @@ def lingers(victim, on_death):
 
 def latency():
     times = []
-    for number in range(200):
-        counts["faults injected"] += 1
-        victim = number % 4
-        job = Job("killed", ranks=4, size=number)
+    for settings, job in several(*({"scene": "killed", "ranks": 4, "size": number} for number in range(200))):
+        victim = settings["size"] % 4
         words = job.obituary(victim)
         judge(job, [*errors_name(job, victim, words, "rank_died"), *got_errors(job, victim)])
         killed = [each["ms"] for each in job.said if "killed" in each]
@@ -366,20 +361,18 @@ def small_mounts():
 
 
 def memory():
-    for kind in ("allocation", "allocations"):
-        for number in range(45, 645, 37):
-            loses_memory(f"{kind}@1:{number}")
+    for _, job in several(*({"scene": "train", "scarce": f"{kind}@1:{number}"} for kind in ("allocation", "allocations") for number in range(45, 645, 37))):
+        judge(job, problems_without_memory(job))
     if counts["faults injected"] < 10:
         counts["other failures"] += 1
         print("the faults did not happen")
 
 
-def loses_memory(scarce):
+def problems_without_memory(job):
     """Whoever has none left says so, where there is memory to say it, and the others name it. What is late enough may not be missed."""
-    job = Job("train", scarce=scarce)
-    counts["faults injected"] += job.code != 0
+    counts["faults injected"] -= job.code == 0
     dies = job.obituary(1, r"\((killed by signal 6 \(Aborted\)|exited with code \d+)\)")  # an exception that nobody catches, or MPI's own end
-    judge(job, [] if job.code == 0 else last_words_name(job, 1, f"rank 1 has (ended the job|shut down).*(memory|bad_alloc)|{dies}"))
+    return [] if job.code == 0 else last_words_name(job, 1, f"rank 1 has (ended the job|shut down).*(memory|bad_alloc)|{dies}")
 
 
 {"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "silent_kills": silent_kills, "stops": stops, "ends": ends, "latency": latency,
