@@ -64,7 +64,7 @@ public:
 private:
     using Stretch = typename Places<P>::Stretch;
 
-    /// A piece at a time that is still in cache when it is written to the others.
+    /// A piece at a time that is still in the first-level cache when it is written to the others.
     void reduce(std::size_t member, const Stretch& stretch) {
         const auto self = static_cast<std::size_t>(peers_.rank());
         for (int peer = 0; peer < peers_.size(); ++peer)
@@ -113,7 +113,7 @@ private:
         });
     }
 
-    static constexpr std::size_t piece_bytes = std::size_t{64} << 10;
+    static constexpr std::size_t piece_bytes = std::size_t{8} << 10;
     static constexpr std::size_t attend_after_bytes = std::size_t{1} << 20;
 
     P& peers_;

@@ -26,7 +26,8 @@ class Session;
 class GUOZHUANG_API GradientArena final : public std::pmr::memory_resource {
 public:
     /// Collective: every rank of the session (null: Session::current()) makes its arenas and registrations in the same order; sizes may differ. The
-    /// memory is there from the start, and zero. Throws std::bad_alloc, Error(not_initialised), and what operations throw.
+    /// memory is there from the start, in huge pages where the kernel can make them (Linux 6.1), and zero. Throws std::bad_alloc,
+    /// Error(not_initialised), and what operations throw.
     explicit GradientArena(std::size_t bytes, Session* session = nullptr);
     /// Not collective. What lies in it must not be in use any more, nor part of a pending operation.
     ~GradientArena() override;

@@ -41,6 +41,7 @@ GradientArena::State::State(std::size_t bytes, Session* session) {
     region.emplace(session, "GradientArena", [&] {
         file = wire::SharedFile::create(whole);
         file.reserve(0, whole);
+        file.use_huge_pages();
         return api::JointRegion::Part{.file = &file, .ranges = {{file.memory(), 0}}};
     });
     if (region->is_open()) {

@@ -23,6 +23,23 @@ constexpr std::string_view file_name = "guozhuang-host-memory";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t header_bytes = std::size_t{64} << 10;  // the largest page that Linux uses; only its first word is real
 
+constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;  // what they are where normal ones have 4 KiB
+constexpr int make_huge = 25;                                  // MADV_COLLAPSE of Linux 6.1, which not all headers know
+
+std::byte* next_huge_page(void* address) {
+    return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(address) + huge_page_bytes - 1) / huge_page_bytes *
+                                        huge_page_bytes);
+}
+
+/// Where there is room for so much, with the beginning of a file where a huge page may begin. Somebody may be faster to take it: it is a hint.
+void* place_for(std::size_t bytes) {
+    if (bytes < 2 * huge_page_bytes) return nullptr;
+    void* const room = mmap(nullptr, bytes + huge_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return nullptr;
+    munmap(room, bytes + huge_page_bytes);
+    return next_huge_page(room);
+}
+
 std::uint64_t random_nonce() {
     std::uint64_t nonce = 0;
     while (nonce == 0) {
@@ -87,7 +104,7 @@ void SharedFile::map() {
     struct stat facts {};
     if (fstat(file_, &facts) != 0) throw_unavailable("fstat", errno);
     inode_ = facts.st_ino;
-    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    void* memory = mmap(place_for(bytes_), bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (memory == MAP_FAILED) throw_unavailable("mmap", errno);
     memory_ = std::span(static_cast<std::byte*>(memory), bytes_).subspan(header_bytes);
 }
@@ -120,6 +137,13 @@ SharedFile SharedFile::attach(const Offer& offer, std::size_t bytes) {
 
 void SharedFile::reserve(std::size_t offset, std::size_t bytes) {
     reserve_file(file_, header_bytes + offset, bytes);
+}
+
+void SharedFile::use_huge_pages() noexcept {
+    auto* const begin = next_huge_page(memory_.data());
+    const auto* const end = memory_.data() + memory_.size();
+    if (begin + huge_page_bytes > end) return;
+    static_cast<void>(madvise(begin, static_cast<std::size_t>(end - begin) / huge_page_bytes * huge_page_bytes, make_huge));
 }
 
 int SharedFile::map_over(std::span<std::byte> pages, std::size_t offset, bool apart) const noexcept {
