@@ -101,8 +101,8 @@ public:
     bool left_memory_on_loan() const noexcept { return memory_on_loan_; }
     /// Departs without waiting for the others, for a process that is about to end: they get the reason.
     void leave(std::string_view reason);
-    /// After leave(): returns when this rank has done its part in what the log held before its leaving, or at the deadline; if operations are then on
-    /// their way, the job ends.
+    /// After leave(): returns when this rank has done its part in what the log held before its leaving, and in its sends and receives, or at the
+    /// deadline; if any of that is then on its way, the job ends.
     void see_off(base::Deadline deadline) noexcept;
     /// Whether a rank has done so: not all ranks will close their transport.
     bool somebody_left() const noexcept { return somebody_left_; }

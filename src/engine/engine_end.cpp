@@ -146,21 +146,23 @@ void Engine::end_for_leaving() {
 }
 
 /// The log's own word of the leaving says that whatever came before it has been executed. If it does not come (the others are busy), an operation
-/// that they have begun may be waiting for this rank, or ranks that hear the log from this one would hear no more. A letter that its peer has
-/// matched already waits for nothing but this rank's half.
+/// that they have begun may be waiting for this rank, or ranks that hear the log from this one would hear no more. Letters hold this rank to the
+/// deadline, since their peers may have matched them already, and wait for nothing but its half.
 void Engine::see_off(base::Deadline deadline) noexcept {
     try {
-        bool will_be_heard = false, is_heard = false;
+        bool will_be_heard = false, is_heard = false, is_moving = false;
         const auto seen_off = [&] {
             if (!mutex_.try_lock()) return false;
             const base::Lock lock(mutex_, std::adopt_lock);
             const base::Lock queue(queue_mutex_);
             const bool sent = closed_ && control_.flushed();
             will_be_heard = sent && !negotiator_.passes_log_on();
-            is_heard = sent && finished_;
-            return is_heard && point_to_point_.is_idle();
+            is_heard = is_heard || (sent && finished_);
+            is_moving = point_to_point_.is_moving();
+            return is_heard && !point_to_point_.has_letters();
         };
-        if (!wait(seen_off, deadline, true) && !is_heard && (!will_be_heard || has_pending())) end_for_leaving();
+        if (wait(seen_off, deadline, true)) return;
+        if (is_heard ? is_moving : !will_be_heard || has_pending()) end_for_leaving();
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "rank {} could not announce its departure: {}", rank_, error.what());
     }

@@ -67,7 +67,7 @@ void Engine::end_log(const LogEntry& leave) {
         joined_ = false;
     }
     const auto left = leave.ranks.front();
-    point_to_point_.depart(left, leave.text);
+    point_to_point_.leave(left, leave.text);
     if (members_.world_rank(left) != rank_) {
         if (members_.are_the_world()) base::note_cause(doorbell_, {.rank = left, .text = leave.text, .code = ErrorCode::departed});
         Requests unresolved;

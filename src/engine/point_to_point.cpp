@@ -29,6 +29,9 @@ Writer about(Part part, const Route& route, std::uint64_t number) {
 
 void PointToPoint::post(Letter letter) {
     const auto& route = letter.route;
+    const auto gone = departed_.find(route.peer);
+    if (gone != departed_.end() && left_.contains(route.peer))
+        return outcomes_.push_back({letter.pending, departed_error(route, gone->second)});
     const auto& tensor = letter.pending->request().tensors->front();
     letter.number = posted_++;
     auto out = about(Part::notice, route, letter.number);
@@ -39,7 +42,7 @@ void PointToPoint::post(Letter letter) {
     const auto key = route;
     letters_[key].push_back(std::move(letter));
     match(key);
-    if (const auto gone = departed_.find(key.peer); gone != departed_.end()) fail_unmatched_with(gone->first, gone->second);
+    if (gone != departed_.end()) fail_unmatched_with(gone->first, gone->second);
 }
 
 void PointToPoint::receive(int from, std::span<const std::byte> message) {
@@ -102,16 +105,23 @@ void PointToPoint::depart(int rank, const std::string& text) {
     outbox_.push_back({rank, question.take()});
 }
 
+void PointToPoint::leave(int rank, const std::string& text) {
+    left_.insert(rank);
+    depart(rank, text);
+}
+
 void PointToPoint::fail_unmatched(const std::string& text) {
     for (int peer = 0; peer < size_; ++peer) fail_unmatched_with(peer, text);
 }
 
 void PointToPoint::fail_unmatched_with(int peer, const std::string& text) {
-    for (auto& [route, letters] : letters_) {
-        if (route.peer != peer) continue;
-        for (auto& letter : std::exchange(letters, {}))
+    std::erase_if(letters_, [&](auto& each) {
+        auto& [route, letters] = each;
+        if (route.peer != peer) return false;
+        for (auto& letter : letters)
             if (letter.pending) outcomes_.push_back({letter.pending, departed_error(route, text)});
-    }
+        return true;
+    });
 }
 
 void PointToPoint::give_up(const Pending& pending, std::string_view text) {
@@ -142,6 +152,13 @@ void PointToPoint::end_given_up(const Route& route, std::uint64_t number, const 
     const auto letter = std::ranges::find(found->second, number, &Letter::number);
     if (letter == found->second.end() || !letter->pending) return;
     outcomes_.push_back({std::exchange(letter->pending, nullptr), timeout_error(route, route.peer, text)});
+}
+
+bool PointToPoint::has_letters() const noexcept {
+    const auto waits = [](const auto& each) {
+        return std::ranges::any_of(each.second, [](const Letter& letter) { return letter.pending != nullptr; });
+    };
+    return is_moving() || std::ranges::any_of(letters_, waits);
 }
 
 void PointToPoint::abandon() noexcept {

@@ -63,6 +63,8 @@ public:
     void say_goodbye();
     /// A rank of the set submits nothing more; `text` says so.
     void depart(int rank, const std::string& text);
+    /// The same of a rank that does not even serve what it has announced.
+    void leave(int rank, const std::string& text);
     /// The job ends: what is unmatched never will be.
     void fail_unmatched(const std::string& text);
     /// A letter that has waited too long, if it is still unmatched: fails with Error(timeout) and this text, on both sides, unless the peer comes first.
@@ -71,8 +73,9 @@ public:
     /// The job is over: forgets all letters, payloads on their way too, which are the caller's to fail.
     void abandon() noexcept;
 
-    /// No letter of this rank waits for its peer or is on its way.
-    bool is_idle() const noexcept { return letters_.empty() && moving_.empty(); }
+    /// Whether a letter of this rank waits for its peer or is on its way; whether one is on its way.
+    bool has_letters() const noexcept;
+    bool is_moving() const noexcept { return !moving_.empty(); }
 
     /// Moves payloads forward; true if any came to its end.
     bool advance();
@@ -111,6 +114,7 @@ private:
     std::map<int, std::string> departing_;  ///< asked, not yet answered
     std::set<int> goodbyes_;                ///< answered before they were asked
     std::map<int, std::string> departed_;   ///< answered: all they ever announced has arrived
+    std::set<int> left_;
     std::vector<Outgoing> outbox_;
     std::vector<Outcome> outcomes_;
 };

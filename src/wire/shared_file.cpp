@@ -33,7 +33,7 @@ std::byte* next_huge_page(void* address) {
 
 /// Where there is room for so much, with the beginning of a file where a huge page may begin. Somebody may be faster to take it: it is a hint.
 void* place_for(std::size_t bytes) {
-    if (bytes < 2 * huge_page_bytes) return nullptr;
+    if (bytes < huge_page_bytes) return nullptr;
     void* const room = mmap(nullptr, bytes + huge_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) return nullptr;
     munmap(room, bytes + huge_page_bytes);
@@ -140,7 +140,8 @@ void SharedFile::reserve(std::size_t offset, std::size_t bytes) {
 }
 
 void SharedFile::use_huge_pages() noexcept {
-    auto* const begin = next_huge_page(memory_.data());
+    if (memory_.empty()) return;
+    auto* const begin = next_huge_page(nonce());
     const auto* const end = memory_.data() + memory_.size();
     if (begin + huge_page_bytes > end) return;
     static_cast<void>(madvise(begin, static_cast<std::size_t>(end - begin) / huge_page_bytes * huge_page_bytes, make_huge));

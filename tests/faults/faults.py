@@ -278,7 +278,7 @@ def latency():
     times.sort()
     if times:
         at = lambda share: times[min(len(times) - 1, int(share * len(times)))]
-        print(f"Time from a kill to the error on a survivor, ms: p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, max {times[-1]:.2f}, of {len(times)}")
+        print(f"Time from a kill to the error on a survivor, {AT_ONCE} jobs at once, ms: p50 {at(0.5):.2f}, p99 {at(0.99):.2f}, max {times[-1]:.2f}, of {len(times)}")
         if times[-1] > 10_000:
             counts["hangs"] += 1
 
@@ -362,6 +362,7 @@ def small_mounts():
 
 def memory():
     for _, job in several(*({"scene": "train", "scarce": f"{kind}@1:{number}"} for kind in ("allocation", "allocations") for number in range(45, 645, 37))):
+        counts["faults injected"] -= job.code == 0
         judge(job, problems_without_memory(job))
     if counts["faults injected"] < 10:
         counts["other failures"] += 1
@@ -370,7 +371,6 @@ def memory():
 
 def problems_without_memory(job):
     """Whoever has none left says so, where there is memory to say it, and the others name it. What is late enough may not be missed."""
-    counts["faults injected"] -= job.code == 0
     dies = job.obituary(1, r"\((killed by signal 6 \(Aborted\)|exited with code \d+)\)")  # an exception that nobody catches, or MPI's own end
     return [] if job.code == 0 else last_words_name(job, 1, f"rank 1 has (ended the job|shut down).*(memory|bad_alloc)|{dies}")
 

@@ -20,6 +20,7 @@ case $preset in
     ;;
   tsan)
     # Not where one thread calls MPI beside the library's: MPI's own synchronisation is not instrumented. Not the walks, which have one thread.
+    # Not memory_test, which is not even built: ThreadSanitizer has an operator new of its own.
     excluded+='|oracle|mpi_multiple|negotiator_walk'
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$here/threads.supp
     # Clang 16's ThreadSanitizer cannot live with the address randomisation of newer kernels.

@@ -153,6 +153,20 @@ TEST_CASE("a departure fails what was never matched, not what was on its way") {
     CHECK(pair.right.ends == std::vector<std::string>{""});
 }
 
+TEST_CASE("what comes after its peer has left fails, whatever that has announced") {
+    Pair pair;
+    pair.right.post(true, 1, 3);
+    pair.right.letters.say_goodbye();
+    CHECK(pair.right.letters.has_letters());
+    pair.left.letters.leave(1, "rank 1 has shut down");
+    pair.talk();
+    pair.left.post(false, 1, 3);
+    pair.talk();
+    CHECK(pair.left.ends == std::vector<std::string>{"rank 1 has shut down; recv with it (tag 1) was never matched"});
+    CHECK(pair.left.mail.received.empty());
+    CHECK_FALSE(pair.left.letters.has_letters());
+}
+
 TEST_CASE("a letter that is given up fails on both sides, and the next of its route meet") {
     Pair pair;
     pair.left.post(false, 1, 3);

@@ -27,7 +27,12 @@ void ControlInbox::accept(MPI_Comm communicator, int tag) {
     incoming.message.from = status.MPI_SOURCE;
     incoming.message.bytes.resize(static_cast<std::size_t>(length));
     auto& place = incoming_.emplace_back(std::move(incoming));
-    check(MPI_Imrecv(place.message.bytes.data(), length, MPI_BYTE, &handle, &place.request), "MPI_Imrecv");
+    try {
+        check(MPI_Imrecv(place.message.bytes.data(), length, MPI_BYTE, &handle, &place.request), "MPI_Imrecv");
+    } catch (...) {
+        incoming_.pop_back();  // which would look as if it had arrived
+        throw;
+    }
 }
 
 bool ControlInbox::has_arrived(Incoming& incoming) {

@@ -33,6 +33,7 @@ public:
     Operation& open(Transport::Ticket& ticket) {
         auto place = static_cast<std::uint32_t>(operations_.size());
         if (free_.empty()) {
+            if (free_.capacity() <= operations_.size()) free_.reserve(2 * operations_.size() + 1);  // so that retire() lacks nothing
             operations_.emplace_back();
         } else {
             place = free_.back();
