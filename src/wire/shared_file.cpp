@@ -27,8 +27,8 @@ constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;  // what they are 
 constexpr int make_huge = 25;                                  // MADV_COLLAPSE of Linux 6.1, which not all headers know
 
 std::byte* next_huge_page(void* address) {
-    return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(address) + huge_page_bytes - 1) / huge_page_bytes *
-                                        huge_page_bytes);
+    const auto before = (huge_page_bytes - reinterpret_cast<std::uintptr_t>(address) % huge_page_bytes) % huge_page_bytes;
+    return static_cast<std::byte*>(address) + before;
 }
 
 /// Where there is room for so much, with the beginning of a file where a huge page may begin. Somebody may be faster to take it: it is a hint.
