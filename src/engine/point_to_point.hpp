@@ -114,7 +114,7 @@ private:
     std::map<int, std::string> departing_;  ///< asked, not yet answered
     std::set<int> goodbyes_;                ///< answered before they were asked
     std::map<int, std::string> departed_;   ///< answered: all they ever announced has arrived
-    std::set<int> left_;
+    std::set<int> left_;                    ///< those of departing_ and departed_ that serve nothing any more
     std::vector<Outgoing> outbox_;
     std::vector<Outcome> outcomes_;
 };
