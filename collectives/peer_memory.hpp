@@ -26,19 +26,23 @@ struct Place {
 /// Memory outside of the stages may be mapped by all, too: `place` says where the others find some of this rank's, or the largest part of it that
 /// they can, and `at` gives a rank's memory there (empty: this rank cannot reach it). Rounds order what is written there just as on the stages.
 ///
+/// `put` copies to this rank's stage, in the way that lets the others read it fastest.
+///
 /// `attend` is for those who move much between two rounds: others have their turn. `publish`, `await` and `attend` may throw guozhuang::Error (the job
 /// was aborted); the algorithm lets it pass.
 template <class P>
-concept PeerMemory = requires(P& peers, int peer, std::size_t bytes, std::span<const std::byte> memory, const Place& place) {
-    { peers.rank() } -> std::same_as<int>;
-    { peers.size() } -> std::same_as<int>;
-    { peers.stage(peer) } -> std::same_as<std::span<std::byte>>;
-    { peers.round() } -> std::same_as<std::uint64_t>;  ///< that this rank is in: how many it has ended
-    { peers.publish(bytes) } -> std::same_as<void>;
-    { peers.await() } -> std::same_as<void>;
-    { peers.place(memory) } -> std::same_as<Place>;
-    { peers.at(peer, place) } -> std::same_as<std::span<std::byte>>;
-    { peers.attend() } -> std::same_as<void>;
-};
+concept PeerMemory =
+    requires(P& peers, int peer, std::size_t bytes, std::span<const std::byte> memory, std::span<std::byte> room, const Place& place) {
+        { peers.rank() } -> std::same_as<int>;
+        { peers.size() } -> std::same_as<int>;
+        { peers.stage(peer) } -> std::same_as<std::span<std::byte>>;
+        { peers.round() } -> std::same_as<std::uint64_t>;          ///< that this rank is in: how many it has ended
+        { peers.put(room, memory) } -> std::same_as<std::size_t>;  ///< how many bytes: those of memory
+        { peers.publish(bytes) } -> std::same_as<void>;
+        { peers.await() } -> std::same_as<void>;
+        { peers.place(memory) } -> std::same_as<Place>;
+        { peers.at(peer, place) } -> std::same_as<std::span<std::byte>>;
+        { peers.attend() } -> std::same_as<void>;
+    };
 
 }  // namespace guozhuang

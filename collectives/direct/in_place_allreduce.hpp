@@ -99,10 +99,7 @@ private:
 
     void give_private(std::uint64_t round) {
         const auto out = places_.layout().given(peers_.stage(peers_.rank()), round);
-        for_each_private([&](std::span<const std::byte> piece, std::size_t at) {
-            std::memcpy(out.data() + at, piece.data(), piece.size());
-            given_ += piece.size();
-        });
+        for_each_private([&](std::span<const std::byte> piece, std::size_t at) { given_ += peers_.put(out.subspan(at), piece); });
     }
 
     void reduce_private(std::uint64_t round) {

@@ -26,7 +26,7 @@ void staged_all_gather(P& peers, std::span<const std::span<std::byte>> blocks, s
         return part(block, chunks.segment(rank, block.size(), chunk));
     };
     const auto give = [&](std::size_t chunk) {
-        return copy(layout.given(peers.stage(peers.rank()), peers.round()), piece(peers.rank(), chunk));
+        return peers.put(layout.given(peers.stage(peers.rank()), peers.round()), piece(peers.rank(), chunk));
     };
     const auto take = [&](std::size_t chunk) {
         for (int peer = 0; peer < peers.size(); ++peer) {

@@ -31,7 +31,7 @@ void staged_all_to_all(P& peers, std::span<const std::span<const std::byte>> out
         std::size_t bytes = 0;
         for (int peer = 0; peer < peers.size(); ++peer)
             if (peer != peers.rank())
-                bytes += copy(layout.given(peers.stage(peers.rank()), peers.round(), peer), piece(outgoing, peer, chunk));
+                bytes += peers.put(layout.given(peers.stage(peers.rank()), peers.round(), peer), piece(outgoing, peer, chunk));
         return bytes;
     };
     const auto take = [&](std::size_t chunk) {

@@ -89,8 +89,7 @@ private:
     }
 
     std::size_t copy_out(const Segment& segment, std::span<std::byte> out) {
-        plan_.blocks.for_each_run(
-            segment, [&](std::span<const std::byte> run, std::size_t at) { std::memcpy(out.data() + at, run.data(), run.size()); });
+        plan_.blocks.for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) { peers_.put(out.subspan(at), run); });
         return segment.bytes;
     }
 
@@ -98,14 +97,22 @@ private:
         const auto own = segment(peers_.rank(), chunk);
         const auto out = layout_.reduced(own_stage(), peers_.round());
         plan_.blocks.for_each_run(own, [&](std::span<std::byte> run, std::size_t at) {
-            for (int peer = 0; peer < peers_.size(); ++peer) {
-                const auto given = layout_.given(peers_.stage(peer), peers_.round() - 1, peers_.rank());
-                terms_[static_cast<std::size_t>(peer)] = peer == peers_.rank() ? run : given.subspan(at, run.size());
+            for (std::size_t done = 0; done < run.size(); done += piece_bytes) {
+                const auto piece = run.subspan(done, std::min(piece_bytes, run.size() - done));
+                add_up(piece, at + done);
+                peers_.put(out.subspan(at + done), piece);
             }
-            plan_.reduce.combine_tree(run, terms_);
-            std::memcpy(out.data() + at, run.data(), run.size());
         });
         return own.bytes;
+    }
+
+    /// `at`: where the piece lies in this rank's segment.
+    void add_up(std::span<std::byte> piece, std::size_t at) {
+        for (int peer = 0; peer < peers_.size(); ++peer) {
+            const auto given = layout_.given(peers_.stage(peer), peers_.round() - 1, peers_.rank());
+            terms_[static_cast<std::size_t>(peer)] = peer == peers_.rank() ? piece : given.subspan(at, piece.size());
+        }
+        plan_.reduce.combine_tree(piece, terms_);
     }
 
     void fetch(std::size_t chunk) {
@@ -117,6 +124,8 @@ private:
             });
         }
     }
+
+    static constexpr std::size_t piece_bytes = std::size_t{16} << 10;  ///< still in the first-level cache when it is shown
 
     P& peers_;
     const AllreducePlan& plan_;

@@ -24,7 +24,7 @@ void staged_broadcast(P& peers, const Blocks& blocks, int root, std::size_t segm
     const auto give = [&](std::size_t chunk) {
         if (!is_root) return std::size_t{0};
         const auto out = layout.given(peers.stage(root), peers.round());
-        blocks.for_each_run(segment(chunk), [&](std::span<const std::byte> run, std::size_t at) { copy(out.subspan(at), run); });
+        blocks.for_each_run(segment(chunk), [&](std::span<const std::byte> run, std::size_t at) { peers.put(out.subspan(at), run); });
         return segment(chunk).bytes;
     };
     const auto take = [&](std::size_t chunk) {

@@ -32,7 +32,7 @@ void staged_reduce_scatter(P& peers, const ReduceScatterPlan& plan) {
     const auto give = [&](std::size_t chunk) {
         std::size_t bytes = 0;
         for (int peer = 0; peer < peers.size(); ++peer)
-            if (peer != peers.rank()) bytes += copy(layout.given(peers.stage(peers.rank()), peers.round(), peer), piece(peer, chunk));
+            if (peer != peers.rank()) bytes += peers.put(layout.given(peers.stage(peers.rank()), peers.round(), peer), piece(peer, chunk));
         return bytes;
     };
     const auto take = [&](std::size_t chunk) {

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 #include <guozhuang/error.hpp>
 #include <span>
 
@@ -42,8 +41,7 @@ void symmetric_allreduce(P& peers, const AllreducePlan& plan) {
     const auto round = peers.round();
 
     const auto out = layout.given(stage, round);
-    plan.blocks.for_each_run(bundle,
-                             [&](std::span<const std::byte> run, std::size_t at) { std::memcpy(out.data() + at, run.data(), run.size()); });
+    plan.blocks.for_each_run(bundle, [&](std::span<const std::byte> run, std::size_t at) { peers.put(out.subspan(at), run); });
     peers.publish(bundle.bytes);
     peers.await();
     plan.blocks.for_each_run(bundle, [&](std::span<std::byte> run, std::size_t at) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -68,6 +69,10 @@ public:
     int size() const { return stages_->ranks(); }
     std::span<std::byte> stage(int peer) { return stages_->stage(peer); }
     std::uint64_t round() { return stages_->rounds(rank_); }
+    std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) {
+        std::ranges::copy(bytes, room.begin());
+        return bytes.size();
+    }
     void publish(std::size_t bytes) {
         bytes_ += bytes;
         ++rounds_;

@@ -222,6 +222,7 @@ public:
     int size() const { return peers_.size(); }
     std::span<std::byte> stage(int peer) { return peers_.stage(peer); }
     std::uint64_t round() { return peers_.round(); }
+    std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) { return peers_.put(room, bytes); }
     void publish(std::size_t bytes) {
         std::vector<Symbol> now(stage(rank()).size() / sizeof(Symbol)), fresh;
         std::memcpy(now.data(), stage(rank()).data(), stage(rank()).size());

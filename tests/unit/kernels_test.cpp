@@ -11,6 +11,7 @@
 
 #include "device/host/float16.hpp"
 #include "device/host/host_reduce.hpp"
+#include "device/host/stream_copy.hpp"
 #include "support/catch.hpp"
 #include "support/reduction_oracle.hpp"
 
@@ -315,6 +316,24 @@ TEST_CASE("combine agrees with the oracle, at any length, unaligned and in place
                 CHECK(same(dtype, right.bytes(), expected));
             }
         });
+    });
+}
+
+TEST_CASE("a streamed copy is a copy, at any length, unaligned, and writes nothing else", "[kernels]") {
+    Bytes from(5000), into(5200);
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i % 251);
+    on_every_target([&] {
+        for (const std::size_t length : {0u, 1u, 63u, 64u, 65u, 127u, 128u, 1000u, 4096u, 4999u}) {
+            for (const std::size_t at : {0u, 1u, 31u, 63u, 64u}) {
+                CAPTURE(length, at);
+                std::ranges::fill(into, std::byte{255});
+                const auto room = std::span(into).subspan(at);
+                device::stream_copy(room, std::span(from).subspan(1).first(length));
+                device::fence_streamed();
+                CHECK(std::ranges::equal(room.first(length), std::span(from).subspan(1).first(length)));
+                CHECK(std::ranges::count(into, std::byte{255}) == static_cast<std::ptrdiff_t>(into.size() - length));
+            }
+        }
     });
 }
 

@@ -136,6 +136,11 @@ selection::Settings HostBackend::settings_of(const engine::Policy& policy) const
     return settings;
 }
 
+wire::MemberPeers& HostBackend::peers(std::size_t bytes) {
+    peers_->expect(bytes);
+    return *peers_;
+}
+
 void HostBackend::run(const engine::Bundle& bundle) {
     scratch_ = store_->take();
     move(bundle);
@@ -216,8 +221,8 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
     const auto direct_scratch = [&] { return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes); };
     const auto staged_scratch = [&] { return direct::staged_scratch_bytes<wire::MemberPeers>(ranks, part.members.size()); };
     switch (algorithm) {
-        case Algorithm::symmetric: direct::symmetric_allreduce(*peers_, plan(1, staged_scratch)); break;
-        case Algorithm::staged: direct::staged_allreduce(*peers_, plan(ranks, staged_scratch)); break;
+        case Algorithm::symmetric: direct::symmetric_allreduce(peers(part.total_bytes), plan(1, staged_scratch)); break;
+        case Algorithm::staged: direct::staged_allreduce(peers(part.total_bytes), plan(ranks, staged_scratch)); break;
         case Algorithm::ring:
             ring::pipelined_allreduce(wire_, plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
             break;
@@ -236,7 +241,7 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
     for (const auto& piece : bundle.pieces) members.push_back(piece.tensor.memory());
     blocks_.assign(members, 1, 1);
     const auto segment_bytes = static_cast<std::size_t>(bundle.policy.segment_bytes);
-    if (stages(bundle.policy)) return direct::staged_broadcast(*peers_, blocks_, bundle.root, segment_bytes);
+    if (stages(bundle.policy)) return direct::staged_broadcast(peers(blocks_.total_bytes()), blocks_, bundle.root, segment_bytes);
     tree::broadcast(wire_, {.blocks = blocks_,
                             .scratch = scratch_.get(tree::broadcast_scratch_bytes(blocks_, segment_bytes)),
                             .segment_bytes = segment_bytes,
@@ -251,7 +256,11 @@ void HostBackend::barrier(const engine::Policy& policy) {
 
 /// places[r] is for what rank r has; this rank's is filled.
 void HostBackend::gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places) {
-    if (stages(policy)) return direct::staged_all_gather(*peers_, places, static_cast<std::size_t>(policy.segment_bytes));
+    if (stages(policy)) {
+        std::size_t bytes = 0;
+        for (const auto place : places) bytes += place.size();
+        return direct::staged_all_gather(peers(bytes), places, static_cast<std::size_t>(policy.segment_bytes));
+    }
     ring::all_gather(wire_, places);
 }
 
@@ -273,7 +282,8 @@ void HostBackend::all_gather(const engine::Policy& policy, const engine::Piece& 
 void HostBackend::exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
                            std::span<const std::span<std::byte>> places, std::size_t longest_bytes) {
     if (!stages(policy)) return pairwise::all_to_all(wire_, parts, places);
-    direct::staged_all_to_all(*peers_, parts, places, longest_bytes, static_cast<std::size_t>(policy.segment_bytes));
+    direct::staged_all_to_all(peers(longest_bytes * places.size()), parts, places, longest_bytes,
+                              static_cast<std::size_t>(policy.segment_bytes));
 }
 
 /// The same as with all_gather.
@@ -329,7 +339,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     const auto place = lay_out(*piece.result, tensor, own);
     const direct::ReduceScatterPlan plan{
         .input = blocks, .output = place.front(), .scratch = working, .reduce = reduce, .segment_bytes = segment_bytes};
-    staged ? direct::staged_reduce_scatter(*peers_, plan) : direct::reduce_scatter(wire_, plan);
+    staged ? direct::staged_reduce_scatter(peers(given.size()), plan) : direct::reduce_scatter(wire_, plan);
 }
 
 }  // namespace guozhuang::backends

@@ -84,6 +84,7 @@ private:
     void all_to_all(const engine::Policy& policy, const engine::Piece& piece);
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
     bool stages(const engine::Policy& policy) const noexcept { return policy.staging && peers_; }
+    wire::MemberPeers& peers(std::size_t bytes);  ///< for an operation that moves so many: all ranks say the same
     void gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places);
     void exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
                   std::span<const std::span<std::byte>> places, std::size_t longest_bytes);
