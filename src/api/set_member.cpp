@@ -11,11 +11,6 @@
 namespace guozhuang {
 namespace {
 
-/// Only the world stages, because a rank's stage is one: a set of all ranks may be in the middle of a bundle when the world is, too.
-bool stages(const SetId& id) {
-    return id.context == 0;
-}
-
 engine::Negotiator::Settings negotiator_settings(const base::Settings& settings, const engine::Members& members, bool staging) {
     engine::Negotiator::Settings negotiator;
     negotiator.fusion_bytes = settings.fusion_bytes;
@@ -44,7 +39,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
                               .doorbell = transport.doorbell(),
                               .activity = transport.activity(),
                               .wait = transport.wait_settings(),
-                              .negotiator = negotiator_settings(shared_->settings, members_, stages(id_) && backends::can_stage(transport)),
+                              .negotiator = negotiator_settings(shared_->settings, members_, backends::can_stage(transport)),
                               .stalls = {.warn = shared_->settings.stall_warn, .error = shared_->settings.stall_error},
                               .own_thread = transport.may_have_own_thread(),
                               .job = std::make_shared<wire::TransportJob>(shared_->transport),
@@ -77,8 +72,7 @@ void SetMember::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> st
                                                                             .position = control_.rank(),
                                                                             .tag = {id_.context, lane},
                                                                             .pump = std::move(pump)},
-                                                                shared_->scratch, stages(id_) && kind == DeviceKind::host,
-                                                                shared_->timeline));
+                                                                shared_->scratch, kind == DeviceKind::host, shared_->timeline));
     engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
 }
 

@@ -16,13 +16,13 @@
 
 namespace guozhuang::wire {
 
-/// The PeerMemory of a process set that is all ranks of one host: what the collective algorithms stage in. One thread at a time, and only one
-/// object for a staging memory. What the group refers to must outlive it.
+/// The PeerMemory of a process set whose ranks are on one host: what the collective algorithms stage in. One thread at a time. What the group refers to
+/// must outlive it.
 class MemberPeers {
 public:
-    /// The transport of the group has staging memory.
-    explicit MemberPeers(Group group)
-        : group_(std::move(group)), staging_(group_.transport.staging()), round_(progress(rank()).load(std::memory_order_seq_cst)) {}
+    /// `staging`: of as many ranks, and no other object's; outlives this one.
+    MemberPeers(Group group, const Staging& staging)
+        : group_(std::move(group)), staging_(staging), round_(progress(rank()).load(std::memory_order_seq_cst)) {}
 
     int rank() const noexcept { return group_.position; }
     int size() const noexcept { return static_cast<int>(group_.members.size()); }
@@ -57,7 +57,7 @@ public:
 
     Place place(std::span<const std::byte> memory) const { return group_.transport.regions()->place(memory); }
     std::span<std::byte> at(int peer, const Place& place) const {
-        const auto memory = group_.transport.regions()->at(peer, place);
+        const auto memory = group_.transport.regions()->at(group_.members[static_cast<std::size_t>(peer)], place);
         if (memory.empty() && base::is_aborted(group_.transport.doorbell())) base::throw_cause(group_.transport.doorbell());
         return memory;
     }

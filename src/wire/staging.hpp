@@ -13,7 +13,7 @@ struct Staging {
     struct alignas(64) Progress {
         std::atomic<std::uint64_t> rounds{0};
     };
-    std::span<Progress> progress;  ///< by position among the host's ranks
+    std::span<Progress> progress;  ///< by position among the ranks
     std::span<std::byte> stages;   ///< one after another, all of one size
 
     bool empty() const noexcept { return stages.empty(); }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "support/arena_cases.hpp"
 #include "support/error_cases.hpp"
 #include "support/random_operations.hpp"
 #include "support/training_cases.hpp"
@@ -294,7 +295,33 @@ inline void closing_with_sets(Session& session, Report& report) {
                       "a set that outlives its session takes nothing");
 }
 
+/// No set needs messages where ranks share memory, once its members have met; and in an arena none stages.
+inline void sets_share_memory(Session& session, Report& report) {
+    const auto sets = create_sets(session);
+    GradientArena arena(1 << 20, &session);
+    constexpr std::size_t count = 50'000, bytes = count * sizeof(float);
+    std::vector<float> apart(count);
+    std::pmr::vector<float> inside(count, &arena);
+    for (const auto& set : sets) {
+        if (!set.contains(session.rank()) || set.size() == 1) continue;
+        barrier({.session = &session, .process_set = set});
+        for (const auto numbers : {std::span<float>(apart), std::span<float>(inside)}) {
+            std::ranges::fill(numbers, 1.0f + static_cast<float>(session.rank()));
+            float wanted = 0;
+            for (const int rank : set.ranks()) wanted += 1.0f + static_cast<float>(rank);
+            const auto before = traffic(&session);
+            allreduce(numbers, {.session = &session, .process_set = set});
+            const auto after = traffic(&session);
+            report.expect(std::ranges::all_of(numbers, [&](float number) { return number == wanted; }), "another sum");
+            report.expect((after.messages == before.messages) == can_share(), "messages where there need be none, or none without");
+            if (can_share() && numbers.data() == inside.data())
+                report.expect(after.bytes - before.bytes < bytes, "what is in an arena was staged");
+        }
+    }
+}
+
 inline const RankCase all_process_set_cases[] = {facts_of_sets,
+                                                 sets_share_memory,
                                                  every_operation_in_sets,
                                                  random_operations_in_sets(1, 3),
                                                  sets_in_different_orders,

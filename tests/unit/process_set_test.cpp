@@ -3,6 +3,7 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <sys/resource.h>
 
 #include "api/process_sets.hpp"
 #include "support/catch.hpp"
@@ -69,6 +70,30 @@ TEST_CASE("many sets come and go, and leave nothing behind") {
     CHECK(problems_among(3, sets_come_and_go(100), {.turns = 1}) == "");
     CHECK(threads_of_process() == threads);
     CHECK(descriptors() == files);
+}
+
+TEST_CASE("a set whose members can have no memory to stage in uses messages, and says so once") {
+    rlimit before{};
+    std::vector<std::string> warnings;
+    set_log_callback([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });
+    CHECK(problems_among(3, [&](Session& session, Report& report) {
+              const auto set = ProcessSet::create({0, 2}, &session);
+              barrier({.session = &session});
+              if (session.rank() == 1) {
+                  getrlimit(RLIMIT_FSIZE, &before);
+                  const rlimit little{.rlim_cur = 1000, .rlim_max = before.rlim_max};
+                  setrlimit(RLIMIT_FSIZE, &little);
+              }
+              barrier({.session = &session});
+              std::vector<float> numbers(100'000, 1.0f + static_cast<float>(session.rank()));
+              for (int turn = 0; turn < 2 && session.rank() != 1; ++turn) allreduce(numbers, {.session = &session, .process_set = set});
+              report.expect(numbers.back() == (session.rank() == 1 ? 2.0f : 8.0f), "another sum");
+              barrier({.session = &session});
+              if (session.rank() == 1) setrlimit(RLIMIT_FSIZE, &before);
+          }) == "");
+    set_log_callback(nullptr);
+    CHECK(warnings ==
+          std::vector<std::string>{"process set 0,2: no memory to stage in (ftruncate: File too large): its data travels as messages"});
 }
 
 TEST_CASE("there can be 4094 sets, and a removed one makes room") {

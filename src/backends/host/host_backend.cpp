@@ -32,6 +32,8 @@ namespace {
 
 using wire::MemberWire;
 
+constexpr std::size_t most_stage_bytes_of_set = std::size_t{512} << 10;  // of each member: there may be many sets
+
 /// Bytes of one row of dim 0.
 std::size_t row_bytes(const TensorView& tensor) {
     return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
@@ -119,8 +121,17 @@ bool can_stage(wire::Transport& transport) {
 
 HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages,
                          std::shared_ptr<base::Timeline> timeline)
-    : wire_(group), store_(std::move(store)), timeline_(std::move(timeline)) {
-    if (stages && can_stage(group.transport)) peers_.emplace(group);
+    : wire_(group), group_(group), store_(std::move(store)), timeline_(std::move(timeline)) {
+    const bool can = stages && can_stage(group_.transport);
+    if (can && group_.tag.context == 0) peers_.emplace(group_, group_.transport.staging());
+    meets_ = can && !peers_ && wire_.size() > 1;
+}
+
+/// With the first bundle, because from then on all members do the same things in the same order.
+void HostBackend::meet() {
+    if (!std::exchange(meets_, false)) return;
+    set_stages_ = SetStages::meet(wire_, std::min(group_.transport.staging().stage(0).size(), most_stage_bytes_of_set));
+    if (set_stages_) peers_.emplace(group_, set_stages_->staging());
 }
 
 /// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. Where some stage, all keep to the
@@ -143,6 +154,7 @@ wire::MemberPeers& HostBackend::peers(std::size_t bytes) {
 
 void HostBackend::run(const engine::Bundle& bundle) {
     scratch_ = store_->take();
+    meet();
     move(bundle);
     store_->give_back(std::move(scratch_));
 }

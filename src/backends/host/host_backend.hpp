@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/host/set_stages.hpp"
 #include "base/mutex.hpp"
 #include "base/timeline.hpp"
 #include "collectives/blocks.hpp"
@@ -59,7 +60,8 @@ bool can_stage(wire::Transport& transport);
 /// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
-    /// `stages`: whether it is the one backend that uses the transport's staging memory, if there is any.
+    /// `stages`: whether it stages, where the transport can: in the transport's own memory, as the backend of context 0 (only one may); else in
+    /// memory that the set makes for itself with its first bundle.
     HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
 
     std::string_view name() const noexcept override { return "host"; }
@@ -83,6 +85,7 @@ private:
     void all_gather(const engine::Policy& policy, const engine::Piece& piece);
     void all_to_all(const engine::Policy& policy, const engine::Piece& piece);
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
+    void meet();
     bool stages(const engine::Policy& policy) const noexcept { return policy.staging && peers_; }
     wire::MemberPeers& peers(std::size_t bytes);  ///< for an operation that moves so many: all ranks say the same
     void gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places);
@@ -93,7 +96,10 @@ private:
     selection::Settings settings_of(const engine::Policy& policy) const;
 
     wire::MemberWire wire_;
+    bool meets_ = false;  ///< with the next bundle, to make memory to stage in
+    std::optional<SetStages> set_stages_;
     std::optional<wire::MemberPeers> peers_;
+    wire::Group group_;
     std::shared_ptr<ScratchStore> store_;
     ScratchPool scratch_;  ///< of the bundle under way; after a failure it stays, since messages may still use it
     const std::shared_ptr<base::Timeline> timeline_;
