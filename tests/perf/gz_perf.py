@@ -44,7 +44,7 @@ def look_at(line):
         assert abs(line["algbw_GBps"] - line["bytes"] / line["p50_us"] / 1e3) <= 1e-6 * line["algbw_GBps"], line
         factor = BUS.get(line["collective"], lambda n: (n - 1) / n)(line["ranks"])
         assert abs(line["busbw_GBps"] - factor * line["algbw_GBps"]) <= 1e-6 * line["busbw_GBps"], line
-        assert (line["algorithm"] == "mpi") == (line["series"] == "mpi"), line
+        assert (line["algorithm"] == line["series"]) == (line["series"] != "guozhuang"), line
     if line["kind"] == "replay":
         assert line["memory"] in MEMORIES and 0 < line["step_min_ms"] <= line["step_p50_ms"] <= line["step_max_ms"], line
         assert 0 < line["exposed_ms"] <= line["step_max_ms"] and line["cpu_s_per_step"] > 0 and line["page_faults"] >= 0, line
@@ -77,6 +77,19 @@ def replay(command):
         assert line["memory"] == memory, line
     if lines[0]["ranks"] > 1:
         assert lines[0]["bytes_sent"] >= 1024 * 1000 / 2 and lines[0]["messages_sent"] >= 0, lines[0]
+
+
+def gloo(command):
+    """gz-perf-gloo: gz-perf with one more peer, which is right, too, and in what is compared alone."""
+    lines = lines_of(command, "allreduce", "--max-bytes", "1M", "--check", "--peer", "gloo", "--iterations", "4")
+    expected = [(4**power, series) for power in range(1, 11) for series in ("guozhuang", "gloo")]
+    assert [(line["bytes"], line["series"]) for line in lines] == expected, lines
+    assert {line["errors"] for line in lines} == {0}, lines
+    lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "gloo")
+    assert [line["series"] for line in lines] == ["guozhuang", "gloo_per_tensor", "gloo_fused_25mb", "gloo_flat", "gloo"], lines
+    assert [line["series"] for line in lines_of(command, "allreduce", "--max-bytes", "4", "--peer", "mpi")] == ["guozhuang", "mpi"]
+    for line in ("broadcast", "allreduce --dtype f64", "allreduce --op max"):
+        refused_once(command, f"{line} --peer gloo", "--peer gloo: only allreduce is compared, in sums of f32")
 
 
 def idle(command):
@@ -199,4 +212,4 @@ def kernels(command):
     assert set(loops) == {"i8", "u8", "i16", "i32", "i64", "bool"} and all(each == always for each in loops.values()), loops
 
 
-{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms, tune, kernels, report)}[sys.argv[1]](sys.argv[2:])
+{test.__name__: test for test in (sweep, replay, gloo, idle, refusals, algorithms, tune, kernels, report)}[sys.argv[1]](sys.argv[2:])
