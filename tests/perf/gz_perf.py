@@ -125,7 +125,9 @@ REFUSED_BY_RANKS = {  # when options are read, by every rank when it gets ready,
 
 
 def report(command):
-    """./run perf: rounds of MPI as it comes and as it is tuned, in turn; every row says which, and what the run was told agrees."""
+    """./run perf: rounds of MPI as it comes, as it is tuned, and of Gloo if it is there, in turn; every row says which, and what the run was
+    told agrees."""
+    has_gloo = Path(command[-1]).with_name("gz-perf-gloo").exists()
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "lines.json"
         program = ["--program", command[-1], "--json", str(file), "--quick", "--ranks", "2", "--rounds", "1"]
@@ -134,17 +136,21 @@ def report(command):
         page = Path(directory) / "page.html"
         again = subprocess.run([REPORT, "--from", str(file), "--html", str(page)], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
         plots = page.read_text()
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines if line["peer"] != "gloo"))
+        without = subprocess.run([REPORT, "--from", str(file)], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
     assert again == text, "what has been measured is reported alike"
+    assert "Gloo was not measured" in without and "beside Gloo" not in without and without.count("\n") == text.count("\n"), without
+    assert ("Gloo was not measured" not in text) == ("beside Gloo" in text) == (">Gloo</" in plots) == has_gloo, text
     assert plots.count("<svg") == plots.count("</svg>") == 4 and "resnet50, 2 ranks" in plots and "http" not in plots, plots
     for heading in ("### allreduce of f32, 2 ranks (0 wrong elements)", "### One training step's gradients", "### Idle"):
         assert heading in text, text
     runs = [line for line in lines if line["kind"] == "run"]
-    told = [(run["settings"]["mpi"], "OMPI_MCA_coll_tuned_use_dynamic_rules" in run["settings"]["environment"]) for run in runs]
-    in_turn = [("default", False), ("tuned", True)]
-    memories = 3
-    assert told == [*in_turn * memories * 3, ("default", False), ("default", False)], told  # allreduce, two sets of gradients, idle twice
+    told = [(run["peer"], "OMPI_MCA_coll_tuned_use_dynamic_rules" in run["settings"]["environment"]) for run in runs]
+    in_turn, gloo_too = [("default", False), ("tuned", True)], [("gloo", False)] * has_gloo
+    memories = [*in_turn, *gloo_too, *in_turn, *in_turn]  # Gloo beside private memory alone
+    assert told == [*memories * 3, ("default", False), ("default", False)], told  # allreduce, two sets of gradients, idle twice
     for kind in ("sweep", "replay"):
-        peers = [[key_of(line) for line in lines if line["kind"] == kind and line["mpi"] == peer] for peer in ("default", "tuned")]
+        peers = [[key_of(line) for line in lines if line["kind"] == kind and line["peer"] == peer] for peer in ("default", "tuned")]
         assert peers[0] == peers[1] and len(peers[0]) > 0, peers
 
 
