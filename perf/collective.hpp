@@ -72,8 +72,4 @@ public:
 /// Through this library: what works in place does so on `input`, the rest returns results that the library allocates.
 std::unique_ptr<Series> make_guozhuang_series(const Case& test, std::span<std::byte> input);
 
-/// Through MPI's own collective: in place on `input`, or from there to `output` of at least output_count() elements. Throws
-/// std::invalid_argument for what MPI does not have: f16, bf16 and average reductions, counts beyond int.
-std::unique_ptr<Series> make_mpi_series(const Case& test, std::span<std::byte> input, std::span<std::byte> output);
-
 }  // namespace guozhuang::perf

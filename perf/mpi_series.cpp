@@ -2,9 +2,8 @@
 
 #include <vector>
 
-#include "collective.hpp"
-#include "job.hpp"
 #include "mpi_types.hpp"
+#include "peer.hpp"
 
 namespace guozhuang::perf {
 namespace {
@@ -91,10 +90,26 @@ private:
     std::vector<int> own_firsts_, own_counts_;  // what every rank sends to this one
 };
 
+class MpiPeer final : public Peer {
+public:
+    std::string_view name() const noexcept override { return "mpi"; }
+
+    std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input, std::span<std::byte> output) override {
+        return std::make_unique<MpiSeries>(test, input, output);
+    }
+
+    void sum(std::span<const std::span<std::byte>> buffers) override {
+        for (const auto floats : buffers) {
+            const int count = mpi_count(floats.size() / sizeof(float));
+            check_mpi(MPI_Allreduce(MPI_IN_PLACE, floats.data(), count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+        }
+    }
+};
+
 }  // namespace
 
-std::unique_ptr<Series> make_mpi_series(const Case& test, std::span<std::byte> input, std::span<std::byte> output) {
-    return std::make_unique<MpiSeries>(test, input, output);
+std::unique_ptr<Peer> make_mpi_peer(const Job&) {
+    return std::make_unique<MpiPeer>();
 }
 
 }  // namespace guozhuang::perf

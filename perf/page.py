@@ -1,4 +1,4 @@
-"""A page of plots, complete in itself, and a picture of its beginning, from the lines that gz-perf writes (each with the key mpi that perf/report adds)."""
+"""A page of plots, complete in itself, and a picture of its beginning, from the lines that gz-perf writes (each with the key peer that perf/report adds)."""
 import html
 import math
 import statistics
@@ -9,8 +9,9 @@ SERIES = {  # what is drawn, and how: by series and what tells its rows apart
     "guozhuang, private memory": ("#0072b2", {"series": "guozhuang", "memory": "private"}),
     "guozhuang, arena": ("#009e73", {"series": "guozhuang", "memory": "arena"}),
     "guozhuang, shared in place": ("#56b4e9", {"series": "guozhuang", "memory": "shared"}),
-    "MPI as it comes": ("#999999", {"series": "mpi", "mpi": "default"}),
-    "MPI tuned": ("#d55e00", {"series": "mpi", "mpi": "tuned"}),
+    "MPI as it comes": ("#999999", {"series": "mpi", "peer": "default"}),
+    "MPI tuned": ("#d55e00", {"series": "mpi", "peer": "tuned"}),
+    "Gloo": ("#cc79a7", {"series": "gloo", "peer": "gloo"}),
 }
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff; max-width: 980px; margin: 2em auto; padding: 0 1em; }
@@ -102,8 +103,13 @@ def bar_chart(title, bars):
     return f'<svg viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" height="{total}" role="img">{"".join(parts)}</svg>'
 
 
-def legend():
-    entries = (f'<span><i style="background:{colour}"></i>{html.escape(name)}</span>' for name, (colour, _) in SERIES.items())
+def colours(rows):
+    """By name, of the series that there are."""
+    return {name: colour for name, (colour, keys) in SERIES.items() if select(rows, **keys)}
+
+
+def legend(rows):
+    entries = (f'<span><i style="background:{colour}"></i>{html.escape(name)}</span>' for name, colour in colours(rows).items())
     return f'<p class="legend">{"".join(entries)}</p>'
 
 
@@ -125,9 +131,10 @@ def replay_chart(rows, name, ranks):
         if keys["series"] == "guozhuang":
             bars += [(label, colour, value) for _, value in medians(select(here, **keys), "series", "step_p50_ms")]
             continue
-        ways = [row for row in select(here, mpi=keys["mpi"]) if row["series"] not in ("guozhuang", "mpi")]
-        words = {"default": "MPI as it comes, ", "tuned": "MPI tuned, "}[keys["mpi"]]
-        bars += [(words + way.removeprefix("mpi_").replace("_", " "), colour, value) for way, value in medians(ways, "series", "step_p50_ms")]
+        series = keys["series"]
+        ways = [row for row in select(here, peer=keys["peer"]) if row["series"].startswith(f"{series}_")]
+        for way, value in medians(ways, "series", "step_p50_ms"):
+            bars.append((f"{label}, {way.removeprefix(f'{series}_').replace('_', ' ')}", colour, value))
     return bar_chart(f"{name}, {ranks} ranks: one step's gradients", bars)
 
 
@@ -148,8 +155,9 @@ def picture(rows):
     charts = sweep_charts(rows, min(row["ranks"] for row in select(rows, kind="sweep")))
     parts = [chart.replace("<svg", f'<svg x="{i * (WIDTH + 12)}"', 1) for i, chart in enumerate(charts)]
     width, height = 2 * WIDTH + 12, HEIGHT + 24
-    for i, (name, (colour, _)) in enumerate(SERIES.items()):
-        left = 20 + i * (width - 20) / len(SERIES)
+    drawn = colours(rows)
+    for i, (name, colour) in enumerate(drawn.items()):
+        left = 20 + i * (width - 20) / len(drawn)
         parts.append(f'<rect x="{left:.0f}" y="{HEIGHT + 6}" width="14" height="5" fill="{colour}"/>')
         parts.append(f'<text x="{left + 20:.0f}" y="{HEIGHT + 13}">{html.escape(name)}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="11">'
@@ -161,11 +169,11 @@ def page(rows, about):
     all_ranks = sorted({row["ranks"] for row in select(rows, kind="sweep")})
     replays = sorted({(row["set"], row["ranks"]) for row in select(rows, kind="replay")})
     over_ranks = [chart for chart in ranks_charts(rows) if chart]
-    body = [f"<h1>guozhuang beside MPI</h1><p>{html.escape(about)} Medians; less time and more bandwidth are better. Point at a mark to read it.</p>", legend()]
+    body = [f"<h1>guozhuang beside its peers</h1><p>{html.escape(about)} Medians; less time and more bandwidth are better. Point at a mark to read it.</p>", legend(rows)]
     body.append("<h2>Over sizes</h2>")
     body += [row_of(sweep_charts(rows, ranks)) for ranks in all_ranks]
-    body.append("<h2>The gradients of real models</h2><p>Of one training step, in the order of backward, without any compute. MPI: one call per tensor, bundles of 25 MB with copies, or one flat buffer.</p>")
+    body.append("<h2>The gradients of real models</h2><p>Of one training step, in the order of backward, without any compute. Peers: one call per tensor, bundles of 25 MB with copies, or one flat buffer.</p>")
     body.append(row_of(replay_chart(rows, name, ranks) for name, ranks in replays))
     if over_ranks:
         body.append("<h2>Over ranks</h2><p>On one host; more ranks than cores share them.</p>" + row_of(over_ranks))
-    return f'<!doctype html><html lang="en"><meta charset="utf-8"><title>guozhuang beside MPI</title><style>{STYLE}</style><body>{"".join(body)}</body></html>\n'
+    return f'<!doctype html><html lang="en"><meta charset="utf-8"><title>guozhuang beside its peers</title><style>{STYLE}</style><body>{"".join(body)}</body></html>\n'

@@ -126,7 +126,7 @@ void report(const Job& job, const ReplayOptions& options, const std::vector<Row>
     if (rows.size() == 1) return;
     Row fastest = *std::min_element(rows.begin() + 1, rows.end(), [](const Row& a, const Row& b) { return a.p50_ms < b.p50_ms; });
     if (job.first()) fmt::print("# peer: {}, {:.2f} of ours\n", fastest.name, fastest.p50_ms / rows.front().p50_ms);
-    fastest.name = "mpi";
+    fastest.name = options.peer->name;
     lines.write(line_of(job, options, fastest));
 }
 
@@ -136,10 +136,11 @@ void replay(const Job& job, const ReplayOptions& options, JsonLines& lines) {
     std::optional<Gradients> prepared;
     job.all_or_none([&] { prepared.emplace(read_gradient_set(options.set), options.memory); });
     const Gradients& gradients = *prepared;
+    const auto peer = options.peer != nullptr ? options.peer->make(job) : nullptr;
     std::vector<Lane> lanes;
     lanes.push_back({.series = make_guozhuang_step(gradients)});
-    if (options.peer_mpi)
-        for (auto& series : make_mpi_steps(gradients)) lanes.push_back({.series = std::move(series)});
+    if (peer)
+        for (auto& series : make_peer_steps(*peer, gradients)) lanes.push_back({.series = std::move(series)});
     for (std::size_t warm_up = 0; warm_up < 2; ++warm_up)
         for (auto& lane : lanes) prove(job, *lane.series, gradients, warm_up);
     std::ranges::fill(gradients.flat(), std::byte{0});  // sums of sums would overflow

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gradient_set.hpp"
+#include "peer.hpp"
 
 namespace guozhuang::perf {
 
@@ -29,7 +30,7 @@ public:
 };
 
 std::unique_ptr<StepSeries> make_guozhuang_step(const Gradients& gradients);
-/// Per tensor, fused, flat.
-std::vector<std::unique_ptr<StepSeries>> make_mpi_steps(const Gradients& gradients);
+/// Per tensor, fused, flat; the peer outlives them.
+std::vector<std::unique_ptr<StepSeries>> make_peer_steps(Peer& peer, const Gradients& gradients);
 
 }  // namespace guozhuang::perf

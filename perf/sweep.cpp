@@ -122,9 +122,9 @@ void print_header(const SweepOptions& options) {
     fmt::print("# {}; times in us, bandwidths in GB/s\n", name_of(options.collective));
     fmt::print("{:>11}{:>11}{:>6}{:>9}", "bytes", "count", "type", "op");
     fmt::print(figures, "p50", "p99", "algbw", "busbw", "errors");
-    if (options.peer_mpi) {
-        fmt::print(figures, "mpi p50", "p99", "algbw", "busbw", "errors");
-        fmt::print("{:>10}", "mpi/ours");
+    if (options.peer != nullptr) {
+        fmt::print(figures, fmt::format("{} p50", options.peer->name), "p99", "algbw", "busbw", "errors");
+        fmt::print("{:>10}", fmt::format("{}/ours", options.peer->name));
     }
     fmt::print("\n");
 }
@@ -149,7 +149,7 @@ Json line_of(const SweepOptions& options, const Case& test, std::string_view ser
             {"count", test.count},
             {"dtype", type_name(options)},
             {"op", op_name(options)},
-            {"algorithm", series == "mpi" ? "mpi" : options.algorithm},
+            {"algorithm", series == "guozhuang" ? options.algorithm : series},
             {"memory", name_of(options.memory)},
             {"p50_us", figures.p50_us},
             {"p99_us", figures.p99_us},
@@ -175,7 +175,7 @@ std::vector<std::size_t> counts_of(const SweepOptions& options) {
 /// The largest output of any case of the sweep, where a peer needs one beside the input.
 std::size_t output_bytes(const SweepOptions& options, int ranks) {
     const bool in_place = options.collective == Collective::allreduce || options.collective == Collective::broadcast;
-    return in_place || !options.peer_mpi ? 0 : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
+    return in_place || options.peer == nullptr ? 0 : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
 }
 
 Case case_of(const Job& job, const SweepOptions& options, std::size_t count) {
@@ -184,7 +184,7 @@ Case case_of(const Job& job, const SweepOptions& options, std::size_t count) {
 
 /// All that a sweep needs, so that what is missing shows before anything is measured.
 struct Setup {
-    Setup(const Job& job, const SweepOptions& options)
+    Setup(const Job& job, const SweepOptions& options, Peer* peer)
         : counts(counts_of(options)),
           input(counts.back() * size_of(options.dtype), options.memory),
           output(output_bytes(options, job.size())) {
@@ -193,7 +193,7 @@ struct Setup {
         if (op && options.dtype == DType::boolean && !orders)
             throw std::invalid_argument("op " + std::string(name_of(*op)) + " is not defined on bool: use min or max");
         if (options.check) pattern.emplace(options.dtype, op, job.size());
-        if (options.peer_mpi) make_mpi_series(case_of(job, options, counts.back()), input.all(), output.all());
+        if (peer != nullptr) peer->series(case_of(job, options, counts.back()), input.all(), output.all());
     }
 
     std::vector<std::size_t> counts;
@@ -204,25 +204,27 @@ struct Setup {
 }  // namespace
 
 std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& lines) {
+    const auto peer = options.peer != nullptr ? options.peer->make(job) : nullptr;
     std::optional<Setup> prepared;
-    job.all_or_none([&] { prepared.emplace(job, options); });
+    job.all_or_none([&] { prepared.emplace(job, options, peer.get()); });
     const auto& [counts, input, output, pattern] = *prepared;
     if (job.first()) print_header(options);
-    std::uint64_t ours = 0, of_mpi = 0;
+    std::uint64_t ours = 0, of_peer = 0;
     for (const auto count : counts) {
         const Case test = case_of(job, options, count);
         Row row(job, test, input.all(), pattern ? &*pattern : nullptr);
         row.add(make_guozhuang_series(test, input.all()));
-        if (options.peer_mpi) row.add(make_mpi_series(test, input.all(), output.all()));
+        if (peer) row.add(peer->series(test, input.all(), output.all()));
         row.measure(options);
         const auto figures = row.figures();
         if (job.first()) print_row(options, test, figures);
         for (std::size_t i = 0; i < figures.size(); ++i) {
             lines.write(line_of(options, test, row.series(i), figures[i]));
-            (row.series(i) == "mpi" ? of_mpi : ours) += figures[i].errors.value_or(0);
+            (row.series(i) == "guozhuang" ? ours : of_peer) += figures[i].errors.value_or(0);
         }
     }
-    if (of_mpi > 0 && job.first()) fmt::print("# {} wrong elements are MPI's: Open MPI 4.1 saturates sums of 8 and 16 bits\n", of_mpi);
+    if (of_peer > 0 && job.first())
+        fmt::print("# {} wrong elements are the peer's; Open MPI 4.1 saturates sums of 8 and 16 bits\n", of_peer);
     return ours;
 }
 

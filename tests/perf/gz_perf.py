@@ -44,7 +44,7 @@ def look_at(line):
         assert abs(line["algbw_GBps"] - line["bytes"] / line["p50_us"] / 1e3) <= 1e-6 * line["algbw_GBps"], line
         factor = BUS.get(line["collective"], lambda n: (n - 1) / n)(line["ranks"])
         assert abs(line["busbw_GBps"] - factor * line["algbw_GBps"]) <= 1e-6 * line["busbw_GBps"], line
-        assert (line["algorithm"] == "mpi") == (line["series"] == "mpi"), line
+        assert (line["algorithm"] == line["series"]) == (line["series"] != "guozhuang"), line
     if line["kind"] == "replay":
         assert line["memory"] in MEMORIES and 0 < line["step_min_ms"] <= line["step_p50_ms"] <= line["step_max_ms"], line
         assert 0 < line["exposed_ms"] <= line["step_max_ms"] and line["cpu_s_per_step"] > 0 and line["page_faults"] >= 0, line
@@ -77,6 +77,19 @@ def replay(command):
         assert line["memory"] == memory, line
     if lines[0]["ranks"] > 1:
         assert lines[0]["bytes_sent"] >= 1024 * 1000 / 2 and lines[0]["messages_sent"] >= 0, lines[0]
+
+
+def gloo(command):
+    """gz-perf-gloo: gz-perf with one more peer, which is right, too, and in what is compared alone."""
+    lines = lines_of(command, "allreduce", "--max-bytes", "1M", "--check", "--peer", "gloo", "--iterations", "4")
+    expected = [(4**power, series) for power in range(1, 11) for series in ("guozhuang", "gloo")]
+    assert [(line["bytes"], line["series"]) for line in lines] == expected, lines
+    assert {line["errors"] for line in lines} == {0}, lines
+    lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "gloo")
+    assert [line["series"] for line in lines] == ["guozhuang", "gloo_per_tensor", "gloo_fused_25mb", "gloo_flat", "gloo"], lines
+    assert [line["series"] for line in lines_of(command, "allreduce", "--max-bytes", "4", "--peer", "mpi")] == ["guozhuang", "mpi"]
+    for line in ("broadcast", "allreduce --dtype f64", "allreduce --op max"):
+        refused_once(command, f"{line} --peer gloo", "--peer gloo: only allreduce is compared, in sums of f32")
 
 
 def idle(command):
@@ -112,7 +125,9 @@ REFUSED_BY_RANKS = {  # when options are read, by every rank when it gets ready,
 
 
 def report(command):
-    """./run perf: rounds of MPI as it comes and as it is tuned, in turn; every row says which, and what the run was told agrees."""
+    """./run perf: rounds of MPI as it comes, as it is tuned, and of Gloo if it is there, in turn; every row says which, and what the run was
+    told agrees."""
+    has_gloo = Path(command[-1]).with_name("gz-perf-gloo").exists()
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "lines.json"
         program = ["--program", command[-1], "--json", str(file), "--quick", "--ranks", "2", "--rounds", "1"]
@@ -121,17 +136,21 @@ def report(command):
         page = Path(directory) / "page.html"
         again = subprocess.run([REPORT, "--from", str(file), "--html", str(page)], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
         plots = page.read_text()
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines if line["peer"] != "gloo"))
+        without = subprocess.run([REPORT, "--from", str(file)], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
     assert again == text, "what has been measured is reported alike"
+    assert "Gloo was not measured" in without and "beside Gloo" not in without and without.count("\n") == text.count("\n"), without
+    assert ("Gloo was not measured" not in text) == ("beside Gloo" in text) == (">Gloo</" in plots) == has_gloo, text
     assert plots.count("<svg") == plots.count("</svg>") == 4 and "resnet50, 2 ranks" in plots and "http" not in plots, plots
     for heading in ("### allreduce of f32, 2 ranks (0 wrong elements)", "### One training step's gradients", "### Idle"):
         assert heading in text, text
     runs = [line for line in lines if line["kind"] == "run"]
-    told = [(run["settings"]["mpi"], "OMPI_MCA_coll_tuned_use_dynamic_rules" in run["settings"]["environment"]) for run in runs]
-    in_turn = [("default", False), ("tuned", True)]
-    memories = 3
-    assert told == [*in_turn * memories * 3, ("default", False), ("default", False)], told  # allreduce, two sets of gradients, idle twice
+    told = [(run["peer"], "OMPI_MCA_coll_tuned_use_dynamic_rules" in run["settings"]["environment"]) for run in runs]
+    in_turn, gloo_too = [("default", False), ("tuned", True)], [("gloo", False)] * has_gloo
+    memories = [*in_turn, *gloo_too, *in_turn, *in_turn]  # Gloo beside private memory alone
+    assert told == [*memories * 3, ("default", False), ("default", False)], told  # allreduce, two sets of gradients, idle twice
     for kind in ("sweep", "replay"):
-        peers = [[key_of(line) for line in lines if line["kind"] == kind and line["mpi"] == peer] for peer in ("default", "tuned")]
+        peers = [[key_of(line) for line in lines if line["kind"] == kind and line["peer"] == peer] for peer in ("default", "tuned")]
         assert peers[0] == peers[1] and len(peers[0]) > 0, peers
 
 
@@ -199,4 +218,4 @@ def kernels(command):
     assert set(loops) == {"i8", "u8", "i16", "i32", "i64", "bool"} and all(each == always for each in loops.values()), loops
 
 
-{test.__name__: test for test in (sweep, replay, idle, refusals, algorithms, tune, kernels, report)}[sys.argv[1]](sys.argv[2:])
+{test.__name__: test for test in (sweep, replay, gloo, idle, refusals, algorithms, tune, kernels, report)}[sys.argv[1]](sys.argv[2:])

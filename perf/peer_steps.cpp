@@ -1,22 +1,17 @@
-#include <mpi.h>
-
 #include <cstring>
+#include <string>
 
-#include "job.hpp"
-#include "mpi_types.hpp"
 #include "statistics.hpp"
 #include "step_series.hpp"
 
 namespace guozhuang::perf {
 namespace {
 
-void sum_in_place(std::span<std::byte> floats) {
-    check_mpi(MPI_Allreduce(MPI_IN_PLACE, floats.data(), mpi_count(floats.size() / sizeof(float)), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
-}
-
-/// A plain MPI program: it starts when backward is done.
-class MpiStep : public StepSeries {
+/// A program that has only sums: it starts when backward is done.
+class PeerStep : public StepSeries {
 public:
+    PeerStep(Peer& peer, const char* way) : peer_(peer), name_(std::string(peer.name()) + way) {}
+    std::string_view name() const noexcept final { return name_; }
     ReduceOp op() const noexcept final { return ReduceOp::sum; }
 
     double step() final {
@@ -25,28 +20,34 @@ public:
         return seconds_since(start);
     }
 
+protected:
+    void sum(std::span<const std::span<std::byte>> buffers) { peer_.sum(buffers); }
+
 private:
     virtual void reduce() = 0;
+
+    Peer& peer_;
+    std::string name_;
 };
 
-class PerTensor final : public MpiStep {
+class PerTensor final : public PeerStep {
 public:
-    explicit PerTensor(const Gradients& gradients) : parameters_(gradients.parameters()) {}
-    std::string_view name() const noexcept override { return "mpi_per_tensor"; }
-
-private:
-    void reduce() override {
-        for (auto p = parameters_.rbegin(); p != parameters_.rend(); ++p) sum_in_place(p->gradient.memory());
+    PerTensor(Peer& peer, const Gradients& gradients) : PeerStep(peer, "_per_tensor") {
+        const auto& parameters = gradients.parameters();
+        for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) gradients_.push_back(p->gradient.memory());
     }
 
-    const std::vector<Parameter>& parameters_;
+private:
+    void reduce() override { sum(gradients_); }
+
+    std::vector<std::span<std::byte>> gradients_;
 };
 
 /// Copies gradients into a buffer until the next does not fit, reduces it and copies them back. One that never fits goes alone, in place.
-class Fused final : public MpiStep {
+class Fused final : public PeerStep {
 public:
-    explicit Fused(const Gradients& gradients) : parameters_(gradients.parameters()), buffer_(25u << 20) {}
-    std::string_view name() const noexcept override { return "mpi_fused_25mb"; }
+    Fused(Peer& peer, const Gradients& gradients)
+        : PeerStep(peer, "_fused_25mb"), parameters_(gradients.parameters()), buffer_(25u << 20) {}
 
 private:
     void reduce() override {
@@ -54,7 +55,7 @@ private:
             const auto gradient = p->gradient.memory();
             if (used_ + gradient.size() > buffer_.all().size()) flush();
             if (gradient.size() > buffer_.all().size()) {
-                sum_in_place(gradient);
+                sum({&gradient, 1});
                 continue;
             }
             std::memcpy(buffer_.all().data() + used_, gradient.data(), gradient.size());
@@ -66,7 +67,8 @@ private:
 
     void flush() {
         if (used_ == 0) return;
-        sum_in_place(buffer_.all().first(used_));
+        const auto filled = buffer_.all().first(used_);
+        sum({&filled, 1});
         const std::byte* from = buffer_.all().data();
         for (const auto gradient : inside_) {
             std::memcpy(gradient.data(), from, gradient.size());
@@ -82,24 +84,23 @@ private:
     std::vector<std::span<std::byte>> inside_;
 };
 
-class Flat final : public MpiStep {
+class Flat final : public PeerStep {
 public:
-    explicit Flat(const Gradients& gradients) : all_(gradients.flat()) {}
-    std::string_view name() const noexcept override { return "mpi_flat"; }
+    Flat(Peer& peer, const Gradients& gradients) : PeerStep(peer, "_flat"), all_(gradients.flat()) {}
 
 private:
-    void reduce() override { sum_in_place(all_); }
+    void reduce() override { sum({&all_, 1}); }
 
     std::span<std::byte> all_;
 };
 
 }  // namespace
 
-std::vector<std::unique_ptr<StepSeries>> make_mpi_steps(const Gradients& gradients) {
+std::vector<std::unique_ptr<StepSeries>> make_peer_steps(Peer& peer, const Gradients& gradients) {
     std::vector<std::unique_ptr<StepSeries>> steps;
-    steps.push_back(std::make_unique<PerTensor>(gradients));
-    steps.push_back(std::make_unique<Fused>(gradients));
-    steps.push_back(std::make_unique<Flat>(gradients));
+    steps.push_back(std::make_unique<PerTensor>(peer, gradients));
+    steps.push_back(std::make_unique<Fused>(peer, gradients));
+    steps.push_back(std::make_unique<Flat>(peer, gradients));
     return steps;
 }
 

@@ -1,0 +1,198 @@
+#include "program.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <guozhuang/session.hpp>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "idle.hpp"
+#include "job.hpp"
+#include "json_lines.hpp"
+#include "replay.hpp"
+#include "sweep.hpp"
+#include "tune.hpp"
+
+namespace guozhuang::perf {
+namespace {
+
+constexpr int not_as_asked = 2;  // the exit code for what is refused
+
+/// The command line, and what it asks for: returns the number of errors found.
+struct Request {
+    std::string_view program;
+    std::span<const PeerKind> peers;  // to choose from
+    std::string json;
+    SweepOptions sweep;
+    ReplayOptions replay;
+    IdleOptions idle;
+    TuneOptions tune;
+    std::function<std::uint64_t(const Job&, JsonLines&)> run;
+};
+
+/// An option whose values are enumerators, spelled as name_of() does.
+template <class T, class Range>
+void add_named(CLI::App& command, const std::string& option, T& value, const Range& all, const std::string& text) {
+    std::map<std::string, T> by_name;
+    for (const T each : all) by_name.emplace(name_of(each), each);
+    std::vector<std::string> names;
+    for (const auto& [name, each] : by_name) names.push_back(name);
+    const auto set = [&value, by_name](const std::string& name) { value = by_name.at(name); };
+    command.add_option_function<std::string>(option, set, text)->check(CLI::IsMember(names));
+}
+
+void add_output(CLI::App& command, Request& request) {
+    command.add_option("--json", request.json, "append the results to this file, one JSON object a line")->type_name("FILE");
+}
+
+void add_memory(CLI::App& command, MemoryKind& memory) {
+    add_named(command, "--memory", memory, all_memory_kinds, "where the tensors live");
+}
+
+void add_peer(CLI::App& command, const PeerKind*& chosen, std::span<const PeerKind> peers) {
+    std::vector<std::string> names;
+    for (const auto& peer : peers) names.emplace_back(peer.name);
+    const auto choose = [&chosen, peers](const std::string& name) { chosen = &*std::ranges::find(peers, name, &PeerKind::name); };
+    command.add_option_function<std::string>("--peer", choose, "also measure this, in turns")->check(CLI::IsMember(names));
+}
+
+void add_sizes(CLI::App& command, SweepOptions& sweep) {
+    const CLI::Range sizes(std::size_t{1}, std::size_t{1} << 40);
+    command.add_option("--min-bytes", sweep.min_bytes, "smallest size; K, M, G are binary")
+        ->transform(CLI::AsSizeValue(false))
+        ->check(sizes);
+    command.add_option("--max-bytes", sweep.max_bytes, "largest size")->transform(CLI::AsSizeValue(false))->check(sizes);
+    command.add_option("--factor", sweep.factor, "from one size to the next")->check(CLI::Range(2, 1024));
+    add_named(command, "--dtype", sweep.dtype, all_dtypes, "element type");
+    command.add_flag("--check", sweep.check, "verify every element of every result; exit with 1 if any of ours is wrong");
+}
+
+void add_sweep(CLI::App& app, Request& request, Collective collective) {
+    auto& command = *app.add_subcommand(std::string(name_of(collective)), "time it over a range of sizes");
+    auto& sweep = request.sweep;
+    if (collective != Collective::barrier) {
+        add_sizes(command, sweep);
+        add_memory(command, sweep.memory);
+    }
+    if (reduces(collective)) add_named(command, "--op", sweep.op, all_reduce_ops, "reduction");
+    if (collective == Collective::allreduce)
+        command.add_option("--algorithm", sweep.algorithm, "the library's")
+            ->envname("GUOZHUANG_ALGORITHM")
+            ->check(CLI::IsMember({"auto", "ring", "recursive_doubling", "direct", "parameter_server"}));
+    auto* const seconds = command.add_option("--seconds", sweep.seconds, "time for each size, all series together");
+    auto* const iterations = command.add_option("--iterations", sweep.iterations, "of each series, whatever time that takes");
+    seconds->check(CLI::Range(0.001, 86400.0));
+    iterations->check(CLI::Range(1, 1'000'000))->excludes(seconds);
+    add_peer(command, sweep.peer, request.peers);
+    add_output(command, request);
+    command.callback([&request, collective] {
+        request.sweep.collective = collective;
+        if (collective == Collective::allreduce) ::setenv("GUOZHUANG_ALGORITHM", request.sweep.algorithm.c_str(), 1);
+        request.run = [&request](const Job& job, JsonLines& lines) { return perf::sweep(job, request.sweep, lines); };
+    });
+}
+
+void add_replay(CLI::App& app, Request& request) {
+    auto& command = *app.add_subcommand("replay", "time the communication of a training step");
+    command.add_option("--set", request.replay.set, "gradient set: a JSON file, or resnet50, bert_base, gpt2, vgg16, tiny1000")->required();
+    command.add_option("--steps", request.replay.steps, "timed steps of each series")->check(CLI::Range(1, 1'000'000));
+    add_memory(command, request.replay.memory);
+    add_peer(command, request.replay.peer, request.peers);
+    add_output(command, request);
+    command.callback([&request] {
+        request.run = [&request](const Job& job, JsonLines& lines) {
+            replay(job, request.replay, lines);
+            return std::uint64_t{0};
+        };
+    });
+}
+
+void add_idle(CLI::App& app, Request& request) {
+    auto& command = *app.add_subcommand("idle", "measure the CPU time of an idle job");
+    command.add_option("--seconds", request.idle.seconds, "how long to look")->check(CLI::Range(0.001, 86400.0));
+    command.add_flag("--pending", request.idle.pending, "with one unmatched operation outstanding");
+    command.add_flag("--threads", request.idle.threads, "list the threads");
+    add_output(command, request);
+    command.callback([&request] {
+        request.run = [&request](const Job& job, JsonLines& lines) {
+            idle(job, request.idle, lines);
+            return std::uint64_t{0};
+        };
+    });
+}
+
+void add_tune(CLI::App& app, Request& request) {
+    auto& command = *app.add_subcommand("tune", "find what suits this machine, and write it for GUOZHUANG_TUNE_FILE");
+    command.add_option("--output", request.tune.output, "the file to write")->type_name("FILE")->required();
+    command.add_option("--rounds", request.tune.rounds, "in which the values take turns")->check(CLI::Range(1, 1000));
+    add_output(command, request);
+    command.callback([&request] {
+        request.run = [&request](const Job& job, JsonLines& lines) {
+            tune(job, request.tune, lines);
+            return std::uint64_t{0};
+        };
+    });
+}
+
+/// Parses on all ranks, speaks on the first. Empty: go on; else the exit code.
+std::optional<int> parse(const Job& job, int argc, char** argv, Request& request) {
+    CLI::App app("Measures guozhuang beside its peers; run it under mpirun.", std::string(request.program));
+    app.require_subcommand(1);
+    for (const auto collective : all_collectives) add_sweep(app, request, collective);
+    add_replay(app, request);
+    add_idle(app, request);
+    add_tune(app, request);
+    std::ostringstream out, err;
+    try {
+        app.parse(argc, argv);
+        return std::nullopt;
+    } catch (const CLI::ParseError& stop) {
+        const int code = app.exit(stop, out, err);
+        if (job.first()) fmt::print("{}", out.str()), fmt::print(stderr, "{}", err.str());
+        return code == 0 ? EXIT_SUCCESS : not_as_asked;
+    }
+}
+
+int measure(const Job& job, const Request& request, const std::string& arguments) {
+    try {
+        JsonLines lines(job, request.json);
+        lines.write(run_line(job, arguments));
+        return request.run(job, lines) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    } catch (const Refusal& refusal) {
+        if (job.first()) fmt::print(stderr, "{}: {}\n", request.program, refusal.what());
+        return not_as_asked;
+    }
+}
+
+int run(const Job& job, Request& request, int argc, char** argv) {
+    if (const auto code = parse(job, argc, argv, request)) return *code;
+    std::string arguments;
+    for (int i = 1; i < argc; ++i) arguments += (i > 1 ? " " : "") + std::string(argv[i]);
+    Session session(&argc, &argv);
+    const int code = measure(job, request, arguments);
+    session.close();
+    return code;
+}
+
+}  // namespace
+
+int run_program(std::string_view name, std::span<const PeerKind> peers, int argc, char** argv) {
+    const Job job(&argc, &argv);
+    try {
+        Request request;
+        request.program = name;
+        request.peers = peers;
+        return run(job, request, argc, argv);
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "{}: rank {}: {}\n", name, job.rank(), error.what());
+        job.abort();
+    }
+}
+
+}  // namespace guozhuang::perf
