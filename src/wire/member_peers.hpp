@@ -12,13 +12,13 @@
 
 namespace guozhuang::wire {
 
-/// The PeerMemory of a process set that is all ranks of one host: what the collective algorithms stage in. One thread at a time, and only one
-/// object for a staging memory. What the group refers to must outlive it.
+/// The PeerMemory of a group of ranks of one host: what the collective algorithms stage in. One thread at a time, and only one object for a
+/// staging memory. What the group refers to must outlive it.
 class MemberPeers {
 public:
-    /// The transport of the group has staging memory.
-    explicit MemberPeers(Group group)
-        : group_(std::move(group)), staging_(group_.transport.staging()), round_(progress(rank()).load(std::memory_order_seq_cst)) {}
+    /// `staging`: a stage of each member, by position.
+    MemberPeers(Group group, Staging staging)
+        : group_(std::move(group)), staging_(staging), round_(progress(rank()).load(std::memory_order_seq_cst)) {}
 
     int rank() const noexcept { return group_.position; }
     int size() const noexcept { return static_cast<int>(group_.members.size()); }
@@ -30,7 +30,7 @@ public:
         group_.transport.count_staged(bytes);
         progress(rank()).store(++round_, std::memory_order_seq_cst);
         for (int peer = 0; peer < size(); ++peer)
-            if (peer != rank()) group_.transport.nudge(group_.members[static_cast<std::size_t>(peer)]);
+            if (peer != rank()) group_.transport.nudge(world_rank(peer));
     }
 
     /// Throws Error(aborted), Error(timeout), or what the pump throws.
@@ -42,7 +42,7 @@ public:
 
     Place place(std::span<const std::byte> memory) const { return group_.transport.regions()->place(memory); }
     std::span<std::byte> at(int peer, const Place& place) const {
-        const auto memory = group_.transport.regions()->at(peer, place);
+        const auto memory = group_.transport.regions()->at(world_rank(peer), place);
         if (memory.empty() && base::is_aborted(group_.transport.doorbell())) base::throw_cause(group_.transport.doorbell());
         return memory;
     }
@@ -51,6 +51,7 @@ public:
     }
 
 private:
+    int world_rank(int peer) const noexcept { return group_.members[static_cast<std::size_t>(peer)]; }
     std::atomic<std::uint64_t>& progress(int peer) const noexcept { return staging_.progress[static_cast<std::size_t>(peer)].rounds; }
 
     Group group_;

@@ -22,7 +22,7 @@ inline constexpr std::int64_t many = 50'021;
 
 inline bool can_share() {
     const char* const setting = std::getenv("GUOZHUANG_SHARED_MEMORY");
-    return setting == nullptr || std::string(setting) != "0";
+    return Session::current().cross_size() == 1 && (setting == nullptr || std::string(setting) != "0");
 }
 
 /// A tensor of a rank's, and memory of its size in an arena, or of its own if there is none.

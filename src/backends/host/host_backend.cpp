@@ -18,6 +18,7 @@
 #include "collectives/direct/staged_broadcast.hpp"
 #include "collectives/direct/staged_reduce_scatter.hpp"
 #include "collectives/direct/symmetric_allreduce.hpp"
+#include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
 #include "collectives/parameter_server/allreduce.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
@@ -82,6 +83,17 @@ void copy(std::span<std::byte> to, std::span<const std::byte> from) {
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
 }
 
+wire::HostGrid grid_of(const wire::Group& group) {
+    return {group.transport.hosts(), group.members, group.transport.rank()};
+}
+
+/// Some members of a group as a group of their own.
+wire::Group part_of(wire::Group group, std::span<const int> members, int position) {
+    group.members = members;
+    group.position = position;
+    return group;
+}
+
 }  // namespace
 
 void ScratchPool::Free::operator()(std::byte* memory) const noexcept {
@@ -114,13 +126,33 @@ void ScratchStore::give_back(ScratchPool pool) {
 
 bool can_stage(wire::Transport& transport) {
     const auto staging = transport.staging();
-    return !staging.empty() && direct::StageLayout(staging.stage(0).size(), transport.size()).segment_bytes() > 0;
+    return transport.host_count() == 1 && !staging.empty() &&
+           direct::StageLayout(staging.stage(0).size(), transport.size()).segment_bytes() > 0;
 }
+
+bool Levels::suit(const wire::Group& group) {
+    const auto staging = group.transport.staging();
+    if (staging.empty()) return false;
+    const auto grid = grid_of(group);
+    const auto locals = static_cast<int>(grid.local().size());
+    return grid.is_even() && grid.hosts() > 1 && locals > 1 &&
+           hierarchical::segment_limit_bytes(staging.stage(0).size(), locals, grid.hosts()) > 0;
+}
+
+/// Messages across have the group's own tag: each rank runs its bundles in one order, so between two of them none is taken for another.
+Levels::Levels(const wire::Group& group)
+    : grid_(grid_of(group)),
+      local_(part_of(group, grid_.local(), grid_.local_rank()), group.transport.staging()),
+      across_(part_of(group, grid_.across(), grid_.cross_rank())) {}
 
 HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages,
                          std::shared_ptr<base::Timeline> timeline)
     : wire_(group), store_(std::move(store)), timeline_(std::move(timeline)) {
-    if (stages && can_stage(group.transport)) peers_.emplace(group);
+    if (!stages) return;
+    if (can_stage(group.transport))
+        peers_.emplace(group, group.transport.staging());
+    else if (Levels::suit(group))
+        levels_.emplace(group);
 }
 
 /// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. Where some stage, all keep to the
@@ -129,6 +161,7 @@ selection::Settings HostBackend::settings_of(const engine::Policy& policy) const
     selection::Settings settings{.forced = policy.forced,
                                  .reproducible = policy.reproducible || policy.staging,
                                  .staging = stages(policy),
+                                 .hierarchy = levels_.has_value(),
                                  .small_bytes = static_cast<std::size_t>(policy.small_bytes),
                                  .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
     if (settings.staging)
@@ -205,6 +238,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
     const auto [algorithm, segment_bytes] = selection::choose(
         {.tensor_bytes = part.largest_bytes, .bundle_bytes = part.total_bytes, .ranks = ranks, .settings = settings_of(bundle.policy)});
     const base::TimelineSlice slice(*timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, part); });
+    if (algorithm == Algorithm::hierarchical) return allreduce_by_levels(bundle, part, segment_bytes);
     const auto plan = [&](int blocks, auto&& scratch_bytes) -> AllreducePlan {
         blocks_.assign(part.members, reduce.element_bytes(), blocks);
         return {.blocks = blocks_,
@@ -229,6 +263,19 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
         case Algorithm::parameter_server: parameter_server::allreduce(wire_, plan(1, direct_scratch)); break;
         default: throw Error(ErrorCode::internal, "the log names an algorithm that does no allreduce");
     }
+}
+
+void HostBackend::allreduce_by_levels(const engine::Bundle& bundle, const Part& part, std::size_t segment_bytes) {
+    const device::HostReduce reduce(part.dtype, bundle.op, bundle.contributors, bundle.postscale), within(part.dtype, bundle.op, 1);
+    auto& local = levels_->local();
+    auto& across = levels_->across();
+    blocks_.assign(part.members, reduce.element_bytes(), wire_.size());
+    hierarchical::allreduce(local, across,
+                            {.blocks = blocks_,
+                             .scratch = scratch_.get(hierarchical::allreduce_scratch_bytes(local, across, blocks_, segment_bytes)),
+                             .reduce = reduce,
+                             .segment_bytes = segment_bytes},
+                            within);
 }
 
 void HostBackend::broadcast(const engine::Bundle& bundle) {

@@ -11,6 +11,7 @@
 #include "collectives/blocks.hpp"
 #include "collectives/select.hpp"
 #include "engine/backend.hpp"
+#include "wire/host_grid.hpp"
 #include "wire/member_peers.hpp"
 #include "wire/member_wire.hpp"
 
@@ -53,13 +54,32 @@ private:
     std::vector<ScratchPool> pools_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
-/// Whether a transport has staging memory, and room in it for as many ranks. The same on all ranks.
+/// Whether all ranks have stages that all can reach, with room for as many. The same on all ranks.
 bool can_stage(wire::Transport& transport);
+
+/// A group on several hosts, for what goes level by level: the members on this rank's host, and those that have its place on each host.
+class Levels {
+public:
+    /// Whether it can be, which is the same on all members: there are as many members on each host, more than one, and they have stages with room
+    /// enough.
+    static bool suit(const wire::Group& group);
+    explicit Levels(const wire::Group& group);
+    Levels(const Levels&) = delete;
+    Levels& operator=(const Levels&) = delete;
+
+    wire::MemberPeers& local() noexcept { return local_; }
+    wire::MemberWire& across() noexcept { return across_; }
+
+private:
+    wire::HostGrid grid_;
+    wire::MemberPeers local_;
+    wire::MemberWire across_;
+};
 
 /// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
-    /// `stages`: whether it is the one backend that uses the transport's staging memory, if there is any.
+    /// `stages`: whether it is the one backend that uses the transport's staging memory, if there is any; the group is then the world.
     HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
 
     std::string_view name() const noexcept override { return "host"; }
@@ -77,6 +97,7 @@ private:
     void move(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle, const Part& part);
+    void allreduce_by_levels(const engine::Bundle& bundle, const Part& part, std::size_t segment_bytes);
     void adasum(const engine::Bundle& bundle, const Part& part);
     void broadcast(const engine::Bundle& bundle);
     void barrier(const engine::Policy& policy);
@@ -92,7 +113,8 @@ private:
     selection::Settings settings_of(const engine::Policy& policy) const;
 
     wire::MemberWire wire_;
-    std::optional<wire::MemberPeers> peers_;
+    std::optional<wire::MemberPeers> peers_;  ///< if all can reach each other's stages
+    std::optional<Levels> levels_;            ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;
     ScratchPool scratch_;  ///< of the bundle under way; after a failure it stays, since messages may still use it
     const std::shared_ptr<base::Timeline> timeline_;
