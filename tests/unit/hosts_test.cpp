@@ -170,6 +170,7 @@ TEST_CASE("reproducible sums do not hang on the hosts") {
 TEST_CASE("arenas are private where not all ranks are on one host, and all is well") {
     check({4, 2}, [](Session& session, Report& report) {
         GradientArena arena(std::size_t{1} << 20, &session);
+        report.expect(!arena.is_shared(), "the arena is shared");
         auto* const numbers = static_cast<float*>(arena.allocate(400'000));
         std::fill_n(numbers, 100'000, static_cast<float>(session.rank()));
         allreduce(std::span(numbers, 100'000));
