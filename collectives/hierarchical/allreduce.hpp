@@ -15,7 +15,7 @@
 //   step 2  b0=2+3+(0+1) -> 2           b2=2+3+(0+1) -> 3           b1=0+1+(2+3) -> 0           b3=0+1+(2+3) -> 1
 //   step 3  b0=2+3+(0+1) b1=0+1+(2+3)   b2=2+3+(0+1) b3=0+1+(2+3)   b0=2+3+(0+1) b1=0+1+(2+3)   b2=2+3+(0+1) b3=0+1+(2+3)
 //
-// Cost: segments + 3 rounds within the host and 2(H-1) alpha per chunk, of which most overlap; (L-1)/L n beta copied in, as much fetched, n gamma
+// Cost: segments + 3 rounds within the host (two for a lone segment) and 2(H-1) alpha per chunk, of which most overlap; (L-1)/L n beta copied in, as much fetched, n gamma
 // added up within; per rank (H-1)/H n/L (2 beta + gamma) across, so the hosts' links carry what one ring's would, in L messages side by side.
 // Order: the balanced binary tree over the ranks of each host, rounded to elements once; those sums as in the ring, block h of a rank's being host h+1,
 // then h+2, ... and h last, on elements: f16 and bf16 are rounded once per host.
@@ -68,13 +68,15 @@ public:
                 .reduce = plan.reduce,
                 .segment_bytes = segment_bytes(local, across, plan.segment_bytes)},
           chunks_(plan_.blocks.largest_bytes(), plan_.segment_bytes),
+          lag_(std::max<std::size_t>(chunks_.slots(), 1) - 1),
           ring_(across, plan_, local.rank() * hosts_) {}
 
-    /// In step s chunk s is given, s-1 added up within the host and sent off; s-2 goes through the first half of its hops and s-3 through the
-    /// second, after which it is shown; and s-4 is fetched. What is sent comes first and what is waited for last.
+    /// In step s chunk s is given, and s-1 added up within the host and sent off; s-1 and older ones go through some of their hops, the oldest
+    /// through its last, after which it is shown; and the one before is fetched. What is sent comes first and what is waited for last.
     void run() {
         if (chunks_.count() == 0) return;
-        const auto last_step = chunks_.count() + 3;
+        const auto shown = 1 + lag_, fetched = 2 + lag_;
+        const auto last_step = chunks_.count() - 1 + fetched;
         for (std::size_t step = 0; step <= last_step; ++step) {
             if (step > 0) local_.await();
             std::size_t bytes = 0;
@@ -82,10 +84,10 @@ public:
                 reduce(chunk);
                 ring_.start(slot_of(chunk), chunk);
             });
-            with_chunk(step, 4, [&](std::size_t chunk) { fetch(chunk); });
+            with_chunk(step, fetched, [&](std::size_t chunk) { fetch(chunk); });
             with_chunk(step, 0, [&](std::size_t chunk) { bytes += give(chunk); });
             advance(step);
-            with_chunk(step, 3, [&](std::size_t chunk) { bytes += show(chunk); });
+            with_chunk(step, shown, [&](std::size_t chunk) { bytes += show(chunk); });
             if (step < last_step) local_.publish(bytes);
         }
     }
@@ -99,13 +101,17 @@ private:
 
     static std::size_t slot_of(std::size_t chunk) noexcept { return chunk % chunks_in_flight; }
 
-    /// Two chunks take turns, hop by hop: while one is waited for, the other's messages travel.
+    /// How many hops a chunk has behind it at the end of the step in which it is so old.
+    int hops_done(std::size_t age) const noexcept { return static_cast<int>(age * static_cast<std::size_t>(ring_.hops()) / (lag_ + 1)); }
+
+    /// Chunks take turns, hop by hop: while one is waited for, the messages of the others travel.
     void advance(std::size_t step) {
-        const int half = ring_.hops() / 2;
-        for (int hop = 0; hop < half; ++hop) {
-            with_chunk(step, 3, [&](std::size_t chunk) { ring_.advance(slot_of(chunk), half + hop); });
-            with_chunk(step, 2, [&](std::size_t chunk) { ring_.advance(slot_of(chunk), hop); });
-        }
+        for (int turn = 0; turn <= ring_.hops() / static_cast<int>(lag_ + 1); ++turn)
+            for (std::size_t age = lag_ + 1; age > 0; --age)
+                with_chunk(step, age, [&](std::size_t chunk) {
+                    const int hop = hops_done(age - 1) + turn;
+                    if (hop < hops_done(age)) ring_.advance(slot_of(chunk), hop);
+                });
     }
 
     /// Calls visit(segment, at) for each segment of a chunk that a local rank owns; `at` is where in a room for all of them it begins.
@@ -174,6 +180,7 @@ private:
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
     AllreducePlan plan_;                           ///< as the ring takes it
     Chunks chunks_;
+    std::size_t lag_;  ///< steps from the first hop of a chunk to the last: none, if it is the only one
     ring::PipelinedRing<W> ring_;
 };
 

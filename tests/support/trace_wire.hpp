@@ -168,10 +168,11 @@ private:
     std::vector<std::vector<std::string>> sent_;  ///< by rank and step
 };
 
-/// Where some ranks' part of a figure is: their columns, by position, if those are not the positions, and the step in which they begin.
+/// Where some ranks' part of a figure is: their columns, by position, if those are not the positions; the step in which they begin; and how many
+/// steps a round is.
 struct InFigure {
     std::vector<int> columns = {};
-    std::size_t first_step = 0;
+    std::size_t first_step = 0, steps_a_round = 1;
     int column(int rank) const { return columns.empty() ? rank : columns[static_cast<std::size_t>(rank)]; }
 };
 
@@ -238,7 +239,8 @@ public:
             if (now[i] != before_[i]) fresh.push_back(now[i]);
         if (fresh.size() * sizeof(Symbol) != bytes) throw std::runtime_error("other bytes were staged than were published");
         if (!fresh.empty())
-            trace_->staged(where_.column(rank()), where_.first_step + round(), SymbolTable::show(std::as_bytes(std::span(fresh))));
+            trace_->staged(where_.column(rank()), where_.first_step + where_.steps_a_round * round(),
+                           SymbolTable::show(std::as_bytes(std::span(fresh))));
         before_ = now;
         peers_.publish(bytes);
     }

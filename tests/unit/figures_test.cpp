@@ -119,7 +119,7 @@ TEST_CASE("figure: staged and symmetric", "[figures]") {
                  staged_figure(3, 1, [](TracePeers& peers, const AllreducePlan& plan) { direct::symmetric_allreduce(peers, plan); }));
 }
 
-/// Two ranks on each of two hosts, one symbol per block: what is staged in round r is in step r, and what goes across begins in step 1.
+/// Two ranks on each of two hosts, one symbol per block. What goes across, in steps 1 and 2, does so between the two rounds.
 Lines hierarchical_figure() {
     std::deque<Stages> hosts;
     std::deque<Switchboard> columns;
@@ -131,7 +131,7 @@ Lines hierarchical_figure() {
     Switchboard board(4);
     run_ranks(board, [&](int rank) {
         const int host = rank / 2, place = rank % 2;
-        TracePeers local(hosts[static_cast<std::size_t>(host)], trace, place, {.columns = {2 * host, 2 * host + 1}});
+        TracePeers local(hosts[static_cast<std::size_t>(host)], trace, place, {.columns = {2 * host, 2 * host + 1}, .steps_a_round = 3});
         TraceWire across(columns[static_cast<std::size_t>(place)], trace, host, {.columns = {place, place + 2}, .first_step = 1});
         auto symbols = parts(rank, 4);
         const Blocks blocks(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol), 4);

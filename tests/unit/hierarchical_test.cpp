@@ -154,6 +154,17 @@ TEST_CASE("hierarchical allreduce moves what its cost says", "[hierarchical]") {
     }
 }
 
+TEST_CASE("few segments take few rounds", "[hierarchical]") {
+    const Job job{.hosts = 2, .locals = 2};
+    auto inputs = inputs_of<Plain<float>>(job.ranks(), {1024});
+    const ScalarReduce<Plain<float>> reduce(1);
+    for (const auto& [segment_bytes, rounds] : {std::pair<std::size_t, std::size_t>{1024, 2}, {512, 4}, {256, 7}})
+        for (const auto& place : run_job(job, [&](int rank, Place& here) {
+                 hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]), reduce, reduce, segment_bytes);
+             }))
+            CHECK(place.local.rounds() == rounds);
+}
+
 TEST_CASE("a stage has room for the segments of so many hosts, or says that it has none", "[hierarchical]") {
     CHECK(hierarchical::segment_limit_bytes(std::size_t{2} << 20, 2, 2) == 174'720);
     CHECK(hierarchical::segment_limit_bytes(stage_bytes, 4, 128) == 0);
