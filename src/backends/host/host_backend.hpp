@@ -57,7 +57,8 @@ private:
 /// Whether all ranks have stages that all can reach, with room for as many. The same on all ranks.
 bool can_stage(wire::Transport& transport);
 
-/// A group on several hosts, for what goes level by level: the members on this rank's host, and those that have its place on each host.
+/// A group on several hosts, for what goes level by level: the members on this rank's host, and those that have its place on each host. The group is
+/// the world: a transport's stages are those of all ranks of a host.
 class Levels {
 public:
     /// Whether it can be, which is the same on all members: there are as many members on each host, more than one, and they have stages with room
