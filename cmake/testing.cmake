@@ -54,6 +54,26 @@ function(guozhuang_add_mpi_test name ranks)
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
+# guozhuang_add_hosts_test(NAME HOSTS COMMAND...): one run of a command on simulated hosts, HOSTS being how many ranks each has: "2;1".
+function(guozhuang_add_hosts_test name hosts)
+  set(job)
+  set(host 0)
+  set(sum 0)
+  foreach(ranks ${hosts})
+    list(APPEND job : ${MPIEXEC_NUMPROC_FLAG} ${ranks} -x GUOZHUANG_HOST=${host} ${ARGN})
+    math(EXPR host "${host} + 1")
+    math(EXPR sum "${sum} + ${ranks}")
+  endforeach()
+  list(POP_FRONT job)
+  set(options --oversubscribe --bind-to none)
+  if(sum GREATER GUOZHUANG_CORES)
+    list(APPEND options --mca mpi_yield_when_idle 1)
+  endif()
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${options} ${job})
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${sum} TIMEOUT 300
+    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+endfunction()
+
 # guozhuang_add_rank_tests(PROGRAM FILE... RANKS N... [MESSAGES FILE...] [SLOW FILE...]): one ctest ranks.NAME.npN for each NAME_test.cpp and
 # N. The files under MESSAGES also run as ranks.NAME.messages, on three ranks that share no memory. The files under SLOW also have test cases
 # tagged [.slow], which run on two ranks as ranks.NAME.slow.

@@ -11,14 +11,16 @@ namespace guozhuang::selection {
 
 /// In which order the terms of a sum are added; algorithms of one class give the same bits.
 enum class OrderClass : std::uint8_t {
-    tree,  ///< balanced binary tree over rank index, split at the largest power of two below the count; partials rounded once
-    ring   ///< block b: b+1, b+2, ..., b; elements, rounded once per hop
+    tree,      ///< balanced binary tree over rank index, split at the largest power of two below the count; partials rounded once
+    ring,      ///< block b: b+1, b+2, ..., b; elements, rounded once per hop
+    hierarchy  ///< a tree over the ranks of each host, rounded once; those sums as a ring over the hosts
 };
 
 struct Settings {
     Algorithm forced = Algorithm::automatic;  ///< one that can_be_forced; automatic: choose
     bool reproducible = false;                ///< order class tree always, so that every algorithm gives the same bits
     bool staging = false;                     ///< all ranks have memory in which they stage data for each other
+    bool hierarchy = false;                   ///< they are on several hosts, as many on each, and those of a host have such memory
     std::size_t small_bytes = 32 * 1024;      ///< up to here latency counts more than bytes
     std::size_t segment_bytes = 256 * 1024;   ///< largest piece in flight; two per chunk in flight should stay in L2
 };
@@ -37,7 +39,11 @@ struct Answer {
 };
 
 constexpr OrderClass order_class_of(Algorithm algorithm) noexcept {
-    return algorithm == Algorithm::ring ? OrderClass::ring : OrderClass::tree;
+    switch (algorithm) {
+        case Algorithm::ring: return OrderClass::ring;
+        case Algorithm::hierarchical: return OrderClass::hierarchy;
+        default: return OrderClass::tree;
+    }
 }
 
 /// A ring cannot be had together with reproducible sums; whoever reads the settings refuses the pair.
@@ -50,7 +56,8 @@ constexpr bool contradictory(const Settings& settings) noexcept {
 constexpr OrderClass order_class_of(std::size_t tensor_bytes, const Settings& settings) noexcept {
     if (settings.forced != Algorithm::automatic) return order_class_of(settings.forced);
     const bool tree = settings.reproducible || settings.staging || tensor_bytes <= settings.small_bytes;
-    return tree ? OrderClass::tree : OrderClass::ring;
+    if (tree) return OrderClass::tree;
+    return settings.hierarchy ? OrderClass::hierarchy : OrderClass::ring;
 }
 
 constexpr Algorithm algorithm_of(const Question& question) noexcept {
@@ -59,7 +66,11 @@ constexpr Algorithm algorithm_of(const Question& question) noexcept {
     if (settings.forced == Algorithm::direct && settings.staging) return Algorithm::staged;
     if (settings.forced != Algorithm::automatic) return settings.forced;
     if (settings.staging) return small ? Algorithm::symmetric : Algorithm::staged;
-    if (order_class_of(question.tensor_bytes, settings) == OrderClass::ring) return Algorithm::ring;
+    switch (order_class_of(question.tensor_bytes, settings)) {
+        case OrderClass::ring: return Algorithm::ring;
+        case OrderClass::hierarchy: return Algorithm::hierarchical;
+        case OrderClass::tree: break;
+    }
     return small ? Algorithm::recursive_doubling : Algorithm::direct;
 }
 
@@ -75,6 +86,7 @@ constexpr Answer choose(const Question& question) noexcept {
         case Algorithm::ring: return {algorithm, segment};
         case Algorithm::direct:
         case Algorithm::staged:
+        case Algorithm::hierarchical:
         case Algorithm::parameter_server: return {algorithm, direct_segment_bytes(question.ranks, segment)};
         default: return {algorithm, 0};
     }

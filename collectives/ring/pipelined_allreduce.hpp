@@ -35,12 +35,17 @@ inline std::size_t pipelined_scratch_bytes(const Blocks& blocks, std::size_t seg
     return chunks.slots() * 2 * padded(chunks.segment_bytes());
 }
 
-/// The work of one pipelined_allreduce on one rank.
+/// The work of one pipelined_allreduce on one rank; or of one ring of several that share the blocks out, driven from outside.
 template <Wire W>
 class PipelinedRing {
 public:
-    PipelinedRing(W& wire, const AllreducePlan& plan)
-        : wire_(wire), plan_(plan), chunks_(plan.blocks.largest_bytes(), plan.segment_bytes), sum_hops_(wire.size() - 1) {
+    /// The ring's blocks are those from `first_block` on, as many as it has ranks. More than one rank; the plan must outlive this.
+    PipelinedRing(W& wire, const AllreducePlan& plan, int first_block = 0)
+        : wire_(wire),
+          plan_(plan),
+          first_block_(first_block),
+          chunks_(plan.blocks.largest_bytes(), plan.segment_bytes),
+          sum_hops_(wire.size() - 1) {
         Scratch scratch(plan.scratch);
         for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
             for (auto& room : slots_[slot].rooms) room = scratch.cut(chunks_.segment_bytes());
@@ -49,9 +54,15 @@ public:
 
     void run() {
         keep_in_flight(
-            chunks_.count(), 2 * sum_hops_, [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
-            [this](std::size_t slot, int hop) { advance(slots_[slot], hop); });
+            chunks_.count(), hops(), [this](std::size_t slot, std::size_t chunk) { start(slot, chunk); },
+            [this](std::size_t slot, int hop) { advance(slot, hop); });
     }
+
+    int hops() const noexcept { return 2 * sum_hops_; }
+    /// Begins with a chunk, in a slot in which none is under way.
+    void start(std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); }
+    /// Ends a hop of the chunk in that slot and begins the next. After the last one the chunk is in place, and none of its messages under way.
+    void advance(std::size_t slot, int hop) { advance(slots_[slot], hop); }
 
 private:
     /// A chunk on its way. What arrives in hop h lands in user memory or rooms[h % 2] and is sent from there in hop h + 1.
@@ -74,7 +85,7 @@ private:
         const auto onward = absorb(slot, hop, slot.arriving);
         auto earlier = slot.outgoing;
         slot.outgoing = {};
-        const bool last = hop + 1 == 2 * sum_hops_;
+        const bool last = hop + 1 == hops();
         if (!last) send(slot, onward);
         wire_.wait(earlier);
         if (!last) receive(slot, hop + 1);
@@ -85,7 +96,10 @@ private:
                                : all_gather_hop(wire_.rank(), hop - sum_hops_, wire_.size()).receive;
     }
 
-    Segment segment(const Slot& slot, int block) const { return chunks_.segment(block, plan_.blocks.bytes(block), slot.chunk); }
+    Segment segment(const Slot& slot, int ring_block) const {
+        const int block = first_block_ + ring_block;
+        return chunks_.segment(block, plan_.blocks.bytes(block), slot.chunk);
+    }
 
     void receive(Slot& slot, int hop) {
         const auto arriving = segment(slot, arriving_block(hop));
@@ -133,6 +147,7 @@ private:
 
     W& wire_;
     const AllreducePlan& plan_;
+    int first_block_;
     Chunks chunks_;
     int sum_hops_;
     std::array<Slot, chunks_in_flight> slots_;

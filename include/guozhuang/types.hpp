@@ -39,8 +39,8 @@ inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, 
                                               ReduceOp::max, ReduceOp::product, ReduceOp::adasum};
 
 /// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place. `symmetric` and `staged` are what `automatic` and
-/// `direct` become in memory that the ranks of one host share.
-enum class Algorithm : std::uint8_t { automatic, ring, recursive_doubling, direct, parameter_server, symmetric, staged };
+/// `direct` become in memory that the ranks of one host share, `hierarchical` what `automatic` becomes on several hosts.
+enum class Algorithm : std::uint8_t { automatic, ring, recursive_doubling, direct, parameter_server, symmetric, staged, hierarchical };
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) noexcept {

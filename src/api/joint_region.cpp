@@ -44,7 +44,8 @@ struct JointRegion::Outcome {
 JointRegion::JointRegion(Session* session, std::string_view what, const std::function<Part()>& open) {
     const auto runtime = runtime_of(session);
     regions_ = runtime->transport().regions();
-    if (!runtime->transport().staging().empty()) meet(session, runtime->transport(), what, open);
+    auto& transport = runtime->transport();
+    if (transport.host_count() == 1 && !transport.staging().empty()) meet(session, transport, what, open);
 }
 
 JointRegion::~JointRegion() {

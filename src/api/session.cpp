@@ -20,6 +20,7 @@
 #include "base/process.hpp"
 #include "base/wait.hpp"
 #include "engine/pending.hpp"
+#include "wire/host_grid.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/mpi_transport.hpp"
 
@@ -81,6 +82,7 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     mpi.shared_memory = settings.shared_memory;
     mpi.exit_on_death = settings.exit_on_death;
     mpi.fault = settings.fault;
+    mpi.simulated_host = settings.simulated_host;
     mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
     auto transport = wire::connect(mpi);
@@ -120,6 +122,10 @@ std::shared_ptr<Runtime> begin(const SessionOptions& options) {
         if (process().has_failed) register_end_at_exit();
         throw;
     }
+}
+
+wire::HostGrid grid_of(const wire::Transport& transport) {
+    return {transport.hosts(), transport.rank()};
 }
 
 /// Whether the error only says that another rank has ended the job.
@@ -276,17 +282,15 @@ int Session::size() const {
 }
 
 int Session::local_rank() const {
-    const auto runtime = this->runtime();
-    const auto& ranks = runtime->transport().host_ranks();
-    return static_cast<int>(std::ranges::find(ranks, runtime->transport().rank()) - ranks.begin());
+    return grid_of(runtime()->transport()).local_rank();
 }
 
 int Session::local_size() const {
-    return static_cast<int>(runtime()->transport().host_ranks().size());
+    return static_cast<int>(grid_of(runtime()->transport()).local().size());
 }
 
 int Session::cross_rank() const {
-    return runtime()->transport().host_index();
+    return grid_of(runtime()->transport()).cross_rank();
 }
 
 int Session::cross_size() const {
@@ -294,7 +298,7 @@ int Session::cross_size() const {
 }
 
 bool Session::is_homogeneous() const {
-    return runtime()->transport().is_homogeneous();
+    return grid_of(runtime()->transport()).is_even();
 }
 
 namespace {
@@ -382,12 +386,15 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
     base::refuse_forked();
     base::notice_forks();
     if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("run_ranks: {} ranks; there must be one at least", size));
+    if (options.hosts < 1 || options.hosts > size)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("run_ranks: {} hosts for {} ranks; there must be one at least, and a rank for each", options.hosts, size));
     const auto settings = base::read_settings();
     std::optional<base::WaitSettings> wait;
     if (settings.spin_us) wait = base::WaitSettings{.spin = std::chrono::microseconds(*settings.spin_us)};
     std::optional<base::Baton> baton;
     if (options.turns) wait = base::WaitSettings{.baton = &baton.emplace(size, *options.turns)};
-    wire::InprocHub hub(size, wait);
+    wire::InprocHub hub(size, wait, options.hosts);
     base::Mutex mutex;
     bool all_are_there = false;  // guarded by it, as is this:
     std::exception_ptr first;

@@ -39,7 +39,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
                               .doorbell = transport.doorbell(),
                               .activity = transport.activity(),
                               .wait = transport.wait_settings(),
-                              .negotiator = negotiator_settings(shared_->settings, members_, backends::can_stage(transport)),
+                              .negotiator = negotiator_settings(shared_->settings, members_, backends::can_stage(transport, ranks_)),
                               .stalls = {.warn = shared_->settings.stall_warn, .error = shared_->settings.stall_error},
                               .own_thread = transport.may_have_own_thread(),
                               .job = std::make_shared<wire::TransportJob>(shared_->transport),

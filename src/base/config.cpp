@@ -98,6 +98,17 @@ std::string print_spin(const Settings& settings) {
     return settings.spin_us ? std::to_string(*settings.spin_us) : "auto";
 }
 
+bool parse_host(Settings& settings, std::string_view text) {
+    const auto number = parse_number<std::size_t>(text);
+    if (text != "real" && (!number || *number > 1'000'000)) return false;
+    settings.simulated_host.reset();
+    if (number) settings.simulated_host = static_cast<int>(*number);
+    return true;
+}
+std::string print_host(const Settings& settings) {
+    return settings.simulated_host ? std::to_string(*settings.simulated_host) : "real";
+}
+
 template <std::chrono::milliseconds Settings::*member>
 bool parse_seconds(Settings& settings, std::string_view text) {
     constexpr double longest = 1e6;
@@ -154,6 +165,10 @@ constexpr Setting table[] = {
     {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Single operations that are ready together are fused into bundles of up to this size; 0 fuses nothing.",
      parse_size<&Settings::fusion_bytes, 0, gib>, print_size<&Settings::fusion_bytes>},
+    {"GUOZHUANG_HOST", "", "real, or 0 to 1000000", Agreement::may_differ,
+     "To try out on one machine what happens between several: ranks with different numbers here take each other for ranks of different "
+     "hosts.",
+     parse_host, print_host},
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ,
      "Which messages are logged; `info` adds a line about the job when it begins.", parse_log_level, print_log_level},
     {"GUOZHUANG_ON_DEATH", "", "exit or report", Agreement::may_differ,

@@ -31,8 +31,9 @@ struct Settings {
     bool shared_memory = true;
     bool cuda = true;
     LogLevel log_level = LogLevel::warning;
-    std::string timeline;   ///< directory; empty: none
-    std::string tune_file;  ///< empty: none
+    std::string timeline;               ///< directory; empty: none
+    std::string tune_file;              ///< empty: none
+    std::optional<int> simulated_host;  ///< empty: the real one
     bool exit_on_death = true;
     std::chrono::milliseconds stall_warn{10'000};  ///< 0: never
     std::chrono::milliseconds stall_error{0};      ///< 0: never

@@ -34,7 +34,8 @@ std::string_view name_of(ReduceOp op) noexcept {
 }
 
 std::string_view name_of(Algorithm algorithm) noexcept {
-    constexpr std::string_view names[] = {"auto", "ring", "recursive_doubling", "direct", "parameter_server", "symmetric", "staged"};
+    constexpr std::string_view names[] = {"auto",      "ring",   "recursive_doubling", "direct", "parameter_server",
+                                          "symmetric", "staged", "hierarchical"};
     return pick(names, algorithm);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -75,8 +76,8 @@ public:
     virtual base::Doorbell& doorbell() noexcept = 0;
     virtual const base::WaitSettings& wait_settings() const noexcept = 0;
 
-    /// The memory in which all ranks stage data for each other, if they have such memory: all are on one host, and none could not have it.
-    /// Else empty, on every rank. Valid while the transport lives.
+    /// The memory in which the ranks of this host stage data for each other, if on every host all ranks have such memory; else empty, on every
+    /// rank. Valid while the transport lives.
     virtual Staging staging() noexcept = 0;
     /// Bytes written to this rank's stage, for traffic().
     virtual void count_staged(std::size_t bytes) noexcept = 0;
@@ -86,12 +87,9 @@ public:
     /// What the ranks of this host have opened to each other; may outlive the transport.
     const std::shared_ptr<Regions>& regions() const noexcept { return regions_; }
 
-    /// World ranks on this rank's host, ascending, itself included; and the number of this host among the hosts, ordered by their first
-    /// rank.
-    virtual const std::vector<int>& host_ranks() const noexcept = 0;
-    virtual int host_index() const noexcept = 0;
-    virtual int host_count() const noexcept = 0;
-    virtual bool is_homogeneous() const noexcept = 0;  ///< every host has the same number of ranks
+    /// The host of each rank, the same on all ranks; hosts are numbered in the order of their first ranks. HostGrid makes more of it.
+    virtual const std::vector<int>& hosts() const noexcept = 0;
+    int host_count() const noexcept { return 1 + std::ranges::max(hosts()); }
 
     /// Whether a thread other than the caller's may drive it (MPI below MPI_THREAD_MULTIPLE: no).
     virtual bool may_have_own_thread() const noexcept = 0;

@@ -1,6 +1,7 @@
 // The MPI transport from the inside: ranks that mpirun started talk to each other without the engine above them.
 #include "wire/mpi/mpi_transport.hpp"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <guozhuang/error.hpp>
@@ -39,6 +40,12 @@ std::string failure_of(Act&& act) {
     return {};
 }
 
+std::vector<int> everybody(int size) {
+    std::vector<int> ranks(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+}
+
 std::size_t open_files() {
     std::size_t count = 0;
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
@@ -67,13 +74,29 @@ TEST_CASE("the transport knows the job and the host as MPI does") {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     CHECK(transport->rank() == rank);
     CHECK(transport->size() == size);
-    std::vector<int> everybody(static_cast<std::size_t>(size));
-    std::iota(everybody.begin(), everybody.end(), 0);
-    CHECK(transport->host_ranks() == everybody);  // the tests run on one host
-    CHECK(transport->host_index() == 0);
+    CHECK(transport->hosts() == std::vector<int>(static_cast<std::size_t>(size)));  // the tests run on one host
     CHECK(transport->host_count() == 1);
-    CHECK(transport->is_homogeneous());
     CHECK(std::string(transport->description()).find("MPI") != std::string::npos);
+    transport->close();
+}
+
+TEST_CASE("ranks that are told so take each other for ranks of several hosts") {
+    int rank = 0, size = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    const bool all_share = GENERATE(true, false);
+    const auto transport = connect({.shared_memory = all_share || rank != size - 1, .simulated_host = 7 - rank % 2});
+    std::vector<int> hosts;
+    for (int each = 0; each < size; ++each) hosts.push_back(each % 2);
+    CHECK(transport->hosts() == hosts);
+    CHECK(transport->host_count() == std::min(size, 2));
+    const auto here = static_cast<std::size_t>(std::ranges::count(hosts, rank % 2));
+    CHECK(transport->staging().progress.size() == (all_share ? here : 0));  // if one rank has none, none uses its own
+    for (int other = 0; all_share && other < size; ++other) CHECK(transport->look_at(other).has_value() == (other % 2 == rank % 2));
+    const test::TrafficPlan plan(test::seed(), size, 20 * size, 60'000);
+    const auto failure = failure_of([&] { test::Traffic(*transport, plan).run(); });
+    INFO(failure);
+    REQUIRE(everywhere(failure.empty()));
     transport->close();
 }
 
@@ -87,7 +110,8 @@ TEST_CASE("a user's communicator gives the ranks of that communicator") {
     MPI_Comm_free(&reversed);  // ours is a duplicate
     CHECK(transport->rank() == size - 1 - rank);
     int arrived = -1;
-    MemberWire wire({.transport = *transport, .members = transport->host_ranks(), .position = transport->rank(), .tag = data});
+    const auto members = everybody(size);
+    MemberWire wire({.transport = *transport, .members = members, .position = transport->rank(), .tag = data});
     const int right = (wire.rank() + 1) % size, left = (wire.rank() + size - 1) % size;
     exchange(wire, std::as_bytes(std::span(&rank, 1)), right, std::as_writable_bytes(std::span(&arrived, 1)), left);
     CHECK(arrived == size - 1 - left);
@@ -152,7 +176,7 @@ TEST_CASE("a transport does not close over messages in flight, nor serve after i
 TEST_CASE("long control messages do not overtake each other") {
     const auto transport = connect();
     const int size = transport->size(), right = (transport->rank() + 1) % size, left = (transport->rank() + size - 1) % size;
-    ControlChannel channel(*transport, 0, transport->host_ranks());
+    ControlChannel channel(*transport, 0, everybody(transport->size()));
     const std::array<std::size_t, 4> lengths{3'000'000, 10, 200'000, 0};
     for (const auto length : lengths) channel.send(right, std::vector<std::byte>(length, std::byte{7}));
     std::vector<std::size_t> arrived;

@@ -20,9 +20,13 @@ namespace guozhuang::test {
 /// Larger than what goes by the small path; not a multiple of anything.
 inline constexpr std::int64_t many = 50'021;
 
-inline bool can_share() {
+inline bool may_share() {
     const char* const setting = std::getenv("GUOZHUANG_SHARED_MEMORY");
     return setting == nullptr || std::string(setting) != "0";
+}
+
+inline bool can_share() {
+    return may_share() && Session::current().cross_size() == 1;
 }
 
 /// A tensor of a rank's, and memory of its size in an arena, or of its own if there is none.

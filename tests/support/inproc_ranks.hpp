@@ -13,8 +13,8 @@ namespace guozhuang::test {
 /// Runs `body(transport)` on `ranks` threads, one for each rank of an in-process job, and waits for all. The first exception ends the job
 /// for all ranks and is thrown again here. The body does not call close(): that happens here, if all is well.
 template <class Body>
-void run_inproc_ranks(int ranks, Body&& body, std::optional<base::WaitSettings> settings = std::nullopt) {
-    wire::InprocHub hub(ranks, settings);
+void run_inproc_ranks(int ranks, Body&& body, std::optional<base::WaitSettings> settings = std::nullopt, int hosts = 1) {
+    wire::InprocHub hub(ranks, settings, hosts);
     std::mutex mutex;
     std::exception_ptr first;
     const auto run = [&](int rank) {

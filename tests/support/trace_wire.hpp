@@ -168,6 +168,14 @@ private:
     std::vector<std::vector<std::string>> sent_;  ///< by rank and step
 };
 
+/// Where some ranks' part of a figure is: their columns, by position, if those are not the positions; the step in which they begin; and how many
+/// steps a round is.
+struct InFigure {
+    std::vector<int> columns = {};
+    std::size_t first_step = 0, steps_a_round = 1;
+    int column(int rank) const { return columns.empty() ? rank : columns[static_cast<std::size_t>(rank)]; }
+};
+
 /// A ThreadWire that writes a Trace.
 class TraceWire {
 public:
@@ -177,20 +185,21 @@ public:
         std::size_t index = 0;
     };
 
-    TraceWire(Switchboard& board, Trace& trace, int rank) : wire_(board, rank), trace_(&trace) {}
+    TraceWire(Switchboard& board, Trace& trace, int rank, InFigure where = {})
+        : wire_(board, rank), trace_(&trace), where_(std::move(where)), step_(where_.first_step) {}
 
     int rank() const { return wire_.rank(); }
     int size() const { return wire_.size(); }
 
     Ticket send(std::span<const std::byte> bytes, int peer) {
         // Noted before it is on its way: the receiver asks for its step.
-        trace_->sent(rank(), peer, sends_[peer]++, step_++, SymbolTable::show(bytes));
+        trace_->sent(where_.column(rank()), where_.column(peer), sends_[peer]++, step_++, SymbolTable::show(bytes));
         return {wire_.send(bytes, peer), -1, 0};
     }
     Ticket receive(std::span<std::byte> room, int peer) { return {wire_.receive(room, peer), peer, receives_[peer]++}; }
     void wait(Ticket& ticket) {
         wire_.wait(ticket.inner);
-        if (ticket.from >= 0) step_ = std::max(step_, trace_->step_of(ticket.from, rank(), ticket.index) + 1);
+        if (ticket.from >= 0) step_ = std::max(step_, trace_->step_of(where_.column(ticket.from), where_.column(rank()), ticket.index) + 1);
         ticket = {};
     }
     bool done(Ticket& ticket) {
@@ -202,15 +211,16 @@ public:
 private:
     ThreadWire wire_;
     Trace* trace_;
-    std::size_t step_ = 0;
+    InFigure where_;
+    std::size_t step_;
     std::map<int, std::size_t> sends_, receives_;
 };
 
 /// A ThreadPeers that writes a Trace: what a rank wrote to its stage in a round.
 class TracePeers {
 public:
-    TracePeers(Stages& stages, Trace& trace, int rank)
-        : peers_(stages, rank), trace_(&trace), before_(stage(rank).size() / sizeof(Symbol), nothing) {
+    TracePeers(Stages& stages, Trace& trace, int rank, InFigure where = {})
+        : peers_(stages, rank), trace_(&trace), where_(std::move(where)), before_(stage(rank).size() / sizeof(Symbol), nothing) {
         const auto own = stage(rank);
         std::memcpy(own.data(), before_.data(), own.size());
         const direct::StageLayout layout(own.size(), size());
@@ -229,7 +239,9 @@ public:
         for (std::size_t i = 0; i < now.size(); ++i)
             if (now[i] != before_[i]) fresh.push_back(now[i]);
         if (fresh.size() * sizeof(Symbol) != bytes) throw std::runtime_error("other bytes were staged than were published");
-        if (!fresh.empty()) trace_->staged(rank(), round(), SymbolTable::show(std::as_bytes(std::span(fresh))));
+        if (!fresh.empty())
+            trace_->staged(where_.column(rank()), where_.first_step + where_.steps_a_round * round(),
+                           SymbolTable::show(std::as_bytes(std::span(fresh))));
         before_ = now;
         peers_.publish(bytes);
     }
@@ -243,6 +255,7 @@ private:
 
     ThreadPeers peers_;
     Trace* trace_;
+    InFigure where_;
     std::vector<Symbol> before_;  ///< the stage at the end of the last round
 };
 

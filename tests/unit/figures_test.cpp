@@ -1,5 +1,6 @@
 // The figures in the algorithms' header comments and in docs/algorithms.md, printed by the algorithms themselves. Where one differs, the
 // failure shows the right one, ready to be pasted.
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -8,6 +9,7 @@
 #include "collectives/adasum/allreduce.hpp"
 #include "collectives/direct/staged_allreduce.hpp"
 #include "collectives/direct/symmetric_allreduce.hpp"
+#include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
 #include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
@@ -115,6 +117,33 @@ TEST_CASE("figure: staged and symmetric", "[figures]") {
                  staged_figure(3, 3, [](TracePeers& peers, const AllreducePlan& plan) { direct::staged_allreduce(peers, plan); }));
     check_figure("collectives/direct/symmetric_allreduce.hpp",
                  staged_figure(3, 1, [](TracePeers& peers, const AllreducePlan& plan) { direct::symmetric_allreduce(peers, plan); }));
+}
+
+/// Two ranks on each of two hosts, one symbol per block. What goes across, in steps 1 and 2, does so between the two rounds.
+Lines hierarchical_figure() {
+    std::deque<Stages> hosts;
+    std::deque<Switchboard> columns;
+    for (int i = 0; i < 2; ++i) {
+        hosts.emplace_back(2, 4096);
+        columns.emplace_back(2);
+    }
+    Trace trace(4);
+    Switchboard board(4);
+    run_ranks(board, [&](int rank) {
+        const int host = rank / 2, place = rank % 2;
+        TracePeers local(hosts[static_cast<std::size_t>(host)], trace, place, {.columns = {2 * host, 2 * host + 1}, .steps_a_round = 3});
+        TraceWire across(columns[static_cast<std::size_t>(place)], trace, host, {.columns = {place, place + 2}, .first_step = 1});
+        auto symbols = parts(rank, 4);
+        const Blocks blocks(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol), 4);
+        TestScratch scratch(hierarchical::allreduce_scratch_bytes(local, across, blocks, 64));
+        const SymbolReduce reduce;
+        hierarchical::allreduce(local, across, {blocks, scratch.span(), reduce, 64}, reduce);
+    });
+    return trace.figure({});
+}
+
+TEST_CASE("figure: hierarchical", "[figures]") {
+    check_figure("collectives/hierarchical/allreduce.hpp", hierarchical_figure());
 }
 
 TEST_CASE("figure: ring reduce-scatter", "[figures]") {

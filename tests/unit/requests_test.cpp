@@ -39,10 +39,7 @@ public:
     void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }
     void nudge(int rank) noexcept override { wide_->nudge(rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wide_->wait_settings(); }
-    const std::vector<int>& host_ranks() const noexcept override { return wide_->host_ranks(); }
-    int host_index() const noexcept override { return wide_->host_index(); }
-    int host_count() const noexcept override { return wide_->host_count(); }
-    bool is_homogeneous() const noexcept override { return wide_->is_homogeneous(); }
+    const std::vector<int>& hosts() const noexcept override { return wide_->hosts(); }
     bool may_have_own_thread() const noexcept override { return wide_->may_have_own_thread(); }
     std::uint16_t largest_user_tag() const noexcept override { return 1; }
     const char* description() const noexcept override { return "a narrow MPI"; }
@@ -64,7 +61,7 @@ TEST_CASE("every enumerator has a name, and a number that is none reads past no 
     };
     check(*std::prev(std::end(all_dtypes)));
     check(*std::prev(std::end(all_reduce_ops)));
-    check(Algorithm::staged);
+    check(Algorithm::hierarchical);
     check(DeviceKind::cuda);
     check(ErrorCode::internal);
 }

@@ -23,13 +23,24 @@ TEST_CASE("allreduce is chosen by size, within the order class of the tensor", "
 
 TEST_CASE("fusion never changes the order class", "[select]") {
     for (const std::size_t tensor : {std::size_t{4}, 32 * kib, 33 * kib, mib}) {
-        for (const bool reproducible : {false, true}) {
-            const Settings settings{.reproducible = reproducible};
+        for (const auto& settings : {Settings{}, Settings{.reproducible = true}, Settings{.hierarchy = true}}) {
             for (std::size_t bundle = tensor; bundle <= 64 * mib; bundle *= 2) {
                 CHECK(order_class_of(allreduce(tensor, bundle, settings)) == order_class_of(tensor, settings));
             }
         }
     }
+}
+
+TEST_CASE("on several even hosts what would be a ring goes level by level", "[select]") {
+    const Settings hosts{.hierarchy = true};
+    CHECK(allreduce(64 * mib, 64 * mib, hosts) == Algorithm::hierarchical);
+    CHECK(order_class_of(64 * mib, hosts) == OrderClass::hierarchy);
+    CHECK(allreduce(4, 4, hosts) == Algorithm::recursive_doubling);
+    CHECK(allreduce(4, mib, hosts) == Algorithm::direct);
+    CHECK(allreduce(64 * mib, 64 * mib, {.reproducible = true, .hierarchy = true}) == Algorithm::direct);
+    CHECK(allreduce(64 * mib, 64 * mib, {.forced = Algorithm::ring, .hierarchy = true}) == Algorithm::ring);
+    CHECK(allreduce(64 * mib, 64 * mib, {.forced = Algorithm::direct, .hierarchy = true}) == Algorithm::direct);
+    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 4, .settings = hosts}) == Answer{Algorithm::hierarchical, 128 * kib});
 }
 
 TEST_CASE("reproducible keeps to the tree", "[select]") {

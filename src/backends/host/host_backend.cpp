@@ -18,6 +18,7 @@
 #include "collectives/direct/staged_broadcast.hpp"
 #include "collectives/direct/staged_reduce_scatter.hpp"
 #include "collectives/direct/symmetric_allreduce.hpp"
+#include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
 #include "collectives/parameter_server/allreduce.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
@@ -31,8 +32,6 @@ namespace guozhuang::backends {
 namespace {
 
 using wire::MemberWire;
-
-constexpr std::size_t most_stage_bytes_of_set = std::size_t{512} << 10;  // of each member: there may be many sets
 
 /// Bytes of one row of dim 0.
 std::size_t row_bytes(const TensorView& tensor) {
@@ -114,24 +113,28 @@ void ScratchStore::give_back(ScratchPool pool) {
     pools_.push_back(std::move(pool));
 }
 
-bool can_stage(wire::Transport& transport) {
-    const auto staging = transport.staging();
-    return !staging.empty() && direct::StageLayout(staging.stage(0).size(), transport.size()).segment_bytes() > 0;
-}
-
 HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages,
                          std::shared_ptr<base::Timeline> timeline)
     : wire_(group), group_(group), store_(std::move(store)), timeline_(std::move(timeline)) {
-    const bool can = stages && can_stage(group_.transport);
-    if (can && group_.tag.context == 0) peers_.emplace(group_, group_.transport.staging());
-    meets_ = can && !peers_ && wire_.size() > 1;
+    if (!stages) return;
+    if (group_.tag.context == 0)
+        stage_in(group_.transport.staging());
+    else
+        meets_ = wire_.size() > 1 && (can_stage(group_.transport, group_.members) || Levels::suit(group_));
+}
+
+void HostBackend::stage_in(const wire::Staging& staging) {
+    if (can_stage(group_.transport, group_.members))
+        peers_.emplace(group_, staging);
+    else if (Levels::suit(group_))
+        levels_.emplace(group_, staging);
 }
 
 /// With the first bundle, because from then on all members do the same things in the same order.
 void HostBackend::meet() {
     if (!std::exchange(meets_, false)) return;
-    set_stages_ = SetStages::meet(wire_, std::min(group_.transport.staging().stage(0).size(), most_stage_bytes_of_set));
-    if (set_stages_) peers_.emplace(group_, set_stages_->staging());
+    set_stages_ = SetStages::meet(wire_, group_);
+    if (set_stages_) stage_in(set_stages_->staging());
 }
 
 /// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. Where some stage, all keep to the
@@ -140,6 +143,7 @@ selection::Settings HostBackend::settings_of(const engine::Policy& policy) const
     selection::Settings settings{.forced = policy.forced,
                                  .reproducible = policy.reproducible || policy.staging,
                                  .staging = stages(policy),
+                                 .hierarchy = levels_.has_value(),
                                  .small_bytes = static_cast<std::size_t>(policy.small_bytes),
                                  .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
     if (settings.staging)
@@ -222,6 +226,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
     const auto [algorithm, segment_bytes] = selection::choose(
         {.tensor_bytes = part.largest_bytes, .bundle_bytes = part.total_bytes, .ranks = ranks, .settings = settings_of(bundle.policy)});
     const base::TimelineSlice slice(*timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, part); });
+    if (algorithm == Algorithm::hierarchical) return allreduce_by_levels(bundle, part, segment_bytes);
     const auto plan = [&](int blocks, auto&& scratch_bytes) -> AllreducePlan {
         blocks_.assign(part.members, reduce.element_bytes(), blocks);
         return {.blocks = blocks_,
@@ -246,6 +251,20 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
         case Algorithm::parameter_server: parameter_server::allreduce(wire_, plan(1, direct_scratch)); break;
         default: throw Error(ErrorCode::internal, "the log names an algorithm that does no allreduce");
     }
+}
+
+void HostBackend::allreduce_by_levels(const engine::Bundle& bundle, const Part& part, std::size_t segment_bytes) {
+    const device::HostReduce reduce(part.dtype, bundle.op, bundle.contributors, bundle.postscale), within(part.dtype, bundle.op, 1);
+    auto& local = levels_->local();
+    auto& across = levels_->across();
+    local.expect(part.total_bytes);
+    blocks_.assign(part.members, reduce.element_bytes(), wire_.size());
+    hierarchical::allreduce(local, across,
+                            {.blocks = blocks_,
+                             .scratch = scratch_.get(hierarchical::allreduce_scratch_bytes(local, across, blocks_, segment_bytes)),
+                             .reduce = reduce,
+                             .segment_bytes = segment_bytes},
+                            within);
 }
 
 void HostBackend::broadcast(const engine::Bundle& bundle) {

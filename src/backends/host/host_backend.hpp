@@ -6,14 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "backends/host/set_stages.hpp"
+#include "backends/host/stages.hpp"
 #include "base/mutex.hpp"
 #include "base/timeline.hpp"
 #include "collectives/blocks.hpp"
 #include "collectives/select.hpp"
 #include "engine/backend.hpp"
-#include "wire/member_peers.hpp"
-#include "wire/member_wire.hpp"
 
 namespace guozhuang::backends {
 
@@ -54,14 +52,11 @@ private:
     std::vector<ScratchPool> pools_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
-/// Whether a transport has staging memory, and room in it for as many ranks. The same on all ranks.
-bool can_stage(wire::Transport& transport);
-
 /// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
-    /// `stages`: whether it stages, where the transport can: in the transport's own memory, as the backend of context 0 (only one may); else in
-    /// memory that the set makes for itself with its first bundle.
+    /// `stages`: whether it stages, where it can: as the backend of context 0, the world, in the transport's memory (only one may), else in memory that
+    /// the set makes for itself with its first bundle.
     HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
 
     std::string_view name() const noexcept override { return "host"; }
@@ -79,12 +74,14 @@ private:
     void move(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle, const Part& part);
+    void allreduce_by_levels(const engine::Bundle& bundle, const Part& part, std::size_t segment_bytes);
     void adasum(const engine::Bundle& bundle, const Part& part);
     void broadcast(const engine::Bundle& bundle);
     void barrier(const engine::Policy& policy);
     void all_gather(const engine::Policy& policy, const engine::Piece& piece);
     void all_to_all(const engine::Policy& policy, const engine::Piece& piece);
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
+    void stage_in(const wire::Staging& staging);
     void meet();
     bool stages(const engine::Policy& policy) const noexcept { return policy.staging && peers_; }
     wire::MemberPeers& peers(std::size_t bytes);  ///< for an operation that moves so many: all ranks say the same
@@ -96,10 +93,11 @@ private:
     selection::Settings settings_of(const engine::Policy& policy) const;
 
     wire::MemberWire wire_;
+    const wire::Group group_;
     bool meets_ = false;  ///< with the next bundle, to make memory to stage in
     std::optional<SetStages> set_stages_;
-    std::optional<wire::MemberPeers> peers_;
-    wire::Group group_;
+    std::optional<wire::MemberPeers> peers_;  ///< if all can reach each other's stages
+    std::optional<Levels> levels_;            ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;
     ScratchPool scratch_;  ///< of the bundle under way; after a failure it stays, since messages may still use it
     const std::shared_ptr<base::Timeline> timeline_;

@@ -95,7 +95,7 @@ void complete(Operation& send, Operation& receive) {
 }  // namespace
 
 struct InprocHub::State {
-    State(int ranks, const base::WaitSettings& wait_settings)
+    State(int ranks, const base::WaitSettings& wait_settings, int hosts)
         : endpoints(static_cast<std::size_t>(ranks)),
           settings(wait_settings),
           everybody(endpoints.size()),
@@ -103,11 +103,18 @@ struct InprocHub::State {
           stages(endpoints.size() * stage_bytes / sizeof(CacheLine)),
           messages(MessageRings::bytes_for(ranks) / sizeof(CacheLine)) {
         std::iota(everybody.begin(), everybody.end(), 0);
+        for (const int rank : everybody) host_of.push_back(rank * hosts / ranks);
         rings().initialise();
     }
 
     Endpoint& of(int rank) { return endpoints[static_cast<std::size_t>(rank)]; }
     MessageRings rings() { return {.memory = std::as_writable_bytes(std::span(messages)), .ranks = static_cast<int>(endpoints.size())}; }
+    Staging staging(int rank) {
+        const auto host = std::ranges::equal_range(host_of, host_of[static_cast<std::size_t>(rank)]);
+        const auto first = static_cast<std::size_t>(host.begin() - host_of.begin());
+        return {.progress = std::span(progress).subspan(first, host.size()),
+                .stages = std::as_writable_bytes(std::span(stages)).subspan(first * stage_bytes, host.size() * stage_bytes)};
+    }
     std::vector<HostMessages::Peer> peers() {
         std::vector<HostMessages::Peer> all;
         for (const int rank : everybody) all.push_back({rank, of(rank).bell});
@@ -117,7 +124,7 @@ struct InprocHub::State {
 
     std::deque<Endpoint> endpoints;
     base::WaitSettings settings;
-    std::vector<int> everybody;
+    std::vector<int> everybody, host_of;  ///< by rank
     std::vector<Staging::Progress> progress;
     std::vector<CacheLine> stages, messages;
     std::atomic<bool> aborted{false};
@@ -189,18 +196,13 @@ public:
     base::Doorbell& doorbell() noexcept override { return state_->of(rank_).bell; }
     const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
-    Staging staging() noexcept override {
-        return {.progress = state_->progress, .stages = std::as_writable_bytes(std::span(state_->stages))};
-    }
+    Staging staging() noexcept override { return state_->staging(rank_); }
     std::optional<base::Neighbour> look_at(int rank) override {
         return base::Neighbour{.activity = &state_->of(rank).activity, .process = "a thread of this process"};
     }
     void wake(int rank) noexcept override { base::ring_local(state_->of(rank).bell); }
     void nudge(int rank) noexcept override { base::nudge(state_->of(rank).bell); }
-    const std::vector<int>& host_ranks() const noexcept override { return state_->everybody; }
-    int host_index() const noexcept override { return 0; }
-    int host_count() const noexcept override { return 1; }
-    bool is_homogeneous() const noexcept override { return true; }
+    const std::vector<int>& hosts() const noexcept override { return state_->host_of; }
     /// With a baton a rank is one thread.
     bool may_have_own_thread() const noexcept override { return state_->settings.baton == nullptr; }
     const char* description() const noexcept override { return "in-process"; }
@@ -265,9 +267,9 @@ private:
 
 }  // namespace
 
-InprocHub::InprocHub(int ranks, std::optional<base::WaitSettings> settings)
+InprocHub::InprocHub(int ranks, std::optional<base::WaitSettings> settings, int hosts)
     : state_(std::make_shared<State>(
-          ranks, settings ? *settings : topology::wait_settings(ranks, topology::count(topology::this_machine().cores)))) {}
+          ranks, settings ? *settings : topology::wait_settings(ranks, topology::count(topology::this_machine().cores)), hosts)) {}
 
 InprocHub::~InprocHub() = default;
 

@@ -7,13 +7,14 @@
 namespace guozhuang::wire {
 
 /// Ranks as threads of one process: the transport of tests, of simulations, and of a process that was started alone. The ranks are one
-/// host.
+/// host, or take each other for ranks of several.
 ///
 /// Data is moved once, from the sender's memory to the receiver's, by whichever of the two comes second. Thread-safe.
 class InprocHub {
 public:
-    /// `settings` defaults to what suits `ranks` threads on the cores of this process.
-    explicit InprocHub(int ranks, std::optional<base::WaitSettings> settings = std::nullopt);
+    /// `settings` defaults to what suits `ranks` threads on the cores of this process. `hosts`: at most as many as ranks; neighbours are together, as
+    /// evenly as can be.
+    explicit InprocHub(int ranks, std::optional<base::WaitSettings> settings = std::nullopt, int hosts = 1);
     ~InprocHub();
     InprocHub(const InprocHub&) = delete;
     InprocHub& operator=(const InprocHub&) = delete;

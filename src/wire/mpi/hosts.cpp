@@ -12,6 +12,7 @@
 #include "base/failpoint.hpp"
 #include "base/log.hpp"
 #include "topology/machine.hpp"
+#include "wire/host_grid.hpp"
 #include "wire/mpi/mpi_library.hpp"
 
 namespace guozhuang::wire::mpi {
@@ -32,16 +33,12 @@ std::vector<int> first_ranks(MPI_Comm world, MPI_Comm host) {
 }
 
 void sort_into_hosts(const std::vector<int>& first_of, int rank, Host& host) {
-    std::map<int, int> ranks_on;  // by the host's first rank, so in the order of the hosts
-    for (const int first : first_of) ++ranks_on[first];
-    const int mine = first_of[static_cast<std::size_t>(rank)];
-    for (int other = 0; other < static_cast<int>(first_of.size()); ++other) {
-        if (first_of[static_cast<std::size_t>(other)] == mine) host.ranks.push_back(other);
-    }
-    host.position = static_cast<int>(std::lower_bound(host.ranks.begin(), host.ranks.end(), rank) - host.ranks.begin());
-    host.index = static_cast<int>(std::distance(ranks_on.begin(), ranks_on.find(mine)));
-    host.hosts = static_cast<int>(ranks_on.size());
-    host.homogeneous = std::all_of(ranks_on.begin(), ranks_on.end(), [&](const auto& entry) { return entry.second == ranks_on[mine]; });
+    std::map<int, int> numbers;  // of the hosts, by their first rank
+    for (const int first : first_of) host.of.push_back(numbers.try_emplace(first, static_cast<int>(numbers.size())).first->second);
+    host.hosts = static_cast<int>(numbers.size());
+    const HostGrid grid(host.of, rank);
+    host.ranks = grid.local();
+    host.position = grid.local_rank();
 }
 
 std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
@@ -64,11 +61,18 @@ bool end_with(const Monitor::End& end) {
     return true;
 }
 
-int cores_together(MPI_Comm host) {
+int cores_together(MPI_Comm machine) {
     const topology::CoreMask mine = topology::this_machine().cores;
     topology::CoreMask all{};
-    check(MPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_UINT64_T, MPI_BOR, host), "MPI_Allreduce");
+    check(MPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_UINT64_T, MPI_BOR, machine), "MPI_Allreduce");
     return topology::count(all);
+}
+
+bool holds_everywhere(MPI_Comm world, bool here) {
+    const int mine = here ? 1 : 0;
+    int all = 0;
+    check(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, world), "MPI_Allreduce");
+    return all != 0;
 }
 
 /// What came of a rank's wish for shared memory.
@@ -117,20 +121,25 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, co
 
 }  // namespace
 
-Host meet_host(MPI_Comm world, bool want_memory) {
+Host meet_host(MPI_Comm world, const Wishes& wishes) {
     int rank = 0;
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
-    MPI_Comm neighbours = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &neighbours), "MPI_Comm_split_type");
+    MPI_Comm machine = MPI_COMM_NULL, neighbours = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine), "MPI_Comm_split_type");
+    const int colour = wishes.simulated_host ? 1 + *wishes.simulated_host : 0;
+    check(MPI_Comm_split(machine, colour, rank, &neighbours), "MPI_Comm_split");
     Host host;
     sort_into_hosts(first_ranks(world, neighbours), rank, host);
     host.others = others_of(neighbours, host);
     const Monitor monitor(host.others, end_with, LogLevel::debug);  // the one that stays will say it
     base::pass(base::Failpoint::meet);
-    host.cores = cores_together(neighbours);
-    const HostMemory::Size size{.ranks = static_cast<int>(host.ranks.size()), .stage_bytes = host.hosts == 1 ? stage_bytes : 0};
-    host.memory = share_memory(neighbours, host, size, want_memory);
+    host.cores = cores_together(machine);
+    check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
+    const HostMemory::Size size{.ranks = static_cast<int>(host.ranks.size()), .stage_bytes = stage_bytes};
+    host.memory = share_memory(neighbours, host, size, wishes.memory);
+    host.all_have_memory = holds_everywhere(world, host.memory.has_value());
     check(MPI_Comm_free(&neighbours), "MPI_Comm_free");
+    check(MPI_Comm_free(&machine), "MPI_Comm_free");
     return host;
 }
 

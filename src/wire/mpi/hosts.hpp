@@ -11,18 +11,24 @@ namespace guozhuang::wire::mpi {
 
 /// Which ranks share this rank's host, and what they share.
 struct Host {
+    std::vector<int> of;                ///< the host of each rank; hosts are numbered in the order of their first ranks
+    int hosts = 1;                      ///< how many there are
     std::vector<int> ranks;             ///< of this host, ascending
     std::vector<Monitor::Peer> others;  ///< of them
     int position = 0;                   ///< of this rank among them
-    int index = 0;                      ///< of this host among the hosts, which are ordered by their first rank
-    int hosts = 1;
-    bool homogeneous = true;           ///< every host has as many ranks
-    int cores = 1;                     ///< that the ranks of this host may use together
-    std::optional<HostMemory> memory;  ///< empty if not wanted, or if a rank of the host could not have it (then one warning was logged)
+    int cores = 1;                      ///< of this machine, that its ranks may use together
+    int machine_ranks = 1;              ///< those; more than this host's where hosts are simulated
+    std::optional<HostMemory> memory;   ///< empty if not wanted, or if a rank of the host could not have it (then one warning was logged)
+    bool all_have_memory = false;       ///< on every host
 };
 
-/// Finds out; collective over `world`, blocking. The memory has stages where all ranks are on one host. Throws Error(wire). A rank of the host
-/// that dies meanwhile ends this process: nothing else ends a call of MPI that waits for it.
-Host meet_host(MPI_Comm world, bool want_memory);
+struct Wishes {
+    bool memory = true;
+    std::optional<int> simulated_host = std::nullopt;  ///< ranks of one machine with different ones are of different hosts
+};
+
+/// Finds out; collective over `world`, blocking. Throws Error(wire). A rank of the host that dies meanwhile ends this process: nothing else ends a
+/// call of MPI that waits for it.
+Host meet_host(MPI_Comm world, const Wishes& wishes);
 
 }  // namespace guozhuang::wire::mpi

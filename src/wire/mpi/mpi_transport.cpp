@@ -60,15 +60,12 @@ public:
     base::Activity& activity() noexcept override { return host_.memory ? host_.memory->activity(host_.position) : private_activity_; }
     base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
-    Staging staging() noexcept override { return host_.memory ? host_.memory->staging() : Staging{}; }
+    Staging staging() noexcept override { return host_.all_have_memory ? host_.memory->staging() : Staging{}; }
     void nudge(int rank) noexcept override { with_bell(rank, base::nudge); }
     std::optional<base::Neighbour> look_at(int rank) override;
     void wake(int rank) noexcept override { with_bell(rank, base::ring_local); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
-    const std::vector<int>& host_ranks() const noexcept override { return host_.ranks; }
-    int host_index() const noexcept override { return host_.index; }
-    int host_count() const noexcept override { return host_.hosts; }
-    bool is_homogeneous() const noexcept override { return host_.homogeneous; }
+    const std::vector<int>& hosts() const noexcept override { return host_.of; }
     bool may_have_own_thread() const noexcept override { return use_.thread_level() >= MPI_THREAD_MULTIPLE; }
     std::uint16_t largest_user_tag() const noexcept override {
         return static_cast<std::uint16_t>(std::min<std::int64_t>(largest_tag_ >> user_shift, std::numeric_limits<std::uint16_t>::max()));
@@ -131,10 +128,10 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
     largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
     base::pass(base::Failpoint::init);
-    host_ = mpi::meet_host(comm_, options.shared_memory);
+    host_ = mpi::meet_host(comm_, {.memory = options.shared_memory, .simulated_host = options.simulated_host});
     meet_neighbours();
     activity().running.write("init");
-    wait_settings_ = topology::wait_settings(static_cast<int>(host_.ranks.size()), host_.cores);
+    wait_settings_ = topology::wait_settings(host_.machine_ranks, host_.cores);
     // Where every message wakes its receiver, looking without being woken is only a safety net.
     if (host_.memory && host_.hosts == 1)
         wait_settings_.park_limit = std::chrono::milliseconds(10);

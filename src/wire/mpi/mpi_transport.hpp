@@ -14,12 +14,14 @@ struct MpiOptions {
     /// The user's own communicator: the address of an MPI_Comm, read and duplicated during connect(). Null: all processes that mpirun
     /// started.
     const void* communicator = nullptr;
-    /// Whether the ranks of one host share memory; off: they look for messages at intervals and have no staging, as ranks of different hosts.
+    /// Whether the ranks of one host share memory; off: they look for messages at intervals and have no staging.
     bool shared_memory = true;
     /// How long a wait spins before it parks; empty: chosen from the host's ranks and cores.
     std::optional<std::chrono::microseconds> spin = std::nullopt;
     /// Whether this process ends soon after a rank of its host has died; else that is up to the program.
     bool exit_on_death = true;
+    /// Ranks of one machine with different ones take each other for ranks of different hosts; empty: the real one.
+    std::optional<int> simulated_host = std::nullopt;
     /// One to be put in, if it is this rank's.
     std::optional<base::Fault> fault = std::nullopt;
     /// Called when the user finalises MPI while transports are open, at the last moment in which they can be closed.

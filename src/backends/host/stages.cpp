@@ -1,0 +1,144 @@
+#include "backends/host/stages.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+#include "collectives/direct/stage_layout.hpp"
+#include "collectives/hierarchical/allreduce.hpp"
+#include "collectives/ring/all_gather.hpp"
+
+namespace guozhuang::backends {
+namespace {
+
+constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;  // there may be many sets
+constexpr std::size_t page_bytes = std::size_t{64} << 10;             // the largest that Linux uses, so whole pages everywhere
+
+/// Of the world's, or of a set's: context 0 is the world.
+std::size_t stage_bytes_of(const wire::Group& group) {
+    const auto staging = group.transport.staging();
+    if (staging.empty()) return 0;
+    return group.tag.context == 0 ? staging.stage(0).size() : std::min(staging.stage(0).size(), most_set_stage_bytes);
+}
+
+wire::HostGrid grid_of(const wire::Group& group) {
+    return {group.transport.hosts(), group.members, group.transport.rank()};
+}
+
+/// Some members of a group as a group of their own.
+wire::Group part_of(wire::Group group, std::span<const int> members, int position) {
+    group.members = members;
+    group.position = position;
+    return group;
+}
+
+// Progress words; then, from a page of its own, the stages.
+std::size_t stages_offset(int ranks) {
+    const auto end = static_cast<std::size_t>(ranks) * sizeof(wire::Staging::Progress);
+    return (end + page_bytes - 1) / page_bytes * page_bytes;
+}
+
+std::size_t bytes_for(int ranks, std::size_t stage_bytes) {
+    return stages_offset(ranks) + static_cast<std::size_t>(ranks) * stage_bytes;
+}
+
+/// Every rank's value, by position.
+template <class T>
+std::vector<T> gather(wire::MemberWire& wire, const T& own) {
+    std::vector<T> all(static_cast<std::size_t>(wire.size()));
+    all[static_cast<std::size_t>(wire.rank())] = own;
+    std::vector<std::span<std::byte>> places;
+    for (auto& each : all) places.push_back(std::as_writable_bytes(std::span(&each, 1)));
+    ring::all_gather(wire, places);
+    return all;
+}
+
+}  // namespace
+
+bool can_stage(wire::Transport& transport, std::span<const int> members) {
+    const auto staging = transport.staging();
+    const auto& hosts = transport.hosts();
+    const auto host_of = [&](int rank) { return hosts[static_cast<std::size_t>(rank)]; };
+    const bool together = std::ranges::all_of(members, [&](int rank) { return host_of(rank) == host_of(members.front()); });
+    return together && !staging.empty() &&
+           direct::StageLayout(std::min(staging.stage(0).size(), most_set_stage_bytes), static_cast<int>(members.size())).segment_bytes() >
+               0;
+}
+
+SetStages SetStages::create(int ranks, std::size_t stage_bytes) {
+    SetStages stages(wire::SharedFile::create(bytes_for(ranks, stage_bytes)), ranks, stage_bytes);
+    stages.file_.reserve(0, stages_offset(ranks));
+    auto* const progress = reinterpret_cast<wire::Staging::Progress*>(stages.file_.memory().data());
+    for (int rank = 0; rank < ranks; ++rank) ::new (progress + rank) wire::Staging::Progress;
+    return stages;
+}
+
+SetStages SetStages::attach(const wire::SharedFile::Offer& offer, int ranks, std::size_t stage_bytes) {
+    return {wire::SharedFile::attach(offer, bytes_for(ranks, stage_bytes)), ranks, stage_bytes};
+}
+
+void SetStages::reserve_stage(int rank) {
+    file_.reserve(stages_offset(ranks_) + static_cast<std::size_t>(rank) * stage_bytes_, stage_bytes_);
+}
+
+wire::Staging SetStages::staging() const noexcept {
+    const auto memory = file_.memory();
+    return {.progress = {std::launder(reinterpret_cast<wire::Staging::Progress*>(memory.data())), static_cast<std::size_t>(ranks_)},
+            .stages = memory.subspan(stages_offset(ranks_))};
+}
+
+std::optional<SetStages> SetStages::meet(wire::MemberWire& wire, const wire::Group& group) {
+    const auto grid = grid_of(group);
+    wire::MemberWire local(part_of(group, grid.local(), grid.local_rank()));
+    const auto stage_bytes = stage_bytes_of(group);
+    std::optional<SetStages> stages;
+    std::string failure;
+    const auto attempt = [&](auto&& make) {
+        try {
+            stages.emplace(make());
+            stages->reserve_stage(local.rank());
+        } catch (const std::exception& error) {  // the others wait for the answer, whatever it is
+            failure = error.what();
+            stages.reset();
+        }
+    };
+    wire::SharedFile::Offer offer;
+    if (local.rank() == 0) {
+        attempt([&] { return create(local.size(), stage_bytes); });
+        if (stages) offer = stages->file_.offer();
+    }
+    offer = gather(local, offer).front();
+    if (local.rank() != 0) attempt([&] { return attach(offer, local.size(), stage_bytes); });
+    const auto have = gather(wire, static_cast<std::uint8_t>(stages.has_value()));
+    const auto without = std::ranges::find(have, 0) - have.begin();
+    if (std::cmp_equal(without, have.size())) {
+        stages->file_.close_file();
+        return stages;
+    }
+    if (without == wire.rank())
+        base::log_warning(fmt::format("process set {}: no memory to stage in ({}): its data travels as messages",
+                                      fmt::join(group.members, ","), failure));
+    return std::nullopt;
+}
+
+bool Levels::suit(const wire::Group& group) {
+    const auto grid = grid_of(group);
+    const auto locals = static_cast<int>(grid.local().size());
+    return grid.is_even() && grid.hosts() > 1 && locals > 1 &&
+           hierarchical::segment_limit_bytes(stage_bytes_of(group), locals, grid.hosts()) > 0;
+}
+
+/// Messages across have the group's own tag: each rank runs its bundles in one order, so between two of them none is taken for another.
+Levels::Levels(const wire::Group& group, const wire::Staging& staging)
+    : grid_(grid_of(group)),
+      local_(part_of(group, grid_.local(), grid_.local_rank()), staging),
+      across_(part_of(group, grid_.across(), grid_.cross_rank())) {}
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "wire/group.hpp"
+#include "wire/host_grid.hpp"
+#include "wire/member_peers.hpp"
+#include "wire/member_wire.hpp"
+#include "wire/shared_file.hpp"
+#include "wire/staging.hpp"
+
+namespace guozhuang::backends {
+
+/// Whether the ranks of a group are on one host, and the stages of a transport (or as large ones) have room for as many. The same on all of them.
+bool can_stage(wire::Transport& transport, std::span<const int> members);
+
+/// The stages of a process set, one for each of its ranks on this host: of their own, because a rank may stage for several sets at once. On each host the
+/// first of its ranks makes them, the others attach.
+class SetStages {
+public:
+    /// Collective among the ranks of the group, whose wire it is. Empty on all if one could not have its stage; the first of those warns. Throws what the wire
+    /// throws.
+    static std::optional<SetStages> meet(wire::MemberWire& wire, const wire::Group& group);
+
+    /// By position among the group's ranks on this host. Valid while this object lives.
+    wire::Staging staging() const noexcept;
+
+private:
+    SetStages(wire::SharedFile file, int ranks, std::size_t stage_bytes)
+        : file_(std::move(file)), ranks_(ranks), stage_bytes_(stage_bytes) {}
+    static SetStages create(int ranks, std::size_t stage_bytes);
+    static SetStages attach(const wire::SharedFile::Offer& offer, int ranks, std::size_t stage_bytes);
+    void reserve_stage(int rank);
+
+    wire::SharedFile file_;
+    int ranks_;
+    std::size_t stage_bytes_;
+};
+
+/// A group on several hosts, for what goes level by level: the members on this rank's host, and those that have its place on each host.
+class Levels {
+public:
+    /// Whether it can be, which is the same on all members: there are as many on each host, more than one, and stages like the transport's have room enough.
+    static bool suit(const wire::Group& group);
+    /// `staging`: of the members on this host.
+    Levels(const wire::Group& group, const wire::Staging& staging);
+    Levels(const Levels&) = delete;
+    Levels& operator=(const Levels&) = delete;
+
+    wire::MemberPeers& local() noexcept { return local_; }
+    wire::MemberWire& across() noexcept { return across_; }
+
+private:
+    wire::HostGrid grid_;
+    wire::MemberPeers local_;
+    wire::MemberWire across_;
+};
+
+}  // namespace guozhuang::backends

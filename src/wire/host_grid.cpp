@@ -1,0 +1,41 @@
+#include "wire/host_grid.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace guozhuang::wire {
+namespace {
+
+std::vector<int> first_numbers(std::size_t count) {
+    std::vector<int> numbers(count);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return numbers;
+}
+
+}  // namespace
+
+HostGrid::HostGrid(std::span<const int> hosts, int rank) : HostGrid(hosts, first_numbers(hosts.size()), rank) {}
+
+HostGrid::HostGrid(std::span<const int> hosts, std::span<const int> members, int rank) {
+    std::vector<int> met;                // hosts, by row
+    std::vector<std::vector<int>> rows;  // members
+    for (const int member : members) {
+        const int host = hosts[static_cast<std::size_t>(member)];
+        const auto row = static_cast<std::size_t>(std::ranges::find(met, host) - met.begin());
+        if (row == met.size()) {
+            met.push_back(host);
+            rows.emplace_back();
+        }
+        if (member == rank) {
+            cross_rank_ = static_cast<int>(row);
+            local_rank_ = static_cast<int>(rows[row].size());
+        }
+        rows[row].push_back(member);
+    }
+    hosts_ = static_cast<int>(rows.size());
+    local_ = rows[static_cast<std::size_t>(cross_rank_)];
+    if (std::ranges::any_of(rows, [&](const auto& row) { return row.size() != local_.size(); })) return;
+    for (const auto& row : rows) across_.push_back(row[static_cast<std::size_t>(local_rank_)]);
+}
+
+}  // namespace guozhuang::wire
