@@ -17,7 +17,7 @@ enum class OrderClass : std::uint8_t {
 };
 
 struct Settings {
-    Algorithm forced = Algorithm::automatic;  ///< one that can_be_forced; automatic: choose
+    Algorithm forced = Algorithm::automatic;  ///< one of those that GUOZHUANG_ALGORITHM takes; automatic: choose
     bool reproducible = false;                ///< order class tree always, so that every algorithm gives the same bits
     bool staging = false;                     ///< all ranks have memory in which they stage data for each other
     bool hierarchy = false;                   ///< they are on several hosts, as many on each, and those of a host have such memory

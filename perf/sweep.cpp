@@ -224,7 +224,7 @@ std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& line
         }
     }
     if (of_peer > 0 && job.first())
-        fmt::print("# {} wrong elements are the peer's; Open MPI 4.1 saturates sums of 8 and 16 bits\n", of_peer);
+        fmt::print("# {} wrong elements are the peer's (Open MPI 4.1 saturates sums of 8 and 16 bits)\n", of_peer);
     return ours;
 }
 

@@ -37,6 +37,9 @@
 
 namespace guozhuang::hierarchical {
 
+/// Below, messages across hosts are too many and too short for what is gained within.
+inline constexpr std::size_t least_segment_bytes = std::size_t{8} << 10;
+
 /// The longest segment that stages of so many bytes have room for, on so many hosts of so many ranks; 0: too small for so many.
 inline std::size_t segment_limit_bytes(std::size_t stage_bytes, int local_ranks, int hosts) noexcept {
     const auto room = direct::StageLayout(stage_bytes, local_ranks).segment_bytes();

@@ -81,8 +81,8 @@ class Baton;
 /// How a rank waits. `park_limit` bounds one sleep where news may come without a ring (from another host, or by a transport's own
 /// progress).
 struct WaitSettings {
-    std::chrono::microseconds spin{50};        ///< 0: park after a few looks
-    bool yields = false;                       ///< between looks the core is left to whoever else wants it
+    std::chrono::microseconds spin{50};  ///< 0: park after a few looks
+    bool yields = false;  ///< more ranks than cores: between looks the core is left to others. The same on all ranks of a host
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
     std::optional<std::chrono::milliseconds> idle_limit = {};  ///< the same for a rank with nothing to do; empty: it is woken

@@ -61,6 +61,8 @@ public:
         if (memory.empty() && base::is_aborted(group_.transport.doorbell())) base::throw_cause(group_.transport.doorbell());
         return memory;
     }
+    /// Whether what goes to this rank's stage goes past its cache at present.
+    bool streams() const noexcept { return apart_; }
     void attend() {
         if (group_.pump) group_.pump();
     }

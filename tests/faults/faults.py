@@ -199,9 +199,9 @@ def kills(ranks):
 
 
 def operations():
-    over_messages = dict.fromkeys(("adasum", "in_a_set"), "segment_receive")
+    over_messages = dict.fromkeys(("adasum",), "segment_receive")
     one_by_one = ("broadcast", "all_gather", "all_to_all", "reduce_scatter")
-    staged = dict.fromkeys((*one_by_one, "group", "beside_a_joined_rank", "in_an_arena", "shared_in_place"), "round_await")
+    staged = dict.fromkeys((*one_by_one, "in_a_set", "group", "beside_a_joined_rank", "in_an_arena", "shared_in_place"), "round_await")
     kill_each(*(killed_at(point, 1 + (i + j) % 2, 2, scene, size=LARGE)
                 for i, (scene, middle) in enumerate({**over_messages, **staged}.items()) for j, point in enumerate(("execute", middle))))
 

@@ -313,7 +313,8 @@ inline void sets_share_memory(Session& session, Report& report) {
         const auto members = set.ranks();
         const bool shares =
             may_share() && std::ranges::all_of(members, [&](int rank) { return hosts[static_cast<std::size_t>(rank)] == host; });
-        barrier({.session = &session, .process_set = set});
+        int first = 1;
+        allreduce(first, {.session = &session, .process_set = set});
         for (const auto numbers : {std::span<float>(apart), std::span<float>(inside)}) {
             std::ranges::fill(numbers, 1.0f + static_cast<float>(session.rank()));
             float wanted = 0;

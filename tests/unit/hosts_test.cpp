@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 #include <guozhuang/guozhuang.hpp>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -36,13 +37,15 @@ void check_all(const RankCase& body) {
 }
 
 /// The algorithms that rank 0 used, as its timeline names them.
-std::set<std::string> algorithms(const Job& job, std::int64_t count, const AllreduceOptions& options = {}) {
+std::set<std::string> algorithms(const Job& job, std::int64_t count, bool in_a_set = false) {
     const TemporaryDirectory directory;
     const Environment timeline("GUOZHUANG_TIMELINE", directory / "traces");
     run_ranks(job.ranks,
-              [&](Session&) {
+              [&](Session& session) {
                   std::vector<float> numbers(static_cast<std::size_t>(count), 1);
-                  allreduce(numbers, options);
+                  std::vector<int> everybody(static_cast<std::size_t>(session.size()));
+                  std::iota(everybody.begin(), everybody.end(), 0);
+                  allreduce(numbers, {.process_set = in_a_set ? ProcessSet::create(everybody) : ProcessSet()});
               },
               {.hosts = job.hosts});
     std::ostringstream text;
@@ -97,6 +100,9 @@ TEST_CASE("a session knows where its rank is") {
 TEST_CASE("large tensors go level by level where there are as many ranks on each host, and else around the ring") {
     for (const auto& job : even_jobs) CHECK(algorithms(job, 100'003) == Names{"hierarchical"});
     for (const auto& job : other_jobs) CHECK(algorithms(job, 100'003) == Names{"ring"});
+    CHECK(algorithms({4, 2}, 100'003, true) == Names{"hierarchical"});
+    CHECK(algorithms({3, 2}, 100'003, true) == Names{"ring"});
+    CHECK(algorithms({4, 1}, 100'003, true) == Names{"staged"});
     CHECK(algorithms({4, 2}, 100) == Names{"recursive_doubling"});
     CHECK(algorithms({4, 1}, 100'003) == Names{"staged"});
     const Environment forced("GUOZHUANG_ALGORITHM", "ring");

@@ -21,10 +21,14 @@ void require(bool holds) {
     if (!holds) throw std::runtime_error("a rank does not see what the other has put on its stage");
 }
 
-/// Two ranks show each other bytes, round for round, before each of which they expect an operation of so many; gives how many rounds more they took.
-std::uint64_t show_each_other(const base::WaitSettings& settings, std::size_t expected_bytes) {
-    constexpr std::uint64_t shows = 20;
+/// Two ranks show each other bytes, round for round, before each of which they expect an operation of so many; gives how many rounds more they took, and whether they streamed at last.
+struct Shown {
     std::uint64_t rounds = 0;
+    bool streamed = false;
+};
+Shown show_each_other(const base::WaitSettings& settings, std::size_t expected_bytes) {
+    constexpr std::uint64_t shows = 20;
+    Shown shown_by_first;
     run_inproc_ranks(
         2,
         [&](Transport& transport) {
@@ -43,22 +47,25 @@ std::uint64_t show_each_other(const base::WaitSettings& settings, std::size_t ex
                 const auto shown = peers.stage(other).subspan(room, mine.size());
                 require(std::ranges::all_of(shown, [&](std::byte byte) { return byte == wanted; }));
             }
-            if (peers.rank() == 0) rounds = peers.round() - shows;
+            if (peers.rank() == 0) shown_by_first = {.rounds = peers.round() - shows, .streamed = peers.streams()};
         },
         settings);
-    return rounds;
+    return shown_by_first;
 }
 
 }  // namespace
 
 TEST_CASE("what a rank puts on its stage is there after the round, streamed or not") {
     constexpr base::WaitSettings crowded{.spin = 5us, .yields = true};
-    CHECK(show_each_other(crowded, std::size_t{64} << 10) == 0);
-    CHECK(show_each_other(crowded, std::size_t{64} << 20) == 0);  // streamed
+    const auto small = show_each_other(crowded, std::size_t{64} << 10), large = show_each_other(crowded, std::size_t{64} << 20);
+    CHECK(small.rounds == 0);
+    CHECK_FALSE(small.streamed);
+    CHECK(large.rounds == 0);
+    CHECK(large.streamed);
 }
 
 TEST_CASE("ranks with a core each look whether they share a cache at first, and again after some bytes") {
-    const auto rounds_of_a_look = show_each_other({}, 1);
+    const auto rounds_of_a_look = show_each_other({}, 1).rounds;
     CHECK(rounds_of_a_look > 0);
-    CHECK(show_each_other({}, std::size_t{4} << 20) == 5 * rounds_of_a_look);  // before the 1st, 5th, 9th ... time
+    CHECK(show_each_other({}, std::size_t{4} << 20).rounds == 5 * rounds_of_a_look);  // before the 1st, 5th, 9th ... time
 }

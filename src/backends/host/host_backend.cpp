@@ -130,7 +130,7 @@ void HostBackend::stage_in(const wire::Staging& staging) {
         levels_.emplace(group_, staging);
 }
 
-/// With the first bundle, because from then on all members do the same things in the same order.
+/// With the first bundle that moves data, because from then on all members do the same things in the same order.
 void HostBackend::meet() {
     if (!std::exchange(meets_, false)) return;
     set_stages_ = SetStages::meet(wire_, group_);
@@ -158,7 +158,7 @@ wire::MemberPeers& HostBackend::peers(std::size_t bytes) {
 
 void HostBackend::run(const engine::Bundle& bundle) {
     scratch_ = store_->take();
-    meet();
+    if (bundle.operation != engine::Operation::barrier) meet();
     move(bundle);
     store_->give_back(std::move(scratch_));
 }

@@ -56,7 +56,7 @@ private:
 class HostBackend final : public engine::Backend {
 public:
     /// `stages`: whether it stages, where it can: as the backend of context 0, the world, in the transport's memory (only one may), else in memory that
-    /// the set makes for itself with its first bundle.
+    /// the set makes for itself with the first bundle that moves data.
     HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
 
     std::string_view name() const noexcept override { return "host"; }

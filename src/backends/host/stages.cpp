@@ -18,14 +18,20 @@
 namespace guozhuang::backends {
 namespace {
 
-constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;  // there may be many sets
+constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;  // for each of its hosts, up to four: there may be many sets
 constexpr std::size_t page_bytes = std::size_t{64} << 10;             // the largest that Linux uses, so whole pages everywhere
 
+/// A stage of a set on so many hosts; 0: there are none.
+std::size_t set_stage_bytes(wire::Transport& transport, int hosts) {
+    const auto staging = transport.staging();
+    const auto most = most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4));
+    return staging.empty() ? 0 : std::min(staging.stage(0).size(), most);
+}
+
 /// Of the world's, or of a set's: context 0 is the world.
-std::size_t stage_bytes_of(const wire::Group& group) {
+std::size_t stage_bytes_of(const wire::Group& group, const wire::HostGrid& grid) {
     const auto staging = group.transport.staging();
-    if (staging.empty()) return 0;
-    return group.tag.context == 0 ? staging.stage(0).size() : std::min(staging.stage(0).size(), most_set_stage_bytes);
+    return group.tag.context == 0 && !staging.empty() ? staging.stage(0).size() : set_stage_bytes(group.transport, grid.hosts());
 }
 
 wire::HostGrid grid_of(const wire::Group& group) {
@@ -63,13 +69,10 @@ std::vector<T> gather(wire::MemberWire& wire, const T& own) {
 }  // namespace
 
 bool can_stage(wire::Transport& transport, std::span<const int> members) {
-    const auto staging = transport.staging();
     const auto& hosts = transport.hosts();
     const auto host_of = [&](int rank) { return hosts[static_cast<std::size_t>(rank)]; };
     const bool together = std::ranges::all_of(members, [&](int rank) { return host_of(rank) == host_of(members.front()); });
-    return together && !staging.empty() &&
-           direct::StageLayout(std::min(staging.stage(0).size(), most_set_stage_bytes), static_cast<int>(members.size())).segment_bytes() >
-               0;
+    return together && direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(members.size())).segment_bytes() > 0;
 }
 
 SetStages SetStages::create(int ranks, std::size_t stage_bytes) {
@@ -97,7 +100,7 @@ wire::Staging SetStages::staging() const noexcept {
 std::optional<SetStages> SetStages::meet(wire::MemberWire& wire, const wire::Group& group) {
     const auto grid = grid_of(group);
     wire::MemberWire local(part_of(group, grid.local(), grid.local_rank()));
-    const auto stage_bytes = stage_bytes_of(group);
+    const auto stage_bytes = stage_bytes_of(group, grid);
     std::optional<SetStages> stages;
     std::string failure;
     const auto attempt = [&](auto&& make) {
@@ -132,7 +135,7 @@ bool Levels::suit(const wire::Group& group) {
     const auto grid = grid_of(group);
     const auto locals = static_cast<int>(grid.local().size());
     return grid.is_even() && grid.hosts() > 1 && locals > 1 &&
-           hierarchical::segment_limit_bytes(stage_bytes_of(group), locals, grid.hosts()) > 0;
+           hierarchical::segment_limit_bytes(stage_bytes_of(group, grid), locals, grid.hosts()) >= hierarchical::least_segment_bytes;
 }
 
 /// Messages across have the group's own tag: each rank runs its bundles in one order, so between two of them none is taken for another.

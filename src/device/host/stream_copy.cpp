@@ -22,7 +22,7 @@ void stream_lines(std::byte* into, const std::byte* from, std::size_t bytes) {
     std::memcpy(into, from, bytes);
 #else
     namespace hn = hwy::HWY_NAMESPACE;
-    const hn::ScalableTag<std::uint8_t> lanes;
+    const hn::CappedTag<std::uint8_t, 64> lanes;
     const auto* const source = reinterpret_cast<const std::uint8_t*>(from);
     auto* const target = reinterpret_cast<std::uint8_t*>(into);
     for (std::size_t at = 0; at < bytes; at += hn::Lanes(lanes)) hn::Stream(hn::LoadU(lanes, source + at), lanes, target + at);

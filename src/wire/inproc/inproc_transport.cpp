@@ -16,7 +16,10 @@ namespace guozhuang::wire {
 namespace {
 
 /// Small: there are many short-lived hubs, and messages of several chunks are worth having.
-constexpr std::size_t stage_bytes = std::size_t{64} << 10;
+std::size_t stage_bytes_for(int hosts) {
+    constexpr std::size_t on_one_host = std::size_t{64} << 10;
+    return hosts == 1 ? on_one_host : 2 * on_one_host * static_cast<std::size_t>(hosts);
+}
 
 struct alignas(64) CacheLine {
     std::byte bytes[64];
@@ -100,6 +103,7 @@ struct InprocHub::State {
           settings(wait_settings),
           everybody(endpoints.size()),
           progress(endpoints.size()),
+          stage_bytes(stage_bytes_for(hosts)),
           stages(endpoints.size() * stage_bytes / sizeof(CacheLine)),
           messages(MessageRings::bytes_for(ranks) / sizeof(CacheLine)) {
         std::iota(everybody.begin(), everybody.end(), 0);
@@ -126,6 +130,7 @@ struct InprocHub::State {
     base::WaitSettings settings;
     std::vector<int> everybody, host_of;  ///< by rank
     std::vector<Staging::Progress> progress;
+    std::size_t stage_bytes;
     std::vector<CacheLine> stages, messages;
     std::atomic<bool> aborted{false};
     std::atomic<int> closed{0};
