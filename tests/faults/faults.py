@@ -206,6 +206,20 @@ def operations():
                 for i, (scene, middle) in enumerate({**over_messages, **staged}.items()) for j, point in enumerate(("execute", middle))))
 
 
+def hosts():
+    """Two ranks on each of two simulated hosts, in the middle of what goes host by host: the victim's neighbour names it, and nobody hangs."""
+    placed = {"ranks": 4, "size": LARGE, "before": ("bash", "-c", 'GUOZHUANG_HOST=$((OMPI_COMM_WORLD_RANK / 2)) exec "$@"', "rank")}
+    middle = ("segment_send", "segment_receive", "round_publish", "round_await")
+    for kill, job in several(*(killed_at(point, victim, 5, **placed) for point in middle for victim in (1, 2))):
+        victim = victim_of(kill)
+        neighbour = victim ^ 1
+        words = job.obituary(victim)
+        job.errors = [error for error in job.errors if error["rank"] == neighbour]
+        missing = [] if job.errors else [("unnamed culprits", f"rank {neighbour} got no error")]
+        judge(job, [*last_words_name(job, victim, words, [neighbour]), *errors_name(job, victim, words, "rank_died"), *missing])
+    disturb_each(*({"FAILPOINT": f"{point}@{1 + i % 2}:5=stop:300", **placed} for i, point in enumerate(middle)))
+
+
 def silent_kills():
     """Without shared memory nobody knows what the dead one was doing, and it is the survivors' own operation that is named."""
     without = [killed_at(point, victim, 1, size=size, ALGORITHM=algorithm, SHARED_MEMORY="0")
@@ -375,7 +389,7 @@ def problems_without_memory(job):
     return [] if job.code == 0 else last_words_name(job, 1, f"rank 1 has (ended the job|shut down).*(memory|bad_alloc)|{dies}")
 
 
-{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "silent_kills": silent_kills, "stops": stops, "ends": ends, "latency": latency,
+{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "hosts": hosts, "silent_kills": silent_kills, "stops": stops, "ends": ends, "latency": latency,
  "resources": resources, "memory": memory}[PART]()
 print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 sys.exit(any(count for name, count in counts.items() if name not in ("jobs", "faults injected")))

@@ -1,0 +1,11 @@
+#!/bin/sh
+# pid_namespace.sh MPIRUN GZ_PERF: ranks in different containers, as far as process numbers go. They share no memory, one of them says so once, and what
+# they compute is right.
+set -u
+unshare -pf --mount-proc true 2>/dev/null || { echo "SKIP: unshare -pf --mount-proc is not permitted"; exit 77; }
+allreduce="$2 allreduce --check --min-bytes 4 --max-bytes 1M --factor 512 --iterations 5"
+output=$("$1" --oversubscribe --mca btl self,tcp -np 1 $allreduce : -np 1 unshare -pf --mount-proc $allreduce 2>&1)
+code=$?
+echo "$output"
+[ "$code" -eq 0 ] || { echo "exit code $code"; exit 1; }
+[ "$(echo "$output" | grep -c 'warning: no memory shared by the ranks of this host (.*/fd/')" -eq 1 ] || { echo "not said once"; exit 1; }
