@@ -7,22 +7,19 @@ namespace {
 
 constexpr std::size_t page_bytes = std::size_t{64} << 10;  // the largest that Linux uses, so whole pages everywhere
 
-// Bells, activities, progress words, rings; then, from a page of its own, the stages.
+// Bells, activities, rings; then, from a page of its own, what they stage in.
 std::size_t activities_offset(int ranks) {
     return static_cast<std::size_t>(ranks) * sizeof(base::Doorbell);
 }
-std::size_t progress_offset(int ranks) {
+std::size_t rings_offset(int ranks) {
     return activities_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(base::Activity);
 }
-std::size_t rings_offset(int ranks) {
-    return progress_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(Staging::Progress);
-}
-std::size_t stages_offset(int ranks) {
+std::size_t staging_offset(int ranks) {
     const auto end = rings_offset(ranks) + MessageRings::bytes_for(ranks);
     return (end + page_bytes - 1) / page_bytes * page_bytes;
 }
 std::size_t bytes_for(const HostMemory::Size& size) {
-    return stages_offset(size.ranks) + static_cast<std::size_t>(size.ranks) * size.stage_bytes;
+    return staging_offset(size.ranks) + Staging::bytes_for(size.ranks, size.stage_bytes);
 }
 
 }  // namespace
@@ -34,12 +31,12 @@ T* HostMemory::at(std::size_t offset) noexcept {
 
 HostMemory HostMemory::create(const Size& size) {
     HostMemory memory(SharedFile::create(bytes_for(size)), size);
-    memory.file_.reserve(0, stages_offset(size.ranks));
+    memory.file_.reserve(0, staging_offset(size.ranks) + Staging::stage_offset(size.ranks, 0, 0));
     for (int rank = 0; rank < size.ranks; ++rank) {
         ::new (&memory.bell(rank)) base::Doorbell;
         ::new (&memory.activity(rank)) base::Activity;
-        ::new (memory.at<Staging::Progress>(progress_offset(size.ranks)) + rank) Staging::Progress;
     }
+    Staging::initialise(memory.file_.memory().subspan(staging_offset(size.ranks)), size.ranks);
     memory.rings().initialise();
     return memory;
 }
@@ -49,7 +46,7 @@ HostMemory HostMemory::attach(const Offer& offer, const Size& size) {
 }
 
 void HostMemory::reserve_stage(int rank) {
-    file_.reserve(stages_offset(size_.ranks) + static_cast<std::size_t>(rank) * size_.stage_bytes, size_.stage_bytes);
+    file_.reserve(staging_offset(size_.ranks) + Staging::stage_offset(size_.ranks, rank, size_.stage_bytes), size_.stage_bytes);
 }
 
 base::Doorbell& HostMemory::bell(int rank) noexcept {
@@ -65,9 +62,7 @@ MessageRings HostMemory::rings() noexcept {
 }
 
 Staging HostMemory::staging() noexcept {
-    const auto ranks = static_cast<std::size_t>(size_.ranks);
-    return {.progress = {at<Staging::Progress>(progress_offset(size_.ranks)), ranks},
-            .stages = {at<std::byte>(stages_offset(size_.ranks)), ranks * size_.stage_bytes}};
+    return Staging::in(file_.memory().subspan(staging_offset(size_.ranks)), size_.ranks);
 }
 
 }  // namespace guozhuang::wire

@@ -4,7 +4,6 @@
 #include <exception>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,7 +18,6 @@ namespace guozhuang::backends {
 namespace {
 
 constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;  // for each of its hosts, up to four: there may be many sets
-constexpr std::size_t page_bytes = std::size_t{64} << 10;             // the largest that Linux uses, so whole pages everywhere
 
 /// A stage of a set on so many hosts; 0: there are none.
 std::size_t set_stage_bytes(wire::Transport& transport, int hosts) {
@@ -45,16 +43,6 @@ wire::Group part_of(wire::Group group, std::span<const int> members, int positio
     return group;
 }
 
-// Progress words; then, from a page of its own, the stages.
-std::size_t stages_offset(int ranks) {
-    const auto end = static_cast<std::size_t>(ranks) * sizeof(wire::Staging::Progress);
-    return (end + page_bytes - 1) / page_bytes * page_bytes;
-}
-
-std::size_t bytes_for(int ranks, std::size_t stage_bytes) {
-    return stages_offset(ranks) + static_cast<std::size_t>(ranks) * stage_bytes;
-}
-
 /// Every rank's value, by position.
 template <class T>
 std::vector<T> gather(wire::MemberWire& wire, const T& own) {
@@ -76,25 +64,22 @@ bool can_stage(wire::Transport& transport, std::span<const int> members) {
 }
 
 SetStages SetStages::create(int ranks, std::size_t stage_bytes) {
-    SetStages stages(wire::SharedFile::create(bytes_for(ranks, stage_bytes)), ranks, stage_bytes);
-    stages.file_.reserve(0, stages_offset(ranks));
-    auto* const progress = reinterpret_cast<wire::Staging::Progress*>(stages.file_.memory().data());
-    for (int rank = 0; rank < ranks; ++rank) ::new (progress + rank) wire::Staging::Progress;
+    SetStages stages(wire::SharedFile::create(wire::Staging::bytes_for(ranks, stage_bytes)), ranks, stage_bytes);
+    stages.file_.reserve(0, wire::Staging::stage_offset(ranks, 0, 0));
+    wire::Staging::initialise(stages.file_.memory(), ranks);
     return stages;
 }
 
 SetStages SetStages::attach(const wire::SharedFile::Offer& offer, int ranks, std::size_t stage_bytes) {
-    return {wire::SharedFile::attach(offer, bytes_for(ranks, stage_bytes)), ranks, stage_bytes};
+    return {wire::SharedFile::attach(offer, wire::Staging::bytes_for(ranks, stage_bytes)), ranks, stage_bytes};
 }
 
 void SetStages::reserve_stage(int rank) {
-    file_.reserve(stages_offset(ranks_) + static_cast<std::size_t>(rank) * stage_bytes_, stage_bytes_);
+    file_.reserve(wire::Staging::stage_offset(ranks_, rank, stage_bytes_), stage_bytes_);
 }
 
 wire::Staging SetStages::staging() const noexcept {
-    const auto memory = file_.memory();
-    return {.progress = {std::launder(reinterpret_cast<wire::Staging::Progress*>(memory.data())), static_cast<std::size_t>(ranks_)},
-            .stages = memory.subspan(stages_offset(ranks_))};
+    return wire::Staging::in(file_.memory(), ranks_);
 }
 
 std::optional<SetStages> SetStages::meet(wire::MemberWire& wire, const wire::Group& group) {
