@@ -58,7 +58,7 @@ void PointToPoint::receive(int from, std::span<const std::byte> message) {
     switch (part) {
         case Part::notice: {
             Notice notice{.number = number, .tensor = {}};
-            notice.tensor.dtype = in.enumerator(DType::f64);
+            notice.tensor.dtype = in.enumerator(DType::u64);
             notice.tensor.shape.resize(in.count(max_dimensions));
             for (auto& extent : notice.tensor.shape) extent = in.signed_number();
             notices_[route].push_back(std::move(notice));

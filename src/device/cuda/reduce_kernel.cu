@@ -156,6 +156,9 @@ cudaError_t launch_reduce(const ReduceLaunch& launch, int processors, cudaStream
         case DType::i16: return launch_on<std::int16_t>(launch, processors, stream);
         case DType::i32: return launch_on<std::int32_t>(launch, processors, stream);
         case DType::i64: return launch_on<std::int64_t>(launch, processors, stream);
+        case DType::u16: return launch_on<std::uint16_t>(launch, processors, stream);
+        case DType::u32: return launch_on<std::uint32_t>(launch, processors, stream);
+        case DType::u64: return launch_on<std::uint64_t>(launch, processors, stream);
         case DType::f16: return launch_on<__half>(launch, processors, stream);
         case DType::bf16: return launch_on<__nv_bfloat16>(launch, processors, stream);
         case DType::f32: return launch_on<float>(launch, processors, stream);
