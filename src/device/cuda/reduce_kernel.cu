@@ -33,9 +33,13 @@ struct Arithmetic<__nv_bfloat16> {
     static __device__ __nv_bfloat16 store(float value) { return __float2bfloat16_rn(value); }
 };
 
+/// Sums and products modulo 2^bits are the same for signed and unsigned numbers.
+template <class T>
+using Modular = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+
 /// Wide enough that narrow integers are not promoted to a signed type, in which wrapping would be undefined.
 template <class T>
-using Wrapping = std::common_type_t<unsigned, std::make_unsigned_t<T>>;
+using Wrapping = std::common_type_t<unsigned, T>;
 
 struct Sum {
     template <class T>
@@ -137,8 +141,8 @@ template <class T>
 cudaError_t launch_on(const ReduceLaunch& launch, int processors, cudaStream_t stream) {
     switch (launch.op) {
         case ReduceOp::sum:
-        case ReduceOp::average: return launch_as<Sum, T>(launch, processors, stream);
-        case ReduceOp::product: return launch_as<Product, T>(launch, processors, stream);
+        case ReduceOp::average: return launch_as<Sum, Modular<T>>(launch, processors, stream);
+        case ReduceOp::product: return launch_as<Product, Modular<T>>(launch, processors, stream);
         case ReduceOp::min: return launch_as<Min, T>(launch, processors, stream);
         case ReduceOp::max: return launch_as<Max, T>(launch, processors, stream);
         case ReduceOp::adasum: break;
