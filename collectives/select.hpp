@@ -18,11 +18,12 @@ enum class OrderClass : std::uint8_t {
 
 struct Settings {
     Algorithm forced = Algorithm::automatic;  ///< one of those that GUOZHUANG_ALGORITHM takes; automatic: choose
-    bool reproducible = false;                ///< order class tree always, so that every algorithm gives the same bits
-    bool staging = false;                     ///< all ranks have memory in which they stage data for each other
-    bool hierarchy = false;                   ///< they are on several hosts, as many on each, and those of a host have such memory
-    std::size_t small_bytes = 32 * 1024;      ///< up to here latency counts more than bytes
-    std::size_t segment_bytes = 256 * 1024;   ///< largest piece in flight; two per chunk in flight should stay in L2
+    bool reproducible =
+        false;  ///< order class tree always, so that every algorithm gives the same bits: asked for, or all ranks are on one host
+    bool staging = false;                    ///< all ranks have memory in which they stage data for each other
+    bool hierarchy = false;                  ///< they are on several hosts, as many on each, and those of a host have such memory
+    std::size_t small_bytes = 32 * 1024;     ///< up to here latency counts more than bytes
+    std::size_t segment_bytes = 256 * 1024;  ///< largest piece in flight; two per chunk in flight should stay in L2
 };
 
 struct Question {

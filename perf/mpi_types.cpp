@@ -13,6 +13,9 @@ MPI_Datatype mpi_type(DType dtype) {
         case DType::i16: return MPI_INT16_T;
         case DType::i32: return MPI_INT32_T;
         case DType::i64: return MPI_INT64_T;
+        case DType::u16: return MPI_UINT16_T;
+        case DType::u32: return MPI_UINT32_T;
+        case DType::u64: return MPI_UINT64_T;
         case DType::f32: return MPI_FLOAT;
         case DType::f64: return MPI_DOUBLE;
         case DType::boolean:

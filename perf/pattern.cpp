@@ -15,16 +15,18 @@ namespace {
 constexpr std::size_t period = 16381;  // prime: no block or segment size is a multiple of it
 
 bool is_integer(DType dtype) {
-    return dtype == DType::u8 || dtype == DType::i8 || dtype == DType::i16 || dtype == DType::i32 || dtype == DType::i64;
+    return !is_floating(dtype) && dtype != DType::boolean;
 }
 
-/// What is left of a number in the dtype: modulo 2^bits for integers, as sums and products wrap.
+/// What is left of a number in the dtype: modulo 2^bits for integers, as sums and products wrap. Of u64 the bits.
 std::int64_t wrapped(DType dtype, std::uint64_t value) {
     switch (dtype) {
         case DType::u8: return static_cast<std::uint8_t>(value);
         case DType::i8: return static_cast<std::int8_t>(value);
         case DType::i16: return static_cast<std::int16_t>(value);
         case DType::i32: return static_cast<std::int32_t>(value);
+        case DType::u16: return static_cast<std::uint16_t>(value);
+        case DType::u32: return static_cast<std::uint32_t>(value);
         default: return static_cast<std::int64_t>(value);
     }
 }
@@ -65,11 +67,16 @@ std::int64_t combine(ReduceOp op, DType dtype, std::span<const std::int64_t> val
     const auto sum = [&] {
         return wrapped(dtype, std::accumulate(values.begin(), values.end(), std::uint64_t{0}, std::plus<std::uint64_t>()));
     };
+    const auto less = [&](std::int64_t a, std::int64_t b) {
+        return dtype == DType::u64 ? static_cast<std::uint64_t>(a) < static_cast<std::uint64_t>(b) : a < b;
+    };
     switch (op) {
         case ReduceOp::sum: return sum();
-        case ReduceOp::average: return sum() / static_cast<std::int64_t>(values.size());
-        case ReduceOp::min: return *std::min_element(values.begin(), values.end());
-        case ReduceOp::max: return *std::max_element(values.begin(), values.end());
+        case ReduceOp::average:
+            if (dtype == DType::u64) return static_cast<std::int64_t>(static_cast<std::uint64_t>(sum()) / values.size());
+            return sum() / static_cast<std::int64_t>(values.size());
+        case ReduceOp::min: return *std::min_element(values.begin(), values.end(), less);
+        case ReduceOp::max: return *std::max_element(values.begin(), values.end(), less);
         case ReduceOp::product:
             return wrapped(dtype, std::accumulate(values.begin(), values.end(), std::uint64_t{1}, std::multiplies<std::uint64_t>()));
         case ReduceOp::adasum: return values.front();
@@ -94,9 +101,12 @@ void encode(std::byte* element, DType dtype, std::int64_t value) {
         case DType::u8:
         case DType::i8:
         case DType::boolean: return store(element, static_cast<std::int8_t>(value));
-        case DType::i16: return store(element, static_cast<std::int16_t>(value));
-        case DType::i32: return store(element, static_cast<std::int32_t>(value));
-        case DType::i64: return store(element, value);
+        case DType::i16:
+        case DType::u16: return store(element, static_cast<std::int16_t>(value));
+        case DType::i32:
+        case DType::u32: return store(element, static_cast<std::int32_t>(value));
+        case DType::i64:
+        case DType::u64: return store(element, value);
         case DType::f16: return store(element, half_bits(value));
         case DType::bf16: return store(element, static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16));
         case DType::f32: return store(element, static_cast<float>(value));

@@ -13,12 +13,6 @@ namespace {
 constexpr int most_ranks = 1 << 20;
 constexpr std::int64_t last_us = std::int64_t{1} << 60;  // differences of such times can be added up
 
-/// The text without blanks around it, which stand wherever there is room for more elements.
-std::string trimmed(const std::string& text) {
-    const auto first = text.find_first_not_of(' ');
-    return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
-}
-
 /// The element of a line, without the comma behind it; null for what is around the elements. Discarded if it is none of these.
 Json element_of(std::string line) {
     if (line.empty() || line == "[" || line == "]") return nullptr;
@@ -70,7 +64,6 @@ Trace read(const std::filesystem::path& path) {
     bool closed = false;
     for (std::string line; std::getline(file, line);) {
         if (trace.cut || closed) throw BadInput(fmt::format("{} is damaged in its middle", trace.path));
-        line = trimmed(line);
         auto element = element_of(line);
         closed = line == "]";
         trace.cut = element.is_discarded();

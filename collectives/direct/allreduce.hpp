@@ -10,6 +10,17 @@
 //   step 2  b0=0+1+2 -> 1   b1=0+1+2 -> 2   b2=0+1+2 -> 0
 //   step 3  b0=0+1+2 -> 2   b1=0+1+2 -> 0   b2=0+1+2 -> 1
 //
+// With one block in the place of p, rank 0 owns everything and adds up for all: the parameter server in its simplest form, whose server is also
+// a worker (M. Li, D. G. Andersen, J. W. Park et al.: Scaling distributed machine learning with the parameter server, OSDI 2014). It is there
+// for comparison: 2(p-1) n bytes pass through rank 0.
+//
+//           rank 0           rank 1           rank 2           rank 3
+//   step 0                   1 -> 0           2 -> 0           3 -> 0
+//   step 1  0+1+(2+3) -> 1
+//   step 2  0+1+(2+3) -> 2
+//   step 3  0+1+(2+3) -> 3
+//   end     0+1+(2+3)        0+1+(2+3)        0+1+(2+3)        0+1+(2+3)
+//
 // Cost: 2(p-1) alpha + (p-1)/p n (2 beta + gamma), and two steps of waiting where the ring has 2(p-1).
 // Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
 // rounded once. The same bits as recursive doubling.

@@ -19,7 +19,7 @@
 /// below are places in it and its size, except for roots and the peers of send and recv, which are ranks of the job.
 ///
 /// Common to all: callable from any thread; tensors must be contiguous and must stay untouched and alive until the operation is complete;
-/// zero elements are fine. Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything
+/// zero elements are fine. What is only read may be const (a ConstTensorView). Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything
 /// is sent. Errors of the group (mismatch, departed) are thrown by wait() on every rank, and the library goes on working.
 namespace guozhuang {
 
@@ -62,8 +62,8 @@ GUOZHUANG_API Handle grouped_allreduce_async(std::span<const TensorView> tensors
 
 /// Concatenates the ranks' tensors along dim 0, in rank order. Dim 0 may differ per rank (0 included), the other extents must match; at least
 /// one dimension. Result: [sum of rows, ...].
-GUOZHUANG_API Result all_gather(const TensorView& tensor, const Options& options = {});
-GUOZHUANG_API ResultHandle all_gather_async(const TensorView& tensor, const Options& options = {});
+GUOZHUANG_API Result all_gather(const ConstTensorView& tensor, const Options& options = {});
+GUOZHUANG_API ResultHandle all_gather_async(const ConstTensorView& tensor, const Options& options = {});
 
 /// Copies root's tensor over everybody's, in place. Any dtype and shape, 0-dimensional too; root, shape and dtype must match.
 GUOZHUANG_API void broadcast(const TensorView& tensor, int root, const Options& options = {});
@@ -71,14 +71,14 @@ GUOZHUANG_API Handle broadcast_async(const TensorView& tensor, int root, const O
 
 /// Sends `splits[r]` rows of dim 0 to rank r and receives from each rank what it sends here. Empty splits: equal parts, dim 0 must then be
 /// divisible by the size. Their sum must be dim 0. Result: [sum of received rows, ...], rows[r] from rank r.
-GUOZHUANG_API Result all_to_all(const TensorView& tensor, std::span<const std::int64_t> splits = {}, const Options& options = {});
-GUOZHUANG_API ResultHandle all_to_all_async(const TensorView& tensor, std::span<const std::int64_t> splits = {},
+GUOZHUANG_API Result all_to_all(const ConstTensorView& tensor, std::span<const std::int64_t> splits = {}, const Options& options = {});
+GUOZHUANG_API ResultHandle all_to_all_async(const ConstTensorView& tensor, std::span<const std::int64_t> splits = {},
                                             const Options& options = {});
 
 /// Combines the tensor of all ranks and leaves rank r with its part of dim 0; the first dim0 % size ranks get one row more. The input is not
 /// changed. Result: [own rows, ...].
-GUOZHUANG_API Result reduce_scatter(const TensorView& tensor, const AllreduceOptions& options = {});
-GUOZHUANG_API ResultHandle reduce_scatter_async(const TensorView& tensor, const AllreduceOptions& options = {});
+GUOZHUANG_API Result reduce_scatter(const ConstTensorView& tensor, const AllreduceOptions& options = {});
+GUOZHUANG_API ResultHandle reduce_scatter_async(const ConstTensorView& tensor, const AllreduceOptions& options = {});
 
 /// The same for several tensors as one operation; results in the order of the tensors.
 GUOZHUANG_API std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors, const Options& options = {});
@@ -101,8 +101,8 @@ struct PointToPointOptions {
 /// Point to point, rank to rank; to oneself too. Dtype and shape of both sides must match, else both throw Error(mismatch). Host memory only.
 /// A send is complete only once its receiver has come, however small it is: two ranks that both send() first, or one that sends to itself, wait for
 /// ever. Use an _async form for one of the two.
-GUOZHUANG_API void send(const TensorView& tensor, int to, const PointToPointOptions& options = {});
-GUOZHUANG_API Handle send_async(const TensorView& tensor, int to, const PointToPointOptions& options = {});
+GUOZHUANG_API void send(const ConstTensorView& tensor, int to, const PointToPointOptions& options = {});
+GUOZHUANG_API Handle send_async(const ConstTensorView& tensor, int to, const PointToPointOptions& options = {});
 GUOZHUANG_API void recv(const TensorView& tensor, int from, const PointToPointOptions& options = {});
 GUOZHUANG_API Handle recv_async(const TensorView& tensor, int from, const PointToPointOptions& options = {});
 

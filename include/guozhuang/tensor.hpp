@@ -35,20 +35,40 @@ constexpr std::size_t count_of(std::span<const std::int64_t> shape) noexcept {
     return count;
 }
 
-/// Elements that lie side by side and outlive the expression: a std::vector, std::array or C array that has a name, a std::span.
-template <class R>
-concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> && std::ranges::borrowed_range<R> &&
-                       Element<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
-
-/// Numbers that no DType stands for, be they const, one or many.
-template <class T>
-concept NoElement = (std::is_arithmetic_v<T> && !Element<T>) ||
-                    (std::ranges::range<T> && std::is_arithmetic_v<std::ranges::range_value_t<T>> && !ElementRange<T&>);
-
 namespace detail {
+/// What data() of a range points to.
+template <class R>
+using Pointee = std::remove_pointer_t<decltype(std::ranges::data(std::declval<R>()))>;
 /// Throws Error(invalid_argument) unless the shape has so many elements.
 GUOZHUANG_API void require_elements(const Shape& shape, std::size_t elements);
+/// Throws Error(invalid_argument).
+[[noreturn]] GUOZHUANG_API void throw_not_dense();
+/// Throws Error(invalid_argument) if it is part of an Eigen matrix (which has these members) whose elements do not lie side by side.
+template <class R>
+void require_dense(const R& elements) {
+    if constexpr (requires { elements.outerStride() == elements.innerSize() * elements.innerStride(); }) {
+        const bool dense = elements.innerStride() == 1 && (elements.outerSize() == 1 || elements.outerStride() == elements.innerSize());
+        if (elements.size() > 1 && !dense) throw_not_dense();
+    }
+}
 }  // namespace detail
+
+/// Elements behind data() and size() that outlive the expression: a std::vector, std::array, C array, Eigen vector or matrix or tensor of your own
+/// that has a name, a std::span.
+template <class R>
+concept ElementRange = Element<detail::Pointee<R>> && requires(R&& elements) { std::ranges::size(elements); };
+
+/// One element or many that are const.
+template <class T>
+concept ConstElements = (std::is_const_v<std::remove_reference_t<T>> && Element<std::remove_cvref_t<T>>) ||
+                        (std::is_const_v<detail::Pointee<T>> && Element<std::remove_const_t<detail::Pointee<T>>> &&
+                         requires(T&& elements) { std::ranges::size(elements); });
+
+/// Numbers that no DType stands for, one or many.
+template <class T>
+concept NoElement =
+    !ConstElements<T&> && ((std::is_arithmetic_v<T> && !Element<T>) ||
+                           (std::ranges::range<T> && std::is_arithmetic_v<std::ranges::range_value_t<T>> && !ElementRange<T&>));
 
 /// A view of a dense, row-major tensor that somebody else owns. The memory must outlive the operations it is given to.
 struct TensorView {
@@ -64,12 +84,15 @@ struct TensorView {
     TensorView(void* memory, DType type, Shape extents, Device where = {})
         : data(memory), dtype(type), shape(std::move(extents)), device(where) {}
 
-    /// One-dimensional view of all elements, where they are now: a vector that grows leaves it behind.
+    /// One-dimensional view of all elements, in the order in which they are stored, where they are now: a vector that grows leaves it behind.
+    /// Throws Error(invalid_argument) for a part of an Eigen matrix whose elements do not lie side by side.
     template <ElementRange R>
     TensorView(R&& elements)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): this is no range
         : data(std::ranges::data(elements)),
-          dtype(dtype_of<std::ranges::range_value_t<R>>),
-          shape{static_cast<std::int64_t>(std::ranges::size(elements))} {}
+          dtype(dtype_of<detail::Pointee<R>>),
+          shape{static_cast<std::int64_t>(std::ranges::size(elements))} {
+        detail::require_dense(elements);
+    }
     /// The elements seen in that shape. Throws Error(invalid_argument) unless it has as many.
     template <ElementRange R>
     TensorView(R&& elements, Shape extents) : TensorView(elements) {
@@ -81,19 +104,58 @@ struct TensorView {
     TensorView(T& scalar)  // NOLINT(google-explicit-constructor)
         : data(&scalar), dtype(dtype_of<T>), shape{} {}
     /// Says what to use instead.
+    template <ConstElements T>
+    TensorView(T&&) {  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+        static_assert(!ConstElements<T>,
+                      "this memory is const, and the operation writes its result to it: give it memory that is not const, a copy say "
+                      "(all_gather, all_to_all, reduce_scatter and send, which only read, do take const memory)");
+    }
+    /// Says what to use instead.
     template <NoElement T>
     TensorView(T&) {  // NOLINT(google-explicit-constructor)
         static_assert(
             Element<T>,
-            "a tensor has elements of type std::uint8_t, std::int8_t, std::int16_t, std::int32_t, std::int64_t, bool, float, double, "
-            "guozhuang::Half or guozhuang::BFloat16, not const: use std::int64_t for counts, std::uint8_t for characters, and "
-            "std::vector<std::uint8_t> instead of std::vector<bool>, which has no elements in memory");
+            "a tensor has elements of type bool, float, double, guozhuang::Half, guozhuang::BFloat16, or an integer (std::int8_t to "
+            "std::int64_t, std::uint8_t to std::uint64_t, std::size_t), side by side in memory: use std::uint8_t for characters, "
+            "double for long double, std::vector<std::uint8_t> instead of std::vector<bool>, which has no elements in memory, and "
+            "a vector of its own for an expression that has not been evaluated");
     }
 
     std::size_t count() const noexcept { return count_of(shape); }           ///< elements
     std::size_t bytes() const noexcept { return count() * size_of(dtype); }  ///< that the elements take
     /// The elements as bytes; of a contiguous tensor only.
     std::span<std::byte> memory() const noexcept { return {static_cast<std::byte*>(data), bytes()}; }
+};
+
+/// A tensor that an operation only reads: a TensorView, what converts to one, or the same in const memory.
+class ConstTensorView {
+public:
+    template <class T>
+        requires(std::convertible_to<T, TensorView> && !ConstElements<T>)
+    ConstTensorView(T&& tensor)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+        : tensor_(std::forward<T>(tensor)) {}
+    template <ConstElements T>
+    ConstTensorView(T&& elements) {  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+        if constexpr (Element<std::remove_cvref_t<T>>) {
+            tensor_ = TensorView(const_cast<std::remove_cvref_t<T>&>(elements));
+        } else {
+            detail::require_dense(elements);
+            using E = std::remove_const_t<detail::Pointee<T>>;
+            tensor_ =
+                TensorView(std::span(const_cast<E*>(std::ranges::data(elements)), static_cast<std::size_t>(std::ranges::size(elements))));
+        }
+    }
+    /// The elements seen in that shape. Throws Error(invalid_argument) unless it has as many.
+    template <class T>
+    ConstTensorView(T&& elements, Shape extents) : ConstTensorView(std::forward<T>(elements)) {
+        detail::require_elements(extents, tensor_.count());
+        tensor_.shape = std::move(extents);
+    }
+
+    const TensorView& view() const noexcept { return tensor_; }  ///< nobody writes to its memory
+
+private:
+    TensorView tensor_;
 };
 
 /// A trainable tensor: its value and the gradient that backward writes, both owned by the trainer.

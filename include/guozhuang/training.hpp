@@ -33,7 +33,7 @@ class GUOZHUANG_API OptimizerState {
 public:
     /// A tensor, or what converts to one: a vector, a span, a float ... Throws Error(invalid_argument) for a name that was used already.
     void operator()(std::string name, const TensorView& tensor);
-    /// A number of a type that no tensor has, such as std::size_t, or an enumerator; it travels as bytes.
+    /// A number of a type that no tensor has, such as char, or an enumerator; it travels as bytes.
     template <class T>
         requires((std::is_arithmetic_v<T> || std::is_enum_v<T>) && !Element<T>)
     void operator()(std::string name, T& scalar) {

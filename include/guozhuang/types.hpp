@@ -5,15 +5,16 @@
 #include <cstdint>
 #include <guozhuang/export.hpp>
 #include <string_view>
+#include <type_traits>
 
 namespace guozhuang {
 
 /// Element types. f16 is IEEE binary16, bf16 the upper half of binary32; boolean is one byte, 0 or 1.
-enum class DType : std::uint8_t { u8, i8, i16, i32, i64, boolean, f16, bf16, f32, f64 };
+enum class DType : std::uint8_t { u8, i8, i16, i32, i64, boolean, f16, bf16, f32, f64, u16, u32, u64 };
 
 /// Every DType, for loops over all of them.
-inline constexpr DType all_dtypes[] = {DType::u8,      DType::i8,  DType::i16,  DType::i32, DType::i64,
-                                       DType::boolean, DType::f16, DType::bf16, DType::f32, DType::f64};
+inline constexpr DType all_dtypes[] = {DType::u8,   DType::i8,  DType::i16, DType::i32, DType::i64, DType::boolean, DType::f16,
+                                       DType::bf16, DType::f32, DType::f64, DType::u16, DType::u32, DType::u64};
 
 /// Storage of an f16 element: the bits alone. Arithmetic happens inside the library, in f32.
 struct Half {
@@ -49,11 +50,14 @@ constexpr std::size_t size_of(DType dtype) noexcept {
         case DType::i8:
         case DType::boolean: return 1;
         case DType::i16:
+        case DType::u16:
         case DType::f16:
         case DType::bf16: return 2;
         case DType::i32:
+        case DType::u32:
         case DType::f32: return 4;
         case DType::i64:
+        case DType::u64:
         case DType::f64: return 8;
     }
     return 0;
@@ -71,28 +75,25 @@ GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;
 /// "ring", "recursive_doubling" ...
 GUOZHUANG_API std::string_view name_of(Algorithm algorithm) noexcept;
 
+namespace detail {
+template <class T, class... Others>
+inline constexpr bool is_one_of = (std::is_same_v<T, Others> || ...);
+/// Neither bool nor a character.
+template <class T>
+concept Integer =
+    is_one_of<T, signed char, short, int, long, long long, unsigned char, unsigned short, unsigned, unsigned long, unsigned long long>;
+}  // namespace detail
+
 /// The C++ element types that map to a DType.
 template <class T>
 struct dtype_traits;
-template <>
-struct dtype_traits<std::uint8_t> {
-    static constexpr DType value = DType::u8;
-};
-template <>
-struct dtype_traits<std::int8_t> {
-    static constexpr DType value = DType::i8;
-};
-template <>
-struct dtype_traits<std::int16_t> {
-    static constexpr DType value = DType::i16;
-};
-template <>
-struct dtype_traits<std::int32_t> {
-    static constexpr DType value = DType::i32;
-};
-template <>
-struct dtype_traits<std::int64_t> {
-    static constexpr DType value = DType::i64;
+/// By sign and size: long and long long, std::int64_t whichever of them it is, and std::size_t.
+template <detail::Integer T>
+struct dtype_traits<T> {
+    static constexpr DType value = sizeof(T) == 1   ? (std::is_signed_v<T> ? DType::i8 : DType::u8)
+                                   : sizeof(T) == 2 ? (std::is_signed_v<T> ? DType::i16 : DType::u16)
+                                   : sizeof(T) == 4 ? (std::is_signed_v<T> ? DType::i32 : DType::u32)
+                                                    : (std::is_signed_v<T> ? DType::i64 : DType::u64);
 };
 template <>
 struct dtype_traits<bool> {

@@ -62,8 +62,8 @@ Draft broadcast_of(const TensorView& tensor, int root, const Options& options) {
     return draft;
 }
 
-Draft all_to_all_of(const TensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
-    auto draft = draft_of(Operation::all_to_all, {&tensor, 1}, options);
+Draft all_to_all_of(const ConstTensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+    auto draft = draft_of(Operation::all_to_all, {&tensor.view(), 1}, options);
     draft.splits.assign(splits.begin(), splits.end());
     return draft;
 }
@@ -96,11 +96,11 @@ Handle grouped_allreduce_async(std::span<const TensorView> tensors, const Allred
     return start(group_of(Operation::allreduce, tensors, options), false);
 }
 
-Result all_gather(const TensorView& tensor, const Options& options) {
-    return start_with_result(draft_of(Operation::all_gather, {&tensor, 1}, options), true).take();
+Result all_gather(const ConstTensorView& tensor, const Options& options) {
+    return start_with_result(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), true).take();
 }
-ResultHandle all_gather_async(const TensorView& tensor, const Options& options) {
-    return start_with_result(draft_of(Operation::all_gather, {&tensor, 1}, options), false);
+ResultHandle all_gather_async(const ConstTensorView& tensor, const Options& options) {
+    return start_with_result(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), false);
 }
 
 void broadcast(const TensorView& tensor, int root, const Options& options) {
@@ -110,18 +110,18 @@ Handle broadcast_async(const TensorView& tensor, int root, const Options& option
     return start(broadcast_of(tensor, root, options), false);
 }
 
-Result all_to_all(const TensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+Result all_to_all(const ConstTensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
     return start_with_result(all_to_all_of(tensor, splits, options), true).take();
 }
-ResultHandle all_to_all_async(const TensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+ResultHandle all_to_all_async(const ConstTensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
     return start_with_result(all_to_all_of(tensor, splits, options), false);
 }
 
-Result reduce_scatter(const TensorView& tensor, const AllreduceOptions& options) {
-    return start_with_result(draft_of(Operation::reduce_scatter, {&tensor, 1}, options), true).take();
+Result reduce_scatter(const ConstTensorView& tensor, const AllreduceOptions& options) {
+    return start_with_result(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options), true).take();
 }
-ResultHandle reduce_scatter_async(const TensorView& tensor, const AllreduceOptions& options) {
-    return start_with_result(draft_of(Operation::reduce_scatter, {&tensor, 1}, options), false);
+ResultHandle reduce_scatter_async(const ConstTensorView& tensor, const AllreduceOptions& options) {
+    return start_with_result(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options), false);
 }
 
 std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors, const Options& options) {
@@ -138,11 +138,11 @@ ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors, 
     return start_with_results(group_of(Operation::reduce_scatter, tensors, options), false);
 }
 
-void send(const TensorView& tensor, int to, const PointToPointOptions& options) {
-    letter(tensor, {.peer = to, .tag = options.tag, .sending = true}, options, true).wait();
+void send(const ConstTensorView& tensor, int to, const PointToPointOptions& options) {
+    letter(tensor.view(), {.peer = to, .tag = options.tag, .sending = true}, options, true).wait();
 }
-Handle send_async(const TensorView& tensor, int to, const PointToPointOptions& options) {
-    return letter(tensor, {.peer = to, .tag = options.tag, .sending = true}, options, false);
+Handle send_async(const ConstTensorView& tensor, int to, const PointToPointOptions& options) {
+    return letter(tensor.view(), {.peer = to, .tag = options.tag, .sending = true}, options, false);
 }
 void recv(const TensorView& tensor, int from, const PointToPointOptions& options) {
     letter(tensor, {.peer = from, .tag = options.tag, .sending = false}, options, true).wait();

@@ -187,8 +187,8 @@ constexpr Setting table[] = {
      "at intervals, and all data travels as messages. If only some ranks of a host want it, it has none, and says so.",
      parse_switch<&Settings::shared_memory>, print_switch<&Settings::shared_memory>},
     {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
-     "Bundles up to this size are reduced by algorithms of few steps. Where no memory is shared, tensors up to this size are added up in "
-     "tree order, larger ones around the ring.",
+     "Bundles up to this size are reduced by algorithms of few steps. Between hosts, tensors up to this size are added up in tree "
+     "order, larger ones around rings.",
      parse_size<&Settings::small_bytes, 0, gib>, print_size<&Settings::small_bytes>},
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.", parse_spin,

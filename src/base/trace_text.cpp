@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t most_name_bytes = 500;
 constexpr int first_request_row = 10'001;  // threads are above
 
-/// As a JSON string. What is no UTF-8 becomes the character for that. A long one is cut, since an element must fit a page of the file.
+/// As a JSON string. What is no UTF-8 becomes the character for that. A long one is cut.
 std::string json_string(std::string_view text) {
     if (text.size() > most_name_bytes) return json_string(std::string(text.substr(0, most_name_bytes - 3)) + "...");
     return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -66,9 +66,9 @@ std::string TraceText::head() const {
     const auto element = [this](std::string_view name, const std::string& args) {
         return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":0,"args":{}}})", name, owner_.rank, args);
     };
-    return element("guozhuang", self.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) + '\n' +
-           element("process_name", fmt::format(R"({{"name":"rank {}"}})", owner_.rank)) + '\n' +
-           element("process_labels", fmt::format(R"({{"labels":{}}})", json_string(fmt::format("{}, pid {}", host, process)))) + '\n' +
+    return element("guozhuang", self.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) + ",\n" +
+           element("process_name", fmt::format(R"({{"name":"rank {}"}})", owner_.rank)) + ",\n" +
+           element("process_labels", fmt::format(R"({{"labels":{}}})", json_string(fmt::format("{}, pid {}", host, process)))) + ",\n" +
            element("process_sort_index", fmt::format(R"({{"sort_index":{}}})", owner_.rank));
 }
 
@@ -158,7 +158,7 @@ void TraceText::name_row(int row, std::string_view name) {
 }
 
 std::string& TraceText::next() {
-    if (!text_.empty()) text_ += '\n';
+    if (!text_.empty()) text_ += ",\n";
     return text_;
 }
 

@@ -11,8 +11,9 @@
 
 namespace guozhuang::base {
 
-/// Turns records into elements of the trace event format of Chrome and Perfetto, one a line. The process of the trace is the rank. It has
-/// a row for each thread, with slices; and rows for the requests of each process set, of which each takes the first one that is free. Not thread-safe.
+/// Turns records into elements of the trace event format of Chrome and Perfetto, one a line, with a comma behind all but the last. The process
+/// of the trace is the rank. It has a row for each thread, with slices; and rows for the requests of each process set, of which each takes the
+/// first one that is free. Not thread-safe.
 class TraceText {
 public:
     explicit TraceText(const TimelineOwner& owner) : owner_(owner) {}

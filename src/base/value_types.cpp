@@ -24,7 +24,7 @@ const char* version() noexcept {
 }
 
 std::string_view name_of(DType dtype) noexcept {
-    constexpr std::string_view names[] = {"u8", "i8", "i16", "i32", "i64", "bool", "f16", "bf16", "f32", "f64"};
+    constexpr std::string_view names[] = {"u8", "i8", "i16", "i32", "i64", "bool", "f16", "bf16", "f32", "f64", "u16", "u32", "u64"};
     return pick(names, dtype);
 }
 
@@ -55,6 +55,13 @@ void detail::require_elements(const Shape& shape, std::size_t elements) {
     if (count_of(shape) == elements) return;
     throw Error(ErrorCode::invalid_argument, fmt::format("TensorView: the shape [{}] has {} elements, but {} were given",
                                                          fmt::join(shape, ", "), count_of(shape), elements));
+}
+
+void detail::throw_not_dense() {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "TensorView: these elements do not lie side by side in memory, as those of a row of a matrix that is stored by columns do not; "
+        "copy them to a vector or matrix of their own, and back if the operation changes them");
 }
 
 Error::Error(ErrorCode code, const std::string& message, std::source_location where) : Error(code, message, Facts{}, where) {}

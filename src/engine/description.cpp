@@ -55,7 +55,7 @@ Description decode_description(std::span<const std::byte> bytes) {
     for (std::size_t i = 0; i < tensors; ++i) {
         TensorDescription tensor;
         tensor.name = in.string();
-        tensor.dtype = in.enumerator(DType::f64);
+        tensor.dtype = in.enumerator(DType::u64);
         tensor.shape.resize(in.count(max_dimensions));
         for (auto& extent : tensor.shape) extent = in.signed_number();
         description.tensors.push_back(std::move(tensor));

@@ -44,7 +44,7 @@ void PointToPoint::receive(int from, std::span<const std::byte> message) {
             route.tag = static_cast<std::uint16_t>(in.number(std::numeric_limits<std::uint16_t>::max()));
             route.sending = in.number(1) == 0;  // they send, so this rank receives
             TensorDescription tensor;
-            tensor.dtype = in.enumerator(DType::f64);
+            tensor.dtype = in.enumerator(DType::u64);
             tensor.shape.resize(in.count(max_dimensions));
             for (auto& extent : tensor.shape) extent = in.signed_number();
             notices_[route].push_back(std::move(tensor));

@@ -2,8 +2,8 @@
 #include <guozhuang/operations.hpp>
 
 int main() {
-    [[maybe_unused]] float right = 0;
-    [[maybe_unused]] std::size_t count = 0;
+    [[maybe_unused]] std::size_t right = 0;
+    [[maybe_unused]] long double wide = 0;
     [[maybe_unused]] char letters[8] = {};
     [[maybe_unused]] std::vector<bool> flags(8);
     [[maybe_unused]] const std::vector<float> constants(8);

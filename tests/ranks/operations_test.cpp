@@ -1,6 +1,8 @@
 // The collectives as users call them, on ranks that are processes.
+#include <bit>
 #include <guozhuang/guozhuang.hpp>
 #include <iostream>
+#include <span>
 
 #include "support/async_cases.hpp"
 #include "support/catch.hpp"
@@ -21,6 +23,33 @@ TEST_CASE("allreduce of many segments") {
               for (const auto dtype : {DType::bf16, DType::f32, DType::i64})
                   start_allreduce(session, label_of("long", dtype, ReduceOp::average, {1'000'003}),
                                   {dtype, {1'000'003}, {ReduceOp::average}})(report);
+          }) == "");
+}
+
+namespace {
+
+/// The sum along the balanced tree over rank index, split at the largest power of two below the count.
+float tree_sum_of(std::span<const float> terms) {
+    if (terms.size() == 1) return terms[0];
+    const auto split = std::bit_floor(terms.size() - 1);
+    return tree_sum_of(terms.first(split)) + tree_sum_of(terms.subspan(split));
+}
+
+}  // namespace
+
+TEST_CASE("on one host large sums are of one order, with shared memory or without") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              if (session.cross_size() > 1) return;
+              const auto all = contributions("order", session.size(), DType::f32, {100'003});
+              auto sum = all[static_cast<std::size_t>(session.rank())];
+              allreduce(sum.view());
+              std::size_t others = 0;
+              std::vector<float> terms(all.size());
+              for (std::size_t i = 0; i < sum.count(); ++i) {
+                  for (std::size_t rank = 0; rank < all.size(); ++rank) terms[rank] = all[rank].load<float>(i);
+                  others += sum.load<float>(i) != tree_sum_of(terms);
+              }
+              report.expect(others == 0, text_of(others, " of ", sum.count(), " sums are not the tree's"));
           }) == "");
 }
 

@@ -16,8 +16,8 @@ struct Same {
     MPI_Datatype mpi;
 };
 
-const Same integers[] = {
-    {DType::u8, MPI_UINT8_T}, {DType::i8, MPI_INT8_T}, {DType::i16, MPI_INT16_T}, {DType::i32, MPI_INT32_T}, {DType::i64, MPI_INT64_T}};
+const Same integers[] = {{DType::u8, MPI_UINT8_T},  {DType::i8, MPI_INT8_T},    {DType::i16, MPI_INT16_T},  {DType::i32, MPI_INT32_T},
+                         {DType::i64, MPI_INT64_T}, {DType::u16, MPI_UINT16_T}, {DType::u32, MPI_UINT32_T}, {DType::u64, MPI_UINT64_T}};
 const Same floats[] = {{DType::f32, MPI_FLOAT}, {DType::f64, MPI_DOUBLE}};
 const std::pair<ReduceOp, MPI_Op> ops[] = {
     {ReduceOp::sum, MPI_SUM}, {ReduceOp::min, MPI_MIN}, {ReduceOp::max, MPI_MAX}, {ReduceOp::product, MPI_PROD}};
@@ -33,7 +33,8 @@ Tensor integers_for_mpi(const std::string& name, int rank, DType dtype, std::int
     auto tensor = contribution(name, rank, dtype, {count});
     for (std::size_t i = 0; i < tensor.count(); ++i) {
         if (size_of(dtype) == 1) tensor.bytes[i] &= std::byte{15};
-        if (size_of(dtype) == 2) tensor.store<std::int16_t>(i, static_cast<std::int16_t>(tensor.load<std::int16_t>(i) / 16));
+        if (dtype == DType::u16) tensor.store<std::uint16_t>(i, static_cast<std::uint16_t>(tensor.load<std::uint16_t>(i) / 16));
+        if (dtype == DType::i16) tensor.store<std::int16_t>(i, static_cast<std::int16_t>(tensor.load<std::int16_t>(i) / 16));
     }
     return tensor;
 }

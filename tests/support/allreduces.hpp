@@ -3,7 +3,6 @@
 #include <span>
 
 #include "collectives/direct/allreduce.hpp"
-#include "collectives/parameter_server/allreduce.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
 #include "collectives/ring/allreduce.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
@@ -47,11 +46,12 @@ void recursive_doubling(W& wire, MemberSpans members, const Reduce& reduce, std:
     recursive::doubling_allreduce(wire, {blocks, scratch.span(), reduce});
 }
 
+/// The direct exchange of one block, which is rank 0's.
 template <Wire W>
 void one_server(W& wire, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
     const Blocks blocks(members, reduce.element_bytes(), 1);
     TestScratch scratch(direct::allreduce_scratch_bytes<W>(blocks, wire.size(), segment_bytes));
-    parameter_server::allreduce(wire, {blocks, scratch.span(), reduce, segment_bytes});
+    direct::allreduce(wire, {blocks, scratch.span(), reduce, segment_bytes});
 }
 
 }  // namespace guozhuang::test

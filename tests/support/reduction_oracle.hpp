@@ -22,25 +22,31 @@ inline bool is_defined(ReduceOp op, DType dtype) {
     return dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max;
 }
 
-/// The lowest bits of a number, read as the dtype does.
+/// The lowest bits of a number, read as the dtype does; of u64 the bits.
 inline std::int64_t wrapped(DType dtype, std::uint64_t number) {
     switch (dtype) {
         case DType::i8: return static_cast<std::int8_t>(number);
         case DType::i16: return static_cast<std::int16_t>(number);
         case DType::i32: return static_cast<std::int32_t>(number);
-        case DType::i64: return static_cast<std::int64_t>(number);
+        case DType::i64:
+        case DType::u64: return static_cast<std::int64_t>(number);
+        case DType::u16: return static_cast<std::uint16_t>(number);
+        case DType::u32: return static_cast<std::uint32_t>(number);
         default: return static_cast<std::uint8_t>(number);
     }
 }
 
 inline std::int64_t reduced_integer(const std::vector<Tensor>& contributions, std::size_t i, ReduceOp op) {
     const auto dtype = contributions.front().dtype;
+    const auto less = [&](std::int64_t a, std::int64_t b) {
+        return dtype == DType::u64 ? static_cast<std::uint64_t>(a) < static_cast<std::uint64_t>(b) : a < b;
+    };
     std::int64_t lowest = integer_at(contributions.front(), i), highest = lowest;
     std::uint64_t sum = 0, product = 1;
     for (const auto& contribution : contributions) {
         const auto element = integer_at(contribution, i);
-        lowest = std::min(lowest, element);
-        highest = std::max(highest, element);
+        lowest = std::min(lowest, element, less);
+        highest = std::max(highest, element, less);
         sum += static_cast<std::uint64_t>(element);
         product *= static_cast<std::uint64_t>(element);
     }
@@ -48,7 +54,9 @@ inline std::int64_t reduced_integer(const std::vector<Tensor>& contributions, st
         case ReduceOp::min: return lowest;
         case ReduceOp::max: return highest;
         case ReduceOp::product: return wrapped(dtype, product);
-        case ReduceOp::average: return wrapped(dtype, sum) / static_cast<std::int64_t>(contributions.size());
+        case ReduceOp::average:
+            if (dtype == DType::u64) return static_cast<std::int64_t>(sum / contributions.size());
+            return wrapped(dtype, sum) / static_cast<std::int64_t>(contributions.size());
         case ReduceOp::sum:
         case ReduceOp::adasum: break;
     }

@@ -64,13 +64,16 @@ inline double value_of_bits(std::uint16_t bits, int mantissa_bits) {
     return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-/// An element of an integer dtype or bool.
+/// An element of an integer dtype or bool; of u64 its bits.
 inline std::int64_t integer_at(const Tensor& tensor, std::size_t i) {
     switch (tensor.dtype) {
         case DType::i8: return tensor.load<std::int8_t>(i);
         case DType::i16: return tensor.load<std::int16_t>(i);
         case DType::i32: return tensor.load<std::int32_t>(i);
-        case DType::i64: return tensor.load<std::int64_t>(i);
+        case DType::i64:
+        case DType::u64: return tensor.load<std::int64_t>(i);
+        case DType::u16: return tensor.load<std::uint16_t>(i);
+        case DType::u32: return tensor.load<std::uint32_t>(i);
         default: return tensor.load<std::uint8_t>(i);
     }
 }

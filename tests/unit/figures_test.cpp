@@ -226,7 +226,7 @@ TEST_CASE("figure: adasum", "[figures]") {
 }
 
 TEST_CASE("figure: parameter server", "[figures]") {
-    check_figure("collectives/parameter_server/allreduce.hpp", allreduce_figure(4, 1, one_server<TraceWire>));
+    check_figure("collectives/direct/allreduce.hpp", allreduce_figure(4, 1, one_server<TraceWire>));
 }
 
 TEST_CASE("figure: broadcast", "[figures]") {

@@ -90,12 +90,16 @@ void put_float(DType dtype, std::span<std::byte> elements, std::size_t i, double
     }
 }
 
+/// Of u64 the bits.
 std::int64_t integer_at(DType dtype, Elements elements, std::size_t i) {
     switch (dtype) {
         case DType::i8: return element<std::int8_t>(elements, i);
         case DType::i16: return element<std::int16_t>(elements, i);
         case DType::i32: return element<std::int32_t>(elements, i);
-        case DType::i64: return element<std::int64_t>(elements, i);
+        case DType::i64:
+        case DType::u64: return element<std::int64_t>(elements, i);
+        case DType::u16: return element<std::uint16_t>(elements, i);
+        case DType::u32: return element<std::uint32_t>(elements, i);
         default: return element<std::uint8_t>(elements, i);
     }
 }
@@ -117,11 +121,12 @@ double combined(ReduceOp op, double a, double b) {
     return a_is_less == (op == ReduceOp::min) ? a : b;
 }
 
-std::uint64_t combined(ReduceOp op, std::int64_t a, std::int64_t b) {
+std::uint64_t combined(DType dtype, ReduceOp op, std::int64_t a, std::int64_t b) {
     const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+    const bool less = dtype == DType::u64 ? x < y : a < b;
     if (op == ReduceOp::product) return x * y;
-    if (op == ReduceOp::min) return a < b ? x : y;
-    if (op == ReduceOp::max) return a > b ? x : y;
+    if (op == ReduceOp::min) return less ? x : y;
+    if (op == ReduceOp::max) return less ? y : x;
     return x + y;
 }
 
@@ -131,7 +136,7 @@ Bytes expected_combine(DType dtype, ReduceOp op, Elements left, Elements right) 
         if (is_floating(dtype)) {
             put_float(dtype, result, i, combined(op, float_at(dtype, left, i), float_at(dtype, right, i)));
         } else {
-            put_integer(dtype, result, i, combined(op, integer_at(dtype, left, i), integer_at(dtype, right, i)));
+            put_integer(dtype, result, i, combined(dtype, op, integer_at(dtype, left, i), integer_at(dtype, right, i)));
         }
     }
     return result;
@@ -147,7 +152,10 @@ Bytes expected_finish(DType dtype, int ranks, double scale, Elements elements) {
             const auto quotient = static_cast<float>(float_at(dtype, elements, i)) / static_cast<float>(ranks);
             put_float(dtype, result, i, static_cast<double>(quotient * static_cast<float>(scale)));
         } else {
-            put_integer(dtype, result, i, static_cast<std::uint64_t>(integer_at(dtype, elements, i) / ranks));
+            const auto value = integer_at(dtype, elements, i);
+            const auto unsigned_value = static_cast<std::uint64_t>(value);
+            put_integer(dtype, result, i,
+                        dtype == DType::u64 ? unsigned_value / static_cast<unsigned>(ranks) : static_cast<std::uint64_t>(value / ranks));
         }
     }
     return result;
@@ -384,6 +392,13 @@ TEST_CASE("integers wrap, and their average is truncated toward zero", "[kernels
     CHECK(reduced<std::int8_t>(HostReduce(DType::i8, ReduceOp::average, 2), 100, 100) == -28);
     CHECK(reduced<std::int64_t>(HostReduce(DType::i64, ReduceOp::sum, 2), std::numeric_limits<std::int64_t>::max(), 1) ==
           std::numeric_limits<std::int64_t>::min());
+    constexpr auto most = std::numeric_limits<std::uint64_t>::max();
+    CHECK(reduced<std::uint16_t>(HostReduce(DType::u16, ReduceOp::sum, 2), 65'535, 3) == 2);
+    CHECK(reduced<std::uint32_t>(HostReduce(DType::u32, ReduceOp::average, 2), 4'000'000'000, 5) == 2'000'000'002);
+    CHECK(reduced<std::uint64_t>(HostReduce(DType::u64, ReduceOp::sum, 2), most, 3) == 2);
+    CHECK(reduced<std::uint64_t>(HostReduce(DType::u64, ReduceOp::average, 2), most - 4, 1) == (most - 3) / 2);
+    CHECK(reduced<std::uint64_t>(HostReduce(DType::u64, ReduceOp::min, 2), most, 1) == 1);
+    CHECK(reduced<std::uint64_t>(HostReduce(DType::u64, ReduceOp::max, 2), most, 1) == most);
 }
 
 TEST_CASE("an average of 16-bit floats is rounded once", "[kernels]") {

@@ -22,14 +22,4 @@ TEST_CASE("everything passes through the server", "[parameter_server]") {
     }
 }
 
-TEST_CASE("a bundle cut into blocks is no parameter server's", "[parameter_server]") {
-    std::vector<float> data(8);
-    const std::span<std::byte> members[] = {std::as_writable_bytes(std::span(data))};
-    const Blocks blocks(members, sizeof(float), 2);
-    const ScalarReduce<Plain<float>> reduce;
-    Switchboard board(2);
-    ThreadWire wire(board, 0);
-    CHECK_THROWS_AS(parameter_server::allreduce(wire, {blocks, {}, reduce, 64}), Error);
-}
-
 }  // namespace

@@ -3,11 +3,16 @@
 #include "api/runtime.hpp"
 
 #include <array>
+#include <guozhuang/guozhuang.hpp>
 #include <iterator>
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
+#if __has_include(<eigen3/Eigen/Core>)
+#include <eigen3/Eigen/Core>
+#endif
 
 #include "api/runtime.hpp"
 #include "support/catch.hpp"
@@ -84,6 +89,86 @@ TEST_CASE("numbers are tensors, one or many, wherever they lie side by side") {
     expect({plain, {4, 1}}, plain, DType::i8, {4, 1});
     CHECK_THROWS_AS(TensorView(grown, {2, 2}), Error);
     CHECK_FALSE(std::is_constructible_v<TensorView, std::vector<float>>);  // would be gone at once
+}
+
+TEST_CASE("every integer of the language has a dtype, by sign and size") {
+    CHECK(dtype_of<std::size_t> == DType::u64);
+    CHECK((dtype_of<long> == DType::i64 && dtype_of<long long> == DType::i64 && dtype_of<std::ptrdiff_t> == DType::i64));
+    CHECK((dtype_of<unsigned long> == DType::u64 && dtype_of<unsigned long long> == DType::u64));
+    CHECK((dtype_of<unsigned> == DType::u32 && dtype_of<std::uint16_t> == DType::u16 && dtype_of<unsigned char> == DType::u8));
+    CHECK((static_cast<int>(DType::f64) == 9 && static_cast<int>(DType::u64) == 12));  // numbers that were given stay
+    CHECK_FALSE((Element<char> || Element<char16_t> || Element<wchar_t> || Element<long double> || Element<const int>));
+}
+
+namespace {
+
+/// A tensor as users write them.
+struct OwnTensor {
+    std::vector<float> numbers = std::vector<float>(6);
+    float* data() { return numbers.data(); }
+    const float* data() const { return numbers.data(); }
+    std::size_t size() const { return numbers.size(); }
+};
+
+/// The expression throws an Error that has this in its text.
+template <class Body>
+bool is_refused(const char* text, Body&& body) {
+    const auto error = error_of(body);
+    return error && error->code() == ErrorCode::invalid_argument && std::string(error->what()).find(text) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("whatever has data() and size() is a tensor; where it is const, one that is only read") {
+    OwnTensor own;
+    const OwnTensor& constant = own;
+    const TensorView view = own;
+    CHECK((view.data == own.data() && view.dtype == DType::f32 && view.shape == Shape{6}));
+    CHECK(TensorView(own, {2, 3}).shape == Shape{2, 3});
+    CHECK(ConstTensorView(own).view().data == own.data());
+    CHECK(ConstTensorView(constant).view().data == own.data());
+    CHECK(ConstTensorView(constant, {3, 2}).view().shape == Shape{3, 2});
+    CHECK(ConstTensorView(view).view().shape == Shape{6});
+    CHECK_THROWS_AS(ConstTensorView(constant, {4}), Error);
+    const double number = 1;
+    CHECK((ConstTensorView(number).view().data == &number && ConstTensorView(number).view().shape.empty()));
+    CHECK(ConstTensorView(std::span<const float>(own.numbers).last(2)).view().data == own.data() + 4);
+    CHECK_FALSE((std::is_constructible_v<TensorView, OwnTensor> || std::is_constructible_v<ConstTensorView, OwnTensor>));
+}
+
+#if __has_include(<eigen3/Eigen/Core>)
+TEST_CASE("Eigen's vectors and matrices are tensors, and parts of them whose elements lie side by side") {
+    Eigen::MatrixXf matrix(3, 4);
+    Eigen::VectorXd vector(5);
+    const Eigen::VectorXd& constant = vector;
+    CHECK((TensorView(matrix).data == matrix.data() && TensorView(matrix).shape == Shape{12}));
+    CHECK((TensorView(vector).dtype == DType::f64 && ConstTensorView(constant).view().data == vector.data()));
+    auto column = matrix.col(1);
+    auto columns = matrix.middleCols(1, 2);
+    CHECK((TensorView(column).data == &matrix(0, 1) && TensorView(column).shape == Shape{3}));
+    CHECK(TensorView(columns).shape == Shape{6});
+    auto row = matrix.row(1);
+    auto corner = matrix.topLeftCorner(2, 2), dot = matrix.topLeftCorner(1, 1);
+    CHECK(is_refused("do not lie side by side", [&] { TensorView{row}; }));
+    CHECK(is_refused("do not lie side by side", [&] { TensorView{corner}; }));
+    CHECK(is_refused("do not lie side by side", [&] { ConstTensorView{std::as_const(corner)}; }));
+    CHECK(TensorView(dot).shape == Shape{1});
+}
+#endif
+
+TEST_CASE("what is only read may be const: the samples of a rank reach the others") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              const DistributedSampler sampler(7, {.shuffle = false, .tail = Tail::uneven});
+              const auto all = all_gather(sampler.indices());
+              report.expect(all.dtype == DType::u64 && all.shape == Shape{7} && all.rows.size() == 3, "gathered");
+              const std::vector<std::uint32_t> mine(4, 7);
+              std::vector<std::uint32_t> theirs(4);
+              if (session.rank() == 0) send(mine, 1);
+              if (session.rank() == 1) recv(theirs, 0);
+              report.expect(session.rank() != 1 || theirs == mine, "received");
+              const std::vector<std::uint16_t> terms(3, 30'000);
+              report.expect(reduce_scatter(terms).as<std::uint16_t>()[0] == 90'000 % 65'536, "summed");
+          }) == "");
 }
 
 TEST_CASE("a user tag beyond what the transport carries is refused, and the next message passes") {

@@ -20,7 +20,6 @@
 #include "collectives/direct/symmetric_allreduce.hpp"
 #include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
-#include "collectives/parameter_server/allreduce.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
 #include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
@@ -115,7 +114,11 @@ void ScratchStore::give_back(ScratchPool pool) {
 
 HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages,
                          std::shared_ptr<base::Timeline> timeline)
-    : wire_(group), group_(group), store_(std::move(store)), timeline_(std::move(timeline)) {
+    : wire_(group),
+      group_(group),
+      one_host_(on_one_host(group.transport, group.members)),
+      store_(std::move(store)),
+      timeline_(std::move(timeline)) {
     if (!stages) return;
     if (group_.tag.context == 0)
         stage_in(group_.transport.staging());
@@ -137,11 +140,11 @@ void HostBackend::meet() {
     if (set_stages_) stage_in(set_stages_->staging());
 }
 
-/// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. Where some stage, all keep to the
-/// tree, so that tensors on every kind of device get the same bits.
+/// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. On one host all sums are of the tree,
+/// so tensors on every kind of device get the same bits, and so does a job without shared memory.
 selection::Settings HostBackend::settings_of(const engine::Policy& policy) const {
     selection::Settings settings{.forced = policy.forced,
-                                 .reproducible = policy.reproducible || policy.staging,
+                                 .reproducible = policy.reproducible || one_host_,
                                  .staging = stages(policy),
                                  .hierarchy = levels_.has_value(),
                                  .small_bytes = static_cast<std::size_t>(policy.small_bytes),
@@ -248,7 +251,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
                                           plan(1, [&] { return recursive::doubling_scratch_bytes<MemberWire>(blocks_, reduce, ranks); }));
             break;
         case Algorithm::direct: direct::allreduce(wire_, plan(ranks, direct_scratch)); break;
-        case Algorithm::parameter_server: parameter_server::allreduce(wire_, plan(1, direct_scratch)); break;
+        case Algorithm::parameter_server: direct::allreduce(wire_, plan(1, direct_scratch)); break;
         default: throw Error(ErrorCode::internal, "the log names an algorithm that does no allreduce");
     }
 }

@@ -56,11 +56,14 @@ std::vector<T> gather(wire::MemberWire& wire, const T& own) {
 
 }  // namespace
 
+bool on_one_host(const wire::Transport& transport, std::span<const int> members) {
+    const auto host_of = [&](int rank) { return transport.hosts()[static_cast<std::size_t>(rank)]; };
+    return std::ranges::all_of(members, [&](int rank) { return host_of(rank) == host_of(members.front()); });
+}
+
 bool can_stage(wire::Transport& transport, std::span<const int> members) {
-    const auto& hosts = transport.hosts();
-    const auto host_of = [&](int rank) { return hosts[static_cast<std::size_t>(rank)]; };
-    const bool together = std::ranges::all_of(members, [&](int rank) { return host_of(rank) == host_of(members.front()); });
-    return together && direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(members.size())).segment_bytes() > 0;
+    return on_one_host(transport, members) &&
+           direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(members.size())).segment_bytes() > 0;
 }
 
 SetStages SetStages::create(int ranks, std::size_t stage_bytes) {

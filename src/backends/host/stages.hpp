@@ -14,6 +14,9 @@
 
 namespace guozhuang::backends {
 
+/// Whether all these ranks are on one host.
+bool on_one_host(const wire::Transport& transport, std::span<const int> members);
+
 /// Whether the ranks of a group are on one host, and the stages of a transport (or as large ones) have room for as many. The same on all of them.
 bool can_stage(wire::Transport& transport, std::span<const int> members);
 

@@ -33,9 +33,13 @@ struct Arithmetic<__nv_bfloat16> {
     static __device__ __nv_bfloat16 store(float value) { return __float2bfloat16_rn(value); }
 };
 
+/// Sums and products modulo 2^bits are the same for signed and unsigned numbers.
+template <class T>
+using Modular = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+
 /// Wide enough that narrow integers are not promoted to a signed type, in which wrapping would be undefined.
 template <class T>
-using Wrapping = std::common_type_t<unsigned, std::make_unsigned_t<T>>;
+using Wrapping = std::common_type_t<unsigned, T>;
 
 struct Sum {
     template <class T>
@@ -137,8 +141,8 @@ template <class T>
 cudaError_t launch_on(const ReduceLaunch& launch, int processors, cudaStream_t stream) {
     switch (launch.op) {
         case ReduceOp::sum:
-        case ReduceOp::average: return launch_as<Sum, T>(launch, processors, stream);
-        case ReduceOp::product: return launch_as<Product, T>(launch, processors, stream);
+        case ReduceOp::average: return launch_as<Sum, Modular<T>>(launch, processors, stream);
+        case ReduceOp::product: return launch_as<Product, Modular<T>>(launch, processors, stream);
         case ReduceOp::min: return launch_as<Min, T>(launch, processors, stream);
         case ReduceOp::max: return launch_as<Max, T>(launch, processors, stream);
         case ReduceOp::adasum: break;
@@ -156,6 +160,9 @@ cudaError_t launch_reduce(const ReduceLaunch& launch, int processors, cudaStream
         case DType::i16: return launch_on<std::int16_t>(launch, processors, stream);
         case DType::i32: return launch_on<std::int32_t>(launch, processors, stream);
         case DType::i64: return launch_on<std::int64_t>(launch, processors, stream);
+        case DType::u16: return launch_on<std::uint16_t>(launch, processors, stream);
+        case DType::u32: return launch_on<std::uint32_t>(launch, processors, stream);
+        case DType::u64: return launch_on<std::uint64_t>(launch, processors, stream);
         case DType::f16: return launch_on<__half>(launch, processors, stream);
         case DType::bf16: return launch_on<__nv_bfloat16>(launch, processors, stream);
         case DType::f32: return launch_on<float>(launch, processors, stream);

@@ -237,7 +237,7 @@ void finish_floats(std::span<std::byte> into, std::span<const std::byte> from, c
 template <class T>
 void finish_integers(std::span<std::byte> into, std::span<const std::byte> from, const Finish& finish) {
     if (finish.divisor == 1) return convert<Same<T>, Same<T>>(into, from);
-    using Wide = std::conditional_t<sizeof(T) == 8, std::int64_t, int>;  // holds every T and the divisor: C++ then divides as we promise
+    using Wide = std::common_type_t<T, int>;  // holds every T and the divisor, which is positive: C++ then divides as we promise
     for (std::size_t at = 0; at < into.size(); at += sizeof(T)) {
         T value;
         std::memcpy(&value, from.data() + at, sizeof value);
@@ -359,6 +359,9 @@ Kernels kernels_of_target(DType dtype, ReduceOp op) {
         case DType::i16: return integer_kernels<std::int16_t>(op);
         case DType::i32: return integer_kernels<std::int32_t>(op);
         case DType::i64: return integer_kernels<std::int64_t>(op);
+        case DType::u16: return integer_kernels<std::uint16_t>(op);
+        case DType::u32: return integer_kernels<std::uint32_t>(op);
+        case DType::u64: return integer_kernels<std::uint64_t>(op);
         case DType::f16: return float_kernels<Halves, Same<float>>(op);
         case DType::bf16: return float_kernels<BFloats, Same<float>>(op);
         case DType::f32: return float_kernels<Same<float>, Same<float>>(op);

@@ -1,0 +1,64 @@
+#pragma once
+
+// What the snippets of the documentation take for granted: a model, an optimizer, data, as a trainer of one's own has them.
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <guozhuang/guozhuang.hpp>
+#include <memory_resource>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gz = guozhuang;
+
+struct Batch {};
+
+/// Of a trainer's own, which knows nothing of this library.
+struct Tensor {
+    std::string name;
+    std::span<float> value, gradient;
+};
+
+struct Model {
+    explicit Model(int = 0) {}
+    std::vector<Tensor> parameters();
+    double backward(const Batch& batch, const std::function<void(std::size_t)>& on_gradient = {});
+    double loss() const;
+};
+
+/// What an optimizer keeps.
+struct Kept {
+    std::int64_t step_ = 0;
+    std::vector<std::vector<float>> velocities_;
+};
+
+struct Sgd : Kept {
+    Sgd(Model& model, double rate);
+    void step();
+    template <class V>
+    void visit_state(V&& visit) {
+        visit("step", step_);
+    }
+};
+
+struct Data {
+    std::size_t size() const;
+    void operator()(gz::Session& session) const;
+};
+
+extern const Data train;
+extern int step;
+extern std::size_t count;
+extern std::int64_t epoch;
+extern Model model;
+extern Sgd sgd;
+extern gz::Session session;
+extern std::vector<gz::Parameter> parameters;
+extern gz::DistributedOptimizer<Sgd> optimizer;
+extern gz::DistributedSampler sampler;
+extern std::vector<Batch> my_batches;
+std::vector<Batch> batches(const Data& data, const gz::DistributedSampler& sampler);
+void save(const char* path, const Model& model, const Sgd& sgd, std::int64_t epoch);
+bool exists(const char* path);
+std::int64_t load(const char* path, Model& model, Sgd& sgd);
