@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -76,6 +77,9 @@ public:
     /// Whether a letter of this rank waits for its peer or is on its way; whether one is on its way.
     bool has_letters() const noexcept;
     bool is_moving() const noexcept { return !moving_.empty(); }
+    bool is_moving(const Pending& pending) const noexcept {
+        return std::ranges::any_of(moving_, [&](const Moving& each) { return each.letter.pending.get() == &pending; });
+    }
 
     /// Moves payloads forward; true if any came to its end.
     bool advance();

@@ -123,7 +123,7 @@ def errors_name(job, victim, pattern, code):
     """Whoever was in the middle of something got an error that names the culprit, the operation and the tensor."""
     for error in job.errors:
         named = error["code"] == code and error["culprit"] == victim and re.search(pattern, error["text"])
-        operation = error["text"].endswith(" waits for it")
+        operation = " waits for it" in error["text"]
         if not named or not operation or (error["tensor"] and error["tensor"] not in error["text"]):
             yield "unnamed culprits", f"rank {error['rank']}: {error['text']}"
 
