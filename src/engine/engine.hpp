@@ -131,6 +131,7 @@ private:
     bool has_work() const noexcept { return has_pending() || (departing_ && !finished_); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
 
+    std::shared_ptr<Pending> find_pending(const std::function<bool(const Request&)>& concerns);
     std::shared_ptr<const OwnTensors> replace_tensors(Pending& pending);
 
     void check_open(const Request& request) const GUOZHUANG_REQUIRES(queue_mutex_);

@@ -1,5 +1,6 @@
 // What an engine does for owners of memory who go before the operations on it are complete.
 #include <cstring>
+#include <functional>
 #include <guozhuang/error.hpp>
 #include <new>
 #include <utility>
@@ -50,23 +51,24 @@ struct Engine::OwnTensors {
 };
 
 void Engine::release_tensors(const std::function<bool(const Request&)>& concerns) {
-    Requests concerned;
-    {
-        const base::Lock lock(queue_mutex_);
-        for (const auto& [name, pending] : pending_)
-            if (concerns(pending->request())) concerned.push_back(pending);
-        for (const auto& pending : pending_nameless_)
-            if (concerns(pending->request())) concerned.push_back(pending);
-    }
-    for (const auto& pending : concerned) {
+    while (const auto pending = find_pending(concerns)) {
         std::shared_ptr<const OwnTensors> own;
         const auto released = [&] {
             if (pending->complete()) return true;
             if (!own) own = replace_tensors(*pending);
             return own && own->are_filled();
         };
-        drive_until(released, base::no_deadline);
+        drive_until(std::ref(released), base::no_deadline);  // allocates nothing
     }
+}
+
+std::shared_ptr<Pending> Engine::find_pending(const std::function<bool(const Request&)>& concerns) {
+    const base::Lock lock(queue_mutex_);
+    for (const auto& [name, pending] : pending_)
+        if (concerns(pending->request())) return pending;
+    for (const auto& pending : pending_nameless_)
+        if (concerns(pending->request())) return pending;
+    return nullptr;
 }
 
 /// Null if somebody else is driving, if the operation's data moves, or if there is no memory: then its end has to be awaited.
