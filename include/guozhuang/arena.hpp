@@ -29,7 +29,8 @@ public:
     /// memory is there from the start, in huge pages where the kernel can make them (Linux 6.1), and zero. Throws std::bad_alloc,
     /// Error(not_initialised), and what operations throw.
     explicit GradientArena(std::size_t bytes, Session* session = nullptr);
-    /// Not collective. What lies in it must not be in use any more, nor part of a pending operation.
+    /// Not collective. The program must not use what lies in it any more. Operations may be pending: those that wait for other ranks go on with a
+    /// copy of this rank's tensors, those whose data moves are waited for. What MPI may still write to after a failure stays allocated.
     ~GradientArena() override;
     GradientArena(const GradientArena&) = delete;
     GradientArena& operator=(const GradientArena&) = delete;
@@ -52,7 +53,8 @@ public:
     SharedMemory() noexcept;
     SharedMemory(SharedMemory&&) noexcept;
     SharedMemory& operator=(SharedMemory&&) noexcept;
-    /// Not collective. The memory must not be part of a pending operation, and nobody may write to it meanwhile.
+    /// Not collective. Nobody may write to the memory meanwhile. Operations on it may be pending: one whose data moves is waited for, others go on
+    /// with the memory as it is then, private; it must outlive them.
     ~SharedMemory();
 
     bool is_shared() const noexcept;

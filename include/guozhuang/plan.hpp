@@ -32,10 +32,12 @@ struct PlanOptions {
 /// one sends nothing. It ends with its session: afterwards ready() throws Error(not_initialised). One thread at a time.
 class GUOZHUANG_API Plan {
 public:
-    /// The tensors must outlive the plan. Throws Error(invalid_argument) for a tensor that is unusable (as the submission of an operation would), without
+    /// The tensors must live as long as the plan. Throws Error(invalid_argument) for a tensor that is unusable (as the submission of an operation would), without
     /// a name or with one that another has, and for an op or scales that a dtype does not have; Error(duplicate_name) if another plan of this rank has the plan's name, Error(not_initialised).
     explicit Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options = {});
-    /// Waits up to a second for bundles that are still on their way; the tensors must outlive what takes longer (it is logged).
+    /// The tensors are free afterwards, also while the plan's bundles are pending, as when an exception leaves the training loop. A bundle that
+    /// waits for other ranks goes on with a copy of this rank's tensors, so that the other ranks get what they would have got; a bundle whose data
+    /// moves is waited for.
     ~Plan();
     Plan(Plan&&) noexcept;
     Plan& operator=(Plan&&) noexcept;  ///< the plan that was here ends as in ~Plan

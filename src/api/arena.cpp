@@ -10,6 +10,7 @@
 #include "api/joint_region.hpp"
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
+#include "base/keep_for_ever.hpp"
 #include "base/process.hpp"
 #include "wire/shared_pages.hpp"
 
@@ -58,7 +59,9 @@ GradientArena::State::State(std::size_t bytes, Session* session) {
 }
 
 GradientArena::GradientArena(std::size_t bytes, Session* session) : state_(std::make_unique<State>(bytes, session)) {}
-GradientArena::~GradientArena() = default;
+GradientArena::~GradientArena() {
+    if (!state_->region->release(state_->memory)) base::keep_for_ever(std::move(state_->own));
+}
 
 std::size_t GradientArena::bytes() const noexcept {
     return state_->memory.size();

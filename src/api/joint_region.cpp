@@ -43,13 +43,46 @@ struct JointRegion::Outcome {
 
 JointRegion::JointRegion(Session* session, std::string_view what, const std::function<Part()>& open) {
     const auto runtime = runtime_of(session);
+    runtime_ = runtime;
+    world_ = runtime->world()->engine().shared_from_this();
     regions_ = runtime->transport().regions();
     auto& transport = runtime->transport();
     if (transport.host_count() == 1 && !transport.staging().empty()) meet(session, transport, what, open);
 }
 
+/// A bundle that moves in the region goes on with it; those that begin from now on do without.
 JointRegion::~JointRegion() {
-    if (is_open() && !base::is_forked()) regions_->remove(id_);
+    if (!is_open() || base::is_forked()) return;
+    regions_->hide(id_);
+    for_each_engine([](engine::Engine& engine) { engine.await_bundle(); });
+    regions_->remove(id_);
+}
+
+bool JointRegion::release(std::span<const std::byte> memory) noexcept {
+    const std::less<> before;
+    const auto overlaps = [&](const TensorView& tensor) {
+        const std::span<const std::byte> other = tensor.memory();
+        return before(other.data(), memory.data() + memory.size()) && before(memory.data(), other.data() + other.size());
+    };
+    for_each_engine([&](engine::Engine& engine) {
+        engine.release_tensors([&](const engine::Request& request) { return std::ranges::any_of(*request.tensors, overlaps); });
+    });
+    return !world_->left_memory_on_loan();
+}
+
+/// Not those of a session that has ended, nor in a child of fork().
+void JointRegion::for_each_engine(const std::function<void(engine::Engine&)>& act) noexcept {
+    const auto runtime = base::is_forked() ? nullptr : runtime_.lock();
+    if (!runtime) return;
+    auto members = runtime->sets()->members();
+    members.push_back(runtime->world());
+    for (const auto& member : members) {
+        try {
+            act(member->engine());
+        } catch (const std::exception& error) {
+            base::log(LogLevel::debug, "shared memory ends with the job: {}", error.what());
+        }
+    }
 }
 
 /// Whoever cannot take part says so to the others, who wait for its word.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <guozhuang/session.hpp>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,12 +35,19 @@ public:
 
     bool is_open() const noexcept { return id_ != 0; }
 
+    /// For memory that is about to be freed: no operation of the session has tensors there any more when this returns. False if MPI may still
+    /// write to it, which is so to the end of the process.
+    bool release(std::span<const std::byte> memory) noexcept;
+
 private:
+    void for_each_engine(const std::function<void(engine::Engine&)>& act) noexcept;
     struct Offer;
     struct Outcome;
     void meet(Session* session, wire::Transport& transport, std::string_view what, const std::function<Part()>& open);
     std::vector<std::span<std::byte>> attach(const std::vector<Offer>& offers, const Part& own, wire::Transport& transport);
 
+    std::weak_ptr<Runtime> runtime_;
+    std::shared_ptr<engine::Engine> world_;  ///< knows how the job has ended when all else is gone
     std::shared_ptr<wire::Regions> regions_;
     std::vector<wire::SharedFile> theirs_;  ///< the other ranks' parts
     std::uint64_t id_ = 0;

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <guozhuang/error.hpp>
 #include <guozhuang/plan.hpp>
 #include <set>
@@ -14,8 +13,6 @@
 
 namespace guozhuang {
 namespace {
-
-constexpr auto farewell = std::chrono::seconds(1);
 
 /// Of a bundle, without its tensors.
 api::Draft draft_of(const std::shared_ptr<SetMember>& set, const PlanOptions& options) {
@@ -70,20 +67,16 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
     for (std::size_t i = 0; i < size(); ++i) state_->bundles[i].request.name = fmt::format("{}/bundle {}", *state_->name, i);
 }
 
-/// Bundles in flight write into the tensors, which may not outlive the plan: waits for them, but not for ranks that never come.
+/// The owner of the tensors may be leaving by an exception, while other ranks have not submitted all bundles yet.
 Plan::~Plan() {
     if (!state_ || base::is_forked()) return;
-    const auto deadline = std::chrono::steady_clock::now() + farewell;
-    for (auto& bundle : state_->bundles) {
-        if (!bundle.handle) continue;
-        try {
-            const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - std::chrono::steady_clock::now());
-            if (!bundle.handle.wait_for(std::max(left, std::chrono::microseconds(0))))
-                base::log_error(
-                    fmt::format("Plan '{}' is gone while '{}' is on its way; its memory must outlive that", name(), bundle.request.name));
-        } catch (const std::exception& error) {
-            base::log(LogLevel::error, "Plan '{}' ends with a failed bundle: {}", name(), error.what());
-        }
+    const auto is_ours = [&](const engine::Request& request) {
+        return std::ranges::any_of(state_->bundles, [&](const auto& bundle) { return bundle.request.tensors == request.tensors; });
+    };
+    try {
+        state_->set->engine().release_tensors(is_ours);
+    } catch (const std::exception& error) {
+        base::log(LogLevel::debug, "Plan '{}' ends with the job: {}", name(), error.what());
     }
 }
 Plan::Plan(Plan&&) noexcept = default;

@@ -37,9 +37,10 @@ public:
     void see_off(base::Deadline deadline) noexcept;
     void stop() noexcept;
 
-private:
+    /// This rank's parts in them.
     std::vector<std::shared_ptr<SetMember>> members() const;
 
+private:
     std::shared_ptr<Shared> shared_;
     mutable base::Mutex mutex_;
     std::map<std::uint16_t, std::shared_ptr<SetMember>> sets_ GUOZHUANG_GUARDED_BY(mutex_);  ///< by context; null where it is others' alone

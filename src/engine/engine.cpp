@@ -65,7 +65,7 @@ void Engine::start() {
 }
 
 void Engine::check_open(const Request& request) const {
-    if (cause_) std::rethrow_exception(for_operation(cause_, request));
+    if (cause_) std::rethrow_exception(for_operation(cause_, request, memory_on_loan_));
     if (!departure_ && !closed_) return;
     throw Error(ErrorCode::not_initialised, fmt::format("{} has been closed: it takes no more operations",
                                                         members_.are_the_world() ? "this session" : members_.name()));
@@ -335,7 +335,7 @@ void Engine::note_end(const std::shared_ptr<Pending>& pending, const std::except
 }
 
 bool Engine::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
-    if (!pending.set_ended(error ? for_operation(error, pending.request()) : nullptr)) return false;
+    if (!pending.set_ended(error ? for_operation(error, pending.request(), memory_on_loan_) : nullptr)) return false;
     const void* own = &pending;
     activity_.last_pending.compare_exchange_strong(own, nullptr);
     timeline_->end(&pending, error != nullptr);

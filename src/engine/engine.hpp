@@ -79,6 +79,13 @@ public:
     /// Receives and sends control messages, also while a bundle's data moves; true if there was anything to do. For whoever drives.
     bool pump();
 
+    /// For the owner of tensors that is about to go: returns once no operation that `concerns` holds for uses its tensors. An operation that waits
+    /// for other ranks goes on with copies of them, in memory of the library's own; one whose data moves is waited for, as is one for which there
+    /// is no such memory. Throws what ended the job.
+    void release_tensors(const std::function<bool(const Request&)>& concerns);
+    /// Returns once the bundle that is moving on the host, if there is one, has ended. Throws what ended the job.
+    void await_bundle();
+
     /// Takes no more requests and says so to the others, without waiting: whoever drives does the rest.
     void depart(std::string_view reason);
     /// Departs, and drives until every rank has. Pending operations are completed or failed. Throws what ended the job.
@@ -100,6 +107,7 @@ public:
 private:
     enum class Channel : std::uint8_t { negotiation, letters };
     class Helping;
+    struct OwnTensors;
 
     void coordinate();
     void attend(base::Patience& patience);
@@ -111,6 +119,9 @@ private:
     bool has_pending() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
     bool has_work() const noexcept { return has_pending() || (departing_ && !finished_); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
+
+    std::shared_ptr<Pending> find_pending(const std::function<bool(const Request&)>& concerns);
+    std::shared_ptr<const OwnTensors> replace_tensors(Pending& pending);
 
     void check_open(const Request& request) const GUOZHUANG_REQUIRES(queue_mutex_);
     void check_not_joined(const Request& request) const GUOZHUANG_REQUIRES(queue_mutex_);

@@ -62,14 +62,13 @@ void Engine::take_last_news() noexcept try {
 
 std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
     std::exception_ptr first;
-    bool newly_on_loan = false;
     decltype(pending_) named;  // let go without a lock
     decltype(pending_nameless_) nameless;
     {
         const base::Lock driving(mutex_);
         if (!stop_) take_last_news();
         point_to_point_.abandon();
-        newly_on_loan = !job_->abandon() && !memory_on_loan_.exchange(true);
+        if (!job_->abandon()) memory_on_loan_ = true;
         const base::Lock lock(queue_mutex_);
         if (!cause_) cause_ = cause;
         first = cause_;
@@ -85,7 +84,6 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         closing_ = nullptr;
         finished_ = true;
     }
-    if (newly_on_loan) base::log_info("messages that could not be stopped keep their memory to the end of the process");
     complete_ended();
     return first;
 }

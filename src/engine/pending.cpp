@@ -8,13 +8,18 @@
 
 namespace guozhuang::engine {
 
-std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request) noexcept try {
+std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request, bool memory_on_loan) noexcept try {
     std::rethrow_exception(error);
 } catch (const Error& cause) {
-    if ((cause.code() != ErrorCode::rank_died && cause.code() != ErrorCode::departed) || !cause.operation().empty()) return error;
+    const bool is_of_a_rank = cause.code() == ErrorCode::rank_died || cause.code() == ErrorCode::departed;
+    const bool waits = is_of_a_rank && cause.operation().empty();
+    if (!waits && !memory_on_loan) return error;
     try {
-        const auto text = fmt::format("{}; {} waits for it", cause.what(), request.label());
-        const Error::Facts facts{.tensor = request.name, .operation = std::string(request.operation()), .ranks = cause.ranks()};
+        std::string text = cause.what();
+        if (waits) text += fmt::format("; {} waits for it", request.label());
+        if (memory_on_loan) text += "; MPI may still use the memory of operations that were pending: neither free it nor use it again";
+        Error::Facts facts{.tensor = cause.tensor(), .operation = cause.operation(), .ranks = cause.ranks()};
+        if (waits) facts = {.tensor = request.name, .operation = std::string(request.operation()), .ranks = cause.ranks()};
         if (cause.code() == ErrorCode::rank_died) return std::make_exception_ptr(RankDied(text, facts));
         return std::make_exception_ptr(Error(cause.code(), text, facts));
     } catch (...) {
@@ -63,6 +68,12 @@ Pending::~Pending() {
         else
             base::log(LogLevel::error, "nobody waited for an operation that failed: {}", error.what());
     }
+}
+
+void Pending::set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready, std::shared_ptr<void> owner) noexcept {
+    request_.tensors = std::move(tensors);
+    request_.ready = std::move(ready);
+    request_.keep_alive = std::move(owner);
 }
 
 void Pending::set_enqueued(std::shared_ptr<device::Event> done) {

@@ -49,8 +49,9 @@ struct Request {
     std::string label() const;
 };
 
-/// What an error that ends the job means for one operation: where a rank has died or left, the text names the operation too.
-std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request) noexcept;
+/// What an error that ends the job means for one operation: where a rank has died or left, the text names the operation too, and where messages
+/// could not be stopped it says that their memory is not the caller's yet.
+std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request, bool memory_on_loan) noexcept;
 
 /// Whoever can bring an operation forward while somebody waits for it.
 class Driver {
@@ -80,6 +81,9 @@ public:
     bool enqueued() const noexcept { return stage_.load(std::memory_order_acquire) >= Stage::enqueued; }
     bool complete() const noexcept { return stage_.load(std::memory_order_acquire) == Stage::complete; }
 
+    /// It goes on with other tensors, which `owner` keeps alive; `ready`: null, or when a device has their contents. By whoever drives, as long as
+    /// its data does not move.
+    void set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready, std::shared_ptr<void> owner) noexcept;
     /// Its work is on a communication stream and `done` marks its end. Called once, before the work can end.
     void set_enqueued(std::shared_ptr<device::Event> done);
     /// After enqueued(): null if it never was on a stream.

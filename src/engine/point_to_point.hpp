@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -70,6 +71,9 @@ public:
     bool is_moving() const noexcept { return !moving_.empty(); }
     /// Whether this letter waits for its peer.
     bool is_unmatched(const Pending& letter) const;
+    bool is_moving(const Pending& pending) const noexcept {
+        return std::ranges::any_of(moving_, [&](const Moving& each) { return each.letter.pending.get() == &pending; });
+    }
 
     /// Moves payloads forward; true if any came to its end.
     bool advance();

@@ -11,6 +11,11 @@ void Regions::add(std::uint64_t id, std::vector<Range> own, std::vector<std::spa
     newest_ = std::max(newest_, id);
 }
 
+void Regions::hide(std::uint64_t id) noexcept {
+    const base::Lock lock(mutex_);
+    if (const auto region = regions_.find(id); region != regions_.end()) region->second.own.clear();
+}
+
 void Regions::remove(std::uint64_t id) noexcept {
     const base::Lock lock(mutex_);
     regions_.erase(id);

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PART, MPIRUN, WORKER = sys.argv[1:4]
-LIMIT_S = 60  # a job that takes longer hangs
+LIMIT_S = 60  # a job that takes longer hangs; by the time of an idle machine
 HOST = re.escape(socket.gethostname())
 ONCE = {"init", "meet", "handshake", "shutdown", "close", "closed"}  # passed once by each rank
 SMALL, LARGE = 4, 1 << 22
@@ -48,6 +48,20 @@ def files_of_ours(folder):
     return {str(path) for place in ("/dev/shm", folder) for path in Path(place).rglob("*guozhuang*")}
 
 
+def ends_in_time(process):
+    """Time passes as slowly as the machine is loaded, as for the watchdog of tests/support."""
+    spent = 0
+    while spent < LIMIT_S:
+        start = time.monotonic()
+        try:
+            process.communicate(timeout=1)
+            return True
+        except subprocess.TimeoutExpired:
+            running = int(re.match(r"\S+ \S+ \S+ (\d+)/", Path("/proc/loadavg").read_text())[1])
+            spent += (time.monotonic() - start) * min(1, os.cpu_count() / max(running, 1))
+    return False
+
+
 class Job:
     """One run of the worker under mpirun, and what it left behind."""
 
@@ -64,13 +78,10 @@ class Job:
             start = time.monotonic()
             process = subprocess.Popen([*command, WORKER, scene, str(size), said.name, *([scarce] if scarce else [])], env=environment,
                                        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-            try:
-                self.output, _ = process.communicate(timeout=LIMIT_S)
-                self.hangs = False
-            except subprocess.TimeoutExpired:
-                self.hangs = True
+            self.hangs = not ends_in_time(process)
+            if self.hangs:
                 os.killpg(process.pid, signal.SIGTERM)  # our own mpirun, which ends its ranks
-                self.output, _ = process.communicate()
+            self.output, _ = process.communicate()
             self.seconds, self.code = time.monotonic() - start, process.returncode
             self.said = [json.loads(line) for line in said]
         self.pids = {each["rank"]: each["pid"] for each in self.said if "begins" in each}
@@ -123,7 +134,7 @@ def errors_name(job, victim, pattern, code):
     """Whoever was in the middle of something got an error that names the culprit, the operation and the tensor."""
     for error in job.errors:
         named = error["code"] == code and error["culprit"] == victim and re.search(pattern, error["text"])
-        operation = error["text"].endswith(" waits for it")
+        operation = " waits for it" in error["text"]
         if not named or not operation or (error["tensor"] and error["tensor"] not in error["text"]):
             yield "unnamed culprits", f"rank {error['rank']}: {error['text']}"
 

@@ -2,7 +2,11 @@
 # pid_namespace.sh MPIRUN GZ_PERF: ranks in different containers, as far as process numbers go. They share no memory, one of them says so once, and what
 # they compute is right.
 set -u
-unshare -pf --mount-proc true 2>/dev/null || { echo "SKIP: unshare -pf --mount-proc is not permitted"; exit 77; }
+problem=$(LC_ALL=C unshare -pf --mount-proc true 2>&1) || {
+    echo "unshare -pf --mount-proc: $problem"
+    case $problem in *"not permitted"* | *"ermission denied"*) exit 77 ;; esac
+    exit 1
+}
 allreduce="$2 allreduce --check --min-bytes 4 --max-bytes 1M --factor 512 --iterations 5"
 output=$("$1" --oversubscribe --mca btl self,tcp -np 1 $allreduce : -np 1 unshare -pf --mount-proc $allreduce 2>&1)
 code=$?

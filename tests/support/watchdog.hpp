@@ -3,15 +3,20 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
 namespace guozhuang::test {
 
-/// Ends the process with a line of text when what was started is not finished in time. Any thread.
+/// How much of a core each thread of this machine that wants one gets at present, at most 1.
+double share_of_a_core();
+
+/// Ends the process with a line of text when what was started is not finished in time. Time passes as slowly as the machine is loaded: a second in
+/// which a thread would get a hundredth of a core counts as a hundredth. Any thread.
 class Watchdog {
 public:
-    explicit Watchdog(std::chrono::seconds limit);
+    explicit Watchdog(std::chrono::seconds limit, double (*share)() = share_of_a_core);
     ~Watchdog();
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
@@ -21,15 +26,15 @@ public:
     void finish();
 
 private:
-    using Clock = std::chrono::steady_clock;
     void watch();
 
     const std::chrono::seconds limit_;
+    double (*const share_)();
     std::mutex mutex_;
     std::condition_variable changed_;
     std::string process_ = "test";
     std::string what_;
-    Clock::time_point deadline_ = Clock::time_point::max();
+    std::optional<double> seconds_;  ///< since what is running was started
     bool closed_ = false;
     std::thread thread_;
 };

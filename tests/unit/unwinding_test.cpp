@@ -1,0 +1,82 @@
+// Memory whose owner goes while operations use it: ranks are threads.
+#include "support/unwinding_cases.hpp"
+
+#include <future>
+
+#include "device/host/fake_driver.hpp"
+#include "support/catch.hpp"
+#include "support/engine_rank.hpp"
+
+using namespace std::chrono_literals;
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+TEST_CASE("an exception in backward while the gradients are on their way") {
+    for (const int ranks : {1, 2, 3}) CHECK(problems_among(ranks, exceptions_in_backward) == "");
+}
+
+TEST_CASE("an arena that is gone while its tensors are on their way") {
+    for (const int ranks : {1, 2, 3}) CHECK(problems_among(ranks, arena_gone_in_flight) == "");
+}
+
+TEST_CASE("a registration that ends while its tensors are on their way") {
+    for (const int ranks : {1, 2, 3}) CHECK(problems_among(ranks, registration_ended_in_flight) == "");
+}
+
+TEST_CASE("gradients on a device whose optimizer is gone") {
+    const auto body = [](Session& session, Report& report) { exception_in_backward(session, report, 50'000, DeviceKind::fake); };
+    for (const int ranks : {2, 3}) CHECK(problems_among(ranks, body) == "");
+}
+
+TEST_CASE("an operation whose data moves is waited for") {
+    const bool on_a_stream = GENERATE(false, true);
+    std::promise<void> started, gate;
+    wire::InprocHub hub(1);
+    EngineRank rank(hub.transport(0), [&](const engine::Bundle&) {
+        started.set_value();
+        gate.get_future().wait();
+    });
+    if (on_a_stream) rank.run_on(device::make_fake_driver()->make_stream(0));
+    const auto handle = rank.submit("moving");
+    started.get_future().wait();
+    auto released = std::async(std::launch::async, [&] {
+        rank.engine().release_tensors([](const engine::Request&) { return true; });
+        return handle.done();
+    });
+    CHECK(released.wait_for(20ms) == std::future_status::timeout);
+    gate.set_value();
+    CHECK(released.get());
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // under them, what asks for too much memory is ended
+
+TEST_CASE("an operation for whose tensors there is no other memory is waited for") {
+    wire::InprocHub hub(2);
+    EngineRank here(hub.transport(0), [](const engine::Bundle&) {}), there(hub.transport(1), [](const engine::Bundle&) {});
+    float number = 0;
+    const Shape huge{std::int64_t{1} << 59};
+    const engine::Request request{.name = "huge",
+                                  .description = engine::share(engine::Description{.tensors = {{"huge", DType::f32, huge}}}),
+                                  .tensors = engine::share({TensorView(&number, DType::f32, huge)})};
+    const Handle handle(here.engine().submit(request, false));
+    auto released = std::async(std::launch::async, [&] {
+        here.engine().release_tensors([&](const engine::Request& each) { return each.tensors == request.tensors; });
+        return handle.done();
+    });
+    CHECK(released.wait_for(20ms) == std::future_status::timeout);
+    const Handle other(there.engine().submit(request, false));
+    CHECK(released.get());
+    other.wait();
+}
+
+#endif
+
+TEST_CASE("the end of the job ends the wait for an operation") {
+    wire::InprocHub hub(2);
+    EngineRank here(hub.transport(0), [&](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); });
+    EngineRank there(hub.transport(1), [](const engine::Bundle&) {});
+    const auto handle = here.submit("both"), other = there.submit("both");
+    CHECK_THROWS_AS(handle.wait(), Error);
+    here.engine().release_tensors([](const engine::Request&) { return true; });  // nothing is left
+    CHECK(handle.done());
+}
