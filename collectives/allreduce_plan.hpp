@@ -15,6 +15,7 @@ struct AllreducePlan {
     const Reduce& reduce;
     std::size_t segment_bytes = 0;                       ///< largest message, where the algorithm cuts any
     std::span<const std::span<std::byte>> members = {};  ///< those that the blocks were cut from, for algorithms that can do without blocks
+    Blocks* rest = nullptr;                              ///< for them: room for the blocks of what they cannot
 };
 
 }  // namespace guozhuang

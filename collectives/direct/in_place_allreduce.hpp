@@ -1,7 +1,7 @@
 // In-place direct allreduce: for tensors that lie, on every rank, where all ranks have them mapped. Every rank adds up its share of the bundle from
 // all ranks' own tensors and writes the sum into all of them. Nothing is staged: every input is read once and every output written once, the least
-// there is. Small pieces of tensors may be private (the ends that share a page with something else): those go over the stages meanwhile, and every rank
-// adds them up for itself.
+// there is. What is private (tensors, or the ends that share a page with something else) the caller
+// reduces by itself.
 //
 // Reduce-scatter by direct exchange and all-gather (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
 // MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005) with loads and stores on the tensors themselves in the place of messages, as XPMEM made it
@@ -12,7 +12,8 @@
 //   step 0  b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2
 //           (b0 written by rank 0, b1 by rank 1, b2 by rank 2)
 //
-// Cost: one round of waiting, and the one before it in which the ranks show where their tensors lie; n read, n written.
+// Cost: one round of waiting, which the caller ends, and the one before it in which the ranks show
+// where their tensors lie; n read, n written.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and rounded once.
 // The same bits as the staged algorithm.
 #pragma once
@@ -43,9 +44,9 @@ public:
                      std::span<std::span<std::byte>> parts)
         : peers_(peers), places_(places), members_(places.members()), reduce_(reduce), terms_(terms), parts_(parts) {}
 
-    void run() {
-        const auto round = peers_.round();
-        give_private(round);
+    /// Adds up this rank's share. All have the sum when the round has ended. Returns how many bytes
+    /// it has written to the others' memory.
+    std::size_t run() {
         std::size_t total = 0;
         for (std::size_t member = 0; member < members_.size(); ++member) total += places_.common(member).bytes();
         const Stretch share{share_begin(total, peers_.rank(), peers_.size()), share_begin(total, peers_.rank() + 1, peers_.size())};
@@ -56,9 +57,7 @@ public:
             if (first < last) reduce(member, {open.begin + (first - at), open.begin + (last - at)});
             at += open.bytes();
         }
-        peers_.publish(given_ + share.bytes() * static_cast<std::size_t>(peers_.size() - 1));
-        peers_.await();
-        reduce_private(round);
+        return share.bytes() * static_cast<std::size_t>(peers_.size() - 1);
     }
 
 private:
@@ -84,32 +83,6 @@ private:
         }
     }
 
-    /// Calls visit(memory, at) for what is before and after the common stretch of each member; `at` counts their bytes.
-    template <class Visit>
-    void for_each_private(Visit&& visit) const {
-        std::size_t at = 0;
-        for (std::size_t member = 0; member < members_.size(); ++member) {
-            const auto open = places_.common(member);
-            for (const auto piece : {members_[member].first(open.begin), members_[member].subspan(open.end)}) {
-                if (!piece.empty()) visit(piece, at);
-                at += piece.size();
-            }
-        }
-    }
-
-    void give_private(std::uint64_t round) {
-        const auto out = places_.layout().given(peers_.stage(peers_.rank()), round);
-        for_each_private([&](std::span<const std::byte> piece, std::size_t at) { given_ += peers_.put(out.subspan(at), piece); });
-    }
-
-    void reduce_private(std::uint64_t round) {
-        for_each_private([&](std::span<std::byte> piece, std::size_t at) {
-            for (int peer = 0; peer < peers_.size(); ++peer)
-                terms_[static_cast<std::size_t>(peer)] = places_.layout().given(peers_.stage(peer), round).subspan(at, piece.size());
-            reduce_.combine_tree(piece, terms_);
-        });
-    }
-
     static constexpr std::size_t piece_bytes = std::size_t{8} << 10;
     static constexpr std::size_t attend_after_bytes = std::size_t{1} << 20;
 
@@ -119,7 +92,7 @@ private:
     const Reduce& reduce_;
     std::span<std::span<const std::byte>> terms_;
     std::span<std::span<std::byte>> parts_;
-    std::size_t moved_ = 0, given_ = 0;
+    std::size_t moved_ = 0;
 };
 
 }  // namespace guozhuang::direct

@@ -2,8 +2,10 @@
 // own to its stage, adds up its own block from all stages, shows the sum on its stage, and fetches the other sums. Segment by segment, three
 // of them under way: a round fetches one, adds up the next and gives the one after, all while it is hot in cache.
 //
-// Where the tensors themselves lie in such memory, on all ranks, nothing needs to be staged: see in_place_allreduce.hpp. A rank whose own do shows where
-// in the first round, in the place of segments; if it is not so on all, they begin anew with segments.
+// Tensors that themselves lie in such memory, on all ranks, need not be staged: see
+// in_place_allreduce.hpp. A rank some of whose own do shows where in the first round, in the place
+// of segments. In the next, what all ranks can reach is reduced in place, and the rest of the
+// bundle, which may be all of it, begins with its segments.
 //
 // Reduce-scatter by direct exchange, then all-gather (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication
 // operations in MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005), with loads and stores in the place of messages (R. L. Graham,
@@ -14,7 +16,8 @@
 //   step 1  b0=0+1+2                     b1=0+1+2                     b2=0+1+2
 //   end     b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2
 //
-// Cost: segments + 2 rounds of waiting (one more if some have shown places in vain); (p-1)/p n each is copied in, added up and copied out: no message, nothing allocated.
+// Cost: segments + 2 rounds of waiting (one more if some have shown places); (p-1)/p n each is
+// copied in, added up and copied out: no message, nothing allocated.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
 // rounded once. The same bits as recursive doubling.
 // Needs: staged_scratch_bytes, and on the stage two rooms for p+1 segments and a head; segments are shortened to what fits.
@@ -51,20 +54,24 @@ public:
           places_(peers, plan.members, scratch_),
           layout_(peers.stage(peers.rank()).size(), peers.size()),
           chunks_(plan.blocks.largest_bytes(), std::min(plan.segment_bytes, layout_.segment_bytes())),
+          blocks_(&plan.blocks),
           terms_(scratch_.cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()))),
           parts_(scratch_.cut_array<std::span<std::byte>>(static_cast<std::size_t>(peers.size()))) {}
 
     void run() {
-        const auto chunks = chunks_.count();
-        if (chunks == 0) return;
+        if (chunks_.count() == 0) return;
         peers_.publish(places_.show() ? 0 : give(0));
         peers_.await();
-        if (places_.are_everywhere()) return InPlaceAllreduce<P>(peers_, places_, plan_.reduce, terms_, parts_).run();
         if (places_.are_somewhere()) {
-            peers_.publish(give(0));
+            const bool in_place = places_.are_everywhere();
+            if (in_place) turn_to_rest();
+            auto bytes = give(0);
+            if (in_place) bytes += InPlaceAllreduce<P>(peers_, places_, plan_.reduce, terms_, parts_).run();
+            peers_.publish(bytes);
             peers_.await();
         }
-        for (std::size_t step = 1; step < chunks + 2; ++step) {
+        const auto chunks = chunks_.count();
+        for (std::size_t step = 1; chunks > 0 && step < chunks + 2; ++step) {
             if (step > 1) peers_.await();
             std::size_t bytes = 0;
             if (step >= 2) fetch(step - 2);
@@ -75,8 +82,15 @@ public:
     }
 
 private:
-    Segment segment(int block, std::size_t chunk) const noexcept { return chunks_.segment(block, plan_.blocks.bytes(block), chunk); }
+    Segment segment(int block, std::size_t chunk) const noexcept { return chunks_.segment(block, blocks_->bytes(block), chunk); }
     std::span<std::byte> own_stage() { return peers_.stage(peers_.rank()); }
+
+    /// From now on this is about what is not reduced in place.
+    void turn_to_rest() {
+        plan_.rest->assign(places_.rest(), plan_.reduce.element_bytes(), peers_.size());
+        blocks_ = plan_.rest;
+        chunks_ = Chunks(blocks_->largest_bytes(), std::min(plan_.segment_bytes, layout_.segment_bytes()));
+    }
 
     std::size_t give(std::size_t chunk) {
         std::size_t bytes = 0;
@@ -89,14 +103,14 @@ private:
     }
 
     std::size_t copy_out(const Segment& segment, std::span<std::byte> out) {
-        plan_.blocks.for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) { peers_.put(out.subspan(at), run); });
+        blocks_->for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) { peers_.put(out.subspan(at), run); });
         return segment.bytes;
     }
 
     std::size_t reduce(std::size_t chunk) {
         const auto own = segment(peers_.rank(), chunk);
         const auto out = layout_.reduced(own_stage(), peers_.round());
-        plan_.blocks.for_each_run(own, [&](std::span<std::byte> run, std::size_t at) {
+        blocks_->for_each_run(own, [&](std::span<std::byte> run, std::size_t at) {
             for (std::size_t done = 0; done < run.size(); done += piece_bytes) {
                 const auto piece = run.subspan(done, std::min(piece_bytes, run.size() - done));
                 add_up(piece, at + done);
@@ -119,9 +133,8 @@ private:
         for (int block = 0; block < peers_.size(); ++block) {
             if (block == peers_.rank()) continue;
             const auto in = layout_.reduced(peers_.stage(block), peers_.round() - 1);
-            plan_.blocks.for_each_run(segment(block, chunk), [&](std::span<std::byte> run, std::size_t at) {
-                std::memcpy(run.data(), in.data() + at, run.size());
-            });
+            blocks_->for_each_run(segment(block, chunk),
+                                  [&](std::span<std::byte> run, std::size_t at) { std::memcpy(run.data(), in.data() + at, run.size()); });
         }
     }
 
@@ -133,11 +146,12 @@ private:
     Places<P> places_;
     StageLayout layout_;
     Chunks chunks_;
+    const Blocks* blocks_;                         ///< what is staged
     std::span<std::span<const std::byte>> terms_;  ///< by rank
     std::span<std::span<std::byte>> parts_;        ///< by rank
 };
 
-/// plan.members: those of the blocks.
+/// plan.members: those of the blocks. plan.rest: not null.
 template <PeerMemory P>
 void staged_allreduce(P& peers, const AllreducePlan& plan) {
     StagedAllreduce<P>(peers, plan).run();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <memory_resource>
 #include <span>
+#include <string>
 
 /// Memory that every rank of the host has mapped: an allreduce of tensors that lie in it, on all ranks, copies nothing to and fro. Tensors may lie at different places on each rank; those in other
 /// memory are reduced as always. While an operation is on its way, other ranks write to its tensors directly.
@@ -47,6 +48,13 @@ private:
     std::unique_ptr<State> state_;
 };
 
+/// A tensor of a plan or a registration. The name is the same on all ranks, unique within a plan,
+/// and what errors call it.
+struct NamedTensor {
+    std::string name;
+    TensorView tensor;
+};
+
 /// What share() returns: as long as it lives, the memory is shared. Move-only.
 class GUOZHUANG_API SharedMemory {
 public:
@@ -57,10 +65,12 @@ public:
     /// with the memory as it is then, private; it must outlive them.
     ~SharedMemory();
 
+    /// Whether it holds some of this rank's memory: not where all of it is in an arena, or in
+    /// another registration.
     bool is_shared() const noexcept;
 
 private:
-    friend SharedMemory share(std::span<const TensorView>, Session*);
+    friend SharedMemory share(std::span<const NamedTensor>, Session*);
     struct State;
     explicit SharedMemory(std::unique_ptr<State> state) noexcept;
     std::unique_ptr<State> state_;
@@ -69,13 +79,20 @@ private:
 /// Shares memory that the trainer already has, where it is: of each tensor the whole pages, which keep their addresses and contents (the ends that share a
 /// page with something else stay private, and are reduced apart). Before the memory is freed, the registration must have ended. It has to be ordinary
 /// memory, from malloc, new or an anonymous mmap: no file's, no stack, no device's, nor locked or registered with anybody else. Costs a copy of the memory
-/// at the start and at the end; or when the job ends by an error, so that a rank that is late writes to it no more: what other threads write to it at
+/// at the start (in pieces: 16 MiB are there twice) and at the end; or when the job ends by an
+/// error, so that a rank that is late writes to it no more: what other threads write to it at
 /// that moment may be lost.
 ///
-/// Registrations may not overlap: memory of which another has a part makes this one private on all ranks. What lies in an arena is left as it is.
+/// Memory that is given twice (of tied weights) counts once. What lies in an arena, or in another
+/// registration, is left as it is: it is shared as long as that lives. Tensors that overlap
+/// otherwise, or have only a part of their pages in another registration, are
+/// Error(invalid_argument) on all ranks, which names them and the rank. A warning says so if most
+/// of the memory cannot be shared, because the tensors have no whole pages.
 ///
 /// Collective, as a GradientArena's constructor; every rank passes its own tensors, of any number and size. Nobody may write to them meanwhile. What a child of
 /// fork() writes there stays with it; what it has not written it sees as its parent has it now. Throws Error(not_initialised), and what operations throw.
+[[nodiscard]] GUOZHUANG_API SharedMemory share(std::span<const NamedTensor> tensors, Session* session = nullptr);
+/// The same of tensors that errors call "tensor 0", "tensor 1" ...
 [[nodiscard]] GUOZHUANG_API SharedMemory share(std::span<const TensorView> tensors, Session* session = nullptr);
 
 }  // namespace guozhuang

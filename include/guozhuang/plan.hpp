@@ -1,18 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <guozhuang/arena.hpp>
 #include <guozhuang/operations.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace guozhuang {
-
-/// A tensor of a plan. The name is the same on all ranks, unique within the plan, and what errors call it.
-struct NamedTensor {
-    std::string name;
-    TensorView tensor;
-};
 
 /// How a plan reduces; the same on all ranks, apart from the stream.
 struct PlanOptions {
@@ -32,8 +27,13 @@ struct PlanOptions {
 /// one sends nothing. It ends with its session: afterwards ready() throws Error(not_initialised). One thread at a time.
 class GUOZHUANG_API Plan {
 public:
-    /// The tensors must live as long as the plan. Throws Error(invalid_argument) for a tensor that is unusable (as the submission of an operation would), without
-    /// a name or with one that another has, and for an op or scales that a dtype does not have; Error(duplicate_name) if another plan of this rank has the plan's name, Error(not_initialised).
+    /// The tensors must live as long as the plan. Tensors that are the same memory (of tied weights), on
+    /// all ranks or on none, are reduced once: with the last of the bundles that have them, which
+    /// is to be ready when the memory holds all that this rank contributes. Throws
+    /// Error(invalid_argument) for a tensor that is unusable (as the submission of an operation
+    /// would), without a name or with one that another has, for tensors that overlap, and for an op
+    /// or scales that a dtype does not have; Error(duplicate_name) if another plan of this rank has
+    /// the plan's name, Error(not_initialised).
     explicit Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options = {});
     /// The tensors are free afterwards, also while the plan's bundles are pending, as when an exception leaves the training loop. A bundle that
     /// waits for other ranks goes on with a copy of this rank's tensors, so that the other ranks get what they would have got; a bundle whose data

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <fmt/format.h>
 #include <guozhuang/arena.hpp>
+#include <guozhuang/error.hpp>
 #include <new>
 #include <optional>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "base/keep_for_ever.hpp"
+#include "base/log.hpp"
 #include "base/process.hpp"
 #include "wire/shared_pages.hpp"
 
@@ -93,24 +96,84 @@ SharedMemory& SharedMemory::operator=(SharedMemory&&) noexcept = default;
 SharedMemory::~SharedMemory() = default;
 
 bool SharedMemory::is_shared() const noexcept {
-    return state_ && state_->region->is_open();
+    return state_ && state_->region->is_open() && !state_->pages->ranges().empty();
 }
 
-SharedMemory share(std::span<const TensorView> tensors, Session* session) {
-    const auto& regions = *api::runtime_of(session)->transport().regions();
-    std::vector<std::span<std::byte>> memory;
-    for (const auto& tensor : tensors) {
-        api::check_tensor(tensor, "share", "");
-        if (regions.place(tensor.memory()).bytes < tensor.bytes()) memory.push_back(tensor.memory());  // else it is in an arena
+namespace {
+
+/// What share() is to do on this rank.
+struct Choice {
+    std::vector<std::span<std::byte>> memory;   ///< to be shared
+    std::size_t bytes = 0, already_shared = 0;  ///< of all tensors; of those that lie in an arena or another registration
+};
+
+/// Throws Error(invalid_argument).
+Choice choose_memory(std::span<const NamedTensor> tensors, const wire::Regions& regions) {
+    for (const auto& [name, tensor] : tensors) api::check_tensor(tensor, "share", name);
+    const auto last = api::same_memory(tensors, "share", "");
+    Choice choice;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        if (last[i] != i) continue;
+        const auto memory = tensors[i].tensor.memory();
+        choice.bytes += memory.size();
+        const auto pages = wire::whole_pages({&memory, 1});
+        const auto shared_of = [&](std::span<const std::byte> bytes) { return static_cast<std::size_t>(regions.place(bytes).bytes); };
+        const auto shared = pages.empty() ? 0 : shared_of(pages.front());
+        if (shared_of(memory) == memory.size() || (shared != 0 && shared == pages.front().size())) {
+            choice.already_shared += shared_of(memory);
+        } else if (shared == 0) {
+            choice.memory.push_back(memory);
+        } else {
+            throw Error(
+                ErrorCode::invalid_argument,
+                fmt::format("share: of the {} bytes of '{}', {} lie in an arena or another registration; share it whole, in one call",
+                            memory.size(), tensors[i].name, shared),
+                {.tensor = tensors[i].name, .operation = "share", .ranks = {}});
+        }
+    }
+    return choice;
+}
+
+void warn_if_useless(const Choice& choice, const wire::SharedPages& pages) {
+    auto shared = choice.already_shared;
+    for (const auto& range : pages.ranges()) shared += range.memory.size();
+    if (2 * shared >= choice.bytes) return;
+    base::log_warning(fmt::format(
+        "shared memory: of {} bytes only {} are in whole pages of their own, and so can be shared; the rest is reduced as other "
+        "memory is. A GradientArena, or one buffer for all tensors, could be shared wholly",
+        choice.bytes, shared));
+}
+
+}  // namespace
+
+SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
+    const auto runtime = api::runtime_of(session);
+    Choice choice;
+    std::exception_ptr problem;  // for all ranks
+    try {
+        choice = choose_memory(tensors, *runtime->transport().regions());
+    } catch (const Error&) {
+        problem = std::current_exception();
     }
     auto state = std::make_unique<SharedMemory::State>();
     state->region.emplace(session, "shared memory", [&] {
-        auto& pages = state->pages.emplace(memory);
+        if (problem) std::rethrow_exception(problem);
+        auto& pages = state->pages.emplace(choice.memory);
         return api::JointRegion::Part{
             .file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages] { static_cast<void>(pages.make_private()); }};
     });
-    if (!state->region->is_open()) state->pages.reset();
+    if (problem) std::rethrow_exception(problem);
+    if (!state->region->is_open())
+        state->pages.reset();
+    else if (runtime->transport().rank() == 0)
+        warn_if_useless(choice, *state->pages);
     return SharedMemory(std::move(state));
+}
+
+SharedMemory share(std::span<const TensorView> tensors, Session* session) {
+    std::vector<NamedTensor> named;
+    for (const auto& tensor : tensors) named.push_back({fmt::format("tensor {}", named.size()), tensor});
+    return share(std::span<const NamedTensor>(named), session);
 }
 
 }  // namespace guozhuang

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
 #include <utility>
@@ -15,30 +16,35 @@
 namespace guozhuang::api {
 namespace {
 
-/// Every rank's value, by rank; none of those that have joined.
-template <class T>
-std::vector<T> gather(const T& own, const std::string& name, Session* session) {
-    std::vector<std::uint8_t> bytes(sizeof own);
-    std::memcpy(bytes.data(), &own, sizeof own);
+/// Every rank's bytes, by rank; of those that have joined, none.
+std::vector<std::string> gather(std::string_view own, const std::string& name, Session* session) {
+    std::vector<std::uint8_t> bytes(own.begin(), own.end());
     const auto gathered = all_gather(bytes, {.name = name, .session = session});
-    std::vector<T> all(gathered.bytes.size() / sizeof own);
-    std::memcpy(all.data(), gathered.bytes.data(), all.size() * sizeof own);
+    std::vector<std::string> all;
+    const auto* next = reinterpret_cast<const char*>(gathered.bytes.data());
+    for (const auto count : gathered.rows) {
+        all.emplace_back(next, static_cast<std::size_t>(count));
+        next += count;
+    }
     return all;
+}
+
+// What came of it on a rank. After `failed` and `refused` it says why.
+constexpr char attached = '+', failed = '-', failed_for_others = ' ', refused = '!';
+
+/// The first rank that says so, or as many as there are.
+std::size_t first_that(const std::vector<std::string>& outcomes, char kind) {
+    return static_cast<std::size_t>(std::ranges::find_if(outcomes, [&](const auto& each) { return each.starts_with(kind); }) -
+                                    outcomes.begin());
 }
 
 }  // namespace
 
-/// What a rank says about its part, and what came of it: plain bytes.
+/// What a rank says about its part: plain bytes.
 struct JointRegion::Offer {
     std::uint64_t id = 0;  ///< the first rank's is everybody's
     std::uint64_t bytes = 0;
     wire::SharedFile::Offer file = {};
-};
-
-struct JointRegion::Outcome {
-    enum class Kind : std::uint32_t { attached, failed, failed_for_others };
-    int rank = 0;
-    Kind kind = Kind::attached;
 };
 
 JointRegion::JointRegion(Session* session, std::string_view what, const std::function<Part()>& open) {
@@ -87,14 +93,16 @@ void JointRegion::for_each_engine(const std::function<void(engine::Engine&)>& ac
 
 /// Whoever cannot take part says so to the others, who wait for its word.
 void JointRegion::meet(Session* session, wire::Transport& transport, std::string_view what, const std::function<Part()>& open) {
-    Outcome outcome{.rank = transport.rank()};
-    std::string failure;
+    std::string outcome(1, attached);
+    std::exception_ptr problem;
     const auto attempt = [&](auto&& step) {
         try {
             step();
         } catch (const std::exception& error) {
-            outcome.kind = Outcome::Kind::failed;
-            failure = error.what();
+            const auto* const known = dynamic_cast<const Error*>(&error);
+            const bool is_refused = known != nullptr && known->code() == ErrorCode::invalid_argument;
+            outcome = (is_refused ? refused : failed) + std::string(error.what());
+            problem = std::current_exception();
         }
     };
     Part own;
@@ -105,23 +113,31 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
         offer.file = own.file->offer();
     });
     const std::string name(what);
-    const auto offers = gather(offer, name, session);
+    std::vector<Offer> offers;
+    for (const auto& bytes : gather({reinterpret_cast<const char*>(&offer), sizeof offer}, name, session))
+        if (bytes.size() == sizeof offer) std::memcpy(&offers.emplace_back(), bytes.data(), sizeof offer);
     const bool all_have = std::ranges::all_of(offers, [](const Offer& each) { return each.file.process != 0; });
     std::vector<std::span<std::byte>> parts;
     if (all_have)
         attempt([&] { parts = attach(offers, own, transport); });
-    else if (failure.empty())
-        outcome.kind = Outcome::Kind::failed_for_others;
+    else if (!problem)
+        outcome = failed_for_others;
     const auto outcomes = gather(outcome, name + "/attached", session);
-    if (std::ranges::all_of(outcomes, [](const Outcome& each) { return each.kind == Outcome::Kind::attached; })) {
+    if (std::ranges::all_of(outcomes, [](const auto& each) { return each.empty() || each.front() == attached; })) {
         id_ = offers.front().id;
         regions_->add(id_, std::move(own.ranges), std::move(parts), std::move(own.retreat));
         return;
     }
     theirs_.clear();
-    const auto speaker = std::ranges::find(outcomes, Outcome::Kind::failed, &Outcome::kind);
-    if (speaker != outcomes.end() && speaker->rank == transport.rank())
-        base::log_warning(fmt::format("{} is private: {}; what lies there is reduced as other memory is", what, failure));
+    const auto self = static_cast<std::size_t>(transport.rank());
+    if (const auto rank = first_that(outcomes, refused); rank == self) {
+        std::rethrow_exception(problem);
+    } else if (rank < outcomes.size()) {
+        throw Error(ErrorCode::invalid_argument, fmt::format("rank {}: {}", rank, outcomes[rank].substr(1)),
+                    {.tensor = {}, .operation = name, .ranks = {static_cast<int>(rank)}});
+    }
+    if (first_that(outcomes, failed) == self)
+        base::log_warning(fmt::format("{} is private: {}; what lies there is reduced as other memory is", what, outcome.substr(1)));
 }
 
 std::vector<std::span<std::byte>> JointRegion::attach(const std::vector<Offer>& offers, const Part& own, wire::Transport& transport) {

@@ -27,7 +27,8 @@ public:
     };
 
     /// Collective. `open` makes this rank's part, and may throw; then the region is open on no rank, and the lowest of those that failed warns:
-    /// "`what` is private: ...". Not even tried where ranks cannot share memory.
+    /// "`what` is private: ...". If it throws Error(invalid_argument), so does this, on all ranks:
+    /// "rank 1: ...". Not even tried where ranks cannot share memory.
     JointRegion(Session* session, std::string_view what, const std::function<Part()>& open);
     ~JointRegion();
     JointRegion(const JointRegion&) = delete;
@@ -42,7 +43,6 @@ public:
 private:
     void for_each_engine(const std::function<void(engine::Engine&)>& act) noexcept;
     struct Offer;
-    struct Outcome;
     void meet(Session* session, wire::Transport& transport, std::string_view what, const std::function<Part()>& open);
     std::vector<std::span<std::byte>> attach(const std::vector<Offer>& offers, const Part& own, wire::Transport& transport);
 

@@ -62,6 +62,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
             draft.tensors.push_back(std::move(tensor));
         }
     }
+    api::move_once(drafts, "plan", options.name);
     for (auto& draft : drafts) state_->bundles.push_back({.request = api::prepare(std::move(draft)), .handle = {}});
     state_->name = state_->set->take_plan_name(options.name, options.kind);  // what has failed does not count
     for (std::size_t i = 0; i < size(); ++i) state_->bundles[i].request.name = fmt::format("{}/bundle {}", *state_->name, i);

@@ -4,9 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <guozhuang/error.hpp>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <span>
+#include <utility>
 
 namespace guozhuang::api {
 namespace {
@@ -187,9 +191,49 @@ void check_tensor(const TensorView& tensor, std::string_view operation, std::str
     check_tensor(tensor, Check(operation, name, {}));
 }
 
+std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors, std::string_view operation, std::string_view name) {
+    const auto begin = [&](std::size_t i) { return reinterpret_cast<std::uintptr_t>(tensors[i].tensor.data); };
+    const auto end = [&](std::size_t i) { return begin(i) + tensors[i].tensor.bytes(); };
+    std::vector<std::size_t> last(tensors.size()), by_address;
+    std::iota(last.begin(), last.end(), std::size_t{0});
+    std::ranges::copy_if(last, std::back_inserter(by_address), [&](std::size_t i) { return begin(i) < end(i); });
+    std::ranges::sort(by_address, std::ranges::greater{}, [&](std::size_t i) { return std::pair(begin(i), i); });
+    for (std::size_t k = 1; k < by_address.size(); ++k) {
+        const auto one = by_address[k], next = last[by_address[k - 1]];
+        if (end(one) <= begin(next)) continue;
+        const auto &a = tensors[one], &b = tensors[next];
+        Check(operation, name, {})
+            .that(begin(one) == begin(next) && end(one) == end(next) && a.tensor.dtype == b.tensor.dtype,
+                  "'{}' and '{}' overlap: {} bytes of {} at {}, {} bytes of {} at {}; pass the one or the other", a.name, b.name,
+                  a.tensor.bytes(), name_of(a.tensor.dtype), a.tensor.data, b.tensor.bytes(), name_of(b.tensor.dtype), b.tensor.data);
+        last[one] = next;
+    }
+    return last;
+}
+
+void move_once(std::span<Draft> drafts, std::string_view operation, std::string_view name) {
+    std::vector<NamedTensor> tensors;
+    for (const auto& draft : drafts)
+        for (std::size_t i = 0; i < draft.tensors.size(); ++i)
+            tensors.push_back({draft.tensor_names.empty() ? fmt::format("[{}]", i) : draft.tensor_names[i], draft.tensors[i]});
+    const auto last = same_memory(tensors, operation, name);
+    for (std::size_t at = 0; auto& draft : drafts) {
+        for (std::size_t i = 0; i < draft.tensors.size(); ++i, ++at) {
+            if (last[at] == at) continue;
+            draft.tensor_names.resize(draft.tensors.size());  // of those that are numbered only these have one
+            draft.tensor_names[i] = fmt::format("{} (the memory of {})", tensors[at].name, tensors[last[at]].name);
+            draft.tensors[i].shape = {0};
+            draft.tensors[i].strides.clear();
+        }
+    }
+}
+
 engine::Request prepare(Draft draft) {
-    const Check check(engine::name_of(draft.description.operation), draft.name, {draft.set->transport().rank()});
+    const auto operation = draft.description.operation;
+    const Check check(engine::name_of(operation), draft.name, {draft.set->transport().rank()});
     check_draft(draft, check);
+    const bool writes = operation == Operation::allreduce || operation == Operation::broadcast;
+    if (writes && draft.tensors.size() > 1) move_once({&draft, 1}, engine::name_of(operation), draft.name);
     if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, draft.set->size(), check);
     auto description = engine::share(describe(draft, check));
     return {.name = std::move(draft.name),

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <chrono>
+#include <guozhuang/arena.hpp>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +44,15 @@ void check_name(std::string_view operation, std::string_view name);
 
 /// Throws Error(invalid_argument) for a tensor that no operation takes: not contiguous, without memory ...
 void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name);
+
+/// Of each tensor the last one that is the same memory: itself, if there is no other. Throws
+/// Error(invalid_argument) if two of them overlap otherwise.
+std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors, std::string_view operation, std::string_view name);
+
+/// Lets tensors that are the same memory be moved once, as the last of them in all these drafts.
+/// The others have no elements from then on, and a name that says why: so that ranks on which other
+/// tensors are the same see a mismatch. Throws as same_memory does.
+void move_once(std::span<Draft> drafts, std::string_view operation, std::string_view name);
 
 /// The same for a send or receive. The route's peer is a rank of the world.
 std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor, engine::Route route,

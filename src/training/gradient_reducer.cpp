@@ -32,8 +32,9 @@ struct GradientReducer::State {
     }
 
     void check();
-    std::vector<TensorView> gradients() const;
+    std::vector<NamedTensor> gradients() const;
     void lay_out();
+    void tie();
     void start_step();
     void complete(std::size_t parameter);
     void clear_unmarked();
@@ -42,12 +43,13 @@ struct GradientReducer::State {
     OptimizerOptions options;
     std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
     std::vector<std::size_t> bundle_of;                       ///< of each parameter
-    std::vector<std::size_t> bundle_size;                     ///< parameters in each bundle
+    std::vector<std::size_t> bundle_size;                     ///< parameters that each bundle waits for
+    std::vector<std::size_t> tied_to;  ///< of each parameter, the first whose gradient is the same memory: its bundle reduces it
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
 
     // This step.
-    std::vector<bool> accumulated;  ///< gradients that were marked in a pass that only accumulates: they are not zero
+    std::vector<bool> accumulated;  ///< gradients, by tied_to, that were marked in some pass: they are not zero
     std::vector<bool> marked;
     std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
     std::size_t marks = 0;
@@ -75,9 +77,9 @@ void GradientReducer::State::check() {
     }
 }
 
-std::vector<TensorView> GradientReducer::State::gradients() const {
-    std::vector<TensorView> all;
-    for (const auto& parameter : parameters) all.push_back(parameter.gradient);
+std::vector<NamedTensor> GradientReducer::State::gradients() const {
+    std::vector<NamedTensor> all;
+    for (const auto& parameter : parameters) all.push_back({parameter.name, parameter.gradient});
     return all;
 }
 
@@ -100,6 +102,7 @@ void GradientReducer::State::lay_out() {
         bundle_of[i] = bundles.size() - 1;
         bytes += gradient.bytes();
     }
+    tie();
     plan = std::make_unique<Plan>(std::move(bundles), PlanOptions{.name = options.name,
                                                                   .kind = "optimizer",
                                                                   .op = options.op,
@@ -109,6 +112,17 @@ void GradientReducer::State::lay_out() {
                                                                   .process_set = options.process_set});
     options.name = plan->name();
     start_step();
+}
+
+/// The bundle that reduces a gradient of several parameters waits for all of them, since each adds
+/// to it.
+void GradientReducer::State::tie() {
+    std::unordered_map<const void*, std::size_t> first;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const auto memory = parameters[i].gradient.memory();
+        tied_to.push_back(memory.empty() ? i : first.emplace(memory.data(), i).first->second);
+        if (bundle_of[tied_to[i]] != bundle_of[i]) ++bundle_size[bundle_of[tied_to[i]]];
+    }
 }
 
 void GradientReducer::State::start_step() {
@@ -122,15 +136,16 @@ void GradientReducer::State::start_step() {
 
 void GradientReducer::State::complete(std::size_t parameter) {
     marked[parameter] = true;
-    const auto bundle = bundle_of[parameter];
+    const auto bundle = bundle_of[parameter], reducing = bundle_of[tied_to[parameter]];
     if (--missing[bundle] == 0) plan->ready(bundle);
+    if (reducing != bundle && --missing[reducing] == 0) plan->ready(reducing);
 }
 
 void GradientReducer::State::clear_unmarked() {
     for (std::size_t i = parameters.size(); i-- > 0;) {
         if (marked[i]) continue;
         const auto memory = parameters[i].gradient.memory();
-        const bool absent = hooks_used && !accumulated[i];
+        const bool absent = hooks_used && !accumulated[tied_to[i]];
         if (absent && parameters[i].gradient.device.kind != DeviceKind::host)
             refuse(
                 options.name,
@@ -158,7 +173,7 @@ void GradientReducer::mark(std::size_t parameter) {
     if (parameter >= state.parameters.size())
         refuse(state.options.name, fmt::format("there is no parameter {}; there are {}", parameter, state.parameters.size()));
     if (state.paused > 0 || state.passes + 1 < state.options.backward_passes_per_step) {
-        state.accumulated[parameter] = true;
+        state.accumulated[state.tied_to[parameter]] = true;
         state.hooks_used = true;
         return;
     }
@@ -166,6 +181,7 @@ void GradientReducer::mark(std::size_t parameter) {
     if (state.marked[parameter] || state.synchronised)
         refuse(state.options.name, fmt::format("the gradient of '{}' was marked ready twice in one step", name), name);
     state.hooks_used = true;
+    state.accumulated[state.tied_to[parameter]] = true;
     ++state.marks;
     state.complete(parameter);
 }

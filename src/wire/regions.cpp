@@ -4,10 +4,23 @@
 #include <utility>
 
 namespace guozhuang::wire {
+namespace {
+
+std::uintptr_t begin_of(std::span<const std::byte> memory) noexcept {
+    return reinterpret_cast<std::uintptr_t>(memory.data());
+}
+
+std::uintptr_t end_of(std::span<const std::byte> memory) noexcept {
+    return begin_of(memory) + memory.size();
+}
+
+}  // namespace
 
 void Regions::add(std::uint64_t id, std::vector<Range> own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat) {
     const base::Lock lock(mutex_);
-    regions_.insert_or_assign(id, Region{std::move(own), std::move(parts), std::move(retreat)});
+    for (const auto& range : own) own_.push_back({range, id});
+    std::ranges::sort(own_, {}, [](const OwnRange& each) { return begin_of(each.range.memory); });
+    regions_.insert_or_assign(id, Region{std::move(parts), std::move(retreat)});
     newest_ = std::max(newest_, id);
 }
 
@@ -18,6 +31,7 @@ void Regions::hide(std::uint64_t id) noexcept {
 
 void Regions::remove(std::uint64_t id) noexcept {
     const base::Lock lock(mutex_);
+    std::erase_if(own_, [id](const OwnRange& each) { return each.region == id; });
     regions_.erase(id);
 }
 
@@ -26,6 +40,7 @@ void Regions::retreat() noexcept {
     const base::Lock lock(mutex_);
     for (const auto& [id, region] : regions_)
         if (region.retreat) region.retreat();
+    own_.clear();
     regions_.clear();
 }
 
@@ -35,17 +50,18 @@ std::uint64_t Regions::next_id() {
 }
 
 Place Regions::place(std::span<const std::byte> memory) const {
-    const auto address = [](const std::byte* byte) { return reinterpret_cast<std::uintptr_t>(byte); };
-    const auto begin = address(memory.data()), end = begin + memory.size();
+    const auto begin = begin_of(memory), end = end_of(memory);
     Place best;
     const base::Lock lock(mutex_);
-    for (const auto& [id, region] : regions_) {
-        for (const auto& range : region.own) {
-            const auto range_begin = address(range.memory.data()), range_end = range_begin + range.memory.size();
-            const auto first = std::max(begin, range_begin), last = std::min(end, range_end);
-            if (first < last && last - first > best.bytes)
-                best = {.region = id, .offset = range.offset + (first - range_begin), .begin = first - begin, .bytes = last - first};
-        }
+    auto next = std::ranges::upper_bound(own_, begin, {}, [](const OwnRange& each) { return end_of(each.range.memory); });
+    for (; next != own_.end() && begin_of(next->range.memory) < end; ++next) {
+        const auto range_begin = begin_of(next->range.memory);
+        const auto first = std::max(begin, range_begin), last = std::min(end, end_of(next->range.memory));
+        if (first < last && last - first > best.bytes)
+            best = {.region = next->region,
+                    .offset = next->range.offset + (first - range_begin),
+                    .begin = first - begin,
+                    .bytes = last - first};
     }
     return best;
 }

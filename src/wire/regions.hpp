@@ -22,7 +22,8 @@ public:
         std::uint64_t offset = 0;
     };
 
-    /// `id`: the same on all ranks, not 0. `own`: this rank's part, by its own addresses. `parts`: of each rank, by position, as this one has it mapped.
+    /// `id`: the same on all ranks, not 0. `own`: this rank's part, by its own addresses; overlaps
+    /// no other range. `parts`: of each rank, by position, as this one has it mapped.
     /// `retreat`: takes this rank's memory out of the others' reach; does not throw, nor call anybody else's code.
     void add(std::uint64_t id, std::vector<Range> own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat = {});
     /// From now on place() finds nothing in the region; the other ranks' parts can be reached until it is removed.
@@ -40,12 +41,16 @@ public:
 
 private:
     struct Region {
-        std::vector<Range> own;
         std::vector<std::span<std::byte>> parts;
         std::function<void()> retreat;
     };
+    struct OwnRange {
+        Range range;
+        std::uint64_t region = 0;
+    };
 
     mutable base::Mutex mutex_;
+    std::vector<OwnRange> own_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of all regions, by address
     std::map<std::uint64_t, Region> regions_ GUOZHUANG_GUARDED_BY(mutex_);
     std::uint64_t newest_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 };

@@ -139,6 +139,11 @@ void SharedFile::reserve(std::size_t offset, std::size_t bytes) {
     reserve_file(file_, header_bytes + offset, bytes);
 }
 
+void SharedFile::release(std::size_t offset, std::size_t bytes) noexcept {
+    static_cast<void>(
+        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(header_bytes + offset), static_cast<off_t>(bytes)));
+}
+
 void SharedFile::use_huge_pages() noexcept {
     if (memory_.empty()) return;
     auto* const begin = next_huge_page(nonce());

@@ -33,6 +33,10 @@ public:
     /// Makes a part real memory, near the calling thread: full memory is an error now rather than a SIGBUS at the first touch.
     void reserve(std::size_t offset, std::size_t bytes);
 
+    /// Gives the memory of a part back, of which every byte is 0 from then on. If that fails, it is
+    /// kept.
+    void release(std::size_t offset, std::size_t bytes) noexcept;
+
     /// Makes huge pages of what has been reserved, as far as the kernel can: fewer faults and misses of the address cache, for all who map it.
     void use_huge_pages() noexcept;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,8 +18,9 @@ namespace guozhuang::wire {
 /// Nobody may write to the memory while it is moved, in either direction. Not thread-safe.
 class SharedPages {
 public:
-    /// Throws Error(unavailable) if it cannot be done, and has changed nothing then: no memory for it, or not ordinary memory (of a file, shared
-    /// already, a stack).
+    /// Moves a piece at a time: little memory is there twice. Throws Error(unavailable) if it
+    /// cannot be done, and has changed nothing then: no memory for it, or not ordinary memory (of a
+    /// file, shared already, a stack).
     explicit SharedPages(std::span<const std::span<std::byte>> memory);
     SharedPages(const SharedPages&) = delete;
     SharedPages& operator=(const SharedPages&) = delete;
@@ -27,9 +29,11 @@ public:
     SharedFile& file() noexcept { return file_; }
     const std::vector<Regions::Range>& ranges() const noexcept { return ranges_; }
     /// Says what it could not do, if anything.
-    std::string make_private() noexcept;
+    std::string make_private() noexcept { return put_back(false); }
 
 private:
+    void move(std::span<std::byte> piece, std::uint64_t offset);
+    std::string put_back(bool release) noexcept;
     SharedFile file_;
     std::vector<Regions::Range> ranges_;  ///< those that have been moved
     base::InChildren in_children_;

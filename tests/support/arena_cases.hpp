@@ -299,9 +299,166 @@ inline void optimizer_that_shares(Session& session, Report& report) {
     }
 }
 
-inline const RankCase all_arena_cases[] = {
-    all_reductions_in_an_arena,   unequal_arenas,  same_bits_anywhere,         arenas_come_and_go, full_arena,
-    other_operations_in_an_arena, shared_in_place, freed_and_used_again,       all_kinds_at_once,  not_ordinary_memory,
-    optimizer_that_shares,        oddly_placed,    arena_that_others_have_lost};
+/// Parameters of which the first and the last have one gradient. The small first bundle keeps them
+/// in different ones.
+struct Tied {
+    std::vector<float> shared, other;
+    std::vector<Parameter> parameters;
+
+    explicit Tied(bool are_tied = true) : shared(20'000), other(30'000), own_(20'000) {
+        auto& last = are_tied ? shared : own_;
+        parameters = {{"embedding", TensorView(shared), TensorView(shared)},
+                      {"layer", TensorView(other), TensorView(other)},
+                      {"output", TensorView(last), TensorView(last)}};
+    }
+
+private:
+    std::vector<float> own_;
+};
+
+struct NoOptimizer {
+    void step() {}
+};
+
+inline OptimizerOptions options_of(Session& session, const std::string& name, Memory memory) {
+    return {.name = name, .op = ReduceOp::sum, .bundle_bytes = 100'000, .first_bundle_bytes = 1000, .session = &session, .memory = memory};
+}
+
+/// One step of a backward that adds to the tied gradient twice, and marks it either time or once.
+template <class Optimizer>
+void step_tied(Session& session, Report& report, const std::string& name, Tied& tied, Optimizer& optimizer, bool hooks, bool once) {
+    const auto number = static_cast<float>(session.rank() + 1);
+    const auto hook = optimizer.on_gradient();
+    std::ranges::fill(tied.shared, number);
+    if (hooks && !once) hook("output");
+    std::ranges::fill(tied.other, number);
+    if (hooks) hook("layer");
+    for (auto& element : tied.shared) element += 1;
+    if (hooks) hook("embedding");
+    optimizer.step();
+    const auto sum = static_cast<float>(session.size() * (session.size() + 1) / 2), both = sum + static_cast<float>(session.size());
+    report.expect(std::ranges::all_of(tied.shared, [&](float element) { return element == both; }),
+                  text_of(name, ": the tied gradient is ", tied.shared[100], ", not ", both));
+    report.expect(std::ranges::all_of(tied.other, [&](float element) { return element == sum; }), name + ": the other gradient");
+}
+
+/// A gradient of two parameters is summed once, wherever it lies and however often it is marked.
+inline void tied_weights(Session& session, Report& report) {
+    for (const auto memory : {Memory::as_is, Memory::share}) {
+        Tied tied;
+        NoOptimizer nothing;
+        DistributedOptimizer optimizer(nothing, tied.parameters, options_of(session, "tied", memory));
+        step_tied(session, report, "without hooks", tied, optimizer, false, false);
+        step_tied(session, report, "hooks", tied, optimizer, true, false);
+        step_tied(session, report, "one of them marked", tied, optimizer, true, true);
+    }
+    std::vector<float> numbers(many, 1.0f);
+    const TensorView views[] = {numbers, numbers};
+    grouped_allreduce(views, {.session = &session});
+    report.expect_equal(numbers.back(), static_cast<float>(session.size()), "given twice in a group");
+    std::ranges::fill(numbers, 1.0f);
+    const auto registration = share(views, &session);
+    report.expect(registration.is_shared() == can_share(), "given twice, it is not shared");
+    reduce_numbers(session, report, "shared twice", {numbers});
+}
+
+/// Tied on the last rank alone: an error on all.
+inline void tied_on_one_rank(Session& session, Report& report) {
+    if (session.size() == 1) return;
+    Tied tied(session.rank() + 1 == session.size());
+    NoOptimizer nothing;
+    DistributedOptimizer optimizer(nothing, tied.parameters, options_of(session, "tied", Memory::as_is));
+    expect_error(report, ErrorCode::mismatch, {"tensors differ: " + sides(session, "'output'", "'output (the memory of embedding)'")},
+                 [&] { optimizer.step(); });
+    expect_usable(session, report);
+}
+
+/// Tensors that overlap are refused by name before anything is sent. What is collective fails on
+/// all ranks, though only one of them is at fault.
+inline void overlapping_tensors(Session& session, Report& report) {
+    std::vector<float> flat(10'000);
+    const std::span<float> all(flat);
+    const TensorView whole(flat), part(all.subspan(100, 50)), bits(flat.data(), DType::i32, {10'000});
+    for (const auto& views : {std::vector{whole, part}, std::vector{part, whole}, std::vector{whole, bits}}) {
+        expect_error(report, ErrorCode::invalid_argument, {"allreduce 'g': '[", "' overlap: "},
+                     [&] { grouped_allreduce(views, {.name = "g", .session = &session}); });
+        expect_error(report, ErrorCode::invalid_argument, {"plan 'p': '", "' and '", "' overlap: "}, [&] {
+            Plan({{{"a", views[0]}}, {{"b", views[1]}}}, {.name = "p", .session = &session});
+        });
+    }
+    const bool is_last = session.rank() + 1 == session.size();
+    std::vector<NamedTensor> tensors = {{"flat", whole}};
+    if (is_last) tensors.push_back({"view", part});
+    if (can_share() || is_last)
+        expect_error(report, ErrorCode::invalid_argument, {"share: 'flat' and 'view' overlap: 40000 bytes of f32 at "},
+                     [&] { static_cast<void>(share(tensors, &session)); });
+    else
+        static_cast<void>(share(tensors, &session));
+    expect_usable(session, report);
+}
+
+/// What is in one registration is shared by that one.
+inline void shared_again(Session& session, Report& report) {
+    Buffer buffer(session, 400'000);
+    const auto tensors = std::vector{buffer.numbers(0, 50'000), buffer.numbers(50'000, 40'000)};
+    const TensorView first(tensors[0]), both(buffer.numbers(0, 90'000));
+    auto registration = share({&first, 1}, &session);
+    const auto again = share({&first, 1}, &session);
+    report.expect(registration.is_shared() == can_share() && !again.is_shared(), "the second holds what the first has");
+    reduce_numbers(session, report, "twice", tensors);
+    if (can_share())
+        expect_error(report, ErrorCode::invalid_argument, {"'tensor 0'", "lie in an arena or another registration"}, [&] {
+            static_cast<void>(share({&both, 1}, &session));
+        });
+    registration = {};
+    report.expect(!again.is_shared(), "the second holds what it never had");
+    reduce_numbers(session, report, "private again", tensors);
+}
+
+/// How many bytes this rank moves in the act.
+template <class Act>
+std::uint64_t bytes_moved(Session& session, Act&& act) {
+    const auto before = traffic(&session).bytes;
+    act();
+    return traffic(&session).bytes - before;
+}
+
+/// Any number of tensors whose ends are private; and a few beside others that are wholly so. Fewer
+/// bytes move than if all were staged.
+inline void many_in_place(Session& session, Report& report) {
+    constexpr std::size_t count = 400, length = 5001, gap = 4;
+    Buffer buffer(session, count * (length + gap) * sizeof(float));
+    std::vector<std::span<float>> tensors;
+    for (std::size_t i = 0; i < count; ++i) tensors.push_back(buffer.numbers(i * (length + gap), length));
+    const std::vector<TensorView> views(tensors.begin(), tensors.end());
+    const auto all_bytes = count * length * sizeof(float);
+    const auto is_less = [&](std::uint64_t bytes) { return !can_share() || session.size() == 1 || bytes < all_bytes * 95 / 100; };
+    auto registration = share(views, &session);
+    const auto moved = bytes_moved(session, [&] { reduce_numbers(session, report, "many", tensors); });
+    report.expect(is_less(moved), text_of("many: ", moved, " bytes of ", all_bytes, " are moved"));
+    registration = {};
+    registration = share(std::span(views).first(count / 3), &session);
+    const auto by_each = bytes_moved(session, [&] { reduce_numbers(session, report, "some of many", tensors); });
+    report.expect(!can_share() || session.size() == 1 || by_each < all_bytes, text_of("some: ", by_each, " bytes are moved"));
+}
+
+inline const RankCase all_arena_cases[] = {all_reductions_in_an_arena,
+                                           unequal_arenas,
+                                           same_bits_anywhere,
+                                           arenas_come_and_go,
+                                           full_arena,
+                                           other_operations_in_an_arena,
+                                           shared_in_place,
+                                           freed_and_used_again,
+                                           all_kinds_at_once,
+                                           not_ordinary_memory,
+                                           optimizer_that_shares,
+                                           oddly_placed,
+                                           arena_that_others_have_lost,
+                                           tied_weights,
+                                           tied_on_one_rank,
+                                           overlapping_tensors,
+                                           shared_again,
+                                           many_in_place};
 
 }  // namespace guozhuang::test

@@ -83,13 +83,17 @@ public:
         if ((round() + static_cast<std::uint64_t>(rank_)) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
 
-    /// From here on all memory of this rank is in that region, but for so many bytes at both ends of each piece; in none, if 0.
-    void open(std::uint64_t region, std::size_t but_at_the_ends = 0) {
+    /// From here on all memory of this rank is in that region, but for so many bytes at both ends
+    /// of each piece; in none, if 0. `only`: if it is not empty, no other pieces.
+    void open(std::uint64_t region, std::size_t but_at_the_ends = 0, std::span<const std::span<std::byte>> only = {}) {
         region_ = region;
         ends_ = but_at_the_ends;
+        only_.clear();
+        for (const auto piece : only) only_.push_back(piece.data());
     }
     Place place(std::span<const std::byte> memory) const {
         if (region_ == 0 || memory.size() <= 2 * ends_) return {};
+        if (!only_.empty() && std::ranges::find(only_, memory.data()) == only_.end()) return {};
         const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
         return {.region = region_, .offset = address + ends_, .begin = ends_, .bytes = memory.size() - 2 * ends_};
     }
@@ -108,6 +112,7 @@ private:
     std::size_t bytes_ = 0, rounds_ = 0;
     std::uint64_t region_ = 0;
     std::size_t ends_ = 0;
+    std::vector<const std::byte*> only_;
 };
 
 static_assert(PeerMemory<ThreadPeers>);

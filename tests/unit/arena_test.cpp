@@ -52,8 +52,16 @@ TEST_CASE("a place is that of the largest part of some memory that is in one ran
     CHECK(regions.at(1, {.region = 7, .offset = ~std::uint64_t{0}, .bytes = 41}).empty());
     CHECK(regions.at(2, {.region = 7, .offset = 0, .bytes = 1}).empty());
     CHECK(regions.at(1, {.region = 6, .offset = 0, .bytes = 1}).empty());
+    std::vector<std::byte> other(100);
+    const auto later = std::span(other);
+    regions.add(9, {{later.subspan(50, 30), 30}, {later.first(30), 0}}, {other});
+    CHECK(regions.place(later.subspan(20, 40)).bytes == 10);
+    CHECK(regions.place(later.subspan(45)).offset == 30);
+    CHECK(regions.place(later.subspan(80)).region == 0);
+    CHECK(is(regions.place(whole), 1000, 0, 60));
     regions.remove(7);
     CHECK(regions.place(whole).region == 0);
+    CHECK(regions.place(later.subspan(45)).region == 9);
 }
 
 namespace {
@@ -105,6 +113,28 @@ TEST_CASE("memory is shared where it is, and private again afterwards") {
     CHECK(pages.memory[3 * page] == std::byte{4});
     peer.memory()[0] = std::byte{9};  // a peer that was slow
     CHECK(pages.memory[page] == std::byte{2});
+}
+
+TEST_CASE("memory that takes several pieces to move keeps what it holds, in both directions") {
+    const Pages pages(10'000);
+    const auto number_of = [](std::size_t i) { return static_cast<std::byte>(i * 7 + 1); };
+    for (std::size_t i = 0; i < pages.memory.size(); i += page / 2) pages.memory[i] = number_of(i);
+    const auto wrong = [&] {
+        std::size_t count = 0;
+        for (std::size_t i = 0; i < pages.memory.size(); i += page / 2) count += pages.memory[i] != number_of(i);
+        return count;
+    };
+    {
+        wire::SharedPages shared(std::span(&pages.memory, 1));
+        REQUIRE(shared.ranges().size() == 1);
+        CHECK(shared.ranges().front().memory.size() == pages.memory.size());
+        CHECK(wrong() == 0);
+        auto peer = wire::SharedFile::attach(shared.file().offer(), pages.memory.size());
+        CHECK(std::ranges::equal(peer.memory(), pages.memory));
+        peer.memory().back() = std::byte{9};
+    }
+    CHECK(wrong() == 0);
+    CHECK(pages.memory.back() == std::byte{9});
 }
 
 TEST_CASE("a peer that wakes after the job has ended cannot write to what was shared") {

@@ -25,7 +25,8 @@ constexpr std::size_t whole = std::size_t{1} << 20;
 void staged(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
     const Blocks blocks(members, reduce.element_bytes(), peers.size());
     TestScratch scratch(direct::staged_scratch_bytes<ThreadPeers>(peers.size(), members.size()));
-    direct::staged_allreduce(peers, {blocks, scratch.span(), reduce, segment_bytes, members});
+    Blocks rest;
+    direct::staged_allreduce(peers, {blocks, scratch.span(), reduce, segment_bytes, members, &rest});
 }
 
 void in_place(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
@@ -109,12 +110,25 @@ TEST_CASE("allreduce in place of members whose ends are private sums in tree ord
     CHECK(failures_of<HalfLike>(in_place_but_the_ends) == std::vector<std::string>{});
 }
 
+/// Of every second member all but the ends, and nothing of the others.
+void in_place_here_and_there(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
+    std::vector<std::span<std::byte>> open;
+    for (std::size_t member = 0; member < members.size(); member += 2) open.push_back(members[member]);
+    peers.open(1, reduce.element_bytes() * static_cast<std::size_t>(peers.rank() % 3), open);
+    staged(peers, members, reduce, segment_bytes);
+}
+
+TEST_CASE("each member goes its own way: in place, or over the stages", "[staged]") {
+    CHECK(failures_of<Plain<std::int64_t>>(in_place_here_and_there) == std::vector<std::string>{});
+    CHECK(failures_of<HalfLike>(in_place_here_and_there) == std::vector<std::string>{});
+}
+
 TEST_CASE("what is not open on all ranks is staged", "[staged]") {
     CHECK(failures_of<Plain<float>>(in_vain) == std::vector<std::string>{});
     CHECK(failures_of<HalfLike>(in_vain) == std::vector<std::string>{});
 }
 
-TEST_CASE("more members than a stage has room to show are staged", "[staged]") {
+TEST_CASE("what is beyond those members that a stage has room to show is staged", "[staged]") {
     const std::vector<std::size_t> counts(stage_bytes / sizeof(Place), 1);
     const auto inputs = inputs_of<Plain<float>>(2, counts);
     auto sums = inputs;
@@ -122,7 +136,8 @@ TEST_CASE("more members than a stage has room to show are staged", "[staged]") {
     const auto peers =
         run_staged(2, [&](ThreadPeers& rank) { in_place(rank, spans_of(sums[static_cast<std::size_t>(rank.rank())]), reduce, whole); });
     CHECK(sums[1] == tree_sum<Plain<float>>(inputs, 1));
-    CHECK(peers[0].rounds() == 3);
+    CHECK(peers[0].rounds() == 4);  // one to show, and three for the rest
+    CHECK(peers[0].bytes() < counts.size() * sizeof(float));
 }
 
 TEST_CASE("symmetric allreduce sums in tree order", "[staged]") {

@@ -236,7 +236,8 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
                 .scratch = scratch_.get(scratch_bytes()),
                 .reduce = reduce,
                 .segment_bytes = segment_bytes,
-                .members = part.members};
+                .members = part.members,
+                .rest = &rest_};
     };
     const auto direct_scratch = [&] { return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes); };
     const auto staged_scratch = [&] { return direct::staged_scratch_bytes<wire::MemberPeers>(ranks, part.members.size()); };

@@ -102,7 +102,7 @@ private:
     std::shared_ptr<ScratchStore> store_;
     ScratchPool scratch_;  ///< of the bundle under way; after a failure it stays, since messages may still use it
     const std::shared_ptr<base::Timeline> timeline_;
-    Blocks blocks_;
+    Blocks blocks_, rest_;  ///< of a bundle; of what is left of it where some is reduced in place
 };
 
 }  // namespace guozhuang::backends
