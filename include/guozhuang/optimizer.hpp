@@ -123,9 +123,11 @@ private:
     GradientReducer* reducer_;
 };
 
-/// Makes a single-process optimizer a data-parallel one: step() averages the gradients over all ranks (of its process set), then lets the wrapped optimizer step.
-/// The wrapped optimizer and the parameters' memory must outlive it. Construction is not collective, unless it shares memory; step() is. One thread at
-/// a time.
+/// Makes a single-process optimizer a data-parallel one: step() averages the gradients over all
+/// ranks (of its process set), then lets the wrapped optimizer step. The wrapped optimizer and the
+/// parameters' memory must outlive it. Construction is not collective, unless it shares memory;
+/// step() is: every rank calls it once for each batch, or discard(), and several optimizers in the
+/// same order. One thread at a time.
 template <Optimizer O>
 class DistributedOptimizer {
 public:

@@ -334,6 +334,8 @@ inline void values_of_late_ranks(Session& session, Report& report) {
     if (session.size() < 2) return;
     Trainer trainer(session);
     if (session.rank() == 0) {
+        trainer.backward(1);
+        trainer.optimizer.discard("nobody hears it");
         trainer.backward();
         report.expect(trainer.optimizer.step(), "alone");
     }
@@ -368,6 +370,28 @@ inline void parameters_without_gradient(Session& session, Report& report) {
     expect_error(report, ErrorCode::invalid_argument, {"no parameter has a gradient"}, [&] {
         GradientReducer(std::vector<Parameter>{{"statistics", statistics, {}}}, {.session = &session});
     });
+}
+
+/// Errors name ranks of the job, not places in the set; the others train on.
+inline void discarded_in_a_set(Session& session, Report& report) {
+    if (session.size() < 3) return;
+    const int last = session.size() - 1;
+    const auto set = ProcessSet::create({1, last}, &session);
+    if (set.contains(session.rank())) {
+        Trainer trainer(session, {.process_set = set});
+        trainer.backward();
+        if (session.rank() == last) {
+            trainer.optimizer.discard("no such file");
+        } else {
+            const auto error = error_of([&] { trainer.optimizer.step(); });
+            report.expect(error && std::string(error->what()).ends_with(text_of("was discarded by rank ", last, ": no such file")),
+                          "the text");
+            report.expect(error && error->ranks() == std::vector<int>{last}, "the rank");
+        }
+        trainer.backward();
+        report.expect(trainer.optimizer.step(), "the next batch of the set");
+    }
+    expect_usable(session, report);
 }
 
 /// Rounds of a plan.
@@ -414,6 +438,7 @@ inline const RankCase all_batch_cases[] = {discarded_batches,
                                            unlike_values,
                                            values_of_late_ranks,
                                            parameters_without_gradient,
+                                           discarded_in_a_set,
                                            discarded_rounds};
 
 }  // namespace guozhuang::test
