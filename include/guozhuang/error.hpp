@@ -17,9 +17,10 @@ enum class ErrorCode {
     not_initialised,   ///< no session, or it has been shut down
     configuration,     ///< an environment variable or option has an unacceptable value
     // Raised on every rank concerned; the library stays usable, but after a timeout.
-    mismatch,  ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
-    departed,  ///< a rank that the operation needs has shut down without submitting it
-    timeout,   ///< an operation waited longer than its limit, which ends the job; or a rank did not come to the start
+    mismatch,   ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
+    departed,   ///< a rank that the operation needs has shut down without submitting it
+    discarded,  ///< a rank has discarded the batch, or the round of a plan; the message says why
+    timeout,    ///< an operation waited longer than its limit, which ends the job; or a rank did not come to the start
     // The job cannot go on as it is.
     aborted,        ///< the job was aborted; the message carries the first cause
     rank_died,      ///< the process of a rank has ended without leaving the job; thrown as RankDied

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <guozhuang/arena.hpp>
+#include <cstdint>
 #include <guozhuang/operations.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace guozhuang {
@@ -47,6 +49,23 @@ public:
     void ready(std::size_t bundle);
     /// Waits for every bundle that was made ready since the last wait(); throws the first error after all are settled.
     void wait();
+
+    /// From the next ready(0) on, all this must be the same on all ranks, in the same order:
+    /// otherwise bundle 0 fails on all of them with Error(mismatch), which names the first that
+    /// differs, both values and their ranks. Local. Throws Error(invalid_argument) for more than a
+    /// bundle can be described by (32 MiB, with its tensors), or a text of more than 64 KiB.
+    void agree(std::vector<Agreement> agreements);
+    /// For a rank that cannot go on in this round: the bundles that it has not made ready fail on
+    /// all ranks with Error(discarded), which names it and the reason. To be called in place of
+    /// making them ready; waits as wait() does for all bundles, so until all ranks have made theirs
+    /// ready or discarded them too, and the next round begins. Bundles that every rank has made
+    /// ready are reduced all the same: who wants all or nothing keeps one back on every rank until
+    /// nothing can fail any more. Throws what wait() does, but neither Error(discarded) nor
+    /// Error(mismatch).
+    void discard(std::string_view reason);
+    /// How often all ranks of its process set have joined (see join()). Local.
+    std::uint64_t joins() const;
+
     std::size_t size() const noexcept;         ///< bundles
     const std::string& name() const noexcept;  ///< the given one, or the numbered one
 

@@ -162,7 +162,18 @@ private:
 struct Parameter {
     std::string name;     ///< identifies it on every rank and in errors; unique among the parameters that are trained together
     TensorView value;     ///< what the optimizer changes
-    TensorView gradient;  ///< of the same shape; its dtype may be another
+    TensorView gradient;  ///< of the same shape; its dtype may be another. Left empty (TensorView()): it is not trained
+
+    bool has_gradient() const noexcept { return gradient.data != nullptr || gradient.count() != 0 || gradient.shape == value.shape; }
+};
+
+/// Something that must be the same on all ranks beyond what a reduction itself needs: see
+/// Plan::agree.
+struct Agreement {
+    std::string tensor = {};  ///< which it is about; empty: the bundle
+    std::string what;         ///< in the plural, as errors call it: "values of backward_passes_per_step"
+    std::string value;        ///< compared, and shown where it differs
+    friend bool operator==(const Agreement&, const Agreement&) = default;
 };
 
 /// Parameters, from a range of whatever a trainer keeps them in: anything with members `name`, `value` and `gradient`, of which the latter two are

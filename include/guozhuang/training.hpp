@@ -74,8 +74,9 @@ GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters, const
 GUOZHUANG_API std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics,
                                                             const ProcessSet& process_set = {});
 
-/// Scales the gradients so that their global 2-norm is at most `max_norm`; returns the norm before. Local: call it after synchronize(), when
-/// all ranks hold the same gradients. f32 and f64 in host memory only.
+/// Scales the gradients so that their global 2-norm is at most `max_norm`; returns the norm before.
+/// Local: call it after synchronize(), when all ranks hold the same gradients. f32 and f64 in host
+/// memory only. Throws Error(invalid_argument) for a `max_norm` below 0 or NaN.
 GUOZHUANG_API double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm);
 
 /// The linear scaling rule (Goyal et al. 2017): rate * size. Local.

@@ -14,6 +14,8 @@
 namespace guozhuang {
 namespace {
 
+constexpr std::size_t max_reason_bytes = 4096;  // longer ones are cut
+
 /// Of a bundle, without its tensors.
 api::Draft draft_of(const std::shared_ptr<SetMember>& set, const PlanOptions& options) {
     return {.set = set,
@@ -102,6 +104,54 @@ void Plan::ready(std::size_t bundle) {
         throw Error(ErrorCode::duplicate_name,
                     fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", name(), bundle));
     handle = Handle(api::submit(*state_->set, request, state_->stream, false));
+}
+
+/// Bundle 0 speaks for the plan: all ranks reduce it in every round.
+void Plan::agree(std::vector<Agreement> agreements) {
+    if (size() == 0) return;
+    auto& request = state_->bundles.front().request;
+    engine::Description description = *request.description;
+    description.agreements = std::move(agreements);
+    for (const auto& [tensor, what, value] : description.agreements)
+        if (std::max({tensor.size(), what.size(), value.size()}) > engine::max_name_bytes)
+            throw Error(ErrorCode::invalid_argument,
+                        fmt::format("Plan '{}': a text to agree on is longer than {} bytes", name(), engine::max_name_bytes));
+    auto shared = engine::share(std::move(description));
+    if (shared->bytes.size() > engine::max_description_bytes)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("Plan '{}': to agree on {} things takes {} bytes; at most {} are supported", name(),
+                                shared->agreements.size(), shared->bytes.size(), engine::max_description_bytes));
+    request.description = std::move(shared);
+}
+
+void Plan::discard(std::string_view reason) {
+    std::exception_ptr first;
+    const auto attempt = [&](const auto& act) {
+        try {
+            act();
+        } catch (const Error& error) {
+            const bool is_expected = error.code() == ErrorCode::discarded || error.code() == ErrorCode::mismatch;
+            if (!first && !is_expected) first = std::current_exception();
+        } catch (...) {
+            if (!first) first = std::current_exception();
+        }
+    };
+    for (auto& [request, handle] : state_->bundles) {
+        if (handle) continue;
+        attempt([&] {
+            engine::Description description = *request.description;
+            description.discarded = reason.empty() ? "no reason given" : reason.substr(0, max_reason_bytes);
+            auto discarded = request;
+            discarded.description = engine::share(std::move(description));
+            handle = Handle(api::submit(*state_->set, std::move(discarded), state_->stream, false));
+        });
+    }
+    attempt([&] { wait(); });
+    if (first) std::rethrow_exception(first);
+}
+
+std::uint64_t Plan::joins() const {
+    return state_->set->engine().joins();
 }
 
 void Plan::wait() {

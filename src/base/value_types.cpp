@@ -45,9 +45,9 @@ std::string_view name_of(DeviceKind kind) noexcept {
 }
 
 std::string_view name_of(ErrorCode code) noexcept {
-    constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised", "configuration", "mismatch",
-                                          "departed",         "timeout",        "aborted",         "rank_died",     "wire",
-                                          "out_of_memory",    "unavailable",    "internal"};
+    constexpr std::string_view names[] = {
+        "invalid_argument", "duplicate_name", "not_initialised", "configuration", "mismatch",      "departed",    "discarded",
+        "timeout",          "aborted",        "rank_died",       "wire",          "out_of_memory", "unavailable", "internal"};
     return pick(names, code);
 }
 

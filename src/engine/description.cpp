@@ -36,6 +36,10 @@ Bytes encode(const Description& description) {
         out.number(tensor.shape.size());
         for (const auto extent : tensor.shape) out.signed_number(extent);
     }
+    out.number(description.agreements.size());
+    for (const auto& agreement : description.agreements)
+        for (const auto* text : {&agreement.tensor, &agreement.what, &agreement.value}) out.string(*text);
+    out.string(description.discarded);
     return out.take();
 }
 
@@ -60,6 +64,13 @@ Description decode_description(std::span<const std::byte> bytes) {
         for (auto& extent : tensor.shape) extent = in.signed_number();
         description.tensors.push_back(std::move(tensor));
     }
+    const auto agreements = in.count(max_description_bytes);
+    for (std::size_t i = 0; i < agreements; ++i) {
+        Agreement agreement;
+        for (auto* text : {&agreement.tensor, &agreement.what, &agreement.value}) *text = in.string();
+        description.agreements.push_back(std::move(agreement));
+    }
+    description.discarded = in.string();
     in.expect_end();
     return description;
 }
@@ -153,6 +164,14 @@ std::vector<Aspect> aspects_of_tensor(std::string_view request, std::size_t i) {
     };
 }
 
+/// Of the i-th agreement of a description; "none" where another has something else in its place.
+Aspect aspect_of_agreement(const Agreement& one, std::size_t i) {
+    return {one.what, [&one, i](const Description& d) {
+                const bool has = i < d.agreements.size() && d.agreements[i].tensor == one.tensor && d.agreements[i].what == one.what;
+                return has ? d.agreements[i].value : std::string("none");
+            }};
+}
+
 using Side = std::pair<std::string, std::vector<int>>;  // a value, and the ranks that gave it
 
 /// The values of one aspect with their ranks, in the order of the lowest rank.
@@ -199,8 +218,23 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
             if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
         }
     }
+    const auto& longest = std::ranges::max(descriptions, {}, [](const auto& d) { return d->agreements.size(); });
+    for (std::size_t i = 0; i < longest->agreements.size(); ++i) {
+        const auto aspect = aspect_of_agreement(longest->agreements[i], i);
+        const auto sides = sides_of(aspect, factions);
+        tensor = longest->agreements[i].tensor.empty() ? name : longest->agreements[i].tensor;
+        if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
+    }
     tensor = name;
     return fmt::format("'{}': the requests differ", name);  // bytes differ though no aspect does: e.g. two NaNs
+}
+
+std::string describe_discard(std::string_view name, std::span<const Faction> factions) {
+    auto text = fmt::format("{} '{}' was discarded", name_of(factions.front().description->operation), name);
+    for (const auto& faction : factions)
+        text += fmt::format("{} by {}: {}", &faction == &factions.front() ? "" : ";", list_ranks(faction.ranks),
+                            faction.description->discarded);
+    return text;
 }
 
 }  // namespace guozhuang::engine

@@ -29,6 +29,8 @@ struct Description {
     bool group = false;           ///< executed as one and never fused with others
     std::vector<int> ranks = {};  ///< create_process_set: who is to be in it, ranks of the world
     std::vector<TensorDescription> tensors;
+    std::vector<Agreement> agreements = {};  ///< what else must be the same
+    std::string discarded = {};              ///< why this rank wants the round to fail on all ranks; empty: it does not
     friend bool operator==(const Description&, const Description&) = default;
 };
 
@@ -63,6 +65,10 @@ struct Faction {
 /// "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] on rank 2": the first difference between the
 /// factions (two at least). `tensor` receives the name of the tensor it is about.
 std::string describe_mismatch(std::string_view name, std::span<const Faction> factions, std::string& tensor);
+
+/// "allreduce '#1 optimizer/bundle 2' was discarded by rank 1: no such file; by ranks 2,3: bad
+/// batch", if those are the factions.
+std::string describe_discard(std::string_view name, std::span<const Faction> factions);
 
 /// "rank 2", "ranks 0,1,3".
 std::string list_ranks(std::span<const int> ranks);

@@ -101,6 +101,11 @@ public:
     /// After leave(): returns when this rank has done its part in what the log held before its leaving, and in its sends and receives, or at the
     /// deadline; if any of that is then on its way, the job ends.
     void see_off(base::Deadline deadline) noexcept;
+    /// How often all ranks have joined.
+    std::uint64_t joins() {
+        const base::Lock lock(queue_mutex_);
+        return joins_;
+    }
     /// Whether a rank has done so: not all ranks will close their transport.
     bool somebody_left() const noexcept { return somebody_left_; }
 

@@ -131,6 +131,9 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
     if (!failure.ranks.empty()) {
         failure.code = ErrorCode::departed;
         failure.text = fmt::format("{}; {} '{}' waits for it", departures_of(failure.ranks), failure.operation, name);
+    } else if (auto discard = discard_of(name, ballot.factions, failure); !discard.empty()) {
+        failure.code = ErrorCode::discarded;
+        failure.text = std::move(discard);
     } else if (ballot.factions.size() > 1) {
         failure.code = ErrorCode::mismatch;
         failure.text = mismatch_of(name, std::move(ballot.factions), failure);
@@ -151,6 +154,18 @@ std::string Negotiator::mismatch_of(const std::string& name, std::vector<Faction
         failure.ranks.insert(failure.ranks.end(), faction.ranks.begin(), faction.ranks.end());
     for (auto& faction : factions) faction.ranks = settings_.members.world_ranks(faction.ranks);
     return describe_mismatch(name, factions, failure.tensor);
+}
+
+/// The same where ranks have discarded it, which are the ranks at fault; empty if none has.
+std::string Negotiator::discard_of(const std::string& name, std::vector<Faction> factions, LogEntry& failure) const {
+    std::erase_if(factions, [](const Faction& f) { return f.description->discarded.empty(); });
+    if (factions.empty()) return {};
+    std::ranges::sort(factions, {}, [](const Faction& f) { return f.ranks.front(); });
+    for (auto& faction : factions) {
+        failure.ranks.insert(failure.ranks.end(), faction.ranks.begin(), faction.ranks.end());
+        faction.ranks = settings_.members.world_ranks(faction.ranks);
+    }
+    return describe_discard(name, factions);
 }
 
 /// Why an operation cannot do without the ranks that have joined; empty if it can.

@@ -116,6 +116,7 @@ private:
     std::vector<int> missing_from(const Ballot& ballot) const;
     void resolve(const std::string& name, Ballot ballot);
     std::string mismatch_of(const std::string& name, std::vector<Faction> factions, LogEntry& failure) const;
+    std::string discard_of(const std::string& name, std::vector<Faction> factions, LogEntry& failure) const;
     std::string refusal_without(std::span<const int> joined, const Description& description) const;
     std::string departures_of(std::span<const int> ranks) const;
     void depart(int rank, std::string_view reason);

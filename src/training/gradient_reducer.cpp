@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/log.hpp>
 #include <guozhuang/optimizer.hpp>
 #include <unordered_map>
 #include <utility>
+
+#include "training/hash.hpp"
 
 namespace guozhuang {
 namespace {
@@ -35,28 +38,51 @@ struct GradientReducer::State {
     std::vector<NamedTensor> gradients() const;
     void lay_out();
     void tie();
-    void start_step();
+    void start_batch();
+    std::size_t find(std::string_view name) const;
+    void mark(std::size_t parameter);
     void complete(std::size_t parameter);
-    void clear_unmarked();
+    void count_down(std::size_t bundle);
+    void send(std::size_t bundle);
+    std::vector<Agreement> agreements() const;
+    bool compares_values() const;
+    void complete_all();
+    template <class Act>
+    void keep_failure(const Act& act);
+    void discard(std::string_view reason);
+    void leave_out();
+    std::uint64_t gradient_hash() const;
+    void look_for_new_batch();
 
     std::vector<Parameter> parameters;
     OptimizerOptions options;
+    bool is_alone = false;                                    ///< the only rank
     std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
-    std::vector<std::size_t> bundle_of;                       ///< of each parameter
+    std::vector<std::size_t> bundle_of;                       ///< of each parameter with a gradient
     std::vector<std::size_t> bundle_size;                     ///< parameters that each bundle waits for
     std::vector<std::size_t> tied_to;  ///< of each parameter, the first whose gradient is the same memory: its bundle reduces it
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
 
-    // This step.
-    std::vector<bool> accumulated;  ///< gradients, by tied_to, that were marked in some pass: they are not zero
-    std::vector<bool> marked;
-    std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
-    std::size_t marks = 0;
-    int passes = 0;
-    bool synchronised = false;
+    /// What step() ends.
+    struct Batch {
+        std::vector<bool> accumulated;  ///< gradients, by tied_to, that were marked in some pass: they are not zero
+        std::vector<bool> marked;
+        std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
+        std::size_t complete_bundles = 0;
+        std::size_t last_bundle = 0;  ///< once all are complete: held back, so that the batch can be discarded on all ranks
+        std::size_t marks = 0;
+        int passes = 0;
+        bool synchronised = false;
+        std::exception_ptr failure = nullptr;         ///< of a hook
+        std::optional<std::uint64_t> unstepped = {};  ///< what the reduced gradients were when the wrapped optimizer threw
+    };
+    Batch batch;
 
-    bool hooks_used = false;  ///< in any step so far
+    bool has_agreed = false;                ///< the plan has what must agree, as it is
+    std::optional<std::uint64_t> compared;  ///< the values, after so many joins
+    std::uint64_t left_out = 0;             ///< batches that were reduced and not stepped with
+    bool hooks_used = false;
     bool warned = false;
     int paused = 0;
 };
@@ -72,14 +98,16 @@ void GradientReducer::State::check() {
         if (parameter.name.empty()) refuse(options.name, fmt::format("parameter {} has no name", i));
         if (!index.emplace(parameter.name, i).second)
             refuse(options.name, fmt::format("two parameters are called '{}'", parameter.name), parameter.name);
-        if (parameter.value.shape != parameter.gradient.shape)
+        if (parameter.has_gradient() && parameter.value.shape != parameter.gradient.shape)
             refuse(options.name, fmt::format("value and gradient of '{}' differ in shape", parameter.name), parameter.name);
     }
+    if (std::ranges::none_of(parameters, &Parameter::has_gradient)) refuse(options.name, "no parameter has a gradient");
 }
 
 std::vector<NamedTensor> GradientReducer::State::gradients() const {
     std::vector<NamedTensor> all;
-    for (const auto& parameter : parameters) all.push_back({parameter.name, parameter.gradient});
+    for (const auto& parameter : parameters)
+        if (parameter.has_gradient()) all.push_back({parameter.name, parameter.gradient});
     return all;
 }
 
@@ -89,6 +117,7 @@ void GradientReducer::State::lay_out() {
     std::size_t bytes = 0;
     bundle_of.resize(parameters.size());
     for (std::size_t i = parameters.size(); i-- > 0;) {
+        if (!parameters[i].has_gradient()) continue;
         const auto& [name, value, gradient] = parameters[i];
         const auto limit = bundles.size() <= 1 ? options.first_bundle_bytes : options.bundle_bytes;
         const bool fits = !bundles.empty() && bytes + gradient.bytes() <= limit && are_alike(bundles.back().front().tensor, gradient);
@@ -111,7 +140,9 @@ void GradientReducer::State::lay_out() {
                                                                   .session = options.session,
                                                                   .process_set = options.process_set});
     options.name = plan->name();
-    start_step();
+    const bool has_set = options.process_set != ProcessSet();
+    is_alone = (has_set ? options.process_set : ProcessSet(options.session)).size() == 1;
+    start_batch();
 }
 
 /// The bundle that reduces a gradient of several parameters waits for all of them, since each adds
@@ -125,42 +156,155 @@ void GradientReducer::State::tie() {
     }
 }
 
-void GradientReducer::State::start_step() {
-    accumulated.assign(parameters.size(), false);
-    marked.assign(parameters.size(), false);
-    missing = bundle_size;
-    marks = 0;
-    passes = 0;
-    synchronised = false;
+void GradientReducer::State::start_batch() {
+    batch = {.accumulated = std::vector<bool>(parameters.size()), .marked = std::vector<bool>(parameters.size()), .missing = bundle_size};
+}
+
+std::size_t GradientReducer::State::find(std::string_view name) const {
+    const auto found = index.find(name);
+    if (found == index.end()) refuse(options.name, fmt::format("there is no parameter called '{}'", name), std::string(name));
+    return found->second;
+}
+
+void GradientReducer::State::mark(std::size_t parameter) {
+    if (batch.unstepped) leave_out();  // backward goes on with another batch
+    if (parameter >= parameters.size())
+        refuse(options.name, fmt::format("there is no parameter {}; there are {}", parameter, parameters.size()));
+    const auto& name = parameters[parameter].name;
+    if (!parameters[parameter].has_gradient())
+        refuse(options.name, fmt::format("'{}' was given without a gradient, so none can be ready", name), name);
+    if (paused == 0 && batch.passes + 1 == options.backward_passes_per_step && (batch.marked[parameter] || batch.synchronised))
+        refuse(options.name,
+               fmt::format(
+                   "the gradient of '{}' was marked ready twice in one step; a batch that step() will not end is ended by discard()", name),
+               name);
+    hooks_used = true;
+    batch.accumulated[tied_to[parameter]] = true;
+    if (paused > 0 || batch.passes + 1 < options.backward_passes_per_step) return;
+    ++batch.marks;
+    complete(parameter);
 }
 
 void GradientReducer::State::complete(std::size_t parameter) {
-    marked[parameter] = true;
+    batch.marked[parameter] = true;
     const auto bundle = bundle_of[parameter], reducing = bundle_of[tied_to[parameter]];
-    if (--missing[bundle] == 0) plan->ready(bundle);
-    if (reducing != bundle && --missing[reducing] == 0) plan->ready(reducing);
+    count_down(bundle);
+    if (reducing != bundle) count_down(reducing);
 }
 
-void GradientReducer::State::clear_unmarked() {
-    for (std::size_t i = parameters.size(); i-- > 0;) {
-        if (marked[i]) continue;
-        const auto memory = parameters[i].gradient.memory();
-        const bool absent = hooks_used && !accumulated[tied_to[i]];
-        if (absent && parameters[i].gradient.device.kind != DeviceKind::host)
+/// Every bundle but the last is on its way at once.
+void GradientReducer::State::count_down(std::size_t bundle) {
+    if (--batch.missing[bundle] > 0) return;
+    if (++batch.complete_bundles < plan->size())
+        send(bundle);
+    else
+        batch.last_bundle = bundle;
+}
+
+void GradientReducer::State::send(std::size_t bundle) {
+    if (bundle == 0 && (!has_agreed || compares_values())) {
+        plan->agree(agreements());
+        has_agreed = !compares_values();
+    }
+    plan->ready(bundle);
+}
+
+/// Ranks that have joined miss steps, so the values are compared anew after each join.
+bool GradientReducer::State::compares_values() const {
+    return options.check_values && !is_alone && compared != plan->joins();
+}
+
+std::vector<Agreement> GradientReducer::State::agreements() const {
+    std::vector<Agreement> all{{.what = "values of backward_passes_per_step", .value = std::to_string(options.backward_passes_per_step)},
+                               {.what = "values of check_values", .value = options.check_values ? "true" : "false"},
+                               {.what = "numbers of batches that were reduced and then left out", .value = std::to_string(left_out)}};
+    if (!compares_values()) return all;
+    for (const auto& parameter : parameters) {
+        const auto& [name, value, gradient] = parameter;
+        const bool is_trained = parameter.has_gradient() && value.data != gradient.data;
+        if (is_trained && value.device.kind == DeviceKind::host && value.data != nullptr && value.strides.empty())
+            all.push_back({name, "values (broadcast_parameters makes them the same)", fmt::format("{:016x}", hash_of(value.memory()))});
+    }
+    return all;
+}
+
+/// What was not marked counts as zero, if hooks are in use. Nothing is touched unless all of it can
+/// be.
+void GradientReducer::State::complete_all() {
+    std::vector<std::size_t> absent;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (!hooks_used || batch.marked[i] || batch.accumulated[tied_to[i]] || !parameters[i].has_gradient()) continue;
+        const auto& [name, value, gradient] = parameters[i];
+        if (gradient.device.kind != DeviceKind::host)
             refuse(
                 options.name,
-                fmt::format(
-                    "the gradient of '{}' was not marked in this step, and on a device it cannot be cleared from here: clear and mark it",
-                    parameters[i].name),
-                parameters[i].name);
-        if (absent && !memory.empty()) std::memset(memory.data(), 0, memory.size());
-        if (absent && !std::exchange(warned, true))
-            log_message(LogLevel::warning,
-                        fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in this step and counts as zero "
-                                    "(said once; there may be others)",
-                                    options.name, parameters[i].name));
-        complete(i);
+                fmt::format("the gradient of '{}' was not marked in this step, and on a device it cannot be cleared from here: clear and "
+                            "mark it",
+                            name),
+                name);
+        absent.push_back(i);
     }
+    for (const auto i : absent) {
+        const auto memory = parameters[i].gradient.memory();
+        if (!memory.empty()) std::memset(memory.data(), 0, memory.size());
+    }
+    if (!absent.empty() && !std::exchange(warned, true))
+        log_message(LogLevel::warning,
+                    fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in this step and counts as zero "
+                                "(said once; there may be others)",
+                                options.name, parameters[absent.back()].name));
+    for (std::size_t i = parameters.size(); i-- > 0;)
+        if (!batch.marked[i] && parameters[i].has_gradient()) complete(i);
+    send(batch.last_bundle);
+}
+
+/// Of the first hook that throws in a batch: the batch has failed, which step() says again.
+template <class Act>
+void GradientReducer::State::keep_failure(const Act& act) {
+    if (batch.failure) return;
+    try {
+        act();
+    } catch (...) {
+        batch.failure = std::current_exception();
+        throw;
+    }
+}
+
+/// On all ranks; or, if it has been reduced there already, on this one alone.
+void GradientReducer::State::discard(std::string_view reason) {
+    if (batch.synchronised) return leave_out();
+    try {
+        plan->discard(reason);
+    } catch (...) {
+        start_batch();
+        throw;
+    }
+    start_batch();
+}
+
+/// This batch has been reduced on all ranks. Those that step with it and those that do not part,
+/// which the next reduction notices.
+void GradientReducer::State::leave_out() {
+    ++left_out;
+    has_agreed = false;
+    start_batch();
+}
+
+/// Of what the host can read.
+std::uint64_t GradientReducer::State::gradient_hash() const {
+    std::uint64_t hash = 0;
+    for (const auto& parameter : parameters)
+        if (parameter.gradient.device.kind == DeviceKind::host) hash = hash * 31 + hash_of(parameter.gradient.memory());
+    return hash;
+}
+
+/// After the wrapped optimizer has thrown: other gradients than those it threw at are those of
+/// another batch.
+void GradientReducer::State::look_for_new_batch() {
+    if (!batch.unstepped) return;
+    const bool is_new = *batch.unstepped != gradient_hash();
+    batch.unstepped.reset();
+    if (is_new) leave_out();
 }
 
 GradientReducer::GradientReducer(std::vector<Parameter> parameters, const OptimizerOptions& options)
@@ -169,58 +313,59 @@ GradientReducer::~GradientReducer() = default;
 GradientReducer::GradientReducer(GradientReducer&&) noexcept = default;
 
 void GradientReducer::mark(std::size_t parameter) {
-    auto& state = *state_;
-    if (parameter >= state.parameters.size())
-        refuse(state.options.name, fmt::format("there is no parameter {}; there are {}", parameter, state.parameters.size()));
-    if (state.paused > 0 || state.passes + 1 < state.options.backward_passes_per_step) {
-        state.accumulated[state.tied_to[parameter]] = true;
-        state.hooks_used = true;
-        return;
-    }
-    const auto& name = state.parameters[parameter].name;
-    if (state.marked[parameter] || state.synchronised)
-        refuse(state.options.name, fmt::format("the gradient of '{}' was marked ready twice in one step", name), name);
-    state.hooks_used = true;
-    state.accumulated[state.tied_to[parameter]] = true;
-    ++state.marks;
-    state.complete(parameter);
+    state_->keep_failure([&] { state_->mark(parameter); });
 }
 
 void GradientReducer::mark(std::string_view name) {
-    const auto found = state_->index.find(name);
-    if (found == state_->index.end())
-        refuse(state_->options.name, fmt::format("there is no parameter called '{}'", name), std::string(name));
-    mark(found->second);
+    state_->keep_failure([&] { state_->mark(state_->find(name)); });
+}
+
+void GradientReducer::discard(std::string_view reason) {
+    state_->discard(reason);
 }
 
 void GradientReducer::synchronize() {
     auto& state = *state_;
-    if (state.synchronised) return;
-    const bool any_accumulated = std::ranges::find(state.accumulated, true) != state.accumulated.end();
-    if (state.hooks_used && state.marks == 0 && !any_accumulated)
+    state.look_for_new_batch();
+    if (state.batch.synchronised && !state.batch.failure) return;
+    const bool any_accumulated = std::ranges::find(state.batch.accumulated, true) != state.batch.accumulated.end();
+    if (state.hooks_used && state.batch.marks == 0 && !any_accumulated && !state.batch.failure)
         refuse(state.options.name, "step() was called, but no gradient was marked ready since the last one: was it called twice?");
     try {
-        state.clear_unmarked();
-        state.plan->wait();
-    } catch (...) {
+        if (state.batch.failure) std::rethrow_exception(state.batch.failure);
+        state.complete_all();
+    } catch (const std::exception& error) {
         try {
-            state.plan->wait();  // for bundles that were on their way when another could not start
-        } catch (...) {          // the first error is the one to tell
+            state.discard(error.what());
+        } catch (...) {  // the first error is the one to tell
         }
-        state.start_step();  // this one has failed; the next may succeed
         throw;
     }
-    state.synchronised = true;
+    try {
+        state.plan->wait();
+    } catch (...) {
+        state.start_batch();  // this one has failed, on all ranks; the next may succeed
+        throw;
+    }
+    state.compared = state.plan->joins();
+    state.batch.synchronised = true;
 }
 
-bool GradientReducer::finish_pass() {
+bool GradientReducer::finish_pass(const std::function<void()>& step) {
     auto& state = *state_;
-    if (state.passes + 1 < state.options.backward_passes_per_step) {
-        ++state.passes;
+    state.look_for_new_batch();
+    if (state.batch.passes + 1 < state.options.backward_passes_per_step) {
+        ++state.batch.passes;
         return false;
     }
     synchronize();
-    state.start_step();
+    try {
+        if (step) step();
+    } catch (...) {
+        state.batch.unstepped = state.gradient_hash();
+        throw;
+    }
+    state.start_batch();
     return true;
 }
 

@@ -15,22 +15,10 @@
 #include <set>
 #include <vector>
 
+#include "training/hash.hpp"
+
 namespace guozhuang {
 namespace {
-
-/// FNV-1a over 8 bytes at a time: enough to see that two buffers differ.
-std::uint64_t hash_of(std::span<const std::byte> memory) noexcept {
-    std::uint64_t hash = 0xcbf29ce484222325u ^ memory.size();
-    while (!memory.empty()) {
-        std::uint64_t word = 0;
-        const auto bytes = std::min(memory.size(), sizeof(word));
-        std::memcpy(&word, memory.data(), bytes);
-        hash = (hash ^ word) * 0x100000001b3u;
-        hash ^= hash >> 32;
-        memory = memory.subspan(bytes);
-    }
-    return hash;
-}
 
 /// Every rank's elements, in the order of the ranks; none of those that have joined.
 template <Element T>
@@ -257,6 +245,10 @@ std::map<std::string, double> average_metrics(const std::map<std::string, double
 }
 
 double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm) {
+    if (!(max_norm >= 0))
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("clip_by_global_norm: max_norm is {}; it must be 0 at least (infinity: nothing is clipped)", max_norm),
+                    {.tensor = {}, .operation = "clip_by_global_norm", .ranks = {}});
     double sum = 0;
     for (const auto& [name, value, gradient] : parameters) {
         require_host(gradient, name, "clip_by_global_norm");

@@ -26,6 +26,8 @@ std::vector<Seed> seeds() {
         encode({.op = ReduceOp::average, .prescale = 0.5, .group = true, .tensors = {{"", DType::f16, {2}}, {"", DType::f16, {0}}}}),
         encode({.operation = Operation::create_process_set, .ranks = {0, 2, 300}, .tensors = {}}),
         encode({.operation = Operation::barrier, .tensors = {}}),
+        encode({.tensors = {{"loss", DType::f32, {4}}}, .agreements = {{"loss", "values", "1"}, {"", "passes", "2"}}}),
+        encode({.tensors = {{"loss", DType::f32, {4}}}, .discarded = "no such file"}),
     };
 }
 

@@ -1,6 +1,7 @@
 // Data-parallel training, on ranks that are processes.
 #include "support/training_cases.hpp"
 
+#include "support/batch_cases.hpp"
 #include "support/catch.hpp"
 #include "support/mpi_report.hpp"
 
@@ -9,6 +10,10 @@ using namespace guozhuang::test;
 
 TEST_CASE("training on any number of ranks") {
     for (const auto& body : all_training_cases) CHECK(problems_here(body) == "");
+}
+
+TEST_CASE("batches that fail on one rank fail on all, and all go on") {
+    for (const auto& body : all_batch_cases) CHECK(problems_here(body) == "");
 }
 
 TEST_CASE("two ranks with a sample each train as one with both does, exactly") {

@@ -29,7 +29,7 @@ std::string mismatch(const std::vector<Description>& submitted, std::string_view
 
 /// Descriptions of which each differs from the first in one thing.
 std::vector<Description> variants() {
-    std::vector<Description> all(14, allreduce());
+    std::vector<Description> all(16, allreduce());
     all[1].operation = Operation::broadcast;
     all[2].op = ReduceOp::max;
     all[3].prescale = 0.5;
@@ -43,6 +43,8 @@ std::vector<Description> variants() {
     all[11].tensors[0].shape = {-1, 3, std::numeric_limits<std::int64_t>::max()};
     all[12].tensors.clear();
     all[13].ranks = {0, 7, max_ranks - 1};
+    all[14].agreements = {{"weight", "colours", "red"}, {"", "sizes", ""}};
+    all[15].discarded = "no such file";
     return all;
 }
 
@@ -148,6 +150,27 @@ TEST_CASE("a mismatch of groups names the tensors that only some ranks have") {
           "allreduce 'step': numbers of tensors differ: 2 on rank 0; 1 on rank 1");
     CHECK(text({group({numbered, numbered}), group({numbered, longer})}) ==
           "allreduce 'step[1]': shapes differ: [1] on rank 0; [2] on rank 1");
+}
+
+TEST_CASE("what ranks must agree on besides is compared in its order, behind all else") {
+    auto one = allreduce(), other = allreduce(), none = allreduce();
+    one.agreements = {{"", "sizes", "1"}, {"b", "colours", "red"}};
+    other.agreements = {{"", "sizes", "1"}, {"b", "colours", "blue"}};
+    std::string tensor;
+    CHECK(mismatch({one, other, one}, "weight", &tensor) == "allreduce 'b': colours differ: red on ranks 0,2; blue on rank 1");
+    CHECK(tensor == "b");
+    CHECK(mismatch({none, one}, "weight", &tensor) == "allreduce 'weight': sizes differ: none on rank 0; 1 on rank 1");
+    CHECK(tensor == "weight");
+    other.tensors[0].dtype = DType::f64;
+    CHECK(mismatch({one, other}) == "allreduce 'weight': dtypes differ: f32 on rank 0; f64 on rank 1");
+}
+
+TEST_CASE("who has discarded a round is named with the reason") {
+    auto one = allreduce(), other = allreduce();
+    one.discarded = "no such file";
+    other.discarded = "bad batch";
+    const Faction factions[] = {{share(one), {1}}, {share(other), {2, 3}}};
+    CHECK(describe_discard("weight", factions) == "allreduce 'weight' was discarded by rank 1: no such file; by ranks 2,3: bad batch");
 }
 
 TEST_CASE("requests that differ in bytes alone are told apart, too") {

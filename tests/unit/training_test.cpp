@@ -1,6 +1,7 @@
 // Data-parallel training, worked out by hand and against one process.
 #include "support/training_cases.hpp"
 
+#include "support/batch_cases.hpp"
 #include "support/catch.hpp"
 #include "support/environment.hpp"
 
@@ -64,6 +65,11 @@ TEST_CASE("a batch of 64 is four batches of 16 with the loss divided by 4") {
 TEST_CASE("training on any number of ranks") {
     for (const int ranks : {1, 2, 3, 4, 5})
         for (const auto& body : all_training_cases) CHECK(problems_among(ranks, body) == "");
+}
+
+TEST_CASE("batches that fail on one rank fail on all, and all go on") {
+    for (const int ranks : {1, 2, 3, 4})
+        for (const auto& body : all_batch_cases) CHECK(problems_among(ranks, body) == "");
 }
 
 TEST_CASE("a parameter that no hook marked counts as zero, with one warning") {
@@ -178,7 +184,10 @@ TEST_CASE("misuse of an optimizer is an error at once") {
         });
     };
     CHECK(mark({"w", "v", "step", "v", "w", "step"}) == "");
-    CHECK(mark({"w", "w"}) == "DistributedOptimizer '#1 optimizer': the gradient of 'w' was marked ready twice in one step");
+    CHECK(
+        mark({"w", "w"}) ==
+        "DistributedOptimizer '#1 optimizer': the gradient of 'w' was marked ready twice in one step; a batch that step() will not end is "
+        "ended by discard()");
     CHECK(mark({"u"}) == "DistributedOptimizer '#1 optimizer': there is no parameter called 'u'");
     CHECK(mark({"w", "v", "step", "step"}).find("was it called twice?") != std::string::npos);
     CHECK(refusal([&](Session&) { GradientReducer({good}).mark(1); }).find("there is no parameter 1; there are 1") != std::string::npos);
@@ -256,5 +265,11 @@ TEST_CASE("learning rate, steps and printing") {
         CHECK_THROWS_AS(steps_per_epoch(10, 0), Error);
         std::vector<std::int32_t> integers(2);
         CHECK_THROWS_AS(clip_by_global_norm(std::vector<Parameter>{{"n", integers, integers}}, 1), Error);
+        std::vector<float> gradient{3, 4};
+        for (const double bad : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+            CHECK_THROWS_AS(clip_by_global_norm(std::vector<Parameter>{{"w", gradient, gradient}}, bad), Error);
+            CHECK(gradient == std::vector<float>{3, 4});
+        }
+        CHECK(clip_by_global_norm(std::vector<Parameter>{{"w", gradient, gradient}}, std::numeric_limits<double>::infinity()) == 5);
     });
 }
