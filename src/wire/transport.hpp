@@ -71,7 +71,7 @@ public:
     /// What another rank is doing; empty where that cannot be seen: without shared memory, or on another host.
     virtual std::optional<base::Neighbour> look_at(int rank) = 0;
     /// Wakes a rank of this host, even one that has nothing to do: for messages that it must look at all the same.
-    virtual void wake(int rank) noexcept = 0;
+    virtual void wake(int rank, base::Audience audience) noexcept = 0;
     /// Where this rank waits, and how.
     virtual base::Doorbell& doorbell() noexcept = 0;
     virtual const base::WaitSettings& wait_settings() const noexcept = 0;
@@ -82,7 +82,7 @@ public:
     /// Bytes written to this rank's stage, for traffic().
     virtual void count_staged(std::size_t bytes) noexcept = 0;
     /// Wakes a rank of this host that sleeps: for news that are in shared memory; see base::nudge for how they must be stored.
-    virtual void nudge(int rank) noexcept = 0;
+    virtual void nudge(int rank, base::Audience audience) noexcept = 0;
 
     /// What the ranks of this host have opened to each other; may outlive the transport.
     const std::shared_ptr<Regions>& regions() const noexcept { return regions_; }

@@ -205,8 +205,8 @@ public:
     std::optional<base::Neighbour> look_at(int rank) override {
         return base::Neighbour{.activity = &state_->of(rank).activity, .process = "a thread of this process"};
     }
-    void wake(int rank) noexcept override { base::ring_local(state_->of(rank).bell); }
-    void nudge(int rank) noexcept override { base::nudge(state_->of(rank).bell); }
+    void wake(int rank, base::Audience audience) noexcept override { base::ring_local(state_->of(rank).bell, audience); }
+    void nudge(int rank, base::Audience audience) noexcept override { base::nudge(state_->of(rank).bell, audience); }
     const std::vector<int>& hosts() const noexcept override { return state_->host_of; }
     /// With a baton a rank is one thread.
     bool may_have_own_thread() const noexcept override { return state_->settings.baton == nullptr; }
@@ -245,7 +245,7 @@ private:
         operation.target = target;
         operation.progress.store(Operation::Progress::pending, std::memory_order_relaxed);
         match(operation, state_->of(sends ? peer : rank_).mailbox, sends);
-        base::ring(state_->of(peer).bell);
+        base::ring(state_->of(peer).bell, base::audience_of(tag.context));
         return {reinterpret_cast<std::uintptr_t>(&operation)};
     }
 

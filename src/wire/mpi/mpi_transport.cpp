@@ -61,9 +61,9 @@ public:
     base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
     Staging staging() noexcept override { return host_.all_have_memory ? host_.memory->staging() : Staging{}; }
-    void nudge(int rank) noexcept override { with_bell(rank, base::nudge); }
+    void nudge(int rank, base::Audience audience) noexcept override { with_bell(rank, base::nudge, audience); }
     std::optional<base::Neighbour> look_at(int rank) override;
-    void wake(int rank) noexcept override { with_bell(rank, base::ring_local); }
+    void wake(int rank, base::Audience audience) noexcept override { with_bell(rank, base::ring_local, audience); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& hosts() const noexcept override { return host_.of; }
     bool may_have_own_thread() const noexcept override { return use_.thread_level() >= MPI_THREAD_MULTIPLE; }
@@ -79,9 +79,9 @@ private:
     void meet_neighbours();
     int encode(Tag tag) const;
     bool notice_end(const Monitor::End& end);
-    void ring(int rank) noexcept { with_bell(rank, base::ring); }
-    void with_bell(int rank, void (&act)(base::Doorbell&)) noexcept {
-        if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) act(*bell);
+    void ring(int rank, base::Audience audience = base::everybody) noexcept { with_bell(rank, base::ring, audience); }
+    void with_bell(int rank, void (&act)(base::Doorbell&, base::Audience), base::Audience audience) noexcept {
+        if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) act(*bell, audience);
     }
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
@@ -272,7 +272,7 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     }
     const Ticket ticket =
         start({to, bytes.size(), false}, control ? max_control_bytes : split_bytes_, post);  // what is polled is one piece
-    ring(to);
+    ring(to, base::audience_of(tag.context));
     if (!control) {
         bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
         messages_sent_.fetch_add(1, std::memory_order_relaxed);
@@ -288,7 +288,7 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
         check(MPI_Irecv(bytes.data() + offset, length, MPI_BYTE, from, code, comm_, request), "MPI_Irecv");
     };
     const Ticket ticket = start({from, bytes.size(), true}, split_bytes_, post);
-    if (bytes.size() > eager_bytes) ring(from);
+    if (bytes.size() > eager_bytes) ring(from, base::audience_of(tag.context));
     return ticket;
 }
 
@@ -370,7 +370,7 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
         to_tell = progress();
     }
     for (const int sender : to_tell) ring(sender);
-    if (message && message->bytes.size() > eager_bytes) ring(message->from);
+    if (message && message->bytes.size() > eager_bytes) ring(message->from, base::audience_of(tag.context));
     return message;
 }
 
