@@ -274,7 +274,7 @@ private:
 
 InprocHub::InprocHub(int ranks, std::optional<base::WaitSettings> settings, int hosts)
     : state_(std::make_shared<State>(
-          ranks, settings ? *settings : topology::wait_settings(ranks, topology::count(topology::this_machine().cores)), hosts)) {}
+          ranks, settings ? *settings : topology::wait_settings(ranks, topology::usable_cores(topology::this_machine())), hosts)) {}
 
 InprocHub::~InprocHub() = default;
 
