@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
 #include <sys/stat.h>
-#include <system_error>
 
 namespace guozhuang::topology {
 namespace {
