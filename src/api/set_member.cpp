@@ -33,12 +33,14 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
       control_(*shared_->transport, id_.context, ranks_, id_.life),
       mail_(*shared_->transport, id_.context, ranks_) {
     auto& transport = *shared_->transport;
+    auto wait = transport.wait_settings();
+    if (!shared_->fleet) wait.audience = base::audience_of(id_.context);
     engine_ = std::make_shared<engine::Engine>(
         engine::Engine::Parts{.control = control_,
                               .mail = mail_,
                               .doorbell = transport.doorbell(),
                               .activity = transport.activity(),
-                              .wait = transport.wait_settings(),
+                              .wait = wait,
                               .negotiator = negotiator_settings(shared_->settings, members_, backends::can_stage(transport, ranks_)),
                               .stalls = {.warn = shared_->settings.stall_warn, .error = shared_->settings.stall_error},
                               .job = std::make_shared<wire::TransportJob>(shared_->transport),

@@ -22,21 +22,21 @@ constexpr unsigned turns_between_clock_reads = 16;
 constexpr int looks_for_cause = 100;
 constexpr auto between_looks = std::chrono::milliseconds(1);
 
-// Who a sleeper lets itself be woken by: the bits of its futex wait.
-constexpr std::uint32_t by_news = 1;
-constexpr std::uint32_t by_local = 2;
+// What a sleeper lets itself be woken by: of each audience one bit of the futex wait.
+constexpr Audience by_news = 0x5555'5555;
+constexpr Audience by_local = ~by_news;
 
 std::uint32_t* word(std::atomic<std::uint32_t>& value) noexcept {
     static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
     return reinterpret_cast<std::uint32_t*>(&value);
 }
 
-void futex_wake(std::atomic<std::uint32_t>& value, std::uint32_t waker) noexcept {
+void futex_wake(std::atomic<std::uint32_t>& value, Audience waker) noexcept {
     syscall(SYS_futex, word(value), FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, waker);
 }
 
 // The timeout is a point of CLOCK_MONOTONIC, which is what steady_clock reads.
-void futex_wait(std::atomic<std::uint32_t>& value, std::uint32_t expected, std::uint32_t woken_by, Clock::time_point until) noexcept {
+void futex_wait(std::atomic<std::uint32_t>& value, std::uint32_t expected, Audience woken_by, Clock::time_point until) noexcept {
     const auto since = until.time_since_epoch();
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
     timespec timeout{};
@@ -69,19 +69,19 @@ std::string_view text_of(const Doorbell& bell) noexcept {
 
 // The order of the two sequentially consistent operations here mirrors the one of a thread that parks, which counts as asleep before it
 // looks at the rings for the last time: either it sees the new count, or we see that it is asleep.
-void ring(Doorbell& bell) noexcept {
+void ring(Doorbell& bell, Audience audience) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
-    if (bell.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(bell.rings, by_news);
+    if (bell.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(bell.rings, audience & by_news);
 }
 
 // The same with the news themselves in the place of the rings: a thread counts as asleep before its last look.
-void nudge(Doorbell& bell) noexcept {
-    if (bell.asleep.load(std::memory_order_seq_cst) != 0) ring(bell);
+void nudge(Doorbell& bell, Audience audience) noexcept {
+    if (bell.asleep.load(std::memory_order_seq_cst) != 0) ring(bell, audience);
 }
 
-void ring_local(Doorbell& bell) noexcept {
+void ring_local(Doorbell& bell, Audience audience) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(bell.rings, by_news | by_local);
+    futex_wake(bell.rings, audience);
 }
 
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
@@ -171,7 +171,7 @@ void Patience::pause() {
     if (settings_.baton != nullptr) return progressed();
     if (!park_next_) return spin();
     // A ring is a sign of life: what it announces often needs several looks (a long message's pieces), so the spin begins anew.
-    if (park(by_news | by_local, Clock::now() + next_park_)) return start_anew();
+    if (park(settings_.audience, Clock::now() + next_park_)) return start_anew();
     next_park_ = std::min(next_park_ * 2, settings_.park_limit);
 }
 
@@ -205,10 +205,10 @@ void Patience::progressed() {
 void Patience::park_idle() {
     if (settings_.baton != nullptr) return progressed();
     expect_to_park(false);
-    park(by_local, settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
+    park(settings_.audience & by_local, settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
 }
 
-bool Patience::park(std::uint32_t woken_by, Clock::time_point until) {
+bool Patience::park(Audience woken_by, Clock::time_point until) {
     if (bell_.rings.load(std::memory_order_seq_cst) == seen_) futex_wait(bell_.rings, seen_, woken_by, std::min(until, deadline_));
     const std::uint32_t before = std::exchange(seen_, bell_.rings.load(std::memory_order_seq_cst));
     check_abort();

@@ -34,17 +34,26 @@ struct AbortCause {
     ErrorCode code = ErrorCode::aborted;  ///< or rank_died, departed or timeout, whose texts say themselves which rank they are about
 };
 
+/// Whose waits a ring is for: one process set's, or everybody's. A futex compares 32 bits: the world
+/// has two of its own; the other sets share fifteen pairs, and now and then wake for each other.
+using Audience = std::uint32_t;
+inline constexpr Audience everybody = ~Audience{0};
+constexpr Audience audience_of(std::uint16_t context) noexcept {
+    const int place = context == 0 ? 0 : 1 + (context - 1) % 15;
+    return Audience{3} << (2 * place);
+}
+
 /// Says "there is news for you". Call it after the news is visible. Any thread of any process that has the word mapped. A syscall only if a
 /// thread of the rank is parked and expects news.
-void ring(Doorbell& bell) noexcept;
+void ring(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Rings only if a thread of the rank sleeps or is about to, so it costs nothing while the other side is awake. For news whose look is a
 /// sequentially consistent load of what was stored, sequentially consistent, before this call.
-void nudge(Doorbell& bell) noexcept;
+void nudge(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Like ring, and wakes also those who expect nothing: for local news (a submission, a handle that is done). A syscall only if somebody is
 /// parked.
-void ring_local(Doorbell& bell) noexcept;
+void ring_local(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Notes why the job is about to end. The first cause wins; a text that is too long is cut.
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
@@ -96,6 +105,7 @@ struct WaitSettings {
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
     std::optional<std::chrono::milliseconds> idle_limit = {};  ///< the same for a rank with nothing to do; empty: it is woken
+    Audience audience = everybody;                             ///< only rings for these wake it
     Baton* baton = nullptr;                                    ///< if there is one, a wait hands it on and neither spins nor parks
 };
 
@@ -126,7 +136,7 @@ private:
     void spin();
     void start_anew() noexcept;
     void expect_to_park(bool expected) noexcept;
-    bool park(std::uint32_t woken_by, Clock::time_point until);  ///< whether the bell rang meanwhile
+    bool park(Audience woken_by, Clock::time_point until);  ///< whether the bell rang meanwhile
     void check_abort() const;
     void check_deadline() const;
 

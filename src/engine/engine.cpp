@@ -26,7 +26,7 @@ public:
     explicit Helping(Engine& engine) noexcept : engine_(engine) { engine_.helpers_.fetch_add(1); }
     ~Helping() {
         engine_.helpers_.fetch_sub(1);
-        if (engine_.helped() || engine_.has_work()) base::ring_local(engine_.doorbell_);
+        if (engine_.helped() || engine_.has_work()) base::ring_local(engine_.doorbell_, engine_.wait_.audience);
     }
     Helping(const Helping&) = delete;
     Helping& operator=(const Helping&) = delete;
@@ -113,7 +113,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
         if (numbered) ++unnamed;  // last: ranks must count alike, and what has failed does not count
         timeline_->begin(pending.get(), pending->request().name, "negotiate", [&] { return facts_of(pending->request(), set_); });
     }
-    if (!caller_waits) base::ring_local(doorbell_);
+    if (!caller_waits) base::ring_local(doorbell_, wait_.audience);
     return pending;
 }
 
@@ -145,7 +145,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
         timeline_->begin(pending.get(), pending->request().name, "message",
                          [&] { return base::TimelineFacts{.bytes = pending->request().tensors->front().bytes(), .set = set_}; });
     }
-    if (!caller_waits) base::ring_local(doorbell_);
+    if (!caller_waits) base::ring_local(doorbell_, wait_.audience);
     return pending;
 }
 
@@ -165,7 +165,7 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
         while (!arrived()) {
             auto progressed = drives ? try_turn() : complete_ended();
             if (!progressed && std::exchange(first_look, false))
-                base::ring(doorbell_);  // whoever drives may sleep, and does not know yet what this caller has submitted
+                base::ring(doorbell_, wait_.audience);  // whoever drives may sleep, and does not know yet what this caller has submitted
             if (arrived()) return true;
             if (progressed.value_or(false))
                 patience.progressed();
@@ -186,7 +186,7 @@ void Engine::coordinate() {
         bool drove = false;
         while (!stop_) {
             if (helped() || !has_work()) {
-                if (std::exchange(drove, false)) base::ring(doorbell_);  // a helper may sleep though the lock is free now
+                if (std::exchange(drove, false)) base::ring(doorbell_, wait_.audience);  // a helper may sleep though the lock is free now
                 patience.park_idle();
                 helped() ? void(complete_ended()) : attend(patience);
                 continue;
@@ -206,8 +206,10 @@ void Engine::coordinate() {
     }
 }
 
-/// Somebody else has woken this rank for their own sake. What they send may come in parts, and so may the answer go.
+/// Somebody else has woken this rank for their own sake, or for that of another process set. If there
+/// is anything to do, more may follow in parts, and so may the answer go.
 void Engine::attend(base::Patience& patience) {
+    if (!try_turn().value_or(false)) return;
     const auto end = base::Clock::now() + attention;
     do {
         if (try_turn().value_or(false))
@@ -327,7 +329,7 @@ void Engine::finish(std::span<std::shared_ptr<Pending>> requests, std::exception
         error = nullptr;  // from here on it belongs to those who are told
         for (auto& pending : requests.first(ended)) ended_.push(std::move(pending));
     }
-    base::ring(doorbell_);
+    base::ring(doorbell_, wait_.audience);
 }
 
 void Engine::note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
@@ -348,7 +350,7 @@ bool Engine::complete_ended() noexcept {
     while (const auto pending = ended_.pop()) {
         pending->set_complete(memory_on_loan_);
         pending_count_.fetch_sub(1);
-        base::ring(doorbell_);  // those who wait; the coordinator has nothing to do with it
+        base::ring(doorbell_, wait_.audience);  // those who wait; the coordinator has nothing to do with it
         any = true;
     }
     return any;

@@ -16,7 +16,7 @@ namespace guozhuang::engine {
 void Engine::stop() noexcept {
     if (stop_.exchange(true)) return;
     if (has_pending()) base::abort(doorbell_);
-    base::ring_local(doorbell_);
+    base::ring_local(doorbell_, wait_.audience);
     base::join(coordinator_);
     { const base::Lock last_turn(mutex_); }    // a caller's: the next one sees stop_, and leaves alone what goes with the session
     std::map<DeviceKind, Executor> executors;  // dropped by this thread: that of a stream cannot wait for itself
@@ -94,7 +94,7 @@ void Engine::depart(std::string_view reason) {
         if (!departure_) departure_ = std::string(reason);
     }
     departing_ = true;
-    base::ring_local(doorbell_);
+    base::ring_local(doorbell_, wait_.audience);
 }
 
 void Engine::close(std::string_view reason) {

@@ -170,7 +170,7 @@ void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests req
     stream.launch([self = shared_from_this(), requests = std::move(requests), error]() mutable {
         self->finish(requests, std::exchange(*error, nullptr));
     });
-    base::ring_local(doorbell_);
+    base::ring_local(doorbell_, wait_.audience);
 }
 
 }  // namespace guozhuang::engine

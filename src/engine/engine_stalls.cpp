@@ -35,7 +35,7 @@ void Engine::notice_stalls() {
         for (auto& each : pending) looked_at_.insert(std::move(each));
         has_to_say_ = true;
     }
-    base::ring_local(doorbell_);
+    base::ring_local(doorbell_, wait_.audience);
 }
 
 /// Whether there is something to say, which is said unless enough has been. At its limit an operation that somebody has not submitted ends the job, and

@@ -82,6 +82,7 @@ Machine discover() {
     machine.cores = affinity_by_scheduler();
     machine.threads = count(machine.cores);
     machine.host_threads = machine.threads;
+    machine.quota = cpu_quota();
     const Topology topology = load();
     const CpuSet bound(hwloc_bitmap_alloc());
     if (!topology || !bound) return machine;
@@ -102,11 +103,16 @@ const Machine& this_machine() {
     return machine;
 }
 
+int usable_cores(const Machine& machine) {
+    return cores_within(count(machine.cores), {&machine.quota, 1});
+}
+
 std::string describe(const Machine& machine) {
-    const int cores = count(machine.cores);
+    const int cores = count(machine.cores), usable = usable_cores(machine);
     const auto plural = [](int number) { return number == 1 ? "" : "s"; };
-    if (!machine.known) return fmt::format("{} hardware thread{}, caches unknown", cores, plural(cores));
-    return fmt::format("{} core{}, L2 {} KiB each, last-level cache {} MiB shared by {}, {} NUMA node{}", cores, plural(cores),
+    const auto limit = usable == cores ? "" : fmt::format(", limited to {} by the control group's CPU quota", usable);
+    if (!machine.known) return fmt::format("{} hardware thread{}{}, caches unknown", cores, plural(cores), limit);
+    return fmt::format("{} core{}{}, L2 {} KiB each, last-level cache {} MiB shared by {}, {} NUMA node{}", cores, plural(cores), limit,
                        machine.l2_bytes >> 10, machine.last_level_bytes >> 20, machine.cores_per_last_level, machine.numa_nodes,
                        plural(machine.numa_nodes));
 }

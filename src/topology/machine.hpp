@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/wait.hpp"
+#include "topology/quota.hpp"
 
 namespace guozhuang::topology {
 
@@ -21,16 +22,20 @@ struct Machine {
     std::size_t last_level_bytes = std::size_t{8} << 20;  ///< the last-level cache that the first of these cores uses
     int cores_per_last_level = 1;                         ///< cores of the host that share it
     int numa_nodes = 1;                                   ///< of the host
+    Quota quota{};                                        ///< of this process's time on them
     int threads = 1;                                      ///< hardware threads in the affinity mask
     int host_threads = 1;                                 ///< those there would be if nobody had bound this process
     bool known = false;  ///< hwloc told; otherwise the values are defaults and the affinity mask alone is real
 };
 
-/// Reads the hardware through hwloc: a few milliseconds. Never throws because of the hardware: what is unknown keeps its default.
+/// Reads hardware (hwloc) and quota: some milliseconds. Never throws: the unknown keeps its default.
 Machine discover();
 
 /// discover(), once for each process: by the thread that asks first. Any thread.
 const Machine& this_machine();
+
+/// How many cores' worth of time this process may use.
+int usable_cores(const Machine& machine);
 
 /// For people, one line: "2 cores, L2 1024 KiB each, last-level cache 32 MiB shared by 2, 1 NUMA node".
 std::string describe(const Machine& machine);

@@ -34,6 +34,8 @@ HostGrid::HostGrid(std::span<const int> hosts, std::span<const int> members, int
     }
     hosts_ = static_cast<int>(rows.size());
     local_ = rows[static_cast<std::size_t>(cross_rank_)];
+    for (const auto& row : rows) host_by_host_.insert(host_by_host_.end(), row.begin(), row.end());
+    ring_rank_ = static_cast<int>(std::ranges::find(host_by_host_, rank) - host_by_host_.begin());
     if (std::ranges::any_of(rows, [&](const auto& row) { return row.size() != local_.size(); })) return;
     for (const auto& row : rows) across_.push_back(row[static_cast<std::size_t>(local_rank_)]);
 }

@@ -23,12 +23,17 @@ public:
     /// This one's host among the group's; so its place across, too.
     int cross_rank() const noexcept { return cross_rank_; }
     int hosts() const noexcept { return hosts_; }
+    /// World ranks of all members, those of a host beside each other: around this ring as many hops
+    /// lead from host to host as there are hosts. The same on all members.
+    const std::vector<int>& host_by_host() const noexcept { return host_by_host_; }
+    /// This one's place there.
+    int ring_rank() const noexcept { return ring_rank_; }
     /// Whether there are as many members on each host.
     bool is_even() const noexcept { return !across_.empty(); }
 
 private:
-    std::vector<int> local_, across_;
-    int local_rank_ = 0, cross_rank_ = 0, hosts_ = 0;
+    std::vector<int> local_, across_, host_by_host_;
+    int local_rank_ = 0, cross_rank_ = 0, ring_rank_ = 0, hosts_ = 0;
 };
 
 }  // namespace guozhuang::wire

@@ -34,7 +34,7 @@ void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte
         peer.out.put(head_bytes);
         peer.out.put(bytes);
         peer.out.publish();
-        base::nudge(peer.bell);
+        base::nudge(peer.bell, base::audience_of(context));
         return;
     }
     const bool first = peer.backlog.empty();

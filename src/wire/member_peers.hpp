@@ -45,7 +45,8 @@ public:
         group_.transport.count_staged(bytes);
         progress(rank()).store(++round_, std::memory_order_seq_cst);
         for (int peer = 0; peer < size(); ++peer)
-            if (peer != rank()) group_.transport.nudge(group_.members[static_cast<std::size_t>(peer)]);
+            if (peer != rank())
+                group_.transport.nudge(group_.members[static_cast<std::size_t>(peer)], base::audience_of(group_.tag.context));
     }
 
     /// Throws Error(aborted), Error(timeout), or what the pump throws.

@@ -80,7 +80,7 @@ public:
     /// Bytes written to this rank's stage, for traffic().
     virtual void count_staged(std::size_t bytes) noexcept = 0;
     /// Wakes a rank of this host that sleeps: for news that are in shared memory; see base::nudge for how they must be stored.
-    virtual void nudge(int rank) noexcept = 0;
+    virtual void nudge(int rank, base::Audience audience) noexcept = 0;
 
     /// What the ranks of this host have opened to each other; may outlive the transport.
     const std::shared_ptr<Regions>& regions() const noexcept { return regions_; }

@@ -1,14 +1,22 @@
 // The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has news, another nudges when it has ended a
 // round of staging, a local thread rings when it has work. The patient thread waits for the first news, then for two rounds one after another.
 // The idle one parks until there is work, which rings from others must not disturb, and waits for the second news then. Parks have no time
-// limit here, so a wake-up that is lost is a thread that sleeps for ever: an invalid end state. The memory is sequentially consistent, as are
-// the operations of the code; the count of rings does not wrap.
+// limit here, so a wake-up that is lost is a thread that sleeps for ever: an invalid end state. The
+// threads are of one process set: a ring for another is to them like one that finds nobody asleep,
+// counted and no more. The memory is sequentially consistent, as are the operations of the code; the
+// count of rings does not wrap.
 //
 // A defect for the model to find: -DBUG_LOOK_BEFORE_COUNT, -DBUG_WAKE_ONE, -DBUG_NO_COMPARE,
-// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE.
+// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE, -DBUG_OTHER_SET.
 
 #define BY_NEWS 1
 #define BY_LOCAL 2
+#define BY_NEWS_OF_OTHERS 4
+#ifdef BUG_OTHER_SET
+#define LAST_RING BY_NEWS_OF_OTHERS
+#else
+#define LAST_RING BY_NEWS
+#endif
 #define PATIENT 0
 #define IDLE 1
 
@@ -51,11 +59,11 @@ inline futex_wake(bits) {
     }
 }
 
-inline ring() {
+inline ring(bits) {
     rings++;
     expected = asleep;
     if
-    :: expected != 0 -> futex_wake(BY_NEWS)
+    :: expected != 0 -> futex_wake(bits)
     :: else
     fi
 }
@@ -64,7 +72,7 @@ inline ring() {
 inline nudge() {
     expected = asleep;
     if
-    :: expected != 0 -> ring()
+    :: expected != 0 -> ring(BY_NEWS)
     :: else
     fi
 }
@@ -135,9 +143,9 @@ active proctype Idle() {
 active proctype Peer() {
     byte expected;
     news++;
-    ring();
+    ring(BY_NEWS);
     news++;
-    ring()
+    ring(LAST_RING)
 }
 
 active proctype Stager() {

@@ -1,10 +1,77 @@
 #include "wire/host_grid.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "backends/host/host_backend.hpp"
 #include "support/catch.hpp"
+#include "support/forwarding_transport.hpp"
 #include "support/inproc_ranks.hpp"
 
+using namespace guozhuang;
 using guozhuang::wire::HostGrid;
 using Ranks = std::vector<int>;
+
+namespace {
+
+/// Of ranks that lie on hosts as a test says and share no memory. Counts messages to other hosts.
+class SpreadTransport final : public test::ForwardingTransport {
+public:
+    SpreadTransport(std::unique_ptr<wire::Transport> inner, const Ranks& hosts, std::atomic<int>& crossings)
+        : ForwardingTransport(std::move(inner)), hosts_(hosts), crossings_(crossings) {}
+    wire::Staging staging() noexcept override { return {}; }
+    const std::vector<int>& hosts() const noexcept override { return hosts_; }
+    Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override {
+        if (hosts_[static_cast<std::size_t>(to)] != hosts_[static_cast<std::size_t>(rank())]) ++crossings_;
+        return ForwardingTransport::send(to, tag, bytes);
+    }
+
+private:
+    const Ranks hosts_;
+    std::atomic<int>& crossings_;
+};
+
+/// What each rank has after one bundle of so many floats, and how many messages crossed.
+struct Outcome {
+    std::vector<std::vector<float>> numbers;
+    int crossings = 0;
+};
+Outcome run_on(const Ranks& hosts, engine::Operation operation, std::size_t count) {
+    const int ranks = static_cast<int>(hosts.size());
+    Ranks everybody(hosts.size());
+    std::iota(everybody.begin(), everybody.end(), 0);
+    Outcome outcome{.numbers = std::vector<std::vector<float>>(hosts.size())};
+    std::atomic<int> crossings{0};
+    wire::InprocHub hub(ranks);
+    const auto run = [&](int rank) {
+        SpreadTransport transport(hub.transport(rank), hosts, crossings);
+        backends::HostBackend backend({.transport = transport, .members = everybody, .position = rank, .tag = {0, wire::Lane::host_data}},
+                                      std::make_shared<backends::ScratchStore>(), true, std::make_shared<base::Timeline>());
+        auto& own = outcome.numbers[static_cast<std::size_t>(rank)];
+        for (std::size_t i = 0; i < count; ++i) own.push_back(1.0f / static_cast<float>(1 + rank + ranks * static_cast<int>(i % 7)));
+        const TensorView tensor(own);
+        Result result;
+        backend.run({.operation = operation,
+                     .contributors = ranks,
+                     .policy = {.small_bytes = 32 << 10, .segment_bytes = 256 << 10},
+                     .pieces = {{.tensor = tensor, .result = &result}}});
+        if (operation == engine::Operation::all_gather) {
+            own.resize(result.bytes.size() / sizeof(float));
+            std::memcpy(own.data(), result.bytes.data(), result.bytes.size());
+        }
+    };
+    std::vector<std::thread> threads;
+    for (const int rank : everybody) threads.emplace_back(run, rank);
+    for (auto& thread : threads) thread.join();
+    outcome.crossings = crossings;
+    return outcome;
+}
+
+}  // namespace
 
 TEST_CASE("a grid of all ranks") {
     const Ranks hosts{0, 0, 1, 1, 2, 2};
@@ -75,4 +142,36 @@ TEST_CASE("ranks that are threads take each other for ranks of several hosts, ea
     const auto first = hub.transport(0), second = hub.transport(1), third = hub.transport(2);
     CHECK(first->staging().stage(1).data() == second->staging().stage(1).data());
     CHECK(first->staging().stage(1).data() + first->staging().stage(1).size() == third->staging().stage(0).data());
+}
+
+TEST_CASE("around a ring the members of a host are neighbours") {
+    const Ranks alternating{0, 1, 0, 1, 0}, members{4, 3, 1, 0};
+    CHECK(HostGrid(alternating, 3).host_by_host() == Ranks{0, 2, 4, 1, 3});
+    CHECK(HostGrid(alternating, 3).ring_rank() == 4);
+    CHECK(HostGrid(alternating, 2).ring_rank() == 1);
+    CHECK(HostGrid(alternating, members, 0).host_by_host() == Ranks{4, 0, 3, 1});
+    CHECK(HostGrid(alternating, members, 0).ring_rank() == 1);
+    CHECK(HostGrid(Ranks{0, 0, 0, 1, 1}, 4).host_by_host() == Ranks{0, 1, 2, 3, 4});
+}
+
+TEST_CASE("a ring crosses from host to host as often as there are hosts, whatever the ranks' numbers") {
+    constexpr std::size_t count = 20'000;  // one chunk
+    const auto [hosts, host_count] = GENERATE(std::pair(Ranks{0, 1, 0, 1, 0}, 2), std::pair(Ranks{0, 1, 2, 0, 1, 0, 0}, 3));
+    const int ranks = static_cast<int>(hosts.size());
+    const auto sums = run_on(hosts, engine::Operation::allreduce, count);
+    CHECK(sums.crossings == 2 * (ranks - 1) * host_count);  // every link carries as many messages as there are hops
+    CHECK(std::ranges::all_of(sums.numbers, [&](const auto& numbers) { return numbers == sums.numbers.front(); }));
+    CHECK(run_on(hosts, engine::Operation::allreduce, count).numbers == sums.numbers);
+    for (std::size_t i = 0; i < count; i += 501) {
+        double sum = 0;
+        for (int rank = 0; rank < ranks; ++rank) sum += 1.0 / (1 + rank + ranks * static_cast<int>(i % 7));
+        CHECK(std::abs(sums.numbers.front()[i] - sum) <= 1e-5 * sum);
+    }
+
+    const auto gathered = run_on(hosts, engine::Operation::all_gather, count);
+    CHECK(gathered.crossings == 2 * (ranks - 1) * host_count);  // the numbers of rows, then the rows
+    for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+        CHECK(gathered.numbers[rank] == gathered.numbers.front());
+        CHECK(gathered.numbers.front()[rank * count] == 1.0f / static_cast<float>(1 + rank));
+    }
 }

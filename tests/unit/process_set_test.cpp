@@ -1,5 +1,7 @@
 // Process sets, on ranks that are threads.
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <set>
 #include <sys/resource.h>
@@ -64,6 +66,44 @@ TEST_CASE("many sets come and go, and leave nothing behind") {
     for (const int ranks : {1, 3}) CHECK(problems_among(ranks, sets_come_and_go(200)) == "");
     CHECK(threads_of_process() == threads);
     CHECK(descriptors() == files);
+}
+
+TEST_CASE("sets that do nothing are not woken for what others do") {
+    constexpr int sets = 50, operations = 100;
+    // Of the 102 coordinators: all but the world's, the first set's, and those that share its bits.
+    constexpr std::size_t quiet = 80;
+    const auto sleeps_of_coordinators = [] {
+        std::map<std::string, long> sleeps;  // by thread
+        for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+            std::ifstream status(thread.path() / "status");
+            std::string word, name;
+            status >> word >> name;
+            if (name != "gz-coordinator") continue;
+            while (status >> word && word != "voluntary_ctxt_switches:") continue;
+            status >> sleeps[thread.path()];
+        }
+        return sleeps;
+    };
+    std::vector<long> sleeps;
+    run_ranks(2, [&](Session& session) {
+        std::vector<ProcessSet> all;
+        for (int i = 0; i < sets; ++i) all.push_back(ProcessSet::create({0, 1}, &session));
+        barrier();
+        std::map<std::string, long> before;
+        if (session.rank() == 0) before = sleeps_of_coordinators();
+        float number = 0;
+        for (int i = 0; i < operations; ++i) allreduce_async(number).wait();
+        for (int i = 0; i < operations; ++i) allreduce_async(number, {.process_set = all.front()}).wait();
+        if (session.rank() == 0)
+            for (const auto& [thread, count] : sleeps_of_coordinators()) sleeps.push_back(count - before[thread]);
+        barrier();
+    });
+    REQUIRE(sleeps.size() == 2 * sets + 2);
+    std::ranges::sort(sleeps);
+    long quietest = 0;
+    for (const auto each : std::span(sleeps).first(quiet)) quietest += each;
+    INFO("the 80 quietest coordinators have gone to sleep so often");
+    CHECK(quietest <= 3 * static_cast<long>(quiet));  // some may have been on their way to their first
 }
 
 TEST_CASE("a set whose members can have no memory to stage in uses messages, and says so once") {

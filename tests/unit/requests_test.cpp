@@ -17,6 +17,7 @@
 #include "api/runtime.hpp"
 #include "support/catch.hpp"
 #include "support/error_cases.hpp"
+#include "support/forwarding_transport.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 using namespace guozhuang;
@@ -25,32 +26,11 @@ using namespace guozhuang::test;
 namespace {
 
 /// The transport of a job of one whose messages carry small user tags only, as where MPI guarantees no more.
-class NarrowTransport final : public wire::Transport {
+class NarrowTransport final : public ForwardingTransport {
 public:
-    int rank() const noexcept override { return wide_->rank(); }
-    int size() const noexcept override { return wide_->size(); }
-    Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override { return wide_->send(to, tag, bytes); }
-    Ticket receive(int from, wire::Tag tag, std::span<std::byte> bytes) override { return wide_->receive(from, tag, bytes); }
-    bool test(Ticket& ticket) override { return wide_->test(ticket); }
-    std::optional<Message> poll(wire::Tag tag) override { return wide_->poll(tag); }
-    bool flushed() override { return wide_->flushed(); }
-    void abort(const base::AbortCause& cause) noexcept override { wide_->abort(cause); }
-    bool abandon() noexcept override { return wide_->abandon(); }
-    base::Activity& activity() noexcept override { return wide_->activity(); }
-    std::optional<base::Neighbour> look_at(int rank) override { return wide_->look_at(rank); }
-    base::Doorbell& doorbell() noexcept override { return wide_->doorbell(); }
-    wire::Staging staging() noexcept override { return wide_->staging(); }
-    void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }
-    void nudge(int rank) noexcept override { wide_->nudge(rank); }
-    const base::WaitSettings& wait_settings() const noexcept override { return wide_->wait_settings(); }
-    const std::vector<int>& hosts() const noexcept override { return wide_->hosts(); }
+    NarrowTransport() : ForwardingTransport(wire::InprocHub(1).transport(0)) {}
     std::uint16_t largest_user_tag() const noexcept override { return 1; }
     const char* description() const noexcept override { return "a narrow MPI"; }
-    void close() override { wide_->close(); }
-    Traffic traffic() const noexcept override { return wide_->traffic(); }
-
-private:
-    std::unique_ptr<wire::Transport> wide_ = wire::InprocHub(1).transport(0);
 };
 
 }  // namespace

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <fstream>
 #include <guozhuang/error.hpp>
 #include <optional>
 #include <pthread.h>
 #include <sched.h>
+#include <string>
 #include <thread>
 #include <unistd.h>
 
@@ -90,6 +93,13 @@ void check_that_no_ring_is_lost(int rounds, bool on_one_core) {
 
 void until_asleep(const Doorbell& bell) {
     while (bell.asleep.load() == 0) std::this_thread::yield();
+}
+
+/// Whether the kernel has put a thread of this process to sleep, and nobody has woken it since.
+bool sleeps(pid_t thread) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string number, name, state;
+    return file >> number >> name >> state && state == "S";
 }
 
 }  // namespace
@@ -276,6 +286,45 @@ TEST_CASE("an idle thread wakes for local news") {
     });
     news = true;
     ring_local(bell);
+    sleeper.join();
+    CHECK_FALSE(code.has_value());
+}
+
+TEST_CASE("every process set has an audience, and the world one of its own") {
+    Audience all = audience_of(0);
+    for (int context = 1; context <= 0xfff; ++context) {
+        const auto audience = audience_of(static_cast<std::uint16_t>(context));
+        CHECK((audience & audience_of(0)) == 0);
+        CHECK(std::popcount(audience) == 2);
+        all |= audience;
+    }
+    CHECK(all == everybody);
+}
+
+TEST_CASE("a ring for one process set wakes nobody of another") {
+    const bool idle = GENERATE(true, false);
+    const Audience rung_last = GENERATE(audience_of(2), everybody);
+    Doorbell bell;
+    std::atomic<pid_t> thread{0};
+    std::optional<ErrorCode> code;
+    std::thread sleeper([&] {
+        auto settings = park_for_long;
+        settings.audience = audience_of(2);
+        code = error_of([&] {
+            Patience patience(bell, settings, after(20s));
+            while (!idle && !patience.about_to_park()) patience.pause();
+            thread = gettid();
+            idle ? patience.park_idle() : patience.pause();
+        });
+    });
+    while (thread == 0 || !sleeps(thread)) std::this_thread::yield();
+    for (const auto context : std::initializer_list<std::uint16_t>{0, 1, 3}) {
+        ring_local(bell, audience_of(context));
+        ring(bell, audience_of(context));
+        nudge(bell, audience_of(context));
+    }
+    CHECK(sleeps(thread));
+    ring_local(bell, rung_last);
     sleeper.join();
     CHECK_FALSE(code.has_value());
 }

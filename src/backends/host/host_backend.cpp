@@ -32,6 +32,12 @@ namespace {
 
 using wire::MemberWire;
 
+wire::Group host_by_host(wire::Group group, const wire::HostGrid& grid) {
+    group.members = grid.host_by_host();
+    group.position = grid.ring_rank();
+    return group;
+}
+
 /// Bytes of one row of dim 0.
 std::size_t row_bytes(const TensorView& tensor) {
     return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
@@ -116,7 +122,8 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
                          std::shared_ptr<base::Timeline> timeline)
     : wire_(group),
       group_(group),
-      one_host_(on_one_host(group.transport, group.members)),
+      grid_(group.transport.hosts(), group.members, group.transport.rank()),
+      ring_(host_by_host(group, grid_)),
       store_(std::move(store)),
       timeline_(std::move(timeline)) {
     if (!stages) return;
@@ -144,7 +151,7 @@ void HostBackend::meet() {
 /// so tensors on every kind of device get the same bits, and so does a job without shared memory.
 selection::Settings HostBackend::settings_of(const engine::Policy& policy) const {
     selection::Settings settings{.forced = policy.forced,
-                                 .reproducible = policy.reproducible || one_host_,
+                                 .reproducible = policy.reproducible || grid_.hosts() == 1,
                                  .staging = stages(policy),
                                  .hierarchy = levels_.has_value(),
                                  .small_bytes = static_cast<std::size_t>(policy.small_bytes),
@@ -245,7 +252,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
         case Algorithm::symmetric: direct::symmetric_allreduce(peers(part.total_bytes), plan(1, staged_scratch)); break;
         case Algorithm::staged: direct::staged_allreduce(peers(part.total_bytes), plan(ranks, staged_scratch)); break;
         case Algorithm::ring:
-            ring::pipelined_allreduce(wire_, plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
+            ring::pipelined_allreduce(ring_, plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
             break;
         case Algorithm::recursive_doubling:
             recursive::doubling_allreduce(wire_,
@@ -296,7 +303,12 @@ void HostBackend::gather(const engine::Policy& policy, std::span<const std::span
         for (const auto place : places) bytes += place.size();
         return direct::staged_all_gather(peers(bytes), places, static_cast<std::size_t>(policy.segment_bytes));
     }
-    ring::all_gather(wire_, places);
+    std::vector<std::span<std::byte>> around;
+    for (const int rank : grid_.host_by_host()) {
+        const auto position = std::ranges::lower_bound(group_.members, rank) - group_.members.begin();  // they ascend
+        around.push_back(places[static_cast<std::size_t>(position)]);
+    }
+    ring::all_gather(ring_, around);
 }
 
 /// The numbers of rows first, because they are in no description; then the rows.

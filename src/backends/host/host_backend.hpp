@@ -94,8 +94,9 @@ private:
 
     wire::MemberWire wire_;
     const wire::Group group_;
-    const bool one_host_;  ///< all members are on it
-    bool meets_ = false;   ///< with the next bundle, to make memory to stage in
+    const wire::HostGrid grid_;
+    wire::MemberWire ring_;  ///< the same ranks in another order, for rings: those of a host are neighbours
+    bool meets_ = false;     ///< with the next bundle, to make memory to stage in
     std::optional<SetStages> set_stages_;
     std::optional<wire::MemberPeers> peers_;  ///< if all can reach each other's stages
     std::optional<Levels> levels_;            ///< if not, but where it can be

@@ -207,7 +207,7 @@ public:
     std::optional<base::Neighbour> look_at(int rank) override {
         return base::Neighbour{.activity = &state_->of(rank).activity, .process = "a thread of this process"};
     }
-    void nudge(int rank) noexcept override { base::nudge(state_->of(rank).bell); }
+    void nudge(int rank, base::Audience audience) noexcept override { base::nudge(state_->of(rank).bell, audience); }
     const std::vector<int>& hosts() const noexcept override { return state_->host_of; }
     const char* description() const noexcept override { return "in-process"; }
     Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
@@ -244,7 +244,7 @@ private:
         operation.target = target;
         operation.progress.store(Operation::Progress::pending, std::memory_order_relaxed);
         match(operation, state_->of(sends ? peer : rank_).mailbox, sends);
-        base::ring(state_->of(peer).bell);
+        base::ring(state_->of(peer).bell, base::audience_of(tag.context));
         return {reinterpret_cast<std::uintptr_t>(&operation)};
     }
 
@@ -273,7 +273,7 @@ private:
 
 InprocHub::InprocHub(int ranks, std::optional<base::WaitSettings> settings, int hosts)
     : state_(std::make_shared<State>(
-          ranks, settings ? *settings : topology::wait_settings(ranks, topology::count(topology::this_machine().cores)), hosts)) {}
+          ranks, settings ? *settings : topology::wait_settings(ranks, topology::usable_cores(topology::this_machine())), hosts)) {}
 
 InprocHub::~InprocHub() = default;
 

@@ -61,11 +61,15 @@ bool end_with(const Monitor::End& end) {
     return true;
 }
 
-int cores_together(MPI_Comm machine) {
-    const topology::CoreMask mine = topology::this_machine().cores;
+/// As affinity and quotas have it.
+int cores_together(MPI_Comm machine, int ranks) {
+    const auto& mine = topology::this_machine();
     topology::CoreMask all{};
-    check(MPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_UINT64_T, MPI_BOR, machine), "MPI_Allreduce");
-    return topology::count(all);
+    check(MPI_Allreduce(mine.cores.data(), all.data(), static_cast<int>(all.size()), MPI_UINT64_T, MPI_BOR, machine), "MPI_Allreduce");
+    std::vector<topology::Quota> quotas(static_cast<std::size_t>(ranks));
+    constexpr int bytes = sizeof mine.quota;
+    check(MPI_Allgather(&mine.quota, bytes, MPI_BYTE, quotas.data(), bytes, MPI_BYTE, machine), "MPI_Allgather");
+    return topology::cores_within(topology::count(all), quotas);
 }
 
 /// The ranks on which it does not hold.
@@ -138,8 +142,8 @@ Host meet_host(MPI_Comm world, const Wishes& wishes) {
     host.others = others_of(neighbours, host);
     const Monitor monitor(host.others, end_with, LogLevel::debug);  // the one that stays will say it
     base::pass(base::Failpoint::meet);
-    host.cores = cores_together(machine);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
+    host.cores = cores_together(machine, host.machine_ranks);
     const HostMemory::Size size{.ranks = static_cast<int>(host.ranks.size()), .stage_bytes = stage_bytes};
     host.memory = share_memory(neighbours, host, size, wishes.memory);
     host.all_have_memory = exceptions(world, host.memory.has_value()).empty();

@@ -69,7 +69,7 @@ public:
     base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
     Staging staging() noexcept override { return host_.all_have_memory ? host_.memory->staging() : Staging{}; }
-    void nudge(int rank) noexcept override { with_bell(rank, base::nudge); }
+    void nudge(int rank, base::Audience audience) noexcept override { with_bell(rank, base::nudge, audience); }
     std::optional<base::Neighbour> look_at(int rank) override;
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& hosts() const noexcept override { return host_.of; }
@@ -86,9 +86,9 @@ private:
     void meet_neighbours();
     int encode(Tag tag) const;
     bool notice_end(const Monitor::End& end);
-    void ring(int rank) noexcept { with_bell(rank, base::ring); }
-    void with_bell(int rank, void (&act)(base::Doorbell&)) noexcept {
-        if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) act(*bell);
+    void ring(int rank, base::Audience audience = base::everybody) noexcept { with_bell(rank, base::ring, audience); }
+    void with_bell(int rank, void (&act)(base::Doorbell&, base::Audience), base::Audience audience) noexcept {
+        if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) act(*bell, audience);
     }
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
@@ -318,7 +318,7 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     }
     const Ticket ticket =
         start({to, bytes.size(), false}, control ? max_control_bytes : split_bytes_, post);  // what is polled is one piece
-    ring(to);
+    ring(to, base::audience_of(tag.context));
     return ticket;
 }
 
@@ -331,7 +331,7 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
     };
     if (all_through_rings_) return receive_through_ring(from, code, bytes);
     const Ticket ticket = start({from, bytes.size(), true}, split_bytes_, post);
-    if (bytes.size() > eager_bytes) ring(from);
+    if (bytes.size() > eager_bytes) ring(from, base::audience_of(tag.context));
     return ticket;
 }
 
@@ -446,7 +446,7 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
         to_tell = progress();
     }
     for (const int sender : to_tell) ring(sender);
-    if (message && message->bytes.size() > eager_bytes) ring(message->from);
+    if (message && message->bytes.size() > eager_bytes) ring(message->from, base::audience_of(tag.context));
     return message;
 }
 
