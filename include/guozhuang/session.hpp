@@ -4,6 +4,7 @@
 #include <functional>
 #include <guozhuang/export.hpp>
 #include <memory>
+#include <guozhuang/mpi_communicator.hpp>
 #include <optional>
 #include <string_view>
 
@@ -22,8 +23,9 @@ struct RankOptions {
 
 /// What a Session may be given.
 struct SessionOptions {
-    /// An MPI_Comm of the caller's (its address), whose ranks become the job; it is duplicated. Null: MPI_COMM_WORLD.
-    const void* mpi_communicator = nullptr;
+    /// A communicator of the caller's, whose ranks become the job: mpi_communicator(comm). It is duplicated, so it may be freed once the session is
+    /// there. None: MPI_COMM_WORLD.
+    MpiCommunicator mpi_communicator = {};
 };
 
 /// One rank's membership of the job, from construction to close(). RAII: usually the first line of main.

@@ -167,7 +167,7 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
     base::notice_forks();
     exceptions_at_start_ = std::uncaught_exceptions();
     const auto refuse_communicator = [&] {
-        if (options.mpi_communicator != nullptr)
+        if (options.mpi_communicator)
             throw Error(ErrorCode::invalid_argument, "Session: there is one already, whose communicator cannot be changed");
     };
     if (thread_session != nullptr) {

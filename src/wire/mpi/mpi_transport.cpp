@@ -414,15 +414,18 @@ void MpiTransport::close() {
 }  // namespace
 
 std::unique_ptr<Transport> connect(const MpiOptions& options) {
-    const auto* given = static_cast<const MPI_Comm*>(options.communicator);
-    if (given == nullptr && !mpi::is_running() && !mpi::find_launcher()) {
+    const auto given = options.communicator;
+    if (given && given.as<MPI_Comm>() == MPI_COMM_NULL)
+        throw Error(ErrorCode::invalid_argument,
+                    "Session: its communicator is MPI_COMM_NULL, which has no ranks; a rank that is not to take part makes no session");
+    if (!given && !mpi::is_running() && !mpi::find_launcher()) {
         base::set_log_rank(0);
         return InprocHub(1).transport(0);
     }
     mpi::Use use(options.before_finalise);
     try {
-        if (given == nullptr) mpi::require_one_job();
-        return std::make_unique<MpiTransport>(use, given != nullptr ? *given : MPI_COMM_WORLD, options);
+        if (!given) mpi::require_one_job();
+        return std::make_unique<MpiTransport>(use, given ? given.as<MPI_Comm>() : MPI_COMM_WORLD, options);
     } catch (...) {
         use.close();
         throw;
