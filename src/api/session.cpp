@@ -375,6 +375,13 @@ int run(int* argc, char*** argv, const std::function<int(Session&)>& body) {
         return code;
     } catch (...) {
         const auto text = base::describe(std::current_exception());
+ExitHold::ExitHold(std::chrono::milliseconds limit) noexcept {
+    base::hold_process(limit);
+}
+ExitHold::~ExitHold() {
+    base::release_process();
+}
+
         base::log_error(text);
         base::last_words_are_said();
         if (session) session->leave(text);
