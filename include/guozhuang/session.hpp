@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <guozhuang/export.hpp>
-#include <memory>
 #include <guozhuang/mpi_communicator.hpp>
+#include <memory>
 #include <optional>
 #include <string_view>
 

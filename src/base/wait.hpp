@@ -58,6 +58,9 @@ bool is_aborted(const Doorbell& bell) noexcept;
 /// Why it is set, for people.
 std::string cause_of(const Doorbell& bell);
 
+/// Who has died, if that is why.
+std::optional<int> culprit_of_death(const Doorbell& bell) noexcept;
+
 /// What every wait at this bell does once the abort word is set: throws the cause, as far as it is known, as RankDied, Error(departed) or
 /// Error(aborted).
 [[noreturn]] void throw_cause(const Doorbell& bell);

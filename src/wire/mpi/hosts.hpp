@@ -22,6 +22,9 @@ struct Host {
     bool all_have_memory = false;       ///< on every host
 };
 
+/// One rank of every other host: those whose position is this rank's, as far as there are so many.
+std::vector<int> counterparts(const Host& host);
+
 struct Wishes {
     bool memory = true;
     std::optional<int> simulated_host = std::nullopt;  ///< ranks of one machine with different ones are of different hosts

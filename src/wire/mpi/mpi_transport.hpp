@@ -46,4 +46,7 @@ struct MpiOptions {
 /// an Error(invalid_argument).
 std::unique_ptr<Transport> connect(const MpiOptions& options = {});
 
+/// MPI's own way to end all ranks, if it runs. Whether it does is up to the launcher: mpirun --enable-recovery ends only this one.
+void abort_mpi();
+
 }  // namespace guozhuang::wire
