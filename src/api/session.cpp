@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <guozhuang/error.hpp>
@@ -23,6 +25,7 @@
 #include "wire/host_grid.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/mpi_transport.hpp"
+#include "wire/start_watch.hpp"
 
 namespace guozhuang {
 namespace {
@@ -66,6 +69,8 @@ void end_open_session(std::string_view reason, bool waits) {
     runtime->stop();
 }
 
+constexpr auto shortest_limit_of_start = std::chrono::milliseconds(30'000);
+
 /// What this rank's environment cannot mean, all ranks are told, and so fail together: hence first the connection. Where that is what fails, nobody
 /// else knows.
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
@@ -85,6 +90,10 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     mpi.simulated_host = settings.simulated_host;
     mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
+    // Ranks are started one after the other, and that takes time, whatever a program wants of its operations.
+    const auto limit = settings.stall_error.count() > 0 ? std::max(settings.stall_error, shortest_limit_of_start) : settings.stall_error;
+    const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();  // whose ranks are numbered otherwise
+    const wire::StartWatch watch(launched, {.warn = settings.stall_warn, .limit = limit}, wire::abort_mpi);
     auto transport = wire::connect(mpi);
     const bool is_alone = transport->size() == 1;
     try {
@@ -366,6 +375,13 @@ bool is_homogeneous() {
     return Session::current().is_homogeneous();
 }
 
+ExitHold::ExitHold(std::chrono::milliseconds limit) noexcept {
+    base::hold_process(limit);
+}
+ExitHold::~ExitHold() {
+    base::release_process();
+}
+
 int run(int* argc, char*** argv, const std::function<int(Session&)>& body) {
     std::optional<Session> session;
     try {
@@ -375,13 +391,6 @@ int run(int* argc, char*** argv, const std::function<int(Session&)>& body) {
         return code;
     } catch (...) {
         const auto text = base::describe(std::current_exception());
-ExitHold::ExitHold(std::chrono::milliseconds limit) noexcept {
-    base::hold_process(limit);
-}
-ExitHold::~ExitHold() {
-    base::release_process();
-}
-
         base::log_error(text);
         base::last_words_are_said();
         if (session) session->leave(text);
