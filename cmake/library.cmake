@@ -11,7 +11,9 @@ set(public_headers
   guozhuang.hpp
   handle.hpp
   info.hpp
+  interop/mpi.hpp
   log.hpp
+  mpi_communicator.hpp
   operations.hpp
   optimizer.hpp
   plan.hpp

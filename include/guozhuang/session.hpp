@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <guozhuang/export.hpp>
+#include <guozhuang/mpi_communicator.hpp>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -22,8 +24,9 @@ struct RankOptions {
 
 /// What a Session may be given.
 struct SessionOptions {
-    /// An MPI_Comm of the caller's (its address), whose ranks become the job; it is duplicated. Null: MPI_COMM_WORLD.
-    const void* mpi_communicator = nullptr;
+    /// A communicator of the caller's, whose ranks become the job: mpi_communicator(comm). It is duplicated, so it may be freed once the session is
+    /// there. None: MPI_COMM_WORLD.
+    MpiCommunicator mpi_communicator = {};
 };
 
 /// One rank's membership of the job, from construction to close(). RAII: usually the first line of main.
@@ -95,6 +98,23 @@ GUOZHUANG_API int local_size();
 GUOZHUANG_API int cross_rank();
 GUOZHUANG_API int cross_size();
 GUOZHUANG_API bool is_homogeneous();
+
+/// While one lives, this process is not ended because another rank has died, though not longer than `limit` from its construction: for what must be
+/// whole, such as the checkpoint that a program saves when it catches RankDied. Where there are several, the latest limit counts. The launcher may end
+/// the process all the same (docs/errors.md says which does, and when). Any thread, with or without a session.
+///
+///     catch (const guozhuang::RankDied&) {
+///         const guozhuang::ExitHold hold(std::chrono::minutes(5));
+///         save_checkpoint();
+///         throw;
+///     }
+class GUOZHUANG_API ExitHold {
+public:
+    explicit ExitHold(std::chrono::milliseconds limit = std::chrono::minutes(1)) noexcept;
+    ~ExitHold();
+    ExitHold(const ExitHold&) = delete;
+    ExitHold& operator=(const ExitHold&) = delete;
+};
 
 /// A main that tells the other ranks why this one fails: makes a Session, runs `body` in it, closes it and gives what `body` returned. If an
 /// exception leaves `body`, it is logged, the others get it as the reason of the departure, and the result is 1.

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <guozhuang/error.hpp>
@@ -23,6 +25,7 @@
 #include "wire/host_grid.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/mpi_transport.hpp"
+#include "wire/start_watch.hpp"
 
 namespace guozhuang {
 namespace {
@@ -66,6 +69,8 @@ void end_open_session(std::string_view reason, bool waits) {
     runtime->stop();
 }
 
+constexpr auto shortest_limit_of_start = std::chrono::milliseconds(30'000);
+
 /// What this rank's environment cannot mean, all ranks are told, and so fail together: hence first the connection. Where that is what fails, nobody
 /// else knows.
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
@@ -85,6 +90,10 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     mpi.simulated_host = settings.simulated_host;
     mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
+    // Ranks are started one after the other, and that takes time, whatever a program wants of its operations.
+    const auto limit = settings.stall_error.count() > 0 ? std::max(settings.stall_error, shortest_limit_of_start) : settings.stall_error;
+    const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();  // whose ranks are numbered otherwise
+    const wire::StartWatch watch(launched, {.warn = settings.stall_warn, .limit = limit}, wire::abort_mpi);
     auto transport = wire::connect(mpi);
     const bool is_alone = transport->size() == 1;
     try {
@@ -167,7 +176,7 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
     base::notice_forks();
     exceptions_at_start_ = std::uncaught_exceptions();
     const auto refuse_communicator = [&] {
-        if (options.mpi_communicator != nullptr)
+        if (options.mpi_communicator)
             throw Error(ErrorCode::invalid_argument, "Session: there is one already, whose communicator cannot be changed");
     };
     if (thread_session != nullptr) {
@@ -364,6 +373,13 @@ int cross_size() {
 }
 bool is_homogeneous() {
     return Session::current().is_homogeneous();
+}
+
+ExitHold::ExitHold(std::chrono::milliseconds limit) noexcept {
+    base::hold_process(limit);
+}
+ExitHold::~ExitHold() {
+    base::release_process();
 }
 
 int run(int* argc, char*** argv, const std::function<int(Session&)>& body) {

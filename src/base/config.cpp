@@ -172,9 +172,9 @@ constexpr Setting table[] = {
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ,
      "Which messages are logged; `info` adds a line about the job when it begins.", parse_log_level, print_log_level},
     {"GUOZHUANG_ON_DEATH", "", "exit or report", Agreement::may_differ,
-     "What follows when a rank of this host has died, or a limit has ended the job, after every operation has failed with that cause: "
-     "`exit` "
-     "ends this process within half a second, with that error as its last words; `report` leaves it to the program.",
+     "What follows when a rank has died, or a limit has ended the job, after every operation has failed with that cause: `exit` "
+     "ends this process within half a second, or when an ExitHold lets it, with that error as its last words; `report` leaves it to the "
+     "program.",
      parse_on_death, print_on_death},
     {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
      "1: every sum is taken in the same order whatever the algorithm, size and placement (algorithms.md).",

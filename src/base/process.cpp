@@ -95,6 +95,37 @@ std::optional<int> status_from_file(int file) {
 }
 
 std::atomic<bool> words_are_said{false};
+std::atomic<bool> is_ending{false};
+constexpr auto time_to_end_job = std::chrono::seconds(1);
+
+/// What keeps this process from being ended.
+struct Holds {
+    Doorbell bell;
+    Mutex mutex;
+    int count GUOZHUANG_GUARDED_BY(mutex) = 0;
+    Deadline until GUOZHUANG_GUARDED_BY(mutex){};
+
+    std::chrono::milliseconds left() {
+        const Lock lock(mutex);
+        return count > 0 ? std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()) : std::chrono::milliseconds(0);
+    }
+};
+
+Holds& holds() {
+    static auto* const instance = new Holds;  // never destroyed: a process may be held while it ends
+    return *instance;
+}
+
+/// Whether there was any hold to wait for.
+bool wait_for_holds(const std::string& last_words) {
+    const auto limit = holds().left();
+    if (limit.count() <= 0) return false;
+    log(LogLevel::warning, "{}; the end of this process is held, for {:.1f} s at most", last_words,
+        static_cast<double>(limit.count()) / 1000);
+    const WaitSettings settings{.spin = std::chrono::microseconds(0), .park_limit = std::chrono::milliseconds(100)};
+    wait_until(holds().bell, settings, [] { return holds().left().count() <= 0; });
+    return true;
+}
 
 // Of a process, like fork() itself.
 std::atomic<bool> forked{false};
@@ -124,6 +155,14 @@ void begin_as_child() {
     if (forked.exchange(true)) return;  // a child's child
     const Lock lock(actions().mutex);
     for (const auto* action : actions().all) action->act();
+}
+
+/// On a thread of its own, since it may take for ever.
+bool is_started(void (*action)()) noexcept try {
+    std::thread(action).detach();
+    return true;
+} catch (const std::exception&) {
+    return false;
 }
 
 void flush(std::FILE* stream) noexcept {
@@ -261,13 +300,16 @@ void last_words_are_said() noexcept {
     words_are_said.store(true);
 }
 
-void end_process(std::string last_words, std::chrono::milliseconds grace) noexcept {
-    const auto end = [last_words = std::move(last_words), grace] {
+void end_process(std::string last_words, std::chrono::milliseconds grace, void (*end_job)()) noexcept {
+    if (is_ending.exchange(true)) return;
+    const auto end = [last_words = std::move(last_words), grace, end_job] {
         wait_for_files({}, grace);
+        if (wait_for_holds(last_words)) wait_for_files({}, grace);
         if (!words_are_said.load()) log_error(last_words);
         flush(stdout);
         flush(stderr);
         wait_for_files({}, time_for_others);
+        if (end_job != nullptr && is_started(end_job)) wait_for_files({}, time_to_end_job);
         _exit(1);
     };
     try {
@@ -275,6 +317,20 @@ void end_process(std::string last_words, std::chrono::milliseconds grace) noexce
     } catch (const std::exception&) {
         end();
     }
+}
+
+void hold_process(std::chrono::milliseconds limit) noexcept {
+    const Lock lock(holds().mutex);
+    ++holds().count;
+    holds().until = std::max(holds().until, deadline_after(limit));
+}
+
+void release_process() noexcept {
+    {
+        const Lock lock(holds().mutex);
+        if (--holds().count == 0) holds().until = {};
+    }
+    ring_local(holds().bell);
 }
 
 }  // namespace guozhuang::base

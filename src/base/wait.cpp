@@ -123,6 +123,11 @@ ErrorCode code_of(const Doorbell& bell) noexcept {
     return code == ErrorCode::rank_died || code == ErrorCode::departed || code == ErrorCode::timeout ? code : ErrorCode::aborted;
 }
 
+std::optional<int> culprit_of_death(const Doorbell& bell) noexcept {
+    if (!is_aborted(bell) || !has_cause(bell) || code_of(bell) != ErrorCode::rank_died) return std::nullopt;
+    return bell.culprit;
+}
+
 void throw_cause(const Doorbell& bell) {
     if (!has_cause(bell)) throw Error(ErrorCode::aborted, cause_of(bell));
     const Error::Facts facts{.tensor = {}, .operation = {}, .ranks = {bell.culprit}};

@@ -74,6 +74,11 @@ ErrorCode code_of(const Doorbell& bell) noexcept;
 
 /// What every wait at this bell does once the abort word is set: throws the cause, as far as it is known, as RankDied, Error(departed),
 /// Error(timeout) or Error(aborted).
+/// Who has died, if that is why.
+std::optional<int> culprit_of_death(const Doorbell& bell) noexcept;
+
+/// What every wait at this bell does once the abort word is set: throws the cause, as far as it is known, as RankDied, Error(departed) or
+/// Error(aborted).
 [[noreturn]] void throw_cause(const Doorbell& bell);
 
 using Clock = std::chrono::steady_clock;

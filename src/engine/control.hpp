@@ -48,7 +48,7 @@ public:
 class Job {
 public:
     virtual ~Job() = default;
-    /// Ends it for every rank of this host: their waits throw the cause (see base::throw_cause).
+    /// Ends it for every rank: their waits throw the cause (see base::throw_cause).
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
     /// What another rank of the world is doing; empty where that cannot be seen.
     virtual std::optional<base::Neighbour> look_at(int rank) = 0;

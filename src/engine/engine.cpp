@@ -67,8 +67,9 @@ void Engine::start() {
 void Engine::check_open(const Request& request) const {
     if (cause_) std::rethrow_exception(for_operation(cause_, request, memory_on_loan_));
     if (!departure_ && !closed_) return;
-    throw Error(ErrorCode::not_initialised, fmt::format("{} has been closed: it takes no more operations",
-                                                        members_.are_the_world() ? "this session" : members_.name()));
+    throw Error(ErrorCode::not_initialised, fmt::format("{} has been closed: it takes no more operations{}",
+                                                        members_.are_the_world() ? "this session" : members_.name(),
+                                                        departure_ && !departure_->empty() ? fmt::format(" ({})", *departure_) : ""));
 }
 
 void Engine::check_not_joined(const Request& request) const {

@@ -12,6 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Content = base::Note::Content;
+constexpr std::string_view letter_kind = "send/recv";  // as Request::operation() says
 
 /// The name without the process set.
 std::string_view bare(std::string_view name) {
@@ -143,9 +144,20 @@ std::string StallReport::culprits() const {
     return text;
 }
 
-/// The operation whose name is nearest: the wait may be about that one, unless this rank waits for it, too.
+/// The operation whose name is nearest: the wait may be about that one, unless this rank waits for it, too. A send or receive that faces this one is nearer:
+/// its name is nobody's slip, but each of them may hold up the other.
 std::string StallReport::nearest(const std::vector<Content>& waiting) const {
-    const auto in_words = [](const Content& content) { return fmt::format("{} '{}'", content.kind, content.text); };
+    const auto in_words = [](const Content& content) {
+        return content.kind == letter_kind ? content.text : fmt::format("{} '{}'", content.kind, content.text);
+    };
+    if (is(Request::Kind::letter)) {
+        const bool sends = request_.name.starts_with("send");
+        const auto facing = fmt::format("{} {}", sends ? "send to" : "recv from", scene_.rank());
+        const auto found = std::ranges::find(waiting, as_noted(letter_kind, facing, scene_.members()), &Content::text);
+        if (found == waiting.end()) return in_words(waiting.front());
+        return in_words(*found) + (sends ? ": where both send first, neither receives; use send_async, or let one of them receive first"
+                                         : ": where both receive first, neither sends; let one of them send first, or use recv_async");
+    }
     const auto& nearest = *std::ranges::min_element(waiting, {}, [&](const Content& other) { return distance(other.text, name_); });
     const auto& self = scene_.at(scene_.rank());
     const bool is_own = self && std::ranges::find(self->waiting, nearest.text, &Content::text) != self->waiting.end();

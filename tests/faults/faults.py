@@ -2,7 +2,9 @@
 """faults.py PART MPIRUN WORKER: puts faults into jobs of WORKER and looks at what comes of them.
 
     quick     every failpoint once: a rank is killed there; some stops, delays and errors
-    ends      ranks that end in other ways than by a kill; what becomes of a program that lingers after a death
+    starts    ranks that make no session, or late: what the others say of them
+    ends      ranks that end in other ways than by a kill; what becomes of a program that lingers after a death, and of one that holds its end
+    hosts     the same on two simulated hosts where the launcher ends nobody
     kills_of_3, kills_of_4
               every failpoint x victim (first, middle, last) x size (small, large), with so many ranks
     operations
@@ -68,6 +70,7 @@ class Job:
     def __init__(self, scene, ranks=3, size=SMALL, options=(), around=(), before=(), scarce=None, **settings):
         """`around` is a command that runs mpirun, `before` one that runs each rank, `scarce` what ranks lack."""
         self.ranks = ranks
+        self.has_failed = lambda: self.code != 0 or "--enable-recovery" in options  # which ends with 0 whatever happens
         self.what = " ".join([scene, f"np={ranks}", f"bytes={size}", *(f"{name}={value}" for name, value in settings.items()),
                               *around, *before, scarce or ""])
         self.folder = tempfile.TemporaryDirectory(prefix="faults-")
@@ -154,7 +157,7 @@ def kill_each(*kills):
 
 
 def problems_of_kill(job, point, victim):
-    if job.code == 0:
+    if not job.has_failed():
         yield "other failures", "the fault did not happen"
     if point in ("init", "closed"):  # nobody knows its process yet; nobody waits for it any more
         return
@@ -192,7 +195,7 @@ def stopped_too_long(point, victim, nth):
 def errs_at(point, victim, nth, **job_settings):
     counts["faults injected"] += 1
     job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=error", **job_settings)
-    problems = [] if job.code != 0 else [("other failures", "the fault did not happen")]
+    problems = [] if job.has_failed() else [("other failures", "the fault did not happen")]
     judge(job, problems + list(last_words_name(job, victim, f"rank {victim} ")))
 
 
@@ -231,17 +234,36 @@ def operations():
 
 
 def hosts():
-    """Two ranks on each of two simulated hosts, in the middle of what goes host by host: the victim's neighbour names it, and nobody hangs."""
-    placed = {"ranks": 4, "size": LARGE, "before": ("bash", "-c", 'GUOZHUANG_HOST=$((OMPI_COMM_WORLD_RANK / 2)) exec "$@"', "rank")}
+    """Two ranks on each of two simulated hosts, and a launcher that ends nobody: the survivors of both hosts name the culprit, and end."""
+    placed = {"ranks": 4, "size": LARGE, "before": ("bash", "-c", 'GUOZHUANG_HOST=$((OMPI_COMM_WORLD_RANK / 2)) exec "$@"', "rank"),
+              "options": ["--enable-recovery"]}
     middle = ("segment_send", "segment_receive", "round_publish", "round_await")
-    for kill, job in several(*(killed_at(point, victim, 5, **placed) for point in middle for victim in (1, 2))):
-        victim = victim_of(kill)
-        neighbour = victim ^ 1
-        words = job.obituary(victim)
-        job.errors = [error for error in job.errors if error["rank"] == neighbour]
-        missing = [] if job.errors else [("unnamed culprits", f"rank {neighbour} got no error")]
-        judge(job, [*last_words_name(job, victim, words, [neighbour]), *errors_name(job, victim, words, "rank_died"), *missing])
+    kill_each(*(killed_at(point, victim, 5, **placed) for point in middle for victim in (1, 2)),
+              *(killed_at(point, victim, 1, **placed) for point in ("handshake", "submit", "shutdown", "close") for victim in (0, 3)))
+    for victim in (1, 2):
+        errs_at("execute", victim, 3, **placed)
+    for scene, words in {"quick_exit": r"rank 3 .*died \(exited with code 5\)", "throw": r"rank 3 has shut down \(.*data.bin\)"}.items():
+        counts["faults injected"] += 1
+        job = Job(scene, **placed)
+        lingering = [("other failures", f"rank {each['rank']} lingers") for each in job.said if "lingers" in each and scene == "quick_exit"]
+        judge(job, [*errors_name(job, 3, words, "rank_died" if scene == "quick_exit" else "departed"), *got_errors(job, 3), *lingering])
     disturb_each(*({"FAILPOINT": f"{point}@{1 + i % 2}:5=stop:300", **placed} for i, point in enumerate(middle)))
+
+
+def starts():
+    """A rank that makes no session: the lowest of those who wait for it says what its process does, if there is one."""
+    waits = r"^the start of the session has been waiting for [\d.]+ s on ranks 0,1; "
+    says = {"late_init": waits + r"rank 2 has made no session \(pid {pid}, sleeping: \S*faults_worker late_init .*\)$",
+            "late_session": waits + r"rank 2 has made no session \(pid {pid}, sleeping: \S*faults_worker late_session .*\)$",
+            "gone": waits + "rank 2 has no process here: ended, or never started$",
+            "never": r"^the start of the session is given up after 3\d\.\d s on ranks 0,1; rank 2 has made no session \(pid {pid}, "}
+    scenes = [{"scene": scene, "STALL_WARN_S": "1", **({"STALL_ERROR_S": "0.1"} if scene == "never" else {})} for scene in says]
+    for (scene, words), (_, job) in zip(says.items(), several(*scenes)):
+        said = [each for each in job.said if re.search(words.format(pid=job.pids.get(2)), each.get("warning", ""))]
+        problems = [] if said else [("unnamed culprits", f"not said: {words}")]
+        problems += [("other failures", f"rank {each['rank']} says it, too") for each in job.said
+                     if scene.startswith("late") and "the start of the session" in each.get("warning", "") and each["rank"] != 0]
+        judge(job, problems + ([] if (job.code == 0) == scene.startswith("late") else [("other failures", f"exit code {job.code}")]))
 
 
 def silent_kills():
@@ -275,6 +297,8 @@ def ends():
         judge(job, [*errors_name(job, victim, words, "departed"), *got_errors(job, victim)])
     for on_death in ("exit", "report"):
         lingers(victim, on_death)
+    for scene, expected in {"saves": ["whole"] * 2, "saves_for_ever": []}.items():
+        saves(victim, scene, expected)
     for fault in (None, "execute@1:3=kill"):
         side_by_side(fault)
 
@@ -302,6 +326,15 @@ def lingers(victim, on_death):
     lingering = {each["rank"] for each in job.said if "lingers" in each}
     expected = set(job.survivors(victim)) if on_death == "report" else set()
     wrong = [("other failures", f"those who lingered: {lingering}, not {expected}")] if lingering != expected else []
+    judge(job, wrong + list(last_words_name(job, victim, job.obituary(victim, r"\(exited with code 5\)"))))
+
+
+def saves(victim, scene, expected):
+    """Whoever holds the end of its process finishes what it does, if that does not take for ever."""
+    counts["faults injected"] += 1
+    job = Job(scene, options=["--enable-recovery"])
+    saved = [each["checkpoint"] for each in job.said if "checkpoint" in each]
+    wrong = [("other failures", f"saved: {saved}, not {expected}")] if saved != expected else []
     judge(job, wrong + list(last_words_name(job, victim, job.obituary(victim, r"\(exited with code 5\)"))))
 
 
@@ -360,9 +393,9 @@ def resources():
     goes_on({NO_MEMORY.format("memfd_create", few): 1, f"pidfd_open: {few}": 3}, scarce="files@all:1", size=LARGE)
     goes_on({NO_MEMORY.format("ftruncate", "File too large"): 1}, scarce="file_bytes@0:0", size=LARGE)
     goes_on({"GradientArena is private: ftruncate: File too large": 4}, "in_an_arena", scarce="file_bytes@1:8388608", size=LARGE)  # there are four
-    for threads in (0, 2):  # two watch the others, one after the other
+    for threads in (0, 3):  # three watch the others: one at the start, two after each other
         fails_everywhere(NO_THREAD, culprit=1, echo="rank 1 has ended the job: ", scarce=f"threads@1:{threads}")
-    fails_everywhere(NO_THREAD, scarce="threads@all:2")
+    fails_everywhere(NO_THREAD, scarce="threads@all:3")
     fails_everywhere("rank 1 .*died|" + NO_THREAD, scarce="memory@1:0")
     wrong = "GUOZHUANG_FUSION_BYTES='abc' is not acceptable: it must be 0 to 1G bytes"
     fails_everywhere(wrong + ".*need be$", FUSION_BYTES="abc")
@@ -413,7 +446,7 @@ def problems_without_memory(job):
     return [] if job.code == 0 else last_words_name(job, 1, f"rank 1 has (ended the job|shut down).*(memory|bad_alloc)|{dies}")
 
 
-{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "hosts": hosts, "silent_kills": silent_kills, "stops": stops, "ends": ends, "latency": latency,
+{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "hosts": hosts, "silent_kills": silent_kills, "stops": stops, "starts": starts, "ends": ends, "latency": latency,
  "resources": resources, "memory": memory}[PART]()
 print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 sys.exit(any(count for name, count in counts.items() if name not in ("jobs", "faults injected")))

@@ -2,6 +2,7 @@
 // With a scarcity (scarcity.hpp) the session begins under an MPI of the program's. `worker points` lists the failpoints.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
@@ -26,6 +27,7 @@
 #include "scarcity.hpp"
 
 namespace gz = guozhuang;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -290,6 +292,23 @@ int ends(gz::Session& session, const std::function<void()>& end) {
     std::abort();
 }
 
+/// Takes a while over it, after the death of the last rank.
+int save_checkpoint(gz::Session& session, std::chrono::milliseconds limit, int seconds) {
+    float number = 1;
+    try {
+        gz::barrier();
+        if (session.rank() == session.size() - 1) _exit(5);
+        gz::allreduce(number, {.name = "grad7"});
+    } catch (const gz::RankDied& error) {
+        const gz::ExitHold hold(limit);
+        say_error(session, "grad7", error);
+        for (int tenth = 0; tenth < 10 * seconds; ++tenth) stay_away(100);
+        say(fmt::format(R"({{"rank": {}, "checkpoint": "whole"}})", session.rank()));
+        throw;
+    }
+    return 0;
+}
+
 using Scene = std::function<int(gz::Session&)>;
 
 const std::map<std::string, Scene> scenes = {
@@ -298,6 +317,8 @@ const std::map<std::string, Scene> scenes = {
     {"in_a_set", in_a_set},
     {"beside_a_joined_rank", beside_a_joined_rank},
     {"killed", killed},
+    {"saves", [](gz::Session& session) { return save_checkpoint(session, 30s, 2); }},
+    {"saves_for_ever", [](gz::Session& session) { return save_checkpoint(session, 1s, 1000); }},
     {"crash", [](gz::Session& session) { return ends(session, [] { std::abort(); }); }},
     {"quick_exit", [](gz::Session& session) { return ends(session, [] { _exit(5); }); }},
     {"exit", [](gz::Session& session) { return ends(session, [] { std::exit(0); }); }},
@@ -308,6 +329,33 @@ const std::map<std::string, Scene> scenes = {
     {"throw", [](gz::Session& session) { return ends(session, [] { throw std::runtime_error("no such file data.bin"); }); }},
     {"leave", [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
 };
+
+/// What others say of the last rank, which makes its session when one of them has found its process; or never.
+int start_late(std::string_view scene) {
+    const int rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK")), size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
+    int level = 0;
+    const bool own_mpi = scene == "late_session";
+    if (own_mpi) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
+    gz::set_log_callback([=](gz::LogLevel, std::string_view text) {
+        say(fmt::format(R"({{"rank": {}, "warning": "{}"}})", rank, escaped(text)));
+        const std::string_view sign = "has made no session (pid ";
+        if (const auto found = text.find(sign); found != std::string_view::npos && scene.starts_with("late"))
+            ::kill(std::atoi(text.substr(found + sign.size()).data()), SIGUSR1);
+        if (text.find("no process here") != std::string_view::npos) _exit(3);
+    });
+    if (rank == size - 1) {
+        if (scene == "gone") _exit(0);
+        sigset_t signals;
+        int signal = 0;
+        sigemptyset(&signals);
+        sigaddset(&signals, SIGUSR1);
+        sigprocmask(SIG_BLOCK, &signals, nullptr);
+        sigwait(&signals, &signal);
+    }
+    const int code = gz::run(nullptr, nullptr, train);
+    if (own_mpi) MPI_Finalize();
+    return code;
+}
 
 int run_short_of(const char* what, const Scene& body) {
     int level = 0, rank = 0;
@@ -332,6 +380,7 @@ int main(int argc, char** argv) {
     bytes = std::strtoull(argv[2], nullptr, 10);
     output = open(argv[3], O_WRONLY | O_APPEND | O_CLOEXEC);
     say(fmt::format(R"({{"begins": true, "rank": {}, "pid": {}}})", std::getenv("OMPI_COMM_WORLD_RANK"), getpid()));
+    if (scene == "late_session" || scene == "late_init" || scene == "gone" || scene == "never") return start_late(scene);
     const auto only = operations.find(scene);
     const auto body = only == operations.end() ? scenes.at(scene) : [&](gz::Session& session) { return repeat(session, only->second); };
     return argc > 4 ? run_short_of(argv[4], body) : gz::run(&argc, &argv, body);

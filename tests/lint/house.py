@@ -106,7 +106,8 @@ BLOCKING_MPI = (
 )
 # What, where it is looked for, where it is allowed, what to do instead.
 CONFINED = [
-    (r"#\s*include\s*<mpi\.h>", LIBRARY, ("src/wire/mpi/",), "mpi.h stays in src/wire/mpi"),
+    (r"#\s*include\s*<mpi\.h>", LIBRARY, ("src/wire/mpi/", "include/guozhuang/interop/mpi.hpp"),
+     "mpi.h stays in src/wire/mpi and the interop header"),
     (r"#\s*include\s*<nccl\.h>", ("",), ("src/backends/nccl/",), "nccl.h stays in src/backends/nccl"),
     (r"#\s*include\s*<cuda[\w/]*\.h(pp)?>", ("",), ("src/device/cuda/",), "CUDA headers stay in src/device/cuda"),
     (r"\b(secure_)?getenv\s*\(", LIBRARY, ("src/base/config.cpp",), "the environment is read in src/base/config.cpp"),

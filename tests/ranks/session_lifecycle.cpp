@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
+#include <guozhuang/interop/mpi.hpp>
 #include <map>
 #include <memory>
 #include <mpi.h>
@@ -157,18 +158,26 @@ void needs_threads() {
     session.close();
     MPI_Finalize();
 }
+static_assert(!std::is_convertible_v<MPI_Comm, gz::MpiCommunicator> && !std::is_convertible_v<MPI_Comm*, gz::MpiCommunicator>,
+              "a handle or its address is not taken for the other");
 
 /// A session on a communicator of the user's; ranks follow it, and it may be freed at once.
 void on_communicator(int (*colour)(int rank), int (*key)(int rank)) {
     MPI_Init(nullptr, nullptr);
     const int world_rank = mpi_rank(MPI_COMM_WORLD);
     MPI_Comm communicator = MPI_COMM_NULL;
+    try {
+        gz::Session session(nullptr, nullptr, {.mpi_communicator = gz::mpi_communicator(communicator)});
+        require(false, "a communicator without ranks is refused");
+    } catch (const gz::Error& error) {
+        require(error.code() == gz::ErrorCode::invalid_argument, error.what());
+    }
     MPI_Comm_split(MPI_COMM_WORLD, colour(world_rank), key(world_rank), &communicator);
     const int rank = mpi_rank(communicator);
     int size = 0;
     MPI_Comm_size(communicator, &size);
     {
-        gz::Session session(nullptr, nullptr, {.mpi_communicator = &communicator});
+        gz::Session session(nullptr, nullptr, {.mpi_communicator = gz::mpi_communicator(communicator)});
         MPI_Comm_free(&communicator);
         require(session.rank() == rank && session.size() == size, "rank and size are the communicator's");
         work(session);

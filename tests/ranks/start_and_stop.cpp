@@ -241,7 +241,8 @@ void require_closed() {
         gz::barrier();
         require(false, "nothing can be done after MPI_Finalize");
     } catch (const gz::Error& error) {
-        require(error.code() == gz::ErrorCode::not_initialised, error.what());
+        const bool says_why = std::string_view(error.what()).find("(its process has called MPI_Finalize") != std::string_view::npos;
+        require(error.code() == gz::ErrorCode::not_initialised && says_why, error.what());
     }
 }
 

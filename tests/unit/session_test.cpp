@@ -36,9 +36,9 @@ TEST_CASE("a session that a rank makes for itself is its thread's, and closing i
               init();
               report.expect_equal(rank(), session.rank(), "rank after init()");
               shutdown();
-              const int communicator = 0;
+              const auto communicator = MpiCommunicator::of(1);
               expect_error(report, ErrorCode::invalid_argument, {"there is one already"},
-                           [&] { Session(nullptr, nullptr, {.mpi_communicator = &communicator}); });
+                           [&] { Session(nullptr, nullptr, {.mpi_communicator = communicator}); });
               expect_usable(session, report);
           }) == "");
     CHECK_FALSE(is_initialized());

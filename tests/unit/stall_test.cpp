@@ -107,6 +107,26 @@ TEST_CASE("names that are nearly the same are pointed out, and those in another 
     CHECK(problems == "");
 }
 
+TEST_CASE("sends that face each other get a hint at another order") {
+    const Environment quickly("GUOZHUANG_STALL_WARN_S", "0.05");
+    for (const bool sends : {true, false}) {
+        Warnings warnings;
+        const auto problems = problems_among(2, [&](Session& session, Report& report) {
+            int mine = session.rank(), theirs = -1;
+            const int peer = 1 - session.rank();
+            const auto first = sends ? send_async(mine, peer) : recv_async(theirs, peer);
+            wait_for(warnings,
+                     sends ? "send to 1 has been .* and waits for send to 0: where both send first, neither receives; use send_async"
+                           : "recv from 1 has been .* and waits for recv from 0: where both receive first, neither sends");
+            sends ? recv(theirs, peer) : send(mine, peer);
+            first.wait();
+            report.expect_equal(theirs, peer, "what has been sent");
+        });
+        CHECK(problems == "");
+        CHECK(!warnings.have("is that meant to be the same"));
+    }
+}
+
 TEST_CASE("a send or receive without its partner is spoken of") {
     const Environment quickly("GUOZHUANG_STALL_WARN_S", "0.05");
     Warnings warnings;

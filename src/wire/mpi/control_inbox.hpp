@@ -14,6 +14,9 @@ public:
     /// The next message with this tag that is whole and that no earlier one of its sender must precede.
     std::optional<Transport::Message> poll(MPI_Comm communicator, int tag);
 
+    /// The same, but it does not look more often than every few milliseconds.
+    std::optional<Transport::Message> poll_seldom(MPI_Comm communicator, int tag);
+
     /// The last words of some cross those of others, and nobody looks for them any more. With the communicator MPI would lose the memory they
     /// are in.
     void take_the_rest(MPI_Comm communicator);
@@ -32,6 +35,7 @@ private:
     static bool has_arrived(Incoming& incoming);
 
     std::vector<Incoming> incoming_;
+    base::Clock::time_point next_look_{};  ///< of poll_seldom
 };
 
 }  // namespace guozhuang::wire::mpi

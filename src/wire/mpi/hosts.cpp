@@ -14,6 +14,7 @@
 #include "topology/machine.hpp"
 #include "wire/host_grid.hpp"
 #include "wire/mpi/mpi_library.hpp"
+#include "wire/mpi/mpi_transport.hpp"
 
 namespace guozhuang::wire::mpi {
 namespace {
@@ -53,11 +54,13 @@ std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
     return others;
 }
 
-bool end_with(const Monitor::End& end) {
+/// The ranks of other hosts wait for this one in MPI, where they hear nothing: only MPI can end them.
+bool end_with(const Monitor::End& end, bool has_other_hosts) {
     const auto text = obituary(end, "during init");
     base::log_error(text);
     base::last_words_are_said();
-    base::end_process(text, base::time_to_unwind);  // at once, mpirun would end the others before they have spoken
+    // at once, mpirun would end the others before they have spoken
+    base::end_process(text, base::time_to_unwind, has_other_hosts ? abort_mpi : nullptr);
     return true;
 }
 
@@ -130,6 +133,16 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, co
 
 }  // namespace
 
+std::vector<int> counterparts(const Host& host) {
+    std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(host.hosts));
+    for (std::size_t rank = 0; rank < host.of.size(); ++rank)
+        ranks_of[static_cast<std::size_t>(host.of[rank])].push_back(static_cast<int>(rank));
+    std::vector<int> chosen;
+    for (const auto& ranks : ranks_of)
+        if (ranks.front() != host.ranks.front()) chosen.push_back(ranks[static_cast<std::size_t>(host.position) % ranks.size()]);
+    return chosen;
+}
+
 Host meet_host(MPI_Comm world, const Wishes& wishes) {
     int rank = 0;
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
@@ -140,7 +153,8 @@ Host meet_host(MPI_Comm world, const Wishes& wishes) {
     Host host;
     sort_into_hosts(first_ranks(world, neighbours), rank, host);
     host.others = others_of(neighbours, host);
-    const Monitor monitor(host.others, end_with, LogLevel::debug);  // the one that stays will say it
+    const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
+    const Monitor monitor(host.others, on_end, LogLevel::debug);  // the one that stays will say it
     base::pass(base::Failpoint::meet);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
     host.cores = cores_together(machine, host.machine_ranks);

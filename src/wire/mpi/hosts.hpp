@@ -23,6 +23,9 @@ struct Host {
     std::vector<int> without_threads;   ///< the ranks that may not call MPI on any thread
 };
 
+/// One rank of every other host: those whose position is this rank's, as far as there are so many.
+std::vector<int> counterparts(const Host& host);
+
 struct Wishes {
     bool memory = true;
     bool threads = true;                               ///< not a wish: whether this rank may call MPI on any thread

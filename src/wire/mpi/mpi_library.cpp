@@ -9,6 +9,7 @@
 
 #include "base/config.hpp"
 #include "base/process.hpp"
+#include "wire/mpi/mpi_transport.hpp"
 
 namespace guozhuang::wire::mpi {
 namespace {
@@ -133,3 +134,7 @@ void Use::give_up() noexcept {
 }
 
 }  // namespace guozhuang::wire::mpi
+
+void guozhuang::wire::abort_mpi() {
+    if (mpi::is_running()) MPI_Abort(MPI_COMM_WORLD, 1);
+}

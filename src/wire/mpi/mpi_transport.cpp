@@ -12,14 +12,17 @@
 #include <utility>
 
 #include "base/failpoint.hpp"
+#include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
+#include "base/process.hpp"
 #include "topology/machine.hpp"
 #include "wire/host_messages.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/control_inbox.hpp"
 #include "wire/mpi/hosts.hpp"
 #include "wire/mpi/mpi_library.hpp"
+#include "wire/mpi/notice.hpp"
 #include "wire/mpi/operation_table.hpp"
 
 namespace guozhuang::wire {
@@ -35,6 +38,10 @@ constexpr std::size_t eager_bytes = 4096;
 
 /// Where the parts of a tag lie in MPI's: lane, context, user tag from the right.
 constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context_bits;
+
+/// Tells another host why the job ends. The handshake has this context, and no data.
+constexpr Tag notice_tag{0xfff, Lane::host_data, 0};
+constexpr auto time_to_tell = std::chrono::milliseconds(200);
 
 /// What MPI moves of an operation at once.
 struct Piece {
@@ -62,7 +69,7 @@ public:
     std::optional<Message> poll(Tag tag) override;
     bool flushed() override { return !messages_ || messages_->flush(); }
 
-    void abort(const base::AbortCause& cause) noexcept override;
+    void abort(const base::AbortCause& cause) noexcept override { end_job(cause); }
     bool abandon() noexcept override;
 
     base::Activity& activity() noexcept override { return host_.memory ? host_.memory->activity(host_.position) : private_activity_; }
@@ -85,6 +92,13 @@ private:
     void require_threads();
     void meet_neighbours();
     int encode(Tag tag) const;
+    void abort_host(const base::AbortCause& cause) noexcept;
+    bool tell_other_hosts(const base::AbortCause& cause) noexcept;
+    bool end_job(const base::AbortCause& cause) noexcept;
+    std::optional<Message> next_notice() GUOZHUANG_REQUIRES(mutex_) {
+        return host_.hosts > 1 ? inbox_.poll_seldom(comm_, encode(notice_tag)) : std::nullopt;
+    }
+    void obey(const Message& message);
     bool notice_end(const Monitor::End& end);
     void ring(int rank, base::Audience audience = base::everybody) noexcept { with_bell(rank, base::ring, audience); }
     void with_bell(int rank, void (&act)(base::Doorbell&, base::Audience), base::Audience audience) noexcept {
@@ -125,7 +139,8 @@ private:
     std::uint64_t last_ring_ticket_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
-    std::optional<Monitor> monitor_;  ///< last: it looks at the rest
+    std::atomic<bool> hosts_know_{false};  ///< why the job ends: they have been told, or have told this rank
+    std::optional<Monitor> monitor_;       ///< last: it looks at the rest
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
@@ -210,12 +225,50 @@ void MpiTransport::require_open() {
     if (abandoned_) base::throw_cause(doorbell());
 }
 
+/// Whether all hosts that are to know have been told.
+bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
+    abort_host(cause);
+    return host_.hosts == 1 || hosts_know_.exchange(true) || tell_other_hosts(cause);
+}
+
 /// This rank last: it may react by leaving, and that must not be the first that others hear.
-void MpiTransport::abort(const base::AbortCause& cause) noexcept {
+void MpiTransport::abort_host(const base::AbortCause& cause) noexcept {
     base::note_cause(bells_, cause);
     for (base::Doorbell* bell : bells_)
         if (bell != &doorbell()) base::abort(*bell);
     base::abort(doorbell());
+}
+
+/// All ranks of a host that notice a death do so, each its own counterparts, so it does not matter if some of these hear nothing any more. Whoever is dead
+/// receives nothing either, hence the deadline.
+bool MpiTransport::tell_other_hosts(const base::AbortCause& cause) noexcept try {
+    auto owned = std::make_unique<mpi::OutgoingNotice>(cause);
+    auto& notice = *owned;
+    base::keep_for_ever(std::move(owned));
+    {
+        const base::Lock lock(mutex_);
+        if (comm_ == MPI_COMM_NULL) return true;
+        for (const int to : mpi::counterparts(host_)) notice.send(comm_, to, encode(notice_tag));
+    }
+    const auto deadline = base::Clock::now() + time_to_tell;
+    bool has_left = false;
+    base::Doorbell bell;  // the rank's own is aborted
+    base::wait_until(bell, wait_settings_, [&] {
+        const base::Lock lock(mutex_);
+        has_left = notice.has_left();
+        return has_left || base::Clock::now() >= deadline;
+    });
+    return has_left;
+} catch (const std::exception& error) {
+    base::log(LogLevel::debug, "other hosts could not be told of the end of the job: {}", error.what());
+    return false;
+}
+
+/// Another host has ended the job.
+void MpiTransport::obey(const Message& message) {
+    const auto notice = mpi::Notice::from(message);
+    hosts_know_ = true;
+    abort_host(notice.cause());
 }
 
 /// Whether the process of a rank has ended too early: then the job is over. On the monitor's thread.
@@ -226,19 +279,23 @@ bool MpiTransport::notice_end(const Monitor::End& end) try {
     const auto reason = theirs != nullptr ? theirs->departure.read() : std::nullopt;
     const auto text = reason ? fmt::format("rank {} has shut down ({})", end.peer.rank, reason->text)
                              : obituary(end, theirs != nullptr ? base::describe(*theirs) : "");
-    abort({.rank = end.peer.rank, .text = text, .code = reason ? ErrorCode::departed : ErrorCode::rank_died});
-    if (exit_on_death_) base::end_process(base::cause_of(doorbell()), base::time_to_unwind);
+    const bool all_know = end_job({.rank = end.peer.rank, .text = text, .code = reason ? ErrorCode::departed : ErrorCode::rank_died});
+    if (exit_on_death_) base::end_process(base::cause_of(doorbell()), base::time_to_unwind, all_know ? nullptr : abort_mpi);
     return true;
 } catch (const std::bad_alloc&) {  // to say more takes memory
-    abort({.rank = end.peer.rank, .text = "a rank died", .code = ErrorCode::rank_died});
+    end_job({.rank = end.peer.rank, .text = "a rank died", .code = ErrorCode::rank_died});
     if (exit_on_death_) base::end_process("a rank died", base::time_to_unwind);
     return true;
 }
 
 /// A receive that has not begun can be cancelled. What has begun cannot, and a send never ends where nobody receives (MPI_Cancel of a long one
 /// does not complete on Open MPI 4.1): these keep their memory. Allocates nothing that it needs, since a lack of memory may be what ends the job.
+/// The ranks of a host on which somebody has died are ended by those who notice it, the others here: all of them come here.
 bool MpiTransport::abandon() noexcept {
     regions()->retreat();
+    const auto culprit = base::culprit_of_death(doorbell());
+    if (culprit && exit_on_death_ && !std::ranges::binary_search(host_.ranks, *culprit))
+        base::end_process(base::cause_of(doorbell()), base::time_to_unwind);
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (abandoned_.exchange(true)) return requests_.empty();
@@ -439,12 +496,15 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     if (messages_) message = messages_->poll(static_cast<std::uint32_t>(code));
     if (message || (messages_ && host_.hosts == 1)) return message;
     std::vector<int> to_tell;
+    std::optional<Message> notice;
     {
         const base::Lock lock(mutex_);
         require_open();
         message = inbox_.poll(comm_, code);
+        notice = next_notice();
         to_tell = progress();
     }
+    if (notice) obey(*notice);
     for (const int sender : to_tell) ring(sender);
     if (message && message->bytes.size() > eager_bytes) ring(message->from, base::audience_of(tag.context));
     return message;
@@ -470,10 +530,15 @@ void MpiTransport::close() {
     for (const int neighbour : host_.ranks) ring(neighbour);
     base::wait_until(doorbell(), wait_settings_, [&] {
         if (messages_) messages_->discard();
-        const base::Lock lock(mutex_);
-        require_open();
         int done = 0;
-        check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Ibarrier");
+        std::optional<Message> notice;
+        {
+            const base::Lock lock(mutex_);
+            require_open();
+            check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Ibarrier");
+            if (done == 0) notice = next_notice();
+        }
+        if (notice) obey(*notice);
         return done != 0;
     });
     activity().closed = true;
@@ -490,15 +555,18 @@ void MpiTransport::close() {
 }  // namespace
 
 std::unique_ptr<Transport> connect(const MpiOptions& options) {
-    const auto* given = static_cast<const MPI_Comm*>(options.communicator);
-    if (given == nullptr && !mpi::is_running() && !mpi::find_launcher()) {
+    const auto given = options.communicator;
+    if (given && given.as<MPI_Comm>() == MPI_COMM_NULL)
+        throw Error(ErrorCode::invalid_argument,
+                    "Session: its communicator is MPI_COMM_NULL, which has no ranks; a rank that is not to take part makes no session");
+    if (!given && !mpi::is_running() && !mpi::find_launcher()) {
         base::set_log_rank(0);
         return InprocHub(1).transport(0);
     }
     mpi::Use use(options.before_finalise);
     try {
-        if (given == nullptr) mpi::require_one_job();
-        return std::make_unique<MpiTransport>(use, given != nullptr ? *given : MPI_COMM_WORLD, options);
+        if (!given) mpi::require_one_job();
+        return std::make_unique<MpiTransport>(use, given ? given.as<MPI_Comm>() : MPI_COMM_WORLD, options);
     } catch (...) {
         use.close();
         throw;

@@ -1,0 +1,42 @@
+#include "wire/mpi/notice.hpp"
+
+#include <cstring>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <string_view>
+
+#include "wire/mpi/mpi_library.hpp"
+
+namespace guozhuang::wire::mpi {
+
+Notice Notice::from(const Transport::Message& message) {
+    Notice notice;
+    if (message.bytes.size() != sizeof notice)
+        throw Error(ErrorCode::wire, fmt::format("rank {} sent a notice of {} bytes", message.from, message.bytes.size()),
+                    {.tensor = {}, .operation = {}, .ranks = {message.from}});
+    std::memcpy(&notice, message.bytes.data(), sizeof notice);
+    return notice;
+}
+
+base::AbortCause Notice::cause() const noexcept {
+    return {.rank = culprit, .text = {text.data(), strnlen(text.data(), text.size())}, .code = static_cast<ErrorCode>(code)};
+}
+
+OutgoingNotice::OutgoingNotice(const base::AbortCause& cause) noexcept {
+    notice_.culprit = cause.rank;
+    notice_.code = static_cast<std::int32_t>(cause.code);
+    cause.text.copy(notice_.text.data(), notice_.text.size());
+}
+
+void OutgoingNotice::send(MPI_Comm communicator, int to, int tag) {
+    auto& request = requests_.emplace_back(MPI_REQUEST_NULL);
+    check(MPI_Isend(&notice_, sizeof notice_, MPI_BYTE, to, tag, communicator, &request), "MPI_Isend");
+}
+
+bool OutgoingNotice::has_left() {
+    int done = 0;
+    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+    return done != 0;
+}
+
+}  // namespace guozhuang::wire::mpi

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mpi.h>
+#include <vector>
+
+#include "base/wait.hpp"
+#include "wire/transport.hpp"
+
+namespace guozhuang::wire::mpi {
+
+/// What one host tells another of the end of the job.
+struct Notice {
+    std::int32_t culprit = -1;
+    std::int32_t code = 0;  ///< an ErrorCode
+    std::array<char, 480> text{};
+
+    /// Throws Error(wire) if the message is none.
+    static Notice from(const Transport::Message& message);
+    /// Valid as long as this.
+    base::AbortCause cause() const noexcept;
+};
+
+/// One that may be on its way to several ranks; until it has left, its memory is MPI's. To be used under the lock that is around every call of MPI.
+class OutgoingNotice {
+public:
+    explicit OutgoingNotice(const base::AbortCause& cause) noexcept;
+    void send(MPI_Comm communicator, int to, int tag);
+    bool has_left();
+
+private:
+    Notice notice_;
+    std::vector<MPI_Request> requests_;
+};
+
+}  // namespace guozhuang::wire::mpi

@@ -1,0 +1,199 @@
+#include "wire/start_watch.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fstream>
+#include <iterator>
+#include <pthread.h>
+
+#include "base/config.hpp"
+#include "base/log.hpp"
+#include "base/process.hpp"
+
+namespace guozhuang::wire {
+namespace {
+
+constexpr const char* thread_name = "gz-starting";
+constexpr std::string_view names_of_ours = "gz-";  // whose rank may have begun its session a moment before this one
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+constexpr std::array job_names = {"PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID"};
+constexpr std::array rank_names = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+constexpr std::array size_names = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+constexpr std::array local_size_names = {"OMPI_COMM_WORLD_LOCAL_SIZE"};
+
+std::optional<int> number_of(std::string_view text) {
+    int number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+    return number;
+}
+
+/// Of the first of these variables that is there.
+template <class Names>
+std::optional<int> first_number(const Variables& variables, const Names& names) {
+    for (const char* name : names)
+        if (const auto found = variables.find(name); found != variables.end()) return number_of(found->second);
+    return std::nullopt;
+}
+
+std::string contents(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Variables environment_of(const std::filesystem::path& process) {
+    Variables variables;
+    const auto text = contents(process / "environ");
+    for (std::string_view left(text); !left.empty();) {
+        const auto assignment = left.substr(0, left.find('\0'));
+        left.remove_prefix(std::min(assignment.size() + 1, left.size()));
+        const auto name = assignment.substr(0, assignment.find('='));
+        if (name.size() < assignment.size()) variables.emplace(name, assignment.substr(name.size() + 1));
+    }
+    return variables;
+}
+
+/// A rank's process, as it is seen from outside.
+struct Sight {
+    base::ProcessId process;
+    bool has_come = false;
+    bool is_stopped = false;
+    std::string text;  ///< "pid 4711, sleeping: ./train --epochs 3"
+};
+
+Sight look_at(const std::filesystem::path& folder, int pid, std::uint64_t numbering) {
+    Sight sight{.process = {.pid = pid, .started = 0, .numbering = numbering}, .has_come = false, .is_stopped = false, .text = {}};
+    base::look_up(sight.process);
+    const auto state = base::state_of(sight.process);
+    sight.is_stopped = state.starts_with("stopped");
+    auto command = contents(folder / "cmdline");
+    if (command.ends_with('\0')) command.pop_back();
+    std::ranges::replace(command, '\0', ' ');
+    sight.text = fmt::format("pid {}{}{}: {}", pid, state.empty() ? "" : ", ", state, base::shown(command));
+    std::error_code error;
+    for (const auto& task : std::filesystem::directory_iterator(folder / "task", error))
+        sight.has_come = sight.has_come || contents(task.path() / "comm").starts_with(names_of_ours);
+    return sight;
+}
+
+/// The processes of the job on this host, by rank. Of several of one rank (a shell that has started the program) the last to start counts, unless another has come.
+std::map<int, Sight> look_around(const LaunchedRank& self) {
+    std::map<int, Sight> sights;
+    const auto numbering = base::this_process().numbering;
+    std::error_code error;
+    for (const auto& folder : std::filesystem::directory_iterator("/proc", error)) {
+        const auto pid = number_of(folder.path().filename().string());
+        const auto theirs = pid ? find_launched_rank(environment_of(folder.path())) : std::nullopt;
+        if (!theirs || theirs->job != self.job) continue;
+        auto sight = look_at(folder.path(), *pid, numbering);
+        const auto [known, is_first] = sights.try_emplace(theirs->rank, sight);
+        const auto weight = [](const Sight& each) { return std::pair(each.has_come, each.process.started); };
+        if (!is_first && weight(known->second) < weight(sight)) known->second = std::move(sight);
+    }
+    return sights;
+}
+
+std::string ranks_in_words(const std::vector<int>& ranks) {
+    return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ","));
+}
+
+/// What there is to say; empty if that is for others.
+std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
+    const auto sights = look_around(self);
+    std::vector<int> waiting, unseen;
+    std::string culprits;
+    for (int rank = 0; rank < self.size; ++rank) {
+        const auto found = sights.find(rank);
+        if (found == sights.end())
+            unseen.push_back(rank);
+        else if (found->second.has_come && !found->second.is_stopped)
+            waiting.push_back(rank);
+        else
+            culprits += fmt::format("; rank {} {} ({})", rank, found->second.has_come ? "does not come forward" : "has made no session",
+                                    found->second.text);
+    }
+    if (!given_up && (waiting.empty() || waiting.front() != self.rank)) return {};
+    if (waiting.empty()) waiting.push_back(self.rank);
+    if (!unseen.empty() && self.local_size == self.size)
+        culprits +=
+            fmt::format("; {} {} no process here: ended, or never started", ranks_in_words(unseen), unseen.size() == 1 ? "has" : "have");
+    else if (!unseen.empty())
+        culprits += fmt::format("; whether {} {} made theirs cannot be seen from here", ranks_in_words(unseen),
+                                unseen.size() == 1 ? "has" : "have");
+    return fmt::format("the start of the session {} {:.1f} s on {}{}", given_up ? "is given up after" : "has been waiting for", seconds,
+                       ranks_in_words(waiting), culprits);
+}
+
+}  // namespace
+
+std::optional<LaunchedRank> find_launched_rank(const Variables& variables) {
+    LaunchedRank launched;
+    for (const char* name : job_names)
+        if (const auto found = variables.find(name); found != variables.end()) launched.job.push_back(found->first + "=" + found->second);
+    const auto rank = first_number(variables, rank_names), size = first_number(variables, size_names);
+    if (launched.job.empty() || !rank || size.value_or(1) < 2) return std::nullopt;
+    launched.rank = *rank;
+    launched.size = *size;
+    launched.local_size = first_number(variables, local_size_names).value_or(0);
+    return launched;
+}
+
+std::optional<LaunchedRank> find_launched_rank() {
+    return find_launched_rank(environment_of("/proc/self"));
+}
+
+StartWatch::StartWatch(std::optional<LaunchedRank> self, const Limits& limits, void (*end_job)()) noexcept
+    : self_(std::move(self)), limits_(limits), end_job_(end_job) {
+    if (!self_) return;
+    try {
+        thread_ = std::thread([this] {
+            try {
+                watch();
+            } catch (const std::exception& error) {
+                base::log_debug(error.what());
+            }
+        });
+        pthread_setname_np(thread_.native_handle(), thread_name);
+    } catch (const std::exception& error) {
+        base::log_debug(error.what());
+    }
+}
+
+StartWatch::~StartWatch() {
+    stop_ = true;
+    base::ring_local(bell_);
+    if (thread_.joinable()) thread_.join();
+}
+
+/// False if the watch ends before.
+bool StartWatch::wait_until(base::Deadline time) {
+    const auto length = time == base::no_deadline ? std::chrono::hours(1) : time - base::Clock::now();
+    const auto park = std::max(std::chrono::ceil<std::chrono::microseconds>(length), std::chrono::microseconds(1));
+    const base::WaitSettings settings{.spin = std::chrono::microseconds(0), .park_first = park, .park_limit = park};
+    base::wait_until(bell_, settings, [&] { return stop_ || base::Clock::now() >= time; });
+    return !stop_;
+}
+
+void StartWatch::watch() {
+    const auto start = base::Clock::now();
+    const auto limit = limits_.limit.count() > 0 ? start + limits_.limit : base::no_deadline;
+    auto pause = limits_.warn;
+    auto next = limits_.warn.count() > 0 ? start + pause : base::no_deadline;
+    while (wait_until(std::min(next, limit))) {
+        const bool given_up = base::Clock::now() >= limit;
+        const std::chrono::duration<double> age = base::Clock::now() - start;
+        const auto text = describe(*self_, age.count(), given_up);
+        if (given_up) return base::end_process(text, std::chrono::milliseconds(0), end_job_);
+        if (!text.empty()) base::log_warning(text);
+        next += pause;
+        pause *= 2;
+    }
+}
+
+}  // namespace guozhuang::wire
