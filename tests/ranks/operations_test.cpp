@@ -24,6 +24,10 @@ TEST_CASE("allreduce of many segments") {
           }) == "");
 }
 
+TEST_CASE("the same sums from run to run") {
+    CHECK(problems_here(repeated_allreduces) == "");
+}
+
 TEST_CASE("groups of mixed tensors") {
     CHECK(problems_here(grouped_operations) == "");
 }
