@@ -17,8 +17,8 @@ namespace guozhuang::backends {
 /// cheapest has every turn until they are tried again. Pure: objects that are told the same costs choose the same.
 class Trials {
 public:
-    static constexpr int cycles = 3;    ///< whoever takes part may be late, never early: of each way its lowest cost counts
-    static constexpr int turns = 1024;  ///< from one beginning of the trials to the next
+    static constexpr int cycles = 3;   ///< whoever takes part may be late, never early: of each way its lowest cost counts
+    static constexpr int turns = 512;  ///< from one beginning of the trials to the next
     static constexpr std::size_t most_ways = 6;
     static constexpr float unknown = std::numeric_limits<float>::infinity();
 
