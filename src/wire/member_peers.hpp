@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,7 +29,8 @@ public:
     std::uint64_t round() const noexcept { return round_; }
 
     std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) noexcept {
-        if (apart_ && bytes.size() >= least_streamed) {
+        bytes_put_ += bytes.size();
+        if (streams_ && bytes.size() >= least_streamed) {
             device::stream_copy(room, bytes);
             streamed_ = true;
         } else if (!bytes.empty()) {
@@ -62,55 +62,35 @@ public:
         if (memory.empty() && base::is_aborted(group_.transport.doorbell())) base::throw_cause(group_.transport.doorbell());
         return memory;
     }
-    /// Whether what goes to this rank's stage goes past its cache at present.
-    bool streams() const noexcept { return apart_; }
     void attend() {
         if (group_.pump) group_.pump();
     }
 
-    /// What all ranks say before an operation: how many bytes it moves. Now and then they find out whether they share a cache, for that changes where
-    /// a hypervisor moves its cores. More ranks than cores cannot: one of them reads from another cache in any case.
-    void expect(std::size_t bytes) {
-        if (group_.transport.wait_settings().yields) {
-            apart_ = bytes > most_for_caches;
-        } else if (size() > 1 && bytes >= unprobed_bytes_) {
-            unprobed_bytes_ = probed_every_bytes;
-            apart_ = hand_over_time() > shared_cache_limit;
-        } else {
-            unprobed_bytes_ -= std::min(bytes, unprobed_bytes_);
-        }
+    /// Before an operation. `streams`: what is put on this rank's stage goes past its caches, which the others need not know.
+    void begin(bool streams) noexcept {
+        streams_ = streams;
+        bytes_put_ = 0;
+    }
+    std::size_t bytes_put() const noexcept { return bytes_put_; }  ///< since then
+
+    /// Tells the others a figure, which they can read after the next round; and reads the least that any rank has told in that slot.
+    void tell_cost(std::size_t slot, float cost) noexcept { staging_.progress[static_cast<std::size_t>(rank())].costs[slot] = cost; }
+    float least_cost(std::size_t slot) const noexcept {
+        const auto least = std::ranges::min_element(staging_.progress, {}, [slot](const auto& peer) { return peer.costs[slot]; });
+        return least->costs[slot];
     }
 
 private:
-    // Measured: docs/decisions/014-stores.md.
-    static constexpr std::size_t least_streamed = 1024;
-    static constexpr std::size_t most_for_caches = std::size_t{2} << 20;
-    static constexpr std::size_t probed_every_bytes = std::size_t{16} << 20;
-    static constexpr auto shared_cache_limit = std::chrono::nanoseconds(150);
-
-    /// From one rank to another, of a round in which there is nothing else to do: the best of a few, since some rank may have been late.
-    std::chrono::nanoseconds hand_over_time() {
-        constexpr int batches = 3, rounds = 8;
-        auto best = std::chrono::nanoseconds::max();
-        for (int batch = 0; batch < batches; ++batch) {
-            const auto begin = base::Clock::now();
-            for (int round = 0; round < rounds; ++round) {
-                publish(0);
-                await();
-            }
-            best = std::min<std::chrono::nanoseconds>(best, (base::Clock::now() - begin) / (rounds * (size() - 1)));
-        }
-        return best;
-    }
+    static constexpr std::size_t least_streamed = 1024;  ///< below, most of it would be parts of lines
 
     std::atomic<std::uint64_t>& progress(int peer) const noexcept { return staging_.progress[static_cast<std::size_t>(peer)].rounds; }
 
     Group group_;
     Staging staging_;
-    std::uint64_t round_;    ///< goes on from what this rank has ended before
-    bool apart_ = false;     ///< others read this rank's stage faster from memory than from its cache
+    std::uint64_t round_;  ///< goes on from what this rank has ended before
+    bool streams_ = false;
     bool streamed_ = false;  ///< in this round
-    std::size_t unprobed_bytes_ = 0;
+    std::size_t bytes_put_ = 0;
 };
 
 static_assert(PeerMemory<MemberPeers>);

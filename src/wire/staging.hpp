@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@ namespace guozhuang::wire {
 struct Staging {
     struct alignas(64) Progress {
         std::atomic<std::uint64_t> rounds{0};
+        std::array<float, 2> costs{};  ///< of operations: see MemberPeers::tell_cost
     };
     std::span<Progress> progress;  ///< by position among the ranks
     std::span<std::byte> stages;   ///< one after another, all of one size

@@ -53,6 +53,10 @@ TEST_CASE("on one host large sums are of one order, with shared memory or withou
           }) == "");
 }
 
+TEST_CASE("the same sums from run to run") {
+    CHECK(problems_here(repeated_allreduces) == "");
+}
+
 TEST_CASE("groups of mixed tensors") {
     CHECK(problems_here(grouped_operations) == "");
 }

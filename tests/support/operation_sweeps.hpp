@@ -49,6 +49,22 @@ inline void allreduce_scales(Session& session, Report& report) {
     }
 }
 
+/// The same numbers again and again, of sizes at which the library tries ways to move them: always the same sums, bit for bit.
+inline void repeated_allreduces(Session& session, Report& report) {
+    for (const auto& [dtype, count] : {std::pair{DType::f32, std::int64_t{20'011}}, {DType::f16, 350'003}, {DType::f32, 300'007}}) {
+        const auto own = contribution("repeated", session.rank(), dtype, {count});
+        std::vector<std::byte> first;
+        int others = 0;
+        for (int turn = 0; turn < 40; ++turn) {
+            auto tensor = own;
+            allreduce(tensor.view(), {.name = "repeated", .session = &session});
+            if (first.empty()) first = tensor.bytes;
+            others += tensor.bytes != first ? 1 : 0;
+        }
+        report.expect(others == 0, text_of("sums of ", count, " ", name_of(dtype), " that differ from the first: ", others));
+    }
+}
+
 /// Groups of mixed dtypes and sizes, empty tensors and 0-dimensional ones among them.
 inline void grouped_allreduces(Session& session, Report& report) {
     for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::adasum}) {

@@ -104,6 +104,10 @@ TEST_CASE("scales multiply each contribution and the whole") {
     check_for_all_sizes(allreduce_scales);
 }
 
+TEST_CASE("the same sums from run to run") {
+    for (const int ranks : {2, 3}) CHECK(problems_among(ranks, repeated_allreduces) == "");
+}
+
 TEST_CASE("groups of mixed tensors") {
     check_for_all_sizes(grouped_operations);
 }

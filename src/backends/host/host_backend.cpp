@@ -30,6 +30,7 @@
 namespace guozhuang::backends {
 namespace {
 
+using wire::MemberPeers;
 using wire::MemberWire;
 
 wire::Group host_by_host(wire::Group group, const wire::HostGrid& grid) {
@@ -135,7 +136,7 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
 
 void HostBackend::stage_in(const wire::Staging& staging) {
     if (can_stage(group_.transport, group_.members))
-        peers_.emplace(group_, staging);
+        stages_.emplace(group_, staging, /*tries_segments=*/true);
     else if (Levels::suit(group_))
         levels_.emplace(group_, staging);
 }
@@ -157,13 +158,9 @@ selection::Settings HostBackend::settings_of(const engine::Policy& policy) const
                                  .small_bytes = static_cast<std::size_t>(policy.small_bytes),
                                  .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
     if (settings.staging)
-        settings.small_bytes = std::min(settings.small_bytes, direct::symmetric_limit_bytes(peers_->stage(0).size(), peers_->size()));
+        settings.small_bytes =
+            std::min(settings.small_bytes, direct::symmetric_limit_bytes(stages_->peers().stage(0).size(), stages_->peers().size()));
     return settings;
-}
-
-wire::MemberPeers& HostBackend::peers(std::size_t bytes) {
-    peers_->expect(bytes);
-    return *peers_;
 }
 
 void HostBackend::run(const engine::Bundle& bundle) {
@@ -247,10 +244,16 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
                 .rest = &rest_};
     };
     const auto direct_scratch = [&] { return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes); };
-    const auto staged_scratch = [&] { return direct::staged_scratch_bytes<wire::MemberPeers>(ranks, part.members.size()); };
+    const auto staged = [&](auto&& move, int blocks) {
+        auto arguments = plan(blocks, [&] { return direct::staged_scratch_bytes<MemberPeers>(ranks, part.members.size()); });
+        stages_->run(bundle.operation, part.total_bytes, segment_bytes, [&](MemberPeers& peers, std::size_t segment) {
+            arguments.segment_bytes = segment;
+            move(peers, arguments);
+        });
+    };
     switch (algorithm) {
-        case Algorithm::symmetric: direct::symmetric_allreduce(peers(part.total_bytes), plan(1, staged_scratch)); break;
-        case Algorithm::staged: direct::staged_allreduce(peers(part.total_bytes), plan(ranks, staged_scratch)); break;
+        case Algorithm::symmetric: staged(direct::symmetric_allreduce<MemberPeers>, 1); break;
+        case Algorithm::staged: staged(direct::staged_allreduce<MemberPeers>, ranks); break;
         case Algorithm::ring:
             ring::pipelined_allreduce(ring_, plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
             break;
@@ -268,14 +271,15 @@ void HostBackend::allreduce_by_levels(const engine::Bundle& bundle, const Part& 
     const device::HostReduce reduce(part.dtype, bundle.op, bundle.contributors, bundle.postscale), within(part.dtype, bundle.op, 1);
     auto& local = levels_->local();
     auto& across = levels_->across();
-    local.expect(part.total_bytes);
     blocks_.assign(part.members, reduce.element_bytes(), wire_.size());
-    hierarchical::allreduce(local, across,
-                            {.blocks = blocks_,
-                             .scratch = scratch_.get(hierarchical::allreduce_scratch_bytes(local, across, blocks_, segment_bytes)),
-                             .reduce = reduce,
-                             .segment_bytes = segment_bytes},
-                            within);
+    local.run(bundle.operation, part.total_bytes, segment_bytes, [&](MemberPeers& peers, std::size_t segment) {
+        hierarchical::allreduce(peers, across,
+                                {.blocks = blocks_,
+                                 .scratch = scratch_.get(hierarchical::allreduce_scratch_bytes(peers, across, blocks_, segment)),
+                                 .reduce = reduce,
+                                 .segment_bytes = segment},
+                                within);
+    });
 }
 
 void HostBackend::broadcast(const engine::Bundle& bundle) {
@@ -283,7 +287,10 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
     for (const auto& piece : bundle.pieces) members.push_back(piece.tensor.memory());
     blocks_.assign(members, 1, 1);
     const auto segment_bytes = static_cast<std::size_t>(bundle.policy.segment_bytes);
-    if (stages(bundle.policy)) return direct::staged_broadcast(peers(blocks_.total_bytes()), blocks_, bundle.root, segment_bytes);
+    if (stages(bundle.policy))
+        return stages_->run(bundle.operation, blocks_.total_bytes(), segment_bytes, [&](MemberPeers& peers, std::size_t segment) {
+            direct::staged_broadcast(peers, blocks_, bundle.root, segment);
+        });
     tree::broadcast(wire_, {.blocks = blocks_,
                             .scratch = scratch_.get(tree::broadcast_scratch_bytes(blocks_, segment_bytes)),
                             .segment_bytes = segment_bytes,
@@ -292,7 +299,7 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
 
 /// The log has made sure that all have come; this lets them leave together.
 void HostBackend::barrier(const engine::Policy& policy) {
-    if (stages(policy)) return direct::staged_barrier(*peers_);
+    if (stages(policy)) return direct::staged_barrier(stages_->peers());
     tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
 }
 
@@ -301,7 +308,8 @@ void HostBackend::gather(const engine::Policy& policy, std::span<const std::span
     if (stages(policy)) {
         std::size_t bytes = 0;
         for (const auto place : places) bytes += place.size();
-        return direct::staged_all_gather(peers(bytes), places, static_cast<std::size_t>(policy.segment_bytes));
+        return stages_->run(engine::Operation::all_gather, bytes, static_cast<std::size_t>(policy.segment_bytes),
+                            [&](MemberPeers& peers, std::size_t segment) { direct::staged_all_gather(peers, places, segment); });
     }
     std::vector<std::span<std::byte>> around;
     for (const int rank : grid_.host_by_host()) {
@@ -329,8 +337,8 @@ void HostBackend::all_gather(const engine::Policy& policy, const engine::Piece& 
 void HostBackend::exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
                            std::span<const std::span<std::byte>> places, std::size_t longest_bytes) {
     if (!stages(policy)) return pairwise::all_to_all(wire_, parts, places);
-    direct::staged_all_to_all(peers(longest_bytes * places.size()), parts, places, longest_bytes,
-                              static_cast<std::size_t>(policy.segment_bytes));
+    stages_->run(engine::Operation::all_to_all, longest_bytes * places.size(), static_cast<std::size_t>(policy.segment_bytes),
+                 [&](MemberPeers& peers, std::size_t segment) { direct::staged_all_to_all(peers, parts, places, longest_bytes, segment); });
 }
 
 /// The same as with all_gather.
@@ -384,9 +392,13 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     }
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
     const auto place = lay_out(*piece.result, tensor, own);
-    const direct::ReduceScatterPlan plan{
+    direct::ReduceScatterPlan plan{
         .input = blocks, .output = place.front(), .scratch = working, .reduce = reduce, .segment_bytes = segment_bytes};
-    staged ? direct::staged_reduce_scatter(peers(given.size()), plan) : direct::reduce_scatter(wire_, plan);
+    if (!staged) return direct::reduce_scatter(wire_, plan);
+    stages_->run(bundle.operation, given.size(), segment_bytes, [&](MemberPeers& peers, std::size_t segment) {
+        plan.segment_bytes = segment;
+        direct::staged_reduce_scatter(peers, plan);
+    });
 }
 
 }  // namespace guozhuang::backends

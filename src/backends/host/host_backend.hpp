@@ -83,8 +83,7 @@ private:
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
     void stage_in(const wire::Staging& staging);
     void meet();
-    bool stages(const engine::Policy& policy) const noexcept { return policy.staging && peers_; }
-    wire::MemberPeers& peers(std::size_t bytes);  ///< for an operation that moves so many: all ranks say the same
+    bool stages(const engine::Policy& policy) const noexcept { return policy.staging && stages_; }
     void gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places);
     void exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
                   std::span<const std::span<std::byte>> places, std::size_t longest_bytes);
@@ -98,8 +97,8 @@ private:
     wire::MemberWire ring_;  ///< the same ranks in another order, for rings: those of a host are neighbours
     bool meets_ = false;     ///< with the next bundle, to make memory to stage in
     std::optional<SetStages> set_stages_;
-    std::optional<wire::MemberPeers> peers_;  ///< if all can reach each other's stages
-    std::optional<Levels> levels_;            ///< if not, but where it can be
+    std::optional<StagingTuner> stages_;  ///< if all can reach each other's stages
+    std::optional<Levels> levels_;        ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;
     ScratchPool scratch_;  ///< of the bundle under way; after a failure it stays, since messages may still use it
     const std::shared_ptr<base::Timeline> timeline_;

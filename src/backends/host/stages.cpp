@@ -129,7 +129,7 @@ bool Levels::suit(const wire::Group& group) {
 /// Messages across have the group's own tag: each rank runs its bundles in one order, so between two of them none is taken for another.
 Levels::Levels(const wire::Group& group, const wire::Staging& staging)
     : grid_(grid_of(group)),
-      local_(part_of(group, grid_.local(), grid_.local_rank()), staging),
+      local_(part_of(group, grid_.local(), grid_.local_rank()), staging, /*tries_segments=*/false),
       across_(part_of(group, grid_.across(), grid_.cross_rank())) {}
 
 }  // namespace guozhuang::backends

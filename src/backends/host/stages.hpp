@@ -5,9 +5,9 @@
 #include <span>
 #include <utility>
 
+#include "backends/host/staging_tuner.hpp"
 #include "wire/group.hpp"
 #include "wire/host_grid.hpp"
-#include "wire/member_peers.hpp"
 #include "wire/member_wire.hpp"
 #include "wire/shared_file.hpp"
 #include "wire/staging.hpp"
@@ -53,12 +53,12 @@ public:
     Levels(const Levels&) = delete;
     Levels& operator=(const Levels&) = delete;
 
-    wire::MemberPeers& local() noexcept { return local_; }
+    StagingTuner& local() noexcept { return local_; }
     wire::MemberWire& across() noexcept { return across_; }
 
 private:
     wire::HostGrid grid_;
-    wire::MemberPeers local_;
+    StagingTuner local_;
     wire::MemberWire across_;
 };
 

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/wait.hpp"
+#include "engine/backend.hpp"
+#include "wire/member_peers.hpp"
+
+namespace guozhuang::backends {
+
+/// Finds by trying which of a few ways of doing the same costs least where the program runs: all ways take turns, several times over; then the
+/// cheapest has every turn until they are tried again. Pure: objects that are told the same costs choose the same.
+class Trials {
+public:
+    static constexpr int cycles = 3;   ///< whoever takes part may be late, never early: of each way its lowest cost counts
+    static constexpr int turns = 512;  ///< from one beginning of the trials to the next
+    static constexpr std::size_t most_ways = 6;
+    static constexpr float unknown = std::numeric_limits<float>::infinity();
+
+    explicit Trials(std::size_t ways) noexcept : ways_(ways) { costs_.fill(unknown); }
+
+    struct Turn {
+        std::size_t way = 0;
+        bool is_trial = false;  ///< its cost is to be recorded
+    };
+    Turn next() noexcept;
+    /// What a trial has cost, in any unit; unknown: it says nothing. In the order of the trials, each before the next ones begin. True: that was the last.
+    bool record(std::size_t way, float cost) noexcept;
+    std::size_t best() const noexcept { return best_; }
+
+private:
+    std::size_t trials() const noexcept { return cycles * ways_; }
+
+    std::size_t ways_, best_ = 0, turn_ = 0, recorded_ = 0;
+    std::array<float, most_ways> costs_{};
+};
+
+/// Runs what a group stages, and finds out how: with stores that stay in the caches or go past them, in segments as long as they may be, half or a
+/// quarter. Which is faster depends on the caches, and on which of them the ranks share, and nothing but the time depends on it. Every operation and size
+/// has its own answer, found on operations that run anyway and given by the fastest rank, which was the last to begin and waited for nobody. The others
+/// see its figure one operation later, so that all ranks change at the same one. One thread at a time.
+class StagingTuner {
+public:
+    /// `tries_segments`: false where others than this group must cut the same segments.
+    StagingTuner(wire::Group group, const wire::Staging& staging, bool tries_segments)
+        : peers_(std::move(group), staging), ways_(tries_segments ? Trials::most_ways : 2) {}
+
+    wire::MemberPeers& peers() noexcept { return peers_; }
+    const wire::MemberPeers& peers() const noexcept { return peers_; }
+
+    /// move(peers, segment_bytes) is an operation that moves so many bytes in segments of at most so many: all ranks say the same.
+    template <class Move>
+    void run(engine::Operation operation, std::size_t bytes, std::size_t segment_bytes, const Move& move) {
+        const auto run = begin(operation, bytes);
+        move(peers_, shortened(segment_bytes, run.turn.way));
+        end(run);
+    }
+
+private:
+    using Key = std::pair<engine::Operation, int>;  ///< and the binary logarithm of the size
+    struct Run {
+        Key key;
+        std::size_t bytes;
+        std::uint64_t round;
+        Trials::Turn turn;
+        base::Clock::time_point began;
+    };
+    Run begin(engine::Operation operation, std::size_t bytes);
+    void end(const Run& run);
+    void record(const Run& trial);
+    float cost_of(const Run& run) const;
+
+    static bool streams(std::size_t way) noexcept { return way % 2 == 1; }
+    static std::size_t shortened(std::size_t segment_bytes, std::size_t way) noexcept;
+
+    wire::MemberPeers peers_;
+    const std::size_t ways_;
+    std::map<Key, Trials> trials_;
+    std::optional<Run> told_;  ///< the trial whose cost this rank told last, if the others' are yet to be read
+    std::size_t slot_ = 0;     ///< where it told it
+};
+
+}  // namespace guozhuang::backends
