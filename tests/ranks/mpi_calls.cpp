@@ -1,5 +1,6 @@
-// A training step on one host needs nothing of MPI: the calls with which the library moves messages are counted on their way. `mpi_calls single`: nor
-// does anything else where the user's MPI is for one thread, which alone calls it.
+// A training step on one host needs nothing of MPI: the calls with which the library moves messages
+// are counted on their way. `mpi_calls single`: nor does anything else between the start and the end
+// of a session where the user's MPI is for one thread, and no other thread calls it.
 #include <mpi.h>
 
 #include <atomic>
@@ -17,7 +18,7 @@ namespace {
 std::atomic<int> calls{0}, calls_elsewhere{0};
 const auto main_thread = std::this_thread::get_id();
 
-void count() {
+void note_call() {
     ++calls;
     if (std::this_thread::get_id() != main_thread) ++calls_elsewhere;
 }
@@ -27,23 +28,23 @@ void count() {
 extern "C" {
 #define GUOZHUANG_COUNTED [[gnu::visibility("default")]] int
 GUOZHUANG_COUNTED MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
-    count();
+    note_call();
     return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
 GUOZHUANG_COUNTED MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
-    count();
+    note_call();
     return PMPI_Irecv(data, count, type, from, tag, comm, request);
 }
 GUOZHUANG_COUNTED MPI_Improbe(int from, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
-    count();
+    note_call();
     return PMPI_Improbe(from, tag, comm, found, message, status);
 }
 GUOZHUANG_COUNTED MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
-    count();
+    note_call();
     return PMPI_Test(request, done, status);
 }
 GUOZHUANG_COUNTED MPI_Testsome(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
-    count();
+    note_call();
     return PMPI_Testsome(count, requests, done, indices, statuses);
 }
 }

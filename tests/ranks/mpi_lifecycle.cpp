@@ -31,7 +31,7 @@ void require(bool condition, const char* what) {
 /// A message to the other rank and one from there, of several pieces.
 void exchange(wire::Transport& transport) {
     constexpr wire::Tag data{0, wire::Lane::host_data, 0};
-    const std::vector<std::byte> out(std::size_t{100} << 20, std::byte(1 + transport.rank()));
+    const std::vector<std::byte> out(std::size_t{65} << 20, std::byte(1 + transport.rank()));
     std::vector<std::byte> in(out.size());
     auto received = transport.receive(1 - transport.rank(), data, in);
     auto sent = transport.send(1 - transport.rank(), data, out);

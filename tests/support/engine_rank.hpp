@@ -65,6 +65,7 @@ public:
     /// An operation on a tensor of one element.
     Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {}, base::Deadline deadline = base::no_deadline) {
         engine::Request request{.name = name,
+                                .submitted = base::Clock::now(),
                                 .deadline = deadline,
                                 .description = engine::share(engine::Description{.tensors = {{name, DType::f32, {1}}}}),
                                 .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),

@@ -207,7 +207,11 @@ template <class Body>
 std::string one_end(int ranks, std::size_t count, Body&& body) {
     const LogCapture silent;
     Ends ends;
-    CHECK_THROWS_AS(run_ranks(ranks, [&](Session& session) { body(session, ends); }), Error);  // none can close its session
+    const auto job = [&](Session& session) {
+        barrier({.timeout = 20s});  // so that none is told before its session has begun
+        body(session, ends);
+    };
+    CHECK_THROWS_AS(run_ranks(ranks, job), Error);  // none can close its session
     const auto all = ends.all();
     CHECK(all.size() == count);
     CHECK(std::set(all.begin(), all.end()).size() == 1);
