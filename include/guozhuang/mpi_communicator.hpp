@@ -6,7 +6,8 @@
 
 namespace guozhuang {
 
-/// An MPI_Comm, as mpi_communicator() of <guozhuang/interop/mpi.hpp> makes it, so that this header needs no mpi.h; or none.
+/// An MPI_Comm, as mpi_communicator() of <guozhuang/interop/mpi.hpp> makes it, so that this header
+/// needs no mpi.h; or none.
 class MpiCommunicator {
 public:
     constexpr MpiCommunicator() = default;

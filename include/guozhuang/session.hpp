@@ -24,8 +24,8 @@ struct RankOptions {
 
 /// What a Session may be given.
 struct SessionOptions {
-    /// A communicator of the caller's, whose ranks become the job: mpi_communicator(comm). It is duplicated, so it may be freed once the session is
-    /// there. None: MPI_COMM_WORLD.
+    /// A communicator of the caller's, whose ranks become the job: mpi_communicator(comm). It is
+    /// duplicated, so it may be freed once the session is there. None: MPI_COMM_WORLD.
     MpiCommunicator mpi_communicator = {};
 };
 
@@ -99,9 +99,11 @@ GUOZHUANG_API int cross_rank();
 GUOZHUANG_API int cross_size();
 GUOZHUANG_API bool is_homogeneous();
 
-/// While one lives, this process is not ended because another rank has died, though not longer than `limit` from its construction: for what must be
-/// whole, such as the checkpoint that a program saves when it catches RankDied. Where there are several, the latest limit counts. The launcher may end
-/// the process all the same (docs/errors.md says which does, and when). Any thread, with or without a session.
+/// While one lives, this process is not ended because another rank has died, though not longer than
+/// `limit` from its construction: for what must be whole, such as the checkpoint that a program
+/// saves when it catches RankDied. Where there are several, the latest limit counts. The launcher
+/// may end the process all the same (docs/errors.md says which does, and when). Any thread, with or
+/// without a session.
 ///
 ///     catch (const guozhuang::RankDied&) {
 ///         const guozhuang::ExitHold hold(std::chrono::minutes(5));

@@ -90,7 +90,8 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     mpi.simulated_host = settings.simulated_host;
     mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
     if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
-    // Ranks are started one after the other, and that takes time, whatever a program wants of its operations.
+    // Ranks are started one after the other, and that takes time, whatever a program wants of its
+    // operations.
     const auto limit = settings.stall_error.count() > 0 ? std::max(settings.stall_error, shortest_limit_of_start) : settings.stall_error;
     const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();  // whose ranks are numbered otherwise
     const wire::StartWatch watch(launched, {.warn = settings.stall_warn, .limit = limit}, wire::abort_mpi);

@@ -98,12 +98,14 @@ private:
     sigset_t before_{};
 };
 
-/// Says these last words after `grace`, in the log, and then ends this process with code 1, unless it has ended by itself meanwhile. Returns at once. For a
-/// job that cannot be ended properly: MPI would wait for the dead. Later calls do nothing. `end_job`, if there is one, is called instead of the end, and
-/// should end this process among others: it gets a second for that.
+/// Says these last words after `grace`, in the log, and then ends this process with code 1, unless
+/// it has ended by itself meanwhile. Returns at once. For a job that cannot be ended properly: MPI
+/// would wait for the dead. Later calls do nothing. `end_job`, if there is one, is called instead
+/// of the end, and should end this process among others: it gets a second for that.
 void end_process(std::string last_words, std::chrono::milliseconds grace, void (*end_job)() = nullptr) noexcept;
 
-/// From a call to its counterpart end_process() waits, and then once more for its grace; though not longer than until the latest of the limits.
+/// From a call to its counterpart end_process() waits, and then once more for its grace; though not
+/// longer than until the latest of the limits.
 void hold_process(std::chrono::milliseconds limit) noexcept;
 void release_process() noexcept;
 

@@ -144,8 +144,9 @@ std::string StallReport::culprits() const {
     return text;
 }
 
-/// The operation whose name is nearest: the wait may be about that one, unless this rank waits for it, too. A send or receive that faces this one is nearer:
-/// its name is nobody's slip, but each of them may hold up the other.
+/// The operation whose name is nearest: the wait may be about that one, unless this rank waits for
+/// it, too. A send or receive that faces this one is nearer: its name is nobody's slip, but each of
+/// them may hold up the other.
 std::string StallReport::nearest(const std::vector<Content>& waiting) const {
     const auto in_words = [](const Content& content) {
         return content.kind == letter_kind ? content.text : fmt::format("{} '{}'", content.kind, content.text);

@@ -82,7 +82,8 @@ Sight look_at(const std::filesystem::path& folder, int pid, std::uint64_t number
     return sight;
 }
 
-/// The processes of the job on this host, by rank. Of several of one rank (a shell that has started the program) the last to start counts, unless another has come.
+/// The processes of the job on this host, by rank. Of several of one rank (a shell that has started
+/// the program) the last to start counts, unless another has come.
 std::map<int, Sight> look_around(const LaunchedRank& self) {
     std::map<int, Sight> sights;
     const auto numbering = base::this_process().numbering;

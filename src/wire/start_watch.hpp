@@ -20,16 +20,20 @@ struct LaunchedRank {
     int size = 1;        ///< ranks of the job
     int local_size = 0;  ///< of this host; 0: unknown
 };
-/// From variables, as `variable` gives them; empty if they do not tell a job of several ranks from others.
+/// From variables, as `variable` gives them; empty if they do not tell a job of several ranks from
+/// others.
 std::optional<LaunchedRank> find_launched_rank(const std::map<std::string, std::string, std::less<>>& variables);
 /// The same of this process.
 std::optional<LaunchedRank> find_launched_rank();
 
-/// Says who keeps a session from beginning: ranks that do not come wait for nothing, and all others wait for them inside MPI, in silence.
+/// Says who keeps a session from beginning: ranks that do not come wait for nothing, and all others
+/// wait for them inside MPI, in silence.
 ///
-/// While one lives, a thread of it shows the job's other processes on this host that this rank has come: they see the thread's name in /proc. There it looks
-/// for the others, too, after `warn`, and then whenever it has waited twice as long; the lowest of the ranks that wait on a host says what it finds. After
-/// `limit` it ends this process, with the same words. Nothing of this needs MPI, which may not even be initialised.
+/// While one lives, a thread of it shows the job's other processes on this host that this rank has
+/// come: they see the thread's name in /proc. There it looks for the others, too, after `warn`, and
+/// then whenever it has waited twice as long; the lowest of the ranks that wait on a host says what
+/// it finds. After `limit` it ends this process, with the same words. Nothing of this needs MPI,
+/// which may not even be initialised.
 class StartWatch {
 public:
     struct Limits {

@@ -60,8 +60,8 @@ public:
     /// Whether all control messages whose memory has been given back have left this rank. Drives the progress of such messages.
     virtual bool flushed() = 0;
 
-    /// Ends the job for every rank: their waits throw the cause (see base::throw_cause), on this host at once, and on others as soon as they hear of it
-    /// through MPI. Any thread, at any time.
+    /// Ends the job for every rank: their waits throw the cause (see base::throw_cause), on this
+    /// host at once, and on others as soon as they hear of it through MPI. Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
     /// Gives up every message in flight, for a rank whose job is over: nothing arrives any more, and what is asked for later throws
     /// Error(aborted). False if there are messages that cannot be stopped: their memory stays borrowed to the end of the process. Any thread.

@@ -330,7 +330,8 @@ const std::map<std::string, Scene> scenes = {
     {"leave", [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
 };
 
-/// What others say of the last rank, which makes its session when one of them has found its process; or never.
+/// What others say of the last rank, which makes its session when one of them has found its
+/// process; or never.
 int start_late(std::string_view scene) {
     const int rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK")), size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
     int level = 0;

@@ -1,4 +1,5 @@
-// Which rank of which job a process is, as launchers say it. What comes of a rank that makes no session is for tests/faults.
+// Which rank of which job a process is, as launchers say it. What comes of a rank that makes no
+// session is for tests/faults.
 #include "wire/start_watch.hpp"
 
 #include "support/catch.hpp"

@@ -54,7 +54,8 @@ std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
     return others;
 }
 
-/// The ranks of other hosts wait for this one in MPI, where they hear nothing: only MPI can end them.
+/// The ranks of other hosts wait for this one in MPI, where they hear nothing: only MPI can end
+/// them.
 bool end_with(const Monitor::End& end, bool has_other_hosts) {
     const auto text = obituary(end, "during init");
     base::log_error(text);

@@ -12,7 +12,8 @@
 namespace guozhuang::wire {
 
 struct MpiOptions {
-    /// The user's own communicator, duplicated during connect(). None: all processes that mpirun started.
+    /// The user's own communicator, duplicated during connect(). None: all processes that mpirun
+    /// started.
     MpiCommunicator communicator = {};
     /// Whether the ranks of one host share memory; off: they look for messages at intervals and have no staging.
     bool shared_memory = true;
@@ -40,15 +41,17 @@ struct MpiOptions {
 /// Below MPI_THREAD_MULTIPLE on some rank MPI is called by connect() and close() alone, on the threads that call these: all messages go through shared
 /// memory. Where ranks share none, on several hosts, that is an Error(unavailable) on all ranks.
 ///
-/// Lines of the log begin with the rank from here on.
-/// Throws Error(invalid_argument) if the communicator is MPI_COMM_NULL; Error(unavailable) if MPI has already been finalised, or if the launcher belongs to another MPI (it started several processes,
-/// but each finds itself alone); Error(wire) when MPI fails.
+/// Lines of the log begin with the rank from here on. Throws Error(invalid_argument) if the
+/// communicator is MPI_COMM_NULL; Error(unavailable) if MPI has already been finalised, or if the
+/// launcher belongs to another MPI (it started several processes, but each finds itself alone);
+/// Error(wire) when MPI fails.
 ///
 /// A tag becomes an MPI tag of 2 bits lane, 12 bits context and, above, as many bits of user tag as MPI_TAG_UB leaves; what does not fit is
 /// an Error(invalid_argument).
 std::unique_ptr<Transport> connect(const MpiOptions& options = {});
 
-/// MPI's own way to end all ranks, if it runs. Whether it does is up to the launcher: mpirun --enable-recovery ends only this one.
+/// MPI's own way to end all ranks, if it runs. Whether it does is up to the launcher: mpirun
+/// --enable-recovery ends only this one.
 void abort_mpi();
 
 }  // namespace guozhuang::wire

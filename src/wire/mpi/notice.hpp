@@ -22,7 +22,8 @@ struct Notice {
     base::AbortCause cause() const noexcept;
 };
 
-/// One that may be on its way to several ranks; until it has left, its memory is MPI's. To be used under the lock that is around every call of MPI.
+/// One that may be on its way to several ranks; until it has left, its memory is MPI's. To be used
+/// under the lock that is around every call of MPI.
 class OutgoingNotice {
 public:
     explicit OutgoingNotice(const base::AbortCause& cause) noexcept;
