@@ -4,6 +4,11 @@
 find_package(Catch2 REQUIRED)
 cmake_host_system_information(RESULT GUOZHUANG_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 
+# In seconds by the clock, for a machine that does a hundred other things: who hangs on one that does not is ended by the watchdog of
+# tests/support long before.
+set(GUOZHUANG_TEST_TIMEOUT 3600)
+set(GUOZHUANG_SLOW_TEST_TIMEOUT 14400)
+
 # Files become tags, so test cases need none to be found. A selection that matches nothing is a failure: Catch2 3 does that unasked.
 set(GUOZHUANG_CATCH_ARGUMENTS --filenames-as-tags)
 if(Catch2_VERSION VERSION_LESS 3)
@@ -27,12 +32,12 @@ function(guozhuang_add_unit_tests program)
   foreach(file ${TEST_UNPARSED_ARGUMENTS})
     string(REPLACE "_test.cpp" "" topic ${file})
     add_test(NAME unit.${topic} COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
-    set_tests_properties(unit.${topic} PROPERTIES LABELS unit PROCESSORS 2 TIMEOUT 300)
+    set_tests_properties(unit.${topic} PROPERTIES LABELS unit PROCESSORS 2 TIMEOUT ${GUOZHUANG_TEST_TIMEOUT})
   endforeach()
   foreach(file ${TEST_SLOW})
     string(REPLACE "_test.cpp" "" topic ${file})
     add_test(NAME unit.${topic}.slow COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS} --case-timeout 900 "[#${topic}_test][slow]")
-    set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow" TIMEOUT 1800)
+    set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow" TIMEOUT ${GUOZHUANG_SLOW_TEST_TIMEOUT})
   endforeach()
 endfunction()
 
@@ -50,7 +55,16 @@ endfunction()
 function(guozhuang_add_mpi_test name ranks)
   guozhuang_mpirun(mpirun ${ranks})
   add_test(NAME ${name} COMMAND ${mpirun} ${ARGN})
-  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks} TIMEOUT 300
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks} TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
+    ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+endfunction()
+
+# guozhuang_add_mpi_test_that_ends(NAME RANKS CODE COUNT PATTERN COMMAND...): the same of a command whose ranks end with that code, having said so
+# many lines like the pattern. What mpirun says counts, too.
+function(guozhuang_add_mpi_test_that_ends name ranks code count pattern)
+  guozhuang_mpirun(mpirun ${ranks})
+  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/support/expect.sh ${code} ${count} ${pattern} ${mpirun} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks} TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
@@ -70,7 +84,7 @@ function(guozhuang_add_hosts_test name hosts)
     list(APPEND options --mca mpi_yield_when_idle 1)
   endif()
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${options} ${job})
-  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${sum} TIMEOUT 300
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${sum} TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
@@ -93,6 +107,6 @@ function(guozhuang_add_rank_tests program)
   foreach(file ${TEST_SLOW})
     string(REPLACE "_test.cpp" "" topic ${file})
     guozhuang_add_mpi_test(ranks.${topic}.slow 2 $<TARGET_FILE:${program}> ${GUOZHUANG_CATCH_ARGUMENTS} --case-timeout 900 "[#${topic}_test][slow]")
-    set_tests_properties(ranks.${topic}.slow PROPERTIES LABELS "ranks;slow" TIMEOUT 1800)
+    set_tests_properties(ranks.${topic}.slow PROPERTIES LABELS "ranks;slow" TIMEOUT ${GUOZHUANG_SLOW_TEST_TIMEOUT})
   endforeach()
 endfunction()

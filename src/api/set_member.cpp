@@ -34,7 +34,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
       mail_(*shared_->transport, id_.context, ranks_) {
     auto& transport = *shared_->transport;
     auto wait = transport.wait_settings();
-    if (!shared_->fleet) wait.audience = base::audience_of(id_.context);
+    wait.audience = base::audience_of(id_.context);
     engine_ = std::make_shared<engine::Engine>(
         engine::Engine::Parts{.control = control_,
                               .mail = mail_,

@@ -72,6 +72,27 @@ inline void all_reductions_in_an_arena(Session& session, Report& report) {
                  {.dtype = DType::f32, .shape = {}, .how = {.op = ReduceOp::average, .prescale = -0.5, .postscale = 3}});
 }
 
+/// In place a rank gives its sums to each other rank; where memory is private, its terms besides. So less is counted of what is in place.
+inline void in_place_is_seen(Session& session, Report& report) {
+    constexpr std::size_t count = 200'000, bytes = count * sizeof(float);
+    GradientArena arena(1 << 20, &session);
+    std::pmr::vector<float> in_arena(count, &arena);
+    std::vector<float> shared(count), elsewhere(count);
+    const TensorView view(shared);
+    const auto registration = share({&view, 1}, &session);
+    const auto moved = [&](std::span<float> numbers) {
+        const auto before = traffic(&session).bytes;
+        allreduce(numbers, {.name = "counted", .session = &session});
+        return traffic(&session).bytes - before;
+    };
+    const auto if_private = moved(elsewhere), least_difference = bytes / 2 / static_cast<std::size_t>(session.size());
+    for (const auto numbers : {std::span<float>(in_arena), std::span<float>(shared)}) {
+        const auto here = moved(numbers);
+        if (can_share() && session.size() > 1)
+            report.expect(here + least_difference <= if_private, text_of(here, " bytes given, ", if_private, " where memory is private"));
+    }
+}
+
 /// Arenas of other sizes, tensors at other places in them, some on some ranks only: all of it is right.
 inline void unequal_arenas(Session& session, Report& report) {
     const auto rank = static_cast<std::size_t>(session.rank());
@@ -447,6 +468,7 @@ inline const RankCase all_arena_cases[] = {all_reductions_in_an_arena,
                                            same_bits_anywhere,
                                            arenas_come_and_go,
                                            full_arena,
+                                           in_place_is_seen,
                                            other_operations_in_an_arena,
                                            shared_in_place,
                                            freed_and_used_again,

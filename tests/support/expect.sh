@@ -1,0 +1,15 @@
+#!/bin/sh
+# expect.sh CODE COUNT PATTERN COMMAND...: the command exits with that code, and exactly so many lines of its output match the extended regular
+# expression. A command that is skipped (code 77) is skipped here.
+set -u
+expected=$1
+count=$2
+pattern=$3
+shift 3
+output=$("$@" 2>&1)
+code=$?
+echo "$output"
+[ "$code" -ne 77 ] || exit 77
+[ "$code" -eq "$expected" ] || { echo "exit code $code instead of $expected"; exit 1; }
+found=$(echo "$output" | grep -c -E -e "$pattern")
+[ "$found" -eq "$count" ] || { echo "$found lines instead of $count like: $pattern"; exit 1; }
