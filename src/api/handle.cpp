@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <exception>
 #include <guozhuang/handle.hpp>
 
 #include "engine/pending.hpp"
@@ -7,6 +8,10 @@
 namespace guozhuang {
 
 Handle::Handle(std::shared_ptr<engine::Pending> pending) noexcept : pending_(std::move(pending)) {}
+
+Handle::~Handle() {
+    if (pending_ && std::uncaught_exceptions() > 0) pending_->drop_by_exception();
+}
 
 namespace {
 

@@ -60,7 +60,8 @@ Pending::~Pending() {
     } catch (const RankDied& error) {
         base::log_debug(error.what());  // of which the process will speak at its end, once for all its operations
     } catch (const std::exception& error) {
-        base::log(LogLevel::error, "nobody waited for an operation that failed: {}", error.what());
+        base::log(dropped_by_exception_ ? LogLevel::debug : LogLevel::error, "nobody waited for an operation that failed: {}",
+                  error.what());
     }
 }
 

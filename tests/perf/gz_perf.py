@@ -142,6 +142,8 @@ def report(command):
     assert "Gloo was not measured" in without and "beside Gloo" not in without and without.count("\n") == text.count("\n"), without
     assert ("Gloo was not measured" not in text) == ("beside Gloo" in text) == (">Gloo</" in plots) == has_gloo, text
     assert plots.count("<svg") == plots.count("</svg>") == 4 and "resnet50, 2 ranks" in plots and "http" not in plots, plots
+    library = next(line["mpi"] for line in lines if line["kind"] == "run")
+    assert library not in ("default", "tuned") and f"beside {library} on" in text.splitlines()[0], text
     for heading in ("### allreduce of f32, 2 ranks (0 wrong elements)", "### One training step's gradients", "### Idle"):
         assert heading in text, text
     runs = [line for line in lines if line["kind"] == "run"]
@@ -172,6 +174,11 @@ def refusals(command):
         refused_once(command, line, text)
     help_text = subprocess.run([*command, "allreduce", "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
     assert help_text.count("Usage:") == 1, help_text
+    for default in ("--min-bytes UINT:INT in [1 - 1099511627776] [4]", "[256M]", "[f32]", "[private]", "[sum]", "[auto]", "FLOAT:FLOAT in [0.001 - 86400] [2]"):
+        assert default in help_text, (default, help_text)
+    for command_line in ("", "allreduce", "replay", "idle", "tune"):
+        said = subprocess.run([*command[-1:], *command_line.split(), "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+        assert f"Example: mpirun -np 2 gz-perf {command_line}" in said, said
 
 
 def algorithms(command):
