@@ -33,10 +33,16 @@ struct Result {
 };
 
 /// An operation on its way. Copies refer to the same operation. Dropping the last one is harmless: the operation goes on, its memory must
-/// still outlive it, and a failure is logged once. Any thread.
+/// still outlive it, and a failure is logged once: as an error, or for debugging if an exception has dropped the handle, which is the news then. Any
+/// thread.
 class GUOZHUANG_API Handle {
 public:
     Handle() = default;
+    Handle(const Handle&) = default;
+    Handle(Handle&&) = default;
+    Handle& operator=(const Handle&) = default;
+    Handle& operator=(Handle&&) = default;
+    ~Handle();
 
     /// Blocks until the operation is complete, driving it meanwhile; throws the operation's Error, every time it is asked.
     void wait() const;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <exception>
 #include <guozhuang/handle.hpp>
 
 #include "base/process.hpp"
@@ -8,6 +9,10 @@
 namespace guozhuang {
 
 Handle::Handle(std::shared_ptr<engine::Pending> pending) noexcept : pending_(std::move(pending)) {}
+
+Handle::~Handle() {
+    if (pending_ && std::uncaught_exceptions() > 0) pending_->drop_by_exception();
+}
 
 namespace {
 

@@ -63,10 +63,10 @@ Pending::~Pending() {
     try {
         std::rethrow_exception(error_);
     } catch (const Error& error) {
-        if (error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout)
-            base::log_debug(error.what());  // of which the process will speak at its end, once for all its operations
-        else
-            base::log(LogLevel::error, "nobody waited for an operation that failed: {}", error.what());
+        // Of the end of the job the process will speak at its end, once for all its operations.
+        const bool job_ended = error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout;
+        base::log(job_ended || dropped_by_exception_ ? LogLevel::debug : LogLevel::error, "nobody waited for an operation that failed: {}",
+                  error.what());
     }
 }
 

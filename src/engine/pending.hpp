@@ -99,6 +99,8 @@ public:
     /// Whether this thread is in that code of the user's.
     static bool is_completing() noexcept;
 
+    /// An exception has dropped a handle of it: the exception is the news, so a failure of the operation is logged for debugging only.
+    void drop_by_exception() noexcept { dropped_by_exception_ = true; }
     /// After complete(): throws the operation's error if it has one.
     void rethrow() const;
     /// After complete(): the results, the first time; none, ever after.
@@ -118,6 +120,7 @@ private:
     std::atomic<Stage> stage_{Stage::submitted};
     mutable std::atomic<bool> error_seen_{false};
     std::atomic<bool> taken_{false};
+    std::atomic<bool> dropped_by_exception_{false};
     std::atomic<base::Waiting*> published_{nullptr};
     std::shared_ptr<Pending> next_;  ///< in the queue of those that have ended
 

@@ -32,7 +32,7 @@ def lines_of(command, *arguments):
 
 MEMORIES = {"private", "arena", "shared"}
 BUS = {"allreduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1}
-ELEMENT_BYTES = {"u8": 1, "i8": 1, "i16": 2, "f32": 4, "none": 0}
+ELEMENT_BYTES = {"u8": 1, "i8": 1, "i16": 2, "f32": 4, "u64": 8, "none": 0}
 
 
 def look_at(line):
@@ -57,7 +57,7 @@ def sweep(command):
         expected = [(size, series) for size in sizes for series in ("guozhuang", "mpi")]
         assert [(line["bytes"], line["series"]) for line in lines] == expected, lines
         assert {line["errors"] for line in lines} == {0}, lines
-    for collective, dtype, op in (("allreduce", "i8", "sum"), ("allreduce", "i16", "product"), ("reduce_scatter", "u8", "sum")):
+    for collective, dtype, op in (("allreduce", "i8", "sum"), ("allreduce", "i16", "product"), ("reduce_scatter", "u8", "sum"), ("allreduce", "u64", "max")):
         arguments = [collective, "--dtype", dtype, "--op", op, "--max-bytes", "64K", "--check", "--peer", "mpi", "--iterations", "1"]
         ours = [line["errors"] for line in lines_of(command, *arguments) if line["series"] == "guozhuang"]
         assert ours and set(ours) == {0}, ours  # MPI's need not be: Open MPI 4.1 saturates such sums
@@ -142,6 +142,8 @@ def report(command):
     assert "Gloo was not measured" in without and "beside Gloo" not in without and without.count("\n") == text.count("\n"), without
     assert ("Gloo was not measured" not in text) == ("beside Gloo" in text) == (">Gloo</" in plots) == has_gloo, text
     assert plots.count("<svg") == plots.count("</svg>") == 4 and "resnet50, 2 ranks" in plots and "http" not in plots, plots
+    library = next(line["mpi"] for line in lines if line["kind"] == "run")
+    assert library not in ("default", "tuned") and f"beside {library} on" in text.splitlines()[0], text
     for heading in ("### allreduce of f32, 2 ranks (0 wrong elements)", "### One training step's gradients", "### Idle"):
         assert heading in text, text
     runs = [line for line in lines if line["kind"] == "run"]
@@ -172,6 +174,11 @@ def refusals(command):
         refused_once(command, line, text)
     help_text = subprocess.run([*command, "allreduce", "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
     assert help_text.count("Usage:") == 1, help_text
+    for option, default in ("min-bytes", "4"), ("max-bytes", "256M"), ("dtype", "f32"), ("memory", "private"), ("op", "sum"), ("seconds", "2"):
+        assert re.search(rf"--{option} [^\n]*[=[]{default}\b", help_text), (option, help_text)  # =4 or [4], as the version of CLI11 has it
+    for command_line in ("", "allreduce", "replay", "idle", "tune"):
+        said = subprocess.run([*command[-1:], *command_line.split(), "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+        assert f"Example: mpirun -np 2 gz-perf {command_line}" in said, said
 
 
 def algorithms(command):

@@ -160,6 +160,21 @@ TEST_CASE("a failure that nobody waited for is logged once") {
     CHECK(log.with("nobody waited for an operation that failed: allreduce 'forgotten'").size() == 1);
 }
 
+TEST_CASE("of operations that an exception leaves behind nothing is said besides") {
+    const LogCapture log;
+    static std::vector<float> numbers(2);
+    CHECK_THROWS_WITH(run_ranks(2,
+                                [](Session& session) {
+                                    if (session.rank() == 0) {
+                                        const auto pending = allreduce_async(numbers, {.name = "pending"});
+                                        throw std::runtime_error("mine");
+                                    }
+                                    error_of([] { barrier(); });
+                                }),
+                      "mine");
+    CHECK(log.with("nobody waited").empty());
+}
+
 TEST_CASE("run_ranks needs a rank") {
     CHECK_THROWS_AS(run_ranks(0, [](Session&) {}), Error);
 }

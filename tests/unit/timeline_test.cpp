@@ -367,5 +367,7 @@ TEST_CASE("a disk that becomes full ends the timeline with one warning, and leav
               report.expect(start_timeline(directory / "more"), "and starts again");
           }) == "");
     CHECK(log.with("rank0.json' ends early: ").size() == 1);
-    CHECK_FALSE(read(directory / "traces/rank0.json").empty());
+    auto left = text_in(directory / "traces/rank0.json");
+    if (!left.ends_with("]\n")) left += "]";  // there may be no room for that, either
+    CHECK_FALSE(json::parse(left).empty());
 }
