@@ -4,6 +4,7 @@
 #include <guozhuang/arena.hpp>
 #include <new>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "base/keep_for_ever.hpp"
+#include "base/log.hpp"
 #include "base/process.hpp"
 #include "wire/shared_pages.hpp"
 
@@ -82,7 +84,12 @@ bool GradientArena::do_is_equal(const std::pmr::memory_resource& other) const no
 }
 
 struct SharedMemory::State {
+    ~State() {
+        region.reset();
+        if (!problem.empty()) base::log_warning(problem);
+    }
     std::optional<wire::SharedPages> pages;
+    std::string problem;  ///< of the end of the sharing
     std::optional<api::JointRegion> region;
 };
 
@@ -106,8 +113,9 @@ SharedMemory share(std::span<const TensorView> tensors, Session* session) {
     auto state = std::make_unique<SharedMemory::State>();
     state->region.emplace(session, "shared memory", [&] {
         auto& pages = state->pages.emplace(memory);
-        return api::JointRegion::Part{
-            .file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages] { static_cast<void>(pages.make_private()); }};
+        return api::JointRegion::Part{.file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages, &problem = state->problem] {
+                                          problem = pages.make_private();
+                                      }};
     });
     if (!state->region->is_open()) state->pages.reset();
     return SharedMemory(std::move(state));

@@ -40,7 +40,7 @@ public:
     bool release(std::span<const std::byte> memory) noexcept;
 
 private:
-    void for_each_engine(const std::function<void(engine::Engine&)>& act) noexcept;
+    std::vector<std::shared_ptr<SetMember>> members() const;
     struct Offer;
     struct Outcome;
     void meet(Session* session, wire::Transport& transport, std::string_view what, const std::function<Part()>& open);

@@ -11,14 +11,12 @@ void Regions::add(std::uint64_t id, std::vector<Range> own, std::vector<std::spa
     newest_ = std::max(newest_, id);
 }
 
-void Regions::hide(std::uint64_t id) noexcept {
-    const base::Lock lock(mutex_);
-    if (const auto region = regions_.find(id); region != regions_.end()) region->second.own.clear();
-}
-
 void Regions::remove(std::uint64_t id) noexcept {
     const base::Lock lock(mutex_);
-    regions_.erase(id);
+    const auto region = regions_.find(id);
+    if (region == regions_.end()) return;
+    if (region->second.retreat) region->second.retreat();
+    regions_.erase(region);
 }
 
 /// Under the lock, so that whoever removes a region knows that nobody is about to make it retreat.
