@@ -6,6 +6,7 @@
 #include <guozhuang/error.hpp>
 #include <new>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -85,7 +86,12 @@ bool GradientArena::do_is_equal(const std::pmr::memory_resource& other) const no
 }
 
 struct SharedMemory::State {
+    ~State() {
+        region.reset();
+        if (!problem.empty()) base::log_warning(problem);
+    }
     std::optional<wire::SharedPages> pages;
+    std::string problem;  ///< of the end of the sharing
     std::optional<api::JointRegion> region;
 };
 
@@ -159,8 +165,9 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
     state->region.emplace(session, "shared memory", [&] {
         if (problem) std::rethrow_exception(problem);
         auto& pages = state->pages.emplace(choice.memory);
-        return api::JointRegion::Part{
-            .file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages] { static_cast<void>(pages.make_private()); }};
+        return api::JointRegion::Part{.file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages, &left = state->problem] {
+                                          left = pages.make_private();
+                                      }};
     });
     if (problem) std::rethrow_exception(problem);
     if (!state->region->is_open())

@@ -56,12 +56,24 @@ JointRegion::JointRegion(Session* session, std::string_view what, const std::fun
     if (transport.host_count() == 1 && !transport.staging().empty()) meet(session, transport, what, open);
 }
 
-/// A bundle that moves in the region goes on with it; those that begin from now on do without.
+namespace {
+
+void between_bundles(std::span<const std::shared_ptr<SetMember>> members, const std::function<void()>& action) {
+    if (members.empty()) return action();
+    members.front()->engine().between_bundles([&] { between_bundles(members.subspan(1), action); });
+}
+
+}  // namespace
+
+/// A bundle must find all of the region or nothing, and write to none of its pages while they are put back.
 JointRegion::~JointRegion() {
     if (!is_open() || base::is_forked()) return;
-    regions_->hide(id_);
-    for_each_engine([](engine::Engine& engine) { engine.await_bundle(); });
-    regions_->remove(id_);
+    try {
+        between_bundles(members(), [this] { regions_->remove(id_); });
+    } catch (const std::exception& error) {
+        base::log(LogLevel::debug, "a region ends with the job: {}", error.what());
+    }
+    regions_->remove(id_);  // if it is still there: the job is over
 }
 
 bool JointRegion::release(std::span<const std::byte> memory) noexcept {
@@ -70,25 +82,24 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept {
         const std::span<const std::byte> other = tensor.memory();
         return before(other.data(), memory.data() + memory.size()) && before(memory.data(), other.data() + other.size());
     };
-    for_each_engine([&](engine::Engine& engine) {
-        engine.release_tensors([&](const engine::Request& request) { return std::ranges::any_of(*request.tensors, overlaps); });
-    });
-    return !world_->left_memory_on_loan();
-}
-
-/// Not those of a session that has ended, nor in a child of fork().
-void JointRegion::for_each_engine(const std::function<void(engine::Engine&)>& act) noexcept {
-    const auto runtime = base::is_forked() ? nullptr : runtime_.lock();
-    if (!runtime) return;
-    auto members = runtime->sets()->members();
-    members.push_back(runtime->world());
-    for (const auto& member : members) {
+    const auto concerns = [&](const engine::Request& request) { return std::ranges::any_of(*request.tensors, overlaps); };
+    for (const auto& member : members()) {
         try {
-            act(member->engine());
+            member->engine().release_tensors(concerns);
         } catch (const std::exception& error) {
             base::log(LogLevel::debug, "shared memory ends with the job: {}", error.what());
         }
     }
+    return !world_->left_memory_on_loan();
+}
+
+/// This rank's parts in the world and the sets; none of a session that has ended, nor in a child of fork().
+std::vector<std::shared_ptr<SetMember>> JointRegion::members() const {
+    const auto runtime = base::is_forked() ? nullptr : runtime_.lock();
+    if (!runtime) return {};
+    auto members = runtime->sets()->members();
+    members.push_back(runtime->world());
+    return members;
 }
 
 /// Whoever cannot take part says so to the others, who wait for its word.

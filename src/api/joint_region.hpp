@@ -41,7 +41,7 @@ public:
     bool release(std::span<const std::byte> memory) noexcept;
 
 private:
-    void for_each_engine(const std::function<void(engine::Engine&)>& act) noexcept;
+    std::vector<std::shared_ptr<SetMember>> members() const;
     struct Offer;
     void meet(Session* session, wire::Transport& transport, std::string_view what, const std::function<Part()>& open);
     std::vector<std::span<std::byte>> attach(const std::vector<Offer>& offers, const Part& own, wire::Transport& transport);

@@ -85,13 +85,14 @@ std::shared_ptr<const Engine::OwnTensors> Engine::replace_tensors(Pending& pendi
     return nullptr;
 }
 
-void Engine::await_bundle() {
-    const auto is_free = [this] {
+void Engine::between_bundles(const std::function<void()>& action) {
+    const auto acted = [&] {
         if (!mutex_.try_lock()) return false;
         const base::Lock lock(mutex_, std::adopt_lock);
+        action();
         return true;
     };
-    drive_until(is_free, base::no_deadline);
+    drive_until(std::ref(acted), base::no_deadline);
 }
 
 }  // namespace guozhuang::engine

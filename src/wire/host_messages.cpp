@@ -25,7 +25,7 @@ HostMessages::Neighbour* HostMessages::neighbour(int rank) noexcept {
     return &neighbours_[static_cast<std::size_t>(std::ranges::lower_bound(ranks_, rank) - ranks_.begin())];
 }
 
-void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte> bytes) {
+void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte> bytes, base::Audience audience) {
     const Head head{.bytes = static_cast<std::uint32_t>(bytes.size()), .channel = channel};
     const auto head_bytes = std::as_bytes(std::span(&head, 1));
     const base::Lock lock(mutex_);
@@ -34,7 +34,7 @@ void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte
         peer.out.put(head_bytes);
         peer.out.put(bytes);
         peer.out.publish();
-        base::nudge(peer.bell, base::audience_of(context));
+        base::nudge(peer.bell, audience);
         return;
     }
     const bool first = peer.backlog.empty();

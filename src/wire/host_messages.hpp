@@ -27,8 +27,8 @@ public:
     HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position);
 
     bool has(int rank) const noexcept;
-    /// Takes a copy and wakes the receiver, if it waits.
-    void send(int to, std::uint32_t channel, std::span<const std::byte> bytes);
+    /// Takes a copy and wakes the receiver, if it waits, with a ring for this audience.
+    void send(int to, std::uint32_t channel, std::span<const std::byte> bytes, base::Audience audience = base::everybody);
     /// The next whole message of a channel, of one sender or of anybody, if one is there. Throws Error(wire) for what cannot be a message.
     std::optional<Transport::Message> poll(std::uint32_t channel, std::optional<int> from = std::nullopt);
     /// Sends what waits for room; false if some still does.

@@ -24,15 +24,13 @@ void Regions::add(std::uint64_t id, std::vector<Range> own, std::vector<std::spa
     newest_ = std::max(newest_, id);
 }
 
-void Regions::hide(std::uint64_t id) noexcept {
-    const base::Lock lock(mutex_);
-    if (const auto region = regions_.find(id); region != regions_.end()) region->second.own.clear();
-}
-
 void Regions::remove(std::uint64_t id) noexcept {
     const base::Lock lock(mutex_);
+    const auto region = regions_.find(id);
+    if (region == regions_.end()) return;
+    if (region->second.retreat) region->second.retreat();
     std::erase_if(own_, [id](const OwnRange& each) { return each.region == id; });
-    regions_.erase(id);
+    regions_.erase(region);
 }
 
 /// Under the lock, so that whoever removes a region knows that nobody is about to make it retreat.

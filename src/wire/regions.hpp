@@ -26,8 +26,7 @@ public:
     /// no other range. `parts`: of each rank, by position, as this one has it mapped.
     /// `retreat`: takes this rank's memory out of the others' reach; does not throw, nor call anybody else's code.
     void add(std::uint64_t id, std::vector<Range> own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat = {});
-    /// From now on place() finds nothing in the region; the other ranks' parts can be reached until it is removed.
-    void hide(std::uint64_t id) noexcept;
+    /// Ends a region: takes this rank's memory out of the others' reach. Between bundles, unless the job is over.
     void remove(std::uint64_t id) noexcept;
     /// Ends all regions, since the job is over: a rank that has been slow may still write to what it knows of them.
     void retreat() noexcept;

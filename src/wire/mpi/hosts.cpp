@@ -5,12 +5,14 @@
 #include <climits>
 #include <exception>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <guozhuang/error.hpp>
 #include <map>
 #include <utility>
 
 #include "base/failpoint.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "topology/machine.hpp"
 #include "wire/host_grid.hpp"
 #include "wire/mpi/mpi_library.hpp"
@@ -133,6 +135,29 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, co
 }
 
 }  // namespace
+
+std::optional<base::Neighbour> look_at(const Host& host, int rank) {
+    const auto place = std::ranges::lower_bound(host.ranks, rank);
+    if (!host.memory || place == host.ranks.end() || *place != rank) return std::nullopt;
+    base::Neighbour neighbour{.activity = &host.memory->activity(static_cast<int>(place - host.ranks.begin())), .process = {}};
+    const auto peer = std::ranges::find(host.others, rank, &Monitor::Peer::rank);
+    const auto process = peer == host.others.end() ? base::this_process() : peer->process;
+    const auto state = base::is_visible(process) ? base::state_of(process) : "";
+    neighbour.is_stopped = state.starts_with("stopped");
+    neighbour.process = fmt::format("pid {}{}{}", process.pid, state.empty() ? "" : ", ", state);
+    return neighbour;
+}
+
+void refuse_threads(const Host& host) {
+    const auto& below = host.without_threads;
+    throw Error(ErrorCode::unavailable,
+                fmt::format("MPI runs below MPI_THREAD_MULTIPLE on rank{} {}, which is enough only among ranks that share memory: {}, so "
+                            "threads of this library call MPI. Replace MPI_Init(&argc, &argv) by MPI_Init_thread(&argc, &argv, "
+                            "MPI_THREAD_MULTIPLE, &provided), or make the Session first, which does that",
+                            below.size() == 1 ? "" : "s", fmt::join(below, ","),
+                            host.hosts > 1 ? fmt::format("here they are on {} hosts", host.hosts) : "here they share none"),
+                {.tensor = {}, .operation = "init", .ranks = below});
+}
 
 std::vector<int> counterparts(const Host& host) {
     std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(host.hosts));

@@ -26,6 +26,12 @@ struct Host {
 /// One rank of every other host: those whose position is this rank's, as far as there are so many.
 std::vector<int> counterparts(const Host& host);
 
+/// What another rank does; empty where that cannot be seen: without shared memory, or on another host.
+std::optional<base::Neighbour> look_at(const Host& host, int rank);
+
+/// Throws Error(unavailable): what these ranks share demands that MPI may be called on any thread, and on some of them it may not.
+[[noreturn]] void refuse_threads(const Host& host);
+
 struct Wishes {
     bool memory = true;
     bool threads = true;                               ///< not a wish: whether this rank may call MPI on any thread

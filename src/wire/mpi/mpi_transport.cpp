@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <guozhuang/error.hpp>
-#include <limits>
-#include <map>
 #include <mpi.h>
 #include <new>
 #include <utility>
@@ -24,6 +21,8 @@
 #include "wire/mpi/mpi_library.hpp"
 #include "wire/mpi/notice.hpp"
 #include "wire/mpi/operation_table.hpp"
+#include "wire/mpi/tags.hpp"
+#include "wire/ring_receives.hpp"
 
 namespace guozhuang::wire {
 namespace {
@@ -36,23 +35,13 @@ using mpi::Operation;
 /// at once.
 constexpr std::size_t eager_bytes = 4096;
 
-/// Where the parts of a tag lie in MPI's: lane, context, user tag from the right.
-constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context_bits;
-
 /// Tells another host why the job ends. The handshake has this context, and no data.
 constexpr Tag notice_tag{0xfff, Lane::host_data, 0};
-constexpr auto time_to_tell = std::chrono::milliseconds(200);
 
 /// What MPI moves of an operation at once.
 struct Piece {
     std::uint32_t place = 0;  ///< of the operation in the table
     int bytes = 0;
-};
-
-/// A receive of what comes through a ring.
-struct RingReceive {
-    int from = 0, code = 0;
-    std::span<std::byte> memory;  ///< what is still to come
 };
 
 class MpiTransport final : public Transport {
@@ -77,12 +66,10 @@ public:
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
     Staging staging() noexcept override { return host_.all_have_memory ? host_.memory->staging() : Staging{}; }
     void nudge(int rank, base::Audience audience) noexcept override { with_bell(rank, base::nudge, audience); }
-    std::optional<base::Neighbour> look_at(int rank) override;
+    std::optional<base::Neighbour> look_at(int rank) override { return mpi::look_at(host_, rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& hosts() const noexcept override { return host_.of; }
-    std::uint16_t largest_user_tag() const noexcept override {
-        return static_cast<std::uint16_t>(std::min<std::int64_t>(largest_tag_ >> user_shift, std::numeric_limits<std::uint16_t>::max()));
-    }
+    std::uint16_t largest_user_tag() const noexcept override { return mpi::largest_user_tag(largest_tag_); }
     const char* description() const noexcept override { return name_.c_str(); }
     Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
     void close() override;
@@ -91,7 +78,7 @@ private:
     void require_open();
     void require_threads();
     void meet_neighbours();
-    int encode(Tag tag) const;
+    int encode(Tag tag) const { return mpi::encode(tag, largest_tag_); }
     void abort_host(const base::AbortCause& cause) noexcept;
     bool tell_other_hosts(const base::AbortCause& cause) noexcept;
     bool end_job(const base::AbortCause& cause) noexcept;
@@ -106,8 +93,6 @@ private:
     }
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
-    Ticket receive_through_ring(int from, int code, std::span<std::byte> bytes);
-    bool test_ring(Ticket& ticket);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
     void complete(const Piece& piece, const MPI_Status& status, bool failed) GUOZHUANG_REQUIRES(mutex_);
 
@@ -124,6 +109,7 @@ private:
     std::vector<base::Doorbell*> bells_;    ///< of this host's ranks, ascending; this rank's alone without shared memory
     std::optional<HostMessages> messages_;  ///< control messages within the host, if it has shared memory
     bool all_through_rings_ = false;        ///< data too, because MPI may not be called on any thread
+    RingReceives ring_receives_;
     base::WaitSettings wait_settings_;
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
 
@@ -135,8 +121,6 @@ private:
     std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
     mpi::ControlInbox inbox_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::map<std::uint64_t, RingReceive> ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);  ///< by ticket, oldest first
-    std::uint64_t last_ring_ticket_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
     std::atomic<bool> hosts_know_{false};  ///< why the job ends: they have been told, or have told this rank
@@ -183,17 +167,10 @@ MpiTransport::~MpiTransport() {
 /// On one host nothing has to go through MPI, so any thread level will do. Between hosts the coordinator threads call MPI.
 void MpiTransport::require_threads() {
     const base::Lock lock(mutex_);
-    const auto& below = host_.without_threads;
-    all_through_rings_ = !below.empty();
-    if (below.empty() || (host_.memory && host_.hosts == 1)) return;
+    all_through_rings_ = !host_.without_threads.empty();
+    if (!all_through_rings_ || (host_.memory && host_.hosts == 1)) return;
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");
-    throw Error(ErrorCode::unavailable,
-                fmt::format("MPI runs below MPI_THREAD_MULTIPLE on rank{} {}, which is enough only among ranks that share memory: {}, so "
-                            "threads of this library call MPI. Replace MPI_Init(&argc, &argv) by MPI_Init_thread(&argc, &argv, "
-                            "MPI_THREAD_MULTIPLE, &provided), or make the Session first, which does that",
-                            below.size() == 1 ? "" : "s", fmt::join(below, ","),
-                            host_.hosts > 1 ? fmt::format("here they are on {} hosts", host_.hosts) : "here they share none"),
-                {.tensor = {}, .operation = "init", .ranks = below});
+    mpi::refuse_threads(host_);
 }
 
 void MpiTransport::meet_neighbours() {
@@ -206,18 +183,6 @@ void MpiTransport::meet_neighbours() {
         bell_of_[static_cast<std::size_t>(rank)] = bells_.emplace_back(&neighbours.back().bell);
     }
     messages_.emplace(host_.memory->rings(), neighbours, host_.position);
-}
-
-std::optional<base::Neighbour> MpiTransport::look_at(int rank) {
-    const auto place = std::ranges::lower_bound(host_.ranks, rank);
-    if (!host_.memory || place == host_.ranks.end() || *place != rank) return std::nullopt;
-    base::Neighbour neighbour{.activity = &host_.memory->activity(static_cast<int>(place - host_.ranks.begin())), .process = {}};
-    const auto peer = std::ranges::find(host_.others, rank, &Monitor::Peer::rank);
-    const auto process = peer == host_.others.end() ? base::this_process() : peer->process;
-    const auto state = base::is_visible(process) ? base::state_of(process) : "";
-    neighbour.is_stopped = state.starts_with("stopped");
-    neighbour.process = fmt::format("pid {}{}{}", process.pid, state.empty() ? "" : ", ", state);
-    return neighbour;
 }
 
 void MpiTransport::require_open() {
@@ -250,15 +215,7 @@ bool MpiTransport::tell_other_hosts(const base::AbortCause& cause) noexcept try 
         if (comm_ == MPI_COMM_NULL) return true;
         for (const int to : mpi::counterparts(host_)) notice.send(comm_, to, encode(notice_tag));
     }
-    const auto deadline = base::Clock::now() + time_to_tell;
-    bool has_left = false;
-    base::Doorbell bell;  // the rank's own is aborted
-    base::wait_until(bell, wait_settings_, [&] {
-        const base::Lock lock(mutex_);
-        has_left = notice.has_left();
-        return has_left || base::Clock::now() >= deadline;
-    });
-    return has_left;
+    return notice.has_left_soon(mutex_, wait_settings_);
 } catch (const std::exception& error) {
     base::log(LogLevel::debug, "other hosts could not be told of the end of the job: {}", error.what());
     return false;
@@ -299,7 +256,7 @@ bool MpiTransport::abandon() noexcept {
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (abandoned_.exchange(true)) return requests_.empty();
-    ring_receives_.clear();
+    ring_receives_.forget();
     if (exit_on_death_ && base::code_of(doorbell()) == ErrorCode::timeout)
         base::end_process(base::cause_of(doorbell()), base::time_to_unwind);
     for (std::size_t i = 0; i < requests_.size(); ++i) {
@@ -310,16 +267,6 @@ bool MpiTransport::abandon() noexcept {
     std::erase(requests_, MPI_REQUEST_NULL);
     pieces_.clear();  // nobody asks for them any more
     return requests_.empty();
-}
-
-int MpiTransport::encode(Tag tag) const {
-    const std::int64_t code = (std::int64_t{tag.user} << user_shift) | (tag.context << lane_bits) | static_cast<int>(tag.lane);
-    if (tag.context >= 1 << context_bits) throw Error(ErrorCode::invalid_argument, fmt::format("too many process sets: {}", tag.context));
-    if (code > largest_tag_) {
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("tag {} is too large for {}: at most {}", tag.user, name_, largest_user_tag()));
-    }
-    return static_cast<int>(code);
 }
 
 template <class Post>
@@ -364,13 +311,12 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     }
     if (control && messages_ && messages_->has(to)) {
         require_open();
-        messages_->send(to, static_cast<std::uint32_t>(code), bytes);
+        messages_->send(to, static_cast<std::uint32_t>(code), bytes, base::audience_of(tag.context));
         return {};
     }
     if (all_through_rings_) {
         require_open();
-        for (auto rest = bytes; !rest.empty(); rest = rest.subspan(std::min(rest.size(), max_control_bytes)))
-            messages_->send(to, static_cast<std::uint32_t>(code), rest.first(std::min(rest.size(), max_control_bytes)));
+        RingReceives::send(*messages_, to, tag, static_cast<std::uint32_t>(code), bytes);
         return {};
     }
     const Ticket ticket =
@@ -386,42 +332,13 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
         mutex_.is_held();
         check(MPI_Irecv(bytes.data() + offset, length, MPI_BYTE, from, code, comm_, request), "MPI_Irecv");
     };
-    if (all_through_rings_) return receive_through_ring(from, code, bytes);
+    if (all_through_rings_) {
+        require_open();
+        return ring_receives_.start(from, static_cast<std::uint32_t>(code), bytes);
+    }
     const Ticket ticket = start({from, bytes.size(), true}, split_bytes_, post);
     if (bytes.size() > eager_bytes) ring(from, base::audience_of(tag.context));
     return ticket;
-}
-
-Transport::Ticket MpiTransport::receive_through_ring(int from, int code, std::span<std::byte> bytes) {
-    const base::Lock lock(mutex_);
-    require_open();
-    if (bytes.empty()) return {};
-    ring_receives_[++last_ring_ticket_] = {.from = from, .code = code, .memory = bytes};
-    return {last_ring_ticket_};
-}
-
-/// What arrives belongs to the oldest receive of its sender and tag.
-bool MpiTransport::test_ring(Ticket& ticket) {
-    const base::Lock lock(mutex_);
-    require_open();
-    const auto own = ring_receives_.find(ticket.id);
-    if (own == ring_receives_.end()) throw Error(ErrorCode::internal, "a ticket was tested after it was spent");
-    auto& [from, code, memory] = own->second;
-    const auto comes_before = [&](const auto& other) { return other.second.from == from && other.second.code == code; };
-    if (std::any_of(ring_receives_.begin(), own, comes_before)) return false;
-    while (!memory.empty()) {
-        const auto message = messages_->poll(static_cast<std::uint32_t>(code), from);
-        if (!message) return false;
-        if (message->bytes.size() > memory.size())
-            throw Error(ErrorCode::wire,
-                        fmt::format("rank {} sent {} bytes where {} were expected", from, message->bytes.size(), memory.size()),
-                        {.tensor = {}, .operation = {}, .ranks = {from}});
-        std::ranges::copy(message->bytes, memory.begin());
-        memory = memory.subspan(message->bytes.size());
-    }
-    ring_receives_.erase(own);
-    ticket = {};
-    return true;
 }
 
 /// Looks at everything in flight, not at one message alone: MPI may complete any of them at any call, and the sender of a long one sleeps until
@@ -469,7 +386,10 @@ void MpiTransport::complete(const Piece& piece, const MPI_Status& status, bool f
 
 bool MpiTransport::test(Ticket& ticket) {
     if (ticket.id == 0) return true;
-    if (all_through_rings_) return test_ring(ticket);
+    if (all_through_rings_) {
+        require_open();
+        return ring_receives_.test(*messages_, ticket);
+    }
     std::vector<int> to_tell;
     std::string error;
     int peer = 0;

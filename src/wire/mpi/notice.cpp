@@ -8,6 +8,11 @@
 #include "wire/mpi/mpi_library.hpp"
 
 namespace guozhuang::wire::mpi {
+namespace {
+
+constexpr auto time_to_tell = std::chrono::milliseconds(200);
+
+}  // namespace
 
 Notice Notice::from(const Transport::Message& message) {
     Notice notice;
@@ -31,6 +36,18 @@ OutgoingNotice::OutgoingNotice(const base::AbortCause& cause) noexcept {
 void OutgoingNotice::send(MPI_Comm communicator, int to, int tag) {
     auto& request = requests_.emplace_back(MPI_REQUEST_NULL);
     check(MPI_Isend(&notice_, sizeof notice_, MPI_BYTE, to, tag, communicator, &request), "MPI_Isend");
+}
+
+bool OutgoingNotice::has_left_soon(base::Mutex& calls, const base::WaitSettings& wait) {
+    const auto deadline = base::Clock::now() + time_to_tell;
+    bool is_told = false;
+    base::Doorbell bell;  // the rank's own is aborted
+    base::wait_until(bell, wait, [&] {
+        const base::Lock lock(calls);
+        is_told = has_left();
+        return is_told || base::Clock::now() >= deadline;
+    });
+    return is_told;
 }
 
 bool OutgoingNotice::has_left() {

@@ -5,6 +5,7 @@
 #include <mpi.h>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "wire/transport.hpp"
 
@@ -14,7 +15,7 @@ namespace guozhuang::wire::mpi {
 struct Notice {
     std::int32_t culprit = -1;
     std::int32_t code = 0;  ///< an ErrorCode
-    std::array<char, 480> text{};
+    std::array<char, sizeof(base::Doorbell::cause)> text{};
 
     /// Throws Error(wire) if the message is none.
     static Notice from(const Transport::Message& message);
@@ -28,9 +29,12 @@ class OutgoingNotice {
 public:
     explicit OutgoingNotice(const base::AbortCause& cause) noexcept;
     void send(MPI_Comm communicator, int to, int tag);
-    bool has_left();
+    /// Waits a moment for that. Not under that lock, which is `calls`.
+    bool has_left_soon(base::Mutex& calls, const base::WaitSettings& wait);
 
 private:
+    bool has_left();
+
     Notice notice_;
     std::vector<MPI_Request> requests_;
 };
