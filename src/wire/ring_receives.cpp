@@ -13,13 +13,11 @@ void RingReceives::send(HostMessages& messages, int to, Tag tag, std::uint32_t c
 
 Transport::Ticket RingReceives::start(int from, std::uint32_t channel, std::span<std::byte> memory) {
     if (memory.empty()) return {};
-    const base::Lock lock(mutex_);
     receives_[++last_ticket_] = {.from = from, .channel = channel, .memory = memory};
     return {last_ticket_};
 }
 
 bool RingReceives::test(HostMessages& messages, Transport::Ticket& ticket) {
-    const base::Lock lock(mutex_);
     const auto own = receives_.find(ticket.id);
     if (own == receives_.end()) throw Error(ErrorCode::internal, "a ticket was tested after it was spent");
     auto& [from, channel, memory] = own->second;
@@ -38,11 +36,6 @@ bool RingReceives::test(HostMessages& messages, Transport::Ticket& ticket) {
     receives_.erase(own);
     ticket = {};
     return true;
-}
-
-void RingReceives::forget() {
-    const base::Lock lock(mutex_);
-    receives_.clear();
 }
 
 }  // namespace guozhuang::wire

@@ -109,7 +109,6 @@ private:
     std::vector<base::Doorbell*> bells_;    ///< of this host's ranks, ascending; this rank's alone without shared memory
     std::optional<HostMessages> messages_;  ///< control messages within the host, if it has shared memory
     bool all_through_rings_ = false;        ///< data too, because MPI may not be called on any thread
-    RingReceives ring_receives_;
     base::WaitSettings wait_settings_;
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
 
@@ -121,6 +120,7 @@ private:
     std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
     mpi::ControlInbox inbox_ GUOZHUANG_GUARDED_BY(mutex_);
+    RingReceives ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
     std::atomic<bool> hosts_know_{false};  ///< why the job ends: they have been told, or have told this rank
@@ -333,6 +333,7 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
         check(MPI_Irecv(bytes.data() + offset, length, MPI_BYTE, from, code, comm_, request), "MPI_Irecv");
     };
     if (all_through_rings_) {
+        const base::Lock lock(mutex_);
         require_open();
         return ring_receives_.start(from, static_cast<std::uint32_t>(code), bytes);
     }
@@ -387,6 +388,7 @@ void MpiTransport::complete(const Piece& piece, const MPI_Status& status, bool f
 bool MpiTransport::test(Ticket& ticket) {
     if (ticket.id == 0) return true;
     if (all_through_rings_) {
+        const base::Lock lock(mutex_);
         require_open();
         return ring_receives_.test(*messages_, ticket);
     }
