@@ -16,10 +16,10 @@ enum class ErrorCode {
     duplicate_name,    ///< an operation of that name is still pending on this rank
     not_initialised,   ///< no session, or it has been shut down
     configuration,     ///< an environment variable or option has an unacceptable value
-    // Raised on every rank concerned; the library stays usable.
+    // Raised on every rank concerned; the library stays usable, but after a timeout.
     mismatch,  ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
     departed,  ///< a rank that the operation needs has shut down without submitting it
-    timeout,   ///< ranks had not submitted the operation in time, so it was given up; or one did not come to the start
+    timeout,   ///< an operation waited longer than its limit, which ends the job; or a rank did not come to the start
     // The job cannot go on as it is.
     aborted,        ///< the job was aborted; the message carries the first cause
     rank_died,      ///< the process of a rank has ended without leaving the job; thrown as RankDied

@@ -40,14 +40,14 @@ public:
 
     /// Blocks until the operation is complete, driving it meanwhile; throws the operation's Error, every time it is asked.
     void wait() const;
-    /// The same for at most `limit`; false if it is not complete by then. The operation goes on. Where MPI gives less than MPI_THREAD_MULTIPLE the
-    /// library has no thread of its own: the caller then does the work, and a bundle that is under way at the limit is finished first.
+    /// The same for at most `limit`; false if it is not complete by then. The operation goes on.
+    /// The work is left to the library's own thread.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait for its completion and returns. Throws if
     /// the operation failed before it was enqueued. On plain host tensors it is wait().
     void wait(StreamRef stream) const;
-    /// Whether wait() would return at once. Only looks; below MPI_THREAD_MULTIPLE it also does what can be done now, which may be a whole bundle
-    /// and so take as long as its slowest rank.
+    /// Whether wait() would return at once. Only looks: the library's own thread brings the
+    /// operation forward. Ranks that take turns (RankOptions::turns) have none, so they wait().
     bool done() const;
     /// False for a default-constructed handle, on which nothing else may be called.
     explicit operator bool() const noexcept { return pending_ != nullptr; }

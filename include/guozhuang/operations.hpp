@@ -20,7 +20,7 @@
 ///
 /// Common to all: callable from any thread; tensors must be contiguous and must stay untouched and alive until the operation is complete;
 /// zero elements are fine. Errors of the caller (Error: invalid_argument, duplicate_name, not_initialised) are thrown at once, before anything
-/// is sent. Errors of the group (mismatch, departed, timeout) are thrown by wait() on every rank, and the library goes on working.
+/// is sent. Errors of the group (mismatch, departed) are thrown by wait() on every rank, and the library goes on working.
 namespace guozhuang {
 
 /// What every operation takes.
@@ -34,8 +34,9 @@ struct Options {
     std::shared_ptr<void> keep_alive = {};
     Session* session = nullptr;   ///< whose job it is; null: Session::current(), or the process set's
     ProcessSet process_set = {};  ///< who takes part; the same on all of them
-    /// How long it may wait for ranks that have not submitted it. Then it is given up: it fails with Error(timeout) on all that have, and on the others
-    /// when they submit it; once all have, it is not given up any more. Below MPI_THREAD_MULTIPLE a missing rank may have to call the library first. May differ on each rank. 0: as long as GUOZHUANG_STALL_ERROR_S says.
+    /// How long it may wait for ranks that have not submitted it. Then the job ends: all that is
+    /// pending or comes later fails on every rank with Error(timeout), which says who has not. May
+    /// differ on each rank. 0: as long as GUOZHUANG_STALL_ERROR_S says.
     std::chrono::milliseconds timeout = {};
 };
 
@@ -94,7 +95,7 @@ struct PointToPointOptions {
     std::shared_ptr<void> keep_alive = {};  ///< as in Options
     Session* session = nullptr;             ///< as in Options
     ProcessSet process_set = {};            ///< as in Options
-    /// How long it may wait for its peer. Then it is given up: both sides fail with Error(timeout), the peer when it comes. As in Options otherwise.
+    /// How long it may wait for its peer. Then the job ends with Error(timeout), as in Options.
     std::chrono::milliseconds timeout = {};
 };
 

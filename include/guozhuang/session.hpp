@@ -14,7 +14,7 @@ class Runtime;
 /// How run_ranks runs its ranks.
 struct RankOptions {
     /// The ranks take turns, drawn from this seed: only one runs at a time, and hands on whenever it waits for an operation. The same seed gives
-    /// the same order of events, so that a failure can be repeated. The body must not wait for another rank in any other way.
+    /// the same order of events, so that a failure can be repeated. The body waits for other ranks in no other way and makes no process sets.
     std::optional<std::uint64_t> turns = std::nullopt;
     /// The ranks take each other for ranks of so many hosts: neighbours together, as evenly as can be. From 1 to the number of ranks.
     int hosts = 1;

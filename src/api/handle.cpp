@@ -2,6 +2,7 @@
 
 #include <guozhuang/handle.hpp>
 
+#include "base/process.hpp"
 #include "engine/pending.hpp"
 
 namespace guozhuang {
@@ -49,7 +50,7 @@ void Handle::wait(StreamRef stream) const {
 }
 
 bool Handle::done() const {
-    if (!pending_->complete()) pending_->driver().drive_once();
+    base::refuse_forked();
     return pending_->complete();
 }
 

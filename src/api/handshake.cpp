@@ -147,8 +147,7 @@ private:
         try {
             base::wait_until(
                 transport_.doorbell(), transport_.wait_settings(), [&] { return (message = channel_.poll()).has_value(); }, deadline_);
-        } catch (const Error& error) {
-            if (error.code() != ErrorCode::timeout) throw;
+        } catch (const base::DeadlinePassed&) {
             std::vector<int> missing{0};
             if (!so_far.empty()) missing.clear();
             for (std::size_t rank = 1; rank < so_far.size(); ++rank)

@@ -56,6 +56,8 @@ std::shared_ptr<SetMember> api::member_of(Session* session, const ProcessSet& se
 
 ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
     const auto runtime = api::runtime_of(session);
+    if (runtime->transport().wait_settings().baton != nullptr)
+        throw Error(ErrorCode::unavailable, "process set: ranks that take turns have none, because a set needs a thread of its own");
     std::ranges::sort(ranks);
     check(ranks, runtime->transport().size());
     auto state = std::make_shared<ProcessSetState>(runtime, std::move(ranks));

@@ -41,7 +41,6 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
     : shared_(std::make_shared<Shared>()), sets_(std::make_shared<ProcessSets>(shared_)) {
     shared_->transport = std::move(transport);
     shared_->settings = settings;
-    if (!shared_->transport->may_have_own_thread()) shared_->fleet = std::make_shared<engine::Fleet>();
     try {
         enter_job(refusal);
     } catch (...) {

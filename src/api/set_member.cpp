@@ -41,16 +41,12 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
                               .wait = transport.wait_settings(),
                               .negotiator = negotiator_settings(shared_->settings, members_, backends::can_stage(transport, ranks_)),
                               .stalls = {.warn = shared_->settings.stall_warn, .error = shared_->settings.stall_error},
-                              .own_thread = transport.may_have_own_thread(),
                               .job = std::make_shared<wire::TransportJob>(shared_->transport),
-                              .context = id_.context,
-                              .fleet = shared_->fleet,
                               .timeline = shared_->timeline,
                               .use_device = [this](DeviceKind kind) { use_device(kind); }});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
-    if (shared_->fleet) shared_->fleet->add(id_.context, engine_);
     try {
-        engine_->start();
+        if (transport.wait_settings().baton == nullptr) engine_->start();  // else a rank is one thread
     } catch (const std::system_error& error) {
         throw Error(ErrorCode::out_of_memory, fmt::format("{}: no thread for its coordinator: {}", members_.name(), error.what()),
                     {.tensor = {}, .operation = {}, .ranks = {transport.rank()}});
@@ -66,7 +62,7 @@ SetMember::~SetMember() {
 /// Host bundles run on the thread that drives the engine, which goes on pumping; device bundles on a communication stream of their own.
 void SetMember::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane) {
     std::function<bool()> pump;
-    if (!stream) pump = [engine = engine_.get()] { return engine->pump_beside_data(); };
+    if (!stream) pump = [engine = engine_.get()] { return engine->pump(); };
     backends_.push_back(std::make_unique<backends::HostBackend>(wire::Group{.transport = *shared_->transport,
                                                                             .members = ranks_,
                                                                             .position = control_.rank(),

@@ -16,7 +16,6 @@
 #include "base/mutex.hpp"
 #include "base/timeline.hpp"
 #include "engine/engine.hpp"
-#include "engine/fleet.hpp"
 #include "engine/members.hpp"
 #include "wire/control_channel.hpp"
 #include "wire/mail_channel.hpp"
@@ -28,7 +27,6 @@ namespace guozhuang {
 struct Shared {
     std::shared_ptr<wire::Transport> transport;
     base::Settings settings;
-    std::shared_ptr<engine::Fleet> fleet;  ///< null where every engine has a thread of its own
     Devices devices;
     std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
     std::shared_ptr<base::Timeline> timeline = std::make_shared<base::Timeline>();

@@ -172,8 +172,9 @@ constexpr Setting table[] = {
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ,
      "Which messages are logged; `info` adds a line about the job when it begins.", parse_log_level, print_log_level},
     {"GUOZHUANG_ON_DEATH", "", "exit or report", Agreement::may_differ,
-     "What follows when a rank of this host has died, after every operation has failed with its name: `exit` ends this process within half "
-     "a second, with that error as its last words; `report` leaves it to the program.",
+     "What follows when a rank of this host has died, or a limit has ended the job, after every operation has failed with that cause: "
+     "`exit` "
+     "ends this process within half a second, with that error as its last words; `report` leaves it to the program.",
      parse_on_death, print_on_death},
     {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
      "1: every sum is taken in the same order whatever the algorithm, size and placement (algorithms.md).",
@@ -193,8 +194,8 @@ constexpr Setting table[] = {
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.", parse_spin,
      print_spin},
     {"GUOZHUANG_STALL_ERROR_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
-     "An operation that has waited so long for ranks which have not submitted it is given up: it fails on all that have, and on the others "
-     "when they submit it. Options::timeout is the same for one operation.",
+     "An operation that has waited so long for ranks which have not submitted it ends the job: everything fails on all ranks with a report "
+     "that names them. Options::timeout is the same for one operation.",
      parse_seconds<&Settings::stall_error>, print_seconds<&Settings::stall_error>},
     {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
      "After how long, and then whenever it has waited twice as long, a warning names an operation that does not come forward, who waits "

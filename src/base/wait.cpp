@@ -61,10 +61,8 @@ bool has_cause(const Doorbell& bell) noexcept {
     return bell.cause_state.load(std::memory_order_acquire) == Doorbell::CauseState::complete;
 }
 
-/// Of a complete cause. It may be another process's writing.
-ErrorCode code_of(const Doorbell& bell) noexcept {
-    const auto code = static_cast<ErrorCode>(bell.code);
-    return code == ErrorCode::rank_died || code == ErrorCode::departed ? code : ErrorCode::aborted;
+std::string_view text_of(const Doorbell& bell) noexcept {
+    return {bell.cause.data(), strnlen(bell.cause.data(), bell.cause.size())};
 }
 
 }  // namespace
@@ -95,6 +93,13 @@ void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
     bell.cause_state.store(Doorbell::CauseState::complete, std::memory_order_release);
 }
 
+void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept {
+    const auto& first = *bells.front();
+    note_cause(*bells.front(), cause);
+    if (has_cause(first)) cause = {.rank = first.culprit, .text = text_of(first), .code = code_of(first)};
+    for (Doorbell* bell : bells.subspan(1)) note_cause(*bell, cause);
+}
+
 // Whoever comes second does not wait for the text of the first, who may be dead: those who read it do, for a while.
 void abort(Doorbell& bell, const AbortCause& cause) noexcept {
     note_cause(bell, cause);
@@ -108,9 +113,14 @@ bool is_aborted(const Doorbell& bell) noexcept {
 
 std::string cause_of(const Doorbell& bell) {
     if (!has_cause(bell)) return "the job was aborted";
-    const std::string_view text(bell.cause.data(), strnlen(bell.cause.data(), bell.cause.size()));
-    if (code_of(bell) != ErrorCode::aborted) return std::string(text);
-    return fmt::format("rank {} has ended the job: {}", bell.culprit, text);
+    if (code_of(bell) != ErrorCode::aborted) return std::string(text_of(bell));
+    return fmt::format("rank {} has ended the job: {}", bell.culprit, text_of(bell));
+}
+
+/// It may be another process's writing.
+ErrorCode code_of(const Doorbell& bell) noexcept {
+    const auto code = has_cause(bell) ? static_cast<ErrorCode>(bell.code) : ErrorCode::aborted;
+    return code == ErrorCode::rank_died || code == ErrorCode::departed || code == ErrorCode::timeout ? code : ErrorCode::aborted;
 }
 
 void throw_cause(const Doorbell& bell) {
@@ -154,7 +164,7 @@ void Patience::check_abort() const {
 }
 
 void Patience::check_deadline() const {
-    if (deadline_ != no_deadline && Clock::now() >= deadline_) throw Error(ErrorCode::timeout, "the wait outlived its deadline");
+    if (deadline_ != no_deadline && Clock::now() >= deadline_) throw DeadlinePassed();
 }
 
 void Patience::pause() {

@@ -22,16 +22,16 @@ struct alignas(64) Doorbell {
     std::atomic<std::uint32_t> asleep{0};  ///< how many threads that expect news are parked, or will be if their next look finds none
     std::atomic<std::uint32_t> abort{0};   ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
-    std::int32_t culprit = -1;      ///< once the cause is complete, as are the code and the text
-    std::int32_t code = 0;          ///< an ErrorCode
-    std::array<char, 488> cause{};  ///< ends with a 0, or with the array
+    std::int32_t culprit = -1;       ///< once the cause is complete, as are the code and the text
+    std::int32_t code = 0;           ///< an ErrorCode
+    std::array<char, 2024> cause{};  ///< ends with a 0, or with the array
 };
 
 /// Why a job ends, for people, and the rank that ends it (-1: unknown).
 struct AbortCause {
     int rank = -1;
     std::string_view text = {};
-    ErrorCode code = ErrorCode::aborted;  ///< or rank_died or departed, whose texts say themselves which rank they are about
+    ErrorCode code = ErrorCode::aborted;  ///< or rank_died, departed or timeout, whose texts say themselves which rank they are about
 };
 
 /// Says "there is news for you". Call it after the news is visible. Any thread of any process that has the word mapped. A syscall only if a
@@ -48,6 +48,9 @@ void ring_local(Doorbell& bell) noexcept;
 
 /// Notes why the job is about to end. The first cause wins; a text that is too long is cut.
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
+/// The same for all ranks of a host. If several ranks end the job at the same time, the cause that
+/// the first bell has got holds for all: so every caller lists the bells in the same order.
+void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept;
 
 /// Notes the cause, sets the abort word and wakes everybody who is parked.
 void abort(Doorbell& bell, const AbortCause& cause = {}) noexcept;
@@ -57,14 +60,21 @@ bool is_aborted(const Doorbell& bell) noexcept;
 
 /// Why it is set, for people.
 std::string cause_of(const Doorbell& bell);
+/// The code of the cause; aborted if none is known.
+ErrorCode code_of(const Doorbell& bell) noexcept;
 
-/// What every wait at this bell does once the abort word is set: throws the cause, as far as it is known, as RankDied, Error(departed) or
-/// Error(aborted).
+/// What every wait at this bell does once the abort word is set: throws the cause, as far as it is
+/// known, as RankDied, Error(departed), Error(timeout) or Error(aborted).
 [[noreturn]] void throw_cause(const Doorbell& bell);
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 inline constexpr Deadline no_deadline = Deadline::max();
+
+/// What a wait throws past its deadline.
+struct DeadlinePassed : Error {
+    DeadlinePassed() : Error(ErrorCode::timeout, "the wait outlived its deadline") {}
+};
 
 /// Now, or a few milliseconds ago: costs a tenth of looking at the clock.
 Clock::time_point a_moment_ago() noexcept;
@@ -94,7 +104,7 @@ struct WaitSettings {
 ///     for (Patience patience(bell, settings); !look();) patience.pause();
 ///
 /// A ring between two calls of pause() is never lost: the count of rings is read before the look. Every call throws the cause when the
-/// abort word is set and, sooner or later, Error(timeout) past the deadline. Not thread-safe: one per waiting thread.
+/// abort word is set and, sooner or later, DeadlinePassed past the deadline. Not thread-safe: one per waiting thread.
 class Patience {
 public:
     Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline = no_deadline);

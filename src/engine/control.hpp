@@ -25,8 +25,6 @@ public:
     virtual int size() const noexcept = 0;
     /// Queues a message and wakes the receiver, if it expects news. Messages to one rank arrive in order.
     virtual void send(int to, std::vector<std::byte> message) = 0;
-    /// Makes a rank look at its messages that has nothing pending itself.
-    virtual void wake(int rank) noexcept = 0;
     /// The next message that has arrived, if any. Also retires sends that are complete.
     virtual std::optional<Message> poll() = 0;
     /// Whether every message that was sent has left this rank.

@@ -10,7 +10,6 @@
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "engine/execution.hpp"
-#include "engine/fleet.hpp"
 
 namespace guozhuang::engine {
 namespace {
@@ -39,15 +38,12 @@ private:
 Engine::Engine(const Parts& parts)
     : job_(parts.job),
       timeline_(parts.timeline),
-      context_(parts.context),
       members_(parts.negotiator.members),
       set_(members_.are_the_world() ? nullptr : std::make_shared<const std::string>(members_.name())),
       rank_(members_.world_rank(parts.control.rank())),
       doorbell_(parts.doorbell),
       activity_(parts.activity),
       wait_(parts.wait),
-      own_thread_(parts.own_thread),
-      fleet_(parts.fleet),
       use_device_(parts.use_device),
       control_(parts.control),
       negotiator_(parts.control.rank(), parts.control.size(), parts.negotiator),
@@ -64,7 +60,6 @@ void Engine::add_executor(DeviceKind kind, Executor executor) {
 }
 
 void Engine::start() {
-    if (!own_thread_) return;
     coordinator_ = std::thread([this] { coordinate(); });
     pthread_setname_np(coordinator_.native_handle(), "gz-coordinator");
 }
@@ -155,7 +150,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
 }
 
 bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline deadline) {
-    return wait(arrived, deadline, !own_thread_ || deadline == base::no_deadline);
+    return wait(arrived, deadline, deadline == base::no_deadline || wait_.baton != nullptr);
 }
 
 bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives) {
@@ -169,7 +164,6 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
         bool first_look = true;
         while (!arrived()) {
             auto progressed = drives ? try_turn() : complete_ended();
-            if (drives && fleet_ && fleet_->turns_beside(context_)) progressed = true;
             if (!progressed && std::exchange(first_look, false))
                 base::ring(doorbell_);  // whoever drives may sleep, and does not know yet what this caller has submitted
             if (arrived()) return true;
@@ -179,35 +173,8 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
                 patience.pause();
         }
         return true;
-    } catch (const Error& error) {
-        if (error.code() == ErrorCode::timeout && deadline != base::no_deadline) return arrived();
-        end(std::current_exception());
-    } catch (...) {
-        end(std::current_exception());
-    }
-}
-
-void Engine::drive_once() {
-    base::refuse_forked();
-    if (own_thread_) {
-        complete_ended();
-        return;
-    }
-    take_turn();
-    if (fleet_) fleet_->turns_beside(context_);
-}
-
-bool Engine::take_turn() {
-    try {
-        return try_turn().value_or(false);
-    } catch (...) {
-        end(std::current_exception());
-    }
-}
-
-bool Engine::take_turn_within() {
-    try {
-        return try_turn_within().value_or(false);
+    } catch (const base::DeadlinePassed&) {
+        return arrived();
     } catch (...) {
         end(std::current_exception());
     }
@@ -251,16 +218,13 @@ void Engine::attend(base::Patience& patience) {
 }
 
 std::optional<bool> Engine::try_turn() {
-    const auto progressed = try_turn_within();
+    std::optional<bool> progressed;
+    if (mutex_.try_lock()) {
+        const base::Lock lock(mutex_, std::adopt_lock);
+        progressed = turn();
+    }
     complete_ended();
-    if (fleet_) fleet_->complete_above(context_);
     return progressed;
-}
-
-std::optional<bool> Engine::try_turn_within() {
-    if (!mutex_.try_lock()) return std::nullopt;
-    const base::Lock lock(mutex_, std::adopt_lock);
-    return turn();
 }
 
 /// One look around by whoever drives: messages, then at most one entry of the log.
@@ -291,10 +255,7 @@ bool Engine::pump() {
     if (!progressed) notice_stalls();
     const auto send_all = [&](Channel channel, auto messages) {
         mutex_.is_held();
-        for (auto& message : messages) {
-            send(message.to, channel, std::move(message.bytes));
-            if (message.urgent) control_.wake(message.to);
-        }
+        for (auto& message : messages) send(message.to, channel, std::move(message.bytes));
     };
     send_all(Channel::negotiation, negotiator_.take_messages());
     send_all(Channel::letters, point_to_point_.take_messages());
@@ -303,11 +264,6 @@ bool Engine::pump() {
         progressed = true;
     }
     return progressed;
-}
-
-bool Engine::pump_beside_data() {
-    const bool progressed = pump();
-    return (fleet_ && fleet_->turns_above(context_)) || progressed;
 }
 
 bool Engine::take_submissions() {
@@ -327,10 +283,6 @@ bool Engine::take_submissions() {
     for (auto& pending : submitted) {
         const auto& request = pending->request();
         stalls_.expect(request.deadline);
-        if (const auto debt = negotiator_.debt(request.name)) {
-            finish(std::span(&pending, 1), error_of(*debt, members_));
-            continue;
-        }
         open_.insert_or_assign(request.name, pending);
         if (request.description->operation == Operation::join)
             negotiator_.join(request.name);

@@ -28,7 +28,6 @@
 
 namespace guozhuang::engine {
 
-class Fleet;
 class StallScene;
 
 /// Where bundles of one kind of memory run: inline, on the thread that drives the engine, or on a communication stream of the device.
@@ -52,10 +51,7 @@ public:
         base::WaitSettings wait;
         Negotiator::Settings negotiator;
         StallSettings stalls = {};
-        bool own_thread = true;                  ///< false: driven only from inside callers' waits (MPI below MPI_THREAD_MULTIPLE)
-        std::shared_ptr<Job> job;                ///< keeps the doorbell alive: callers may still wait there when all else is gone
-        std::uint16_t context = 0;               ///< of the process set
-        std::shared_ptr<Fleet> fleet = nullptr;  ///< the rank's engines, where none has a thread; null: this one is driven alone
+        std::shared_ptr<Job> job;  ///< keeps the doorbell alive: callers may still wait there when all else is gone
         std::shared_ptr<base::Timeline> timeline = std::make_shared<base::Timeline>();  ///< the rank's
         /// Makes sure that there is an executor for a kind of device which this rank may not have used, and others have; null: all are there.
         std::function<void(DeviceKind)> use_device = nullptr;
@@ -66,7 +62,7 @@ public:
 
     /// How bundles of a device kind are run; before the first request on that kind.
     void add_executor(DeviceKind kind, Executor executor);
-    /// Starts the coordinator thread.
+    /// Starts the coordinator thread. Without it whatever is pending rests while no caller waits.
     void start();
 
     /// Takes a request. Throws Error: duplicate_name, not_initialised (closed), or what ended the job. `caller_waits`: the caller will drive, so
@@ -76,18 +72,13 @@ public:
     std::shared_ptr<Pending> submit(Request request, const Route& route, bool caller_waits);
 
     bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) override;
-    void drive_once() override;
-    /// A turn, if nobody else is driving; true if it made progress. Throws what ended the job.
-    bool take_turn();
-    /// The same in the middle of another engine's turn: what ends waits for complete_ended().
-    bool take_turn_within();
     /// Completes what has ended; true if there was anything. Runs deleters and log callbacks of the user's, which may call this library: so never
     /// with a lock held, and not on a stream's thread, which must be free for what they call. Whoever drives or waits does it.
     bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);
 
-    /// What whoever drives does while a bundle's data moves: receives and sends control messages, and gives other engines of the rank a turn where
-    /// they depend on it. True if there was anything to do.
-    bool pump_beside_data();
+    /// Receives and sends control messages; true if there was anything to do. Whoever drives calls
+    /// it, also while a bundle's data moves.
+    bool pump();
 
     /// Takes no more requests and says so to the others, without waiting: whoever drives does the rest.
     void depart(std::string_view reason);
@@ -118,7 +109,6 @@ private:
     bool turn() GUOZHUANG_REQUIRES(mutex_);
     /// A turn, and whether it made progress; empty if somebody else is driving.
     std::optional<bool> try_turn();
-    std::optional<bool> try_turn_within();
     bool has_pending() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
     bool has_work() const noexcept { return has_pending() || (departing_ && !finished_); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
@@ -131,8 +121,6 @@ private:
     void enter_closing();
     /// The log is complete.
     void finish_log() GUOZHUANG_REQUIRES(mutex_);
-    /// Receives and sends control messages; true if there was anything to do.
-    bool pump();
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
     void receive(const Control::Message& message) GUOZHUANG_REQUIRES(mutex_);
     void send(int to, Channel channel, Bytes bytes) GUOZHUANG_REQUIRES(mutex_);
@@ -153,7 +141,7 @@ private:
     /// On the timeline: these go on to this phase.
     void mark(std::span<const std::shared_ptr<Pending>> requests, std::string_view phase);
     void notice_stalls() GUOZHUANG_REQUIRES(mutex_);
-    bool treat(Stalled stalled, StallScene& scene, std::size_t said) GUOZHUANG_REQUIRES(mutex_);
+    bool report_stall(const Stalled& stalled, StallScene& scene, std::size_t said) GUOZHUANG_REQUIRES(mutex_);
     void say() noexcept;
     Executor executor_of(DeviceKind kind);
     void run(Due due) GUOZHUANG_REQUIRES(mutex_);
@@ -176,15 +164,12 @@ private:
 
     const std::shared_ptr<Job> job_;
     const std::shared_ptr<base::Timeline> timeline_;
-    const std::uint16_t context_;
     const Members members_;
     const std::shared_ptr<const std::string> set_;  ///< its name, for the timeline; null: the world
     const int rank_;                                ///< of the world
     base::Doorbell& doorbell_;
     base::Activity& activity_;
     const base::WaitSettings wait_;
-    const bool own_thread_;
-    const std::shared_ptr<Fleet> fleet_;
     const std::function<void(DeviceKind)> use_device_;
 
     base::Mutex mutex_;  ///< whoever holds it drives

@@ -28,7 +28,7 @@ void Engine::notice_stalls() {
     }
     StallScene scene(members_, control_.size(), rank_, *job_);
     std::size_t said = 0;
-    for (const auto& stalled : stalls_.look(pending, now)) said += treat(stalled, scene, said) ? 1 : 0;
+    for (const auto& stalled : stalls_.look(pending, now)) said += report_stall(stalled, scene, said) ? 1 : 0;
     {
         const base::Lock lock(queue_mutex_);
         if (said > most_said) to_say_.push_back(fmt::format("{} more operations have been waiting as long", said - most_said));
@@ -38,26 +38,22 @@ void Engine::notice_stalls() {
     base::ring_local(doorbell_);
 }
 
-/// Whether there is something to say, which is said unless enough has been. What all have submitted is not given up: it is on its way. A join may take as
-/// long as others have data, so only a rank that is stopped is worth a word. A send or receive is given up once its peer has agreed.
-bool Engine::treat(Stalled stalled, StallScene& scene, std::size_t said) {
+/// Returns whether there is something to warn of; warns unless enough has been said.
+/// An operation at its limit ends the job if some rank has not submitted it, or is stopped. All
+/// waits then throw that cause, the one of this thread at its next look. A join may take as long as
+/// others have data, so only a stopped rank matters to it; closing has no limit.
+bool Engine::report_stall(const Stalled& stalled, StallScene& scene, std::size_t said) {
     const auto& request = stalled.pending->request();
     const bool is_collective = request.kind == Request::Kind::collective, is_open = is_collective && open_.contains(request.name);
-    const bool is_letter = request.kind == Request::Kind::letter;
     const bool is_join = is_collective && request.description->operation == Operation::join;
     const StallReport report(request, is_collective && !is_open, scene);
     if (is_join && !report.has_stopped()) return false;
-    const bool is_brief = said >= most_said;
-    if (stalled.give_up && is_letter) point_to_point_.give_up(*stalled.pending, report.text(stalled, is_brief));
-    const bool is_due = stalled.give_up && is_open && !is_join;
-    stalled.give_up = is_due && report.has_culprits();
-    if (stalled.give_up)
-        negotiator_.withdraw(request.name, report.text(stalled, is_brief), report.missing());
-    else if (is_due)
-        stalls_.postpone(stalled);
+    const bool is_unmet = is_open ? report.has_culprits() : point_to_point_.is_unmatched(*stalled.pending);
+    if (stalled.limit.count() > 0 && request.kind != Request::Kind::closing && (is_unmet || report.has_stopped()))
+        job_->abort({.rank = report.culprit(), .text = report.text(stalled), .code = ErrorCode::timeout});
     if (!stalled.warn || !report.is_first()) return false;
-    if (is_brief) return true;
-    auto text = report.text(stalled, false);
+    if (said >= most_said) return true;
+    auto text = report.text(stalled);
     const base::Lock lock(queue_mutex_);
     to_say_.push_back(std::move(text));
     return true;

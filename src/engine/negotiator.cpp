@@ -48,7 +48,6 @@ void Negotiator::leave(std::string_view reason) {
 
 void Negotiator::join(const std::string& name) {
     submissions_[name] = {};
-    owed_.clear();  // whoever joins stands in for what it has not submitted
     join(tree_.rank(), name);
 }
 
@@ -202,72 +201,6 @@ void Negotiator::join(int rank, const std::string& name) {
     if (!tree_.is_root()) write_word(Part::joining, rank, name);
 }
 
-void Negotiator::withdraw(const std::string& name, std::string_view reason, const std::vector<int>& missing) {
-    if (finished_ || !submissions_.contains(name)) return;
-    const std::string operation(name_of(submissions_.at(name)->operation));
-    withdraw({tree_.rank(), name, operation, std::string(reason.substr(0, max_reason_bytes)), missing, position_});
-}
-
-std::optional<LogEntry> Negotiator::debt(const std::string& name) {
-    const auto owed = owed_.find(name);
-    if (owed == owed_.end()) return std::nullopt;
-    auto entry = std::move(owed->second.front());
-    owed->second.pop_front();
-    if (owed->second.empty()) owed_.erase(owed);
-    return entry;
-}
-
-/// A ballot of this round that is open here has not got to the root; if none is on the whole way, the root has decided.
-void Negotiator::withdraw(Withdrawal withdrawal) {
-    const auto& name = withdrawal.name;
-    if (resolved_after(name, withdrawal.position)) return;
-    if (ballots_.contains(name)) withdrawal.is_open = true;
-    if (tree_.is_root()) {
-        if (withdrawal.is_open)
-            append({.kind = LogEntry::Kind::fail,
-                    .items = {{name, records_.contains(name) ? records_.at(name).id : 0}},
-                    .code = ErrorCode::timeout,
-                    .text = withdrawal.reason,
-                    .tensor = name,
-                    .operation = withdrawal.operation,
-                    .ranks = withdrawal.missing});
-        return;
-    }
-    write_word(Part::withdrawal, withdrawal.rank, withdrawal.reason);
-    auto& out = message_to(tree_.parent());
-    out.string(name);
-    out.string(withdrawal.operation);
-    out.ranks(withdrawal.missing);
-    out.number(withdrawal.position);
-    out.number(withdrawal.is_open ? 1 : 0);
-    urgent_.insert(tree_.parent());
-}
-
-/// Whether the log has resolved a round of the name that a rank had not heard of which had applied so many entries.
-bool Negotiator::resolved_after(const std::string& name, std::uint64_t position) const {
-    if (const auto record = records_.find(name); record != records_.end() && record->second.last_used > position) return true;
-    if (const auto failure = failed_.find(name); failure != failed_.end() && failure->second.position > position) return true;
-    return std::ranges::any_of(retired_ | std::views::values,
-                               [&](const Retired& retired) { return retired.name == name && retired.record.last_used > position; });
-}
-
-/// Whether votes that were sent from there are for a round that has been given up.
-bool Negotiator::given_up_after(const std::string& name, std::uint64_t position) const {
-    const auto failure = failed_.find(name);
-    return failure != failed_.end() && failure->second.given_up && failure->second.position > position;
-}
-
-void Negotiator::read_withdrawal(int child, Reader& in) {
-    Withdrawal withdrawal;
-    std::tie(withdrawal.rank, withdrawal.reason) = read_word(child, in);
-    withdrawal.name = in.string();
-    withdrawal.operation = in.string();
-    withdrawal.missing = in.ranks(tree_.size());
-    withdrawal.position = in.number(position_);
-    withdrawal.is_open = in.number(1) == 1;
-    withdraw(std::move(withdrawal));
-}
-
 void Negotiator::settle_all() {
     std::vector<std::string> open;
     for (const auto& [name, ballot] : ballots_) open.push_back(name);
@@ -304,19 +237,18 @@ void Negotiator::receive(int from, std::span<const std::byte> message) {
     const auto position = in.number();
     if (applied_.contains(from)) child_applied(from, position);
     const auto too_late = [&] { return finished_ && applied_.contains(from); };  // for what goes up
-    while (!in.at_end() && !too_late()) read_part(from, position, in);
+    while (!in.at_end() && !too_late()) read_part(from, in);
 }
 
-void Negotiator::read_part(int from, std::uint64_t position, Reader& in) {
-    const auto part = in.enumerator(Part::withdrawal);
+void Negotiator::read_part(int from, Reader& in) {
+    const auto part = in.enumerator(Part::joining);
     const bool from_parent = !tree_.is_root() && from == tree_.parent();
     if (from_parent != (part == Part::entry) || (!from_parent && !applied_.contains(from)))
         throw Error(ErrorCode::wire,
                     fmt::format("rank {} is not one to send such a message to rank {}", world_rank(from), world_rank(tree_.rank())));
     switch (part) {
-        case Part::ready: read_ready(from, position, in); break;
-        case Part::report: read_report(from, position, in); break;
-        case Part::withdrawal: read_withdrawal(from, in); break;
+        case Part::ready: read_ready(from, in); break;
+        case Part::report: read_report(from, in); break;
         case Part::departure: std::apply([&](int rank, const auto& why) { depart(rank, why); }, read_word(from, in)); break;
         case Part::leaving: std::apply([&](int rank, const auto& why) { leave(rank, why); }, read_word(from, in)); break;
         case Part::joining: std::apply([&](int rank, const auto& name) { join(rank, name); }, read_word(from, in)); break;
@@ -329,7 +261,7 @@ void Negotiator::read_part(int from, std::uint64_t position, Reader& in) {
     }
 }
 
-void Negotiator::read_ready(int child, std::uint64_t position, Reader& in) {
+void Negotiator::read_ready(int child, Reader& in) {
     const auto id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
     const auto expected = in.fixed();
     std::string name;
@@ -339,19 +271,18 @@ void Negotiator::read_ready(int child, std::uint64_t position, Reader& in) {
         description = records_.at(name).description;
     } else if (const auto retired = retired_.find(id); retired != retired_.end()) {
         name = retired->second.name;
-        description = retired->second.record.description;
+        description = retired->second.description;
     } else {
         throw Error(ErrorCode::wire, fmt::format("rank {} sent id {}, which nobody has been given", world_rank(child), id));
     }
     if (description->fingerprint != expected)
         throw Error(ErrorCode::wire, fmt::format("rank {} and rank {} hold different descriptions of '{}'", world_rank(child),
                                                  world_rank(tree_.rank()), name));
-    if (given_up_after(name, position)) return;
     count(name, true, description, subtrees_.at(child));
     settle(name);
 }
 
-void Negotiator::read_report(int child, std::uint64_t position, Reader& in) {
+void Negotiator::read_report(int child, Reader& in) {
     const auto name = in.string();
     const bool named = in.number(1) == 1;
     const auto& below = subtrees_.at(child);
@@ -362,7 +293,6 @@ void Negotiator::read_report(int child, std::uint64_t position, Reader& in) {
     if (ranks.empty()) ranks = below;
     if (!std::ranges::includes(below, ranks))
         throw Error(ErrorCode::wire, fmt::format("rank {} reports for ranks that are not below it", world_rank(child)));
-    if (given_up_after(name, position)) return;
     count(name, named, description, ranks);
     auto& reporting = ballots_.at(name).reporting;
     if (more)
@@ -388,21 +318,19 @@ void Negotiator::child_applied(int child, std::uint64_t position) {
     known = std::max(known, position);
     const auto slowest = std::ranges::min(applied_ | std::views::values);
     std::erase_if(retired_, [&](const auto& entry) { return entry.second.position <= slowest; });
-    std::erase_if(failed_, [&](const auto& failure) { return failure.second.position <= slowest; });
 }
 
 std::vector<Negotiator::Outgoing> Negotiator::take_messages() {
     if (tree_.is_root()) append_due();
     auto messages = std::exchange(full_, {});
-    for (auto& [to, out] : outbox_) messages.push_back({to, out.take(), urgent_.contains(to)});
+    for (auto& [to, out] : outbox_) messages.push_back({to, out.take()});
     outbox_.clear();
-    urgent_.clear();
     return messages;
 }
 
 Writer& Negotiator::message_to(int rank) {
     auto& out = outbox_[rank];
-    if (out.size() > full_message_bytes) full_.push_back({rank, out.take(), urgent_.contains(rank)});
+    if (out.size() > full_message_bytes) full_.push_back({rank, out.take()});
     if (out.empty()) {
         out.number(protocol_version);
         out.number(first_epoch);

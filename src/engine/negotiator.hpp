@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -39,7 +37,6 @@ public:
     struct Outgoing {
         int to = 0;
         Bytes bytes;
-        bool urgent = false;  ///< the receiver may have nothing pending itself, and is needed all the same
     };
 
     Negotiator(int rank, int size, const Settings& settings);
@@ -52,13 +49,6 @@ public:
     void leave(std::string_view reason);
     /// This rank submits nothing until all have joined (or departed), and the log says so; the others go on without it. All name a join alike.
     void join(const std::string& name);
-    /// This rank gives up a request of its own: it fails on all that have submitted it, unless the root has decided on it before. Whoever submits it
-    /// later owes it: see debt(). Of no effect on what the log has resolved.
-    /// `missing`: the ranks at fault, for the error.
-    void withdraw(const std::string& name, std::string_view reason, const std::vector<int>& missing = {});
-    /// Before submit(): the entry of a round which has been given up before this rank submitted it, and which this submission belongs to. It is settled
-    /// by that.
-    std::optional<LogEntry> debt(const std::string& name);
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
 
@@ -92,8 +82,7 @@ private:
         departure,  ///< up: this rank submits nothing more
         entry,      ///< down: the next entry of the log
         leaving,    ///< up: this rank is about to end
-        joining,    ///< up: this rank submits nothing until all have joined
-        withdrawal  ///< up: a rank gives up a request
+        joining     ///< up: this rank submits nothing until all have joined
     };
 
     /// One round of one name: what the ranks of this rank's subtree have submitted so far.
@@ -102,19 +91,6 @@ private:
         std::vector<Faction> factions;
         std::size_t arrived = 0;
         std::set<int> reporting;  ///< children of which more factions are to come
-    };
-    /// An entry of the log that failed a request.
-    struct Failure {
-        std::uint64_t position = 0;
-        bool given_up = false;  ///< before all had submitted it
-    };
-    /// What a rank gives up.
-    struct Withdrawal {
-        int rank = 0;
-        std::string name, operation, reason;
-        std::vector<int> missing;
-        std::uint64_t position = 0;  ///< entries that the rank had applied
-        bool is_open = false;        ///< a ballot on its way has the rank's vote: so the root has not decided
     };
     /// What the log says about a name that has an id.
     struct Record {
@@ -125,7 +101,7 @@ private:
     /// An id that the log has voided, kept while a child that has not yet applied that entry may still use it.
     struct Retired {
         std::string name;
-        Record record;
+        SharedDescription description;
         std::uint64_t position = 0;
     };
 
@@ -146,15 +122,11 @@ private:
     void leave(int rank, std::string_view reason);
     void join(int rank, const std::string& name);
     void settle_all();
-    void withdraw(Withdrawal withdrawal);
-    bool resolved_after(const std::string& name, std::uint64_t position) const;
-    bool given_up_after(const std::string& name, std::uint64_t position) const;
-    void read_withdrawal(int child, Reader& in);
     void write_word(Part part, int rank, std::string_view text);
 
-    void read_part(int from, std::uint64_t position, Reader& in);
-    void read_ready(int child, std::uint64_t position, Reader& in);
-    void read_report(int child, std::uint64_t position, Reader& in);
+    void read_part(int from, Reader& in);
+    void read_ready(int child, Reader& in);
+    void read_report(int child, Reader& in);
     std::pair<int, std::string> read_word(int child, Reader& in);
     LogEntry read_entry(Reader& in);
     void child_applied(int child, std::uint64_t position);
@@ -166,7 +138,6 @@ private:
     void forget_oldest();
     void write_entry(const LogEntry& entry, Writer& out) const;
     void apply(LogEntry entry);
-    void note_failure(const LogEntry& entry, bool submitted);
     Writer& message_to(int rank);
 
     Tree tree_;
@@ -180,12 +151,9 @@ private:
     std::map<int, std::string> departed_;                             ///< of this rank's subtree, with the reason
     std::set<int> joined_;                                            ///< of this rank's subtree, since the log last said that all had
     std::string join_name_;                                           ///< what they call it
-    std::map<std::string, Failure> failed_;                           ///< the last ones, while a child may not have applied them
-    std::map<std::string, std::deque<LogEntry>> owed_;  ///< rounds that were given up before this rank submitted them, oldest first
-    std::map<int, std::uint64_t> applied_;              ///< how much of the log each child has applied, as far as we know
-    std::vector<Outgoing> full_;                        ///< messages that take nothing more
-    std::map<int, Writer> outbox_;                      ///< behind them
-    std::set<int> urgent_;                              ///< who must be woken for what is sent next
+    std::map<int, std::uint64_t> applied_;                            ///< how much of the log each child has applied, as far as we know
+    std::vector<Outgoing> full_;                                      ///< messages that take nothing more
+    std::map<int, Writer> outbox_;                                    ///< behind them
     std::vector<LogEntry> entries_;
     std::uint64_t position_ = 0;  ///< entries of the log that this rank has applied
     bool finished_ = false;

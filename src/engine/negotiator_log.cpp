@@ -188,19 +188,6 @@ LogEntry Negotiator::read_entry(Reader& in) {
     return entry;
 }
 
-/// A round that was given up: the votes that are here are void, and so are those on their way, which is known by the positions that messages carry. So what
-/// has been written so far must not take up what comes after this.
-void Negotiator::note_failure(const LogEntry& entry, bool submitted) {
-    const auto& name = entry.items.front().name;
-    const bool given_up = entry.code == ErrorCode::timeout;
-    if (!tree_.children().empty()) failed_[name] = {position_, given_up};
-    if (!given_up) return;
-    ballots_.erase(name);
-    if (!submitted && !joined_.contains(tree_.rank())) owed_[name].push_back(entry);
-    for (auto& [to, out] : outbox_) full_.push_back({to, out.take(), urgent_.contains(to) || tree_.is_root() || to != tree_.parent()});
-    outbox_.clear();
-}
-
 /// The log goes on: the same on every rank. What this rank submitted is resolved, and names get and lose their ids.
 void Negotiator::apply(LogEntry entry) {
     ++position_;
@@ -209,21 +196,20 @@ void Negotiator::apply(LogEntry entry) {
         if (entry.kind == LogEntry::Kind::forget) {
             auto record = records_.extract(item.name);
             if (record.empty()) throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name));
-            retired_[item.id] = {item.name, std::move(record.mapped()), position_};
+            retired_[item.id] = {item.name, std::move(record.mapped().description), position_};
             names_.erase(item.id);
             continue;
         }
         auto own = submissions_.extract(item.name);
-        if (entry.kind == LogEntry::Kind::fail) note_failure(entry, !own.empty());
         if (entry.kind != LogEntry::Kind::execute || item.id == 0 || (own.empty() && entry.descriptions.empty())) continue;
         names_[item.id] = item.name;
         records_[item.name] = {
             item.id, own.empty() ? std::make_shared<const EncodedDescription>(entry.descriptions[i]) : std::move(own.mapped()), position_};
     }
     if (tree_.children().empty()) retired_.clear();
-    const bool is_remembered = entry.kind == LogEntry::Kind::forget || entry.kind == LogEntry::Kind::fail;
-    if (is_remembered && !tree_.is_root())
-        message_to(tree_.parent());  // until it knows that this rank has applied it, which may have nothing else to say
+    if (entry.kind == LogEntry::Kind::forget && !tree_.is_root())
+        message_to(
+            tree_.parent());  // which keeps the ids until it knows that this rank has applied it, and it may have nothing else to say
     if (entry.kind == LogEntry::Kind::join) joined_.clear();
     finished_ = finished_ || entry.kind == LogEntry::Kind::shutdown || entry.kind == LogEntry::Kind::leave;
     entries_.push_back(std::move(entry));

@@ -57,10 +57,11 @@ Pending::~Pending() {
     if (!error_ || !is_callers || error_seen_.load(std::memory_order_relaxed)) return;
     try {
         std::rethrow_exception(error_);
-    } catch (const RankDied& error) {
-        base::log_debug(error.what());  // of which the process will speak at its end, once for all its operations
-    } catch (const std::exception& error) {
-        base::log(LogLevel::error, "nobody waited for an operation that failed: {}", error.what());
+    } catch (const Error& error) {
+        if (error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout)
+            base::log_debug(error.what());  // of which the process will speak at its end, once for all its operations
+        else
+            base::log(LogLevel::error, "nobody waited for an operation that failed: {}", error.what());
     }
 }
 

@@ -57,10 +57,8 @@ class Driver {
 public:
     virtual ~Driver() = default;
     /// Returns once `arrived()`, driving meanwhile; false if the deadline came first. A bundle may outlast a deadline: whoever has one leaves the
-    /// driving to the coordinator thread if there is one. Throws what ended the job.
+    /// driving to the coordinator thread. Throws what ended the job.
     virtual bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) = 0;
-    /// One turn, if there is no coordinator thread and nobody else is driving.
-    virtual void drive_once() = 0;
 };
 
 /// An operation on its way: what a Handle refers to. Thread-safe.

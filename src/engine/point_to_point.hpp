@@ -6,10 +6,8 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -33,13 +31,10 @@ struct Route {
 struct Letter {
     Route route;
     std::shared_ptr<Pending> pending;
-    std::uint64_t number = 0;  ///< among all of this rank
 };
 
 /// Send and receive. Both sides announce each letter to the other by a control message; the k-th sending on a route meets the k-th receiving.
 /// If their tensors match, the payload moves, else both fail with the same error. Nothing here waits: whoever drives the engine advances it.
-/// A rank gives a letter up by asking its peer to: if the peer has its own of the pair already, it has announced that before it hears of it, so they
-/// meet; else it says that it agrees, and its own of the pair will fail when it is posted.
 /// When a rank departs, its partners ask it for an answer, which by the order of control messages comes after all that it ever announced; what
 /// is unmatched then, fails. Not thread-safe: the engine's lock guards it.
 class PointToPoint {
@@ -51,7 +46,6 @@ public:
     struct Outgoing {
         int to = 0;
         Bytes bytes;
-        bool urgent = false;  ///< also for a rank that waits for nothing
     };
 
     PointToPoint(Control& control, Mail& mail, Members members = {})
@@ -67,8 +61,6 @@ public:
     void leave(int rank, const std::string& text);
     /// The job ends: what is unmatched never will be.
     void fail_unmatched(const std::string& text);
-    /// A letter that has waited too long, if it is still unmatched: fails with Error(timeout) and this text, on both sides, unless the peer comes first.
-    void give_up(const Pending& pending, std::string_view text);
 
     /// The job is over: forgets all letters, payloads on their way too, which are the caller's to fail.
     void abandon() noexcept;
@@ -76,6 +68,8 @@ public:
     /// Whether a letter of this rank waits for its peer or is on its way; whether one is on its way.
     bool has_letters() const noexcept;
     bool is_moving() const noexcept { return !moving_.empty(); }
+    /// Whether this letter waits for its peer.
+    bool is_unmatched(const Pending& letter) const;
 
     /// Moves payloads forward; true if any came to its end.
     bool advance();
@@ -83,33 +77,24 @@ public:
     std::vector<Outcome> take_outcomes() { return std::exchange(outcomes_, {}); }
 
 private:
-    /// What a side announces of a letter.
-    struct Notice {
-        std::uint64_t number = 0;
-        TensorDescription tensor;
-        std::optional<std::string> given_up = {};  ///< why
-    };
     struct Moving {
         Letter letter;
         Mail::Ticket ticket;
     };
-    enum class Part : std::uint8_t { notice, question, answer, give_up, given_up };
+    enum class Part : std::uint8_t { notice, question, answer };
 
     void match(const Route& route);
-    void begin(Letter letter, const Notice& theirs);
-    void agree_to_give_up(const Route& route, std::uint64_t number, const std::string& text);
-    void end_given_up(const Route& route, std::uint64_t number, const std::string& text);
-    std::exception_ptr timeout_error(const Route& route, int missing, const std::string& text) const;
+    void begin(Letter letter, const TensorDescription& theirs);
     std::exception_ptr departed_error(const Route& route, const std::string& text) const;
     void fail_unmatched_with(int peer, const std::string& text);
     std::exception_ptr mismatch(const Letter& letter, const TensorDescription& theirs) const;
 
     int rank_, size_;
     Mail& mail_;
-    const Members members_;  ///< whom errors name
-    std::uint64_t posted_ = 0;
-    std::map<Route, std::deque<Letter>> letters_;  ///< unmatched ones of this rank; without an operation if it has been given up
-    std::map<Route, std::deque<Notice>> notices_;  ///< unmatched ones of the peers, under this rank's view of the route
+    const Members members_;                        ///< whom errors name
+    std::map<Route, std::deque<Letter>> letters_;  ///< unmatched ones of this rank
+    std::map<Route, std::deque<TensorDescription>>
+        notices_;  ///< what the peers have announced, unmatched, under this rank's view of the route
     std::vector<Moving> moving_;
     std::map<int, std::string> departing_;  ///< asked, not yet answered
     std::set<int> goodbyes_;                ///< answered before they were asked

@@ -10,6 +10,7 @@
 namespace guozhuang::engine {
 namespace {
 
+using namespace std::chrono_literals;
 using Content = base::Note::Content;
 
 /// The name without the process set.
@@ -101,18 +102,16 @@ bool StallReport::has_stopped() const {
     return std::ranges::any_of(missing_, [this](int rank) { return scene_.at(rank)->neighbour.is_stopped; });
 }
 
-std::vector<int> StallReport::missing() const {
-    std::vector<int> positions;
-    for (const int rank : missing_)
-        if (const auto position = scene_.members().position_of(rank)) positions.push_back(*position);
-    return positions;
+int StallReport::culprit() const {
+    return !missing_.empty() ? missing_.front() : !unseen_.empty() ? unseen_.front() : scene_.rank();
 }
 
-std::string StallReport::text(const Stalled& stalled, bool is_brief) const {
+std::string StallReport::text(const Stalled& stalled) const {
     const auto& members = scene_.members();
-    auto text = fmt::format("{}{} {} {} on {}", request_.label(), members.are_the_world() ? "" : " in " + members.name(),
-                            stalled.give_up ? "is given up after" : "has been waiting for", duration(stalled.age), list_ranks(waiting_));
-    text += culprits(is_brief);
+    auto text = fmt::format("{}{} has been waiting for {}{} on {}", request_.label(),
+                            members.are_the_world() ? "" : " in " + members.name(), duration(stalled.age),
+                            stalled.limit > 0ms ? fmt::format(" (its limit is {})", duration(stalled.limit)) : "", list_ranks(waiting_));
+    text += culprits();
     if (!unseen_.empty())
         text += fmt::format("; whether {} {} {} cannot be seen from here", list_ranks(unseen_), has_or_have(unseen_), deed());
     if (!has_culprits() && !is(Request::Kind::letter)) text += decided_ ? "; all take part" : "; all have " + deed();
@@ -121,7 +120,7 @@ std::string StallReport::text(const Stalled& stalled, bool is_brief) const {
 
 /// What the missing ranks do, those together that wait for the same: "; ranks 0,1 have not submitted it and wait for allreduce 'losses': is that meant to
 /// be the same?; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
-std::string StallReport::culprits(bool is_brief) const {
+std::string StallReport::culprits() const {
     std::map<std::string, std::vector<int>> waiters;
     std::vector<std::string> others;
     for (const int rank : missing_) {
@@ -129,7 +128,7 @@ std::string StallReport::culprits(bool is_brief) const {
         const bool is_stopped = sight.neighbour.is_stopped;
         const bool takes_part = decided_ || (is_stopped && has_submitted(sight));
         if (!takes_part && !is_stopped && !sight.waiting.empty())
-            waiters[nearest(sight.waiting, is_brief)].push_back(rank);
+            waiters[nearest(sight.waiting)].push_back(rank);
         else
             others.push_back(fmt::format("; rank {} {} ({}; {})", rank, takes_part ? "does not come forward" : "has not " + deed(),
                                          sight.neighbour.process, base::describe(*sight.neighbour.activity)));
@@ -145,9 +144,8 @@ std::string StallReport::culprits(bool is_brief) const {
 }
 
 /// The operation whose name is nearest: the wait may be about that one, unless this rank waits for it, too.
-std::string StallReport::nearest(const std::vector<Content>& waiting, bool is_brief) const {
+std::string StallReport::nearest(const std::vector<Content>& waiting) const {
     const auto in_words = [](const Content& content) { return fmt::format("{} '{}'", content.kind, content.text); };
-    if (is_brief) return in_words(waiting.front());
     const auto& nearest = *std::ranges::min_element(waiting, {}, [&](const Content& other) { return distance(other.text, name_); });
     const auto& self = scene_.at(scene_.rank());
     const bool is_own = self && std::ranges::find(self->waiting, nearest.text, &Content::text) != self->waiting.end();

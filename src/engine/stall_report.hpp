@@ -50,11 +50,10 @@ public:
     /// Whether some rank can be at fault.
     bool has_culprits() const { return !missing_.empty() || !unseen_.empty(); }
     bool has_stopped() const;
-    /// Positions of the ranks that have not submitted it, as far as that can be seen.
-    std::vector<int> missing() const;
-    /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')". `is_brief`: without names that are
-    /// nearly the same, which take long to find.
-    std::string text(const Stalled& stalled, bool is_brief) const;
+    /// The rank of the world that is at fault, or the first of them, as far as that can be seen.
+    int culprit() const;
+    /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
+    std::string text(const Stalled& stalled) const;
 
 private:
     bool is(Request::Kind kind) const { return request_.kind == kind; }
@@ -62,8 +61,8 @@ private:
     bool has_submitted(const StallScene::Sight& sight) const;
     bool waits_too(const StallScene::Sight& sight) const;
     bool is_needed(const StallScene::Sight& sight) const;
-    std::string culprits(bool is_brief) const;
-    std::string nearest(const std::vector<base::Note::Content>& waiting, bool is_brief) const;
+    std::string culprits() const;
+    std::string nearest(const std::vector<base::Note::Content>& waiting) const;
 
     const Request& request_;
     bool decided_;

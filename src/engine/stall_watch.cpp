@@ -35,16 +35,16 @@ std::vector<Stalled> StallWatch::look(const std::vector<std::shared_ptr<Pending>
         auto& seen = sighting->second;
         if (is_new) {
             const auto since = std::min(now, request.submitted);
-            seen = {.since = since, .next_warning = now + settings_.warn, .next_withdrawal = deadline_of(request, since)};
+            seen = {.since = since, .next_warning = now + settings_.warn, .deadline = deadline_of(request, since)};
         }
         seen.look = looks_;
         if (!publish(*each)) ++untold;
         const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - seen.since);
-        const bool warn = settings_.warn > 0ms && now >= seen.next_warning, give_up = now >= seen.next_withdrawal;
+        const bool warn = settings_.warn > 0ms && now >= seen.next_warning, is_over = now >= seen.deadline;
         if (warn) seen.next_warning = now + age;
-        if (give_up) seen.next_withdrawal = now + age;
-        expect(seen.next_withdrawal);
-        if (warn || give_up) stalled.push_back({each, age, warn, give_up});
+        if (!is_over) expect(seen.deadline);
+        const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(seen.deadline - seen.since);
+        if (warn || is_over) stalled.push_back({each, age, warn, is_over ? limit : 0ms});
     }
     tell_untold(untold);
     std::erase_if(sightings_, [&](const auto& sighting) { return sighting.second.look != looks_; });

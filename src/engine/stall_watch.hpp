@@ -16,7 +16,7 @@
 
 namespace guozhuang::engine {
 
-/// How long an operation may be pending before it is spoken of, and before it is given up.
+/// How long an operation may be pending before it is spoken of, and before it ends the job.
 struct StallSettings {
     std::chrono::milliseconds warn{10'000};  ///< 0: never
     std::chrono::milliseconds error{0};      ///< 0: never; operations may have a limit of their own
@@ -26,7 +26,8 @@ struct StallSettings {
 struct Stalled {
     std::shared_ptr<Pending> pending;
     std::chrono::milliseconds age{};
-    bool warn = false, give_up = false;
+    bool warn = false;
+    std::chrono::milliseconds limit{0};  ///< that it has reached; 0: none
 };
 
 /// Looks now and then at what is pending, so that an operation on its usual way costs nothing, and publishes in the rank's activity what has been for a
@@ -42,14 +43,12 @@ public:
     /// An operation with a limit of its own is pending from now on.
     void expect(base::Deadline deadline) noexcept { next_look_ = std::min(next_look_, deadline); }
     bool is_due(base::Clock::time_point now) const noexcept { return now >= next_look_; }
-    /// `pending`: all that is. Each comes again when the wait has doubled: the first word of giving up may not have been heard.
+    /// `pending`: all that is. A warning comes again when the wait has doubled; what has reached its limit, at every look.
     std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending, base::Clock::time_point now);
-    /// The next look, rather than a later one, is to say again that it should be given up.
-    void postpone(const Stalled& stalled) { sightings_.at(stalled.pending).next_withdrawal = next_look_; }
 
 private:
     struct Seen {
-        base::Clock::time_point since, next_warning, next_withdrawal;
+        base::Clock::time_point since, next_warning, deadline;
         std::uint64_t look = 0;
     };
     using Sightings = std::map<std::weak_ptr<Pending>, Seen, std::owner_less<>>;

@@ -24,7 +24,6 @@ public:
     int size() const noexcept override { return static_cast<int>(members_.size()); }
     /// Throws Error(invalid_argument) beyond 64 MiB.
     void send(int to, std::vector<std::byte> message) override;
-    void wake(int rank) noexcept override { transport_.wake(members_[static_cast<std::size_t>(rank)]); }
     std::optional<Message> poll() override;
     bool flushed() override;
 

@@ -25,8 +25,8 @@ HostMessages::Neighbour* HostMessages::neighbour(int rank) noexcept {
     return &neighbours_[static_cast<std::size_t>(std::ranges::lower_bound(ranks_, rank) - ranks_.begin())];
 }
 
-void HostMessages::send(int to, std::uint16_t context, std::span<const std::byte> bytes) {
-    const Head head{.bytes = static_cast<std::uint32_t>(bytes.size()), .context = context};
+void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte> bytes) {
+    const Head head{.bytes = static_cast<std::uint32_t>(bytes.size()), .channel = channel};
     const auto head_bytes = std::as_bytes(std::span(&head, 1));
     const base::Lock lock(mutex_);
     auto& peer = *neighbour(to);
@@ -98,27 +98,30 @@ bool HostMessages::receive(Neighbour& peer) {
 }
 
 void HostMessages::begin_message(Neighbour& peer) {
-    if (peer.head.bytes > max_control_bytes || peer.head.zero != 0)
+    if (peer.head.bytes > max_control_bytes)
         throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", peer.rank, peer.head.bytes),
                     {.tensor = {}, .operation = {}, .ranks = {peer.rank}});
     peer.message.resize(peer.head.bytes);
 }
 
-std::optional<Transport::Message> HostMessages::poll(std::uint16_t context) {
+std::optional<Transport::Message> HostMessages::poll(std::uint32_t channel, std::optional<int> from) {
     const base::Lock lock(mutex_);
     flush_all();
-    if (const auto waiting = arrived_.find(context); waiting != arrived_.end()) {
-        auto message = std::move(waiting->second.front());
-        waiting->second.pop_front();
-        if (waiting->second.empty()) arrived_.erase(waiting);
-        return message;
+    const auto is_wanted = [&](const Transport::Message& message) { return !from || message.from == *from; };
+    if (const auto waiting = arrived_.find(channel); waiting != arrived_.end()) {
+        if (const auto first = std::ranges::find_if(waiting->second, is_wanted); first != waiting->second.end()) {
+            auto message = std::move(*first);
+            waiting->second.erase(first);
+            if (waiting->second.empty()) arrived_.erase(waiting);
+            return message;
+        }
     }
     for (auto& peer : neighbours_) {
         while (receive(peer)) {
             peer.arrived = 0;
             Transport::Message message{peer.rank, std::exchange(peer.message, {})};
-            if (peer.head.context == context) return message;
-            arrived_[peer.head.context].push_back(std::move(message));
+            if (peer.head.channel == channel && is_wanted(message)) return message;
+            arrived_[peer.head.channel].push_back(std::move(message));
         }
     }
     return std::nullopt;

@@ -15,7 +15,7 @@
 
 namespace guozhuang::wire {
 
-/// Control messages between the ranks of one host, through shared memory: those of one sender arrive in order. What a ring has no room for waits
+/// Messages between the ranks of one host, through shared memory: those of one sender and channel arrive in order. What a ring has no room for waits
 /// on the sender's side until the receiver has looked, even one that expects nothing. Ranks are world ranks. Nothing blocks. Thread-safe.
 class HostMessages {
 public:
@@ -28,9 +28,9 @@ public:
 
     bool has(int rank) const noexcept;
     /// Takes a copy and wakes the receiver, if it waits.
-    void send(int to, std::uint16_t context, std::span<const std::byte> bytes);
-    /// The next whole message of a context, if one is there. Throws Error(wire) for what cannot be a message.
-    std::optional<Transport::Message> poll(std::uint16_t context);
+    void send(int to, std::uint32_t channel, std::span<const std::byte> bytes);
+    /// The next whole message of a channel, of one sender or of anybody, if one is there. Throws Error(wire) for what cannot be a message.
+    std::optional<Transport::Message> poll(std::uint32_t channel, std::optional<int> from = std::nullopt);
     /// Sends what waits for room; false if some still does.
     bool flush();
     /// For a rank that polls no more: the same, and makes room for those who still send.
@@ -40,8 +40,7 @@ private:
     /// In front of every message.
     struct Head {
         std::uint32_t bytes = 0;
-        std::uint16_t context = 0;
-        std::uint16_t zero = 0;
+        std::uint32_t channel = 0;
     };
     struct Neighbour {
         int rank;
@@ -63,7 +62,7 @@ private:
     std::vector<int> ranks_;
     base::Mutex mutex_;
     std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::map<std::uint16_t, std::deque<Transport::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);  ///< while another context was asked for
+    std::map<std::uint32_t, std::deque<Transport::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);  ///< while another was asked for
     std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;                                         ///< how many there are
 };
 

@@ -70,8 +70,6 @@ public:
     virtual base::Activity& activity() noexcept = 0;
     /// What another rank is doing; empty where that cannot be seen: without shared memory, or on another host.
     virtual std::optional<base::Neighbour> look_at(int rank) = 0;
-    /// Wakes a rank of this host, even one that has nothing to do: for messages that it must look at all the same.
-    virtual void wake(int rank) noexcept = 0;
     /// Where this rank waits, and how.
     virtual base::Doorbell& doorbell() noexcept = 0;
     virtual const base::WaitSettings& wait_settings() const noexcept = 0;
@@ -91,8 +89,6 @@ public:
     virtual const std::vector<int>& hosts() const noexcept = 0;
     int host_count() const noexcept { return 1 + std::ranges::max(hosts()); }
 
-    /// Whether a thread other than the caller's may drive it (MPI below MPI_THREAD_MULTIPLE: no).
-    virtual bool may_have_own_thread() const noexcept = 0;
     /// The largest user tag that messages can carry.
     virtual std::uint16_t largest_user_tag() const noexcept { return std::numeric_limits<std::uint16_t>::max(); }
     /// For people: "Open MPI v4.1.4", "in-process".

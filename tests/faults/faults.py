@@ -167,6 +167,17 @@ def stopped_and_named(point, victim, nth, words):
     judge(job, problems + ([] if named else [("unnamed culprits", "the stopped rank")]))
 
 
+def stopped_too_long(point, victim, nth):
+    """A rank that is stopped for longer than the limit ends the job, by name."""
+    counts["faults injected"] += 1
+    job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=stop:8000", STALL_ERROR_S="1")
+    named = rf"its limit is 1.0 s\).* rank {victim} (has not submitted it|does not come forward) \(pid {job.pids.get(victim, 0)}, stopped; "
+    problems = [("wrong results", "the job has ended well")] if job.code == 0 else []
+    problems += [("unnamed culprits", f"rank {error['rank']}: {error['text']}") for error in job.errors
+                 if error["rank"] != victim and (error["code"] != "timeout" or not re.search(named, error["text"]))]
+    judge(job, problems + list(last_words_name(job, victim, named)) + list(got_errors(job, victim)))
+
+
 def errs_at(point, victim, nth, **job_settings):
     counts["faults injected"] += 1
     job = Job("train", FAILPOINT=f"{point}@{victim}:{nth}=error", **job_settings)
@@ -189,6 +200,8 @@ def quick():
     for victim in (0, 1):
         stopped_and_named("submit", victim, 3, "has not submitted it")
         stopped_and_named("round_publish", victim, 1, "does not come forward")
+    stopped_too_long("submit", 1, 3)
+    stopped_too_long("round_publish", 0, 1)
     for i, point in enumerate(("handshake", "submit", "execute", "shutdown")):
         errs_at(point, (i + 1) % 3, 1)
 

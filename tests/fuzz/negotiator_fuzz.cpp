@@ -39,11 +39,6 @@ const std::vector<Negotiation>& states() {
             job.join(2);
         }),
         all_have_submitted([](Negotiation& job) {
-            for (const int rank : {1, 3}) job.submit(rank, tensor("given up"));
-            job.settle();
-            for (const int rank : {1, 3}) job.withdraw(rank, "given up", "too late");
-        }),
-        all_have_submitted([](Negotiation& job) {
             for (int rank = 0; rank < ranks - 1; ++rank) job.join(rank);
             job.flush(3);
             job.join(3);

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace gz = guozhuang;
@@ -50,8 +51,7 @@ void work(gz::Session& session) {
     gz::barrier({.session = &session});
 }
 
-/// Long sums in sets that neighbours share, and in the whole job, begun and waited for in another order by each rank: where the library has no
-/// thread of its own, whoever waits must drive them all.
+/// Long sums in sets that neighbours share, and in the whole job, begun and waited for in another order by each rank.
 void work_in_sets(gz::Session& session) {
     std::vector<gz::ProcessSet> sets{&session};
     for (int rank = 0; rank < session.size(); ++rank) sets.push_back(gz::ProcessSet::create({rank, (rank + 1) % session.size()}));
@@ -132,6 +132,29 @@ void under_user_mpi(int level) {
     int finalised = 0;
     MPI_Finalized(&finalised);
     require(finalised == 0, "the user's MPI is not finalised by us");
+    MPI_Finalize();
+}
+
+/// Where ranks share no memory, MPI must allow calls on any thread: every rank is told which line to change, and may go on.
+void needs_threads() {
+    MPI_Init(nullptr, nullptr);
+    const auto host = std::to_string(mpi_rank(MPI_COMM_WORLD) % 2);
+    for (const auto& [variable, value] : {std::pair("GUOZHUANG_HOST", host.c_str()), std::pair("GUOZHUANG_SHARED_MEMORY", "0")}) {
+        setenv(variable, value, 1);
+        try {
+            gz::Session session;
+            require(false, "a session without threads fails");
+        } catch (const gz::Error& error) {
+            const std::string_view text = error.what();
+            require(error.code() == gz::ErrorCode::unavailable && error.ranks().size() == 3, error.what());
+            require(text.starts_with("MPI runs below MPI_THREAD_MULTIPLE on ranks 0,1,2"), error.what());
+            require(text.find("MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided)") != std::string::npos, error.what());
+        }
+        unsetenv(variable);
+    }
+    gz::Session session;
+    work(session);
+    session.close();
     MPI_Finalize();
 }
 
@@ -299,6 +322,7 @@ int main(int argc, char** argv) {
         {"mpi_funneled", [] { under_user_mpi(MPI_THREAD_FUNNELED); }},
         {"mpi_serialized", [] { under_user_mpi(MPI_THREAD_SERIALIZED); }},
         {"mpi_multiple", [] { under_user_mpi(MPI_THREAD_MULTIPLE); }},
+        {"needs_threads", needs_threads},
         {"reversed", reversed},
         {"odd_even", odd_even},
         {"early_leaver", early_leaver},

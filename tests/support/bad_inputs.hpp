@@ -52,20 +52,7 @@ public:
 private:
     using IsSaid = std::function<bool(const std::string&)>;
 
-    /// One of the two halves of a job that wait for each other in vain.
-    struct Side {
-        ProcessSet set;
-        std::string name;
-        std::vector<int> ranks;
-
-        std::string part() const {
-            if (!set.state()) return "";
-            const auto listed = list(set.ranks());
-            return " in process set" + listed.substr(listed.find(' '));
-        }
-    };
-
-    /// An operation that should have been done and is given up after that long is a hang.
+    /// An operation that should have been done and waits that long is a hang, and ends the job.
     static constexpr auto patience = std::chrono::seconds(20);
 
     bool is_odd() const { return bad_.is_odd[static_cast<std::size_t>(session_.rank())]; }
@@ -158,46 +145,17 @@ private:
         }
     }
 
-    /// The odd ranks submit it under another name or in another set. The early half gives up, then submits what the late one does, which is thereby
-    /// done; the late half then submits what was given up and is told so. If a machine was busy elsewhere just then, so that some had not even
-    /// submitted theirs, they get another chance, with more time.
+    /// The odd ranks submit it under another name or in another set. Neither half is done, and
+    /// nothing else is disturbed, until each rank has submitted what the others have, too.
     void play_stall(const ProcessSet& odd_set, const std::string& odd_name) {
-        const Side usual{everybody_, bad_.name, bad_.ranks(false)}, odd{odd_set, odd_name, bad_.ranks(true)};
-        const auto& early = bad_.odd_is_early ? odd : usual;
-        const auto& late = bad_.odd_is_early ? usual : odd;
-        for (const int limit : {40, 400, 4000}) {
-            const auto error = stall(early, late, std::chrono::milliseconds(limit));
-            const bool is_named = !error || error->code() != ErrorCode::timeout || names_the_missing(error->what(), early, late);
-            int again = is_named || limit == 4000 ? 0 : 1;
-            const auto lost = error_of([&] { allreduce(again, {.op = ReduceOp::max, .process_set = everybody_, .timeout = patience}); });
-            if (lost) return fault(tally_.hangs, lost->what());
-            if (again != 0) continue;
-            return judge(error, ErrorCode::timeout, stalled_subject(early) + "..." + who_is_missing(early, late),
-                         [&](const auto& said) { return names_the_missing(said, early, late); });
-        }
-    }
-
-    /// Returns the error of what was given up.
-    std::optional<Error> stall(const Side& early, const Side& late, std::chrono::milliseconds limit) {
-        const bool is_early = is_odd() == bad_.odd_is_early;
-        const auto submit = [&](const Side& side, std::chrono::milliseconds timeout) {
-            return [&, timeout] { return test::start(bad_.usual, Among(side.set).within(timeout), side.name); };
+        const auto submit = [&](bool odd) {
+            return test::start(bad_.usual, Among(odd ? odd_set : everybody_).within(patience), odd ? odd_name : bad_.name);
         };
-        std::optional<Error> error;
-        if (is_early) error = error_of_operation(submit(early, limit));
-        expect_right(submit(late, patience));
-        if (!is_early) error = error_of_operation(submit(early, patience));
-        return error;
-    }
-
-    std::string stalled_subject(const Side& early) const { return label(early.name) + early.part() + " is given up after "; }
-    std::string who_is_missing(const Side& early, const Side& late) const {
-        const bool one = late.ranks.size() == 1, is_near = early.name != unlike_any_other && late.name != unlike_any_other;
-        return text_of(" s on ", list(early.ranks), "; ", list(late.ranks), one ? " has" : " have", " not submitted it and ",
-                       one ? "waits" : "wait", " for ", label(late.name + late.part()), is_near ? ": is that meant to be the same?" : "");
-    }
-    bool names_the_missing(const std::string& said, const Side& early, const Side& late) const {
-        return said.starts_with(stalled_subject(early)) && said.ends_with(who_is_missing(early, late));
+        const bool odd_first = bad_.odd_is_early;
+        std::optional<Finish> early;
+        if (is_odd() == odd_first) early = submit(odd_first);
+        expect_right([&] { return submit(!odd_first); });
+        expect_right([&] { return early ? *early : submit(odd_first); });
     }
 
     template <class Start>

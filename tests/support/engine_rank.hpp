@@ -27,7 +27,7 @@ private:
 };
 
 struct EngineOptions {
-    bool own_thread = true;
+    bool own_thread = true;                      ///< false: driven by waiting callers alone
     std::shared_ptr<engine::Job> job = nullptr;  ///< null: the transport's
     engine::Mail* mail = nullptr;                ///< null: the transport's
 };
@@ -48,16 +48,16 @@ public:
                                   .activity = transport_->activity(),
                                   .wait = transport_->wait_settings(),
                                   .negotiator = {},
-                                  .own_thread = options.own_thread,
                                   .job = options.job ? options.job : std::make_shared<wire::TransportJob>(transport_)});
         engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = nullptr});
-        engine_->start();
+        if (options.own_thread) engine_->start();
     }
     ~EngineRank() { engine_->stop(); }
     EngineRank(const EngineRank&) = delete;
     EngineRank& operator=(const EngineRank&) = delete;
 
     engine::Engine& engine() { return *engine_; }
+    base::Doorbell& doorbell() { return transport_->doorbell(); }
     void run_on(std::shared_ptr<device::Stream> stream) {
         engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = std::move(stream)});
     }
@@ -65,6 +65,7 @@ public:
     /// An operation on a tensor of one element.
     Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {}, base::Deadline deadline = base::no_deadline) {
         engine::Request request{.name = name,
+                                .submitted = base::Clock::now(),
                                 .deadline = deadline,
                                 .description = engine::share(engine::Description{.tensors = {{name, DType::f32, {1}}}}),
                                 .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),

@@ -52,10 +52,6 @@ public:
         at(rank).join(name);
         collect(rank);
     }
-    void withdraw(int rank, const std::string& name, std::string_view reason) {
-        at(rank).withdraw(name, reason);
-        collect(rank);
-    }
     void leave(int rank, std::string_view reason = {}) {
         at(rank).leave(reason);
         collect(rank);

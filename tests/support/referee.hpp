@@ -33,21 +33,9 @@ public:
 
     void departed(int rank, const std::string& reason) { departed_[rank] = reason; }
 
-    void joined(int rank) {
-        at(rank).owed.clear();
-        submitted(rank, join, false, {.operation = engine::Operation::join, .tensors = {}});
-    }
+    void joined(int rank) { submitted(rank, join, false, {.operation = engine::Operation::join, .tensors = {}}); }
     /// Whether the rank has, and has not seen that all have.
     bool has_joined(int rank) const { return at(rank).pending.contains(join); }
-
-    /// The rank gives up what it has pending.
-    void withdrew(int rank, const std::string& name) { rounds_.at({name, round(rank, name)}).withdrawn = true; }
-
-    /// Whether the rank owes a round of the name, which was given up before it submitted it; it does no more.
-    bool pays(int rank, const std::string& name) {
-        auto& owed = at(rank).owed[name];
-        return owed > 0 && owed-- > 0;
-    }
 
     /// The next entry of the rank's log. P3: the same as on all other ranks.
     void learnt(int rank, const engine::LogEntry& entry) {
@@ -60,7 +48,6 @@ public:
         require(log_[own.position++] == entry, "the logs differ");
         if (entry.kind == engine::LogEntry::Kind::forget) return;
         for (const auto& item : entry.items) {
-            if (entry.code == ErrorCode::timeout && !own.pending.contains(item.name) && !has_joined(rank)) ++own.owed[item.name];
             own.pending.erase(item.name);
             ++own.resolved[item.name];
         }
@@ -78,7 +65,7 @@ public:
         for (const auto& [key, round] : rounds_) {
             if (key.second < value_or_zero(resolved_, key.first)) continue;  // as has been judged
             const bool over = std::ranges::all_of(absent(round), [&](int rank) { return has_departed(rank) || joins(rank); });
-            require(!over && !round.withdrawn, "'" + key.first + "' should be over");
+            require(!over, "'" + key.first + "' should be over");
         }
         for (const auto& rank : ranks_) require(rank.position == log_.size(), "a rank has not heard all");
     }
@@ -104,12 +91,12 @@ private:
     static constexpr const char* join = "join";  ///< what all call it
 
     struct Round {
-        bool named = true, withdrawn = false;
+        bool named = true;
         std::map<int, engine::Description> votes;
     };
     struct Rank {
         std::size_t position = 0;
-        std::map<std::string, std::size_t> resolved, owed;
+        std::map<std::string, std::size_t> resolved;
         std::set<std::string> pending;
     };
 
@@ -244,10 +231,6 @@ private:
         require(entry.items.size() == 1, "a failure is about one request");
         const auto& name = entry.items.front().name;
         const auto& round = current(name);
-        if (entry.code == ErrorCode::timeout) {
-            require(round.withdrawn && !entry.text.empty(), "'" + name + "' is given up though nobody has");
-            return;
-        }
         if (const auto culprits = missing(round); !culprits.empty()) {
             require(entry.code == ErrorCode::departed && entry.ranks == culprits,
                     "'" + name + "' fails because of the wrong ranks: " + entry.text);

@@ -71,16 +71,6 @@ TEST_CASE("a wait with a limit returns while the bundle goes on") {
     CHECK(bundles.run_by_caller() == 0);
 }
 
-TEST_CASE("without a thread of its own an engine is driven by whoever asks") {
-    HeldBundles bundles;
-    wire::InprocHub hub(1);
-    EngineRank rank(hub.transport(0), [&](const engine::Bundle&) { bundles.run(); }, {.own_thread = false});
-    const auto asked = rank.submit("asked");
-    while (!asked.done()) std::this_thread::yield();
-    CHECK(rank.submit("waited for").wait_for(20s));
-    CHECK(bundles.run_by_caller() == 2);
-}
-
 namespace {
 
 constexpr wire::Tag data{0, wire::Lane::host_data, 0};
@@ -223,24 +213,26 @@ public:
 
 }  // namespace
 
-TEST_CASE("what is given up fails at once, though a bundle before it is long, and spares the next round of its name") {
+TEST_CASE("a limit ends the job for all that is pending and all that comes later, though a bundle is under way") {
     std::atomic<bool> held = true;
     wire::InprocHub hub(2);
     EngineRank* zero = nullptr;
     const auto hold = [&](const engine::Bundle&) {
-        while (held) zero->engine().pump_beside_data();
+        base::Patience patience(zero->doorbell(), {});
+        while (held) zero->engine().pump() ? patience.progressed() : patience.pause();
     };
     EngineRank first(hub.transport(0), hold), second(hub.transport(1), [](const engine::Bundle&) {});
     zero = &first;
     const auto held_bundle = first.submit("long"), other = second.submit("long");
     other.wait();
-    const auto given_up = first.submit("x", {}, base::Clock::now() + 20ms);
-    CHECK(error_of(given_up).starts_with("timeout 1 allreduce 'x' is given up after"));
-    const auto next = first.submit("x");
-    CHECK(error_of(second.submit("x")).starts_with("timeout 1 allreduce 'x' is given up after"));
-    const auto its_next = second.submit("x");
+    const auto lonely = second.submit("lonely");
+    const auto late = error_of(first.submit("x", {}, base::Clock::now() + 20ms));
+    CHECK(late.starts_with("timeout 1 allreduce 'x' has been waiting for "));
+    CHECK(late.find("; rank 1 has not submitted it") != std::string::npos);
+    for (const auto& handle : {held_bundle, lonely}) CHECK(error_of(handle) == late);
+    for (auto* rank : {&first, &second})
+        CHECK_THROWS_WITH(rank->submit("later"), Catch::Matchers::Contains("; rank 1 has not submitted it"));
     held = false;
-    for (const auto& handle : std::vector{held_bundle, next, its_next}) CHECK(error_of(handle) == "none");
 }
 
 TEST_CASE("a letter that cannot be sent ends the job for both sides, and no handle is left pending") {
@@ -258,11 +250,6 @@ TEST_CASE("a letter that cannot be sent ends the job for both sides, and no hand
 
 namespace {
 
-/// Where and how an engine completes operations.
-struct Way {
-    bool own_thread = true, on_stream = false;
-};
-
 /// Runs the test's code when it is let go.
 std::shared_ptr<void> when_released(std::function<void()> act) {
     return {nullptr, [act = std::move(act)](void*) { act(); }};
@@ -271,12 +258,12 @@ std::shared_ptr<void> when_released(std::function<void()> act) {
 }  // namespace
 
 TEST_CASE("what an operation kept alive may call the library while it goes") {
-    const auto way = GENERATE(Way{.own_thread = true}, Way{.own_thread = false}, Way{.on_stream = true});
-    CAPTURE(way.own_thread, way.on_stream);
+    const bool on_stream = GENERATE(false, true);
+    CAPTURE(on_stream);
     const auto streams = device::make_fake_driver();
     wire::InprocHub hub(1);
-    EngineRank rank(hub.transport(0), [](const engine::Bundle&) {}, {.own_thread = way.own_thread});
-    if (way.on_stream) rank.run_on(streams->make_stream(0));
+    EngineRank rank(hub.transport(0), [](const engine::Bundle&) {});
+    if (on_stream) rank.run_on(streams->make_stream(0));
     std::string inner = "not run";
     const auto outer = rank.submit("outer", when_released([&] { inner = error_of(rank.submit("inner")); }));
     CHECK(error_of(outer) == "none");

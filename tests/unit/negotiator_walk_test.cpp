@@ -62,18 +62,17 @@ struct Character {
         names = 1 + random.below(6);
         steps = 50 + random.below(400);
         steps_per_departure = random.one_in(2) ? 1000000 : 20 + random.below(500);
-        steps_per_withdrawal = random.one_in(2) ? 1000000 : 10 + random.below(100);
         steps_per_join = random.one_in(2) ? 1000000 : 10 + random.below(100);
         submissions_per_mismatch = random.one_in(2) ? 1000000 : 3 + random.below(50);
     }
 
     int size = 1;
     Settings settings;
-    std::size_t names = 1, steps = 0, steps_per_departure = 0, steps_per_join = 0, steps_per_withdrawal = 0, submissions_per_mismatch = 0;
+    std::size_t names = 1, steps = 0, steps_per_departure = 0, steps_per_join = 0, submissions_per_mismatch = 0;
 };
 
 /// A random history of a process set. There are so few ids that they are forgotten while they are in flight; names come back, descriptions
-/// change, ranks disagree, give up what they have submitted, and join or depart at any time, with requests pending or not; or one leaves or dies and ends
+/// change, ranks disagree, and join or depart at any time, with requests pending or not; or one leaves or dies and ends
 /// it all.
 class Walk {
 public:
@@ -124,7 +123,6 @@ private:
     void step() {
         if (random_.one_in(character_.steps_per_departure)) depart(any_rank());
         if (random_.one_in(character_.steps_per_join)) join(any_rank());
-        if (random_.one_in(character_.steps_per_withdrawal)) withdraw(any_rank());
         switch (random_.below(3)) {
             case 0: submit(any_rank()); break;
             case 1: flush(any_rank()); break;
@@ -146,26 +144,12 @@ private:
             named = false;
         }
         if (referee_.pending(rank).contains(name)) return;
-        const bool owes = ranks_.at(rank).debt(name).has_value();
-        Referee::require(owes == referee_.pays(rank, name), "the rank has lost count of what it owes");
-        if (owes) return note("owe", rank, name);
         const auto round = referee_.round(rank, name);
         const bool disagree = random_.one_in(character_.submissions_per_mismatch);
         const auto which = std::hash<std::string>()(name) + seed_ + round / 3 + (disagree ? 1 + random_.below(10) : 0);
         note("submit", rank, name + " as variant " + std::to_string(which % 11));
         ranks_.submit(rank, name, variant(name, which), named);
         referee_.submitted(rank, name, named, variant(name, which));
-        look(rank);
-    }
-
-    void withdraw(int rank) {
-        auto pending = referee_.pending(rank);
-        pending.erase("join");
-        if (pending.empty() || referee_.has_departed(rank)) return;
-        const auto name = random_.pick(pending);
-        note("withdraw", rank, name);
-        ranks_.withdraw(rank, name, "it takes too long");
-        referee_.withdrew(rank, name);
         look(rank);
     }
 
@@ -210,7 +194,7 @@ private:
                 case 0: living.erase(rank); break;
                 case 1: depart(rank); break;
                 case 2: join(rank); break;
-                case 3: withdraw(rank); break;
+                case 3:
                 case 4:
                 case 5: submit(rank); break;
                 case 6:

@@ -17,7 +17,6 @@ struct FixedControl final : Control {
     int rank() const noexcept override { return own; }
     int size() const noexcept override { return ranks; }
     void send(int, std::vector<std::byte>) override {}
-    void wake(int) noexcept override {}
     std::optional<Message> poll() override { return std::nullopt; }
     bool flushed() override { return true; }
 };
@@ -165,49 +164,6 @@ TEST_CASE("what comes after its peer has left fails, whatever that has announced
     CHECK(pair.left.ends == std::vector<std::string>{"rank 1 has shut down; recv with it (tag 1) was never matched"});
     CHECK(pair.left.mail.received.empty());
     CHECK_FALSE(pair.left.letters.has_letters());
-}
-
-TEST_CASE("a letter that is given up fails on both sides, and the next of its route meet") {
-    Pair pair;
-    pair.left.post(false, 1, 3);
-    pair.left.letters.give_up(*pair.left.posted.front(), "it has waited too long");
-    pair.left.post(false, 1, 4);
-    pair.talk();
-    CHECK(pair.left.ends == std::vector<std::string>{"it has waited too long"});
-    pair.left.letters.give_up(*pair.left.posted.front(), "it has waited for ever");  // it is over
-    pair.right.post(true, 1, 5);                                                     // another shape: nobody looks at it
-    pair.talk();
-    CHECK(pair.right.ends == std::vector<std::string>{"it has waited too long"});
-    pair.right.post(true, 1, 4);
-    pair.talk();
-    CHECK(pair.left.ends == std::vector<std::string>{"it has waited too long", ""});
-    CHECK(pair.right.ends == std::vector<std::string>{"it has waited too long", ""});
-    CHECK(pair.right.mail.sent == std::vector<std::size_t>{16});
-}
-
-TEST_CASE("a letter is not given up if its peer has come meanwhile, or both have lost patience") {
-    for (const bool both : {false, true}) {
-        Pair pair;
-        pair.left.post(false, 1, 3);
-        pair.left.letters.give_up(*pair.left.posted.front(), "it has waited too long");
-        pair.right.post(true, 1, 3);
-        if (both) pair.right.letters.give_up(*pair.right.posted.front(), "so has this one");
-        pair.talk();
-        CHECK(pair.left.ends == std::vector<std::string>{""});
-        CHECK(pair.right.ends == std::vector<std::string>{""});
-    }
-}
-
-TEST_CASE("a peer that departs takes nothing back from a letter that was given up") {
-    Pair pair;
-    pair.left.post(false, 1, 3);
-    pair.left.post(false, 1, 3);
-    pair.left.letters.give_up(*pair.left.posted.front(), "it has waited too long");
-    pair.talk();
-    pair.left.letters.depart(1, "rank 1 has shut down");
-    pair.talk();
-    CHECK(pair.left.ends ==
-          std::vector<std::string>{"it has waited too long", "rank 1 has shut down; recv with it (tag 1) was never matched"});
 }
 
 TEST_CASE("malformed announcements are errors") {

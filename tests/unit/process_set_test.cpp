@@ -1,7 +1,6 @@
 // Process sets, on ranks that are threads.
 #include <filesystem>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <sys/resource.h>
 
@@ -22,42 +21,38 @@ TEST_CASE("sets in use while sessions close") {
     for (const int ranks : {1, 2, 3, 5}) CHECK(problems_among(ranks, closing_with_sets) == "");
 }
 
-// Without coordinator threads, as below MPI_THREAD_MULTIPLE: a rank that waits for one set drives them all.
-TEST_CASE("process sets in turns") {
-    for (const int ranks : {2, 3, 4})
-        for (std::uint64_t turns = 0; turns < 4; ++turns) {
-            INFO("ranks " << ranks << ", turns " << turns);
-            CHECK(problems_among(ranks, sets_in_different_orders, {.turns = turns}) == "");
-            CHECK(problems_among(ranks, random_operations_in_sets(turns, 2), {.turns = turns}) == "");
-            CHECK(problems_among(ranks, closing_with_sets, {.turns = turns}) == "");
-        }
-    for (const auto& body : all_process_set_cases) CHECK(problems_among(3, body, {.turns = 5}) == "");
+TEST_CASE("ranks that take turns make no sets") {
+    CHECK(problems_among(2,
+                         [](Session&, Report& report) {
+                             expect_error(report, ErrorCode::unavailable, {"ranks that take turns have none"}, [] {
+                                 ProcessSet::create({0, 1});
+                             });
+                         },
+                         {.turns = 1}) == "");
 }
 
 TEST_CASE("the end of a job ends what is pending in all its sets") {
-    for (const auto turns : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(3)}) {
-        int told = 0;
-        const auto body = [&](Session& session) {
-            const auto first = ProcessSet::create({0, 1}), second = ProcessSet::create({0, 2});
-            int word = 0;
-            if (session.rank() == 1) {
-                recv(word, 0);
-                throw std::runtime_error("mine");
-            }
-            if (session.rank() == 2) return;
-            std::vector<float> numbers(10);
-            const auto world = allreduce_async(numbers, {.name = "in the world"});
-            const auto left = allreduce_async(numbers, {.process_set = first}), right = allreduce_async(numbers, {.process_set = second});
-            const auto sent = send_async(word, 1);
-            for (const auto& handle : {left, right, world}) {
-                const auto error = error_of([&] { handle.wait(); });
-                if (error && (error->code() == ErrorCode::aborted || error->code() == ErrorCode::departed)) ++told;
-            }
-            barrier({.process_set = first});
-        };
-        CHECK_THROWS_WITH(run_ranks(3, body, {.turns = turns}), "mine");
-        CHECK(told == 3);
-    }
+    int told = 0;
+    const auto body = [&](Session& session) {
+        const auto first = ProcessSet::create({0, 1}), second = ProcessSet::create({0, 2});
+        int word = 0;
+        if (session.rank() == 1) {
+            recv(word, 0);
+            throw std::runtime_error("mine");
+        }
+        if (session.rank() == 2) return;
+        std::vector<float> numbers(10);
+        const auto world = allreduce_async(numbers, {.name = "in the world"});
+        const auto left = allreduce_async(numbers, {.process_set = first}), right = allreduce_async(numbers, {.process_set = second});
+        const auto sent = send_async(word, 1);
+        for (const auto& handle : {left, right, world}) {
+            const auto error = error_of([&] { handle.wait(); });
+            if (error && (error->code() == ErrorCode::aborted || error->code() == ErrorCode::departed)) ++told;
+        }
+        barrier({.process_set = first});
+    };
+    CHECK_THROWS_WITH(run_ranks(3, body), "mine");
+    CHECK(told == 3);
 }
 
 TEST_CASE("many sets come and go, and leave nothing behind") {
@@ -67,7 +62,6 @@ TEST_CASE("many sets come and go, and leave nothing behind") {
     const auto threads = threads_of_process();
     const auto files = descriptors();
     for (const int ranks : {1, 3}) CHECK(problems_among(ranks, sets_come_and_go(200)) == "");
-    CHECK(problems_among(3, sets_come_and_go(100), {.turns = 1}) == "");
     CHECK(threads_of_process() == threads);
     CHECK(descriptors() == files);
 }
@@ -130,9 +124,5 @@ TEST_CASE("a set of one job is not for another's") {
 }
 
 TEST_CASE("many more random operations in sets, in many orders", "[.slow]") {
-    for (std::uint64_t seed = 0; seed < 30; ++seed) {
-        CHECK(problems_among(4, random_operations_in_sets(seed, 5)) == "");
-        CHECK(problems_among(3, random_operations_in_sets(seed, 3), {.turns = seed}) == "");
-        CHECK(problems_among(4, closing_with_sets, {.turns = seed}) == "");
-    }
+    for (std::uint64_t seed = 0; seed < 30; ++seed) CHECK(problems_among(4, random_operations_in_sets(seed, 5)) == "");
 }

@@ -33,14 +33,12 @@ public:
     bool abandon() noexcept override { return wide_->abandon(); }
     base::Activity& activity() noexcept override { return wide_->activity(); }
     std::optional<base::Neighbour> look_at(int rank) override { return wide_->look_at(rank); }
-    void wake(int rank) noexcept override { wide_->wake(rank); }
     base::Doorbell& doorbell() noexcept override { return wide_->doorbell(); }
     wire::Staging staging() noexcept override { return wide_->staging(); }
     void count_staged(std::size_t bytes) noexcept override { wide_->count_staged(bytes); }
     void nudge(int rank) noexcept override { wide_->nudge(rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wide_->wait_settings(); }
     const std::vector<int>& hosts() const noexcept override { return wide_->hosts(); }
-    bool may_have_own_thread() const noexcept override { return wide_->may_have_own_thread(); }
     std::uint16_t largest_user_tag() const noexcept override { return 1; }
     const char* description() const noexcept override { return "a narrow MPI"; }
     void close() override { wide_->close(); }

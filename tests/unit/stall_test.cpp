@@ -1,8 +1,10 @@
-// Operations that do not come forward: what is said about them, and how they are given up. Ranks are threads.
+// Operations that do not come forward: what is said about them, and how they end the job. Ranks are threads.
+#include <algorithm>
 #include <atomic>
 #include <guozhuang/guozhuang.hpp>
 #include <mutex>
 #include <regex>
+#include <set>
 #include <thread>
 
 #include "engine/stall_watch.hpp"
@@ -133,39 +135,6 @@ TEST_CASE("a rank that closes its session is told whom it waits for") {
     CHECK(problems == "");
 }
 
-TEST_CASE("what waits too long is given up, and whoever comes late gets the error") {
-    const bool for_all = GENERATE(true, false);
-    const Environment silent("GUOZHUANG_STALL_WARN_S", "off"), quickly("GUOZHUANG_STALL_ERROR_S", for_all ? "0.05" : "off");
-    const auto ranks = GENERATE(2, 3, 5);
-    const auto problems = problems_among(ranks, [&](Session& session, Report& report) {
-        const int last = session.size() - 1;
-        int number = 1, word = 0;
-        const AllreduceOptions options{.name = "loss", .timeout = for_all ? 0ms : 50ms};
-        if (session.rank() == last)
-            for (int rank = 0; rank < last; ++rank) recv(word, rank, {.timeout = 20s});
-        const auto text = text_of("allreduce 'loss' is given up after");
-        expect_error(report, ErrorCode::timeout, {text, text_of("; rank ", last, " has not submitted it")},
-                     [&] { allreduce(number, options); });
-        if (session.rank() != last) send(word, last);
-        number = 1;
-        allreduce(number, {.name = "loss", .timeout = 20s});
-        report.expect_equal(number, session.size(), "the next round");
-    });
-    CHECK(problems == "");
-}
-
-TEST_CASE("long names with the same beginning are different names") {
-    const Environment silent("GUOZHUANG_STALL_WARN_S", "off");
-    const auto problems = problems_among(2, [&](Session& session, Report& report) {
-        const auto name = std::string(300, 'x') + (session.rank() == 0 ? "a" : "b");
-        float number = 1;
-        const auto error = error_of([&] { allreduce(number, {.name = name, .timeout = 50ms}); });
-        report.expect(error && error->code() == ErrorCode::timeout, error ? error->what() : "no error");
-        expect_usable(session, report);
-    });
-    CHECK(problems == "");
-}
-
 TEST_CASE("with more pending than a rank can publish nobody is accused who has submitted") {
     const Environment quickly("GUOZHUANG_STALL_WARN_S", "0.1");
     Warnings warnings;
@@ -186,93 +155,149 @@ TEST_CASE("with more pending than a rank can publish nobody is accused who has s
     CHECK(!warnings.have("ranks? [01](,1)? (has|have) not submitted"));
 }
 
-TEST_CASE("at the last moment either all get the sum or all the error") {
-    const auto problems = problems_among(3, [&](Session& session, Report& report) {
-        for (int i = 0; i < 30; ++i) {
+namespace {
+
+/// What operations of a job's ranks end with.
+class Ends {
+public:
+    /// Notes what this one ends with: the text of an Error(timeout), or what else.
+    template <class Act>
+    void of(Act&& act) {
+        const auto error = error_of(act);
+        auto end = !error ? "no error" : error->code() != ErrorCode::timeout ? text_of(name_of(error->code())) : std::string(error->what());
+        const std::lock_guard lock(mutex_);
+        all_.push_back(std::move(end));
+    }
+    /// Without a call of the library.
+    void wait_for(std::size_t count) const {
+        while (all().size() < count) std::this_thread::yield();
+    }
+    std::vector<std::string> all() const {
+        const std::lock_guard lock(mutex_);
+        return all_;
+    }
+
+private:
+    mutable std::mutex mutex_;
+    std::vector<std::string> all_;
+};
+
+/// Runs a job that a limit ends, with `body(session, ends)`. Expects `count` noted ends with one
+/// text, and returns that.
+template <class Body>
+std::string one_end(int ranks, std::size_t count, Body&& body) {
+    const LogCapture silent;
+    Ends ends;
+    const auto job = [&](Session& session) {
+        barrier({.timeout = 20s});  // so that none is told before its session has begun
+        body(session, ends);
+    };
+    CHECK_THROWS_AS(run_ranks(ranks, job), Error);  // none can close its session
+    const auto all = ends.all();
+    CHECK(all.size() == count);
+    CHECK(std::set(all.begin(), all.end()).size() == 1);
+    CHECK(std::ranges::count(all, "no error") == 0);
+    return all.empty() ? "" : all.front();
+}
+
+}  // namespace
+
+TEST_CASE("what waits too long ends the job for all ranks, with the report as its cause") {
+    const bool for_all = GENERATE(true, false);
+    const Environment silent("GUOZHUANG_STALL_WARN_S", "off"), quickly("GUOZHUANG_STALL_ERROR_S", for_all ? "0.05" : "off");
+    const int ranks = GENERATE(2, 3, 5), last = ranks - 1;
+    const auto end = one_end(ranks, static_cast<std::size_t>(3 * ranks), [&](Session& session, Ends& ends) {
+        int number = 1, other = 1, later = 1;
+        const AllreduceOptions options{.name = "loss", .timeout = for_all ? 0ms : 50ms};
+        if (session.rank() == last) ends.wait_for(static_cast<std::size_t>(last));
+        if (session.rank() == last)
+            return ends.of([&] { allreduce(number, options); }), ends.of([&] { barrier(); }), ends.of([&] { join(); });
+        const auto pending = allreduce_async(other, {.name = "pending"});
+        ends.of([&] { allreduce(number, options); });
+        ends.of([&] { pending.wait_for(20s); });
+        ends.of([&] { allreduce(later, {.name = "later"}); });
+    });
+    CHECK_THAT(end,
+               Catch::Matchers::Matches("allreduce '(loss|pending)' has been waiting for 0.[0-9]+ s \\(its limit is 0.050 s\\) on ranks? "
+                                        "[0-9,]+; rank " +
+                                        std::to_string(last) + " has not submitted it.*"));
+}
+
+TEST_CASE("limits that are reached at the same time give one cause") {
+    for (int i = 0; i < 20; ++i)
+        one_end(3, 3, [&](Session& session, Ends& ends) {
             int number = 1;
-            if (session.rank() == i % 3) {
-                const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i * 100);
-                while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
-            }
-            const auto error = error_of([&] { allreduce(number, {.name = "x", .timeout = 2ms}); });
-            report.expect(error ? error->code() == ErrorCode::timeout : number == 3, error ? error->what() : "another sum");
-            report.same_everywhere(text_of("round ", i), error ? "given up" : "done");
-        }
-        expect_usable(session, report);
-    });
-    CHECK(problems == "");
+            ends.of([&] { allreduce(number, {.name = text_of("of rank ", session.rank()), .timeout = 10ms}); });
+        });
 }
 
-TEST_CASE("rank 0 may be the one that is missing, and busy") {
-    const auto problems = problems_among(3, [&](Session& session, Report& report) {
-        int number = 1, word = 0;
-        static std::atomic<int> told;
-        if (session.rank() == 0) {
-            told = 0;
-            send(word, 1);
-            while (told < 2) std::this_thread::yield();  // without a call of the library
-        }
-        if (session.rank() == 1) recv(word, 0);
-        expect_error(report, ErrorCode::timeout, {"allreduce 'x' is given up"}, [&] { allreduce(number, {.name = "x", .timeout = 30ms}); });
-        ++told;
-        expect_usable(session, report);
+TEST_CASE("long names with the same beginning are different names") {
+    const auto end = one_end(2, 2, [](Session& session, Ends& ends) {
+        const auto name = std::string(300, 'x') + (session.rank() == 0 ? "a" : "b");
+        float number = 1;
+        ends.of([&] { allreduce(number, {.name = name, .timeout = 50ms}); });
     });
-    CHECK(problems == "");
+    CHECK_THAT(end, Catch::Matchers::Contains(" has not submitted it"));
 }
 
-TEST_CASE("a send or receive is given up on both sides, and the next one meets its peer") {
-    const auto problems = problems_among(3, [&](Session& session, Report& report) {
-        int word = session.rank() + 1;
-        const auto meet = [&](std::chrono::milliseconds limit) {
-            if (session.rank() == 0) recv(word, 2, {.tag = 3, .timeout = limit});
-            if (session.rank() == 2) send(word, 0, {.tag = 3});
-        };
-        const std::string why = "recv from 2 is given up after";
-        if (session.rank() == 0) expect_error(report, ErrorCode::timeout, {why, "rank 2 has not submitted it"}, [&] { meet(20ms); });
-        barrier();
-        if (session.rank() == 2) expect_error(report, ErrorCode::timeout, {why}, [&] { meet(20ms); });
-        barrier();
-        meet(20s);
-        report.expect_equal(word, session.rank() == 0 ? 3 : session.rank() + 1, "the word");
-        expect_error(report, ErrorCode::invalid_argument, {"timeout of -1 ms"}, [&] { recv(word, 0, {.timeout = -1ms}); });
-        expect_usable(session, report);
+TEST_CASE("a send or receive that waits too long ends the job as any other operation") {
+    const auto end = one_end(3, 3, [](Session& session, Ends& ends) {
+        int word = 0;
+        if (session.rank() == 2) ends.wait_for(2);
+        ends.of([&] { session.rank() == 0 ? recv(word, 2, {.tag = 3, .timeout = 20ms}) : barrier(); });
     });
-    CHECK(problems == "");
+    CHECK_THAT(end, Catch::Matchers::Matches(
+                        "recv from 2 has been waiting for 0.[0-9]+ s \\(its limit is 0.020 s\\) on rank 0; rank 2 has not .*"));
 }
 
-TEST_CASE("a receive from oneself is given up as any other") {
-    const auto problems = problems_among(2, [&](Session& session, Report& report) {
+TEST_CASE("so does a receive from oneself, and nobody else is accused") {
+    const auto end = one_end(2, 2, [](Session& session, Ends& ends) {
         int word = 1;
-        const auto self = session.rank();
-        const auto why = text_of("recv from ", self, " is given up after");
-        const auto error = error_of([&] { recv(word, self, {.timeout = 20ms}); });
-        report.expect(error && error->code() == ErrorCode::timeout && std::string(error->what()).starts_with(why), "no timeout");
-        report.expect(error && std::string(error->what()).ends_with(text_of("on rank ", self)), "others are accused");
-        expect_error(report, ErrorCode::timeout, {why}, [&] { send(word, self); });
-        expect_usable(session, report);
+        ends.of([&] { session.rank() == 1 ? recv(word, 1, {.timeout = 20ms}) : barrier(); });
     });
-    CHECK(problems == "");
+    CHECK_THAT(end, Catch::Matchers::StartsWith("recv from 1 ") && Catch::Matchers::EndsWith(" on rank 1"));
 }
 
-// Whichever comes first: either the word arrives or both sides get the error.
-TEST_CASE("a send comes about when its receive is given up") {
-    std::atomic<int> given_up = 0;
-    const auto problems = problems_among(2, [&](Session& session, Report& report) {
-        for (int i = 0; i < 200; ++i) {
-            int word = session.rank();
-            if (session.rank() == 1) {
-                const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i * 30);
-                while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
-            }
-            const auto error = error_of([&] { session.rank() == 1 ? send(word, 0) : recv(word, 1, {.timeout = 3ms}); });
-            report.expect(error ? error->code() == ErrorCode::timeout : word == 1, error ? error->what() : "a wrong word");
-            report.same_everywhere(text_of("round ", i), error ? "given up" : "done");
-            if (error) ++given_up;
+// Whichever comes first. The limit of one rank ends the job for all.
+TEST_CASE("at the last moment either all get the sum or none") {
+    const LogCapture silent;
+    for (int i = 0; i < 40; ++i) {
+        std::atomic<int> sums = 0;
+        const auto job = [&](Session& session) {
+            int number = 1;
+            const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(session.rank() == i % 3 ? i * 200 : 0);
+            while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+            allreduce(number, {.name = "x", .timeout = 4ms});
+            sums += number == 3 ? 1 : 100;
+        };
+        try {
+            run_ranks(3, job);
+            CHECK(sums == 3);
+        } catch (const Error& error) {
+            CHECK(error.code() == ErrorCode::timeout);
+            CHECK(sums == 0);
         }
-        expect_usable(session, report);
+    }
+}
+
+TEST_CASE("a wait with a limit of its own merely stops waiting, and joins and closing have none") {
+    const Environment quickly("GUOZHUANG_STALL_ERROR_S", "0.05");
+    const auto problems = problems_among(2, [](Session& session, Report& report) {
+        int number = 1;
+        if (session.rank() == 0) {
+            const auto handle = allreduce_async(number, {.name = "x", .timeout = 20s});
+            report.expect(!handle.wait_for(100ms), "there is nobody to be waited for");
+            handle.wait();
+        } else {
+            std::this_thread::sleep_for(200ms);  // no call of the library: longer than the limit
+            allreduce(number, {.name = "x", .timeout = 20s});
+        }
+        report.expect_equal(number, 2, "the sum");
+        if (session.rank() == 1) std::this_thread::sleep_for(200ms);
+        join();
+        if (session.rank() == 0) std::this_thread::sleep_for(200ms);
     });
     CHECK(problems == "");
-    CHECK(given_up > 0);
 }
 
 TEST_CASE("a limit that is not reached changes nothing") {
@@ -284,27 +309,6 @@ TEST_CASE("a limit that is not reached changes nothing") {
         }
     });
     CHECK(problems == "");
-}
-
-// Whichever comes first: either all get the sum or all get the error.
-TEST_CASE("limits that are reached about when the last rank comes") {
-    std::atomic<int> given_up = 0;
-    const auto problems = problems_among(3, [&](Session& session, Report& report) {
-        for (int i = 0; i < 60; ++i) {
-            int number = 1;
-            if (session.rank() == i % 3) {
-                const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i * 100);
-                while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
-            }
-            const auto error = error_of([&] { allreduce(number, {.name = text_of("x", i % 4), .timeout = 3ms}); });
-            report.expect(error ? error->code() == ErrorCode::timeout : number == session.size(), error ? error->what() : "a wrong sum");
-            report.same_everywhere(text_of("round ", i), error ? "given up" : "done");
-            if (error) ++given_up;
-        }
-        expect_usable(session, report);
-    });
-    CHECK(problems == "");
-    CHECK(given_up > 0);  // the last to come was twice the limit late
 }
 
 TEST_CASE("a limit cannot be negative") {

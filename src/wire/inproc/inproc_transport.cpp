@@ -108,6 +108,7 @@ struct InprocHub::State {
           messages(MessageRings::bytes_for(ranks) / sizeof(CacheLine)) {
         std::iota(everybody.begin(), everybody.end(), 0);
         for (const int rank : everybody) host_of.push_back(rank * hosts / ranks);
+        for (Endpoint& endpoint : endpoints) bells.push_back(&endpoint.bell);
         rings().initialise();
     }
 
@@ -129,6 +130,7 @@ struct InprocHub::State {
     std::deque<Endpoint> endpoints;
     base::WaitSettings settings;
     std::vector<int> everybody, host_of;  ///< by rank
+    std::vector<base::Doorbell*> bells;   ///< likewise
     std::vector<Staging::Progress> progress;
     std::size_t stage_bytes;
     std::vector<CacheLine> stages, messages;
@@ -205,11 +207,8 @@ public:
     std::optional<base::Neighbour> look_at(int rank) override {
         return base::Neighbour{.activity = &state_->of(rank).activity, .process = "a thread of this process"};
     }
-    void wake(int rank) noexcept override { base::ring_local(state_->of(rank).bell); }
     void nudge(int rank) noexcept override { base::nudge(state_->of(rank).bell); }
     const std::vector<int>& hosts() const noexcept override { return state_->host_of; }
-    /// With a baton a rank is one thread.
-    bool may_have_own_thread() const noexcept override { return state_->settings.baton == nullptr; }
     const char* description() const noexcept override { return "in-process"; }
     Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
 
@@ -217,7 +216,7 @@ public:
         if (closed_) return;
         closed_ = true;
         state_->closed.fetch_add(1, std::memory_order_seq_cst);
-        for (Endpoint& endpoint : state_->endpoints) base::ring(endpoint.bell);
+        for (base::Doorbell* bell : state_->bells) base::ring(*bell);
         base::wait_until(doorbell(), wait_settings(), [&] {
             messages_.discard();
             return state_->closed.load(std::memory_order_seq_cst) >= size();
@@ -287,12 +286,12 @@ void InprocHub::abort(const base::AbortCause& cause) noexcept {
 }
 
 void InprocHub::State::abort(const base::AbortCause& cause) noexcept {
-    for (Endpoint& endpoint : endpoints) base::note_cause(endpoint.bell, cause);
+    base::note_cause(bells, cause);
     aborted.store(true, std::memory_order_seq_cst);
     for (Endpoint& endpoint : endpoints) {
         const base::Lock no_copy_under_way(endpoint.mailbox.mutex);
     }
-    for (Endpoint& endpoint : endpoints) base::abort(endpoint.bell, cause);
+    for (base::Doorbell* bell : bells) base::abort(*bell);
 }
 
 }  // namespace guozhuang::wire

@@ -68,11 +68,16 @@ int cores_together(MPI_Comm machine) {
     return topology::count(all);
 }
 
-bool holds_everywhere(MPI_Comm world, bool here) {
+/// The ranks on which it does not hold.
+std::vector<int> exceptions(MPI_Comm world, bool here) {
+    int size = 0;
+    check(MPI_Comm_size(world, &size), "MPI_Comm_size");
     const int mine = here ? 1 : 0;
-    int all = 0;
-    check(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, world), "MPI_Allreduce");
-    return all != 0;
+    std::vector<int> all(static_cast<std::size_t>(size)), ranks;
+    check(MPI_Allgather(&mine, 1, MPI_INT, all.data(), 1, MPI_INT, world), "MPI_Allgather");
+    for (int rank = 0; rank < size; ++rank)
+        if (all[static_cast<std::size_t>(rank)] == 0) ranks.push_back(rank);
+    return ranks;
 }
 
 /// What came of a rank's wish for shared memory.
@@ -137,7 +142,8 @@ Host meet_host(MPI_Comm world, const Wishes& wishes) {
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
     const HostMemory::Size size{.ranks = static_cast<int>(host.ranks.size()), .stage_bytes = stage_bytes};
     host.memory = share_memory(neighbours, host, size, wishes.memory);
-    host.all_have_memory = holds_everywhere(world, host.memory.has_value());
+    host.all_have_memory = exceptions(world, host.memory.has_value()).empty();
+    host.without_threads = exceptions(world, wishes.threads);
     check(MPI_Comm_free(&neighbours), "MPI_Comm_free");
     check(MPI_Comm_free(&machine), "MPI_Comm_free");
     return host;

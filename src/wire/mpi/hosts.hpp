@@ -20,10 +20,12 @@ struct Host {
     int machine_ranks = 1;              ///< those; more than this host's where hosts are simulated
     std::optional<HostMemory> memory;   ///< empty if not wanted, or if a rank of the host could not have it (then one warning was logged)
     bool all_have_memory = false;       ///< on every host
+    std::vector<int> without_threads;   ///< the ranks that may not call MPI on any thread
 };
 
 struct Wishes {
     bool memory = true;
+    bool threads = true;                               ///< not a wish: whether this rank may call MPI on any thread
     std::optional<int> simulated_host = std::nullopt;  ///< ranks of one machine with different ones are of different hosts
 };
 

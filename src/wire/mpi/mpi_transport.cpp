@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <guozhuang/error.hpp>
 #include <limits>
+#include <map>
 #include <mpi.h>
 #include <new>
 #include <utility>
@@ -40,6 +42,12 @@ struct Piece {
     int bytes = 0;
 };
 
+/// A receive of what comes through a ring.
+struct RingReceive {
+    int from = 0, code = 0;
+    std::span<std::byte> memory;  ///< what is still to come
+};
+
 class MpiTransport final : public Transport {
 public:
     MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options);
@@ -63,10 +71,8 @@ public:
     Staging staging() noexcept override { return host_.all_have_memory ? host_.memory->staging() : Staging{}; }
     void nudge(int rank) noexcept override { with_bell(rank, base::nudge); }
     std::optional<base::Neighbour> look_at(int rank) override;
-    void wake(int rank) noexcept override { with_bell(rank, base::ring_local); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& hosts() const noexcept override { return host_.of; }
-    bool may_have_own_thread() const noexcept override { return use_.thread_level() >= MPI_THREAD_MULTIPLE; }
     std::uint16_t largest_user_tag() const noexcept override {
         return static_cast<std::uint16_t>(std::min<std::int64_t>(largest_tag_ >> user_shift, std::numeric_limits<std::uint16_t>::max()));
     }
@@ -76,6 +82,7 @@ public:
 
 private:
     void require_open();
+    void require_threads();
     void meet_neighbours();
     int encode(Tag tag) const;
     bool notice_end(const Monitor::End& end);
@@ -85,6 +92,8 @@ private:
     }
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
+    Ticket receive_through_ring(int from, int code, std::span<std::byte> bytes);
+    bool test_ring(Ticket& ticket);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
     void complete(const Piece& piece, const MPI_Status& status, bool failed) GUOZHUANG_REQUIRES(mutex_);
 
@@ -98,7 +107,9 @@ private:
     base::Doorbell private_bell_;
     base::Activity private_activity_;
     std::vector<base::Doorbell*> bell_of_;  ///< by rank; null where there is none to ring
+    std::vector<base::Doorbell*> bells_;    ///< of this host's ranks, ascending; this rank's alone without shared memory
     std::optional<HostMessages> messages_;  ///< control messages within the host, if it has shared memory
+    bool all_through_rings_ = false;        ///< data too, because MPI may not be called on any thread
     base::WaitSettings wait_settings_;
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
 
@@ -110,6 +121,8 @@ private:
     std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
     mpi::ControlInbox inbox_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::map<std::uint64_t, RingReceive> ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);  ///< by ticket, oldest first
+    std::uint64_t last_ring_ticket_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
     std::optional<Monitor> monitor_;  ///< last: it looks at the rest
@@ -128,7 +141,10 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
     largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
     base::pass(base::Failpoint::init);
-    host_ = mpi::meet_host(comm_, {.memory = options.shared_memory, .simulated_host = options.simulated_host});
+    host_ = mpi::meet_host(
+        comm_,
+        {.memory = options.shared_memory, .threads = use_.thread_level() >= MPI_THREAD_MULTIPLE, .simulated_host = options.simulated_host});
+    require_threads();
     meet_neighbours();
     activity().running.write("init");
     wait_settings_ = topology::wait_settings(host_.machine_ranks, host_.cores);
@@ -149,14 +165,31 @@ MpiTransport::~MpiTransport() {
     inbox_.keep_for_ever();
 }
 
+/// On one host no message has to go through MPI, so any thread level will do. Between hosts the
+/// coordinator threads call MPI.
+void MpiTransport::require_threads() {
+    const base::Lock lock(mutex_);
+    const auto& below = host_.without_threads;
+    all_through_rings_ = !below.empty();
+    if (below.empty() || (host_.memory && host_.hosts == 1)) return;
+    check(MPI_Comm_free(&comm_), "MPI_Comm_free");
+    throw Error(ErrorCode::unavailable,
+                fmt::format("MPI runs below MPI_THREAD_MULTIPLE on rank{} {}, which is enough only among ranks that share memory: {}, so "
+                            "threads of this library call MPI. Replace MPI_Init(&argc, &argv) by MPI_Init_thread(&argc, &argv, "
+                            "MPI_THREAD_MULTIPLE, &provided), or make the Session first, which does that",
+                            below.size() == 1 ? "" : "s", fmt::join(below, ","),
+                            host_.hosts > 1 ? fmt::format("here they are on {} hosts", host_.hosts) : "here they share none"),
+                {.tensor = {}, .operation = "init", .ranks = below});
+}
+
 void MpiTransport::meet_neighbours() {
     bell_of_.assign(static_cast<std::size_t>(size_), nullptr);
-    if (!host_.memory) return;
+    if (!host_.memory) return bells_.push_back(&private_bell_);
     std::vector<HostMessages::Peer> neighbours;
     for (int position = 0; position < host_.memory->ranks(); ++position) {
         const int rank = host_.ranks[static_cast<std::size_t>(position)];
         neighbours.push_back({rank, host_.memory->bell(position)});
-        bell_of_[static_cast<std::size_t>(rank)] = &neighbours.back().bell;
+        bell_of_[static_cast<std::size_t>(rank)] = bells_.emplace_back(&neighbours.back().bell);
     }
     messages_.emplace(host_.memory->rings(), neighbours, host_.position);
 }
@@ -180,9 +213,10 @@ void MpiTransport::require_open() {
 
 /// This rank last: it may react by leaving, and that must not be the first that others hear.
 void MpiTransport::abort(const base::AbortCause& cause) noexcept {
-    for (base::Doorbell* bell : bell_of_)
-        if (bell != nullptr && bell != &doorbell()) base::abort(*bell, cause);
-    base::abort(doorbell(), cause);
+    base::note_cause(bells_, cause);
+    for (base::Doorbell* bell : bells_)
+        if (bell != &doorbell()) base::abort(*bell);
+    base::abort(doorbell());
 }
 
 /// Whether the process of a rank has ended too early: then the job is over. On the monitor's thread.
@@ -209,6 +243,9 @@ bool MpiTransport::abandon() noexcept {
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (abandoned_.exchange(true)) return requests_.empty();
+    ring_receives_.clear();
+    if (exit_on_death_ && base::code_of(doorbell()) == ErrorCode::timeout)
+        base::end_process(base::cause_of(doorbell()), base::time_to_unwind);
     for (std::size_t i = 0; i < requests_.size(); ++i) {
         int done = 0;
         if (operations_.at(pieces_[i].place).half.receives) MPI_Cancel(&requests_[i]);
@@ -265,18 +302,24 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     };
     const bool control = tag.lane == Lane::control;
     if (control && bytes.size() > max_control_bytes) throw Error(ErrorCode::internal, "a control message beyond its limit");
+    if (!control) {
+        bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
+        messages_sent_.fetch_add(1, std::memory_order_relaxed);
+    }
     if (control && messages_ && messages_->has(to)) {
         require_open();
-        messages_->send(to, tag.context, bytes);
+        messages_->send(to, static_cast<std::uint32_t>(code), bytes);
+        return {};
+    }
+    if (all_through_rings_) {
+        require_open();
+        for (auto rest = bytes; !rest.empty(); rest = rest.subspan(std::min(rest.size(), max_control_bytes)))
+            messages_->send(to, static_cast<std::uint32_t>(code), rest.first(std::min(rest.size(), max_control_bytes)));
         return {};
     }
     const Ticket ticket =
         start({to, bytes.size(), false}, control ? max_control_bytes : split_bytes_, post);  // what is polled is one piece
     ring(to);
-    if (!control) {
-        bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
-        messages_sent_.fetch_add(1, std::memory_order_relaxed);
-    }
     return ticket;
 }
 
@@ -287,9 +330,42 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
         mutex_.is_held();
         check(MPI_Irecv(bytes.data() + offset, length, MPI_BYTE, from, code, comm_, request), "MPI_Irecv");
     };
+    if (all_through_rings_) return receive_through_ring(from, code, bytes);
     const Ticket ticket = start({from, bytes.size(), true}, split_bytes_, post);
     if (bytes.size() > eager_bytes) ring(from);
     return ticket;
+}
+
+Transport::Ticket MpiTransport::receive_through_ring(int from, int code, std::span<std::byte> bytes) {
+    const base::Lock lock(mutex_);
+    require_open();
+    if (bytes.empty()) return {};
+    ring_receives_[++last_ring_ticket_] = {.from = from, .code = code, .memory = bytes};
+    return {last_ring_ticket_};
+}
+
+/// What arrives belongs to the oldest receive of its sender and tag.
+bool MpiTransport::test_ring(Ticket& ticket) {
+    const base::Lock lock(mutex_);
+    require_open();
+    const auto own = ring_receives_.find(ticket.id);
+    if (own == ring_receives_.end()) throw Error(ErrorCode::internal, "a ticket was tested after it was spent");
+    auto& [from, code, memory] = own->second;
+    const auto comes_before = [&](const auto& other) { return other.second.from == from && other.second.code == code; };
+    if (std::any_of(ring_receives_.begin(), own, comes_before)) return false;
+    while (!memory.empty()) {
+        const auto message = messages_->poll(static_cast<std::uint32_t>(code), from);
+        if (!message) return false;
+        if (message->bytes.size() > memory.size())
+            throw Error(ErrorCode::wire,
+                        fmt::format("rank {} sent {} bytes where {} were expected", from, message->bytes.size(), memory.size()),
+                        {.tensor = {}, .operation = {}, .ranks = {from}});
+        std::ranges::copy(message->bytes, memory.begin());
+        memory = memory.subspan(message->bytes.size());
+    }
+    ring_receives_.erase(own);
+    ticket = {};
+    return true;
 }
 
 /// Looks at everything in flight, not at one message alone: MPI may complete any of them at any call, and the sender of a long one sleeps until
@@ -337,6 +413,7 @@ void MpiTransport::complete(const Piece& piece, const MPI_Status& status, bool f
 
 bool MpiTransport::test(Ticket& ticket) {
     if (ticket.id == 0) return true;
+    if (all_through_rings_) return test_ring(ticket);
     std::vector<int> to_tell;
     std::string error;
     int peer = 0;
@@ -360,7 +437,7 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     const int code = encode(tag);
     require_open();
     std::optional<Message> message;
-    if (messages_) message = messages_->poll(tag.context);
+    if (messages_) message = messages_->poll(static_cast<std::uint32_t>(code));
     if (message || (messages_ && host_.hosts == 1)) return message;
     std::vector<int> to_tell;
     {

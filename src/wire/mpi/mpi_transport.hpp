@@ -34,9 +34,12 @@ struct MpiOptions {
 ///
 /// A process that no launcher started, without MPI running and without a communicator, is a job of one: it gets an in-process transport,
 /// and MPI is not initialised. Otherwise the transport uses MPI, on a duplicate of the communicator. MPI that is already running is used as
-/// it is, at any thread level; if it is not, it is initialised here and finalised when the process exits, so a process may connect, close
-/// and connect again. MPI_Finalize
-/// must come after close(), or from a user who does that in `before_finalise`.
+/// it is; if it is not, it is initialised here and finalised when the process exits, so a process may connect, close and connect again.
+/// MPI_Finalize must come after close(), or from a user who does that in `before_finalise`.
+///
+/// If some rank's MPI is below MPI_THREAD_MULTIPLE, only connect() and close() call MPI, on the
+/// threads that call these, and all messages go through shared memory. If the ranks are on several
+/// hosts, or share no memory, connect() throws Error(unavailable) on all ranks instead.
 ///
 /// Lines of the log begin with the rank from here on.
 /// Throws Error(unavailable) if MPI has already been finalised, or if the launcher belongs to another MPI (it started several processes,
