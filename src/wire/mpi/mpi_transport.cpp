@@ -42,12 +42,6 @@ struct Piece {
     int bytes = 0;
 };
 
-/// A receive of what comes through a ring.
-struct RingReceive {
-    int from = 0, code = 0;
-    std::span<std::byte> memory;  ///< what is still to come
-};
-
 class MpiTransport final : public Transport {
 public:
     MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options);
@@ -92,7 +86,6 @@ private:
     }
     template <class Post>
     Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
-    Ticket receive_through_ring(int from, int code, std::span<std::byte> bytes);
     bool test_ring(Ticket& ticket);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
     void complete(const Piece& piece, const MPI_Status& status, bool failed) GUOZHUANG_REQUIRES(mutex_);
@@ -121,7 +114,7 @@ private:
     std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
     std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
     mpi::ControlInbox inbox_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::map<std::uint64_t, RingReceive> ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);  ///< by ticket, oldest first
+    std::map<std::uint64_t, mpi::RingReceive> ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);  ///< by ticket, oldest first
     std::uint64_t last_ring_ticket_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
@@ -330,18 +323,16 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
         mutex_.is_held();
         check(MPI_Irecv(bytes.data() + offset, length, MPI_BYTE, from, code, comm_, request), "MPI_Irecv");
     };
-    if (all_through_rings_) return receive_through_ring(from, code, bytes);
+    if (all_through_rings_) {
+        const base::Lock lock(mutex_);
+        require_open();
+        if (bytes.empty()) return {};
+        ring_receives_[++last_ring_ticket_] = {.from = from, .code = code, .memory = bytes};
+        return {last_ring_ticket_};
+    }
     const Ticket ticket = start({from, bytes.size(), true}, split_bytes_, post);
     if (bytes.size() > eager_bytes) ring(from);
     return ticket;
-}
-
-Transport::Ticket MpiTransport::receive_through_ring(int from, int code, std::span<std::byte> bytes) {
-    const base::Lock lock(mutex_);
-    require_open();
-    if (bytes.empty()) return {};
-    ring_receives_[++last_ring_ticket_] = {.from = from, .code = code, .memory = bytes};
-    return {last_ring_ticket_};
 }
 
 /// What arrives belongs to the oldest receive of its sender and tag.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <guozhuang/error.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ struct Operation {
     Half half;
     std::size_t missing = 0;  ///< pieces that are not complete
     std::string error;        ///< of the first piece that failed
+};
+
+/// A receive of what comes through a ring.
+struct RingReceive {
+    int from = 0, code = 0;
+    std::span<std::byte> memory;  ///< what is still to come
 };
 
 /// The operations in flight. A ticket is a place in the table and the generation of its use; places are used again, with their memory.
