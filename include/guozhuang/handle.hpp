@@ -46,14 +46,14 @@ public:
 
     /// Blocks until the operation is complete, driving it meanwhile; throws the operation's Error, every time it is asked.
     void wait() const;
-    /// The same for at most `limit`; false if it is not complete by then. The operation goes on, and is not hurried: the work is left to the
-    /// library's own thread.
+    /// The same for at most `limit`; false if it is not complete by then. The operation goes on.
+    /// The work is left to the library's own thread.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait for its completion and returns. Throws if
     /// the operation failed before it was enqueued. On plain host tensors it is wait().
     void wait(StreamRef stream) const;
-    /// Whether wait() would return at once. Only looks, and so costs next to nothing; a loop around it alone needs another thread of the
-    /// library's to bring the operation forward, which ranks that take turns (RankOptions::turns) do not have.
+    /// Whether wait() would return at once. Only looks: the library's own thread brings the
+    /// operation forward. Ranks that take turns (RankOptions::turns) have none, so they wait().
     bool done() const;
     /// False for a default-constructed handle, on which nothing else may be called.
     explicit operator bool() const noexcept { return pending_ != nullptr; }

@@ -34,8 +34,9 @@ struct Options {
     std::shared_ptr<void> keep_alive = {};
     Session* session = nullptr;   ///< whose job it is; null: Session::current(), or the process set's
     ProcessSet process_set = {};  ///< who takes part; the same on all of them
-    /// How long it may wait for ranks that have not submitted it. Then the job ends: all that is pending or comes later fails on every rank with
-    /// Error(timeout), which says who has not. May differ on each rank. 0: as long as GUOZHUANG_STALL_ERROR_S says.
+    /// How long it may wait for ranks that have not submitted it. Then the job ends: all that is
+    /// pending or comes later fails on every rank with Error(timeout), which says who has not. May
+    /// differ on each rank. 0: as long as GUOZHUANG_STALL_ERROR_S says.
     std::chrono::milliseconds timeout = {};
 };
 

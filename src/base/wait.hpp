@@ -57,8 +57,8 @@ void ring_local(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Notes why the job is about to end. The first cause wins; a text that is too long is cut.
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
-/// The same for all ranks of a host, which then have one cause, though several end the job at a time: the cause of the first bell. All name the bells in
-/// the same order.
+/// The same for all ranks of a host. If several ranks end the job at the same time, the cause that
+/// the first bell has got holds for all: so every caller lists the bells in the same order.
 void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept;
 
 /// Notes the cause, sets the abort word and wakes everybody who is parked.
@@ -72,13 +72,11 @@ std::string cause_of(const Doorbell& bell);
 /// The code of the cause; aborted if none is known.
 ErrorCode code_of(const Doorbell& bell) noexcept;
 
-/// What every wait at this bell does once the abort word is set: throws the cause, as far as it is known, as RankDied, Error(departed),
-/// Error(timeout) or Error(aborted).
 /// Who has died, if that is why.
 std::optional<int> culprit_of_death(const Doorbell& bell) noexcept;
 
-/// What every wait at this bell does once the abort word is set: throws the cause, as far as it is known, as RankDied, Error(departed) or
-/// Error(aborted).
+/// What every wait at this bell does once the abort word is set: throws the cause, as far as it is
+/// known, as RankDied, Error(departed), Error(timeout) or Error(aborted).
 [[noreturn]] void throw_cause(const Doorbell& bell);
 
 using Clock = std::chrono::steady_clock;

@@ -76,7 +76,8 @@ public:
     /// with a lock held, and not on a stream's thread, which must be free for what they call. Whoever drives or waits does it.
     bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);
 
-    /// Receives and sends control messages, also while a bundle's data moves; true if there was anything to do. For whoever drives.
+    /// Receives and sends control messages; true if there was anything to do. Whoever drives calls
+    /// it, also while a bundle's data moves.
     bool pump();
 
     /// For the owner of tensors that is about to go: returns once no operation that `concerns` holds for uses its tensors. An operation that waits

@@ -38,9 +38,10 @@ void Engine::notice_stalls() {
     base::ring_local(doorbell_, wait_.audience);
 }
 
-/// Whether there is something to say, which is said unless enough has been. At its limit an operation that somebody has not submitted ends the job, and
-/// one that is on its way if a rank is stopped: the waits of all ranks throw the cause, this one's at its next look. A join may take as long as
-/// others have data, so only a rank that is stopped is worth a word; a rank that closes waits without a limit.
+/// Returns whether there is something to warn of; warns unless enough has been said.
+/// An operation at its limit ends the job if some rank has not submitted it, or is stopped. All
+/// waits then throw that cause, the one of this thread at its next look. A join may take as long as
+/// others have data, so only a stopped rank matters to it; closing has no limit.
 bool Engine::report_stall(const Stalled& stalled, StallScene& scene, std::size_t said) {
     const auto& request = stalled.pending->request();
     const bool is_collective = request.kind == Request::Kind::collective, is_open = is_collective && open_.contains(request.name);

@@ -145,8 +145,8 @@ private:
         }
     }
 
-    /// The odd ranks submit it under another name or in another set: neither half is done, and nothing else is disturbed, until each has submitted what
-    /// the other has, too.
+    /// The odd ranks submit it under another name or in another set. Neither half is done, and
+    /// nothing else is disturbed, until each rank has submitted what the others have, too.
     void play_stall(const ProcessSet& odd_set, const std::string& odd_name) {
         const auto submit = [&](bool odd) {
             return test::start(bad_.usual, Among(odd ? odd_set : everybody_).within(patience), odd ? odd_name : bad_.name);

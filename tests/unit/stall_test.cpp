@@ -202,7 +202,8 @@ private:
     std::vector<std::string> all_;
 };
 
-/// Runs a job that a limit ends, with `body(session, ends)`; returns the one text that all noted ends have, of which there are so many.
+/// Runs a job that a limit ends, with `body(session, ends)`. Expects `count` noted ends with one
+/// text, and returns that.
 template <class Body>
 std::string one_end(int ranks, std::size_t count, Body&& body) {
     const LogCapture silent;

@@ -136,7 +136,7 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, co
 
 }  // namespace
 
-std::optional<base::Neighbour> look_at(const Host& host, int rank) {
+std::optional<base::Neighbour> look_at(Host& host, int rank) {
     const auto place = std::ranges::lower_bound(host.ranks, rank);
     if (!host.memory || place == host.ranks.end() || *place != rank) return std::nullopt;
     base::Neighbour neighbour{.activity = &host.memory->activity(static_cast<int>(place - host.ranks.begin())), .process = {}};

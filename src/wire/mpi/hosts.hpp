@@ -27,7 +27,7 @@ struct Host {
 std::vector<int> counterparts(const Host& host);
 
 /// What another rank does; empty where that cannot be seen: without shared memory, or on another host.
-std::optional<base::Neighbour> look_at(const Host& host, int rank);
+std::optional<base::Neighbour> look_at(Host& host, int rank);
 
 /// Throws Error(unavailable): what these ranks share demands that MPI may be called on any thread, and on some of them it may not.
 [[noreturn]] void refuse_threads(const Host& host);

@@ -38,8 +38,9 @@ struct MpiOptions {
 /// it is; if it is not, it is initialised here and finalised when the process exits, so a process may connect, close and connect again.
 /// MPI_Finalize must come after close(), or from a user who does that in `before_finalise`.
 ///
-/// Below MPI_THREAD_MULTIPLE on some rank MPI is called by connect() and close() alone, on the threads that call these: all messages go through shared
-/// memory. Where ranks share none, on several hosts, that is an Error(unavailable) on all ranks.
+/// If some rank's MPI is below MPI_THREAD_MULTIPLE, only connect() and close() call MPI, on the
+/// threads that call these, and all messages go through shared memory. If the ranks are on several
+/// hosts, or share no memory, connect() throws Error(unavailable) on all ranks instead.
 ///
 /// Lines of the log begin with the rank from here on. Throws Error(invalid_argument) if the
 /// communicator is MPI_COMM_NULL; Error(unavailable) if MPI has already been finalised, or if the
