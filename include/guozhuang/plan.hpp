@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <guozhuang/arena.hpp>
 #include <cstdint>
+#include <guozhuang/arena.hpp>
 #include <guozhuang/operations.hpp>
 #include <memory>
 #include <string>

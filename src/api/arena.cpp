@@ -165,9 +165,8 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
     state->region.emplace(session, "shared memory", [&] {
         if (problem) std::rethrow_exception(problem);
         auto& pages = state->pages.emplace(choice.memory);
-        return api::JointRegion::Part{.file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages, &left = state->problem] {
-                                          left = pages.make_private();
-                                      }};
+        return api::JointRegion::Part{
+            .file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages, &left = state->problem] { left = pages.make_private(); }};
     });
     if (problem) std::rethrow_exception(problem);
     if (!state->region->is_open())

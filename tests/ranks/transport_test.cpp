@@ -5,6 +5,7 @@
 #include <array>
 #include <filesystem>
 #include <guozhuang/error.hpp>
+#include <guozhuang/interop/mpi.hpp>
 #include <mpi.h>
 #include <numeric>
 
@@ -106,7 +107,7 @@ TEST_CASE("a user's communicator gives the ranks of that communicator") {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Comm reversed = MPI_COMM_NULL;
     MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
-    const auto transport = connect({.communicator = &reversed});
+    const auto transport = connect({.communicator = mpi_communicator(reversed)});
     MPI_Comm_free(&reversed);  // ours is a duplicate
     CHECK(transport->rank() == size - 1 - rank);
     int arrived = -1;

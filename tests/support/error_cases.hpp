@@ -129,7 +129,7 @@ inline void mismatched_options(Session& session, Report& report) {
 
 inline void mismatched_groups(Session& session, Report& report) {
     if (session.size() < 2) return;
-    std::vector<float> a(4), b(6);
+    std::vector<float> a(4), b(6), c(4);
     const auto side = [&](const char* x, const char* y) { return sides(session, x, y); };
     const auto group = [&](std::vector<TensorView> tensors) {
         return [&session, tensors = std::move(tensors)] { grouped_allreduce(tensors, {.name = "group", .session = &session}); };
@@ -139,7 +139,7 @@ inline void mismatched_groups(Session& session, Report& report) {
                     [&] { allreduce(a, {.name = "group", .session = &session}); });
     // All or none: the first tensor, which matches, is not touched either.
     a.assign(4, 1);
-    expect_mismatch(session, report, "allreduce 'group[1]': shapes differ: " + side("[6]", "[4]"), group({a, b}), group({a, a}));
+    expect_mismatch(session, report, "allreduce 'group[1]': shapes differ: " + side("[6]", "[4]"), group({a, b}), group({a, c}));
     report.expect(a == std::vector<float>(4, 1), "a group that fails changes nothing");
 }
 
@@ -205,7 +205,8 @@ inline void bad_arguments(Session& session, Report& report) {
                      [&] { allreduce(f, {.name = "#1 allreduce", .session = &session}); });
         expect_error(report, bad, {"broadcast '#'", "begin with #"}, [&] { broadcast(f, 0, {.name = "#", .session = &session}); });
         std::vector<NamedTensor> too_much;
-        for (int i = 0; i < 600; ++i) too_much.push_back({std::string(65'000, 'n') + std::to_string(i), f});
+        std::vector<float> numbers(600);
+        for (auto& number : numbers) too_much.push_back({std::string(65'000, 'n') + std::to_string(too_much.size()), number});
         expect_error(report, bad, {"to describe; at most 33554432 are supported: make several groups"},
                      [&] { const Plan plan({too_much}, {.session = &session}); });
         expect_error(report, bad, {"name is 65537 bytes long"},

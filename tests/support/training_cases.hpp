@@ -339,8 +339,8 @@ inline void metrics(Session& session, Report& report) {
 /// A parameter that only some ranks have is named.
 inline void different_parameters(Session& session, Report& report) {
     if (session.size() < 2) return;
-    std::vector<float> a(2), b(2), gradient(2);
-    std::vector<Parameter> usual{{"a", a, gradient}, {"b", b, gradient}}, misspelt = usual, fewer = usual;
+    std::vector<float> a(2), b(2), gradient_of_a(2), gradient_of_b(2);
+    std::vector<Parameter> usual{{"a", a, gradient_of_a}, {"b", b, gradient_of_b}}, misspelt = usual, fewer = usual;
     misspelt[1].name = "B";
     fewer.erase(fewer.begin());
     const auto step = [&](const std::vector<Parameter>& parameters) {
