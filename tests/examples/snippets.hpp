@@ -1,6 +1,7 @@
 #pragma once
 
 // What the snippets of the documentation take for granted: a model, an optimizer, data, as a trainer of one's own has them.
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -60,5 +61,6 @@ extern gz::DistributedSampler sampler;
 extern std::vector<Batch> my_batches;
 std::vector<Batch> batches(const Data& data, const gz::DistributedSampler& sampler);
 void save(const char* path, const Model& model, const Sgd& sgd, std::int64_t epoch);
+void save_checkpoint();
 bool exists(const char* path);
 std::int64_t load(const char* path, Model& model, Sgd& sgd);
