@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <random>
 #include <span>
 #include <thread>
@@ -18,49 +19,62 @@ using guozhuang::test::run_inproc_ranks;
 
 namespace {
 
-/// As many turns as there are from one beginning of the trials to the next; gives how many turns each way had that were no trials. Costs come one
-/// turn late, as they do when ranks tell each other.
-std::vector<int> take_turns(Trials& trials, const std::function<float(std::size_t way, int trial)>& cost) {
+/// Takes so many turns; gives how many each way had. Costs come one turn late, as they do when ranks tell each other.
+std::vector<int> take_turns(Trials& trials, int turns, const std::function<float(std::size_t way, int turn)>& cost) {
     std::vector<int> had(Trials::most_ways, 0);
-    Trials::Turn tried;
-    int trial = 0;
-    for (int turn = 0; turn < Trials::turns; ++turn) {
-        const auto next = trials.next();
-        if (tried.is_trial) trials.record(tried.way, cost(tried.way, trial++));
-        tried = next;
-        if (!next.is_trial) ++had[next.way];
+    std::optional<std::size_t> before;
+    for (int turn = 0; turn < turns; ++turn) {
+        const auto way = trials.next();
+        if (before) trials.record(*before, cost(*before, turn - 1));
+        before = way;
+        ++had[way];
     }
     return had;
 }
 
-constexpr int left = Trials::turns - Trials::cycles * static_cast<int>(Trials::most_ways);
+/// Of so many turns, those that are left when a way is tried once in a while.
+int all_but_trials(int turns) {
+    return turns - turns / static_cast<int>(Trials::between) - 1;
+}
 
 }  // namespace
 
-TEST_CASE("the cheapest way has the turns after the trials, until another is cheaper") {
+TEST_CASE("the cheapest way has the turns but for trials, until another is cheaper") {
     Trials trials(Trials::most_ways);
     for (const std::size_t cheapest : {4u, 0u, 5u}) {
-        const auto had = take_turns(trials, [&](std::size_t way, int) { return way == cheapest ? 1.0F : 2.0F; });
-        CHECK(had[cheapest] >= left - 1);  // the turn after the last trial does not know yet
+        const auto cost = [&](std::size_t way, int) { return way == cheapest ? 1.0F : 2.0F; };
+        take_turns(trials, 400, cost);
         CHECK(trials.best() == cheapest);
+        CHECK(take_turns(trials, 200, cost)[cheapest] >= all_but_trials(200));
     }
 }
 
-TEST_CASE("who is late in two trials of a way does not spoil it, and an unknown cost is no low one") {
+TEST_CASE("a way that has become dear is left in a few turns, and found again when it is cheap once more") {
     Trials trials(Trials::most_ways);
-    const int cycle = static_cast<int>(Trials::most_ways);
-    take_turns(trials, [&](std::size_t way, int trial) { return way == 3 && trial >= cycle ? 0.5F : way == 3 ? 900.0F : 1.0F; });
+    const auto usual = [](std::size_t way, int) { return way == 0 ? 1.0F : way == 1 ? 1.5F : 4.0F; };
+    const auto changed = [](std::size_t way, int) { return way == 1 ? 1.5F : 4.0F; };
+    take_turns(trials, 100, usual);
+    CHECK(trials.best() == 0);
+    take_turns(trials, 20, changed);
+    CHECK(trials.best() == 1);
+    take_turns(trials, 2 * static_cast<int>(Trials::between * Trials::most_ways), usual);
+    CHECK(trials.best() == 0);
+}
+
+TEST_CASE("who is late once does not change the choice, and an unknown cost is no low one") {
+    Trials trials(Trials::most_ways);
+    const auto usual = [](std::size_t way, int) { return way == 3 ? 1.0F : 1.2F; };
+    take_turns(trials, 100, usual);
     CHECK(trials.best() == 3);
-    take_turns(trials, [](std::size_t way, int) { return way == 2 ? 7.0F : Trials::unknown; });
-    CHECK(trials.best() == 2);
-    take_turns(trials, [](std::size_t, int) { return Trials::unknown; });
-    CHECK(trials.best() == 2);
+    CHECK_FALSE(trials.record(3, 900.0F));
+    CHECK(trials.best() == 3);
+    take_turns(trials, 100, [](std::size_t, int) { return Trials::unknown; });
+    CHECK(trials.best() == 3);
 }
 
 TEST_CASE("no way has always the same place among operations that come in turns of two") {
     Trials trials(Trials::most_ways);
-    const auto cost = [](std::size_t way, int trial) { return (trial % 2 == 0 ? 10.0F : 1.0F) + (way == 0 ? 0.0F : 0.5F); };
-    take_turns(trials, cost);
+    take_turns(trials, 1000, [](std::size_t way, int turn) { return (turn % 2 == 0 ? 10.0F : 1.0F) * (way == 0 ? 1.0F : 1.5F); });
     CHECK(trials.best() == 0);
 }
 

@@ -10,28 +10,31 @@
 namespace guozhuang::backends {
 namespace {
 
-/// Trials are of operations of 64 KiB and more: what smaller ones take is the scheduler's matter. They do as the least of these.
+/// Costs are those of operations of 64 KiB and more: what smaller ones take is the scheduler's matter. They do as the least of these.
 constexpr int least_class = 16;
 /// Larger ones do as these: few are so large, and their trials would take long.
 constexpr int largest_class = 24;
 
 }  // namespace
 
-/// Every other cycle goes backwards: the ways meet what changes slowly, and what comes in turns, alike.
-Trials::Turn Trials::next() noexcept {
-    const auto turn = std::exchange(turn_, (turn_ + 1) % turns);
-    if (turn >= trials()) return {.way = best_};
-    const auto way = turn % ways_;
-    return {.way = turn / ways_ % 2 == 0 ? way : ways_ - 1 - way, .is_trial = true};
+/// Every other cycle of trials goes backwards, for the sake of turns that come in pairs, too.
+std::size_t Trials::next() noexcept {
+    const auto turn = turn_++;
+    if (turn >= 2 * ways_ && turn % between != 0) return best_;
+    const auto cycle = tried_ / ways_, place = tried_ % ways_;
+    ++tried_;
+    return cycle % 2 == 0 ? place : ways_ - 1 - place;
 }
 
+/// Whoever takes part may be late, never early: so what a way is believed to cost falls at once and rises by steps, of which one alone does not change
+/// the choice.
 bool Trials::record(std::size_t way, float cost) noexcept {
-    costs_[way] = std::min(costs_[way], cost);
-    if (++recorded_ < trials()) return false;
+    constexpr float step = 1.125F, margin = 1.15F;
+    if (cost >= unknown) return false;
+    costs_[way] = std::min(cost, costs_[way] * step);
     const auto least = std::ranges::min_element(costs_);
-    if (*least < unknown) best_ = static_cast<std::size_t>(least - costs_.begin());
-    costs_.fill(unknown);
-    recorded_ = 0;
+    if (*least * margin >= costs_[best_]) return false;
+    best_ = static_cast<std::size_t>(least - costs_.begin());
     return true;
 }
 
@@ -39,20 +42,16 @@ StagingTuner::Run StagingTuner::begin(engine::Operation operation, std::size_t b
     const int size = static_cast<int>(std::bit_width(bytes)) - 1;
     const Key key{operation, std::clamp(size, least_class, largest_class)};
     auto& trials = trials_.try_emplace(key, ways_).first->second;
-    const auto turn = size < least_class ? Trials::Turn{.way = trials.best()} : trials.next();
-    peers_.begin(streams(turn.way));
-    return {.key = key,
-            .bytes = bytes,
-            .round = peers_.round(),
-            .turn = turn,
-            .began = turn.is_trial ? base::Clock::now() : base::Clock::time_point{}};
+    const auto way = size < least_class ? trials.best() : trials.next();
+    peers_.begin(streams(way));
+    return {.key = key, .bytes = bytes, .round = peers_.round(), .way = way, .began = base::Clock::now()};
 }
 
 void StagingTuner::end(const Run& run) {
     if (peers_.round() == run.round) return;  // there was nothing to move, so the others may not have told yet
     if (told_) record(*told_);
     told_.reset();
-    if (!run.turn.is_trial) return;
+    if (run.bytes >> least_class == 0) return;
     slot_ ^= 1;  // in the other, the rank may still read what was told before
     peers_.tell_cost(slot_, cost_of(run));
     told_ = run;
@@ -65,10 +64,10 @@ float StagingTuner::cost_of(const Run& run) const {
     return std::chrono::duration<float, std::nano>(base::Clock::now() - run.began).count() / static_cast<float>(staged);
 }
 
-void StagingTuner::record(const Run& trial) {
-    const auto& [operation, size] = trial.key;
-    auto& trials = trials_.at(trial.key);
-    if (!trials.record(trial.turn.way, peers_.least_cost(slot_)) || peers_.rank() != 0) return;
+void StagingTuner::record(const Run& run) {
+    const auto& [operation, size] = run.key;
+    auto& trials = trials_.at(run.key);
+    if (!trials.record(run.way, peers_.least_cost(slot_)) || peers_.rank() != 0) return;
     base::log(LogLevel::debug, "{} of {} KiB by {} ranks: {} stores, segments of 1/{}", name_of(operation), (std::size_t{1} << size) / 1024,
               peers_.size(), streams(trials.best()) ? "streaming" : "plain", 1 << trials.best() / 2);
 }

@@ -13,36 +13,31 @@
 
 namespace guozhuang::backends {
 
-/// Finds by trying which of a few ways of doing the same costs least where the program runs: all ways take turns, several times over; then the
-/// cheapest has every turn until they are tried again. Pure: objects that are told the same costs choose the same.
+/// Finds by trying which of a few ways of doing the same costs least where the program runs, and
+/// keeps to it until another costs less. Pure: objects that are told the same costs choose the same.
 class Trials {
 public:
-    static constexpr int cycles = 3;   ///< whoever takes part may be late, never early: of each way its lowest cost counts
-    static constexpr int turns = 512;  ///< from one beginning of the trials to the next
+    /// One turn in so many tries a way anew. Odd, so that among turns that come in pairs no way always has the same place.
+    static constexpr std::size_t between = 31;
     static constexpr std::size_t most_ways = 6;
     static constexpr float unknown = std::numeric_limits<float>::infinity();
 
     explicit Trials(std::size_t ways) noexcept : ways_(ways) { costs_.fill(unknown); }
 
-    struct Turn {
-        std::size_t way = 0;
-        bool is_trial = false;  ///< its cost is to be recorded
-    };
-    Turn next() noexcept;
-    /// What a trial has cost, in any unit; unknown: it says nothing. In the order of the trials, each before the next ones begin. True: that was the last.
+    /// The way of the next turn: the best, or one that is tried. At first all are, twice.
+    std::size_t next() noexcept;
+    /// What a turn has cost, in any unit; unknown says nothing. In the order of the turns. True: another way is now the best.
     bool record(std::size_t way, float cost) noexcept;
     std::size_t best() const noexcept { return best_; }
 
 private:
-    std::size_t trials() const noexcept { return cycles * ways_; }
-
-    std::size_t ways_, best_ = 0, turn_ = 0, recorded_ = 0;
-    std::array<float, most_ways> costs_{};
+    std::size_t ways_, best_ = 0, turn_ = 0, tried_ = 0;
+    std::array<float, most_ways> costs_{};  ///< of each way, as it is believed to be
 };
 
 /// Runs what a group stages, and finds out how: with stores that stay in the caches or go past them, in segments as long as they may be, half or a
 /// quarter. Which is faster depends on the caches, and on which of them the ranks share, and nothing but the time depends on it. Every operation and size
-/// has its own answer, found on operations that run anyway and given by the fastest rank, which was the last to begin and waited for nobody. The others
+/// has its own answer, found on operations that run anyway, whose cost is the fastest rank's, which was the last to begin and waited for nobody. The others
 /// see its figure one operation later, so that all ranks change at the same one. One thread at a time.
 class StagingTuner {
 public:
@@ -57,7 +52,7 @@ public:
     template <class Move>
     void run(engine::Operation operation, std::size_t bytes, std::size_t segment_bytes, const Move& move) {
         const auto run = begin(operation, bytes);
-        move(peers_, shortened(segment_bytes, run.turn.way));
+        move(peers_, shortened(segment_bytes, run.way));
         end(run);
     }
 
@@ -67,12 +62,12 @@ private:
         Key key;
         std::size_t bytes;
         std::uint64_t round;
-        Trials::Turn turn;
+        std::size_t way;
         base::Clock::time_point began;
     };
     Run begin(engine::Operation operation, std::size_t bytes);
     void end(const Run& run);
-    void record(const Run& trial);
+    void record(const Run& run);
     float cost_of(const Run& run) const;
 
     static bool streams(std::size_t way) noexcept { return way % 2 == 1; }
@@ -81,7 +76,7 @@ private:
     wire::MemberPeers peers_;
     const std::size_t ways_;
     std::map<Key, Trials> trials_;
-    std::optional<Run> told_;  ///< the trial whose cost this rank told last, if the others' are yet to be read
+    std::optional<Run> told_;  ///< the operation whose cost this rank told last, if the others' are yet to be read
     std::size_t slot_ = 0;     ///< where it told it
 };
 
