@@ -102,7 +102,8 @@ std::vector<std::string> remarks(const std::vector<Trace>& traces) {
     for (const auto& trace : traces) {
         missing.erase(trace.rank);
         clocks.insert(trace.boot);
-        if (trace.cut) lines.push_back(fmt::format("{} ends early: was rank {} killed?", trace.path, trace.rank));
+        if (trace.cut)
+            lines.push_back(fmt::format("{} ends early: rank {} was killed, or ended because another rank was", trace.path, trace.rank));
     }
     for (const auto rank : missing) lines.push_back(fmt::format("there is no timeline of rank {}", rank));
     if (clocks.size() > 1)

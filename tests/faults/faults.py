@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PART, MPIRUN, WORKER = sys.argv[1:4]
+MOST_HANGS = 4
 LIMIT_S = 60  # a job that takes longer hangs; by the time of an idle machine
 HOST = re.escape(socket.gethostname())
 ONCE = {"init", "meet", "handshake", "shutdown", "close", "closed"}  # passed once by each rank
@@ -106,7 +107,10 @@ def several(*settings):
     """Pairs of each of these settings and its job."""
     counts["faults injected"] += len(settings)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from zip(settings, pool.map(lambda each: Job(**each), settings))
+        try:
+            yield from zip(settings, pool.map(lambda each: Job(**each), settings))
+        finally:
+            pool.shutdown(cancel_futures=True)  # those that have not begun, if judge() has given up
 
 
 def judge(job, problems):
@@ -123,6 +127,8 @@ def judge(job, problems):
         print(f"{job.what}: {kind}: {text}")
     if problems:
         print("    " + "\n    ".join([*map(json.dumps, job.said), *job.output.splitlines()]), flush=True)
+    if counts["hangs"] >= MOST_HANGS:
+        sys.exit(f"{counts}: so many jobs hang that the rest is left out")
 
 
 def last_words_name(job, victim, pattern, ranks=None):

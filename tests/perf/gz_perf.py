@@ -222,7 +222,7 @@ def kernels(command):
         assert loops.pop(dtype) == [*always, *casts, "scale"], dtype
     for dtype in ("f32", "f64"):
         assert loops.pop(dtype) == [*always, "scale"], dtype
-    assert set(loops) == {"i8", "u8", "i16", "i32", "i64", "bool"} and all(each == always for each in loops.values()), loops
+    assert set(loops) == {"i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"} and all(each == always for each in loops.values()), loops
 
 
 {test.__name__: test for test in (sweep, replay, gloo, idle, refusals, algorithms, tune, kernels, report)}[sys.argv[1]](sys.argv[2:])

@@ -21,7 +21,8 @@ case $preset in
   tsan)
     # Not where one thread calls MPI beside the library's: MPI's own synchronisation is not instrumented. Not the walks, which have one thread.
     # Not memory_test, which is not even built: ThreadSanitizer has an operator new of its own.
-    excluded+='|oracle|mpi_multiple|negotiator_walk'
+    # Nor watchdog, whose children start threads, which ThreadSanitizer does not allow after a fork.
+    excluded+='|oracle|mpi_multiple|negotiator_walk|watchdog'
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$here/threads.supp
     # Clang 16's ThreadSanitizer cannot live with the address randomisation of newer kernels.
     if setarch --addr-no-randomize true 2>/dev/null; then under=(setarch --addr-no-randomize); fi

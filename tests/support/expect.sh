@@ -8,8 +8,8 @@ pattern=$3
 shift 3
 output=$("$@" 2>&1)
 code=$?
-echo "$output"
+printf '%s\n' "$output"
 [ "$code" -ne 77 ] || exit 77
 [ "$code" -eq "$expected" ] || { echo "exit code $code instead of $expected"; exit 1; }
-found=$(echo "$output" | grep -c -E -e "$pattern")
+found=$(printf '%s\n' "$output" | grep -c -E -e "$pattern")
 [ "$found" -eq "$count" ] || { echo "$found lines instead of $count like: $pattern"; exit 1; }

@@ -57,9 +57,10 @@ void StagingTuner::end(const Run& run) {
     told_ = run;
 }
 
-/// Only what has passed over the stage says something about stages: of memory that all ranks can reach that is little or nothing.
+/// An allreduce may leave the stages out, where all ranks can reach its memory, and then says nothing about them. Of the others every rank, whatever it
+/// gives, takes part in every byte.
 float StagingTuner::cost_of(const Run& run) const {
-    const auto staged = peers_.bytes_put();
+    const auto staged = run.key.first == engine::Operation::allreduce ? peers_.bytes_put() : run.bytes;
     if (staged < run.bytes / static_cast<std::size_t>(2 * peers_.size())) return Trials::unknown;
     return std::chrono::duration<float, std::nano>(base::Clock::now() - run.began).count() / static_cast<float>(staged);
 }
