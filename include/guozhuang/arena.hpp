@@ -86,7 +86,8 @@ private:
 /// Memory that is given twice (of tied weights) counts once. What lies in an arena, or in another
 /// registration, is left as it is: it is shared as long as that lives. Tensors that overlap
 /// otherwise, or have only a part of their pages in another registration, are
-/// Error(invalid_argument) on all ranks, which names them and the rank. A warning says so if most
+/// Error(invalid_argument) on all ranks, which names them and the rank; where nothing can be shared
+/// (on several hosts), on that rank alone. A warning says so if most
 /// of the memory cannot be shared, because the tensors have no whole pages.
 ///
 /// Collective, as a GradientArena's constructor; every rank passes its own tensors, of any number and size. Nobody may write to them meanwhile. What a child of

@@ -44,8 +44,8 @@ struct OptimizerOptions {
     /// The first step(), and the first after each join(), compares the parameters' values over the
     /// ranks, by a 64-bit hash of their bits that travels with the first bundle: where they differ
     /// it fails with Error(mismatch) on all ranks, which names the first parameter that differs,
-    /// before anything is changed. Of parameters with a gradient, whose values are contiguous host
-    /// memory other than the gradient's.
+    /// before anything is changed. Of parameters with a gradient, whose values are host memory, given
+    /// without strides, other than the gradient's.
     bool check_values = true;
     /// `share` makes construction collective, and is not for a process set. The optimizer must end before the gradients' memory is freed.
     Memory memory = Memory::as_is;
@@ -78,7 +78,8 @@ public:
     /// zero, with one warning. Does nothing the second time in a step. When it throws, the batch is
     /// over: gradients may be reduced or not, and the next backward begins a new one. That is so on
     /// all ranks: what only this one can know (the error of a hook, a gradient that cannot be
-    /// zeroed) discards the batch before it is thrown.
+    /// zeroed) discards the batch before it is thrown. Only "was it called twice?" does not: a batch in
+    /// which this rank has no gradient at all is ended by discard().
     void synchronize();
     /// Ends a pass; true if it was one that reduces: then everything has been synchronised, and
     /// `step` called. If `step` throws, the gradients stay as they are, and calling this again only

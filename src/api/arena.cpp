@@ -64,7 +64,7 @@ GradientArena::State::State(std::size_t bytes, Session* session) {
 
 GradientArena::GradientArena(std::size_t bytes, Session* session) : state_(std::make_unique<State>(bytes, session)) {}
 GradientArena::~GradientArena() {
-    if (!state_->region->release(state_->memory)) base::keep_for_ever(std::move(state_->own));
+    if (!state_->region->release(state_->memory)) base::keep_for_ever(std::move(state_));
 }
 
 std::size_t GradientArena::bytes() const noexcept {
@@ -91,7 +91,8 @@ struct SharedMemory::State {
         if (!problem.empty()) base::log_warning(problem);
     }
     std::optional<wire::SharedPages> pages;
-    std::string problem;  ///< of the end of the sharing
+    std::size_t bytes = 0;  ///< of this rank's that it shares
+    std::string problem;    ///< of the end of the sharing
     std::optional<api::JointRegion> region;
 };
 
@@ -102,7 +103,7 @@ SharedMemory& SharedMemory::operator=(SharedMemory&&) noexcept = default;
 SharedMemory::~SharedMemory() = default;
 
 bool SharedMemory::is_shared() const noexcept {
-    return state_ && state_->region->is_open() && !state_->pages->ranges().empty();
+    return state_ && state_->region->is_open() && state_->bytes > 0;
 }
 
 namespace {
@@ -140,9 +141,8 @@ Choice choose_memory(std::span<const NamedTensor> tensors, const wire::Regions& 
     return choice;
 }
 
-void warn_if_useless(const Choice& choice, const wire::SharedPages& pages) {
-    auto shared = choice.already_shared;
-    for (const auto& range : pages.ranges()) shared += range.memory.size();
+void warn_if_useless(const Choice& choice, std::size_t newly_shared) {
+    const auto shared = choice.already_shared + newly_shared;
     if (2 * shared >= choice.bytes) return;
     base::log_warning(fmt::format(
         "shared memory: of {} bytes only {} are in whole pages of their own, and so can be shared; the rest is reduced as other "
@@ -158,13 +158,14 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
     std::exception_ptr problem;  // for all ranks
     try {
         choice = choose_memory(tensors, *runtime->transport().regions());
-    } catch (const Error&) {
+    } catch (...) {
         problem = std::current_exception();
     }
     auto state = std::make_unique<SharedMemory::State>();
     state->region.emplace(session, "shared memory", [&] {
         if (problem) std::rethrow_exception(problem);
         auto& pages = state->pages.emplace(choice.memory);
+        for (const auto& range : pages.ranges()) state->bytes += range.memory.size();
         return api::JointRegion::Part{
             .file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages, &left = state->problem] { left = pages.make_private(); }};
     });
@@ -172,7 +173,7 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
     if (!state->region->is_open())
         state->pages.reset();
     else if (runtime->transport().rank() == 0)
-        warn_if_useless(choice, *state->pages);
+        warn_if_useless(choice, state->bytes);
     return SharedMemory(std::move(state));
 }
 

@@ -58,9 +58,9 @@ JointRegion::JointRegion(Session* session, std::string_view what, const std::fun
 
 namespace {
 
-void between_bundles(std::span<const std::shared_ptr<SetMember>> members, const std::function<void()>& action) {
+bool try_between_bundles(std::span<const std::shared_ptr<SetMember>> members, const std::function<bool()>& action) {
     if (members.empty()) return action();
-    members.front()->engine().between_bundles([&] { between_bundles(members.subspan(1), action); });
+    return members.front()->engine().try_between_bundles([&] { return try_between_bundles(members.subspan(1), action); });
 }
 
 }  // namespace
@@ -69,7 +69,12 @@ void between_bundles(std::span<const std::shared_ptr<SetMember>> members, const 
 JointRegion::~JointRegion() {
     if (!is_open() || base::is_forked()) return;
     try {
-        between_bundles(members(), [this] { regions_->remove(id_); });
+        const auto remove = [this] {
+            regions_->remove(id_);
+            return true;
+        };
+        if (const auto all = members(); !all.empty())
+            world_->drive_until([&] { return try_between_bundles(all, remove); }, base::no_deadline);
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "a region ends with the job: {}", error.what());
     }
@@ -90,7 +95,8 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept {
             base::log(LogLevel::debug, "shared memory ends with the job: {}", error.what());
         }
     }
-    return !world_->left_memory_on_loan();
+    return !world_->left_memory_on_loan() &&
+           std::ranges::none_of(members(), [](const auto& member) { return member->engine().left_memory_on_loan(); });
 }
 
 /// This rank's parts in the world and the sets; none of a session that has ended, nor in a child of fork().

@@ -195,7 +195,7 @@ constexpr Setting table[] = {
      print_spin},
     {"GUOZHUANG_STALL_ERROR_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
      "An operation that has waited so long for ranks which have not submitted it ends the job: everything fails on all ranks with a report "
-     "that names them. Options::timeout is the same for one operation.",
+     "that names them. Options::timeout is the same for one operation. The start of a session is limited by it, too, to 30 s at least.",
      parse_seconds<&Settings::stall_error>, print_seconds<&Settings::stall_error>},
     {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
      "After how long, and then whenever it has waited twice as long, a warning names an operation that does not come forward, who waits "

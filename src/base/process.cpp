@@ -304,7 +304,7 @@ void end_process(std::string last_words, std::chrono::milliseconds grace, void (
     if (is_ending.exchange(true)) return;
     const auto end = [last_words = std::move(last_words), grace, end_job] {
         wait_for_files({}, grace);
-        if (wait_for_holds(last_words)) wait_for_files({}, grace);
+        while (wait_for_holds(last_words)) wait_for_files({}, grace);
         if (!words_are_said.load()) log_error(last_words);
         flush(stdout);
         flush(stderr);

@@ -84,8 +84,8 @@ public:
     /// for other ranks goes on with copies of them, in memory of the library's own; one whose data moves is waited for, as is one for which there
     /// is no such memory. Throws what ended the job.
     void release_tensors(const std::function<bool(const Request&)>& concerns);
-    /// Does something while no bundle of this engine moves on the host; one that moves is waited for. Throws what ended the job.
-    void between_bundles(const std::function<void()>& action);
+    /// Does something while no bundle of this engine moves on the host, and returns what that returns; false at once if one moves.
+    bool try_between_bundles(const std::function<bool()>& action);
 
     /// Takes no more requests and says so to the others, without waiting: whoever drives does the rest.
     void depart(std::string_view reason);

@@ -11,7 +11,9 @@ namespace guozhuang::engine {
 
 /// Copies of a request's tensors in memory of the library's own, beside which they are on a device.
 struct Engine::OwnTensors {
-    explicit OwnTensors(const Request& request) : device(request.device), keep_alive(request.keep_alive) {
+    OwnTensors(std::shared_ptr<device::Driver> driver, std::shared_ptr<void> kept)
+        : device(std::move(driver)), keep_alive(std::move(kept)) {}
+    explicit OwnTensors(const Request& request) : OwnTensors(request.device, request.keep_alive) {  // complete: destroyed if this throws
         tensors.reserve(request.tensors->size());
         std::shared_ptr<device::Stream> stream;
         if (device && !request.tensors->empty()) {
@@ -54,9 +56,8 @@ void Engine::release_tensors(const std::function<bool(const Request&)>& concerns
     while (const auto pending = find_pending(concerns)) {
         std::shared_ptr<const OwnTensors> own;
         const auto released = [&] {
-            if (pending->complete()) return true;
-            if (!own) own = replace_tensors(*pending);
-            return own && own->are_filled();
+            if (!own && !pending->complete()) own = replace_tensors(*pending);
+            return own ? own->are_filled() : pending->complete();
         };
         drive_until(std::ref(released), base::no_deadline);  // allocates nothing
     }
@@ -75,7 +76,7 @@ std::shared_ptr<Pending> Engine::find_pending(const std::function<bool(const Req
 std::shared_ptr<const Engine::OwnTensors> Engine::replace_tensors(Pending& pending) try {
     if (!mutex_.try_lock()) return nullptr;
     const base::Lock driving(mutex_, std::adopt_lock);
-    if (pending.enqueued() || point_to_point_.is_moving(pending)) return nullptr;
+    if (pending.has_ended() || pending.enqueued() || point_to_point_.is_moving(pending)) return nullptr;
     auto own = std::make_shared<OwnTensors>(pending.request());
     auto tensors = share(own->tensors);
     const base::Lock queue(queue_mutex_);
@@ -85,14 +86,10 @@ std::shared_ptr<const Engine::OwnTensors> Engine::replace_tensors(Pending& pendi
     return nullptr;
 }
 
-void Engine::between_bundles(const std::function<void()>& action) {
-    const auto acted = [&] {
-        if (!mutex_.try_lock()) return false;
-        const base::Lock lock(mutex_, std::adopt_lock);
-        action();
-        return true;
-    };
-    drive_until(std::ref(acted), base::no_deadline);
+bool Engine::try_between_bundles(const std::function<bool()>& action) {
+    if (!mutex_.try_lock()) return false;
+    const base::Lock lock(mutex_, std::adopt_lock);
+    return action();
 }
 
 }  // namespace guozhuang::engine

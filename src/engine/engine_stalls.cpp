@@ -39,7 +39,8 @@ void Engine::notice_stalls() {
 }
 
 /// Returns whether there is something to warn of; warns unless enough has been said.
-/// An operation at its limit ends the job if some rank has not submitted it, or is stopped. All
+/// An operation at its limit ends the job if some rank has not submitted it, is stopped, or cannot
+/// be seen from here (on another host, where it may be dead or stopped). All
 /// waits then throw that cause, the one of this thread at its next look. A join may take as long as
 /// others have data, so only a stopped rank matters to it; closing has no limit.
 bool Engine::report_stall(const Stalled& stalled, StallScene& scene, std::size_t said) {
@@ -49,7 +50,7 @@ bool Engine::report_stall(const Stalled& stalled, StallScene& scene, std::size_t
     const StallReport report(request, is_collective && !is_open, scene);
     if (is_join && !report.has_stopped()) return false;
     const bool is_unmet = is_open ? report.has_culprits() : point_to_point_.is_unmatched(*stalled.pending);
-    if (stalled.limit.count() > 0 && request.kind != Request::Kind::closing && (is_unmet || report.has_stopped()))
+    if (stalled.limit.count() > 0 && request.kind != Request::Kind::closing && (is_unmet || report.has_stopped() || report.has_unseen()))
         job_->abort({.rank = report.culprit(), .text = report.text(stalled), .code = ErrorCode::timeout});
     if (!stalled.warn || !report.is_first()) return false;
     if (said >= most_said) return true;

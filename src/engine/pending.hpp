@@ -79,6 +79,7 @@ public:
     Driver& driver() const noexcept { return *driver_; }
 
     bool enqueued() const noexcept { return stage_.load(std::memory_order_acquire) >= Stage::enqueued; }
+    bool has_ended() const noexcept { return ended_.load(); }
     bool complete() const noexcept { return stage_.load(std::memory_order_acquire) == Stage::complete; }
 
     /// It goes on with other tensors, which `owner` keeps alive; `ready`: null, or when a device has their contents. By whoever drives, as long as

@@ -49,6 +49,8 @@ public:
     bool is_first() const { return waiting_.front() == scene_.rank(); }
     /// Whether some rank can be at fault.
     bool has_culprits() const { return !missing_.empty() || !unseen_.empty(); }
+    /// Whether there are ranks of which nobody can see from here what they do.
+    bool has_unseen() const { return !unseen_.empty(); }
     bool has_stopped() const;
     /// The rank of the world that is at fault, or the first of them, as far as that can be seen.
     int culprit() const;

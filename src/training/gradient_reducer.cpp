@@ -202,6 +202,8 @@ void GradientReducer::State::count_down(std::size_t bundle) {
 }
 
 void GradientReducer::State::send(std::size_t bundle) {
+    // Ranks that had joined have left out nothing: all count anew after each join.
+    if (bundle == 0 && compared != plan->joins() && std::exchange(left_out, 0) != 0) has_agreed = false;
     if (bundle == 0 && (!has_agreed || compares_values())) {
         plan->agree(agreements());
         has_agreed = !compares_values();
@@ -330,7 +332,9 @@ void GradientReducer::synchronize() {
     if (state.batch.synchronised && !state.batch.failure) return;
     const bool any_accumulated = std::ranges::find(state.batch.accumulated, true) != state.batch.accumulated.end();
     if (state.hooks_used && state.batch.marks == 0 && !any_accumulated && !state.batch.failure)
-        refuse(state.options.name, "step() was called, but no gradient was marked ready since the last one: was it called twice?");
+        refuse(state.options.name,
+               "step() was called, but no gradient was marked ready since the last one: was it called twice? (A batch without gradients is "
+               "ended by discard().)");
     try {
         if (state.batch.failure) std::rethrow_exception(state.batch.failure);
         state.complete_all();

@@ -38,7 +38,8 @@ void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte
         return;
     }
     const bool first = peer.backlog.empty();
-    peer.backlog.reserve(peer.backlog.size() + head_bytes.size() + bytes.size());  // the whole message, or none of it
+    const auto needed = peer.backlog.size() + head_bytes.size() + bytes.size();
+    if (needed > peer.backlog.capacity()) peer.backlog.reserve(std::max(needed, 2 * peer.backlog.capacity()));  // for all of it, or none
     peer.backlog.insert(peer.backlog.end(), head_bytes.begin(), head_bytes.end());
     peer.backlog.insert(peer.backlog.end(), bytes.begin(), bytes.end());
     if (first) ++backlogs_;

@@ -18,7 +18,8 @@ namespace guozhuang::wire {
 namespace {
 
 constexpr const char* thread_name = "gz-starting";
-constexpr std::string_view names_of_ours = "gz-";  // whose rank may have begun its session a moment before this one
+// As /proc has them; another rank may have begun its session a moment before this one.
+constexpr std::array<std::string_view, 3> names_of_ours = {"gz-starting\n", "gz-monitor\n", "gz-coordinator\n"};
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
@@ -78,7 +79,7 @@ Sight look_at(const std::filesystem::path& folder, int pid, std::uint64_t number
     sight.text = fmt::format("pid {}{}{}: {}", pid, state.empty() ? "" : ", ", state, base::shown(command));
     std::error_code error;
     for (const auto& task : std::filesystem::directory_iterator(folder / "task", error))
-        sight.has_come = sight.has_come || contents(task.path() / "comm").starts_with(names_of_ours);
+        sight.has_come = sight.has_come || std::ranges::count(names_of_ours, contents(task.path() / "comm")) > 0;
     return sight;
 }
 

@@ -338,6 +338,9 @@ inline void values_of_late_ranks(Session& session, Report& report) {
         trainer.optimizer.discard("nobody hears it");
         trainer.backward();
         report.expect(trainer.optimizer.step(), "alone");
+        trainer.backward();
+        trainer.optimizer.synchronize();
+        trainer.optimizer.discard("not finite, which ranks that have joined cannot know");
     }
     const int last = join({.session = &session});
     report.expect_equal(last, 0, "the last to join");

@@ -159,7 +159,12 @@ void refuse_threads(const Host& host) {
                 {.tensor = {}, .operation = "init", .ranks = below});
 }
 
-std::vector<int> counterparts(const Host& host) {
+std::vector<int> to_tell(const Host& host, bool neighbours_tell) {
+    std::vector<int> all;
+    for (int rank = 0; std::cmp_less(rank, host.of.size()); ++rank)
+        if (!std::ranges::binary_search(host.ranks, rank) || (!host.memory && rank != host.ranks[static_cast<std::size_t>(host.position)]))
+            all.push_back(rank);
+    if (!neighbours_tell || !host.all_have_memory) return all;
     std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(host.hosts));
     for (std::size_t rank = 0; rank < host.of.size(); ++rank)
         ranks_of[static_cast<std::size_t>(host.of[rank])].push_back(static_cast<int>(rank));

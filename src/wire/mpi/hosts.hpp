@@ -23,8 +23,9 @@ struct Host {
     std::vector<int> without_threads;   ///< the ranks that may not call MPI on any thread
 };
 
-/// One rank of every other host: those whose position is this rank's, as far as there are so many.
-std::vector<int> counterparts(const Host& host);
+/// Whom this rank tells of the end of the job: every rank that it cannot ring for. If its neighbours tell others too, as
+/// they do of a death, and all hosts have memory in which their ranks tell each other, one rank of each other host will do.
+std::vector<int> to_tell(const Host& host, bool neighbours_tell);
 
 /// What another rank does; empty where that cannot be seen: without shared memory, or on another host.
 std::optional<base::Neighbour> look_at(Host& host, int rank);

@@ -79,11 +79,12 @@ private:
     void require_threads();
     void meet_neighbours();
     int encode(Tag tag) const { return mpi::encode(tag, largest_tag_); }
+    bool rings_for_all() const noexcept { return host_.hosts == 1 && host_.memory.has_value(); }
     void abort_host(const base::AbortCause& cause) noexcept;
-    bool tell_other_hosts(const base::AbortCause& cause) noexcept;
+    bool tell_others(const base::AbortCause& cause) noexcept;
     bool end_job(const base::AbortCause& cause) noexcept;
     std::optional<Message> next_notice() GUOZHUANG_REQUIRES(mutex_) {
-        return host_.hosts > 1 ? inbox_.poll_seldom(comm_, encode(notice_tag)) : std::nullopt;
+        return rings_for_all() ? std::nullopt : inbox_.poll_seldom(comm_, encode(notice_tag));
     }
     void obey(const Message& message);
     bool notice_end(const Monitor::End& end);
@@ -123,8 +124,9 @@ private:
     RingReceives ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
-    std::atomic<bool> hosts_know_{false};  ///< why the job ends: they have been told, or have told this rank
-    std::optional<Monitor> monitor_;       ///< last: it looks at the rest
+    std::atomic<bool> others_know_{false};  ///< those for whom this rank cannot ring: it has told them of the end, or they have told it
+    std::atomic<bool> untold_{false};       ///< not all of them could be told
+    std::optional<Monitor> monitor_;        ///< last: it looks at the rest
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
@@ -190,10 +192,11 @@ void MpiTransport::require_open() {
     if (abandoned_) base::throw_cause(doorbell());
 }
 
-/// Whether all hosts that are to know have been told.
+/// Whether all ranks that are to know have been told.
 bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
     abort_host(cause);
-    return host_.hosts == 1 || hosts_know_.exchange(true) || tell_other_hosts(cause);
+    if (!rings_for_all() && !others_know_.exchange(true) && !tell_others(cause)) untold_ = true;
+    return !untold_;
 }
 
 /// This rank last: it may react by leaving, and that must not be the first that others hear.
@@ -204,27 +207,27 @@ void MpiTransport::abort_host(const base::AbortCause& cause) noexcept {
     base::abort(doorbell());
 }
 
-/// All ranks of a host that notice a death do so, each its own counterparts, so it does not matter if some of these hear nothing any more. Whoever is dead
-/// receives nothing either, hence the deadline.
-bool MpiTransport::tell_other_hosts(const base::AbortCause& cause) noexcept try {
+/// Whoever is dead receives nothing, hence the deadline.
+bool MpiTransport::tell_others(const base::AbortCause& cause) noexcept try {
     auto owned = std::make_unique<mpi::OutgoingNotice>(cause);
     auto& notice = *owned;
     base::keep_for_ever(std::move(owned));
+    bool all_sent = true;
     {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return true;
-        for (const int to : mpi::counterparts(host_)) notice.send(comm_, to, encode(notice_tag));
+        for (const int to : mpi::to_tell(host_, cause.code == ErrorCode::rank_died)) all_sent &= notice.send(comm_, to, encode(notice_tag));
     }
-    return notice.has_left_soon(mutex_, wait_settings_);
+    return notice.has_left_soon(mutex_, wait_settings_) && all_sent;
 } catch (const std::exception& error) {
-    base::log(LogLevel::debug, "other hosts could not be told of the end of the job: {}", error.what());
+    base::log(LogLevel::debug, "other ranks could not be told of the end of the job: {}", error.what());
     return false;
 }
 
 /// Another host has ended the job.
 void MpiTransport::obey(const Message& message) {
     const auto notice = mpi::Notice::from(message);
-    hosts_know_ = true;
+    others_know_ = true;
     abort_host(notice.cause());
 }
 
@@ -251,14 +254,13 @@ bool MpiTransport::notice_end(const Monitor::End& end) try {
 bool MpiTransport::abandon() noexcept {
     regions()->retreat();
     const auto culprit = base::culprit_of_death(doorbell());
-    if (culprit && exit_on_death_ && !std::ranges::binary_search(host_.ranks, *culprit))
-        base::end_process(base::cause_of(doorbell()), base::time_to_unwind);
+    const bool died_elsewhere = culprit && !std::ranges::binary_search(host_.ranks, *culprit);
+    if (exit_on_death_ && (died_elsewhere || base::code_of(doorbell()) == ErrorCode::timeout))
+        base::end_process(base::cause_of(doorbell()), base::time_to_unwind, untold_ ? abort_mpi : nullptr);
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (abandoned_.exchange(true)) return requests_.empty();
     ring_receives_.forget();
-    if (exit_on_death_ && base::code_of(doorbell()) == ErrorCode::timeout)
-        base::end_process(base::cause_of(doorbell()), base::time_to_unwind);
     for (std::size_t i = 0; i < requests_.size(); ++i) {
         int done = 0;
         if (operations_.at(pieces_[i].place).half.receives) MPI_Cancel(&requests_[i]);

@@ -33,9 +33,9 @@ OutgoingNotice::OutgoingNotice(const base::AbortCause& cause) noexcept {
     cause.text.copy(notice_.text.data(), notice_.text.size());
 }
 
-void OutgoingNotice::send(MPI_Comm communicator, int to, int tag) {
+bool OutgoingNotice::send(MPI_Comm communicator, int to, int tag) {
     auto& request = requests_.emplace_back(MPI_REQUEST_NULL);
-    check(MPI_Isend(&notice_, sizeof notice_, MPI_BYTE, to, tag, communicator, &request), "MPI_Isend");
+    return MPI_Isend(&notice_, sizeof notice_, MPI_BYTE, to, tag, communicator, &request) == MPI_SUCCESS;
 }
 
 bool OutgoingNotice::has_left_soon(base::Mutex& calls, const base::WaitSettings& wait) {

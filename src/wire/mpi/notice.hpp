@@ -28,7 +28,8 @@ struct Notice {
 class OutgoingNotice {
 public:
     explicit OutgoingNotice(const base::AbortCause& cause) noexcept;
-    void send(MPI_Comm communicator, int to, int tag);
+    /// False if MPI refuses.
+    bool send(MPI_Comm communicator, int to, int tag);
     /// Waits a moment for that. Not under that lock, which is `calls`.
     bool has_left_soon(base::Mutex& calls, const base::WaitSettings& wait);
 
