@@ -1,7 +1,9 @@
 #pragma once
 
-#include <cstdint>
-#include <cstring>
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
 #include <type_traits>
 
 namespace guozhuang {
@@ -14,22 +16,25 @@ public:
     /// For that header and the library: takes and gives MPI_Comm, be it a pointer or a number.
     template <class Handle>
     static MpiCommunicator of(Handle handle) noexcept {
-        static_assert(sizeof handle <= sizeof(bits_) && std::is_trivially_copyable_v<Handle>);
+        const auto bytes = std::as_bytes(std::span<const Handle, 1>(&handle, 1));
+        static_assert(decltype(bytes)::extent <= most_bytes && std::is_trivially_copyable_v<Handle>);
         MpiCommunicator communicator;
         communicator.given_ = true;
-        std::memcpy(&communicator.bits_, &handle, sizeof handle);
+        std::ranges::copy(bytes, communicator.bytes_.begin());
         return communicator;
     }
     template <class Handle>
     Handle as() const noexcept {
         Handle handle{};
-        std::memcpy(&handle, &bits_, sizeof handle);
+        const auto bytes = std::as_writable_bytes(std::span<Handle, 1>(&handle, 1));
+        std::ranges::copy(std::span(bytes_).first(bytes.size()), bytes.begin());
         return handle;
     }
     explicit operator bool() const noexcept { return given_; }
 
 private:
-    std::uint64_t bits_ = 0;
+    static constexpr std::size_t most_bytes = 8;
+    std::array<std::byte, most_bytes> bytes_{};
     bool given_ = false;
 };
 

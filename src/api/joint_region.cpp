@@ -142,7 +142,7 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
     const auto outcomes = gather(outcome, name + "/attached", session);
     if (std::ranges::all_of(outcomes, [](const auto& each) { return each.empty() || each.front() == attached; })) {
         id_ = offers.front().id;
-        regions_->add(id_, std::move(own.ranges), std::move(parts), std::move(own.retreat));
+        regions_->add(id_, own.ranges, std::move(parts), std::move(own.retreat));
         return;
     }
     theirs_.clear();

@@ -16,7 +16,7 @@ std::uintptr_t end_of(std::span<const std::byte> memory) noexcept {
 
 }  // namespace
 
-void Regions::add(std::uint64_t id, std::vector<Range> own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat) {
+void Regions::add(std::uint64_t id, const std::vector<Range>& own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat) {
     const base::Lock lock(mutex_);
     for (const auto& range : own) own_.push_back({range, id});
     std::ranges::sort(own_, {}, [](const OwnRange& each) { return begin_of(each.range.memory); });

@@ -25,7 +25,7 @@ public:
     /// `id`: the same on all ranks, not 0. `own`: this rank's part, by its own addresses; overlaps
     /// no other range. `parts`: of each rank, by position, as this one has it mapped.
     /// `retreat`: takes this rank's memory out of the others' reach; does not throw, nor call anybody else's code.
-    void add(std::uint64_t id, std::vector<Range> own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat = {});
+    void add(std::uint64_t id, const std::vector<Range>& own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat = {});
     /// Ends a region: takes this rank's memory out of the others' reach. Between bundles, unless the job is over.
     void remove(std::uint64_t id) noexcept;
     /// Ends all regions, since the job is over: a rank that has been slow may still write to what it knows of them.

@@ -345,9 +345,16 @@ inline OptimizerOptions options_of(Session& session, const std::string& name, Me
     return {.name = name, .op = ReduceOp::sum, .bundle_bytes = 100'000, .first_bundle_bytes = 1000, .session = &session, .memory = memory};
 }
 
+/// Whether hooks are used, and whether they are for the first name of the tied gradient alone.
+struct Marks {
+    std::string name;
+    bool hooks = false, once = false;
+};
+
 /// One step of a backward that adds to the tied gradient twice, and marks it either time or once.
 template <class Optimizer>
-void step_tied(Session& session, Report& report, const std::string& name, Tied& tied, Optimizer& optimizer, bool hooks, bool once) {
+void step_tied(Session& session, Report& report, Tied& tied, Optimizer& optimizer, const Marks& marks) {
+    const auto& [name, hooks, once] = marks;
     const auto number = static_cast<float>(session.rank() + 1);
     const auto hook = optimizer.on_gradient();
     std::ranges::fill(tied.shared, number);
@@ -357,7 +364,7 @@ void step_tied(Session& session, Report& report, const std::string& name, Tied& 
     for (auto& element : tied.shared) element += 1;
     if (hooks) hook("embedding");
     optimizer.step();
-    const auto sum = static_cast<float>(session.size() * (session.size() + 1) / 2), both = sum + static_cast<float>(session.size());
+    const auto size = static_cast<float>(session.size()), sum = size * (size + 1) / 2, both = sum + size;
     report.expect(std::ranges::all_of(tied.shared, [&](float element) { return element == both; }),
                   text_of(name, ": the tied gradient is ", tied.shared[100], ", not ", both));
     report.expect(std::ranges::all_of(tied.other, [&](float element) { return element == sum; }), name + ": the other gradient");
@@ -369,9 +376,9 @@ inline void tied_weights(Session& session, Report& report) {
         Tied tied;
         NoOptimizer nothing;
         DistributedOptimizer optimizer(nothing, tied.parameters, options_of(session, "tied", memory));
-        step_tied(session, report, "without hooks", tied, optimizer, false, false);
-        step_tied(session, report, "hooks", tied, optimizer, true, false);
-        step_tied(session, report, "one of them marked", tied, optimizer, true, true);
+        step_tied(session, report, tied, optimizer, {.name = "without hooks"});
+        step_tied(session, report, tied, optimizer, {.name = "hooks", .hooks = true});
+        step_tied(session, report, tied, optimizer, {.name = "one of them marked", .hooks = true, .once = true});
     }
     std::vector<float> numbers(many, 1.0f);
     const TensorView views[] = {numbers, numbers};

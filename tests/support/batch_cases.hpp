@@ -6,6 +6,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/error_cases.hpp"
@@ -30,7 +31,8 @@ struct Trainer {
         }
     };
 
-    explicit Trainer(Session& s, OptimizerOptions options = {}) : session(s), optimizer(descent, parameters(), with(options, s)) {}
+    explicit Trainer(Session& s, OptimizerOptions options = {})
+        : session(s), optimizer(descent, parameters(), with(std::move(options), s)) {}
 
     static OptimizerOptions with(OptimizerOptions options, Session& session) {
         options.bundle_bytes = options.first_bundle_bytes = 0;
