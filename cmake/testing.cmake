@@ -25,6 +25,17 @@ add_library(guozhuang_test_runner OBJECT
 target_include_directories(guozhuang_test_runner PUBLIC ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(guozhuang_test_runner PUBLIC guozhuang_options Catch2::Catch2 Threads::Threads)
 
+# The cases that run as threads as well as under mpirun, compiled once for both: through the public API, whose definitions the programs bring.
+set(cases)
+foreach(name adasum_oracle arena_cases async_cases bad_input_source bad_inputs batch_cases error_cases join_cases operation_cases operation_sweeps
+    process_set_cases random_operations reduction_oracle report tensors training_cases unwinding_cases)
+  list(APPEND cases ${PROJECT_SOURCE_DIR}/tests/support/${name}.cpp)
+endforeach()
+add_library(guozhuang_test_cases STATIC ${cases})
+target_include_directories(guozhuang_test_cases PUBLIC ${PROJECT_SOURCE_DIR}/tests
+  PRIVATE $<TARGET_PROPERTY:guozhuang::guozhuang,INTERFACE_INCLUDE_DIRECTORIES>)
+target_link_libraries(guozhuang_test_cases PRIVATE guozhuang_options)
+
 # guozhuang_add_unit_tests(PROGRAM FILE... [SLOW FILE...]): one ctest unit.NAME for each NAME_test.cpp; the files under SLOW also have test
 # cases tagged [.slow], which become unit.NAME.slow.
 function(guozhuang_add_unit_tests program)

@@ -111,9 +111,7 @@ private:
     std::size_t collectives_ = 0;
 };
 
-inline RankCase random_operations(std::uint64_t seed, int rounds) {
-    return [=](Session& session, Report& report) { RandomOperations(session, seed).run(report, rounds); };
-}
+RankCase random_operations(std::uint64_t seed, int rounds);
 
 /// How many there were, and what came of them.
 class RandomCount {
