@@ -12,7 +12,7 @@
 namespace fashion {
 namespace {
 
-constexpr float mean = 0.2860F;  // of all training pixels as fractions of 255
+constexpr float mean_pixel = 0.2860F;  // of all training pixels as fractions of 255
 constexpr float deviation = 0.3530F;
 
 /// A gzipped idx file: big-endian words (a magic number that ends in the number of dimensions, the extents), then the bytes.
@@ -84,7 +84,7 @@ void Batches::read(std::size_t number) {
     current_.labels.resize(samples.size());
     for (std::size_t i = 0; i < samples.size(); ++i) {
         const auto source = std::span(dataset_->pixels).subspan(samples[i] * image_pixels, image_pixels);
-        const auto to_unit = [](std::uint8_t pixel) { return (static_cast<float>(pixel) / 255.0F - mean) / deviation; };
+        const auto to_unit = [](std::uint8_t pixel) { return (static_cast<float>(pixel) / 255.0F - mean_pixel) / deviation; };
         std::transform(source.begin(), source.end(), current_.images.begin() + static_cast<std::ptrdiff_t>(i * image_pixels), to_unit);
         current_.labels[i] = dataset_->labels[samples[i]];
     }
