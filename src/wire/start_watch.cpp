@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -147,7 +148,16 @@ std::optional<LaunchedRank> find_launched_rank(const Variables& variables) {
 }
 
 std::optional<LaunchedRank> find_launched_rank() {
-    return find_launched_rank(environment_of("/proc/self"));
+    Variables variables;
+    const auto look_up = [&](const auto& names) {
+        for (const char* name : names)
+            if (const char* value = std::getenv(name)) variables.emplace(name, value);
+    };
+    look_up(job_names);
+    look_up(rank_names);
+    look_up(size_names);
+    look_up(local_size_names);
+    return find_launched_rank(variables);
 }
 
 StartWatch::StartWatch(std::optional<LaunchedRank> self, const Limits& limits, void (*end_job)()) noexcept

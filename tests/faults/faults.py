@@ -14,7 +14,7 @@
     stops     every failpoint: a rank is stopped there for a while, also with four ranks for each core
     latency   200 kills of one of 4 ranks: the time until every survivor has its error
     resources what a machine may lack (scarcity.hpp), on one rank or on all: a slower path with one warning, or an error with the cause on every rank
-    memory    allocations of a rank fail, one or all from there on, anywhere between init and the end
+    memory    allocations of a rank fail, one or all from there on, anywhere between the time when the others know it and the end
 
 Prints counts, and ends with 1 unless every job behaved.
 """
@@ -438,7 +438,7 @@ def small_mounts():
 
 
 def memory():
-    for _, job in several(*({"scene": "train", "scarce": f"{kind}@1:{number}"} for kind in ("allocation", "allocations") for number in range(45, 645, 37))):
+    for _, job in several(*({"scene": "train", "scarce": f"{kind}@1:{number}"} for kind in ("allocation", "allocations") for number in range(82, 682, 37))):
         counts["faults injected"] -= job.code == 0
         judge(job, problems_without_memory(job))
     if counts["faults injected"] < 10:
