@@ -22,7 +22,7 @@ COLLECTIVES = ["allreduce", "all_gather", "broadcast", "reduce_scatter", "all_to
 def lines_of(command, *arguments):
     """What a run of gz-perf that must succeed writes, the keys of every line looked at, and its first line taken off."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        subprocess.run([*command, *arguments, "--json", file.name], check=True, timeout=240)
+        subprocess.run([*command, *arguments, "--json", file.name], check=True, timeout=600)
         lines = [json.loads(line) for line in file]
     for line in lines:
         look_at(line)
@@ -134,10 +134,10 @@ def report(command):
         text = subprocess.run([REPORT, *program], check=True, stdout=subprocess.PIPE, text=True, timeout=1700).stdout
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         page = Path(directory) / "page.html"
-        again = subprocess.run([REPORT, "--from", str(file), "--html", str(page)], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+        again = subprocess.run([REPORT, "--from", str(file), "--html", str(page)], check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
         plots = page.read_text()
         file.write_text("".join(json.dumps(line) + "\n" for line in lines if line["peer"] != "gloo"))
-        without = subprocess.run([REPORT, "--from", str(file)], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+        without = subprocess.run([REPORT, "--from", str(file)], check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
     assert again == text, "what has been measured is reported alike"
     assert "Gloo was not measured" in without and "beside Gloo" not in without and without.count("\n") == text.count("\n"), without
     assert ("Gloo was not measured" not in text) == ("beside Gloo" in text) == (">Gloo</" in plots) == has_gloo, text
@@ -161,7 +161,7 @@ def key_of(line):
 
 
 def refused_once(command, line, text):
-    run = subprocess.run([*command, *line.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    run = subprocess.run([*command, *line.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     said = [each for each in run.stdout.splitlines() if text in each]
     assert run.returncode == 2 and len(said) == 1 and "MPI_ABORT" not in run.stdout, (line, run.returncode, run.stdout)
 
@@ -172,12 +172,12 @@ def refusals(command):
         refused_once(command[-1:], line, text)
     for line, text in REFUSED_BY_RANKS.items():
         refused_once(command, line, text)
-    help_text = subprocess.run([*command, "allreduce", "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+    help_text = subprocess.run([*command, "allreduce", "--help"], check=True, capture_output=True, text=True, timeout=600).stdout
     assert help_text.count("Usage:") == 1, help_text
     for option, default in ("min-bytes", "4"), ("max-bytes", "256M"), ("dtype", "f32"), ("memory", "private"), ("op", "sum"), ("seconds", "2"):
         assert re.search(rf"--{option} [^\n]*[=[]{default}\b", help_text), (option, help_text)  # =4 or [4], as the version of CLI11 has it
     for command_line in ("", "allreduce", "replay", "idle", "tune"):
-        said = subprocess.run([*command[-1:], *command_line.split(), "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+        said = subprocess.run([*command[-1:], *command_line.split(), "--help"], check=True, capture_output=True, text=True, timeout=600).stdout
         assert f"Example: mpirun -np 2 gz-perf {command_line}" in said, said
 
 
@@ -200,7 +200,7 @@ def tune(command):
         best = {line["variable"]: line["value"] for line in sorted(lines, key=lambda line: -line["ratio"]) if line["ratio"] < 0.95}
         assert sorted(written) == sorted(f"{name}={value}" for name, value in best.items()), (written, lines)
         file.write_text("GUOZHUANG_SMALL_BYTES=4K\n" + "".join(f"{line}\n" for line in written if "SMALL" not in line))
-        info = subprocess.run([Path(command[-1]).with_name("gz-info"), "--json"], check=True, stdout=subprocess.PIPE, text=True, timeout=60,
+        info = subprocess.run([Path(command[-1]).with_name("gz-info"), "--json"], check=True, stdout=subprocess.PIPE, text=True, timeout=600,
                               env={**os.environ, "GUOZHUANG_TUNE_FILE": str(file)}).stdout
         configuration = json.loads(info)["configuration"]
         assert configuration["GUOZHUANG_SMALL_BYTES"] == "4096" and configuration["GUOZHUANG_TUNE_FILE"] == str(file), configuration
@@ -210,7 +210,7 @@ def tune(command):
 def kernels(command):
     """gz-kernels: each dtype has its loops, and every line a speed."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        subprocess.run([*command, "--bytes", "10K", "--rounds", "2", "--seconds", "0", "--json", file.name], check=True, timeout=60)
+        subprocess.run([*command, "--bytes", "10K", "--rounds", "2", "--seconds", "0", "--json", file.name], check=True, timeout=600)
         lines = [json.loads(line) for line in file]
     loops = {}
     for line in lines:

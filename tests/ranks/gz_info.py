@@ -6,10 +6,10 @@ import sys
 
 ranks, command = sys.argv[1], sys.argv[2:]
 
-text = subprocess.run([*command, "--json"], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+text = subprocess.run([*command, "--json"], check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
 items = json.loads(text)
 assert list(items) == ["build", "mpi", "topology", "devices", "configuration"], text
 assert items["topology"]["job"].startswith(f"{ranks} ranks on "), text
 
-refused = subprocess.run([*command, "--unknown"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+refused = subprocess.run([*command, "--unknown"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
 assert refused.returncode == 2 and refused.stdout.count("--unknown") == 1, refused

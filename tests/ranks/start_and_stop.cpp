@@ -66,7 +66,7 @@ pid_t fork_child(Child&& child) {
     const pid_t pid = fork();
     require(pid >= 0, "fork");
     if (pid == 0) {
-        alarm(20);  // a hang is a death by a signal
+        alarm(300);  // a hang is a death by a signal
         child();
     }
     return pid;

@@ -14,12 +14,12 @@ top = Path(scratch.name)
 
 
 def tool(*arguments):
-    return subprocess.run([gz_timeline, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    return subprocess.run([gz_timeline, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600)
 
 
 def record(scene, read=lambda file: json.loads(file.read_text())):
     directory = top / scene
-    code = subprocess.run([*job, scene, directory], timeout=120).returncode
+    code = subprocess.run([*job, scene, directory], timeout=600).returncode
     return directory, code, [read(directory / f"rank{rank}.json") for rank in range(ranks)]
 
 

@@ -21,7 +21,7 @@ scenes = re.findall(r"```\n# mpirun [^\n]* (\w+)\n(.*?)```", page.read_text(), r
 assert {scene for scene, _ in scenes} == {"shape", "missing", "typo", "kill"}, scenes
 for scene, session in scenes:
     limits = {"GUOZHUANG_STALL_WARN_S": "0.5", "GUOZHUANG_STALL_ERROR_S": "1.5"}
-    job = subprocess.run([*command, scene], env={**os.environ, **limits}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+    job = subprocess.run([*command, scene], env={**os.environ, **limits}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False)
     printed = lines_of(job.stdout)
     for line in lines_of(session):
         assert line in printed, f"{scene}: {page} has\n{line}\nbut printed was\n{job.stdout}"

@@ -68,12 +68,22 @@ TEST_CASE("an operation for whose tensors there is no other memory is waited for
     other.wait();
 }
 
-TEST_CASE("the end of the job ends the wait for an operation") {
-    wire::InprocHub hub(2);
-    EngineRank here(hub.transport(0), [&](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); });
-    EngineRank there(hub.transport(1), [](const engine::Bundle&) {});
-    const auto handle = here.submit("both"), other = there.submit("both");
+TEST_CASE("an operation that fails while its data moves is waited for, too") {
+    std::promise<void> started, gate;
+    wire::InprocHub hub(1);
+    EngineRank rank(hub.transport(0), [&](const engine::Bundle&) {
+        started.set_value();
+        gate.get_future().wait();
+        throw Error(ErrorCode::wire, "mine");
+    });
+    const auto handle = rank.submit("moving");
+    started.get_future().wait();
+    auto released = std::async(std::launch::async, [&] {
+        rank.engine().release_tensors([](const engine::Request&) { return true; });
+        return handle.done();
+    });
+    CHECK(released.wait_for(20ms) == std::future_status::timeout);
+    gate.set_value();
+    CHECK(released.get());
     CHECK_THROWS_AS(handle.wait(), Error);
-    here.engine().release_tensors([](const engine::Request&) { return true; });  // nothing is left
-    CHECK(handle.done());
 }
