@@ -67,6 +67,8 @@ Pending::~Pending() {
         const bool job_ended = error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout;
         base::log(job_ended || dropped_by_exception_ ? LogLevel::debug : LogLevel::error, "nobody waited for an operation that failed: {}",
                   error.what());
+    } catch (const std::exception& error) {  // for one of ours there was no memory
+        base::log(LogLevel::error, "nobody waited for an operation that failed: {}", error.what());
     }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -151,7 +150,7 @@ std::optional<LaunchedRank> find_launched_rank() {
     Variables variables;
     const auto look_up = [&](const auto& names) {
         for (const char* name : names)
-            if (const char* value = std::getenv(name)) variables.emplace(name, value);
+            if (const auto value = base::environment(name)) variables.emplace(name, *value);
     };
     look_up(job_names);
     look_up(rank_names);
