@@ -111,7 +111,7 @@ public:
         const auto hosts = transport_.host_count();
         base::log_info(fmt::format("version {}: {} rank{} on {} host{}, {}, shared memory: {}", version(), transport_.size(),
                                    transport_.size() == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", transport_.description(),
-                                   transport_.staging().empty() ? "no" : "yes"));
+                                   transport_.stage_bytes() == 0 ? "no" : "yes"));
         return {};
     }
 

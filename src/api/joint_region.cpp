@@ -53,7 +53,7 @@ JointRegion::JointRegion(Session* session, std::string_view what, const std::fun
     world_ = runtime->world()->engine().shared_from_this();
     regions_ = runtime->transport().regions();
     auto& transport = runtime->transport();
-    if (transport.host_count() == 1 && !transport.staging().empty()) meet(session, transport, what, open);
+    if (transport.host_count() == 1 && transport.stage_bytes() > 0) meet(session, transport, what, open);
 }
 
 namespace {

@@ -12,6 +12,7 @@
 #include "collectives/peer_memory.hpp"
 #include "device/host/stream_copy.hpp"
 #include "wire/group.hpp"
+#include "wire/staging.hpp"
 
 namespace guozhuang::wire {
 

@@ -12,7 +12,6 @@
 #include "base/activity.hpp"
 #include "base/wait.hpp"
 #include "wire/regions.hpp"
-#include "wire/staging.hpp"
 
 namespace guozhuang::wire {
 
@@ -75,9 +74,9 @@ public:
     virtual base::Doorbell& doorbell() noexcept = 0;
     virtual const base::WaitSettings& wait_settings() const noexcept = 0;
 
-    /// The memory in which the ranks of this host stage data for each other, if on every host all ranks have such memory; else empty, on every
-    /// rank. Valid while the transport lives.
-    virtual Staging staging() noexcept = 0;
+    /// How much each rank may take of memory in which the ranks of its host stage data for each other, if
+    /// on every host all ranks share memory; else 0, on every rank.
+    virtual std::size_t stage_bytes() const noexcept = 0;
     /// Bytes written to this rank's stage, for traffic().
     virtual void count_staged(std::size_t bytes) noexcept = 0;
     /// Wakes a rank of this host that sleeps: for news that are in shared memory; see base::nudge for how they must be stored.

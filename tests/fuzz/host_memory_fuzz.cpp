@@ -13,13 +13,13 @@ using wire::HostMemory;
 
 namespace {
 
-constexpr HostMemory::Size size{.ranks = 2, .stage_bytes = 0};
+constexpr int ranks = 2;
 constexpr std::size_t header_bytes = sizeof(std::uint64_t);  // the nonce
 
 /// The memory that is meant, and files that are not.
 struct Files {
-    HostMemory memory = HostMemory::create(size);
-    HostMemory larger = HostMemory::create({.ranks = 2, .stage_bytes = std::size_t{64} << 10});
+    HostMemory memory = HostMemory::create(ranks);
+    HostMemory larger = HostMemory::create(2 * ranks);
     std::int64_t unsealed = memfd_create("guozhuang-host-memory", MFD_CLOEXEC);
     std::int64_t foreign = memfd_create("foreign", MFD_CLOEXEC);
     std::int64_t all[5] = {memory.offer().file, larger.offer().file, unsealed, foreign, 1'000'000};
@@ -35,7 +35,7 @@ void decode(Input input) {
     HostMemory::Offer offer{.process = getpid(), .file = files.all[chosen]};
     const auto nonce = take(input, sizeof offer.nonce);
     std::memcpy(&offer.nonce, nonce.data(), nonce.size());
-    if (refused({ErrorCode::unavailable}, [&] { HostMemory::attach(offer, size); })) return;
+    if (refused({ErrorCode::unavailable}, [&] { HostMemory::attach(offer, ranks); })) return;
     require(chosen == 0 && files.memory.offer().nonce == offer.nonce, "what is attached to is what was offered");
 }
 

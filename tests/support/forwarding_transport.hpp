@@ -24,7 +24,7 @@ public:
     base::Activity& activity() noexcept override { return inner_->activity(); }
     std::optional<base::Neighbour> look_at(int rank) override { return inner_->look_at(rank); }
     base::Doorbell& doorbell() noexcept override { return inner_->doorbell(); }
-    wire::Staging staging() noexcept override { return inner_->staging(); }
+    std::size_t stage_bytes() const noexcept override { return inner_->stage_bytes(); }
     void count_staged(std::size_t bytes) noexcept override { inner_->count_staged(bytes); }
     void nudge(int rank, base::Audience audience) noexcept override { inner_->nudge(rank, audience); }
     const base::WaitSettings& wait_settings() const noexcept override { return inner_->wait_settings(); }

@@ -2,10 +2,13 @@
 
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "backends/host/stages.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 namespace guozhuang::test {
@@ -34,6 +37,21 @@ void run_inproc_ranks(int ranks, Body&& body, std::optional<base::WaitSettings> 
     for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
     for (auto& thread : threads) thread.join();
     if (first) std::rethrow_exception(first);
+}
+
+/// `body(group, staging)` as each of these ranks, who stage among themselves.
+template <class Body>
+void run_staging_ranks(int ranks, Body&& body) {
+    run_inproc_ranks(ranks, [&](wire::Transport& transport) {
+        std::vector<int> members(static_cast<std::size_t>(ranks));
+        std::iota(members.begin(), members.end(), 0);
+        const wire::Group group{
+            .transport = transport, .members = members, .position = transport.rank(), .tag = {0, wire::Lane::host_data}};
+        wire::MemberWire wire(group);
+        const auto stages = backends::SetStages::meet(wire, group);
+        if (!stages) throw std::runtime_error("no memory to stage in");
+        body(group, stages->staging());
+    });
 }
 
 /// Waits for a message, as a rank does.

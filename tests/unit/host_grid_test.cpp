@@ -23,7 +23,7 @@ class SpreadTransport final : public test::ForwardingTransport {
 public:
     SpreadTransport(std::unique_ptr<wire::Transport> inner, const Ranks& hosts, std::atomic<int>& crossings)
         : ForwardingTransport(std::move(inner)), hosts_(hosts), crossings_(crossings) {}
-    wire::Staging staging() noexcept override { return {}; }
+    std::size_t stage_bytes() const noexcept override { return 0; }
     const std::vector<int>& hosts() const noexcept override { return hosts_; }
     Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override {
         if (hosts_[static_cast<std::size_t>(to)] != hosts_[static_cast<std::size_t>(rank())]) ++crossings_;
@@ -125,23 +125,12 @@ TEST_CASE("one rank, or one host, is a grid too") {
     CHECK(one.across() == Ranks{1});
 }
 
-TEST_CASE("ranks that are threads take each other for ranks of several hosts, each with stages of its own") {
-    std::vector<std::size_t> stages(5);
+TEST_CASE("ranks that are threads take each other for ranks of several hosts") {
     std::vector<Ranks> hosts(5);
     guozhuang::test::run_inproc_ranks(
-        5,
-        [&](guozhuang::wire::Transport& transport) {
-            const auto self = static_cast<std::size_t>(transport.rank());
-            hosts[self] = transport.hosts();
-            stages[self] = transport.staging().progress.size();
-        },
+        5, [&](guozhuang::wire::Transport& transport) { hosts[static_cast<std::size_t>(transport.rank())] = transport.hosts(); },
         std::nullopt, 2);
     CHECK(hosts == std::vector<Ranks>(5, {0, 0, 0, 1, 1}));
-    CHECK(stages == std::vector<std::size_t>{3, 3, 3, 2, 2});
-    guozhuang::wire::InprocHub hub(4, std::nullopt, 2);
-    const auto first = hub.transport(0), second = hub.transport(1), third = hub.transport(2);
-    CHECK(first->staging().stage(1).data() == second->staging().stage(1).data());
-    CHECK(first->staging().stage(1).data() + first->staging().stage(1).size() == third->staging().stage(0).data());
 }
 
 TEST_CASE("around a ring the members of a host are neighbours") {

@@ -18,7 +18,7 @@ using wire::HostMemory;
 
 namespace {
 
-constexpr HostMemory::Size two{.ranks = 2, .stage_bytes = 8192};
+constexpr int two = 2;
 
 std::size_t open_files() {
     std::size_t count = 0;
@@ -26,9 +26,9 @@ std::size_t open_files() {
     return count;
 }
 
-ErrorCode refusal(const HostMemory::Offer& offer, const HostMemory::Size& size) {
+ErrorCode refusal(const HostMemory::Offer& offer, int ranks) {
     try {
-        HostMemory::attach(offer, size);
+        HostMemory::attach(offer, ranks);
     } catch (const Error& error) {
         return error.code();
     }
@@ -38,8 +38,8 @@ ErrorCode refusal(const HostMemory::Offer& offer, const HostMemory::Size& size) 
 }  // namespace
 
 TEST_CASE("a ring through one mapping wakes a thread that sleeps on another") {
-    auto mine = HostMemory::create({.ranks = 3});
-    auto theirs = HostMemory::attach(mine.offer(), {.ranks = 3});
+    auto mine = HostMemory::create(3);
+    auto theirs = HostMemory::attach(mine.offer(), 3);
     REQUIRE(&mine.bell(1) != &theirs.bell(1));
     std::atomic<bool> news{false};
     bool in_time = true;
@@ -65,29 +65,12 @@ TEST_CASE("only the memory that was offered is attached to") {
     const auto good = memory.offer();
     CHECK(refusal({}, two) == ErrorCode::unavailable);
     CHECK(refusal({good.process, good.file, good.nonce + 1}, two) == ErrorCode::unavailable);
-    CHECK(refusal(good, {.ranks = 3}) == ErrorCode::unavailable);
+    CHECK(refusal(good, 3) == ErrorCode::unavailable);
     CHECK(refusal({good.process, 0, good.nonce}, two) == ErrorCode::unavailable);
     CHECK(refusal({good.process, 9999, good.nonce}, two) == ErrorCode::unavailable);
     CHECK_NOTHROW(HostMemory::attach(good, two));
     memory.close_file();
     CHECK(refusal(good, two) == ErrorCode::unavailable);
-}
-
-TEST_CASE("ranks see each other's stages") {
-    auto mine = HostMemory::create(two);
-    auto theirs = HostMemory::attach(mine.offer(), two);
-    mine.reserve_stage(0);
-    theirs.reserve_stage(1);
-    const auto here = mine.staging(), there = theirs.staging();
-    REQUIRE(here.stage(1).size() == 8192);
-    CHECK(reinterpret_cast<std::uintptr_t>(here.stage(1).data()) % 64 == 0);
-    here.stage(1).back() = std::byte{42};
-    here.progress[1].rounds = 7;
-    CHECK(there.stage(1).back() == std::byte{42});
-    CHECK(there.stage(0).back() == std::byte{0});
-    CHECK(there.progress[1].rounds == 7);
-    CHECK(there.progress[0].rounds == 0);
-    CHECK(HostMemory::create({.ranks = 2}).staging().empty());
 }
 
 TEST_CASE("what is touched is real memory beforehand, so that a lack of it is no SIGBUS") {
@@ -97,12 +80,7 @@ TEST_CASE("what is touched is real memory beforehand, so that a lack of it is no
         fstat(file, &facts);
         return static_cast<std::size_t>(facts.st_blocks) * 512;
     };
-    const auto before = real_bytes();
-    CHECK(before >= 2 * (sizeof(base::Doorbell) + sizeof(base::Activity)));
-    memory.reserve_stage(0);
-    CHECK(real_bytes() == before + two.stage_bytes);
-    memory.reserve_stage(1);
-    CHECK(real_bytes() == before + 2 * two.stage_bytes);
+    CHECK(real_bytes() >= 2 * (sizeof(base::Doorbell) + sizeof(base::Activity)));
 }
 
 TEST_CASE("a file that may not grow is an error, not a signal that ends the process") {

@@ -9,11 +9,9 @@
 
 using namespace guozhuang;
 using namespace guozhuang::wire;
-using guozhuang::test::run_inproc_ranks;
+using guozhuang::test::run_staging_ranks;
 
 namespace {
-
-constexpr Tag data{0, Lane::host_data, 0};
 
 /// On a rank's thread, where a CHECK cannot be.
 void require(bool holds) {
@@ -22,9 +20,8 @@ void require(bool holds) {
 
 /// Two ranks show each other bytes, round for round, past their caches or not.
 void show_each_other(bool streams) {
-    run_inproc_ranks(2, [&](Transport& transport) {
-        const std::vector<int> both{0, 1};
-        MemberPeers peers({.transport = transport, .members = both, .position = transport.rank(), .tag = data}, transport.staging());
+    run_staging_ranks(2, [&](const Group& group, const Staging& staging) {
+        MemberPeers peers(group, staging);
         std::vector<std::byte> mine(10'001);
         peers.begin(streams);
         for (std::uint64_t show = 1; show <= 20; ++show) {
@@ -50,11 +47,10 @@ TEST_CASE("what a rank puts on its stage is there after the round, streamed or n
 }
 
 TEST_CASE("every rank reads the least of the costs that were told before the round") {
-    run_inproc_ranks(3, [](Transport& transport) {
-        const std::vector<int> all{0, 1, 2};
-        MemberPeers peers({.transport = transport, .members = all, .position = transport.rank(), .tag = data}, transport.staging());
+    run_staging_ranks(3, [](const Group& group, const Staging& staging) {
+        MemberPeers peers(group, staging);
         for (std::size_t turn = 0; turn < 30; ++turn) {
-            peers.tell_cost(turn % 2, static_cast<float>((transport.rank() + static_cast<int>(turn)) % 3 + 5));
+            peers.tell_cost(turn % 2, static_cast<float>((group.position + static_cast<int>(turn)) % 3 + 5));
             peers.publish(0);
             peers.await();
             require(peers.least_cost(turn % 2) == 5);

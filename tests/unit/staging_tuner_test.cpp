@@ -15,7 +15,7 @@
 using namespace guozhuang;
 using backends::StagingTuner;
 using backends::Trials;
-using guozhuang::test::run_inproc_ranks;
+using guozhuang::test::run_staging_ranks;
 
 namespace {
 
@@ -82,11 +82,9 @@ TEST_CASE("ranks that stage choose alike, whoever is late, and take no rounds bu
     constexpr int ranks = 3, operations = 120;
     std::vector<std::vector<std::size_t>> segments(ranks);  // by rank, of each operation
     std::vector<std::uint64_t> rounds(ranks);
-    run_inproc_ranks(ranks, [&](wire::Transport& transport) {
-        const auto self = static_cast<std::size_t>(transport.rank());
-        const std::vector<int> all{0, 1, 2};
-        StagingTuner tuner({.transport = transport, .members = all, .position = transport.rank(), .tag = {0, wire::Lane::host_data}},
-                           transport.staging(), true);
+    run_staging_ranks(ranks, [&](const wire::Group& group, const wire::Staging& staging) {
+        const auto self = static_cast<std::size_t>(group.position);
+        StagingTuner tuner(group, staging, true);
         std::mt19937 random(test::seed() + static_cast<unsigned>(self));
         std::vector<std::byte> mine(24'000);
         for (int operation = 0; operation < operations; ++operation) {

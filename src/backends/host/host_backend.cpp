@@ -127,25 +127,19 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
       ring_(host_by_host(group, grid_)),
       store_(std::move(store)),
       timeline_(std::move(timeline)) {
-    if (!stages) return;
-    if (group_.tag.context == 0)
-        stage_in(group_.transport.staging());
-    else
-        meets_ = wire_.size() > 1 && (can_stage(group_.transport, group_.members) || Levels::suit(group_));
+    meets_ = stages && wire_.size() > 1 && (can_stage(group_.transport, group_.members) || Levels::suit(group_));
+    if (group_.tag.context == 0) meet();
 }
 
-void HostBackend::stage_in(const wire::Staging& staging) {
-    if (can_stage(group_.transport, group_.members))
-        stages_.emplace(group_, staging, /*tries_segments=*/true);
-    else if (Levels::suit(group_))
-        levels_.emplace(group_, staging);
-}
-
-/// With the first bundle that moves data, because from then on all members do the same things in the same order.
+/// In the constructor, or with the first bundle that moves data: from then on all members do the same things in the same order.
 void HostBackend::meet() {
     if (!std::exchange(meets_, false)) return;
     set_stages_ = SetStages::meet(wire_, group_);
-    if (set_stages_) stage_in(set_stages_->staging());
+    if (!set_stages_) return;
+    if (can_stage(group_.transport, group_.members))
+        stages_.emplace(group_, set_stages_->staging(), /*tries_segments=*/true);
+    else
+        levels_.emplace(group_, set_stages_->staging());
 }
 
 /// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. On one host all sums are of the tree,

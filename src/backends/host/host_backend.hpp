@@ -55,8 +55,8 @@ private:
 /// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
-    /// `stages`: whether it stages, where it can: as the backend of context 0, the world, in the transport's memory (only one may), else in memory that
-    /// the set makes for itself with the first bundle that moves data.
+    /// `stages`: whether it stages, where it can, in memory that the ranks of its set make for themselves: with the first bundle
+    /// that moves data; but those of the world (context 0) here, because on one host no step may call MPI: collective then.
     HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
 
     std::string_view name() const noexcept override { return "host"; }
@@ -81,7 +81,6 @@ private:
     void all_gather(const engine::Policy& policy, const engine::Piece& piece);
     void all_to_all(const engine::Policy& policy, const engine::Piece& piece);
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
-    void stage_in(const wire::Staging& staging);
     void meet();
     bool stages(const engine::Policy& policy) const noexcept { return policy.staging && stages_; }
     void gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places);

@@ -19,17 +19,17 @@ namespace {
 
 constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;  // for each of its hosts, up to four: there may be many sets
 
-/// A stage of a set on so many hosts; 0: there are none.
-std::size_t set_stage_bytes(wire::Transport& transport, int hosts) {
-    const auto staging = transport.staging();
-    const auto most = most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4));
-    return staging.empty() ? 0 : std::min(staging.stage(0).size(), most);
+/// A stage of a set other than the world, on so many hosts.
+std::size_t set_stage_bytes(const wire::Transport& transport, int hosts) {
+    return std::min(transport.stage_bytes(), most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4)));
 }
 
-/// Of the world's, or of a set's: context 0 is the world.
+bool is_the_world(const wire::Group& group) {
+    return group.tag.context == 0;
+}
+
 std::size_t stage_bytes_of(const wire::Group& group, const wire::HostGrid& grid) {
-    const auto staging = group.transport.staging();
-    return group.tag.context == 0 && !staging.empty() ? staging.stage(0).size() : set_stage_bytes(group.transport, grid.hosts());
+    return is_the_world(group) ? group.transport.stage_bytes() : set_stage_bytes(group.transport, grid.hosts());
 }
 
 wire::HostGrid grid_of(const wire::Group& group) {
@@ -61,7 +61,7 @@ bool on_one_host(const wire::Transport& transport, std::span<const int> members)
     return std::ranges::all_of(members, [&](int rank) { return host_of(rank) == host_of(members.front()); });
 }
 
-bool can_stage(wire::Transport& transport, std::span<const int> members) {
+bool can_stage(const wire::Transport& transport, std::span<const int> members) {
     return on_one_host(transport, members) &&
            direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(members.size())).segment_bytes() > 0;
 }
@@ -114,8 +114,9 @@ std::optional<SetStages> SetStages::meet(wire::MemberWire& wire, const wire::Gro
         return stages;
     }
     if (without == wire.rank())
-        base::log_warning(fmt::format("process set {}: no memory to stage in ({}): its data travels as messages",
-                                      fmt::join(group.members, ","), failure));
+        base::log_warning(fmt::format("{}: no memory to stage in ({}): its data travels as messages",
+                                      is_the_world(group) ? "the world" : fmt::format("process set {}", fmt::join(group.members, ",")),
+                                      failure));
     return std::nullopt;
 }
 

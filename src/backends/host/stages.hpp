@@ -17,11 +17,11 @@ namespace guozhuang::backends {
 /// Whether all these ranks are on one host.
 bool on_one_host(const wire::Transport& transport, std::span<const int> members);
 
-/// Whether the ranks of a group are on one host, and the stages of a transport (or as large ones) have room for as many. The same on all of them.
-bool can_stage(wire::Transport& transport, std::span<const int> members);
+/// Whether these ranks are on one host, share memory there, and stages have room for as many. The same on all of them.
+bool can_stage(const wire::Transport& transport, std::span<const int> members);
 
-/// The stages of a process set, one for each of its ranks on this host: of their own, because a rank may stage for several sets at once. On each host the
-/// first of its ranks makes them, the others attach.
+/// The stages of a process set (the world is the first), one for each of its ranks on this host: of their own, because a
+/// rank may stage for several sets at once. On each host the first of its ranks makes them, the others attach.
 class SetStages {
 public:
     /// Collective among the ranks of the group, whose wire it is. Empty on all if one could not have its stage; the first of those warns. Throws what the wire
@@ -46,7 +46,7 @@ private:
 /// A group on several hosts, for what goes level by level: the members on this rank's host, and those that have its place on each host.
 class Levels {
 public:
-    /// Whether it can be, which is the same on all members: there are as many on each host, more than one, and stages like the transport's have room enough.
+    /// Whether it can be, which is the same on all members: there are as many on each host, more than one, and their stages have room enough.
     static bool suit(const wire::Group& group);
     /// `staging`: of the members on this host.
     Levels(const wire::Group& group, const wire::Staging& staging);

@@ -102,9 +102,7 @@ struct InprocHub::State {
         : endpoints(static_cast<std::size_t>(ranks)),
           settings(wait_settings),
           everybody(endpoints.size()),
-          progress(endpoints.size()),
           stage_bytes(stage_bytes_for(hosts)),
-          stages(endpoints.size() * stage_bytes / sizeof(CacheLine)),
           messages(MessageRings::bytes_for(ranks) / sizeof(CacheLine)) {
         std::iota(everybody.begin(), everybody.end(), 0);
         for (const int rank : everybody) host_of.push_back(rank * hosts / ranks);
@@ -114,12 +112,6 @@ struct InprocHub::State {
 
     Endpoint& of(int rank) { return endpoints[static_cast<std::size_t>(rank)]; }
     MessageRings rings() { return {.memory = std::as_writable_bytes(std::span(messages)), .ranks = static_cast<int>(endpoints.size())}; }
-    Staging staging(int rank) {
-        const auto host = std::ranges::equal_range(host_of, host_of[static_cast<std::size_t>(rank)]);
-        const auto first = static_cast<std::size_t>(host.begin() - host_of.begin());
-        return {.progress = std::span(progress).subspan(first, host.size()),
-                .stages = std::as_writable_bytes(std::span(stages)).subspan(first * stage_bytes, host.size() * stage_bytes)};
-    }
     std::vector<HostMessages::Peer> peers() {
         std::vector<HostMessages::Peer> all;
         for (const int rank : everybody) all.push_back({rank, of(rank).bell});
@@ -131,9 +123,8 @@ struct InprocHub::State {
     base::WaitSettings settings;
     std::vector<int> everybody, host_of;  ///< by rank
     std::vector<base::Doorbell*> bells;   ///< likewise
-    std::vector<Staging::Progress> progress;
     std::size_t stage_bytes;
-    std::vector<CacheLine> stages, messages;
+    std::vector<CacheLine> messages;
     std::atomic<bool> aborted{false};
     std::atomic<int> closed{0};
 };
@@ -203,7 +194,7 @@ public:
     base::Doorbell& doorbell() noexcept override { return state_->of(rank_).bell; }
     const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
-    Staging staging() noexcept override { return state_->staging(rank_); }
+    std::size_t stage_bytes() const noexcept override { return state_->stage_bytes; }
     std::optional<base::Neighbour> look_at(int rank) override {
         return base::Neighbour{.activity = &state_->of(rank).activity, .process = "a thread of this process"};
     }

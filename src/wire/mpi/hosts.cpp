@@ -21,9 +21,6 @@
 namespace guozhuang::wire::mpi {
 namespace {
 
-/// Of each rank.
-constexpr std::size_t stage_bytes = std::size_t{2} << 20;
-
 /// The first rank of every rank's host, by rank.
 std::vector<int> first_ranks(MPI_Comm world, MPI_Comm host) {
     int rank = 0, size = 0, first = 0;
@@ -97,26 +94,25 @@ struct Attempt {
 };
 
 template <class Make>
-Attempt attempt(const Host& host, Make&& make) {
+Attempt attempt(Make&& make) {
     try {
-        auto memory = make();
-        memory.reserve_stage(host.position);
-        return {std::move(memory), {}};
+        return {make(), {}};
     } catch (const std::exception& error) {  // the other ranks wait for the answer, whatever it is
         return {std::nullopt, error.what()};
     }
 }
 
 /// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep until it is rung.
-std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, const HostMemory::Size& size, bool wanted) {
+std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, bool wanted) {
     Attempt mine{std::nullopt, fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}", host.ranks[static_cast<std::size_t>(host.position)])};
+    const auto ranks = static_cast<int>(host.ranks.size());
     HostMemory::Offer offer;
     if (host.position == 0 && wanted) {
-        mine = attempt(host, [&] { return HostMemory::create(size); });
+        mine = attempt([&] { return HostMemory::create(ranks); });
         if (mine.memory) offer = mine.memory->offer();
     }
     check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, neighbours), "MPI_Bcast");
-    if (host.position != 0 && wanted) mine = attempt(host, [&] { return HostMemory::attach(offer, size); });
+    if (host.position != 0 && wanted) mine = attempt([&] { return HostMemory::attach(offer, ranks); });
     const std::array failed_and_wanted = {mine.memory ? INT_MAX : host.position, wanted ? host.position : INT_MAX};
     std::array<int, 2> first{};
     check(MPI_Allreduce(failed_and_wanted.data(), first.data(), 2, MPI_INT, MPI_MIN, neighbours), "MPI_Allreduce");
@@ -189,8 +185,7 @@ Host meet_host(MPI_Comm world, const Wishes& wishes) {
     base::pass(base::Failpoint::meet);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
     host.cores = cores_together(machine, host.machine_ranks);
-    const HostMemory::Size size{.ranks = static_cast<int>(host.ranks.size()), .stage_bytes = stage_bytes};
-    host.memory = share_memory(neighbours, host, size, wishes.memory);
+    host.memory = share_memory(neighbours, host, wishes.memory);
     host.all_have_memory = exceptions(world, host.memory.has_value()).empty();
     host.without_threads = exceptions(world, wishes.threads);
     check(MPI_Comm_free(&neighbours), "MPI_Comm_free");

@@ -9,6 +9,9 @@
 
 namespace guozhuang::wire::mpi {
 
+/// Of each rank, where it shares memory.
+inline constexpr std::size_t stage_bytes = std::size_t{2} << 20;
+
 /// Which ranks share this rank's host, and what they share.
 struct Host {
     std::vector<int> of;                ///< the host of each rank; hosts are numbered in the order of their first ranks

@@ -64,7 +64,7 @@ public:
     base::Activity& activity() noexcept override { return host_.memory ? host_.memory->activity(host_.position) : private_activity_; }
     base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
     void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
-    Staging staging() noexcept override { return host_.all_have_memory ? host_.memory->staging() : Staging{}; }
+    std::size_t stage_bytes() const noexcept override { return host_.all_have_memory ? mpi::stage_bytes : 0; }
     void nudge(int rank, base::Audience audience) noexcept override { with_bell(rank, base::nudge, audience); }
     std::optional<base::Neighbour> look_at(int rank) override { return mpi::look_at(host_, rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
