@@ -42,6 +42,7 @@ struct SetId {
 class SetMember {
 public:
     /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory) without a thread for the coordinator.
+    /// The world's is made by all ranks together, and throws what ends the job.
     SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> ranks);
     ~SetMember();
     SetMember(const SetMember&) = delete;

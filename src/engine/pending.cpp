@@ -60,15 +60,19 @@ Pending::Pending(Request request, std::shared_ptr<Driver> driver) : request_(std
 Pending::~Pending() {
     const bool is_callers = request_.kind == Request::Kind::collective || request_.kind == Request::Kind::letter;
     if (!error_ || !is_callers || error_seen_.load(std::memory_order_relaxed)) return;
+    const auto say = [this](bool is_known, const char* what) {
+        base::log(is_known || dropped_by_exception_ ? LogLevel::debug : LogLevel::error, "nobody waited for an operation that failed: {}",
+                  what);
+    };
     try {
         std::rethrow_exception(error_);
     } catch (const Error& error) {
         // Of the end of the job the process will speak at its end, once for all its operations.
-        const bool job_ended = error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout;
-        base::log(job_ended || dropped_by_exception_ ? LogLevel::debug : LogLevel::error, "nobody waited for an operation that failed: {}",
-                  error.what());
+        say(error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout, error.what());
     } catch (const std::exception& error) {  // for one of ours there was no memory
-        base::log(LogLevel::error, "nobody waited for an operation that failed: {}", error.what());
+        say(false, error.what());
+    } catch (...) {
+        say(false, "an unknown exception");
     }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <type_traits>
 
 #include "base/failpoint.hpp"
 #include "collectives/wire.hpp"
@@ -21,27 +22,37 @@ public:
     int size() const noexcept { return static_cast<int>(group_.members.size()); }
 
     Ticket send(std::span<const std::byte> bytes, int to) {
-        base::pass(base::Failpoint::segment_send);
-        return group_.transport.send(world_rank(to), group_.tag, bytes);
+        return or_abandon([&] {
+            base::pass(base::Failpoint::segment_send);
+            return group_.transport.send(world_rank(to), group_.tag, bytes);
+        });
     }
     Ticket receive(std::span<std::byte> bytes, int from) {
-        base::pass(base::Failpoint::segment_receive);
-        return group_.transport.receive(world_rank(from), group_.tag, bytes);
+        return or_abandon([&] {
+            base::pass(base::Failpoint::segment_receive);
+            return group_.transport.receive(world_rank(from), group_.tag, bytes);
+        });
     }
     bool done(Ticket& ticket) { return group_.transport.test(ticket); }
 
-    /// Throws Error(aborted), Error(timeout), or what the transport or the pump throws. The job is then over for this rank: it has abandoned all
-    /// messages, because the algorithm's own memory goes with the exception.
+    /// Throws Error(aborted), Error(timeout), or what the transport or the pump throws.
     void wait(Ticket& ticket) {
+        or_abandon([&] { group_.wait_until([&] { return done(ticket); }); });
+    }
+
+private:
+    /// After an exception the job is over for this rank: it has abandoned all messages, because the algorithm's own memory goes with
+    /// the exception.
+    template <class Act>
+    std::invoke_result_t<const Act&> or_abandon(const Act& act) {
         try {
-            group_.wait_until([&] { return done(ticket); });
+            return act();
         } catch (...) {
             group_.transport.abandon();
             throw;
         }
     }
 
-private:
     Group group_;
 };
 

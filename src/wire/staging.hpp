@@ -35,7 +35,6 @@ struct Staging {
                 .stages = memory.subspan(stage_offset(ranks, 0, 0))};
     }
 
-    bool empty() const noexcept { return stages.empty(); }
     std::span<std::byte> stage(int position) const noexcept {
         const auto bytes = stages.size() / progress.size();
         return stages.subspan(static_cast<std::size_t>(position) * bytes, bytes);

@@ -170,6 +170,8 @@ def problems_of_kill(job, point, victim):
         yield "other failures", "the fault did not happen"
     if point in ("init", "closed"):  # nobody knows its process yet; nobody waits for it any more
         return
+    if point.startswith("segment_"):
+        yield from got_errors(job, victim)
     words = job.obituary(victim)
     yield from last_words_name(job, victim, words)
     yield from errors_name(job, victim, words, "rank_died")
@@ -212,14 +214,17 @@ def points():
     return subprocess.run([WORKER, "points"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
 
 
-def nth_of(point, later):
-    return 1 if point in ONCE or not later else 3
+def nth_of(point, later, ranks=3):
+    """The first or third time; of messages, after those by which ranks of one host set up their stages."""
+    before = 2 * (ranks - 1) if point.startswith("segment_") else 0
+    return before + (1 if point in ONCE or not later else 3)
 
 
 def quick():
     kill_each(*(killed_at(point, i % 3, nth_of(point, i % 2), size=(SMALL, LARGE)[i // 3 % 2]) for i, point in enumerate(points())))
     stops = (f"{point}@{i % 3}:1=stop:300" for i, point in enumerate(("control_send", "execute", "round_publish", "close")))
-    disturb_each(*({"FAILPOINT": stop, "size": LARGE} for stop in stops), {"FAILPOINT": "segment_send@1:2=delay:20000"})
+    disturb_each(*({"FAILPOINT": stop, "size": LARGE} for stop in stops), {"FAILPOINT": "segment_send@1:6=delay:20000"})
+    setting_up()
     for victim in (0, 1):
         stopped_and_named("submit", victim, 3, "has not submitted it")
         stopped_and_named("round_publish", victim, 1, "does not come forward")
@@ -229,8 +234,15 @@ def quick():
         errs_at(point, (i + 1) % 3, 1)
 
 
+def setting_up():
+    """A rank is killed while they set up their stages."""
+    counts["faults injected"] += 1
+    job = Job("train", FAILPOINT="segment_send@1:1=kill")
+    judge(job, last_words_name(job, 1, job.obituary(1)))
+
+
 def kills(ranks):
-    kill_each(*(killed_at(point, victim, nth_of(point, size == LARGE), ranks=ranks, size=size)
+    kill_each(*(killed_at(point, victim, nth_of(point, size == LARGE, ranks), ranks=ranks, size=size)
                 for point in points() for victim in sorted({0, ranks // 2, ranks - 1}) for size in (SMALL, LARGE)))
 
 
@@ -238,7 +250,7 @@ def operations():
     over_messages = dict.fromkeys(("adasum",), "segment_receive")
     one_by_one = ("broadcast", "all_gather", "all_to_all", "reduce_scatter")
     staged = dict.fromkeys((*one_by_one, "in_a_set", "group", "beside_a_joined_rank", "in_an_arena", "shared_in_place"), "round_await")
-    kill_each(*(killed_at(point, 1 + (i + j) % 2, 2, scene, size=LARGE)
+    kill_each(*(killed_at(point, 1 + (i + j) % 2, nth_of(point, False) + 1, scene, size=LARGE)
                 for i, (scene, middle) in enumerate({**over_messages, **staged}.items()) for j, point in enumerate(("execute", middle))))
 
 
@@ -246,7 +258,7 @@ def hosts():
     """Two ranks on each of two simulated hosts, and a launcher that ends nobody: the survivors of both hosts name the culprit, and end."""
     placed = {"ranks": 4, "size": LARGE, "before": ("bash", "-c", 'GUOZHUANG_HOST=$((OMPI_COMM_WORLD_RANK / 2)) exec "$@"', "rank"),
               "options": ["--enable-recovery"]}
-    middle = ("segment_send", "segment_receive", "round_publish", "round_await")
+    middle = ("segment_send", "segment_receive", "round_publish", "round_await")  # of messages the first four set up their stages
     kill_each(*(killed_at(point, victim, 5, **placed) for point in middle for victim in (1, 2)),
               *(killed_at(point, victim, 1, **placed) for point in ("handshake", "submit", "shutdown", "close") for victim in (0, 3)))
     for victim in (1, 2):
@@ -287,7 +299,7 @@ def silent_kills():
 
 
 def stops():
-    disturb_each(*({"FAILPOINT": f"{point}@{(0, ranks // 2, ranks - 1)[i % 3]}:{nth_of(point, i % 2)}=stop:300", "ranks": ranks,
+    disturb_each(*({"FAILPOINT": f"{point}@{(0, ranks // 2, ranks - 1)[i % 3]}:{nth_of(point, i % 2, ranks)}=stop:300", "ranks": ranks,
                     "size": (LARGE, SMALL)[i % 2]} for i, point in enumerate(points()) for ranks in (3, 8)))
 
 
@@ -401,6 +413,7 @@ def resources():
     goes_on({NO_MEMORY.format(r"/proc/\d+/fd/\d+", few): 1, f"pidfd_open: {few}": 1}, scarce="files@1:0")
     goes_on({NO_MEMORY.format("memfd_create", few): 1, f"pidfd_open: {few}": 3}, scarce="files@all:1", size=LARGE)
     goes_on({NO_MEMORY.format("ftruncate", "File too large"): 1}, scarce="file_bytes@0:0", size=LARGE)
+    goes_on({r"the world: no memory to stage in \(ftruncate: File too large\)": 1}, scarce="file_bytes@0:4194304", size=LARGE)
     goes_on({"GradientArena is private: ftruncate: File too large": 4}, "in_an_arena", scarce="file_bytes@1:8388608", size=LARGE)  # there are four
     for threads in (0, 3):  # three watch the others: one at the start, two after each other
         fails_everywhere(NO_THREAD, culprit=1, echo="rank 1 has ended the job: ", scarce=f"threads@1:{threads}")

@@ -6,7 +6,7 @@ preset=$1
 cmake --preset "$preset"
 # Not out_of_memory: what the sanitizers cannot allocate, they end the process for. Not fork_under_load, whose forks take a second each. Not the
 # walks and the simulated hosts, which compute for minutes. Three ranks where there is a choice: more or fewer show nothing new, but take their time.
-excluded='np[1247]$|messages$|hosts|out_of_memory|fork_under_load|negotiator_walk'
+excluded='np[1247]$|(arena|errors|join|oracle|process_set|training|unwinding)\.messages$|hosts|out_of_memory|fork_under_load|negotiator_walk'
 programs=(guozhuang_unit guozhuang_transport mpi_lifecycle session_lifecycle start_and_stop)
 of_ranks='transport|mpi_lifecycle|session_lifecycle|start_and_stop'
 under=()

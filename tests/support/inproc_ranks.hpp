@@ -1,15 +1,17 @@
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <stdexcept>
+#include <span>
 #include <thread>
 #include <vector>
 
-#include "backends/host/stages.hpp"
+#include "wire/group.hpp"
 #include "wire/inproc/inproc_transport.hpp"
+#include "wire/staging.hpp"
 
 namespace guozhuang::test {
 
@@ -39,18 +41,23 @@ void run_inproc_ranks(int ranks, Body&& body, std::optional<base::WaitSettings> 
     if (first) std::rethrow_exception(first);
 }
 
-/// `body(group, staging)` as each of these ranks, who stage among themselves.
+/// `body(group, staging)` as each of these ranks, who stage among themselves. The memory is one for
+/// all threads, so that ThreadSanitizer sees what they do with it.
 template <class Body>
 void run_staging_ranks(int ranks, Body&& body) {
+    struct alignas(64) Line {
+        std::byte bytes[64];
+    };
+    constexpr std::size_t stage_bytes = std::size_t{64} << 10;
+    std::vector<Line> lines(wire::Staging::bytes_for(ranks, stage_bytes) / sizeof(Line));
+    const auto memory = std::as_writable_bytes(std::span(lines));
+    wire::Staging::initialise(memory, ranks);
+    std::vector<int> members(static_cast<std::size_t>(ranks));
+    std::iota(members.begin(), members.end(), 0);
     run_inproc_ranks(ranks, [&](wire::Transport& transport) {
-        std::vector<int> members(static_cast<std::size_t>(ranks));
-        std::iota(members.begin(), members.end(), 0);
         const wire::Group group{
             .transport = transport, .members = members, .position = transport.rank(), .tag = {0, wire::Lane::host_data}};
-        wire::MemberWire wire(group);
-        const auto stages = backends::SetStages::meet(wire, group);
-        if (!stages) throw std::runtime_error("no memory to stage in");
-        body(group, stages->staging());
+        body(group, wire::Staging::in(memory, ranks));
     });
 }
 

@@ -78,9 +78,14 @@ TEST_CASE("an operation that fails while its data moves is waited for, too") {
     });
     const auto handle = rank.submit("moving");
     started.get_future().wait();
-    auto released = std::async(std::launch::async, [&] { rank.engine().release_tensors([](const engine::Request&) { return true; }); });
+    auto released = std::async(std::launch::async, [&] {
+        try {
+            rank.engine().release_tensors([](const engine::Request&) { return true; });
+        } catch (const Error&) {  // NOLINT(bugprone-empty-catch): that the job is over, if it sees that first
+        }
+    });
     CHECK(released.wait_for(20ms) == std::future_status::timeout);
     gate.set_value();
-    CHECK_THROWS_AS(released.get(), Error);
+    released.get();
     CHECK_THROWS_AS(handle.wait(), Error);
 }

@@ -128,10 +128,10 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
       store_(std::move(store)),
       timeline_(std::move(timeline)) {
     meets_ = stages && wire_.size() > 1 && (can_stage(group_.transport, group_.members) || Levels::suit(group_));
-    if (group_.tag.context == 0) meet();
+    if (is_the_world(group_)) meet();
 }
 
-/// In the constructor, or with the first bundle that moves data: from then on all members do the same things in the same order.
+/// In the constructor, where all ranks are at the same point; or with the first bundle that moves data, from which on they do the same in the same order.
 void HostBackend::meet() {
     if (!std::exchange(meets_, false)) return;
     set_stages_ = SetStages::meet(wire_, group_);

@@ -55,8 +55,9 @@ private:
 /// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
-    /// `stages`: whether it stages, where it can, in memory that the ranks of its set make for themselves: with the first bundle
-    /// that moves data; but those of the world (context 0) here, because on one host no step may call MPI: collective then.
+    /// `stages`: whether it stages, where it can, in memory that the ranks of its set make for themselves. The
+    /// world's are made here: its constructor is collective, and throws what ends the job. Those of any other
+    /// set are made with the first bundle that moves data.
     HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
 
     std::string_view name() const noexcept override { return "host"; }
@@ -94,7 +95,7 @@ private:
     const wire::Group group_;
     const wire::HostGrid grid_;
     wire::MemberWire ring_;  ///< the same ranks in another order, for rings: those of a host are neighbours
-    bool meets_ = false;     ///< with the next bundle, to make memory to stage in
+    bool meets_ = false;     ///< before it moves data, to make memory to stage in
     std::optional<SetStages> set_stages_;
     std::optional<StagingTuner> stages_;  ///< if all can reach each other's stages
     std::optional<Levels> levels_;        ///< if not, but where it can be

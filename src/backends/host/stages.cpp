@@ -24,10 +24,6 @@ std::size_t set_stage_bytes(const wire::Transport& transport, int hosts) {
     return std::min(transport.stage_bytes(), most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4)));
 }
 
-bool is_the_world(const wire::Group& group) {
-    return group.tag.context == 0;
-}
-
 std::size_t stage_bytes_of(const wire::Group& group, const wire::HostGrid& grid) {
     return is_the_world(group) ? group.transport.stage_bytes() : set_stage_bytes(group.transport, grid.hosts());
 }
@@ -55,6 +51,10 @@ std::vector<T> gather(wire::MemberWire& wire, const T& own) {
 }
 
 }  // namespace
+
+bool is_the_world(const wire::Group& group) noexcept {
+    return group.tag.context == 0;
+}
 
 bool on_one_host(const wire::Transport& transport, std::span<const int> members) {
     const auto host_of = [&](int rank) { return transport.hosts()[static_cast<std::size_t>(rank)]; };

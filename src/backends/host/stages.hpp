@@ -14,6 +14,8 @@
 
 namespace guozhuang::backends {
 
+bool is_the_world(const wire::Group& group) noexcept;
+
 /// Whether all these ranks are on one host.
 bool on_one_host(const wire::Transport& transport, std::span<const int> members);
 
