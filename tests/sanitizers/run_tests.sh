@@ -1,31 +1,26 @@
 #!/usr/bin/env bash
-# Usage: run_tests.sh asan|tsan: builds the tests of one process and of ranks under that preset, and runs them, but for the slow ones.
+# Usage: run_tests.sh asan|tsan: builds the tests of one process, and of how ranks begin, talk and end, under that preset, and runs them, but for the
+# slow ones. What else runs under mpirun, unit tests do as well, with ranks that are threads.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 preset=$1
 cmake --preset "$preset"
+cmake --build --preset "$preset" --target guozhuang_unit guozhuang_transport mpi_lifecycle session_lifecycle start_and_stop
 # Not out_of_memory: what the sanitizers cannot allocate, they end the process for. Not fork_under_load, whose forks take a second each. Not the
 # walks and the simulated hosts, which compute for minutes. Three ranks where there is a choice: more or fewer show nothing new, but take their time.
-excluded='np[1247]$|(arena|errors|join|oracle|process_set|training|unwinding)\.messages$|hosts|out_of_memory|fork_under_load|negotiator_walk'
-programs=(guozhuang_unit guozhuang_transport mpi_lifecycle session_lifecycle start_and_stop)
-of_ranks='transport|mpi_lifecycle|session_lifecycle|start_and_stop'
+excluded='np[1247]$|hosts|out_of_memory|fork_under_load|negotiator_walk'
 under=()
 case $preset in
   asan)
     # Not what lets go of objects for good: children of fork() leave their parent's alone. Not thousand_cycles, which looks for memory that grows: what
     # is freed is kept for a while here. Not vptr (in the preset): its check needs a descriptor, and some tests leave none.
     excluded+='|child_|forgotten|thousand_cycles'
-    programs+=(guozhuang_ranks)
-    of_ranks+='|arena|bad_inputs|errors|join|operations|oracle|process_set|training|unwinding'
     export UBSAN_OPTIONS=print_stacktrace=1
     export LSAN_OPTIONS=print_suppressions=0:suppressions=$here/leaks.supp
     ;;
   tsan)
-    # Not the tests of ranks that unit tests run as threads: nothing is to be seen across processes.
     # Not where one thread calls MPI beside the library's: MPI's own synchronisation is not instrumented.
-    # Not memory_test, which is not even built: ThreadSanitizer has an operator new of its own.
-    # Nor watchdog, whose children start threads, which ThreadSanitizer does not allow after a fork.
-    excluded+='|mpi_multiple|watchdog'
+    excluded+='|mpi_multiple'
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$here/threads.supp
     # Clang 16's ThreadSanitizer cannot live with the address randomisation of newer kernels.
     if setarch --addr-no-randomize true 2>/dev/null; then under=(setarch --addr-no-randomize); fi
@@ -36,7 +31,6 @@ run() {
   "${under[@]}" ctest --test-dir "build/$preset" --label-exclude slow --exclude-regex "$excluded" --no-tests=error --output-on-failure \
     --parallel $((2 * $(nproc))) "$@"
 }
-cmake --build --preset "$preset" --target "${programs[@]}"
 run --label-regex unit
 # Leaks are MPI's where its libraries are anywhere in the stack, which only the slow unwinder sees whole.
-ASAN_OPTIONS=fast_unwind_on_malloc=0 run --tests-regex "^ranks\.($of_ranks)\."
+ASAN_OPTIONS=fast_unwind_on_malloc=0 run --tests-regex '^ranks\.(transport|mpi_lifecycle|session_lifecycle|start_and_stop)\.'
