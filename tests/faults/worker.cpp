@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
+#include <fstream>
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
 #include <map>
@@ -330,9 +331,20 @@ const std::map<std::string, Scene> scenes = {
     {"leave", [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
 };
 
+/// Until that rank has begun, as it says in the file, and its process has ended. mpirun would end a job of which some have called MPI_Init by then.
+void await_end_of(int rank, const char* file) {
+    for (int pid = 0; pid == 0 || ::kill(pid, 0) == 0; std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
+        std::ifstream said(file);
+        for (std::string line; pid == 0 && std::getline(said, line);)
+            if (int who = -1, its = 0;
+                std::sscanf(line.c_str(), R"({"begins": true, "rank": %d, "pid": %d})", &who, &its) == 2 && who == rank)
+                pid = its;
+    }
+}
+
 /// What others say of the last rank, which makes its session when one of them has found its
 /// process; or never.
-int start_late(std::string_view scene) {
+int start_late(std::string_view scene, const char* file) {
     const int rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK")), size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
     int level = 0;
     const bool own_mpi = scene == "late_session";
@@ -353,6 +365,7 @@ int start_late(std::string_view scene) {
         sigprocmask(SIG_BLOCK, &signals, nullptr);
         sigwait(&signals, &signal);
     }
+    if (scene == "gone") await_end_of(size - 1, file);
     const int code = gz::run(nullptr, nullptr, train);
     if (own_mpi) MPI_Finalize();
     return code;
@@ -381,7 +394,7 @@ int main(int argc, char** argv) {
     bytes = std::strtoull(argv[2], nullptr, 10);
     output = open(argv[3], O_WRONLY | O_APPEND | O_CLOEXEC);
     say(fmt::format(R"({{"begins": true, "rank": {}, "pid": {}}})", std::getenv("OMPI_COMM_WORLD_RANK"), getpid()));
-    if (scene == "late_session" || scene == "late_init" || scene == "gone" || scene == "never") return start_late(scene);
+    if (scene == "late_session" || scene == "late_init" || scene == "gone" || scene == "never") return start_late(scene, argv[3]);
     const auto only = operations.find(scene);
     const auto body = only == operations.end() ? scenes.at(scene) : [&](gz::Session& session) { return repeat(session, only->second); };
     return argc > 4 ? run_short_of(argv[4], body) : gz::run(&argc, &argv, body);
