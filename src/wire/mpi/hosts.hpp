@@ -9,7 +9,7 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Of each rank, where it shares memory.
+/// The size of a rank's stage, where it shares memory.
 inline constexpr std::size_t stage_bytes = std::size_t{2} << 20;
 
 /// Which ranks share this rank's host, and what they share.
