@@ -79,6 +79,14 @@ void nudge(Doorbell& bell, Audience audience) noexcept {
     if (bell.asleep.load(std::memory_order_seq_cst) != 0) ring(bell, audience);
 }
 
+void ring_callers(Doorbell& bell, Audience audience) noexcept {
+    bell.rings.fetch_add(1, std::memory_order_seq_cst);
+    if (bell.behind.load(std::memory_order_seq_cst) != 0)
+        futex_wake(bell.rings, audience);
+    else if (bell.asleep.load(std::memory_order_seq_cst) != 0)
+        futex_wake(bell.rings, audience & by_news);
+}
+
 void ring_local(Doorbell& bell, Audience audience) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(bell.rings, audience);
@@ -153,15 +161,14 @@ Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadli
 }
 
 Patience::~Patience() {
-    expect_to_park(false);
+    count_in(nullptr);
 }
 
-void Patience::expect_to_park(bool expected) noexcept {
-    if (expected == std::exchange(park_next_, expected)) return;
-    if (expected)
-        bell_.asleep.fetch_add(1, std::memory_order_seq_cst);
-    else
-        bell_.asleep.fetch_sub(1, std::memory_order_seq_cst);
+void Patience::count_in(Sleepers* sleepers) noexcept {
+    if (sleepers == counted_) return;
+    if (counted_ != nullptr) counted_->fetch_sub(1, std::memory_order_seq_cst);
+    if (sleepers != nullptr) sleepers->fetch_add(1, std::memory_order_seq_cst);
+    counted_ = sleepers;
 }
 
 void Patience::check_abort() const {
@@ -173,20 +180,31 @@ void Patience::check_deadline() const {
 }
 
 void Patience::pause() {
-    if (settings_.baton != nullptr) return progressed();
-    if (!park_next_) return spin();
+    if (!is_counted(bell_.asleep)) return;
     // A ring is a sign of life: what it announces often needs several looks (a long message's pieces), so the spin begins anew.
     if (park(settings_.audience, Clock::now() + next_park_)) return start_anew();
     next_park_ = std::min(next_park_ * 2, settings_.park_limit);
 }
 
+void Patience::pause_behind() {
+    if (is_counted(bell_.behind)) park(settings_.audience & by_local, Clock::now() + settings_.park_limit);
+}
+
+/// If so, the thread has looked since, and may park.
+bool Patience::is_counted(Sleepers& sleepers) {
+    if (counted_ == &sleepers) return true;
+    if (counted_ != nullptr) start_anew();  // it is another kind of wait now
+    settings_.baton != nullptr ? progressed() : spin(sleepers);
+    return false;
+}
+
 void Patience::start_anew() noexcept {
     turns_ = 0;
-    expect_to_park(false);
+    count_in(nullptr);
     next_park_ = settings_.park_first;
 }
 
-void Patience::spin() {
+void Patience::spin(Sleepers& sleepers) {
     check_abort();
     ++turns_;
     settings_.yields ? std::this_thread::yield() : relax();
@@ -194,7 +212,7 @@ void Patience::spin() {
         check_deadline();
         const auto now = Clock::now();
         if (turns_ == turns_between_clock_reads) spin_until_ = now + settings_.spin;
-        expect_to_park(now >= spin_until_);
+        if (now >= spin_until_) count_in(&sleepers);
     }
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
 }
@@ -209,7 +227,7 @@ void Patience::progressed() {
 
 void Patience::park_idle() {
     if (settings_.baton != nullptr) return progressed();
-    expect_to_park(false);
+    count_in(nullptr);
     park(settings_.audience & by_local, settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
 }
 

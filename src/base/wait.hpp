@@ -20,6 +20,7 @@ struct alignas(64) Doorbell {
 
     std::atomic<std::uint32_t> rings{0};   ///< counts; the futex word
     std::atomic<std::uint32_t> asleep{0};  ///< how many threads that expect news are parked, or will be if their next look finds none
+    std::atomic<std::uint32_t> behind{0};  ///< the same of threads that wait while another of the rank hears the news
     std::atomic<std::uint32_t> abort{0};   ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
     std::int32_t culprit = -1;       ///< once the cause is complete, as are the code and the text
@@ -50,6 +51,9 @@ void ring(Doorbell& bell, Audience audience = everybody) noexcept;
 /// Rings only if a thread of the rank sleeps or is about to, so it costs nothing while the other side is awake. For news whose look is a
 /// sequentially consistent load of what was stored, sequentially consistent, before this call.
 void nudge(Doorbell& bell, Audience audience = everybody) noexcept;
+
+/// Like ring, and wakes also the threads of this rank that wait behind another: what it has driven is done, or it drives no more.
+void ring_callers(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Like ring, and wakes also those who expect nothing: for local news (a submission, a handle that is done). A syscall only if somebody is
 /// parked.
@@ -127,18 +131,24 @@ public:
 
     /// Nothing to do at this look: spin one turn, or park.
     void pause();
+    /// The same while another thread of this rank drives: news from other ranks, which that one hears, no longer wake this one once it is parked.
+    /// ring_callers(), ring_local() and abort() do.
+    void pause_behind();
     /// The look made progress without ending the wait: spin anew, and look again before parking.
     void progressed();
     /// Whether the next pause() will park: a driver gives up its role (and its lock) before that. The answer holds until then.
-    bool about_to_park() const noexcept { return park_next_; }
+    bool about_to_park() const noexcept { return counted_ != nullptr; }
     /// Parks up to the idle limit and without asking to be woken by rings from others: for a coordinator with nothing pending. ring_local() and
     /// abort() still wake it.
     void park_idle();
 
 private:
-    void spin();
+    using Sleepers = std::atomic<std::uint32_t>;
+
+    void spin(Sleepers& sleepers);
+    bool is_counted(Sleepers& sleepers);
     void start_anew() noexcept;
-    void expect_to_park(bool expected) noexcept;
+    void count_in(Sleepers* sleepers) noexcept;
     bool park(Audience woken_by, Clock::time_point until);  ///< whether the bell rang meanwhile
     void check_abort() const;
     void check_deadline() const;
@@ -150,7 +160,7 @@ private:
     Clock::time_point spin_until_{};
     std::chrono::microseconds next_park_;
     unsigned turns_ = 0;
-    bool park_next_ = false;  ///< and counted as asleep
+    Sleepers* counted_ = nullptr;  ///< among whom, if it will park at the next pause
 };
 
 /// Waits until `ready()`; between looks it spins, then parks. `ready` may throw.

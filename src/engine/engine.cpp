@@ -170,8 +170,10 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
             if (arrived()) return true;
             if (progressed.value_or(false))
                 patience.progressed();
-            else
+            else if (drives && progressed)
                 patience.pause();
+            else
+                patience.pause_behind();
         }
         return true;
     } catch (const base::DeadlinePassed&) {
@@ -187,9 +189,14 @@ void Engine::coordinate() {
         bool drove = false;
         while (!stop_) {
             if (helped() || !has_work()) {
-                if (std::exchange(drove, false)) base::ring(doorbell_, wait_.audience);  // a helper may sleep though the lock is free now
+                if (helped() && std::exchange(drove, false)) base::ring_callers(doorbell_, wait_.audience);  // it may wait for this thread
                 patience.park_idle();
-                helped() ? void(complete_ended()) : attend(patience);
+                if (helped()) {
+                    complete_ended();
+                } else {
+                    drove = true;
+                    attend(patience);
+                }
                 continue;
             }
             drove = true;
@@ -330,7 +337,7 @@ void Engine::finish(std::span<std::shared_ptr<Pending>> requests, std::exception
         error = nullptr;  // from here on it belongs to those who are told
         for (auto& pending : requests.first(ended)) ended_.push(std::move(pending));
     }
-    base::ring(doorbell_, wait_.audience);
+    base::ring_callers(doorbell_, wait_.audience);
 }
 
 void Engine::note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
@@ -351,7 +358,7 @@ bool Engine::complete_ended() noexcept {
     while (const auto pending = ended_.pop()) {
         pending->set_complete(memory_on_loan_);
         pending_count_.fetch_sub(1);
-        base::ring(doorbell_, wait_.audience);  // those who wait; the coordinator has nothing to do with it
+        base::ring_callers(doorbell_, wait_.audience);
         any = true;
     }
     return any;

@@ -1,13 +1,15 @@
-// The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has news, another nudges when it has ended a
-// round of staging, a local thread rings when it has work. The patient thread waits for the first news, then for two rounds one after another.
-// The idle one parks until there is work, which rings from others must not disturb, and waits for the second news then. Parks have no time
-// limit here, so a wake-up that is lost is a thread that sleeps for ever: an invalid end state. The
-// threads are of one process set: a ring for another is to them like one that finds nobody asleep,
-// counted and no more. The memory is sequentially consistent, as are the operations of the code; the
-// count of rings does not wrap.
+// The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has
+// news, another nudges when it has ended a round of staging, a local thread rings when it has work.
+// The patient thread waits for the first news, then for two rounds one after another. The idle one
+// parks until there is work, which rings from others must not disturb, and waits for the second news
+// then. With -DCALLER_WAITS there are no rounds, and a caller of the rank waits behind the patient
+// thread until that has ended what it drives. Parks have no time limit here, so a wake-up that is
+// lost is a thread that sleeps for ever: an invalid end state. The threads are of one process set: a
+// ring for another is to them like one that finds nobody asleep, counted and no more. The memory is
+// sequentially consistent, as are the operations of the code; the count of rings does not wrap.
 //
 // A defect for the model to find: -DBUG_LOOK_BEFORE_COUNT, -DBUG_WAKE_ONE, -DBUG_NO_COMPARE,
-// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE, -DBUG_OTHER_SET.
+// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE, -DBUG_OTHER_SET; with a caller -DBUG_END_AS_NEWS.
 
 #define BY_NEWS 1
 #define BY_LOCAL 2
@@ -19,11 +21,12 @@
 #endif
 #define PATIENT 0
 #define IDLE 1
+#define CALLER 2
 
-byte rings, asleep;
-byte sleeping[2];  // the kernel's: whom each thread lets itself be woken by, 0 if it is awake
+byte rings, asleep, behind;
+byte sleeping[3];  // the kernel's: whom each thread lets itself be woken by, 0 if it is awake
 byte news, rounds;
-bool work;
+bool work, ended;
 
 // The kernel compares the word and puts the thread to sleep in one step, and wakes in one step all whose bits match.
 inline futex_wait(thread, expected, bits) {
@@ -40,22 +43,25 @@ inline futex_wait(thread, expected, bits) {
     sleeping[thread] == 0
 }
 
+inline wake(thread, bits) {
+    if
+    :: (sleeping[thread] & bits) != 0 -> sleeping[thread] = 0
+    :: else
+    fi
+}
+
 inline futex_wake(bits) {
     d_step {
+#ifdef BUG_WAKE_ONE
         if
-        :: (sleeping[IDLE] & bits) != 0 -> sleeping[IDLE] = 0;
-#ifndef BUG_WAKE_ONE
-            if
-            :: (sleeping[PATIENT] & bits) != 0 -> sleeping[PATIENT] = 0
-            :: else
-            fi
-#endif
-        :: else ->
-            if
-            :: (sleeping[PATIENT] & bits) != 0 -> sleeping[PATIENT] = 0
-            :: else
-            fi
+        :: (sleeping[IDLE] & bits) != 0 -> sleeping[IDLE] = 0
+        :: else -> wake(PATIENT, bits)
         fi
+#else
+        wake(IDLE, bits);
+        wake(PATIENT, bits);
+        wake(CALLER, bits)
+#endif
     }
 }
 
@@ -74,6 +80,21 @@ inline nudge() {
     if
     :: expected != 0 -> ring(BY_NEWS)
     :: else
+    fi
+}
+
+// For those who wait behind this thread: base::ring_callers().
+inline ring_callers() {
+    rings++;
+    expected = behind;
+    if
+    :: expected != 0 -> futex_wake(BY_NEWS | BY_LOCAL)
+    :: else ->
+        expected = asleep;
+        if
+        :: expected != 0 -> futex_wake(BY_NEWS)
+        :: else
+        fi
     fi
 }
 
@@ -128,11 +149,37 @@ inline park(thread, bits) {
     od
 
 active proctype Patient() {
-    byte seen;
+    byte seen, expected;
     WAIT_UNTIL(PATIENT, news >= 1);
+#ifdef CALLER_WAITS
+    ended = true;
+#ifdef BUG_END_AS_NEWS
+    ring(BY_NEWS)
+#else
+    ring_callers()
+#endif
+#else
     WAIT_UNTIL(PATIENT, rounds >= 1);
     WAIT_UNTIL(PATIENT, rounds >= 2)
+#endif
 }
+
+// A caller that waits while the patient thread drives: Patience::pause_behind(). It counts before its last look, as others do.
+#ifdef CALLER_WAITS
+active proctype Caller() {
+    byte seen;
+    do
+    :: ended -> break
+    :: else ->
+       behind++;
+       seen = rings;
+       if
+       :: ended -> behind--; break
+       :: else -> park(CALLER, BY_LOCAL); behind--
+       fi
+    od
+}
+#endif
 
 active proctype Idle() {
     byte seen;
@@ -148,6 +195,7 @@ active proctype Peer() {
     ring(LAST_RING)
 }
 
+#ifndef CALLER_WAITS
 active proctype Stager() {
     byte expected;
 #ifdef BUG_NEWS_AFTER_NUDGE
@@ -162,6 +210,7 @@ active proctype Stager() {
     nudge()
 #endif
 }
+#endif
 
 active proctype Local() {
     work = true;

@@ -329,6 +329,74 @@ TEST_CASE("a ring for one process set wakes nobody of another") {
     CHECK_FALSE(code.has_value());
 }
 
+TEST_CASE("a thread that waits behind another is woken when that one rings for callers, not by news") {
+    Doorbell bell;
+    std::atomic<pid_t> thread{0};
+    std::atomic<bool> ended{false};
+    std::optional<ErrorCode> code;
+    std::thread caller([&] {
+        code = error_of([&] {
+            Patience patience(bell, park_for_long, after(20s));
+            while (!patience.about_to_park()) patience.pause_behind();
+            thread = gettid();
+            while (!ended) patience.pause_behind();
+        });
+    });
+    while (thread == 0 || !sleeps(thread)) std::this_thread::yield();
+    CHECK(bell.asleep.load() == 0);
+    nudge(bell);
+    ring(bell);
+    CHECK(sleeps(thread));
+    ended = true;
+    ring_callers(bell);
+    caller.join();
+    CHECK_FALSE(code.has_value());
+    CHECK(bell.behind.load() == 0);
+}
+
+TEST_CASE("a thread that drove before waits behind another all the same, and the other way round") {
+    Doorbell bell;
+    {
+        Patience patience(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
+        while (!patience.about_to_park()) patience.pause();
+        CHECK(bell.asleep.load() == 1);
+        do patience.pause_behind();
+        while (!patience.about_to_park());
+        CHECK(bell.asleep.load() == 0);
+        CHECK(bell.behind.load() == 1);
+        do patience.pause();
+        while (!patience.about_to_park());
+        CHECK(bell.asleep.load() == 1);
+        CHECK(bell.behind.load() == 0);
+    }
+    CHECK(bell.asleep.load() == 0);
+}
+
+TEST_CASE("no end is lost on a thread that waits behind another") {
+    Doorbell bell;
+    std::atomic<int> ended{0};
+    std::optional<ErrorCode> code;
+    const int rounds = 20'000;
+    std::thread caller([&] {
+        code = error_of([&] {
+            for (int round = 1; round <= rounds; ++round) {
+                Patience patience(bell, park_for_long, after(20s));
+                while (ended.load() != round) patience.pause_behind();
+                ended = -round;  // taken
+            }
+        });
+    });
+    for (int round = 1; round <= rounds; ++round) {
+        while (ended.load() != 1 - round) std::this_thread::yield();
+        if (round % 2 == 0)
+            for (int i = 0; i < 50 && bell.behind.load() == 0; ++i) std::this_thread::yield();
+        ended = round;
+        ring_callers(bell);
+    }
+    caller.join();
+    CHECK_FALSE(code.has_value());
+}
+
 TEST_CASE("what about_to_park says holds for the next pause") {
     Doorbell bell;
     Patience patience(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
