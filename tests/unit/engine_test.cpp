@@ -30,16 +30,22 @@ public:
         if (!std::exchange(free_, true)) gate_.set_value();
     }
     void run() {
-        if (std::this_thread::get_id() == caller_)
+        if (std::this_thread::get_id() == caller_) {
             ++run_by_caller_;
-        else
+        } else {
+            begun_ = true;
             open_.wait();
+        }
+    }
+    void until_begun() const {
+        while (!begun_) std::this_thread::yield();
     }
     int run_by_caller() const { return run_by_caller_; }
 
 private:
     const std::thread::id caller_ = std::this_thread::get_id();
     std::atomic<int> run_by_caller_{0};
+    std::atomic<bool> begun_{false};
     std::promise<void> gate_;
     std::shared_future<void> open_ = gate_.get_future().share();
     bool free_ = false;
@@ -69,6 +75,23 @@ TEST_CASE("a wait with a limit returns while the bundle goes on") {
     bundles.let_go();
     CHECK(handle.wait_for(20s));
     CHECK(bundles.run_by_caller() == 0);
+}
+
+TEST_CASE("a caller that waits for a bundle of the coordinator's is not woken by news from other ranks") {
+    HeldBundles bundles;
+    wire::InprocHub hub(1);
+    auto transport = hub.transport(0);
+    auto& bell = transport->doorbell();
+    EngineRank rank(std::move(transport), [&](const engine::Bundle&) { bundles.run(); });
+    const auto handle = rank.submit("long");
+    bundles.until_begun();
+    std::thread caller([&] { handle.wait(); });
+    while (bell.behind == 0) std::this_thread::yield();
+    CHECK(bell.asleep == 0);
+    bundles.let_go();
+    caller.join();
+    CHECK(handle.done());
+    CHECK(bell.behind == 0);
 }
 
 namespace {
