@@ -38,9 +38,9 @@ class GUOZHUANG_API Error : public std::runtime_error {
 public:
     /// The facts a program may want to branch on; each may be empty.
     struct Facts {
-        std::string tensor;      ///< its name
-        std::string operation;   ///< "allreduce", "step" ...
-        std::vector<int> ranks;  ///< the ranks at fault, where that is known
+        std::string tensor = {};      ///< its name
+        std::string operation = {};   ///< "allreduce", "step" ...
+        std::vector<int> ranks = {};  ///< the ranks at fault, where that is known
     };
 
     /// `message` becomes what(). `where` is the line of the library that found out.

@@ -135,7 +135,7 @@ Choice choose_memory(std::span<const NamedTensor> tensors, const wire::Regions& 
                 ErrorCode::invalid_argument,
                 fmt::format("share: of the {} bytes of '{}', {} lie in an arena or another registration; share it whole, in one call",
                             memory.size(), tensors[i].name, shared),
-                {.tensor = tensors[i].name, .operation = "share", .ranks = {}});
+                {.tensor = tensors[i].name, .operation = "share"});
         }
     }
     return choice;

@@ -8,7 +8,6 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/version.hpp>
 #include <map>
-#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,7 +50,7 @@ base::Settings adopt(base::Settings own, std::span<const std::string> values) {
         if (row.agreement != base::Agreement::rank0_wins) continue;
         if (value == values.end() || !row.parse(own, *value))
             throw Error(ErrorCode::wire, fmt::format("init: what rank 0 says of {} makes no sense", row.name),
-                        {.tensor = {}, .operation = "init", .ranks = {0}});
+                        {.operation = "init", .ranks = {0}});
         ++value;
     }
     return own;
@@ -63,7 +62,7 @@ std::string differences(const std::vector<Facts>& facts, std::size_t key) {
     for (std::size_t rank = 0; rank < facts.size(); ++rank) sides[facts[rank][key]].push_back(static_cast<int>(rank));
     if (sides.size() == 1) return {};
     std::string text;
-    for (const auto& [value, ranks] : sides) text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, engine::list_ranks(ranks));
+    for (const auto& [value, ranks] : sides) text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, base::list_ranks(ranks));
     return text;
 }
 
@@ -75,7 +74,7 @@ std::vector<std::string> texts_of(const std::vector<Facts>& facts, std::size_t f
             if (!facts[rank][i].empty()) given[facts[rank][i]].push_back(static_cast<int>(rank));
     std::vector<std::string> texts;
     for (const auto& [text, ranks] : given)
-        texts.push_back(ranks.size() == facts.size() ? text : fmt::format("{} (on {})", text, engine::list_ranks(ranks)));
+        texts.push_back(ranks.size() == facts.size() ? text : fmt::format("{} (on {})", text, base::list_ranks(ranks)));
     return texts;
 }
 
@@ -83,7 +82,7 @@ class Handshake {
 public:
     explicit Handshake(wire::Transport& transport)
         : transport_(transport),
-          channel_(transport, handshake_context, everybody(transport.size())),
+          channel_(transport, handshake_context, wire::all_ranks(transport.size())),
           deadline_(base::Clock::now() + patience + (transport.rank() == 0 ? std::chrono::seconds(0) : head_start)) {}
 
     /// Rank 0's judgement, for everybody; empty if all is well.
@@ -97,7 +96,7 @@ public:
             auto& theirs = facts[static_cast<std::size_t>(message.from)];
             if (!theirs.empty())
                 throw Error(ErrorCode::wire, fmt::format("rank {} has introduced itself twice", message.from),
-                            {.tensor = {}, .operation = "init", .ranks = {message.from}});
+                            {.operation = "init", .ranks = {message.from}});
             while (!in.at_end()) theirs.push_back(in.string());
             if (theirs.size() < names.size()) theirs.resize(names.size(), "(unknown)");  // of another version
         }
@@ -136,12 +135,6 @@ public:
     }
 
 private:
-    static std::vector<int> everybody(int size) {
-        std::vector<int> members(static_cast<std::size_t>(size));
-        std::iota(members.begin(), members.end(), 0);
-        return members;
-    }
-
     engine::Control::Message next(const std::vector<Facts>& so_far) {
         std::optional<engine::Control::Message> message;
         try {
@@ -152,10 +145,10 @@ private:
             if (!so_far.empty()) missing.clear();
             for (std::size_t rank = 1; rank < so_far.size(); ++rank)
                 if (so_far[rank].empty()) missing.push_back(static_cast<int>(rank));
-            auto text = fmt::format("init: nothing was heard of {} for {} minutes", engine::list_ranks(missing), patience.count());
+            auto text = fmt::format("init: nothing was heard of {} for {} minutes", base::list_ranks(missing), patience.count());
             for (const int rank : missing)
                 if (const auto neighbour = transport_.look_at(rank)) text += fmt::format("; rank {}: {}", rank, neighbour->process);
-            throw Error(ErrorCode::timeout, text, {.tensor = {}, .operation = "init", .ranks = missing});
+            throw Error(ErrorCode::timeout, text, {.operation = "init", .ranks = missing});
         }
         return std::move(*message);
     }

@@ -1,39 +1,19 @@
 #include <fmt/format.h>
 #include <guozhuang/info.hpp>
 #include <guozhuang/version.hpp>
-#include <utility>
 
+#include "api/process_set_state.hpp"
 #include "api/runtime.hpp"
 #include "base/config.hpp"
 #include "device/plugin.hpp"
 #include "topology/machine.hpp"
-#include "wire/mpi/mpi_info.hpp"
+#include "wire/mpi/mpi_transport.hpp"
 #include "wire/transport.hpp"
 
 namespace guozhuang {
 namespace {
 
-std::shared_ptr<Runtime> runtime_of(Session* session) {
-    return (session ? *session : Session::current()).runtime();
-}
-
 using Items = std::vector<InfoItem>;
-
-void add_build(Items& items) {
-    items.push_back({"build", "version", version()});
-    items.push_back({"build", "id", device::build_id()});
-    items.push_back({"build", "compiler", __VERSION__});
-    items.push_back({"build", "CUDA plugin", device::built_with_cuda() ? "built" : "not built"});
-}
-
-void add_job(Items& items, const wire::Transport& transport) {
-    items.push_back({"mpi", "library", wire::describe_mpi()});
-    items.push_back({"mpi", "transport", transport.description()});
-    items.push_back({"topology", "machine", topology::describe(topology::this_machine())});
-    items.push_back({"topology", "job",
-                     fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s", transport.host_count(),
-                                 transport.host_count() == 1 ? "" : "s")});
-}
 
 void add_devices(Items& items, bool cuda_wanted) {
     if (!cuda_wanted) {
@@ -50,24 +30,29 @@ void add_devices(Items& items, bool cuda_wanted) {
     }
 }
 
-void add_configuration(Items& items, const base::Settings& settings) {
-    for (const auto& row : base::settings_table()) items.push_back({"configuration", std::string(row.name), row.print(settings)});
-}
-
 }  // namespace
 
 Traffic traffic(Session* session) {
-    const auto sent = runtime_of(session)->transport().traffic();
+    const auto sent = api::runtime_of(session)->transport().traffic();
     return {.bytes = sent.bytes, .messages = sent.messages};
 }
 
 std::vector<InfoItem> info(Session* session) {
-    const auto runtime = runtime_of(session);
-    Items items;
-    add_build(items);
-    add_job(items, runtime->transport());
-    add_devices(items, runtime->settings().cuda);
-    add_configuration(items, runtime->settings());
+    const auto runtime = api::runtime_of(session);
+    const auto& transport = runtime->transport();
+    const auto& settings = runtime->settings();
+    Items items{{"build", "version", version()},
+                {"build", "id", device::build_id()},
+                {"build", "compiler", __VERSION__},
+                {"build", "CUDA plugin", device::built_with_cuda() ? "built" : "not built"},
+                {"mpi", "library", wire::describe_mpi()},
+                {"mpi", "transport", transport.description()},
+                {"topology", "machine", topology::describe(topology::this_machine())},
+                {"topology", "job",
+                 fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s", transport.host_count(),
+                             transport.host_count() == 1 ? "" : "s")}};
+    add_devices(items, settings.cuda);
+    for (const auto& row : base::settings_table()) items.push_back({"configuration", std::string(row.name), row.print(settings)});
     return items;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "api/process_set_state.hpp"
+#include "base/exception_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 
@@ -116,10 +117,8 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
         try {
             step();
         } catch (const std::exception& error) {
-            const auto* const known = dynamic_cast<const Error*>(&error);
-            const bool is_refused = known != nullptr && known->code() == ErrorCode::invalid_argument;
-            outcome = (is_refused ? refused : failed) + std::string(error.what());
             problem = std::current_exception();
+            outcome = (base::code_of(problem) == ErrorCode::invalid_argument ? refused : failed) + std::string(error.what());
         }
     };
     Part own;
@@ -151,7 +150,7 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
         std::rethrow_exception(problem);
     } else if (rank < outcomes.size()) {
         throw Error(ErrorCode::invalid_argument, fmt::format("rank {}: {}", rank, outcomes[rank].substr(1)),
-                    {.tensor = {}, .operation = name, .ranks = {static_cast<int>(rank)}});
+                    {.operation = name, .ranks = {static_cast<int>(rank)}});
     }
     if (first_that(outcomes, failed) == self)
         base::log_warning(fmt::format("{} is private: {}; what lies there is reduced as other memory is", what, outcome.substr(1)));

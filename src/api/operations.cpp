@@ -1,9 +1,5 @@
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
-#include <numeric>
+#include <type_traits>
 
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
@@ -14,39 +10,27 @@ namespace {
 using api::Draft;
 using engine::Operation;
 
-Handle start(Draft draft, bool caller_waits) {
-    return Handle(api::submit(std::move(draft), caller_waits));
+template <class H = Handle>
+H start(Draft draft, bool caller_waits) {
+    return H(api::submit(std::move(draft), caller_waits));
 }
 
-ResultHandle start_with_result(Draft draft, bool caller_waits) {
-    return ResultHandle(api::submit(std::move(draft), caller_waits));
-}
-
-ResultsHandle start_with_results(Draft draft, bool caller_waits) {
-    return ResultsHandle(api::submit(std::move(draft), caller_waits));
-}
-
-Draft draft_of(Operation operation, std::span<const TensorView> tensors, const Options& options) {
+template <class O>
+Draft draft_of(Operation operation, std::span<const TensorView> tensors, const O& options) {
     api::check_name(engine::name_of(operation), options.name);
-    return {.set = api::member_of(options.session, options.process_set),
-            .description = {.operation = operation, .tensors = {}},
-            .name = options.name,
-            .tensors = {tensors.begin(), tensors.end()},
-            .stream = options.stream,
-            .keep_alive = options.keep_alive,
-            .timeout = options.timeout};
-}
-
-Draft draft_of(Operation operation, std::span<const TensorView> tensors, const AllreduceOptions& options) {
-    api::check_name(engine::name_of(operation), options.name);
-    return {.set = api::member_of(options.session, options.process_set),
-            .description =
-                {.operation = operation, .op = options.op, .prescale = options.prescale, .postscale = options.postscale, .tensors = {}},
-            .name = options.name,
-            .tensors = {tensors.begin(), tensors.end()},
-            .stream = options.stream,
-            .keep_alive = options.keep_alive,
-            .timeout = options.timeout};
+    Draft draft{.set = api::member_of(options.session, options.process_set),
+                .description = {.operation = operation},
+                .name = options.name,
+                .tensors = {tensors.begin(), tensors.end()},
+                .stream = options.stream,
+                .keep_alive = options.keep_alive,
+                .timeout = options.timeout};
+    if constexpr (std::is_same_v<O, AllreduceOptions>) {
+        draft.description.op = options.op;
+        draft.description.prescale = options.prescale;
+        draft.description.postscale = options.postscale;
+    }
+    return draft;
 }
 
 template <class O>
@@ -69,11 +53,8 @@ Draft all_to_all_of(const ConstTensorView& tensor, std::span<const std::int64_t>
 }
 
 JoinHandle start_join(const JoinOptions& options, bool caller_waits) {
-    Draft draft{.set = api::member_of(options.session, options.process_set),
-                .description = {.operation = Operation::join, .tensors = {}},
-                .name = {},
-                .tensors = {}};
-    return JoinHandle(api::submit(std::move(draft), caller_waits));
+    return start<JoinHandle>({.set = api::member_of(options.session, options.process_set), .description = {.operation = Operation::join}},
+                             caller_waits);
 }
 
 Handle letter(const TensorView& tensor, const engine::Route& route, const PointToPointOptions& options, bool caller_waits) {
@@ -97,10 +78,10 @@ Handle grouped_allreduce_async(std::span<const TensorView> tensors, const Allred
 }
 
 Result all_gather(const ConstTensorView& tensor, const Options& options) {
-    return start_with_result(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), true).take();
+    return start<ResultHandle>(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), true).take();
 }
 ResultHandle all_gather_async(const ConstTensorView& tensor, const Options& options) {
-    return start_with_result(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), false);
+    return start<ResultHandle>(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), false);
 }
 
 void broadcast(const TensorView& tensor, int root, const Options& options) {
@@ -111,31 +92,31 @@ Handle broadcast_async(const TensorView& tensor, int root, const Options& option
 }
 
 Result all_to_all(const ConstTensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
-    return start_with_result(all_to_all_of(tensor, splits, options), true).take();
+    return start<ResultHandle>(all_to_all_of(tensor, splits, options), true).take();
 }
 ResultHandle all_to_all_async(const ConstTensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
-    return start_with_result(all_to_all_of(tensor, splits, options), false);
+    return start<ResultHandle>(all_to_all_of(tensor, splits, options), false);
 }
 
 Result reduce_scatter(const ConstTensorView& tensor, const AllreduceOptions& options) {
-    return start_with_result(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options), true).take();
+    return start<ResultHandle>(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options), true).take();
 }
 ResultHandle reduce_scatter_async(const ConstTensorView& tensor, const AllreduceOptions& options) {
-    return start_with_result(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options), false);
+    return start<ResultHandle>(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options), false);
 }
 
 std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors, const Options& options) {
-    return start_with_results(group_of(Operation::all_gather, tensors, options), true).take();
+    return start<ResultsHandle>(group_of(Operation::all_gather, tensors, options), true).take();
 }
 ResultsHandle grouped_all_gather_async(std::span<const TensorView> tensors, const Options& options) {
-    return start_with_results(group_of(Operation::all_gather, tensors, options), false);
+    return start<ResultsHandle>(group_of(Operation::all_gather, tensors, options), false);
 }
 
 std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors, const AllreduceOptions& options) {
-    return start_with_results(group_of(Operation::reduce_scatter, tensors, options), true).take();
+    return start<ResultsHandle>(group_of(Operation::reduce_scatter, tensors, options), true).take();
 }
 ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors, const AllreduceOptions& options) {
-    return start_with_results(group_of(Operation::reduce_scatter, tensors, options), false);
+    return start<ResultsHandle>(group_of(Operation::reduce_scatter, tensors, options), false);
 }
 
 void send(const ConstTensorView& tensor, int to, const PointToPointOptions& options) {

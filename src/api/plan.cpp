@@ -8,6 +8,7 @@
 
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
+#include "base/exception_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 
@@ -23,10 +24,7 @@ api::Draft draft_of(const std::shared_ptr<SetMember>& set, const PlanOptions& op
                             .op = options.op,
                             .prescale = options.prescale,
                             .postscale = options.postscale,
-                            .group = true,
-                            .tensors = {}},
-            .name = {},
-            .tensors = {}};
+                            .group = true}};
 }
 
 }  // namespace
@@ -58,7 +56,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
                 throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
             if (!names.insert(name).second)
                 throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': two tensors are called '{}'", options.name, name),
-                            {.tensor = name, .operation = "plan", .ranks = {}});
+                            {.tensor = name, .operation = "plan"});
             api::check_tensor(tensor, fmt::format("plan '{}'", options.name), name);
             draft.tensor_names.push_back(std::move(name));
             draft.tensors.push_back(std::move(tensor));
@@ -129,11 +127,10 @@ void Plan::discard(std::string_view reason) {
     const auto attempt = [&](const auto& act) {
         try {
             act();
-        } catch (const Error& error) {
-            const bool is_expected = error.code() == ErrorCode::discarded || error.code() == ErrorCode::mismatch;
-            if (!first && !is_expected) first = std::current_exception();
         } catch (...) {
-            if (!first) first = std::current_exception();
+            const auto code = base::code_of(std::current_exception());
+            const bool is_expected = code == ErrorCode::discarded || code == ErrorCode::mismatch;
+            if (!first && !is_expected) first = std::current_exception();
         }
     };
     for (auto& [request, handle] : state_->bundles) {

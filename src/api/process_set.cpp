@@ -5,7 +5,6 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/handle.hpp>
 #include <guozhuang/process_set.hpp>
-#include <numeric>
 #include <utility>
 
 #include "api/process_set_state.hpp"
@@ -15,7 +14,7 @@ namespace guozhuang {
 namespace {
 
 [[noreturn]] void refuse(const std::string& text, std::vector<int> ranks = {}) {
-    throw Error(ErrorCode::invalid_argument, text, {.tensor = {}, .operation = "process set", .ranks = std::move(ranks)});
+    throw Error(ErrorCode::invalid_argument, text, {.operation = "process set", .ranks = std::move(ranks)});
 }
 
 void check(std::vector<int> sorted, int size) {
@@ -67,10 +66,9 @@ ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
         state->id = opened->id;
         state->member = std::move(opened->member);
     };
-    agree(*runtime, {.name = {},
-                     .description = engine::share(
-                         engine::Description{.operation = engine::Operation::create_process_set, .ranks = state->ranks, .tensors = {}}),
-                     .action = open});
+    agree(*runtime,
+          {.description = engine::share(engine::Description{.operation = engine::Operation::create_process_set, .ranks = state->ranks}),
+           .action = open});
     if (state->id.context == SetId{}.context)
         throw Error(ErrorCode::unavailable, "process set: there are as many as there can be; remove those that are not needed");
     return ProcessSet(std::move(state));
@@ -85,11 +83,10 @@ void ProcessSet::remove() {
     if (!runtime) throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
     if (state_->member) state_->member->close("it has removed it");
     try {
-        agree(*runtime,
-              {.name = fmt::format("#{} {}", state_->id.life, name),
-               .named = false,
-               .description = engine::share(engine::Description{.operation = engine::Operation::remove_process_set, .tensors = {}}),
-               .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
+        agree(*runtime, {.name = fmt::format("#{} {}", state_->id.life, name),
+                         .named = false,
+                         .description = engine::share(engine::Description{.operation = engine::Operation::remove_process_set}),
+                         .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
     } catch (...) {
         state_->removed = false;  // that may be tried again: somebody has joined, say
         throw;
@@ -113,10 +110,7 @@ bool ProcessSet::contains(int rank) const {
 }
 
 std::vector<int> ProcessSet::ranks() const {
-    if (state_) return state_->ranks;
-    std::vector<int> ranks(static_cast<std::size_t>(size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
+    return state_ ? state_->ranks : wire::all_ranks(size());
 }
 
 }  // namespace guozhuang

@@ -45,20 +45,4 @@ void ProcessSets::depart(std::string_view reason) {
     for (const auto& member : members()) member->engine().depart(reason);
 }
 
-void ProcessSets::close(std::string_view reason) {
-    for (const auto& member : members()) member->close(reason);
-}
-
-void ProcessSets::leave(std::string_view reason) {
-    for (const auto& member : members()) member->engine().leave(reason);
-}
-
-void ProcessSets::see_off(base::Deadline deadline) noexcept {
-    for (const auto& member : members()) member->engine().see_off(deadline);
-}
-
-void ProcessSets::stop() noexcept {
-    for (const auto& member : members()) member->stop();
-}
-
 }  // namespace guozhuang

@@ -30,12 +30,6 @@ public:
 
     /// Every set, and those to come, departs: nobody is waited for.
     void depart(std::string_view reason);
-    /// Departs, and waits until all members of all sets have. Throws what ended the job.
-    void close(std::string_view reason);
-    // As Engine's.
-    void leave(std::string_view reason);
-    void see_off(base::Deadline deadline) noexcept;
-    void stop() noexcept;
 
     /// This rank's parts in them.
     std::vector<std::shared_ptr<SetMember>> members() const;

@@ -123,7 +123,7 @@ std::vector<std::int64_t> splits_of(const Draft& draft, int size, const Check& c
 
 engine::TensorDescription describe(const Draft& draft, std::size_t i) {
     const auto& tensor = draft.tensors[i];
-    engine::TensorDescription description{.name = {}, .dtype = tensor.dtype, .shape = tensor.shape};
+    engine::TensorDescription description{.dtype = tensor.dtype, .shape = tensor.shape};
     if (!draft.tensor_names.empty()) description.name = draft.tensor_names[i];
     const auto operation = draft.description.operation;
     if (operation == Operation::all_gather || operation == Operation::all_to_all) description.shape.front() = -1;

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <guozhuang/error.hpp>
-#include <numeric>
+#include <ranges>
 #include <vector>
 
 #include "api/handshake.hpp"
@@ -19,12 +19,6 @@ namespace {
 
 constexpr std::string_view session_closed = "its session has been closed";
 constexpr auto farewell = std::chrono::milliseconds(200);
-
-std::vector<int> everybody(int size) {
-    std::vector<int> members(static_cast<std::size_t>(size));
-    std::iota(members.begin(), members.end(), 0);
-    return members;
-}
 
 /// What this process sees that its user should know.
 std::vector<std::string> warnings() {
@@ -56,22 +50,19 @@ void Runtime::enter_job(std::string_view refusal) {
     if (const auto& directory = shared_->settings.timeline; !directory.empty())
         if (auto problem = start_timeline(directory); !problem.empty()) own_warnings.push_back(std::move(problem));
     shared_->settings = shake_hands(*shared_->transport, shared_->settings, refusal, own_warnings);
-    world_ = std::make_shared<SetMember>(shared_, SetId{}, everybody(shared_->transport->size()));
+    world_ = std::make_shared<SetMember>(shared_, SetId{}, wire::all_ranks(shared_->transport->size()));
 }
 
 /// Whoever fails to enter says why to those who wait for it, unless they have the same error.
 void Runtime::say_why(const std::exception_ptr& failure) noexcept {
     const auto text = base::describe(failure);
     activity().departure.write({}, text);
+    const auto code = base::code_of(failure);
     try {
-        try {
-            std::rethrow_exception(failure);
-        } catch (const Error& error) {
-            if (error.code() == ErrorCode::configuration) return shared_->transport->close();  // together: the program may go on without
-            if (base::is_aborted(shared_->transport->doorbell())) return;
-        }
-    } catch (...) {  // NOLINT(bugprone-empty-catch): what counts is the text
+        if (code == ErrorCode::configuration) return shared_->transport->close();  // together: the program may go on without
+    } catch (...) {                                                                // NOLINT(bugprone-empty-catch): what counts is the text
     }
+    if (code && base::is_aborted(shared_->transport->doorbell())) return;
     shared_->transport->abort({.rank = shared_->transport->rank(), .text = text});
 }
 
@@ -81,7 +72,7 @@ Runtime::~Runtime() {
 
 void Runtime::stop() noexcept {
     if (world_) world_->stop();  // first: its log opens sets
-    sets_->stop();
+    for (const auto& set : sets_->members()) set->stop();
     stop_timeline();
 }
 
@@ -113,7 +104,7 @@ void Runtime::close_everything(std::string_view reason) {
     base::pass(base::Failpoint::shutdown);
     sets_->depart(session_closed);
     world_->close(reason);
-    sets_->close(session_closed);
+    for (const auto& set : sets_->members()) set->close(session_closed);
     stop_timeline();
     if (world_->engine().somebody_left()) {
         const auto cause = base::cause_of(shared_->transport->doorbell());
@@ -131,10 +122,10 @@ void Runtime::leave(std::string_view reason) noexcept {
     if (has_ended || base::is_aborted(transport().doorbell())) return;
     activity().departure.write({}, reason);
     try {
-        sets_->leave(reason);
-        world_->engine().leave(reason);
-        world_->engine().see_off(base::Clock::now() + farewell);
-        sets_->see_off(base::Clock::now() + farewell);
+        auto members = sets_->members();
+        members.push_back(world_);
+        for (const auto& member : members) member->engine().leave(reason);
+        for (const auto& member : members | std::views::reverse) member->engine().see_off(base::Clock::now() + farewell);
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "the departure could not be announced: {}", error.what());
     }

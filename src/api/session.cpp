@@ -75,21 +75,15 @@ constexpr auto shortest_limit_of_start = std::chrono::milliseconds(30'000);
 /// else knows.
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     base::hold_standard_files();
-    base::Settings settings;
+    wire::MpiOptions mpi{.communicator = options.mpi_communicator};
+    mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
+    auto& settings = mpi.settings;
     std::string refusal;
     try {
         settings = base::read_settings();
     } catch (const Error& error) {
         refusal = error.what();
     }
-    wire::MpiOptions mpi;
-    mpi.communicator = options.mpi_communicator;
-    mpi.shared_memory = settings.shared_memory;
-    mpi.exit_on_death = settings.exit_on_death;
-    mpi.fault = settings.fault;
-    mpi.simulated_host = settings.simulated_host;
-    mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
-    if (settings.spin_us) mpi.spin = std::chrono::microseconds(*settings.spin_us);
     // Ranks are started one after the other, and that takes time, whatever a program wants of its
     // operations.
     const auto limit = settings.stall_error.count() > 0 ? std::max(settings.stall_error, shortest_limit_of_start) : settings.stall_error;
@@ -99,11 +93,8 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     const bool is_alone = transport->size() == 1;
     try {
         return std::make_shared<Runtime>(std::move(transport), settings, refusal);
-    } catch (const Error& error) {
-        if (!is_alone && error.code() != ErrorCode::configuration) process().has_failed = true;
-        throw;
     } catch (...) {
-        if (!is_alone) process().has_failed = true;
+        if (!is_alone && base::code_of(std::current_exception()) != ErrorCode::configuration) process().has_failed = true;
         throw;
     }
 }
@@ -136,17 +127,6 @@ std::shared_ptr<Runtime> begin(const SessionOptions& options) {
 
 wire::HostGrid grid_of(const wire::Transport& transport) {
     return {transport.hosts(), transport.rank()};
-}
-
-/// Whether the error only says that another rank has ended the job.
-bool is_echo(const std::exception_ptr& exception) {
-    try {
-        std::rethrow_exception(exception);
-    } catch (const Error& error) {
-        return error.code() == ErrorCode::aborted;
-    } catch (...) {
-        return false;
-    }
 }
 
 }  // namespace
@@ -428,7 +408,7 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
         } catch (...) {
             {
                 const base::Lock lock(mutex);
-                if (!first || is_echo(first)) first = std::current_exception();
+                if (!first || base::code_of(first) == ErrorCode::aborted) first = std::current_exception();
             }
             const auto reason = base::describe(std::current_exception());
             if (thread_session != nullptr)

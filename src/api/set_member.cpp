@@ -51,7 +51,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
         if (transport.wait_settings().baton == nullptr) engine_->start();  // else a rank is one thread
     } catch (const std::system_error& error) {
         throw Error(ErrorCode::out_of_memory, fmt::format("{}: no thread for its coordinator: {}", members_.name(), error.what()),
-                    {.tensor = {}, .operation = {}, .ranks = {transport.rank()}});
+                    {.ranks = {transport.rank()}});
     }
 }
 

@@ -5,31 +5,24 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <guozhuang/error.hpp>
 #include <limits>
-#include <utility>
 
 #include "base/edit_distance.hpp"
 #include "base/log.hpp"
+#include "base/parse.hpp"
 #include "base/tune_file.hpp"
 
 namespace guozhuang::base {
 namespace {
 
 constexpr std::string_view prefix = "GUOZHUANG_";
+constexpr std::array<std::string_view, 2> switch_words = {"0", "1"}, cuda_words = {"off", "auto"}, on_death_words = {"report", "exit"};
 constexpr std::array<std::string_view, 5> forced_algorithms = {"auto", "ring", "recursive_doubling", "direct", "parameter_server"};
 constexpr std::array<std::string_view, 5> log_level_names = {"debug", "info", "warning", "error", "off"};
-
-template <class Number>
-std::optional<Number> parse_number(std::string_view text) {
-    Number number{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{} || end != text.data() + text.size() || text.empty()) return std::nullopt;
-    return number;
-}
+constexpr std::string_view automatic = "auto", real_host = "real";
 
 template <std::size_t Settings::*member, std::size_t lowest, std::size_t highest>
 bool parse_size(Settings& settings, std::string_view text) {
@@ -44,79 +37,35 @@ std::string print_size(const Settings& settings) {
     return std::to_string(settings.*member);
 }
 
-template <bool Settings::*member>
-bool parse_switch(Settings& settings, std::string_view text) {
-    if (text != "0" && text != "1") return false;
-    settings.*member = text == "1";
-    return true;
+/// The member's value is the index of its word.
+template <auto member, const auto& words>
+bool parse_word(Settings& settings, std::string_view text) {
+    return parse_choice(text, words, settings.*member);
+}
+template <auto member, const auto& words>
+std::string print_word(const Settings& settings) {
+    return std::string(words[static_cast<std::size_t>(settings.*member)]);
 }
 
-template <bool Settings::*member>
-std::string print_switch(const Settings& settings) {
-    return settings.*member ? "1" : "0";
-}
-
-template <class Choice, std::size_t n>
-bool parse_choice(Choice& choice, const std::array<std::string_view, n>& names, std::string_view text) {
-    const auto found = std::find(names.begin(), names.end(), text);
-    if (found == names.end()) return false;
-    choice = static_cast<Choice>(found - names.begin());
+/// The member is a number up to a million, or empty, which has a word.
+template <auto member, const std::string_view& none>
+bool parse_optional(Settings& settings, std::string_view text) {
+    const auto number = parse_number<unsigned>(text);
+    if (text != none && (!number || *number > 1'000'000)) return false;
+    settings.*member = number;
     return true;
 }
-
-bool parse_algorithm(Settings& settings, std::string_view text) {
-    return parse_choice(settings.algorithm, forced_algorithms, text);
-}
-std::string print_algorithm(const Settings& settings) {
-    return std::string(name_of(settings.algorithm));
-}
-bool parse_log_level(Settings& settings, std::string_view text) {
-    return parse_choice(settings.log_level, log_level_names, text);
-}
-std::string print_log_level(const Settings& settings) {
-    return std::string(log_level_names[static_cast<std::size_t>(settings.log_level)]);
-}
-bool parse_cuda(Settings& settings, std::string_view text) {
-    if (text != "auto" && text != "off") return false;
-    settings.cuda = text == "auto";
-    return true;
-}
-std::string print_cuda(const Settings& settings) {
-    return settings.cuda ? "auto" : "off";
-}
-bool parse_spin(Settings& settings, std::string_view text) {
-    if (text == "auto") {
-        settings.spin_us.reset();
-        return true;
-    }
-    const auto number = parse_number<std::size_t>(text);
-    if (!number || *number > 1'000'000) return false;
-    settings.spin_us = number;
-    return true;
-}
-std::string print_spin(const Settings& settings) {
-    return settings.spin_us ? std::to_string(*settings.spin_us) : "auto";
-}
-
-bool parse_host(Settings& settings, std::string_view text) {
-    const auto number = parse_number<std::size_t>(text);
-    if (text != "real" && (!number || *number > 1'000'000)) return false;
-    settings.simulated_host.reset();
-    if (number) settings.simulated_host = static_cast<int>(*number);
-    return true;
-}
-std::string print_host(const Settings& settings) {
-    return settings.simulated_host ? std::to_string(*settings.simulated_host) : "real";
+template <auto member, const std::string_view& none>
+std::string print_optional(const Settings& settings) {
+    return settings.*member ? std::to_string(*(settings.*member)) : std::string(none);
 }
 
 template <std::chrono::milliseconds Settings::*member>
 bool parse_seconds(Settings& settings, std::string_view text) {
     constexpr double longest = 1e6;
-    double seconds = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-    if (text != "off" && (error != std::errc() || end != text.data() + text.size() || !(seconds >= 0.001) || seconds > longest))
-        return false;
-    settings.*member = std::chrono::milliseconds(std::llround(seconds * 1000));
+    const auto seconds = parse_number<double>(text);
+    if (text != "off" && !(seconds && *seconds >= 0.001 && *seconds <= longest)) return false;
+    settings.*member = std::chrono::milliseconds(std::llround(seconds.value_or(0) * 1000));
     return true;
 }
 template <std::chrono::milliseconds Settings::*member>
@@ -137,14 +86,6 @@ std::string print_path(const Settings& settings) {
     return (settings.*member).empty() ? "off" : settings.*member;
 }
 
-bool parse_on_death(Settings& settings, std::string_view text) {
-    if (text != "exit" && text != "report") return false;
-    settings.exit_on_death = text == "exit";
-    return true;
-}
-std::string print_on_death(const Settings& settings) {
-    return settings.exit_on_death ? "exit" : "report";
-}
 bool parse_failpoint(Settings& settings, std::string_view text) {
     settings.fault = parse_fault(text);
     return settings.fault || text == "none";
@@ -157,8 +98,10 @@ constexpr std::size_t gib = std::size_t{1} << 30;
 
 constexpr Setting table[] = {
     {"GUOZHUANG_ALGORITHM", "", "auto, ring, recursive_doubling, direct or parameter_server", Agreement::rank0_wins,
-     "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm, print_algorithm},
-    {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ, "Whether the CUDA plugin is looked for.", parse_cuda, print_cuda},
+     "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_word<&Settings::algorithm, forced_algorithms>,
+     print_word<&Settings::algorithm, forced_algorithms>},
+    {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ, "Whether the CUDA plugin is looked for.",
+     parse_word<&Settings::cuda, cuda_words>, print_word<&Settings::cuda, cuda_words>},
     {"GUOZHUANG_FAILPOINT", "", "none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error", Agreement::may_differ,
      "For tests: a fault that befalls one rank the NTH time that it passes a point of the library (verification.md has the names).",
      parse_failpoint, print_failpoint},
@@ -168,31 +111,32 @@ constexpr Setting table[] = {
     {"GUOZHUANG_HOST", "", "real, or 0 to 1000000", Agreement::may_differ,
      "To try out on one machine what happens between several: ranks with different numbers here take each other for ranks of different "
      "hosts.",
-     parse_host, print_host},
+     parse_optional<&Settings::simulated_host, real_host>, print_optional<&Settings::simulated_host, real_host>},
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ,
-     "Which messages are logged; `info` adds a line about the job when it begins.", parse_log_level, print_log_level},
+     "Which messages are logged; `info` adds a line about the job when it begins.", parse_word<&Settings::log_level, log_level_names>,
+     print_word<&Settings::log_level, log_level_names>},
     {"GUOZHUANG_ON_DEATH", "", "exit or report", Agreement::may_differ,
      "What follows when a rank has died, or a limit has ended the job, after every operation has failed with that cause: `exit` "
      "ends this process within half a second, or when an ExitHold lets it, with that error as its last words; `report` leaves it to the "
      "program.",
-     parse_on_death, print_on_death},
+     parse_word<&Settings::exit_on_death, on_death_words>, print_word<&Settings::exit_on_death, on_death_words>},
     {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
      "1: every sum is taken in the same order whatever the algorithm, size and placement (algorithms.md).",
-     parse_switch<&Settings::reproducible>, print_switch<&Settings::reproducible>},
+     parse_word<&Settings::reproducible, switch_words>, print_word<&Settings::reproducible, switch_words>},
     {"GUOZHUANG_SEGMENT_BYTES", "bytes", "1K to 64M", Agreement::rank0_wins,
      "Largest piece in flight of the algorithms that pipeline; a few of them should fit the L2 cache.",
      parse_size<&Settings::segment_bytes, 1024, gib / 16>, print_size<&Settings::segment_bytes>},
     {"GUOZHUANG_SHARED_MEMORY", "", "0 or 1", Agreement::may_differ,
      "Whether ranks of one host share memory, in which they agree, wake each other and stage their data; without it they look for messages "
      "at intervals, and all data travels as messages. If only some ranks of a host want it, it has none, and says so.",
-     parse_switch<&Settings::shared_memory>, print_switch<&Settings::shared_memory>},
+     parse_word<&Settings::shared_memory, switch_words>, print_word<&Settings::shared_memory, switch_words>},
     {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Bundles up to this size are reduced by algorithms of few steps. Between hosts, tensors up to this size are added up in tree "
      "order, larger ones around rings.",
      parse_size<&Settings::small_bytes, 0, gib>, print_size<&Settings::small_bytes>},
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
-     "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.", parse_spin,
-     print_spin},
+     "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core of its own, less otherwise.",
+     parse_optional<&Settings::spin_us, automatic>, print_optional<&Settings::spin_us, automatic>},
     {"GUOZHUANG_STALL_ERROR_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
      "An operation that has waited so long for ranks which have not submitted it ends the job: everything fails on all ranks with a report "
      "that names them. Options::timeout is the same for one operation. The start of a session is limited by it, too, to 30 s at least.",
@@ -260,22 +204,13 @@ std::vector<std::string> environment_names(std::string_view start) {
 }
 
 std::optional<std::size_t> parse_bytes(std::string_view text) {
-    std::size_t unit = 1;
-    if (!text.empty()) {
-        switch (text.back()) {
-            case 'k':
-            case 'K': unit = std::size_t{1} << 10; break;
-            case 'm':
-            case 'M': unit = std::size_t{1} << 20; break;
-            case 'g':
-            case 'G': unit = std::size_t{1} << 30; break;
-            default: break;
-        }
-    }
-    if (unit > 1) text.remove_suffix(1);
+    constexpr std::string_view suffixes = "kKmMgG";
+    const auto suffix = text.empty() ? suffixes.npos : suffixes.find(text.back());
+    const auto shift = suffix == suffixes.npos ? 0 : 10 * (suffix / 2 + 1);
+    if (shift > 0) text.remove_suffix(1);
     const auto number = parse_number<std::size_t>(text);
-    if (!number || *number > std::numeric_limits<std::size_t>::max() / unit) return std::nullopt;
-    return *number * unit;
+    if (!number || *number > std::numeric_limits<std::size_t>::max() >> shift) return std::nullopt;
+    return *number << shift;
 }
 
 std::string shown(std::string_view value) {

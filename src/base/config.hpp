@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <guozhuang/log.hpp>
 #include <guozhuang/types.hpp>
 #include <optional>

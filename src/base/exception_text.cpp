@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <cxxabi.h>
 #include <fmt/format.h>
-#include <guozhuang/error.hpp>
 #include <memory>
 #include <new>
 #include <typeinfo>
@@ -36,6 +35,16 @@ std::string describe(const std::exception_ptr& exception) try {
     }
 } catch (const std::bad_alloc&) {
     return out_of_memory;
+}
+
+std::optional<ErrorCode> code_of(const std::exception_ptr& exception) noexcept {
+    try {
+        std::rethrow_exception(exception);
+    } catch (const Error& error) {
+        return error.code();
+    } catch (...) {
+        return std::nullopt;
+    }
 }
 
 }  // namespace guozhuang::base

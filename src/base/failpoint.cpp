@@ -1,7 +1,6 @@
 #include "base/failpoint.hpp"
 
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/parse.hpp"
 #include "base/wait.hpp"
 
 namespace guozhuang::base {
@@ -25,27 +25,11 @@ constexpr std::array<std::string_view, 4> kinds = {"kill", "stop", "delay", "err
 Fault armed;
 std::atomic<std::uint64_t> passes{0};
 
-template <class Number>
-bool parse_number(std::string_view text, Number& number) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    return error == std::errc{} && end == text.data() + text.size() && !text.empty();
-}
-
 /// The part of the text before the separator, which is taken off with it; all of it if there is none.
 std::string_view take(std::string_view& text, char separator) {
     const auto part = text.substr(0, text.find(separator));
     text.remove_prefix(std::min(part.size() + 1, text.size()));
     return part;
-}
-
-template <class Choice, std::size_t n>
-bool parse_choice(std::string_view text, const std::array<std::string_view, n>& choices, Choice& choice) {
-    for (std::size_t i = 0; i < n; ++i) {
-        if (choices[i] != text) continue;
-        choice = static_cast<Choice>(i);
-        return true;
-    }
-    return false;
 }
 
 /// A stopped process cannot continue itself: a child does it.
@@ -83,14 +67,12 @@ std::optional<Fault> parse_fault(std::string_view text) {
     Fault fault;
     auto what = text;
     auto where = take(what, '=');
-    const auto name = take(where, '@');
-    const auto rank = take(where, ':');
-    const auto kind = take(what, ':');
-    const bool is_whole = parse_choice(name, names, fault.point) && parse_number(rank, fault.rank) && fault.rank >= 0 &&
-                          parse_number(where, fault.nth) && fault.nth > 0 && parse_choice(kind, kinds, fault.kind);
-    const bool takes_time = fault.kind == Fault::Kind::stop || fault.kind == Fault::Kind::delay;
-    const bool amount_fits = takes_time ? parse_number(what, fault.amount) && fault.amount <= 1'000'000'000 : what.empty();
-    if (!is_whole || !amount_fits || print(fault) != text) return std::nullopt;
+    if (!parse_choice(take(where, '@'), names, fault.point) || !parse_choice(take(what, ':'), kinds, fault.kind)) return std::nullopt;
+    fault.rank = parse_number<int>(take(where, ':')).value_or(-1);
+    fault.nth = parse_number<std::uint64_t>(where).value_or(0);
+    fault.amount = parse_number<std::uint64_t>(what).value_or(0);
+    const bool is_in_range = fault.rank >= 0 && fault.nth > 0 && fault.amount <= 1'000'000'000;
+    if (!is_in_range || print(fault) != text) return std::nullopt;  // what is no number prints as another text
     return fault;
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,15 +26,11 @@
 
 #include "base/log.hpp"
 #include "base/mutex.hpp"
+#include "base/parse.hpp"
 #include "base/wait.hpp"
 
 namespace guozhuang::base {
 namespace {
-
-template <class Number>
-void read_number(std::string_view text, Number& number) noexcept {
-    std::from_chars(text.data(), text.data() + text.size(), number);
-}
 
 /// What we read of /proc/PID/stat (proc_pid_stat(5)).
 struct Facts {
@@ -68,9 +63,9 @@ std::optional<Facts> read_facts(std::int64_t pid) noexcept {
         const auto field = line.substr(0, line.find_first_of(" \n"));
         line.remove_prefix(std::min(field.size() + 1, line.size()));
         if (number == 3 && !field.empty()) facts.state = field.front();
-        if (number == 20) read_number(field, facts.threads);
-        if (number == 22) read_number(field, facts.started);
-        if (number == 52) read_number(field, facts.exit_code);
+        if (number == 20) facts.threads = parse_number<int>(field).value_or(0);
+        if (number == 22) facts.started = parse_number<std::uint64_t>(field).value_or(0);
+        if (number == 52) facts.exit_code = parse_number<int>(field).value_or(0);
     }
     return facts;
 }

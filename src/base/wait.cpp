@@ -138,7 +138,7 @@ std::optional<int> culprit_of_death(const Doorbell& bell) noexcept {
 
 void throw_cause(const Doorbell& bell) {
     if (!has_cause(bell)) throw Error(ErrorCode::aborted, cause_of(bell));
-    const Error::Facts facts{.tensor = {}, .operation = {}, .ranks = {bell.culprit}};
+    const Error::Facts facts{.ranks = {bell.culprit}};
     const auto code = code_of(bell);
     if (code == ErrorCode::rank_died) throw RankDied(cause_of(bell), facts);
     throw Error(code, cause_of(bell), facts);

@@ -47,7 +47,6 @@ public:
 class Driver {
 public:
     virtual ~Driver() = default;
-    virtual DeviceKind kind() const noexcept = 0;
     virtual int device_count() const noexcept = 0;
     /// For people, one line: "NVIDIA H200, 139 GiB, compute capability 9.0".
     virtual std::string description(int device) const = 0;

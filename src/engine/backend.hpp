@@ -56,7 +56,6 @@ struct Bundle {
 class Backend {
 public:
     virtual ~Backend() = default;
-    virtual std::string_view name() const noexcept = 0;
     /// Blocks until the results are in place. Throws Error when the job is aborted or the transport fails: the bundle is then undefined.
     virtual void run(const Bundle& bundle) = 0;
 };

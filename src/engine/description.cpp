@@ -10,6 +10,8 @@
 #include <map>
 #include <set>
 
+#include "base/log.hpp"
+
 namespace guozhuang::engine {
 
 std::string_view name_of(Operation operation) noexcept {
@@ -27,8 +29,7 @@ Bytes encode(const Description& description) {
     out.signed_number(description.root);
     out.enumerator(description.device);
     out.number(description.group ? 1 : 0);
-    out.number(description.ranks.size());
-    for (const int rank : description.ranks) out.number(static_cast<std::uint64_t>(rank));
+    out.ranks(description.ranks);
     out.number(description.tensors.size());
     for (const auto& tensor : description.tensors) {
         out.string(tensor.name);
@@ -53,8 +54,7 @@ Description decode_description(std::span<const std::byte> bytes) {
     description.root = static_cast<int>(in.signed_number(std::numeric_limits<int>::min(), std::numeric_limits<int>::max()));
     description.device = in.enumerator(DeviceKind::cuda);
     description.group = in.number(1) == 1;
-    description.ranks.resize(in.count(max_ranks));
-    for (auto& rank : description.ranks) rank = in.rank(max_ranks);
+    description.ranks = in.ranks(max_ranks);
     const auto tensors = in.count(max_tensors);
     for (std::size_t i = 0; i < tensors; ++i) {
         TensorDescription tensor;
@@ -91,10 +91,6 @@ SharedDescription share(Description description) {
 
 bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept {
     return one == other || one->bytes == other->bytes;
-}
-
-std::string list_ranks(std::span<const int> ranks) {
-    return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
 }
 
 namespace {
@@ -196,7 +192,7 @@ std::string sentence(const Description& first, std::string_view tensor, const As
         subject = fmt::format("{} {}", name_of(first.operation), subject);
     auto text = fmt::format("{}: {} differ: ", subject, aspect.plural);
     for (std::size_t i = 0; i < sides.size(); ++i)
-        text += fmt::format("{}{} on {}", i == 0 ? "" : "; ", sides[i].first, list_ranks(sides[i].second));
+        text += fmt::format("{}{} on {}", i == 0 ? "" : "; ", sides[i].first, base::list_ranks(sides[i].second));
     return text;
 }
 
@@ -232,7 +228,7 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
 std::string describe_discard(std::string_view name, std::span<const Faction> factions) {
     auto text = fmt::format("{} '{}' was discarded", name_of(factions.front().description->operation), name);
     for (const auto& faction : factions)
-        text += fmt::format("{} by {}: {}", &faction == &factions.front() ? "" : ";", list_ranks(faction.ranks),
+        text += fmt::format("{} by {}: {}", &faction == &factions.front() ? "" : ";", base::list_ranks(faction.ranks),
                             faction.description->discarded);
     return text;
 }

@@ -12,9 +12,9 @@ namespace guozhuang::engine {
 
 /// One tensor of a request, as far as ranks must agree on it.
 struct TensorDescription {
-    std::string name;  ///< empty: the request's, and of a group the place in it
+    std::string name = {};  ///< empty: the request's, and of a group the place in it
     DType dtype = DType::f32;
-    Shape shape;  ///< extent -1 where ranks may differ: dim 0 of all_gather and all_to_all
+    Shape shape = {};  ///< extent -1 where ranks may differ: dim 0 of all_gather and all_to_all
     friend bool operator==(const TensorDescription&, const TensorDescription&) = default;
 };
 
@@ -28,7 +28,7 @@ struct Description {
     DeviceKind device = DeviceKind::host;
     bool group = false;           ///< executed as one and never fused with others
     std::vector<int> ranks = {};  ///< create_process_set: who is to be in it, ranks of the world
-    std::vector<TensorDescription> tensors;
+    std::vector<TensorDescription> tensors = {};
     std::vector<Agreement> agreements = {};  ///< what else must be the same
     std::string discarded = {};              ///< why this rank wants the round to fail on all ranks; empty: it does not
     friend bool operator==(const Description&, const Description&) = default;
@@ -69,8 +69,5 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
 /// "allreduce '#1 optimizer/bundle 2' was discarded by rank 1: no such file; by ranks 2,3: bad
 /// batch", if those are the factions.
 std::string describe_discard(std::string_view name, std::span<const Faction> factions);
-
-/// "rank 2", "ranks 0,1,3".
-std::string list_ranks(std::span<const int> ranks);
 
 }  // namespace guozhuang::engine

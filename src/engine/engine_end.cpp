@@ -113,7 +113,7 @@ void Engine::close(std::string_view reason) {
 
 /// Others may keep this rank waiting, as they may with an operation.
 void Engine::enter_closing() {
-    auto closing = std::make_shared<Pending>(Request{.kind = Request::Kind::closing, .name = {}}, shared_from_this());
+    auto closing = std::make_shared<Pending>(Request{.kind = Request::Kind::closing}, shared_from_this());
     const base::Lock lock(queue_mutex_);
     if (finished_ || closing_) return;
     pending_nameless_.insert(closing);

@@ -69,7 +69,7 @@ std::exception_ptr error_of(const LogEntry& entry, const Members& members) {
 std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank) noexcept try {
     const auto error = [&](ErrorCode code, std::string_view text) {
         return std::make_exception_ptr(Error(code, fmt::format("{}{}{}", operation, operation.empty() ? "" : ": ", text),
-                                             {.tensor = {}, .operation = std::string(operation), .ranks = {rank}}));
+                                             {.operation = std::string(operation), .ranks = {rank}}));
     };
     try {
         std::rethrow_exception(cause);

@@ -8,6 +8,8 @@
 #include <ranges>
 #include <tuple>
 
+#include "base/log.hpp"
+
 namespace guozhuang::engine {
 namespace {
 
@@ -181,7 +183,7 @@ std::string Negotiator::refusal_without(std::span<const int> joined, const Descr
         case Operation::remove_process_set:
             return fmt::format("it needs every rank, and {} joined",
                                joined.size() == 1 ? fmt::format("rank {} has", world_rank(joined.front()))
-                                                  : fmt::format("{} have", list_ranks(settings_.members.world_ranks(joined))));
+                                                  : fmt::format("{} have", base::list_ranks(settings_.members.world_ranks(joined))));
         default: return {};
     }
 }

@@ -110,7 +110,6 @@ private:
     void count(const std::string& name, bool named, const SharedDescription& description, std::span<const int> ranks);
     void settle(const std::string& name);
     bool complete(const Ballot& ballot) const;
-    void report(const std::string& name, Ballot ballot);
     void write_report(const std::string& name, const Ballot& ballot);
     void write_faction(const std::string& name, const Ballot& ballot, const Faction& faction);
     std::vector<int> missing_from(const Ballot& ballot) const;

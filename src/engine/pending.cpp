@@ -39,7 +39,7 @@ std::string_view Request::operation() const noexcept {
 
 std::string Request::label() const {
     if (kind == Kind::letter) return name;
-    if (!description->ranks.empty()) return fmt::format("{} '{}' of {}", operation(), name, list_ranks(description->ranks));
+    if (!description->ranks.empty()) return fmt::format("{} '{}' of {}", operation(), name, base::list_ranks(description->ranks));
     return name.empty() ? std::string(operation()) : fmt::format("{} '{}'", operation(), name);
 }
 

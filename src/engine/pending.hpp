@@ -30,12 +30,12 @@ struct Request {
         closing    ///< the wait for all to close the session
     };
     Kind kind = Kind::collective;
-    std::string name;   ///< empty: the engine numbers it
-    bool named = true;  ///< whether the name may come again and so gets an id; false for what the engine numbers
-    int peer = 0;       ///< of a letter: rank of the world. Set by the engine
+    std::string name = {};  ///< empty: the engine numbers it
+    bool named = true;      ///< whether the name may come again and so gets an id; false for what the engine numbers
+    int peer = 0;           ///< of a letter: rank of the world. Set by the engine
     base::Clock::time_point submitted = base::Clock::time_point::max();  ///< known if it has a deadline of its own
     base::Deadline deadline = base::no_deadline;                         ///< up to which it may wait for others
-    SharedDescription description = share(Description{.tensors = {}});
+    SharedDescription description = share(Description{});
     SharedTensors tensors = share(std::vector<TensorView>{});
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};

@@ -151,7 +151,7 @@ void PointToPoint::begin(Letter letter, const TensorDescription& theirs) {
 std::exception_ptr PointToPoint::departed_error(const Route& route, const std::string& text) const {
     return std::make_exception_ptr(Error(ErrorCode::departed,
                                          fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
-                                         {.tensor = {}, .operation = verb(route), .ranks = {members_.world_rank(route.peer)}}));
+                                         {.operation = verb(route), .ranks = {members_.world_rank(route.peer)}}));
 }
 
 std::exception_ptr PointToPoint::mismatch(const Letter& letter, const TensorDescription& theirs) const {
@@ -163,7 +163,7 @@ std::exception_ptr PointToPoint::mismatch(const Letter& letter, const TensorDesc
     const int sender = route.sending ? own : peer, receiver = route.sending ? peer : own;
     const auto text = fmt::format("send/recv with tag {}: tensors differ: {} sent by rank {}; {} expected by rank {}", route.tag,
                                   route.sending ? mine : other, sender, route.sending ? other : mine, receiver);
-    return std::make_exception_ptr(Error(ErrorCode::mismatch, text, {.tensor = {}, .operation = verb(route), .ranks = {sender, receiver}}));
+    return std::make_exception_ptr(Error(ErrorCode::mismatch, text, {.operation = verb(route), .ranks = {sender, receiver}}));
 }
 
 bool PointToPoint::advance() {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/edit_distance.hpp"
+#include "base/log.hpp"
 
 namespace guozhuang::engine {
 namespace {
@@ -109,12 +110,13 @@ int StallReport::culprit() const {
 
 std::string StallReport::text(const Stalled& stalled) const {
     const auto& members = scene_.members();
-    auto text = fmt::format("{}{} has been waiting for {}{} on {}", request_.label(),
-                            members.are_the_world() ? "" : " in " + members.name(), duration(stalled.age),
-                            stalled.limit > 0ms ? fmt::format(" (its limit is {})", duration(stalled.limit)) : "", list_ranks(waiting_));
+    auto text =
+        fmt::format("{}{} has been waiting for {}{} on {}", request_.label(), members.are_the_world() ? "" : " in " + members.name(),
+                    duration(stalled.age), stalled.limit > 0ms ? fmt::format(" (its limit is {})", duration(stalled.limit)) : "",
+                    base::list_ranks(waiting_));
     text += culprits();
     if (!unseen_.empty())
-        text += fmt::format("; whether {} {} {} cannot be seen from here", list_ranks(unseen_), has_or_have(unseen_), deed());
+        text += fmt::format("; whether {} {} {} cannot be seen from here", base::list_ranks(unseen_), has_or_have(unseen_), deed());
     if (!has_culprits() && !is(Request::Kind::letter)) text += decided_ ? "; all take part" : "; all have " + deed();
     return text;
 }
@@ -136,7 +138,7 @@ std::string StallReport::culprits() const {
     }
     std::string text;
     for (const auto& [other, ranks] : waiters)
-        text += fmt::format("; {} {} not {} and {} for {}", list_ranks(ranks), has_or_have(ranks), deed(),
+        text += fmt::format("; {} {} not {} and {} for {}", base::list_ranks(ranks), has_or_have(ranks), deed(),
                             ranks.size() == 1 ? "waits" : "wait", other);
     constexpr std::size_t most = 4;
     for (const auto& other : std::span(others).first(std::min(most, others.size()))) text += other;

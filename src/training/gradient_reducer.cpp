@@ -8,8 +8,7 @@
 #include <guozhuang/optimizer.hpp>
 #include <unordered_map>
 #include <utility>
-
-#include "training/hash.hpp"
+#include <xxhash.h>
 
 namespace guozhuang {
 namespace {
@@ -17,7 +16,12 @@ namespace {
 [[noreturn]] void refuse(const std::string& optimizer, const std::string& problem, const std::string& tensor = {}) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("DistributedOptimizer{}: {}", optimizer.empty() ? "" : fmt::format(" '{}'", optimizer), problem),
-                {.tensor = tensor, .operation = "step", .ranks = {}});
+                {.tensor = tensor, .operation = "step"});
+}
+
+std::uint64_t hash_of(const TensorView& tensor) {
+    const auto memory = tensor.memory();
+    return XXH3_64bits(memory.data(), memory.size());
 }
 
 /// Whether they can be in one bundle.
@@ -225,7 +229,7 @@ std::vector<Agreement> GradientReducer::State::agreements() const {
         const auto& [name, value, gradient] = parameter;
         const bool is_trained = parameter.has_gradient() && value.data != gradient.data;
         if (is_trained && value.device.kind == DeviceKind::host && value.data != nullptr && value.strides.empty())
-            all.push_back({name, "values (broadcast_parameters makes them the same)", fmt::format("{:016x}", hash_of(value.memory()))});
+            all.push_back({name, "values (broadcast_parameters makes them the same)", fmt::format("{:016x}", hash_of(value))});
     }
     return all;
 }
@@ -296,7 +300,7 @@ void GradientReducer::State::leave_out() {
 std::uint64_t GradientReducer::State::gradient_hash() const {
     std::uint64_t hash = 0;
     for (const auto& parameter : parameters)
-        if (parameter.gradient.device.kind == DeviceKind::host) hash = hash * 31 + hash_of(parameter.gradient.memory());
+        if (parameter.gradient.device.kind == DeviceKind::host) hash = hash * 31 + hash_of(parameter.gradient);
     return hash;
 }
 

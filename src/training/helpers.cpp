@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/plan.hpp>
@@ -14,8 +13,7 @@
 #include <ranges>
 #include <set>
 #include <vector>
-
-#include "training/hash.hpp"
+#include <xxhash.h>
 
 namespace guozhuang {
 namespace {
@@ -114,8 +112,7 @@ void require_same(const std::string& operation, const std::string& what, const N
         if (held_by.front() != by_rank.begin()->first) odd.insert(odd.end(), held_by.begin(), held_by.end());
     }
     std::ranges::sort(odd);
-    throw Error(ErrorCode::mismatch, fmt::format("{}: {} differ:{}", operation, what, text),
-                {.tensor = {}, .operation = operation, .ranks = odd});
+    throw Error(ErrorCode::mismatch, fmt::format("{}: {} differ:{}", operation, what, text), {.operation = operation, .ranks = odd});
 }
 
 /// The same of parameters. Throws Error(invalid_argument) if two have one name.
@@ -124,7 +121,7 @@ void require_same(const std::string& operation, std::span<const Parameter> param
     for (const auto& parameter : parameters)
         if (!names.insert(parameter.name).second)
             throw Error(ErrorCode::invalid_argument, fmt::format("{}: two parameters are called '{}'", operation, parameter.name),
-                        {.tensor = parameter.name, .operation = operation, .ranks = {}});
+                        {.tensor = parameter.name, .operation = operation});
     require_same(operation, "parameters", names, process_set);
 }
 
@@ -151,7 +148,7 @@ void require_host(const TensorView& tensor, const std::string& name, const std::
         throw Error(ErrorCode::unavailable,
                     fmt::format("{}: '{}' is in the memory of a {} device; copy it to the host first", operation, name,
                                 name_of(tensor.device.kind)),
-                    {.tensor = name, .operation = operation, .ranks = {}});
+                    {.tensor = name, .operation = operation});
 }
 
 template <class T>
@@ -191,7 +188,7 @@ std::vector<std::string> all_gather_bytes(std::string_view bytes, const ProcessS
 void OptimizerState::operator()(std::string name, const TensorView& tensor) {
     if (!tensors_.emplace(name, tensor).second)
         throw Error(ErrorCode::invalid_argument, fmt::format("broadcast_optimizer_state: two parts of the state are called '{}'", name),
-                    {.tensor = name, .operation = "broadcast_optimizer_state", .ranks = {}});
+                    {.tensor = name, .operation = "broadcast_optimizer_state"});
 }
 
 void OptimizerState::broadcast(int root, const ProcessSet& process_set) const {
@@ -211,8 +208,9 @@ void check_consistent(std::span<const Parameter> parameters, const ProcessSet& p
     for (const auto& [name, value, gradient] : parameters) {
         require_host(value, name, "check_consistent");
         const auto label = fmt::format("{} {} [{}]", name, name_of(value.dtype), fmt::join(value.shape, ","));
-        hashes.push_back(static_cast<std::int64_t>(hash_of(std::as_bytes(std::span(label)))));
-        hashes.push_back(static_cast<std::int64_t>(hash_of(value.memory())));
+        const auto memory = value.memory();
+        hashes.push_back(static_cast<std::int64_t>(XXH3_64bits(label.data(), label.size())));
+        hashes.push_back(static_cast<std::int64_t>(XXH3_64bits(memory.data(), memory.size())));
     }
     require_same("check_consistent", parameters, process_set);
     const auto by_rank = gather_from_active(hashes, "check_consistent", process_set);
@@ -248,7 +246,7 @@ double clip_by_global_norm(std::span<const Parameter> parameters, double max_nor
     if (!(max_norm >= 0))
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("clip_by_global_norm: max_norm is {}; it must be 0 at least (infinity: nothing is clipped)", max_norm),
-                    {.tensor = {}, .operation = "clip_by_global_norm", .ranks = {}});
+                    {.operation = "clip_by_global_norm"});
     double sum = 0;
     for (const auto& [name, value, gradient] : parameters) {
         require_host(gradient, name, "clip_by_global_norm");
@@ -256,7 +254,7 @@ double clip_by_global_norm(std::span<const Parameter> parameters, double max_nor
             throw Error(
                 ErrorCode::invalid_argument,
                 fmt::format("clip_by_global_norm: the gradient of '{}' is {}; f32 and f64 can be clipped", name, name_of(gradient.dtype)),
-                {.tensor = name, .operation = "clip_by_global_norm", .ranks = {}});
+                {.tensor = name, .operation = "clip_by_global_norm"});
         sum += gradient.dtype == DType::f32 ? sum_of_squares<float>(gradient) : sum_of_squares<double>(gradient);
     }
     const double norm = std::sqrt(sum);

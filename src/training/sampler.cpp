@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <guozhuang/sampler.hpp>
 #include <numeric>
 #include <utility>

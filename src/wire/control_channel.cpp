@@ -30,8 +30,7 @@ struct Header {
 static_assert(largest_message + sizeof(Header) <= max_control_bytes);
 
 [[noreturn]] void refuse(int sender, std::string_view why) {
-    throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that {}", sender, why),
-                {.tensor = {}, .operation = {}, .ranks = {sender}});
+    throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that {}", sender, why), {.ranks = {sender}});
 }
 
 /// Takes the header off a message from `sender` and returns the rest; `header` receives it.
@@ -70,7 +69,7 @@ int ControlChannel::position_of(int world_rank) const {
     if (found == members_.end()) {
         throw Error(ErrorCode::wire,
                     fmt::format("rank {} takes part in process set {}, of which it is no member", world_rank, tag_.context),
-                    {.tensor = {}, .operation = {}, .ranks = {world_rank}});
+                    {.ranks = {world_rank}});
     }
     return static_cast<int>(found - members_.begin());
 }

@@ -1,20 +1,12 @@
 #include "wire/host_grid.hpp"
 
 #include <algorithm>
-#include <numeric>
+
+#include "wire/transport.hpp"
 
 namespace guozhuang::wire {
-namespace {
 
-std::vector<int> first_numbers(std::size_t count) {
-    std::vector<int> numbers(count);
-    std::iota(numbers.begin(), numbers.end(), 0);
-    return numbers;
-}
-
-}  // namespace
-
-HostGrid::HostGrid(std::span<const int> hosts, int rank) : HostGrid(hosts, first_numbers(hosts.size()), rank) {}
+HostGrid::HostGrid(std::span<const int> hosts, int rank) : HostGrid(hosts, all_ranks(static_cast<int>(hosts.size())), rank) {}
 
 HostGrid::HostGrid(std::span<const int> hosts, std::span<const int> members, int rank) {
     std::vector<int> met;                // hosts, by row

@@ -9,7 +9,6 @@ namespace guozhuang::wire {
 HostMessages::HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position) {
     for (int other = 0; other < rings.ranks; ++other) {
         const auto& peer = peers[static_cast<std::size_t>(other)];
-        ranks_.push_back(peer.rank);
         neighbours_.push_back({.rank = peer.rank,
                                .bell = peer.bell,
                                .out = {rings.ring(position, other), rings.bytes(position, other)},
@@ -17,19 +16,11 @@ HostMessages::HostMessages(const MessageRings& rings, std::span<const Peer> peer
     }
 }
 
-bool HostMessages::has(int rank) const noexcept {
-    return std::ranges::binary_search(ranks_, rank);
-}
-
-HostMessages::Neighbour* HostMessages::neighbour(int rank) noexcept {
-    return &neighbours_[static_cast<std::size_t>(std::ranges::lower_bound(ranks_, rank) - ranks_.begin())];
-}
-
 void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte> bytes, base::Audience audience) {
     const Head head{.bytes = static_cast<std::uint32_t>(bytes.size()), .channel = channel};
     const auto head_bytes = std::as_bytes(std::span(&head, 1));
     const base::Lock lock(mutex_);
-    auto& peer = *neighbour(to);
+    auto& peer = *std::ranges::lower_bound(neighbours_, to, {}, &Neighbour::rank);
     if (peer.backlog.empty() && peer.out.has_room(sizeof head + bytes.size())) {
         peer.out.put(head_bytes);
         peer.out.put(bytes);
@@ -89,20 +80,16 @@ bool HostMessages::receive(Neighbour& peer) {
     while (peer.in.available() > 0) {
         if (peer.arrived < head.size()) {
             peer.arrived += peer.in.take(head.subspan(peer.arrived));
-            if (peer.arrived == head.size()) begin_message(peer);
+            if (peer.arrived == head.size() && peer.head.bytes > max_control_bytes)
+                throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", peer.rank, peer.head.bytes),
+                            {.ranks = {peer.rank}});
+            if (peer.arrived == head.size()) peer.message.resize(peer.head.bytes);
         }
         if (peer.arrived >= head.size()) peer.arrived += peer.in.take(std::span(peer.message).subspan(peer.arrived - head.size()));
         if (peer.in.release()) base::ring_local(peer.bell);
         if (peer.arrived >= head.size() && peer.arrived == head.size() + peer.message.size()) return true;
     }
     return false;
-}
-
-void HostMessages::begin_message(Neighbour& peer) {
-    if (peer.head.bytes > max_control_bytes)
-        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", peer.rank, peer.head.bytes),
-                    {.tensor = {}, .operation = {}, .ranks = {peer.rank}});
-    peer.message.resize(peer.head.bytes);
 }
 
 std::optional<Transport::Message> HostMessages::poll(std::uint32_t channel, std::optional<int> from) {

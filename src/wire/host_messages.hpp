@@ -23,10 +23,9 @@ public:
         int rank = 0;
         base::Doorbell& bell;
     };
-    /// `peers` are the host's ranks, this one, at `position`, included; bells and rings outlive this.
+    /// `peers` are the host's ranks, ascending, this one, at `position`, included; bells and rings outlive this.
     HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position);
 
-    bool has(int rank) const noexcept;
     /// Takes a copy and wakes the receiver, if it waits, with a ring for this audience.
     void send(int to, std::uint32_t channel, std::span<const std::byte> bytes, base::Audience audience = base::everybody);
     /// The next whole message of a channel, of one sender or of anybody, if one is there. Throws Error(wire) for what cannot be a message.
@@ -53,15 +52,12 @@ private:
         std::size_t arrived = 0;  ///< of the head and the message
         std::vector<std::byte> message = {};
     };
-    Neighbour* neighbour(int rank) noexcept GUOZHUANG_REQUIRES(mutex_);
     static bool flush(Neighbour& peer);
     bool flush_all() GUOZHUANG_REQUIRES(mutex_);
     static bool receive(Neighbour& peer);
-    static void begin_message(Neighbour& peer);
 
-    std::vector<int> ranks_;
     base::Mutex mutex_;
-    std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);                                 ///< by rank, ascending
     std::map<std::uint32_t, std::deque<Transport::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);  ///< while another was asked for
     std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;                                         ///< how many there are
 };

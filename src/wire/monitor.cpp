@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -32,9 +31,9 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
     }
     if (!unseen.empty())
         base::log(level,
-                  "of rank{} {} the process cannot be seen from here (another container, or no descriptors left there?): its death "
+                  "of {} the process cannot be seen from here (another container, or no descriptors left there?): its death "
                   "would go unnoticed",
-                  unseen.size() == 1 ? "" : "s", fmt::join(unseen, ","));
+                  base::list_ranks(unseen));
     if (looks_at_proc_) base::log(level, "pidfd_open: {}: the death of a rank is noticed a little later", slow);
     stop_file_ = eventfd(0, EFD_CLOEXEC);
     files_.push_back({stop_file_, POLLIN, 0});

@@ -29,7 +29,7 @@ bool RingReceives::test(HostMessages& messages, Transport::Ticket& ticket) {
         if (message->bytes.size() > memory.size())
             throw Error(ErrorCode::wire,
                         fmt::format("rank {} sent {} bytes where {} were expected", from, message->bytes.size(), memory.size()),
-                        {.tensor = {}, .operation = {}, .ranks = {from}});
+                        {.ranks = {from}});
         std::ranges::copy(message->bytes, memory.begin());
         memory = memory.subspan(message->bytes.size());
     }

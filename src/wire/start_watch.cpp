@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <fstream>
 #include <iterator>
 #include <pthread.h>
+#include <span>
 
 #include "base/config.hpp"
 #include "base/log.hpp"
+#include "base/parse.hpp"
 #include "base/process.hpp"
 
 namespace guozhuang::wire {
@@ -22,6 +22,7 @@ constexpr const char* thread_name = "gz-starting";
 constexpr std::array<std::string_view, 3> names_of_ours = {"gz-starting\n", "gz-monitor\n", "gz-coordinator\n"};
 
 using Variables = std::map<std::string, std::string, std::less<>>;
+using Names = std::span<const char* const>;
 
 constexpr std::array job_names = {"PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID"};
 constexpr std::array rank_names = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
@@ -29,15 +30,12 @@ constexpr std::array size_names = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_ST
 constexpr std::array local_size_names = {"OMPI_COMM_WORLD_LOCAL_SIZE"};
 
 std::optional<int> number_of(std::string_view text) {
-    int number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
-    return number;
+    const auto number = base::parse_number<int>(text);
+    return number && *number >= 0 ? number : std::nullopt;
 }
 
 /// Of the first of these variables that is there.
-template <class Names>
-std::optional<int> first_number(const Variables& variables, const Names& names) {
+std::optional<int> first_number(const Variables& variables, Names names) {
     for (const char* name : names)
         if (const auto found = variables.find(name); found != variables.end()) return number_of(found->second);
     return std::nullopt;
@@ -101,10 +99,6 @@ std::map<int, Sight> look_around(const LaunchedRank& self) {
     return sights;
 }
 
-std::string ranks_in_words(const std::vector<int>& ranks) {
-    return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ","));
-}
-
 /// What there is to say; empty if that is for others.
 std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
     const auto sights = look_around(self);
@@ -124,12 +118,12 @@ std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
     if (waiting.empty()) waiting.push_back(self.rank);
     if (!unseen.empty() && self.local_size == self.size)
         culprits +=
-            fmt::format("; {} {} no process here: ended, or never started", ranks_in_words(unseen), unseen.size() == 1 ? "has" : "have");
+            fmt::format("; {} {} no process here: ended, or never started", base::list_ranks(unseen), unseen.size() == 1 ? "has" : "have");
     else if (!unseen.empty())
-        culprits += fmt::format("; whether {} {} made theirs cannot be seen from here", ranks_in_words(unseen),
+        culprits += fmt::format("; whether {} {} made theirs cannot be seen from here", base::list_ranks(unseen),
                                 unseen.size() == 1 ? "has" : "have");
     return fmt::format("the start of the session {} {:.1f} s on {}{}", given_up ? "is given up after" : "has been waiting for", seconds,
-                       ranks_in_words(waiting), culprits);
+                       base::list_ranks(waiting), culprits);
 }
 
 }  // namespace
@@ -148,14 +142,9 @@ std::optional<LaunchedRank> find_launched_rank(const Variables& variables) {
 
 std::optional<LaunchedRank> find_launched_rank() {
     Variables variables;
-    const auto look_up = [&](const auto& names) {
+    for (const Names names : {Names(job_names), Names(rank_names), Names(size_names), Names(local_size_names)})
         for (const char* name : names)
             if (const auto value = base::environment(name)) variables.emplace(name, *value);
-    };
-    look_up(job_names);
-    look_up(rank_names);
-    look_up(size_names);
-    look_up(local_size_names);
     return find_launched_rank(variables);
 }
 

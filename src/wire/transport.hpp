@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -14,6 +15,13 @@
 #include "wire/regions.hpp"
 
 namespace guozhuang::wire {
+
+/// 0, 1, 2 ...: the world ranks of a job of this size.
+inline std::vector<int> all_ranks(int size) {
+    std::vector<int> ranks(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+}
 
 /// What keeps the messages of different process sets and purposes apart: the set's context id and a lane within it. Messages of the control
 /// lane are taken by poll(), from whomever they come; those of the other lanes by receive().

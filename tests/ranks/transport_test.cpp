@@ -7,7 +7,6 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/interop/mpi.hpp>
 #include <mpi.h>
-#include <numeric>
 
 #include "support/catch.hpp"
 #include "support/traffic.hpp"
@@ -41,12 +40,6 @@ std::string failure_of(Act&& act) {
     return {};
 }
 
-std::vector<int> everybody(int size) {
-    std::vector<int> ranks(static_cast<std::size_t>(size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-}
-
 std::size_t open_files() {
     std::size_t count = 0;
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
@@ -57,8 +50,8 @@ std::size_t open_files() {
 
 TEST_CASE("random traffic between all ranks arrives whole and in order") {
     MpiOptions options;
-    options.shared_memory = GENERATE(true, false);
-    options.spin = GENERATE(0us, 20us);
+    options.settings.shared_memory = GENERATE(true, false);
+    options.settings.spin_us = GENERATE(0u, 20u);
     options.split_bytes = GENERATE(std::size_t{1} << 30, std::size_t{1000});
     const auto transport = connect(options);
     const test::TrafficPlan plan(test::seed(), transport->size(), 40 * transport->size(), 60'000);
@@ -86,7 +79,10 @@ TEST_CASE("ranks that are told so take each other for ranks of several hosts") {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     const bool all_share = GENERATE(true, false);
-    const auto transport = connect({.shared_memory = all_share || rank != size - 1, .simulated_host = 7 - rank % 2});
+    MpiOptions options;
+    options.settings.shared_memory = all_share || rank != size - 1;
+    options.settings.simulated_host = 7 - rank % 2;
+    const auto transport = connect(options);
     std::vector<int> hosts;
     for (int each = 0; each < size; ++each) hosts.push_back(each % 2);
     CHECK(transport->hosts() == hosts);
@@ -110,7 +106,7 @@ TEST_CASE("a user's communicator gives the ranks of that communicator") {
     MPI_Comm_free(&reversed);  // ours is a duplicate
     CHECK(transport->rank() == size - 1 - rank);
     int arrived = -1;
-    const auto members = everybody(size);
+    const auto members = all_ranks(size);
     MemberWire wire({.transport = *transport, .members = members, .position = transport->rank(), .tag = data});
     const int right = (wire.rank() + 1) % size, left = (wire.rank() + size - 1) % size;
     exchange(wire, std::as_bytes(std::span(&rank, 1)), right, std::as_writable_bytes(std::span(&arrived, 1)), left);
@@ -176,7 +172,7 @@ TEST_CASE("a transport does not close over messages in flight, nor serve after i
 TEST_CASE("long control messages do not overtake each other") {
     const auto transport = connect();
     const int size = transport->size(), right = (transport->rank() + 1) % size, left = (transport->rank() + size - 1) % size;
-    ControlChannel channel(*transport, 0, everybody(transport->size()));
+    ControlChannel channel(*transport, 0, all_ranks(size));
     const std::array<std::size_t, 4> lengths{3'000'000, 10, 200'000, 0};
     for (const auto length : lengths) channel.send(right, std::vector<std::byte>(length, std::byte{7}));
     std::vector<std::size_t> arrived;
@@ -195,7 +191,9 @@ TEST_CASE("long control messages do not overtake each other") {
 
 TEST_CASE("a message rings where there are doorbells") {
     const bool shared = GENERATE(true, false);
-    const auto transport = connect({.shared_memory = shared});
+    MpiOptions options;
+    options.settings.shared_memory = shared;
+    const auto transport = connect(options);
     const int size = transport->size(), right = (transport->rank() + 1) % size, left = (transport->rank() + size - 1) % size;
     std::array<std::byte, 4> out{}, in{};
     auto received = transport->receive(left, data, in);
@@ -233,7 +231,9 @@ TEST_CASE("who looks after one message wakes the thread that sleeps for another"
 }
 
 TEST_CASE("abort ends a wait for a rank that says nothing") {
-    const auto transport = connect({.spin = 0us});
+    MpiOptions options;
+    options.settings.spin_us = 0;
+    const auto transport = connect(options);
     std::array<std::byte, 4> out{}, in{};
     auto received = transport->receive(transport->rank(), data, in);
     std::thread breaker([&] { base::abort(transport->doorbell()); });

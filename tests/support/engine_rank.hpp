@@ -19,7 +19,6 @@ namespace guozhuang::test {
 class ScriptedBackend final : public engine::Backend {
 public:
     explicit ScriptedBackend(std::function<void(const engine::Bundle&)> script) : script_(std::move(script)) {}
-    std::string_view name() const noexcept override { return "scripted"; }
     void run(const engine::Bundle& bundle) override { script_(bundle); }
 
 private:

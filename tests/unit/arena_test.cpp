@@ -1,8 +1,10 @@
 // Arenas, and memory that is shared in place, of ranks that are threads.
+#include <atomic>
 #include <sys/mman.h>
 
 #include "support/arena_cases.hpp"
 #include "support/catch.hpp"
+#include "support/environment.hpp"
 #include "wire/regions.hpp"
 #include "wire/shared_file.hpp"
 #include "wire/shared_pages.hpp"
@@ -17,6 +19,24 @@ TEST_CASE("arenas of threads") {
 
 TEST_CASE("tensors in arenas and elsewhere, in turns that are drawn") {
     for (std::uint64_t seed = 0; seed < 5; ++seed) CHECK(problems_among(3, unequal_arenas, {.turns = seed}) == "");
+}
+
+TEST_CASE("rank 0 says when most of what a trainer shares cannot be shared") {
+    std::atomic<bool> is_possible{false};
+    const auto warnings_about = [&](std::size_t tensors, std::size_t floats) {
+        const LogCapture log;
+        CHECK(problems_among(2, [&](Session& session, Report&) {
+                  is_possible = can_share();
+                  std::vector<std::vector<float>> memory(tensors, std::vector<float>(floats));
+                  memory.emplace_back(5000);
+                  const std::vector<TensorView> views(memory.begin(), memory.end());
+                  static_cast<void>(share(views, &session));
+              }) == "");
+        return log.with("are in whole pages of their own, and so can be shared; the rest is reduced as other memory is").size();
+    };
+    const auto of_small_ones = warnings_about(200, 1000);
+    CHECK(of_small_ones == (is_possible ? 1 : 0));
+    CHECK(warnings_about(2, 50'000) == 0);
 }
 
 TEST_CASE("an arena outlives its session") {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "base/log.hpp"
 #include "support/catch.hpp"
 
 namespace guozhuang::engine {
@@ -82,8 +83,8 @@ TEST_CASE("a root that is no number of a rank is refused, not cut to one") {
 }
 
 TEST_CASE("ranks are listed for people") {
-    CHECK(list_ranks(std::vector{2}) == "rank 2");
-    CHECK(list_ranks(std::vector{0, 1, 3}) == "ranks 0,1,3");
+    CHECK(base::list_ranks(std::vector{2}) == "rank 2");
+    CHECK(base::list_ranks(std::vector{0, 1, 3}) == "ranks 0,1,3");
 }
 
 TEST_CASE("a mismatch names the tensor, both values and the ranks") {

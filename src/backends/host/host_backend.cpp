@@ -53,8 +53,7 @@ void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes,
             continue;
         }
         const int rank = wire.world_rank(static_cast<int>(position));
-        throw Error(ErrorCode::wire, fmt::format("rank {} says that it has {} rows", rank, rows[position]),
-                    {.tensor = {}, .operation = {}, .ranks = {rank}});
+        throw Error(ErrorCode::wire, fmt::format("rank {} says that it has {} rows", rank, rows[position]), {.ranks = {rank}});
     }
 }
 
@@ -96,7 +95,7 @@ void ScratchPool::Free::operator()(std::byte* memory) const noexcept {
 }
 
 std::span<std::byte> ScratchPool::get(std::size_t bytes) {
-    if (bytes > bytes_) {
+    if (bytes > bytes_ || !memory_) {
         memory_.reset();
         bytes_ = 0;
         memory_.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(scratch_alignment))));

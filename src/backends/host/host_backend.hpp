@@ -18,24 +18,12 @@ namespace guozhuang::backends {
 /// Memory for algorithms that is made once and kept: it grows to the largest need. Starts at a cache line.
 class ScratchPool {
 public:
-    ScratchPool() = default;
-    ScratchPool(ScratchPool&& other) noexcept { swap(other); }
-    ScratchPool& operator=(ScratchPool&& other) noexcept {
-        swap(other);
-        return *this;
-    }
-    ~ScratchPool() = default;
-
     std::span<std::byte> get(std::size_t bytes);
 
 private:
     struct Free {
         void operator()(std::byte* memory) const noexcept;
     };
-    void swap(ScratchPool& other) noexcept {
-        std::swap(memory_, other.memory_);
-        std::swap(bytes_, other.bytes_);
-    }
     std::unique_ptr<std::byte, Free> memory_;
     std::size_t bytes_ = 0;
 };
@@ -60,7 +48,6 @@ public:
     /// set are made with the first bundle that moves data.
     HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
 
-    std::string_view name() const noexcept override { return "host"; }
     void run(const engine::Bundle& bundle) override;
 
 private:

@@ -13,7 +13,6 @@ public:
     /// Drives devices 0 .. device_count-1, at least one.
     explicit CudaDriver(int device_count);
 
-    DeviceKind kind() const noexcept override { return DeviceKind::cuda; }
     int device_count() const noexcept override { return static_cast<int>(processors_.size()); }
     std::string description(int device) const override;
 

@@ -94,7 +94,6 @@ class FakeDriver final : public Driver {
 public:
     explicit FakeDriver(int devices) : devices_(devices), default_streams_(static_cast<std::size_t>(devices)) {}
 
-    DeviceKind kind() const noexcept override { return DeviceKind::fake; }
     int device_count() const noexcept override { return devices_; }
     std::string description(int device) const override {
         check_device(device, device_count());

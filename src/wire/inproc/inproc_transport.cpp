@@ -6,7 +6,6 @@
 #include <deque>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
-#include <numeric>
 
 #include "base/mutex.hpp"
 #include "topology/machine.hpp"
@@ -101,11 +100,9 @@ struct InprocHub::State {
     State(int ranks, const base::WaitSettings& wait_settings, int hosts)
         : endpoints(static_cast<std::size_t>(ranks)),
           settings(wait_settings),
-          everybody(endpoints.size()),
           stage_bytes(stage_bytes_for(hosts)),
           messages(MessageRings::bytes_for(ranks) / sizeof(CacheLine)) {
-        std::iota(everybody.begin(), everybody.end(), 0);
-        for (const int rank : everybody) host_of.push_back(rank * hosts / ranks);
+        for (int rank = 0; rank < ranks; ++rank) host_of.push_back(rank * hosts / ranks);
         for (Endpoint& endpoint : endpoints) bells.push_back(&endpoint.bell);
         rings().initialise();
     }
@@ -114,15 +111,15 @@ struct InprocHub::State {
     MessageRings rings() { return {.memory = std::as_writable_bytes(std::span(messages)), .ranks = static_cast<int>(endpoints.size())}; }
     std::vector<HostMessages::Peer> peers() {
         std::vector<HostMessages::Peer> all;
-        for (const int rank : everybody) all.push_back({rank, of(rank).bell});
+        for (Endpoint& endpoint : endpoints) all.push_back({static_cast<int>(all.size()), endpoint.bell});
         return all;
     }
     void abort(const base::AbortCause& cause) noexcept;
 
     std::deque<Endpoint> endpoints;
     base::WaitSettings settings;
-    std::vector<int> everybody, host_of;  ///< by rank
-    std::vector<base::Doorbell*> bells;   ///< likewise
+    std::vector<int> host_of;            ///< by rank
+    std::vector<base::Doorbell*> bells;  ///< likewise
     std::size_t stage_bytes;
     std::vector<CacheLine> messages;
     std::atomic<bool> aborted{false};
@@ -167,7 +164,7 @@ public:
         ticket = {};
         if (progress == Operation::Progress::wrong_length) {
             throw Error(ErrorCode::wire, fmt::format("ranks {} and {} disagree about the length of a message", rank_, peer),
-                        {.tensor = {}, .operation = {}, .ranks = {rank_, peer}});
+                        {.ranks = {rank_, peer}});
         }
         return true;
     }

@@ -20,7 +20,7 @@ void ControlInbox::accept(MPI_Comm communicator, int tag) {
     check(MPI_Get_count(&status, MPI_BYTE, &length), "MPI_Get_count");
     if (length < 0 || static_cast<std::size_t>(length) > max_control_bytes) {
         throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", status.MPI_SOURCE, length),
-                    {.tensor = {}, .operation = {}, .ranks = {status.MPI_SOURCE}});
+                    {.ranks = {status.MPI_SOURCE}});
     }
     Incoming incoming;
     incoming.tag = tag;

@@ -5,7 +5,6 @@
 #include <climits>
 #include <exception>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <guozhuang/error.hpp>
 #include <map>
 #include <utility>
@@ -21,15 +20,22 @@
 namespace guozhuang::wire::mpi {
 namespace {
 
-/// The first rank of every rank's host, by rank.
-std::vector<int> first_ranks(MPI_Comm world, MPI_Comm host) {
-    int rank = 0, size = 0, first = 0;
-    check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
-    check(MPI_Comm_size(world, &size), "MPI_Comm_size");
-    check(MPI_Allreduce(&rank, &first, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
-    std::vector<int> all(static_cast<std::size_t>(size));
-    check(MPI_Allgather(&first, 1, MPI_INT, all.data(), 1, MPI_INT, world), "MPI_Allgather");
+/// What each rank of the communicator gives, by rank: plain bytes.
+template <class T>
+std::vector<T> gather(MPI_Comm communicator, const T& mine) {
+    int size = 0;
+    check(MPI_Comm_size(communicator, &size), "MPI_Comm_size");
+    std::vector<T> all(static_cast<std::size_t>(size));
+    constexpr int bytes = sizeof mine;
+    check(MPI_Allgather(&mine, bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, communicator), "MPI_Allgather");
     return all;
+}
+
+/// The first rank of every rank's host, by rank.
+std::vector<int> first_ranks(MPI_Comm world, int rank, MPI_Comm host) {
+    int first = 0;
+    check(MPI_Allreduce(&rank, &first, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
+    return gather(world, first);
 }
 
 void sort_into_hosts(const std::vector<int>& first_of, int rank, Host& host) {
@@ -42,10 +48,7 @@ void sort_into_hosts(const std::vector<int>& first_of, int rank, Host& host) {
 }
 
 std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
-    const auto self = base::this_process();
-    std::vector<base::ProcessId> processes(host.ranks.size());
-    constexpr int bytes = sizeof self;
-    check(MPI_Allgather(&self, bytes, MPI_BYTE, processes.data(), bytes, MPI_BYTE, neighbours), "MPI_Allgather");
+    auto processes = gather(neighbours, base::this_process());
     for (auto& process : processes) base::look_up(process);
     std::vector<Monitor::Peer> others;
     for (std::size_t i = 0; i < processes.size(); ++i)
@@ -65,25 +68,19 @@ bool end_with(const Monitor::End& end, bool has_other_hosts) {
 }
 
 /// As affinity and quotas have it.
-int cores_together(MPI_Comm machine, int ranks) {
+int cores_together(MPI_Comm machine) {
     const auto& mine = topology::this_machine();
     topology::CoreMask all{};
     check(MPI_Allreduce(mine.cores.data(), all.data(), static_cast<int>(all.size()), MPI_UINT64_T, MPI_BOR, machine), "MPI_Allreduce");
-    std::vector<topology::Quota> quotas(static_cast<std::size_t>(ranks));
-    constexpr int bytes = sizeof mine.quota;
-    check(MPI_Allgather(&mine.quota, bytes, MPI_BYTE, quotas.data(), bytes, MPI_BYTE, machine), "MPI_Allgather");
-    return topology::cores_within(topology::count(all), quotas);
+    return topology::cores_within(topology::count(all), gather(machine, mine.quota));
 }
 
 /// The ranks on which it does not hold.
 std::vector<int> exceptions(MPI_Comm world, bool here) {
-    int size = 0;
-    check(MPI_Comm_size(world, &size), "MPI_Comm_size");
-    const int mine = here ? 1 : 0;
-    std::vector<int> all(static_cast<std::size_t>(size)), ranks;
-    check(MPI_Allgather(&mine, 1, MPI_INT, all.data(), 1, MPI_INT, world), "MPI_Allgather");
-    for (int rank = 0; rank < size; ++rank)
-        if (all[static_cast<std::size_t>(rank)] == 0) ranks.push_back(rank);
+    const auto holds = gather(world, here ? 1 : 0);
+    std::vector<int> ranks;
+    for (int rank = 0; std::cmp_less(rank, holds.size()); ++rank)
+        if (holds[static_cast<std::size_t>(rank)] == 0) ranks.push_back(rank);
     return ranks;
 }
 
@@ -147,12 +144,12 @@ std::optional<base::Neighbour> look_at(Host& host, int rank) {
 void refuse_threads(const Host& host) {
     const auto& below = host.without_threads;
     throw Error(ErrorCode::unavailable,
-                fmt::format("MPI runs below MPI_THREAD_MULTIPLE on rank{} {}, which is enough only among ranks that share memory: {}, so "
+                fmt::format("MPI runs below MPI_THREAD_MULTIPLE on {}, which is enough only among ranks that share memory: {}, so "
                             "threads of this library call MPI. Replace MPI_Init(&argc, &argv) by MPI_Init_thread(&argc, &argv, "
                             "MPI_THREAD_MULTIPLE, &provided), or make the Session first, which does that",
-                            below.size() == 1 ? "" : "s", fmt::join(below, ","),
+                            base::list_ranks(below),
                             host.hosts > 1 ? fmt::format("here they are on {} hosts", host.hosts) : "here they share none"),
-                {.tensor = {}, .operation = "init", .ranks = below});
+                {.operation = "init", .ranks = below});
 }
 
 std::vector<int> to_tell(const Host& host, bool neighbours_tell) {
@@ -170,24 +167,24 @@ std::vector<int> to_tell(const Host& host, bool neighbours_tell) {
     return chosen;
 }
 
-Host meet_host(MPI_Comm world, const Wishes& wishes) {
+Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads) {
     int rank = 0;
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
     MPI_Comm machine = MPI_COMM_NULL, neighbours = MPI_COMM_NULL;
     check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine), "MPI_Comm_split_type");
-    const int colour = wishes.simulated_host ? 1 + *wishes.simulated_host : 0;
+    const int colour = settings.simulated_host ? 1 + *settings.simulated_host : 0;
     check(MPI_Comm_split(machine, colour, rank, &neighbours), "MPI_Comm_split");
     Host host;
-    sort_into_hosts(first_ranks(world, neighbours), rank, host);
+    sort_into_hosts(first_ranks(world, rank, neighbours), rank, host);
     host.others = others_of(neighbours, host);
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
     const Monitor monitor(host.others, on_end, LogLevel::debug);  // the one that stays will say it
     base::pass(base::Failpoint::meet);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
-    host.cores = cores_together(machine, host.machine_ranks);
-    host.memory = share_memory(neighbours, host, wishes.memory);
+    host.cores = cores_together(machine);
+    host.memory = share_memory(neighbours, host, settings.shared_memory);
     host.all_have_memory = exceptions(world, host.memory.has_value()).empty();
-    host.without_threads = exceptions(world, wishes.threads);
+    host.without_threads = exceptions(world, threads);
     check(MPI_Comm_free(&neighbours), "MPI_Comm_free");
     check(MPI_Comm_free(&machine), "MPI_Comm_free");
     return host;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/config.hpp"
 #include "wire/host_memory.hpp"
 #include "wire/monitor.hpp"
 
@@ -36,14 +37,9 @@ std::optional<base::Neighbour> look_at(Host& host, int rank);
 /// Throws Error(unavailable): what these ranks share demands that MPI may be called on any thread, and on some of them it may not.
 [[noreturn]] void refuse_threads(const Host& host);
 
-struct Wishes {
-    bool memory = true;
-    bool threads = true;                               ///< not a wish: whether this rank may call MPI on any thread
-    std::optional<int> simulated_host = std::nullopt;  ///< ranks of one machine with different ones are of different hosts
-};
-
-/// Finds out; collective over `world`, blocking. Throws Error(wire). A rank of the host that dies meanwhile ends this process: nothing else ends a
-/// call of MPI that waits for it.
-Host meet_host(MPI_Comm world, const Wishes& wishes);
+/// Finds out; collective over `world`, blocking. `threads`: whether this rank may call MPI on any thread. Of the settings,
+/// shared_memory and simulated_host count. Throws Error(wire). A rank of the host that dies meanwhile ends this process:
+/// nothing else ends a call of MPI that waits for it.
+Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads);
 
 }  // namespace guozhuang::wire::mpi

@@ -1,13 +1,12 @@
 #include "wire/mpi/mpi_library.hpp"
 
-#include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
 
 #include "base/config.hpp"
+#include "base/parse.hpp"
 #include "base/process.hpp"
 #include "wire/mpi/mpi_transport.hpp"
 
@@ -45,13 +44,15 @@ int initialise() {
     return level;
 }
 
-std::optional<int> number_in_environment(const char* name) {
-    const auto text = base::environment(name);
-    if (!text) return std::nullopt;
-    int value = 0;
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-    if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
-    return value;
+const char* thread_level_name() {
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    switch (level) {
+        case MPI_THREAD_MULTIPLE: return "MPI_THREAD_MULTIPLE";
+        case MPI_THREAD_SERIALIZED: return "MPI_THREAD_SERIALIZED";
+        case MPI_THREAD_FUNNELED: return "MPI_THREAD_FUNNELED";
+        default: return "MPI_THREAD_SINGLE";
+    }
 }
 
 }  // namespace
@@ -87,7 +88,7 @@ bool is_running() {
 std::optional<Launcher> find_launcher() {
     std::optional<Launcher> launcher;
     const auto consider = [&](const char* name, int more) {
-        const auto value = number_in_environment(name);
+        const auto value = base::parse_number<int>(base::environment(name).value_or(""));
         if (value && (!launcher || *value + more > launcher->ranks)) launcher = {fmt::format("{}={}", name, *value), *value + more};
     };
     consider("OMPI_COMM_WORLD_SIZE", 0);
@@ -134,6 +135,10 @@ void Use::give_up() noexcept {
 }
 
 }  // namespace guozhuang::wire::mpi
+
+std::string guozhuang::wire::describe_mpi() {
+    return mpi::library_name() + ", " + (mpi::is_running() ? mpi::thread_level_name() : "not running in this process");
+}
 
 void guozhuang::wire::abort_mpi() {
     if (mpi::is_running()) MPI_Abort(MPI_COMM_WORLD, 1);

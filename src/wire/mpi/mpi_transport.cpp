@@ -92,8 +92,7 @@ private:
     void with_bell(int rank, void (&act)(base::Doorbell&, base::Audience), base::Audience audience) noexcept {
         if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) act(*bell, audience);
     }
-    template <class Post>
-    Ticket start(const Half& half, std::size_t piece_bytes, Post&& post);
+    Ticket start(const Half& half, int code, std::span<const std::byte> source, std::span<std::byte> target, std::size_t piece_bytes);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
     void complete(const Piece& piece, const MPI_Status& status, bool failed) GUOZHUANG_REQUIRES(mutex_);
 
@@ -130,21 +129,20 @@ private:
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
-    : use_(use), split_bytes_(options.split_bytes), exit_on_death_(options.exit_on_death), name_(mpi::library_name()) {
+    : use_(use), split_bytes_(options.split_bytes), exit_on_death_(options.settings.exit_on_death), name_(mpi::library_name()) {
     check(MPI_Comm_dup(communicator, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
     base::set_log_rank(rank_);
-    base::arm(options.fault && options.fault->rank == rank_ ? options.fault : std::nullopt);
+    const auto& settings = options.settings;
+    base::arm(settings.fault && settings.fault->rank == rank_ ? settings.fault : std::nullopt);
     void* bound = nullptr;
     int known = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
     largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
     base::pass(base::Failpoint::init);
-    host_ = mpi::meet_host(
-        comm_,
-        {.memory = options.shared_memory, .threads = use_.thread_level() >= MPI_THREAD_MULTIPLE, .simulated_host = options.simulated_host});
+    host_ = mpi::meet_host(comm_, settings, use_.thread_level() >= MPI_THREAD_MULTIPLE);
     require_threads();
     meet_neighbours();
     activity().running.write("init");
@@ -154,7 +152,7 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
         wait_settings_.park_limit = std::chrono::milliseconds(10);
     else
         wait_settings_.idle_limit = std::chrono::milliseconds(100);
-    if (options.spin) wait_settings_.spin = *options.spin;
+    if (settings.spin_us) wait_settings_.spin = std::chrono::microseconds(*settings.spin_us);
     monitor_.emplace(host_.others, [this](const Monitor::End& end) { return notice_end(end); });
 }
 
@@ -271,8 +269,9 @@ bool MpiTransport::abandon() noexcept {
     return requests_.empty();
 }
 
-template <class Post>
-Transport::Ticket MpiTransport::start(const Half& half, std::size_t piece_bytes, Post&& post) {
+/// Sends `source`; or, if this half receives, fills `target`.
+Transport::Ticket MpiTransport::start(const Half& half, int code, std::span<const std::byte> source, std::span<std::byte> target,
+                                      std::size_t piece_bytes) {
     const base::Lock lock(mutex_);
     require_open();
     Ticket ticket;
@@ -285,8 +284,11 @@ Transport::Ticket MpiTransport::start(const Half& half, std::size_t piece_bytes,
         const std::size_t in_flight = requests_.size();
         try {
             pieces_.push_back({place, length});
-            requests_.push_back(MPI_REQUEST_NULL);
-            post(offset, length, &requests_.back());
+            MPI_Request* const request = &requests_.emplace_back(MPI_REQUEST_NULL);
+            if (half.receives)
+                check(MPI_Irecv(target.data() + offset, length, MPI_BYTE, half.peer, code, comm_, request), "MPI_Irecv");
+            else
+                check(MPI_Isend(source.data() + offset, length, MPI_BYTE, half.peer, code, comm_, request), "MPI_Isend");
         } catch (...) {
             pieces_.resize(in_flight);
             requests_.resize(in_flight);
@@ -301,17 +303,13 @@ Transport::Ticket MpiTransport::start(const Half& half, std::size_t piece_bytes,
 
 Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte> bytes) {
     const int code = encode(tag);
-    const auto post = [&](std::size_t offset, int length, MPI_Request* request) {
-        mutex_.is_held();
-        check(MPI_Isend(bytes.data() + offset, length, MPI_BYTE, to, code, comm_, request), "MPI_Isend");
-    };
     const bool control = tag.lane == Lane::control;
     if (control && bytes.size() > max_control_bytes) throw Error(ErrorCode::internal, "a control message beyond its limit");
     if (!control) {
         bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
         messages_sent_.fetch_add(1, std::memory_order_relaxed);
     }
-    if (control && messages_ && messages_->has(to)) {
+    if (control && bell_of_[static_cast<std::size_t>(to)] != nullptr) {
         require_open();
         messages_->send(to, static_cast<std::uint32_t>(code), bytes, base::audience_of(tag.context));
         return {};
@@ -321,8 +319,8 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
         RingReceives::send(*messages_, to, tag, static_cast<std::uint32_t>(code), bytes);
         return {};
     }
-    const Ticket ticket =
-        start({to, bytes.size(), false}, control ? max_control_bytes : split_bytes_, post);  // what is polled is one piece
+    const auto piece_bytes = control ? max_control_bytes : split_bytes_;  // what is polled is one piece
+    const Ticket ticket = start({to, bytes.size(), false}, code, bytes, {}, piece_bytes);
     ring(to, base::audience_of(tag.context));
     return ticket;
 }
@@ -330,16 +328,12 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
 Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> bytes) {
     if (tag.lane == Lane::control) throw Error(ErrorCode::internal, "control messages are polled, not received");
     const int code = encode(tag);
-    const auto post = [&](std::size_t offset, int length, MPI_Request* request) {
-        mutex_.is_held();
-        check(MPI_Irecv(bytes.data() + offset, length, MPI_BYTE, from, code, comm_, request), "MPI_Irecv");
-    };
     if (all_through_rings_) {
         const base::Lock lock(mutex_);
         require_open();
         return ring_receives_.start(from, static_cast<std::uint32_t>(code), bytes);
     }
-    const Ticket ticket = start({from, bytes.size(), true}, split_bytes_, post);
+    const Ticket ticket = start({from, bytes.size(), true}, code, {}, bytes, split_bytes_);
     if (bytes.size() > eager_bytes) ring(from, base::audience_of(tag.context));
     return ticket;
 }
@@ -409,7 +403,7 @@ bool MpiTransport::test(Ticket& ticket) {
         }
     }
     for (const int sender : to_tell) ring(sender);
-    if (!error.empty()) throw Error(ErrorCode::wire, error, {.tensor = {}, .operation = {}, .ranks = {peer}});
+    if (!error.empty()) throw Error(ErrorCode::wire, error, {.ranks = {peer}});
     return ticket.id == 0;
 }
 

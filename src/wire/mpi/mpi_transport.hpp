@@ -1,12 +1,11 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <guozhuang/mpi_communicator.hpp>
 #include <memory>
-#include <optional>
+#include <string>
 
-#include "base/failpoint.hpp"
+#include "base/config.hpp"
 #include "wire/transport.hpp"
 
 namespace guozhuang::wire {
@@ -15,16 +14,8 @@ struct MpiOptions {
     /// The user's own communicator, duplicated during connect(). None: all processes that mpirun
     /// started.
     MpiCommunicator communicator = {};
-    /// Whether the ranks of one host share memory; off: they look for messages at intervals and have no staging.
-    bool shared_memory = true;
-    /// How long a wait spins before it parks; empty: chosen from the host's ranks and cores.
-    std::optional<std::chrono::microseconds> spin = std::nullopt;
-    /// Whether this process ends soon after a rank of its host has died; else that is up to the program.
-    bool exit_on_death = true;
-    /// Ranks of one machine with different ones take each other for ranks of different hosts; empty: the real one.
-    std::optional<int> simulated_host = std::nullopt;
-    /// One to be put in, if it is this rank's.
-    std::optional<base::Fault> fault = std::nullopt;
+    /// The transport heeds shared_memory, spin_us, exit_on_death, simulated_host and, if it is this rank's, fault.
+    base::Settings settings = {};
     /// Called when the user finalises MPI while transports are open, at the last moment in which they can be closed.
     void (*before_finalise)() = nullptr;
     /// Longer messages travel in several pieces, because MPI counts in int. The same on all ranks.
@@ -50,6 +41,9 @@ struct MpiOptions {
 /// A tag becomes an MPI tag of 2 bits lane, 12 bits context and, above, as many bits of user tag as MPI_TAG_UB leaves; what does not fit is
 /// an Error(invalid_argument).
 std::unique_ptr<Transport> connect(const MpiOptions& options = {});
+
+/// For people, one line: "Open MPI v4.1.4, MPI_THREAD_MULTIPLE", or that this process does not use it. Any thread, any time.
+std::string describe_mpi();
 
 /// MPI's own way to end all ranks, if it runs. Whether it does is up to the launcher: mpirun
 /// --enable-recovery ends only this one.

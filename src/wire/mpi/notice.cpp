@@ -3,7 +3,6 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
-#include <string_view>
 
 #include "wire/mpi/mpi_library.hpp"
 
@@ -18,7 +17,7 @@ Notice Notice::from(const Transport::Message& message) {
     Notice notice;
     if (message.bytes.size() != sizeof notice)
         throw Error(ErrorCode::wire, fmt::format("rank {} sent a notice of {} bytes", message.from, message.bytes.size()),
-                    {.tensor = {}, .operation = {}, .ranks = {message.from}});
+                    {.ranks = {message.from}});
     std::memcpy(&notice, message.bytes.data(), sizeof notice);
     return notice;
 }
