@@ -74,13 +74,17 @@ std::shared_ptr<Pending> Engine::find_pending(const std::function<bool(const Req
 
 /// Null if somebody else is driving, if the operation's data moves, or if there is no memory: then its end has to be awaited.
 std::shared_ptr<const Engine::OwnTensors> Engine::replace_tensors(Pending& pending) try {
-    if (!mutex_.try_lock()) return nullptr;
-    const base::Lock driving(mutex_, std::adopt_lock);
-    if (pending.has_ended() || pending.enqueued() || point_to_point_.is_moving(pending)) return nullptr;
-    auto own = std::make_shared<OwnTensors>(pending.request());
-    auto tensors = share(own->tensors);
-    const base::Lock queue(queue_mutex_);
-    pending.set_tensors(std::move(tensors), own->filled, own);
+    std::shared_ptr<OwnTensors> own;
+    try_between_bundles([&] {
+        mutex_.is_held();
+        if (pending.has_ended() || pending.enqueued() || point_to_point_.is_moving(pending)) return false;
+        auto copies = std::make_shared<OwnTensors>(pending.request());
+        auto tensors = share(copies->tensors);
+        const base::Lock queue(queue_mutex_);
+        pending.set_tensors(std::move(tensors), copies->filled, copies);
+        own = std::move(copies);
+        return true;
+    });
     return own;
 } catch (const std::exception&) {
     return nullptr;
@@ -88,8 +92,13 @@ std::shared_ptr<const Engine::OwnTensors> Engine::replace_tensors(Pending& pendi
 
 bool Engine::try_between_bundles(const std::function<bool()>& action) {
     if (!mutex_.try_lock()) return false;
-    const base::Lock lock(mutex_, std::adopt_lock);
-    return action();
+    bool done = false;
+    {
+        const base::Lock lock(mutex_, std::adopt_lock);
+        done = action();
+    }
+    base::ring_callers(doorbell_, wait_.audience);  // one of them may have taken this thread for a driver
+    return done;
 }
 
 }  // namespace guozhuang::engine

@@ -94,6 +94,29 @@ TEST_CASE("a caller that waits for a bundle of the coordinator's is not woken by
     CHECK(bell.behind == 0);
 }
 
+TEST_CASE("of threads that wait, one always drives, whoever has driven before") {
+    constexpr base::WaitSettings park_for_long{.spin = 0us, .park_first = 60s, .park_limit = 60s};  // what nobody wakes stays asleep
+    wire::InprocHub hub(2, park_for_long);
+    EngineRank ranks[] = {{hub.transport(0), [](const engine::Bundle&) {}}, {hub.transport(1), [](const engine::Bundle&) {}}};
+    std::atomic<int> ended{0};
+    std::vector<std::thread> callers;
+    for (auto& rank : ranks) {
+        for (const std::string caller : {"a", "b", "c"}) {
+            callers.emplace_back([&rank, &ended, caller] {
+                for (int turn = 0; turn < 500; ++turn) {
+                    const auto handle = rank.submit(caller + std::to_string(turn));
+                    if (turn % 7 == 0) rank.engine().try_between_bundles([] { return true; });
+                    if (turn % 5 == 0) std::this_thread::sleep_for(50us);
+                    handle.wait();
+                    ++ended;
+                }
+            });
+        }
+    }
+    for (auto& caller : callers) caller.join();
+    CHECK(ended == 3000);
+}
+
 namespace {
 
 constexpr wire::Tag data{0, wire::Lane::host_data, 0};

@@ -1,8 +1,8 @@
 // What a request asks for must fit the transport: refused on the caller, before anything is sent.
 #include "api/requests.hpp"
-#include "api/runtime.hpp"
 
 #include <array>
+#include <eigen3/Eigen/Core>
 #include <guozhuang/guozhuang.hpp>
 #include <iterator>
 #include <limits>
@@ -10,9 +10,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-#if __has_include(<eigen3/Eigen/Core>)
-#include <eigen3/Eigen/Core>
-#endif
 
 #include "api/runtime.hpp"
 #include "support/catch.hpp"
@@ -116,7 +113,6 @@ TEST_CASE("whatever has data() and size() is a tensor; where it is const, one th
     CHECK_FALSE((std::is_constructible_v<TensorView, OwnTensor> || std::is_constructible_v<ConstTensorView, OwnTensor>));
 }
 
-#if __has_include(<eigen3/Eigen/Core>)
 TEST_CASE("Eigen's vectors and matrices are tensors, and parts of them whose elements lie side by side") {
     Eigen::MatrixXf matrix(3, 4);
     Eigen::VectorXd vector(5);
@@ -134,7 +130,6 @@ TEST_CASE("Eigen's vectors and matrices are tensors, and parts of them whose ele
     CHECK(is_refused("do not lie side by side", [&] { ConstTensorView{std::as_const(corner)}; }));
     CHECK(TensorView(dot).shape == Shape{1});
 }
-#endif
 
 TEST_CASE("what is only read may be const: the samples of a rank reach the others") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
