@@ -1,7 +1,6 @@
 #include "wire/host_memory.hpp"
 
 #include <atomic>
-#include <filesystem>
 #include <guozhuang/error.hpp>
 #include <signal.h>
 #include <string>
@@ -11,20 +10,16 @@
 #include <unistd.h>
 
 #include "support/catch.hpp"
+#include "support/open_files.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;
+using test::open_files;
 using wire::HostMemory;
 
 namespace {
 
 constexpr int two = 2;
-
-std::size_t open_files() {
-    std::size_t count = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-    return count;
-}
 
 ErrorCode refusal(const HostMemory::Offer& offer, int ranks) {
     try {

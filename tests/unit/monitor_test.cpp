@@ -2,7 +2,6 @@
 #include "wire/monitor.hpp"
 
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <spawn.h>
@@ -15,9 +14,11 @@
 #include "base/wait.hpp"
 #include "support/catch.hpp"
 #include "support/environment.hpp"
+#include "support/open_files.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;
+using test::open_files;
 using wire::Monitor;
 
 namespace {
@@ -88,12 +89,6 @@ private:
 
 std::string how(const Monitor::End& end) {
     return end.status ? base::describe_exit(*end.status) : "unknown";
-}
-
-std::size_t open_files() {
-    std::size_t count = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-    return count;
 }
 
 /// No new file descriptors, for the life of this object.
