@@ -2,12 +2,40 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "statistics.hpp"
 
 namespace guozhuang::perf {
+namespace {
+
+/// The two ranks add one to the word in turns: an even number is for rank 0.
+template <class Meet>
+double round_trip(std::atomic_ref<std::uint32_t> word, std::uint32_t rank, const Meet& meet) {
+    constexpr std::uint32_t batches = 50, rounds = 100;
+    if (rank == 0) word = 0;
+    meet();
+    std::vector<double> microseconds;
+    std::uint32_t turn = rank;
+    for (std::uint32_t batch = 0; batch < batches; ++batch) {
+        const auto start = Clock::now();
+        for (std::uint32_t round = 0; round < rounds; ++round, turn += 2) {
+            while (word.load(std::memory_order_acquire) != turn) continue;
+            word.store(turn + 1, std::memory_order_release);
+        }
+        microseconds.push_back(seconds_since(start) * 1e6 / rounds);
+    }
+    meet();
+    return quantile(microseconds, 0.5);
+}
+
+}  // namespace
 
 Job::Job(int* argc, char*** argv) {
     int provided = 0;
@@ -75,6 +103,29 @@ void Job::all_or_none(const std::function<void()>& step) const {
     problem.resize(static_cast<std::size_t>(length));
     MPI_Bcast(problem.data(), length, MPI_CHAR, first_failed, MPI_COMM_WORLD);
     throw Refusal(problem);
+}
+
+double Job::flag_round_trip_us() const {
+    double round_trip_us = 0;
+    MPI_Comm machine = MPI_COMM_NULL, pair = MPI_COMM_NULL;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine);
+    MPI_Comm_split(machine, rank_ < 2 ? 0 : MPI_UNDEFINED, rank_, &pair);
+    int here = 0;
+    if (pair != MPI_COMM_NULL) MPI_Comm_size(pair, &here);
+    if (here == 2 && std::cmp_less_equal(size_, std::thread::hardware_concurrency())) {
+        std::uint32_t* word = nullptr;
+        MPI_Win window = MPI_WIN_NULL;
+        MPI_Win_allocate_shared(rank_ == 0 ? sizeof *word : 0, sizeof *word, MPI_INFO_NULL, pair, &word, &window);
+        MPI_Aint bytes = 0;
+        int unit = 0;
+        MPI_Win_shared_query(window, 0, &bytes, &unit, &word);
+        round_trip_us = round_trip(std::atomic_ref(*word), static_cast<std::uint32_t>(rank_), [&] { MPI_Barrier(pair); });
+        MPI_Win_free(&window);
+    }
+    if (pair != MPI_COMM_NULL) MPI_Comm_free(&pair);
+    MPI_Comm_free(&machine);
+    MPI_Bcast(&round_trip_us, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    return round_trip_us;
 }
 
 void Job::abort() const {

@@ -45,9 +45,13 @@ Json relevant_environment() {
 }  // namespace
 
 Json run_line(const Job& job, const std::string& arguments) {
-    return {{"kind", "run"},         {"version", version()},
-            {"mpi", Job::library()}, {"host", host_name()},
-            {"ranks", job.size()},   {"settings", {{"arguments", arguments}, {"environment", relevant_environment()}}}};
+    return {{"kind", "run"},
+            {"version", version()},
+            {"mpi", Job::library()},
+            {"host", host_name()},
+            {"ranks", job.size()},
+            {"flag_round_trip_us", job.flag_round_trip_us()},
+            {"settings", {{"arguments", arguments}, {"environment", relevant_environment()}}}};
 }
 
 }  // namespace guozhuang::perf

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 KEYS = {
-    "run": "kind version mpi host ranks settings",
+    "run": "kind version mpi host ranks flag_round_trip_us settings",
     "sweep": "kind collective series ranks bytes count dtype op algorithm memory p50_us p99_us algbw_GBps busbw_GBps errors",
     "replay": "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms bytes_sent messages_sent cpu_s_per_step page_faults",
     "tune": "kind variable value default ratio",
@@ -38,6 +38,8 @@ ELEMENT_BYTES = {"u8": 1, "i8": 1, "i16": 2, "f32": 4, "u64": 8, "none": 0}
 def look_at(line):
     """Every key that is promised, in that order, with values that fit together."""
     assert list(line) == KEYS[line["kind"]].split(), line
+    if line["kind"] == "run":
+        assert line["flag_round_trip_us"] > 0 or not 2 <= line["ranks"] <= len(os.sched_getaffinity(0)), line
     if line["kind"] == "sweep":
         assert line["memory"] in MEMORIES and 0 < line["p50_us"] <= line["p99_us"], line
         assert line["bytes"] == line["count"] * ELEMENT_BYTES[line["dtype"]], line
