@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "engine/codec.hpp"
 #include "engine/description.hpp"

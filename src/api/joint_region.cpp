@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "api/process_set_state.hpp"
-#include "base/exception_text.hpp"
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 

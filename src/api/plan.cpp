@@ -8,7 +8,7 @@
 
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
-#include "base/exception_text.hpp"
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 

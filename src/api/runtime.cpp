@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "api/handshake.hpp"
-#include "base/exception_text.hpp"
+#include "base/error_text.hpp"
 #include "base/failpoint.hpp"
 #include "base/log.hpp"
 #include "topology/machine.hpp"

@@ -16,7 +16,7 @@
 
 #include "api/runtime.hpp"
 #include "base/baton.hpp"
-#include "base/exception_text.hpp"
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "base/process.hpp"

@@ -1,7 +1,6 @@
 #include "base/log.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <atomic>
 #include <cstdio>
@@ -65,10 +64,6 @@ void log_message(LogLevel level, std::string_view message) noexcept {
 }
 
 namespace base {
-
-std::string list_ranks(std::span<const int> ranks) {
-    return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
-}
 
 void set_log_level(LogLevel level) noexcept {
     sink().level.store(level, std::memory_order_relaxed);

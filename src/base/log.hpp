@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <guozhuang/log.hpp>
-#include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -34,9 +32,6 @@ inline void log_warning(std::string_view message) noexcept {
 inline void log_error(std::string_view message) noexcept {
     log(LogLevel::error, message);
 }
-
-/// How messages name ranks: "rank 2", "ranks 0,1,3".
-std::string list_ranks(std::span<const int> ranks);
 
 /// The rank that lines on standard error begin with: this process's. Ranks that are threads have one log, which names none.
 void set_log_rank(int rank) noexcept;

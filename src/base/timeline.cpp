@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/exception_text.hpp"
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/trace_file.hpp"

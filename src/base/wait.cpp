@@ -180,18 +180,18 @@ void Patience::check_deadline() const {
 }
 
 void Patience::pause() {
-    if (!is_counted(bell_.asleep)) return;
+    if (!may_park(bell_.asleep)) return;
     // A ring is a sign of life: what it announces often needs several looks (a long message's pieces), so the spin begins anew.
     if (park(settings_.audience, Clock::now() + next_park_)) return start_anew();
     next_park_ = std::min(next_park_ * 2, settings_.park_limit);
 }
 
 void Patience::pause_behind() {
-    if (is_counted(bell_.behind)) park(settings_.audience & by_local, Clock::now() + settings_.park_limit);
+    if (may_park(bell_.behind)) park(settings_.audience & by_local, Clock::now() + settings_.park_limit);
 }
 
-/// If so, the thread has looked since, and may park.
-bool Patience::is_counted(Sleepers& sleepers) {
+/// Whether the thread has been counted among these sleepers, and has looked since. If not, it spins one turn.
+bool Patience::may_park(Sleepers& sleepers) {
     if (counted_ == &sleepers) return true;
     if (counted_ != nullptr) start_anew();  // it is another kind of wait now
     settings_.baton != nullptr ? progressed() : spin(sleepers);

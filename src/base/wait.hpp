@@ -146,7 +146,7 @@ private:
     using Sleepers = std::atomic<std::uint32_t>;
 
     void spin(Sleepers& sleepers);
-    bool is_counted(Sleepers& sleepers);
+    bool may_park(Sleepers& sleepers);
     void start_anew() noexcept;
     void count_in(Sleepers* sleepers) noexcept;
     bool park(Audience woken_by, Clock::time_point until);  ///< whether the bell rang meanwhile

@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-#include "base/log.hpp"
+#include "base/error_text.hpp"
 
 namespace guozhuang::engine {
 

@@ -4,7 +4,7 @@
 #include <guozhuang/error.hpp>
 #include <utility>
 
-#include "base/exception_text.hpp"
+#include "base/error_text.hpp"
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"

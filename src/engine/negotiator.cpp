@@ -8,7 +8,7 @@
 #include <ranges>
 #include <tuple>
 
-#include "base/log.hpp"
+#include "base/error_text.hpp"
 
 namespace guozhuang::engine {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <guozhuang/error.hpp>
 
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 
 namespace guozhuang::engine {

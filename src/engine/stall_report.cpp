@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/edit_distance.hpp"
-#include "base/log.hpp"
+#include "base/error_text.hpp"
 
 namespace guozhuang::engine {
 namespace {

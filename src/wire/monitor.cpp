@@ -9,6 +9,7 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/wait.hpp"
 

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/config.hpp"
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/parse.hpp"
 #include "base/process.hpp"

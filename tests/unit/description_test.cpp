@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "base/log.hpp"
+#include "base/error_text.hpp"
 #include "support/catch.hpp"
 
 namespace guozhuang::engine {

@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "base/error_text.hpp"
 #include "base/failpoint.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"

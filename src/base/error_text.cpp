@@ -1,8 +1,9 @@
-#include "base/exception_text.hpp"
+#include "base/error_text.hpp"
 
 #include <cstdlib>
 #include <cxxabi.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <memory>
 #include <new>
 #include <typeinfo>
@@ -35,6 +36,10 @@ std::string describe(const std::exception_ptr& exception) try {
     }
 } catch (const std::bad_alloc&) {
     return out_of_memory;
+}
+
+std::string list_ranks(std::span<const int> ranks) {
+    return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
 }
 
 std::optional<ErrorCode> code_of(const std::exception_ptr& exception) noexcept {
