@@ -240,13 +240,13 @@ int killed(gz::Session& session) {
         say(fmt::format(R"({{"killed": {}, "ms": {:.3f}}})", session.rank(), now_ms()));
         ::kill(getpid(), SIGKILL);
     }
-    const auto pending = gz::allreduce_async(another, {.name = "pending"});
-    try {
-        gz::allreduce(number, {.name = "grad7"});
-    } catch (const gz::Error& error) {
-        say_error(session, "grad7", error);
-    }
-    try {
+    try {  // it may be dead before this is submitted
+        const auto pending = gz::allreduce_async(another, {.name = "pending"});
+        try {
+            gz::allreduce(number, {.name = "grad7"});
+        } catch (const gz::Error& error) {
+            say_error(session, "grad7", error);
+        }
         pending.wait();
     } catch (const gz::Error& error) {
         say_error(session, "pending", error);

@@ -36,7 +36,7 @@ void decode(Input input) {
     for (const auto& waiting : page.activity.waiting) check(waiting.note);
     require(!describe(page.activity).empty(), "there is always something to say about it");
     if (page.bell.cause_state == Doorbell::CauseState::being_written) return;  // which is waited for, a while
-    require(refused({ErrorCode::rank_died, ErrorCode::departed, ErrorCode::aborted}, [&] { throw_cause(page.bell); }),
+    require(refused({ErrorCode::rank_died, ErrorCode::departed, ErrorCode::timeout, ErrorCode::aborted}, [&] { throw_cause(page.bell); }),
             "the cause of an end is one that there is");
 }
 
