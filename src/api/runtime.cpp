@@ -56,7 +56,7 @@ void Runtime::enter_job(std::string_view refusal) {
 /// Whoever fails to enter says why to those who wait for it, unless they have the same error.
 void Runtime::say_why(const std::exception_ptr& failure) noexcept {
     const auto text = base::describe(failure);
-    activity().departure.write({}, text);
+    transport().depart(text);
     const auto code = base::code_of(failure);
     try {
         if (code == ErrorCode::configuration) return shared_->transport->close();  // together: the program may go on without
@@ -109,7 +109,7 @@ void Runtime::close_everything(std::string_view reason) {
     if (world_->engine().somebody_left()) {
         const auto cause = base::cause_of(shared_->transport->doorbell());
         base::log_warning(fmt::format("{}; this rank closes its session without it", cause));
-        return activity().departure.write({}, cause);
+        return transport().depart(cause);
     }
     activity().running.write("shutdown");
     shared_->transport->close();
@@ -120,7 +120,7 @@ void Runtime::leave(std::string_view reason) noexcept {
     const bool has_ended = ended_.exchange(true);
     base::ring_local(transport().doorbell());
     if (has_ended || base::is_aborted(transport().doorbell())) return;
-    activity().departure.write({}, reason);
+    transport().depart(reason);
     try {
         auto members = sets_->members();
         members.push_back(world_);

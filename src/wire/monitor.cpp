@@ -25,7 +25,7 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
     std::vector<int> unseen;
     std::string slow;
     for (const Peer& peer : peers) {
-        if (!base::is_visible(peer.process))
+        if (!peer.link && !base::is_visible(peer.process))
             unseen.push_back(peer.rank);
         else if (const int error = add(peer); error != 0)
             slow = std::strerror(error);
@@ -38,7 +38,8 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
     if (looks_at_proc_) base::log(level, "pidfd_open: {}: the death of a rank is noticed a little later", slow);
     stop_file_ = eventfd(0, EFD_CLOEXEC);
     files_.push_back({stop_file_, POLLIN, 0});
-    for (const Watched& each : watched_) files_.push_back({each.file.descriptor(), POLLIN, 0});  // poll passes over those below 0
+    for (const auto& [peer, file, has_ended] : watched_)  // poll passes over those below 0
+        files_.push_back({peer.link ? peer.link->descriptor() : file.descriptor(), POLLIN, 0});
     try {
         thread_ = std::thread([this] { watch(); });
         pthread_setname_np(thread_.native_handle(), "gz-monitor");
@@ -49,8 +50,8 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
 
 /// Returns why it can be looked at from time to time only, or 0.
 int Monitor::add(const Peer& peer) {
-    base::ProcessFile file(peer.process);
-    const int error = file.descriptor() < 0 && errno != ESRCH ? errno : 0;  // else it is dead, which the first look finds
+    base::ProcessFile file(peer.link ? base::ProcessId{} : peer.process);
+    const int error = !peer.link && file.descriptor() < 0 && errno != ESRCH ? errno : 0;  // else it is dead, which the first look finds
     looks_at_proc_ |= error != 0;
     watched_.push_back({peer, std::move(file)});
     return error;
@@ -76,12 +77,19 @@ void Monitor::watch() {
 
 void Monitor::look(Watched& watched, bool is_readable) {
     if (watched.has_ended) return;
-    watched.has_ended = is_readable || (watched.file.descriptor() < 0 && !base::is_running(watched.peer.process));
-    if (watched.has_ended) done_ = on_end_({watched.peer, base::exit_status(watched.peer.process, watched.file)});
+    watched.has_ended = has_ended(watched, is_readable);
+    if (!watched.has_ended || (watched.peer.link && watched.peer.link->was_closed())) return;
+    const auto status = watched.peer.link ? std::nullopt : base::exit_status(watched.peer.process, watched.file);
+    done_ = on_end_({watched.peer, status});
+}
+
+bool Monitor::has_ended(Watched& watched, bool is_readable) {
+    if (watched.peer.link) return is_readable && watched.peer.link->has_ended();
+    return is_readable || (watched.file.descriptor() < 0 && !base::is_running(watched.peer.process));
 }
 
 std::string obituary(const Monitor::End& end, const std::string& doing) {
-    return fmt::format("rank {} (host {}, pid {}) died{}{}{}", end.peer.rank, base::host_name(), end.peer.process.pid,
+    return fmt::format("rank {} (host {}, pid {}) died{}{}{}", end.peer.rank, end.peer.host, end.peer.process.pid,
                        end.status ? fmt::format(" ({})", base::describe_exit(*end.status)) : "", doing.empty() ? "" : " ", doing);
 }
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <poll.h>
 #include <string>
@@ -10,23 +11,26 @@
 
 #include "base/log.hpp"
 #include "base/process.hpp"
+#include "wire/host_link.hpp"
 
 namespace guozhuang::wire {
 
-/// Watches the processes of other ranks of this host, from a thread of its own that never calls MPI.
+/// Watches the processes of other ranks, from a thread of its own that never calls MPI.
 ///
-/// A process that ends makes its pidfd readable. Where the system gives none (an old kernel, a sandbox, no descriptor left) the thread looks at
+/// A process of this host that ends makes its pidfd readable; one of another host ends its link. Where the system gives none (an old kernel, a sandbox, no descriptor left) the thread looks at
 /// /proc ten times a second, after one warning. A process that is not visible from here (another container) is not watched, with a warning.
 class Monitor {
 public:
     struct Peer {
         int rank = 0;
         base::ProcessId process;
+        std::string host = base::host_name();
+        std::shared_ptr<HostLink> link = {};  ///< null: it is of this host
     };
     /// The end of a peer.
     struct End {
         Peer peer;
-        std::optional<int> status;  ///< as wait(2) gives it; empty if unknown
+        std::optional<int> status = {};  ///< as wait(2) gives it; empty if unknown
     };
 
     /// `on_end` is called for each peer that ends, on the thread, until it says that there is nothing more to watch for.
@@ -40,13 +44,14 @@ public:
 private:
     struct Watched {
         Peer peer;
-        base::ProcessFile file;
+        base::ProcessFile file;  ///< none, if there is a link
         bool has_ended = false;
     };
 
     int add(const Peer& peer);
     void watch();
     void look(Watched& watched, bool is_readable);
+    static bool has_ended(Watched& watched, bool is_readable);
 
     std::vector<Watched> watched_;
     std::vector<pollfd> files_;  ///< that by which it is ended, and theirs

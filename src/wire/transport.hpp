@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/activity.hpp"
@@ -70,6 +71,9 @@ public:
     /// Ends the job for every rank: their waits throw the cause (see base::throw_cause), on this
     /// host at once, and on others as soon as they hear of it through MPI. Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
+    /// Says why this rank is about to leave the job without waiting for the others: whoever notices that its process has ended says
+    /// so, and does not call it a death.
+    virtual void depart(std::string_view reason) noexcept { activity().departure.write({}, reason); }
     /// Gives up every message in flight, for a rank whose job is over: nothing arrives any more, and what is asked for later throws
     /// Error(aborted). False if there are messages that cannot be stopped: their memory stays borrowed to the end of the process. Any thread.
     virtual bool abandon() noexcept = 0;

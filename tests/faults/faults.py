@@ -261,6 +261,8 @@ def hosts():
     middle = ("segment_send", "segment_receive", "round_publish", "round_await")  # of messages the first four set up their stages
     kill_each(*(killed_at(point, victim, 5, **placed) for point in middle for victim in (1, 2)),
               *(killed_at(point, victim, 1, **placed) for point in ("handshake", "submit", "shutdown", "close") for victim in (0, 3)))
+    for kill, job in several(*(killed_at("meet", victim, 1, **placed) for victim in (0, 3))):
+        judge(job, last_words_name(job, victim_of(kill), rf"rank [0-3] \(host {HOST}, pid \d+\) died"))
     for victim in (1, 2):
         errs_at("execute", victim, 3, **placed)
     for scene, words in {"quick_exit": r"rank 3 .*died \(exited with code 5\)", "throw": r"rank 3 has shut down \(.*data.bin\)"}.items():
@@ -269,6 +271,24 @@ def hosts():
         lingering = [("other failures", f"rank {each['rank']} lingers") for each in job.said if "lingers" in each and scene == "quick_exit"]
         judge(job, [*errors_name(job, 3, words, "rank_died" if scene == "quick_exit" else "departed"), *got_errors(job, 3), *lingering])
     disturb_each(*({"FAILPOINT": f"{point}@{1 + i % 2}:5=stop:300", **placed} for i, point in enumerate(middle)))
+
+
+def lone_hosts():
+    """One rank on each of two simulated hosts, and a launcher that ends nobody: nobody on its host is left to tell of a death."""
+    placed = {"ranks": 2, "size": LARGE, "before": ("bash", "-c", 'GUOZHUANG_HOST=$OMPI_COMM_WORLD_RANK exec "$@"', "rank"),
+              "options": ["--enable-recovery"]}
+    kills = [killed_at(point, i % 2, nth, **placed)
+             for i, (point, nth) in enumerate((("meet", 1), ("meet", 1), ("handshake", 1), ("submit", 1), ("segment_send", 5), ("segment_receive", 5),
+                                               ("execute", 3), ("shutdown", 1), ("close", 1)))]
+    for kill, job in several(*kills):
+        victim = victim_of(kill)
+        words = rf"rank {victim} \(host {HOST}, pid {job.pids.get(victim, 0)}\) died"
+        judge(job, [*last_words_name(job, victim, words), *errors_name(job, victim, words, "rank_died")])
+    for scene, words in {"quick_exit": r"rank 1 .*died", "throw": r"rank 1 has shut down \(.*data.bin\)"}.items():
+        counts["faults injected"] += 1
+        job = Job(scene, **placed)
+        judge(job, [*errors_name(job, 1, words, "rank_died" if scene == "quick_exit" else "departed"), *got_errors(job, 1)])
+    disturb_each(*({"FAILPOINT": f"{point}@{i % 2}:5=stop:1500", **placed} for i, point in enumerate(("segment_send", "segment_receive"))))
 
 
 def starts():
@@ -468,7 +488,7 @@ def problems_without_memory(job):
     return [] if job.code == 0 else last_words_name(job, 1, f"rank 1 has (ended the job|shut down).*(memory|bad_alloc)|{dies}")
 
 
-{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "hosts": hosts, "silent_kills": silent_kills, "stops": stops, "starts": starts, "ends": ends, "latency": latency,
+{"quick": quick, "kills_of_3": lambda: kills(3), "kills_of_4": lambda: kills(4), "operations": operations, "hosts": hosts, "lone_hosts": lone_hosts, "silent_kills": silent_kills, "stops": stops, "starts": starts, "ends": ends, "latency": latency,
  "resources": resources, "memory": memory}[PART]()
 print(", ".join(f"{name}: {count}" for name, count in counts.items()))
 sys.exit(any(count for name, count in counts.items() if name not in ("jobs", "faults injected")))

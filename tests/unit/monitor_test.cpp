@@ -7,6 +7,7 @@
 #include <spawn.h>
 #include <string>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -201,4 +202,63 @@ TEST_CASE("an obituary") {
     CHECK(wire::obituary(end, "during allreduce 'grad7'") ==
           start + " (killed by signal 11 (Segmentation fault)) during allreduce 'grad7'");
     CHECK(wire::obituary({end.peer, std::nullopt}, "") == start);
+}
+
+TEST_CASE("a link to another host ends with the process at its other end, which may say why it leaves") {
+    wire::HostListener listener;
+    const auto deadline = base::deadline_after(20s);
+    std::optional<wire::HostLink> there;
+    std::thread other([&] { there.emplace(listener.accept(deadline)); });
+    {  // somebody else finds the listener first
+        auto stranger = listener.offer();
+        stranger.token.front() ^= 1;
+        CHECK_THROWS_AS(wire::HostLink(stranger, deadline), Error);
+    }
+    const auto here = std::make_shared<wire::HostLink>(listener.offer(), deadline);
+    other.join();
+    std::atomic<int> ends{0};
+    const Monitor monitor({{.rank = 7, .process = {}, .host = "far", .link = here}}, [&](const Monitor::End& end) {
+        CHECK_FALSE(end.status.has_value());
+        CHECK(wire::obituary(end, "").find("rank 7 (host far, ") == 0);
+        ++ends;
+        return false;
+    });
+    CHECK_FALSE(there->has_ended());
+    there->say("no such file");
+    base::wait_for_files({}, 50ms);
+    CHECK(ends == 0);                          // whoever leaves may stay for a while
+    shutdown(there->descriptor(), SHUT_RDWR);  // as the kernel does for a process that ends
+    while (ends == 0) std::this_thread::yield();
+    CHECK(here->reason() == "no such file");
+    CHECK_FALSE(here->was_closed());
+}
+
+TEST_CASE("a link that is closed is not watched any more") {
+    wire::HostListener listener;
+    const auto deadline = base::deadline_after(20s);
+    std::optional<wire::HostLink> there;
+    std::thread other([&] { there.emplace(listener.accept(deadline)); });
+    const auto here = std::make_shared<wire::HostLink>(listener.offer(), deadline);
+    other.join();
+    Ends ends;
+    {
+        const Monitor monitor({{.rank = 7, .process = {}, .host = "far", .link = here}}, ends.listener());
+        there.reset();
+        base::wait_for_files({}, 50ms);
+    }
+    CHECK(here->has_ended());
+    CHECK(here->was_closed());
+    CHECK(ends.so_far().empty());
+}
+
+TEST_CASE("nobody who listens: a link says so in time") {
+    wire::HostLink::Offer offer;
+    CHECK_THROWS_AS(wire::HostLink(offer, base::deadline_after(20s)), Error);
+    {
+        const wire::HostListener listener;
+        offer = listener.offer();
+    }
+    CHECK_THROWS_AS(wire::HostLink(offer, base::deadline_after(20s)), Error);
+    wire::HostListener waits;
+    CHECK_THROWS_AS(waits.accept(base::deadline_after(10ms)), Error);
 }

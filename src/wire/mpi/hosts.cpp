@@ -21,6 +21,8 @@
 namespace guozhuang::wire::mpi {
 namespace {
 
+constexpr auto time_to_link = std::chrono::seconds(5);
+
 /// What each rank of the communicator gives, by rank: plain bytes.
 template <class T>
 std::vector<T> gather(MPI_Comm communicator, const T& mine) {
@@ -55,6 +57,62 @@ std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
     for (std::size_t i = 0; i < processes.size(); ++i)
         if (std::cmp_not_equal(i, host.position)) others.push_back({host.ranks[i], processes[i]});
     return others;
+}
+
+/// What the first rank of a host says to those of others: plain bytes.
+struct Introduction {
+    int rank = 0;
+    base::ProcessId process = {};
+    std::array<char, 256> host{};
+    HostLink::Offer offer = {};
+};
+
+/// A chain of links between the first ranks of the hosts, so that one is there to tell of a host whose ranks all die. Those of even
+/// hosts connect before they accept, the others after: nobody waits for a neighbour that waits.
+std::vector<Monitor::Peer> link_hosts(MPI_Comm firsts, int rank, const Host& host) {
+    std::optional<HostListener> listener;
+    Introduction mine{.rank = rank, .process = base::this_process()};
+    base::look_up(mine.process);
+    base::host_name().copy(mine.host.data(), mine.host.size() - 1);
+    const auto name_of = [](const Introduction& each) { return fmt::format("rank {} (host {})", each.rank, each.host.data()); };
+    std::vector<Monitor::Peer> linked;
+    const auto attempt = [&](const auto& act) {
+        try {
+            act();
+        } catch (const Error& error) {
+            base::log_warning(fmt::format("{}: should all ranks of that host die at once, nobody would notice", error.what()));
+        }
+    };
+    attempt([&] { mine.offer = listener.emplace().offer(); });
+    const auto all = gather(firsts, mine);
+    const auto place = static_cast<std::size_t>(host.of[static_cast<std::size_t>(rank)]);
+    const auto deadline = base::deadline_after(time_to_link);
+    const auto link = [&](std::size_t to, const auto& make) {
+        if (to >= all.size()) return;  // beyond either end of the chain
+        attempt([&] {
+            try {
+                linked.push_back({all[to].rank, all[to].process, all[to].host.data(), std::make_shared<HostLink>(make(all[to].offer))});
+            } catch (const Error& error) {
+                throw Error(error.code(), fmt::format("no connection with {}: {}", name_of(all[to]), error.what()));
+            }
+        });
+    };
+    const auto connect = [&] { link(place + 1, [&](const auto& offer) { return HostLink(offer, deadline); }); };
+    const auto accept = [&] {
+        if (listener) link(place - 1, [&](const auto&) { return listener->accept(deadline); });
+    };
+    place % 2 == 0 ? connect() : accept();
+    place % 2 == 0 ? accept() : connect();
+    return linked;
+}
+
+std::vector<Monitor::Peer> link_first_ranks(MPI_Comm world, int rank, const Host& host) {
+    MPI_Comm firsts = MPI_COMM_NULL;
+    check(MPI_Comm_split(world, host.position == 0 ? 0 : MPI_UNDEFINED, rank, &firsts), "MPI_Comm_split");
+    if (firsts == MPI_COMM_NULL) return {};
+    auto linked = link_hosts(firsts, rank, host);
+    check(MPI_Comm_free(&firsts), "MPI_Comm_free");
+    return linked;
 }
 
 /// The ranks of other hosts wait for this one in MPI, where they hear nothing: only MPI can end
@@ -130,10 +188,28 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, bo
 
 }  // namespace
 
-std::optional<base::Neighbour> look_at(Host& host, int rank) {
+std::vector<Monitor::Peer> watched_by(const Host& host) {
+    auto all = host.others;
+    all.insert(all.end(), host.linked.begin(), host.linked.end());
+    return all;
+}
+
+EarlyEnd describe_end(const Monitor::End& end, const base::Activity* theirs) {
+    std::string reason = end.peer.link ? end.peer.link->reason() : "";
+    if (const auto note = theirs != nullptr ? theirs->departure.read() : std::nullopt) reason = note->text;
+    if (reason.empty()) return {obituary(end, theirs != nullptr ? base::describe(*theirs) : ""), ErrorCode::rank_died};
+    return {fmt::format("rank {} has shut down ({})", end.peer.rank, reason), ErrorCode::departed};
+}
+
+base::Activity* activity_of(Host& host, int rank) {
     const auto place = std::ranges::lower_bound(host.ranks, rank);
-    if (!host.memory || place == host.ranks.end() || *place != rank) return std::nullopt;
-    base::Neighbour neighbour{.activity = &host.memory->activity(static_cast<int>(place - host.ranks.begin())), .process = {}};
+    if (!host.memory || place == host.ranks.end() || *place != rank) return nullptr;
+    return &host.memory->activity(static_cast<int>(place - host.ranks.begin()));
+}
+
+std::optional<base::Neighbour> look_at(Host& host, int rank) {
+    base::Neighbour neighbour{.activity = activity_of(host, rank), .process = {}};
+    if (neighbour.activity == nullptr) return std::nullopt;
     const auto peer = std::ranges::find(host.others, rank, &Monitor::Peer::rank);
     const auto process = peer == host.others.end() ? base::this_process() : peer->process;
     const auto state = base::is_visible(process) ? base::state_of(process) : "";
@@ -178,8 +254,9 @@ Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads) {
     Host host;
     sort_into_hosts(first_ranks(world, rank, neighbours), rank, host);
     host.others = others_of(neighbours, host);
+    if (host.hosts > 1) host.linked = link_first_ranks(world, rank, host);
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
-    const Monitor monitor(host.others, on_end, LogLevel::debug);  // the one that stays will say it
+    const Monitor monitor(watched_by(host), on_end, LogLevel::debug);  // the one that stays will say it
     base::pass(base::Failpoint::meet);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
     host.cores = cores_together(machine);

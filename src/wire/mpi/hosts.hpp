@@ -19,6 +19,7 @@ struct Host {
     int hosts = 1;                      ///< how many there are
     std::vector<int> ranks;             ///< of this host, ascending
     std::vector<Monitor::Peer> others;  ///< of them
+    std::vector<Monitor::Peer> linked;  ///< the first ranks of the hosts before and after this one, if this is a first rank, too
     int position = 0;                   ///< of this rank among them
     int cores = 1;                      ///< of this machine, that its ranks may use together
     int machine_ranks = 1;              ///< those; more than this host's where hosts are simulated
@@ -31,6 +32,18 @@ struct Host {
 /// they do of a death, and all hosts have memory in which their ranks tell each other, one rank of each other host will do.
 std::vector<int> to_tell(const Host& host, bool neighbours_tell);
 
+/// All whose end this rank notices by itself.
+std::vector<Monitor::Peer> watched_by(const Host& host);
+
+/// Of a rank that has ended too early: that it has died, or why it has left. `theirs`: null where it cannot be seen.
+struct EarlyEnd {
+    std::string text;
+    ErrorCode code;
+};
+EarlyEnd describe_end(const Monitor::End& end, const base::Activity* theirs);
+
+/// Where a rank says what it does; null where that cannot be seen: without shared memory, or on another host.
+base::Activity* activity_of(Host& host, int rank);
 /// What another rank does; empty where that cannot be seen: without shared memory, or on another host.
 std::optional<base::Neighbour> look_at(Host& host, int rank);
 

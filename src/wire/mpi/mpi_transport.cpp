@@ -59,6 +59,7 @@ public:
     bool flushed() override { return !messages_ || messages_->flush(); }
 
     void abort(const base::AbortCause& cause) noexcept override { end_job(cause); }
+    void depart(std::string_view reason) noexcept override;
     bool abandon() noexcept override;
 
     base::Activity& activity() noexcept override { return host_.memory ? host_.memory->activity(host_.position) : private_activity_; }
@@ -153,7 +154,7 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     else
         wait_settings_.idle_limit = std::chrono::milliseconds(100);
     if (settings.spin_us) wait_settings_.spin = std::chrono::microseconds(*settings.spin_us);
-    monitor_.emplace(host_.others, [this](const Monitor::End& end) { return notice_end(end); });
+    monitor_.emplace(mpi::watched_by(host_), [this](const Monitor::End& end) { return notice_end(end); });
 }
 
 MpiTransport::~MpiTransport() {
@@ -205,6 +206,11 @@ void MpiTransport::abort_host(const base::AbortCause& cause) noexcept {
     base::abort(doorbell());
 }
 
+void MpiTransport::depart(std::string_view reason) noexcept {
+    Transport::depart(reason);
+    for (const auto& peer : host_.linked) peer.link->say(reason);
+}
+
 /// Whoever is dead receives nothing, hence the deadline.
 bool MpiTransport::tell_others(const base::AbortCause& cause) noexcept try {
     auto owned = std::make_unique<mpi::OutgoingNotice>(cause);
@@ -214,7 +220,8 @@ bool MpiTransport::tell_others(const base::AbortCause& cause) noexcept try {
     {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return true;
-        for (const int to : mpi::to_tell(host_, cause.code == ErrorCode::rank_died)) all_sent &= notice.send(comm_, to, encode(notice_tag));
+        const bool neighbours_tell = cause.code == ErrorCode::rank_died && std::ranges::binary_search(host_.ranks, cause.rank);
+        for (const int to : mpi::to_tell(host_, neighbours_tell)) all_sent &= notice.send(comm_, to, encode(notice_tag));
     }
     return notice.has_left_soon(mutex_, wait_settings_) && all_sent;
 } catch (const std::exception& error) {
@@ -231,13 +238,11 @@ void MpiTransport::obey(const Message& message) {
 
 /// Whether the process of a rank has ended too early: then the job is over. On the monitor's thread.
 bool MpiTransport::notice_end(const Monitor::End& end) try {
-    const auto place = std::lower_bound(host_.ranks.begin(), host_.ranks.end(), end.peer.rank) - host_.ranks.begin();
-    const base::Activity* theirs = host_.memory ? &host_.memory->activity(static_cast<int>(place)) : nullptr;
-    if (theirs != nullptr ? theirs->closed.load() : closing_.load() && end.status.value_or(0) == 0) return false;
-    const auto reason = theirs != nullptr ? theirs->departure.read() : std::nullopt;
-    const auto text = reason ? fmt::format("rank {} has shut down ({})", end.peer.rank, reason->text)
-                             : obituary(end, theirs != nullptr ? base::describe(*theirs) : "");
-    const bool all_know = end_job({.rank = end.peer.rank, .text = text, .code = reason ? ErrorCode::departed : ErrorCode::rank_died});
+    const auto* const theirs = mpi::activity_of(host_, end.peer.rank);
+    if (theirs != nullptr ? theirs->closed.load() : !end.peer.link && closing_ && end.status.value_or(0) == 0) return false;
+    if (end.peer.link && mpi::hears_of_the_end(doorbell(), wait_settings_)) return true;
+    const auto [text, code] = mpi::describe_end(end, theirs);
+    const bool all_know = end_job({.rank = end.peer.rank, .text = text, .code = code});
     if (exit_on_death_) base::end_process(base::cause_of(doorbell()), base::time_to_unwind, all_know ? nullptr : abort_mpi);
     return true;
 } catch (const std::bad_alloc&) {  // to say more takes memory
@@ -461,6 +466,7 @@ void MpiTransport::close() {
     });
     activity().closed = true;
     monitor_.reset();
+    host_.linked.clear();
     base::pass(base::Failpoint::closed);
     const base::Lock lock(mutex_);
     require_open();

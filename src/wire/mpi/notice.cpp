@@ -9,7 +9,20 @@
 namespace guozhuang::wire::mpi {
 namespace {
 
-constexpr auto time_to_tell = std::chrono::milliseconds(200);
+constexpr auto time_to_tell = std::chrono::milliseconds(200), time_to_hear = std::chrono::milliseconds(400);
+
+/// Whether it is so before the time is over. At a bell of its own: the rank's may be aborted.
+template <class Holds>
+bool comes_true(const base::WaitSettings& wait, std::chrono::milliseconds time, const Holds& holds) {
+    const auto deadline = base::Clock::now() + time;
+    bool is_so = false;
+    base::Doorbell bell;
+    base::wait_until(bell, wait, [&] {
+        is_so = holds();
+        return is_so || base::Clock::now() >= deadline;
+    });
+    return is_so;
+}
 
 }  // namespace
 
@@ -38,21 +51,20 @@ bool OutgoingNotice::send(MPI_Comm communicator, int to, int tag) {
 }
 
 bool OutgoingNotice::has_left_soon(base::Mutex& calls, const base::WaitSettings& wait) {
-    const auto deadline = base::Clock::now() + time_to_tell;
-    bool is_told = false;
-    base::Doorbell bell;  // the rank's own is aborted
-    base::wait_until(bell, wait, [&] {
+    return comes_true(wait, time_to_tell, [&] {
         const base::Lock lock(calls);
-        is_told = has_left();
-        return is_told || base::Clock::now() >= deadline;
+        return has_left();
     });
-    return is_told;
 }
 
 bool OutgoingNotice::has_left() {
     int done = 0;
     check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
     return done != 0;
+}
+
+bool hears_of_the_end(const base::Doorbell& bell, const base::WaitSettings& wait) {
+    return comes_true(wait, time_to_hear, [&] { return base::is_aborted(bell); });
 }
 
 }  // namespace guozhuang::wire::mpi

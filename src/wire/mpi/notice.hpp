@@ -40,4 +40,8 @@ private:
     std::vector<MPI_Request> requests_;
 };
 
+/// Whether the job of this rank is ended within a moment. A rank whose link to another host has ended
+/// asks, since ranks of that host may say more about the death.
+bool hears_of_the_end(const base::Doorbell& bell, const base::WaitSettings& wait);
+
 }  // namespace guozhuang::wire::mpi
