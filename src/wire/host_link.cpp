@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <fmt/format.h>
 #include <guozhuang/error.hpp>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -14,17 +12,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/keep_for_ever.hpp"
+#include "wire/shared_file.hpp"
+
 namespace guozhuang::wire {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto time_for_an_address = 500ms, time_for_an_answer = 2000ms;
-constexpr std::size_t longest_reason = 4096;
-
-[[noreturn]] void throw_unavailable(std::string_view what) {
-    throw Error(ErrorCode::unavailable, fmt::format("{}: {}", what, std::strerror(errno)));
-}
+constexpr auto time_for_an_address = 500ms;
+constexpr char closed = '\0';
 
 bool becomes_ready(int descriptor, short event, base::Deadline deadline) noexcept {
     pollfd file{descriptor, event, 0};
@@ -32,29 +29,28 @@ bool becomes_ready(int descriptor, short event, base::Deadline deadline) noexcep
     return base::wait_for_files({&file, 1}, std::max(left, 0ms));
 }
 
-template <class Half>
-bool send_half(int descriptor, const Half& half) noexcept {
-    return ::send(descriptor, half.data(), half.size_bytes(), MSG_NOSIGNAL) == static_cast<ssize_t>(half.size_bytes());
+bool send_all(int descriptor, std::span<const char> bytes) noexcept {
+    return ::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size());
 }
 
-/// Whether the other end says so. Half a token fits every segment.
-template <class Half>
-bool receives_half(int descriptor, const Half& expected, base::Deadline deadline) noexcept {
-    std::array<std::uint64_t, 2> half{};
+/// The token fits every segment.
+bool shows_token(int descriptor, const HostLink::Offer& offer, base::Deadline deadline) noexcept {
+    decltype(offer.token) shown{};
     return becomes_ready(descriptor, POLLIN, deadline) &&
-           ::recv(descriptor, half.data(), sizeof half, MSG_WAITALL) == static_cast<ssize_t>(sizeof half) &&
-           std::ranges::equal(half, expected);
+           ::recv(descriptor, shown.data(), sizeof shown, MSG_DONTWAIT) == static_cast<ssize_t>(sizeof shown) && shown == offer.token;
 }
 
-void keep_alive(int descriptor) noexcept {
+/// That what it says leaves at once, and a silent host is noticed after 30 s + 6 x 10 s.
+void set_options(int descriptor) noexcept {
     const auto set = [descriptor](int level, int option, int value) { setsockopt(descriptor, level, option, &value, sizeof value); };
+    set(IPPROTO_TCP, TCP_NODELAY, 1);
     set(SOL_SOCKET, SO_KEEPALIVE, 1);
     set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
     set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
     set(IPPROTO_TCP, TCP_KEEPCNT, 6);
 }
 
-bool is_connected(int descriptor, in_addr address, in_port_t port, base::Deadline deadline) noexcept {
+bool connect(int descriptor, in_addr address, in_port_t port, base::Deadline deadline) noexcept {
     sockaddr_in name{};
     name.sin_family = AF_INET;
     name.sin_addr = address;
@@ -69,7 +65,7 @@ bool is_connected(int descriptor, in_addr address, in_port_t port, base::Deadlin
 /// Of this host, those behind which there may be others first.
 void list_addresses(std::span<in_addr> addresses) {
     ifaddrs* list = nullptr;
-    if (getifaddrs(&list) != 0) throw_unavailable("getifaddrs");
+    if (getifaddrs(&list) != 0) throw_unavailable("getifaddrs", errno);
     auto next = addresses.begin();
     for (const bool loopback : {false, true}) {
         for (const auto* each = list; each != nullptr && next != addresses.end(); each = each->ifa_next) {
@@ -84,24 +80,30 @@ void list_addresses(std::span<in_addr> addresses) {
 }  // namespace
 
 Socket::Socket() : Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
-Socket::Socket(int descriptor) : descriptor_(descriptor), close_in_children_([descriptor] { ::close(descriptor); }) {
-    if (descriptor < 0) throw_unavailable("socket");
+Socket::Socket(int descriptor) try : descriptor_(descriptor) {
+    if (descriptor < 0) throw_unavailable("socket", errno);
+    close_in_children_.emplace([descriptor] { ::close(descriptor); });
+} catch (...) {
+    ::close(descriptor);
 }
 Socket::~Socket() {
     if (!base::is_forked()) ::close(descriptor_);
 }
 
+HostLink::HostLink(std::unique_ptr<Socket> socket) noexcept : socket_(std::move(socket)) {
+    set_options(descriptor());
+}
+
 HostLink::HostLink(const Offer& offer, base::Deadline deadline) {
+    if (offer.port == 0) throw Error(ErrorCode::unavailable, "it does not listen");
     for (const auto address : offer.addresses) {
-        if (address.s_addr == INADDR_ANY || offer.port == 0) continue;
+        if (address.s_addr == INADDR_ANY) continue;
         auto socket = std::make_unique<Socket>();
-        const auto token = std::span(offer.token);
-        if (!is_connected(socket->descriptor(), address, offer.port, std::min(deadline, base::Clock::now() + time_for_an_address)))
-            continue;
-        if (!send_half(socket->descriptor(), token.first<2>())) continue;
-        const auto limit = std::min(deadline, base::Clock::now() + time_for_an_answer);
-        if (!receives_half(socket->descriptor(), token.last<2>(), limit)) continue;
-        keep_alive(socket->descriptor());
+        const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
+        if (!connect(socket->descriptor(), address, offer.port, limit)) continue;
+        set_options(socket->descriptor());
+        const std::span token(reinterpret_cast<const char*>(offer.token.data()), sizeof offer.token);
+        if (!send_all(socket->descriptor(), token)) continue;
         socket_ = std::move(socket);
         return;
     }
@@ -109,20 +111,30 @@ HostLink::HostLink(const Offer& offer, base::Deadline deadline) {
 }
 
 HostLink::~HostLink() {
-    if (socket_ && !base::is_forked()) say({&closed, 1});
+    if (!is_closed_) base::keep_for_ever(std::move(socket_));
 }
 
 void HostLink::say(std::string_view reason) noexcept {
-    static_cast<void>(::send(descriptor(), reason.data(), std::min(reason.size(), longest_reason), MSG_NOSIGNAL | MSG_DONTWAIT));
+    send_all(descriptor(), reason.substr(0, reason_.size()));
 }
 
-bool HostLink::has_ended() {
-    std::array<char, 512> bytes;
+void HostLink::close() noexcept {
+    if (!is_closed_.exchange(true)) send_all(descriptor(), {&closed, 1});
+}
+
+bool HostLink::has_ended() noexcept {
+    std::array<char, base::Note::capacity> bytes;
     while (true) {
         const auto count = ::recv(descriptor(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-        if (count < 0 && errno == EINTR) continue;
-        if (count <= 0) return count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
-        heard_.append(bytes.data(), std::min(static_cast<std::size_t>(count), longest_reason - std::min(heard_.size(), longest_reason)));
+        if (count <= 0) {
+            if (count < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOMEM || errno == ENOBUFS)) return false;
+            error_ = count == 0 || errno == ECONNRESET ? 0 : errno;
+            return true;
+        }
+        for (const char each : std::span(bytes).first(static_cast<std::size_t>(count))) {
+            was_closed_ |= each == closed;
+            if (!was_closed_ && reason_size_ < reason_.size()) reason_[reason_size_++] = each;
+        }
     }
 }
 
@@ -131,23 +143,21 @@ HostListener::HostListener() {
     name.sin_family = AF_INET;
     socklen_t size = sizeof name;
     const auto* const any = reinterpret_cast<const sockaddr*>(&name);
-    if (::bind(socket_.descriptor(), any, size) != 0 || ::listen(socket_.descriptor(), 8) != 0) throw_unavailable("listen");
-    if (getsockname(socket_.descriptor(), reinterpret_cast<sockaddr*>(&name), &size) != 0) throw_unavailable("getsockname");
-    if (getrandom(offer_.token.data(), sizeof offer_.token, 0) != static_cast<ssize_t>(sizeof offer_.token)) throw_unavailable("getrandom");
+    if (::bind(socket_.descriptor(), any, size) != 0 || ::listen(socket_.descriptor(), SOMAXCONN) != 0) throw_unavailable("listen", errno);
+    if (getsockname(socket_.descriptor(), reinterpret_cast<sockaddr*>(&name), &size) != 0) throw_unavailable("getsockname", errno);
+    if (getrandom(offer_.token.data(), sizeof offer_.token, 0) != static_cast<ssize_t>(sizeof offer_.token))
+        throw_unavailable("getrandom", errno);
     list_addresses(offer_.addresses);
     offer_.port = name.sin_port;
 }
 
-HostLink HostListener::accept(base::Deadline deadline) {
-    const auto token = std::span<const std::uint64_t, 4>(offer_.token);
-    while (becomes_ready(socket_.descriptor(), POLLIN, deadline)) {
+std::shared_ptr<HostLink> HostListener::accept(base::Deadline deadline) {
+    while (base::Clock::now() < deadline && becomes_ready(socket_.descriptor(), POLLIN, deadline)) {
         const int descriptor = accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (descriptor < 0) continue;
+        if (descriptor < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) continue;
         auto socket = std::make_unique<Socket>(descriptor);
         const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
-        if (!receives_half(descriptor, token.first<2>(), limit) || !send_half(descriptor, token.last<2>())) continue;
-        keep_alive(descriptor);
-        return HostLink(std::move(socket));
+        if (shows_token(descriptor, offer_, limit)) return std::make_shared<HostLink>(std::move(socket));
     }
     throw Error(ErrorCode::unavailable, "it has not connected in time");
 }

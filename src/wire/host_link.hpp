@@ -1,15 +1,15 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <netinet/in.h>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <utility>
 
+#include "base/activity.hpp"
 #include "base/process.hpp"
 #include "base/wait.hpp"
 
@@ -29,59 +29,66 @@ public:
 
 private:
     const int descriptor_;
-    const base::InChildren close_in_children_;
+    std::optional<base::InChildren> close_in_children_;
 };
 
-/// A TCP connection to a process of another host. It ends when that process does, however it ends, so it
-/// tells of a death that nobody on that host is left to tell. Nothing else goes through it, but why a
-/// process leaves, and that it has closed the link itself. A host that is cut off or without power ends
-/// it after a minute and a half (keep-alive). One thread at a time, but for say().
+/// A TCP connection to a process of another host. The kernel ends it when that process ends, however it
+/// ends, so the link tells of a death that nobody on that host is left to tell. Nothing else goes through
+/// it, except why a process leaves, and that it has closed its session. A host that is cut off or without
+/// power ends the link after a minute and a half (keep-alive).
 class HostLink {
 public:
-    /// What both ends know of each other: the one that connects shows the first half, and the other one
-    /// answers with the second.
-    using Token = std::array<std::uint64_t, 4>;
-    /// Where a process listens. Plain bytes.
+    /// Where a process listens, and what whoever connects has to show. Plain bytes.
     struct Offer {
         std::array<in_addr, 8> addresses{};  ///< 0.0.0.0: none
         in_port_t port = 0;                  ///< 0: it does not listen
-        Token token{};
+        std::array<std::uint64_t, 2> token{};
     };
 
-    /// Tries each address. Throws Error(unavailable).
+    /// Tries each address. The other end need not have accepted yet, and may turn out to be somebody else:
+    /// both ends agree by other means. Throws Error(unavailable).
     HostLink(const Offer& offer, base::Deadline deadline);
-    HostLink(HostLink&&) noexcept = default;
-    /// Closes it: the other end is told that this is no death.
+    /// Accepted by a listener.
+    explicit HostLink(std::unique_ptr<Socket> socket) noexcept;
+    /// A link that was not closed stays open until this process ends.
     ~HostLink();
+    HostLink(const HostLink&) = delete;
+    HostLink& operator=(const HostLink&) = delete;
 
+    // Any thread:
     int descriptor() const noexcept { return socket_->descriptor(); }  ///< readable when there is something to look at
-    /// Tells the other end why this process leaves, if there is room. Any thread.
+    /// Tells the other end why this process leaves, if there is room. A reason that is too long is cut.
     void say(std::string_view reason) noexcept;
+    /// Tells the other end that what comes is no death.
+    void close() noexcept;
+
+    // One thread at a time:
     /// Whether the other end is gone, as far as one can see now.
-    bool has_ended();
+    bool has_ended() noexcept;
     // Once it has ended:
-    bool was_closed() const noexcept { return heard_.ends_with(closed); }
+    bool was_closed() const noexcept { return was_closed_; }
     /// Why the process at the other end left; empty if it never said so.
-    const std::string& reason() const noexcept { return heard_; }
+    std::string_view reason() const noexcept { return {reason_.data(), reason_size_}; }
+    /// An errno if the network ended it; 0 if the other process did.
+    int error() const noexcept { return error_; }
 
 private:
-    friend class HostListener;
-    explicit HostLink(std::unique_ptr<Socket> socket) noexcept : socket_(std::move(socket)) {}
-
-    static constexpr char closed = '\0';
-
     std::unique_ptr<Socket> socket_;
-    std::string heard_;
+    std::atomic<bool> is_closed_{false};
+    std::array<char, base::Note::capacity> reason_;
+    std::size_t reason_size_ = 0;
+    bool was_closed_ = false;
+    int error_ = 0;
 };
 
-/// Waits for such a connection, for the time in which a session starts.
+/// Waits for such a connection, while a session starts.
 class HostListener {
 public:
-    /// On all addresses of this host. Throws Error(unavailable).
+    /// On all IPv4 addresses of this host. Throws Error(unavailable).
     HostListener();
     const HostLink::Offer& offer() const noexcept { return offer_; }
-    /// The first that knows the token. Throws Error(unavailable) at the deadline.
-    HostLink accept(base::Deadline deadline);
+    /// The first that shows the token. Throws Error(unavailable).
+    std::shared_ptr<HostLink> accept(base::Deadline deadline);
 
 private:
     Socket socket_;

@@ -38,8 +38,7 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
     if (looks_at_proc_) base::log(level, "pidfd_open: {}: the death of a rank is noticed a little later", slow);
     stop_file_ = eventfd(0, EFD_CLOEXEC);
     files_.push_back({stop_file_, POLLIN, 0});
-    for (const auto& [peer, file, has_ended] : watched_)  // poll passes over those below 0
-        files_.push_back({peer.link ? peer.link->descriptor() : file.descriptor(), POLLIN, 0});
+    for (const Watched& each : watched_) files_.push_back({each.descriptor(), POLLIN, 0});  // poll passes over those below 0
     try {
         thread_ = std::thread([this] { watch(); });
         pthread_setname_np(thread_.native_handle(), "gz-monitor");
@@ -50,8 +49,9 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
 
 /// Returns why it can be looked at from time to time only, or 0.
 int Monitor::add(const Peer& peer) {
-    base::ProcessFile file(peer.link ? base::ProcessId{} : peer.process);
-    const int error = !peer.link && file.descriptor() < 0 && errno != ESRCH ? errno : 0;  // else it is dead, which the first look finds
+    std::optional<base::ProcessFile> file;
+    if (!peer.link) file.emplace(peer.process);
+    const int error = file && file->descriptor() < 0 && errno != ESRCH ? errno : 0;  // else it is dead, which the first look finds
     looks_at_proc_ |= error != 0;
     watched_.push_back({peer, std::move(file)});
     return error;
@@ -77,20 +77,22 @@ void Monitor::watch() {
 
 void Monitor::look(Watched& watched, bool is_readable) {
     if (watched.has_ended) return;
-    watched.has_ended = has_ended(watched, is_readable);
-    if (!watched.has_ended || (watched.peer.link && watched.peer.link->was_closed())) return;
-    const auto status = watched.peer.link ? std::nullopt : base::exit_status(watched.peer.process, watched.file);
-    done_ = on_end_({watched.peer, status});
-}
-
-bool Monitor::has_ended(Watched& watched, bool is_readable) {
-    if (watched.peer.link) return is_readable && watched.peer.link->has_ended();
-    return is_readable || (watched.file.descriptor() < 0 && !base::is_running(watched.peer.process));
+    auto& [peer, file, has_ended] = watched;
+    if (peer.link)
+        has_ended = is_readable && peer.link->has_ended();
+    else
+        has_ended = is_readable || (file->descriptor() < 0 && !base::is_running(peer.process));
+    if (!has_ended || (peer.link && peer.link->was_closed())) return;
+    done_ = on_end_({peer, file ? base::exit_status(peer.process, *file) : std::nullopt});
 }
 
 std::string obituary(const Monitor::End& end, const std::string& doing) {
-    return fmt::format("rank {} (host {}, pid {}) died{}{}{}", end.peer.rank, end.peer.host, end.peer.process.pid,
-                       end.status ? fmt::format(" ({})", base::describe_exit(*end.status)) : "", doing.empty() ? "" : " ", doing);
+    const auto& peer = end.peer;
+    const auto how = end.status                             ? fmt::format(" ({})", base::describe_exit(*end.status))
+                     : peer.link && peer.link->error() != 0 ? fmt::format(" or cannot be reached ({})", std::strerror(peer.link->error()))
+                                                            : "";
+    return fmt::format("rank {} (host {}, pid {}) died{}{}{}", peer.rank, peer.host.empty() ? base::host_name() : peer.host,
+                       peer.process.pid, how, doing.empty() ? "" : " ", doing);
 }
 
 }  // namespace guozhuang::wire

@@ -17,19 +17,21 @@ namespace guozhuang::wire {
 
 /// Watches the processes of other ranks, from a thread of its own that never calls MPI.
 ///
-/// A process of this host that ends makes its pidfd readable; one of another host ends its link. Where the system gives none (an old kernel, a sandbox, no descriptor left) the thread looks at
-/// /proc ten times a second, after one warning. A process that is not visible from here (another container) is not watched, with a warning.
+/// A process of this host that ends makes its pidfd readable; one of another host ends its link. Where the
+/// system gives no pidfd (an old kernel, a sandbox, no descriptor left) the thread looks at /proc ten times
+/// a second, after one warning. A process that is not visible from here (another container) is not watched,
+/// with a warning.
 class Monitor {
 public:
     struct Peer {
         int rank = 0;
         base::ProcessId process;
-        std::string host = base::host_name();
-        std::shared_ptr<HostLink> link = {};  ///< null: it is of this host
+        std::string host = {};                ///< empty: this one
+        std::shared_ptr<HostLink> link = {};  ///< to another host; null: it is of this one
     };
     /// The end of a peer.
     struct End {
-        Peer peer;
+        const Peer& peer;
         std::optional<int> status = {};  ///< as wait(2) gives it; empty if unknown
     };
 
@@ -44,14 +46,15 @@ public:
 private:
     struct Watched {
         Peer peer;
-        base::ProcessFile file;  ///< none, if there is a link
+        std::optional<base::ProcessFile> file;  ///< empty if there is a link
         bool has_ended = false;
+
+        int descriptor() const noexcept { return file ? file->descriptor() : peer.link->descriptor(); }
     };
 
     int add(const Peer& peer);
     void watch();
     void look(Watched& watched, bool is_readable);
-    static bool has_ended(Watched& watched, bool is_readable);
 
     std::vector<Watched> watched_;
     std::vector<pollfd> files_;  ///< that by which it is ended, and theirs

@@ -274,12 +274,13 @@ def hosts():
 
 
 def lone_hosts():
-    """One rank on each of two simulated hosts, and a launcher that ends nobody: nobody on its host is left to tell of a death."""
+    """One rank on each simulated host, and a launcher that ends nobody: nobody on its host is left to tell of a death."""
     placed = {"ranks": 2, "size": LARGE, "before": ("bash", "-c", 'GUOZHUANG_HOST=$OMPI_COMM_WORLD_RANK exec "$@"', "rank"),
               "options": ["--enable-recovery"]}
     kills = [killed_at(point, i % 2, nth, **placed)
              for i, (point, nth) in enumerate((("meet", 1), ("meet", 1), ("handshake", 1), ("submit", 1), ("segment_send", 5), ("segment_receive", 5),
                                                ("execute", 3), ("shutdown", 1), ("close", 1)))]
+    kills += [{**killed_at("execute", victim, 3, **placed), "ranks": 3} for victim in range(3)]
     for kill, job in several(*kills):
         victim = victim_of(kill)
         words = rf"rank {victim} \(host {HOST}, pid {job.pids.get(victim, 0)}\) died"
@@ -289,6 +290,9 @@ def lone_hosts():
         job = Job(scene, **placed)
         judge(job, [*errors_name(job, 1, words, "rank_died" if scene == "quick_exit" else "departed"), *got_errors(job, 1)])
     disturb_each(*({"FAILPOINT": f"{point}@{i % 2}:5=stop:1500", **placed} for i, point in enumerate(("segment_send", "segment_receive"))))
+    few = "socket: Too many open files"
+    goes_on({f"rank 0 .* cannot connect with this one: {few}": 1, "no TCP connection with rank 1 .*: it does not listen": 1,
+             f"no TCP connection with rank 0 .*: {few}": 1, NO_MEMORY.format("memfd_create", ".*"): 1}, **placed, scarce="files@1:0")
 
 
 def starts():

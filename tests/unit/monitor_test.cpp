@@ -61,23 +61,29 @@ private:
     base::ProcessId process_;
 };
 
+/// What a monitor says of an end, kept.
+struct Ended {
+    Monitor::Peer peer;
+    std::optional<int> status;
+};
+
 /// The ends that a monitor has told of.
 class Ends {
 public:
     std::function<bool(const Monitor::End&)> listener(std::size_t enough = 1) {
         return [this, enough](const Monitor::End& end) {
             const base::Lock lock(mutex_);
-            ends_.push_back(end);
+            ends_.push_back({end.peer, end.status});
             base::ring(bell_);
             return ends_.size() == enough;
         };
     }
-    std::vector<Monitor::End> wait_for(std::size_t count) {
+    std::vector<Ended> wait_for(std::size_t count) {
         base::wait_until(
             bell_, {}, [&] { return so_far().size() >= count; }, base::Clock::now() + 20s);
         return so_far();
     }
-    std::vector<Monitor::End> so_far() {
+    std::vector<Ended> so_far() {
         const base::Lock lock(mutex_);
         return ends_;
     }
@@ -85,10 +91,10 @@ public:
 private:
     base::Doorbell bell_;
     base::Mutex mutex_;
-    std::vector<Monitor::End> ends_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::vector<Ended> ends_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
-std::string how(const Monitor::End& end) {
+std::string how(const Ended& end) {
     return end.status ? base::describe_exit(*end.status) : "unknown";
 }
 
@@ -197,68 +203,118 @@ TEST_CASE("a monitor leaves no descriptor open") {
 }
 
 TEST_CASE("an obituary") {
-    const Monitor::End end{.peer = {2, {.pid = 1234, .started = 1, .numbering = 1}}, .status = SIGSEGV};
+    const Monitor::Peer peer{2, {.pid = 1234, .started = 1, .numbering = 1}};
     const auto start = "rank 2 (host " + base::host_name() + ", pid 1234) died";
-    CHECK(wire::obituary(end, "during allreduce 'grad7'") ==
+    CHECK(wire::obituary({peer, SIGSEGV}, "during allreduce 'grad7'") ==
           start + " (killed by signal 11 (Segmentation fault)) during allreduce 'grad7'");
-    CHECK(wire::obituary({end.peer, std::nullopt}, "") == start);
+    CHECK(wire::obituary({peer}, "") == start);
 }
+
+namespace {
+
+/// Both ends of a link, and what a monitor at one of them hears of the other.
+struct Linked {
+    wire::HostListener listener;
+    std::shared_ptr<wire::HostLink> here = std::make_shared<wire::HostLink>(listener.offer(), base::deadline_after(20s));
+    std::shared_ptr<wire::HostLink> there = listener.accept(base::deadline_after(20s));
+    std::atomic<int> ends{0};
+    std::optional<Monitor> monitor{std::in_place,
+                                   std::vector<Monitor::Peer>{{.rank = 7, .process = {.pid = 12}, .host = "far", .link = here}},
+                                   [this](const Monitor::End& end) {
+                                       if (!end.status && wire::obituary(end, "") == "rank 7 (host far, pid 12) died") ++ends;
+                                       return false;
+                                   }};
+
+    ~Linked() {
+        here->close();
+        there->close();
+    }
+
+    /// As the kernel does for a process that ends.
+    void other_process_ends() const { shutdown(there->descriptor(), SHUT_RDWR); }
+};
+
+template <class Holds>
+bool comes_true(const Holds& holds) {
+    for (int look = 0; look < 2000 && !holds(); ++look) base::wait_for_files({}, 10ms);
+    return holds();
+}
+
+}  // namespace
 
 TEST_CASE("a link to another host ends with the process at its other end, which may say why it leaves") {
-    wire::HostListener listener;
-    const auto deadline = base::deadline_after(20s);
-    std::optional<wire::HostLink> there;
-    std::thread other([&] { there.emplace(listener.accept(deadline)); });
-    {  // somebody else finds the listener first
-        auto stranger = listener.offer();
-        stranger.token.front() ^= 1;
-        CHECK_THROWS_AS(wire::HostLink(stranger, deadline), Error);
-    }
-    const auto here = std::make_shared<wire::HostLink>(listener.offer(), deadline);
-    other.join();
-    std::atomic<int> ends{0};
-    const Monitor monitor({{.rank = 7, .process = {}, .host = "far", .link = here}}, [&](const Monitor::End& end) {
-        CHECK_FALSE(end.status.has_value());
-        CHECK(wire::obituary(end, "").find("rank 7 (host far, ") == 0);
-        ++ends;
-        return false;
-    });
-    CHECK_FALSE(there->has_ended());
-    there->say("no such file");
+    const std::string reason = GENERATE(as<std::string>{}, "", "no such file", std::string(5000, 'x'));
+    CAPTURE(reason);
+    Linked linked;
+    linked.there->say(reason);
     base::wait_for_files({}, 50ms);
-    CHECK(ends == 0);                          // whoever leaves may stay for a while
-    shutdown(there->descriptor(), SHUT_RDWR);  // as the kernel does for a process that ends
-    while (ends == 0) std::this_thread::yield();
-    CHECK(here->reason() == "no such file");
-    CHECK_FALSE(here->was_closed());
+    CHECK(linked.ends == 0);  // whoever leaves may stay for a while
+    linked.other_process_ends();
+    CHECK(comes_true([&] { return linked.ends == 1; }));
+    linked.monitor.reset();
+    CHECK(linked.here->reason() == reason.substr(0, base::Note::capacity));
+    CHECK_FALSE(linked.here->was_closed());
 }
 
-TEST_CASE("a link that is closed is not watched any more") {
+TEST_CASE("a link that has been closed may end") {
+    const std::string reason = GENERATE(as<std::string>{}, "", std::string(5000, 'x'));
+    Linked linked;
+    linked.there->say(reason);  // as a rank does that refuses the others' settings
+    linked.there->close();
+    linked.other_process_ends();
+    base::wait_for_files({}, 50ms);
+    linked.monitor.reset();
+    CHECK(linked.here->has_ended());
+    CHECK(linked.here->was_closed());
+    CHECK(linked.ends == 0);
+}
+
+TEST_CASE("a link that has not been closed stays open to the end of the process") {
     wire::HostListener listener;
-    const auto deadline = base::deadline_after(20s);
-    std::optional<wire::HostLink> there;
-    std::thread other([&] { there.emplace(listener.accept(deadline)); });
-    const auto here = std::make_shared<wire::HostLink>(listener.offer(), deadline);
-    other.join();
-    Ends ends;
-    {
-        const Monitor monitor({{.rank = 7, .process = {}, .host = "far", .link = here}}, ends.listener());
-        there.reset();
-        base::wait_for_files({}, 50ms);
-    }
-    CHECK(here->has_ended());
-    CHECK(here->was_closed());
-    CHECK(ends.so_far().empty());
+    auto here = std::make_shared<wire::HostLink>(listener.offer(), base::deadline_after(20s));
+    const auto there = listener.accept(base::deadline_after(20s));
+    const bool closes = GENERATE(false, true);
+    if (closes) here->close();
+    here.reset();
+    base::wait_for_files({}, 50ms);
+    CHECK(there->has_ended() == closes);
+    CHECK(there->was_closed() == closes);
+    there->close();
 }
 
-TEST_CASE("nobody who listens: a link says so in time") {
+TEST_CASE("a listener passes over strangers, and over those who have gone again") {
+    wire::HostListener listener;
+    auto stranger = listener.offer();
+    stranger.token.front() ^= 1;
+    wire::HostLink(stranger, base::deadline_after(20s)).close();
+    wire::HostLink here(listener.offer(), base::deadline_after(20s));
+    const auto there = listener.accept(base::deadline_after(20s));
+    here.close();
+    CHECK(comes_true([&] { return there->has_ended() || there->was_closed(); }));
+    there->close();
+}
+
+TEST_CASE("nobody at the other end: a link says so in time") {
     wire::HostLink::Offer offer;
-    CHECK_THROWS_AS(wire::HostLink(offer, base::deadline_after(20s)), Error);
+    CHECK_THROWS_WITH(wire::HostLink(offer, base::deadline_after(20s)), "it does not listen");
     {
         const wire::HostListener listener;
         offer = listener.offer();
     }
-    CHECK_THROWS_AS(wire::HostLink(offer, base::deadline_after(20s)), Error);
+    CHECK_THROWS_WITH(wire::HostLink(offer, base::deadline_after(20s)), "none of its addresses can be reached");
     wire::HostListener waits;
     CHECK_THROWS_AS(waits.accept(base::deadline_after(10ms)), Error);
+    CHECK_THROWS_AS(waits.accept(base::deadline_after(0ms)), Error);
+}
+
+TEST_CASE("no descriptor is left: neither end of a link waits for one") {
+    wire::HostListener listener;
+    wire::HostLink here(listener.offer(), base::deadline_after(20s));
+    here.close();
+    {
+        const NoFiles none;
+        CHECK_THROWS_WITH(wire::HostListener(), Catch::Contains("Too many open files"));
+        CHECK_THROWS_WITH(listener.accept(base::deadline_after(20s)), Catch::Contains("Too many open files"));
+    }
+    listener.accept(base::deadline_after(20s))->close();
 }

@@ -59,59 +59,75 @@ std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
     return others;
 }
 
-/// What the first rank of a host says to those of others: plain bytes.
+/// What came of making something that this rank wishes to have.
+template <class T>
+struct Attempt {
+    std::optional<T> made;
+    std::string failure;
+};
+
+template <class Make>
+auto attempt(Make&& make) -> Attempt<decltype(make())> {
+    try {
+        return {make(), {}};
+    } catch (const std::exception& error) {  // the other ranks wait for the answer, whatever it is
+        return {std::nullopt, error.what()};
+    }
+}
+
+/// What the first rank of a host says of itself to those of the hosts before and after it: plain bytes.
 struct Introduction {
-    int rank = 0;
     base::ProcessId process = {};
     std::array<char, 256> host{};
     HostLink::Offer offer = {};
 };
 
-/// A chain of links between the first ranks of the hosts, so that one is there to tell of a host whose ranks all die. Those of even
-/// hosts connect before they accept, the others after: nobody waits for a neighbour that waits.
-std::vector<Monitor::Peer> link_hosts(MPI_Comm firsts, int rank, const Host& host) {
-    std::optional<HostListener> listener;
-    Introduction mine{.rank = rank, .process = base::this_process()};
-    base::look_up(mine.process);
-    base::host_name().copy(mine.host.data(), mine.host.size() - 1);
-    const auto name_of = [](const Introduction& each) { return fmt::format("rank {} (host {})", each.rank, each.host.data()); };
-    std::vector<Monitor::Peer> linked;
-    const auto attempt = [&](const auto& act) {
-        try {
-            act();
-        } catch (const Error& error) {
-            base::log_warning(fmt::format("{}: should all ranks of that host die at once, nobody would notice", error.what()));
-        }
-    };
-    attempt([&] { mine.offer = listener.emplace().offer(); });
-    const auto all = gather(firsts, mine);
-    const auto place = static_cast<std::size_t>(host.of[static_cast<std::size_t>(rank)]);
-    const auto deadline = base::deadline_after(time_to_link);
-    const auto link = [&](std::size_t to, const auto& make) {
-        if (to >= all.size()) return;  // beyond either end of the chain
-        attempt([&] {
-            try {
-                linked.push_back({all[to].rank, all[to].process, all[to].host.data(), std::make_shared<HostLink>(make(all[to].offer))});
-            } catch (const Error& error) {
-                throw Error(error.code(), fmt::format("no connection with {}: {}", name_of(all[to]), error.what()));
-            }
-        });
-    };
-    const auto connect = [&] { link(place + 1, [&](const auto& offer) { return HostLink(offer, deadline); }); };
-    const auto accept = [&] {
-        if (listener) link(place - 1, [&](const auto&) { return listener->accept(deadline); });
-    };
-    place % 2 == 0 ? connect() : accept();
-    place % 2 == 0 ? accept() : connect();
-    return linked;
+/// Sends to one rank and receives from another, which both do the same.
+template <class T>
+T exchange(MPI_Comm world, const T& mine, int to, int from) {
+    T theirs{};
+    constexpr int bytes = sizeof mine;
+    check(MPI_Sendrecv(&mine, bytes, MPI_BYTE, to, 0, &theirs, bytes, MPI_BYTE, from, 0, world, MPI_STATUS_IGNORE), "MPI_Sendrecv");
+    return theirs;
 }
 
-std::vector<Monitor::Peer> link_first_ranks(MPI_Comm world, int rank, const Host& host) {
-    MPI_Comm firsts = MPI_COMM_NULL;
-    check(MPI_Comm_split(world, host.position == 0 ? 0 : MPI_UNDEFINED, rank, &firsts), "MPI_Comm_split");
-    if (firsts == MPI_COMM_NULL) return {};
-    auto linked = link_hosts(firsts, rank, host);
-    check(MPI_Comm_free(&firsts), "MPI_Comm_free");
+/// A ring of links between the first ranks of the hosts, so that somebody is left to tell of a host whose
+/// ranks all die. Returns those before and after this rank, if it is a first rank.
+std::vector<Monitor::Peer> link_hosts(MPI_Comm world, int rank, const Host& host) {
+    if (host.hosts == 1 || host.position != 0) return {};
+    const auto first_rank_of = [&](int which) {
+        return static_cast<int>(std::ranges::find(host.of, (which + host.hosts) % host.hosts) - host.of.begin());
+    };
+    const int here = host.of[static_cast<std::size_t>(rank)];
+    const int before = first_rank_of(here - 1), after = first_rank_of(here + 1);
+    const auto listener = attempt([] { return std::make_unique<HostListener>(); });
+    Introduction mine{.process = base::this_process()};
+    base::host_name().copy(mine.host.data(), mine.host.size() - 1);
+    if (listener.made) mine.offer = (*listener.made)->offer();
+    const auto next = exchange(world, mine, before, after), previous = exchange(world, mine, after, before);
+    // The kernel connects with a process that listens, so both ends need not be there at the same time; nor does a connection mean
+    // that the right process is there.
+    auto onward = attempt([&] { return std::make_shared<HostLink>(next.offer, base::deadline_after(time_to_link)); });
+    Attempt<std::shared_ptr<HostLink>> back;
+    if (exchange(world, onward.made.has_value(), after, before))
+        back = attempt([&] { return listener.made.value()->accept(base::deadline_after(time_to_link)); });
+    const bool is_accepted = exchange(world, back.made.has_value(), before, after);
+    if (onward.made && !is_accepted) {
+        (*onward.made)->close();
+        onward = {std::nullopt, "it has not answered"};
+    }
+    if (!listener.made)
+        base::log_warning(
+            fmt::format("rank {} (host {}) cannot connect with this one: {}", before, previous.host.data(), listener.failure));
+    if (!onward.made) {
+        base::log_warning(
+            fmt::format("no TCP connection with rank {} (host {}): {}; should all ranks of a host die at once, the others "
+                        "may not notice (GUOZHUANG_STALL_ERROR_S limits how long they wait)",
+                        after, next.host.data(), onward.failure));
+    }
+    std::vector<Monitor::Peer> linked;
+    if (back.made) linked.push_back({before, previous.process, previous.host.data(), *back.made});
+    if (onward.made) linked.push_back({after, next.process, next.host.data(), *onward.made});
     return linked;
 }
 
@@ -143,39 +159,25 @@ std::vector<int> exceptions(MPI_Comm world, bool here) {
     return ranks;
 }
 
-/// What came of a rank's wish for shared memory.
-struct Attempt {
-    std::optional<HostMemory> memory;
-    std::string failure;
-};
-
-template <class Make>
-Attempt attempt(Make&& make) {
-    try {
-        return {make(), {}};
-    } catch (const std::exception& error) {  // the other ranks wait for the answer, whatever it is
-        return {std::nullopt, error.what()};
-    }
-}
-
 /// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep until it is rung.
 std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, bool wanted) {
-    Attempt mine{std::nullopt, fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}", host.ranks[static_cast<std::size_t>(host.position)])};
+    Attempt<HostMemory> mine{std::nullopt,
+                             fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}", host.ranks[static_cast<std::size_t>(host.position)])};
     const auto ranks = static_cast<int>(host.ranks.size());
     HostMemory::Offer offer;
     if (host.position == 0 && wanted) {
         mine = attempt([&] { return HostMemory::create(ranks); });
-        if (mine.memory) offer = mine.memory->offer();
+        if (mine.made) offer = mine.made->offer();
     }
     check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, neighbours), "MPI_Bcast");
     if (host.position != 0 && wanted) mine = attempt([&] { return HostMemory::attach(offer, ranks); });
-    const std::array failed_and_wanted = {mine.memory ? INT_MAX : host.position, wanted ? host.position : INT_MAX};
+    const std::array failed_and_wanted = {mine.made ? INT_MAX : host.position, wanted ? host.position : INT_MAX};
     std::array<int, 2> first{};
     check(MPI_Allreduce(failed_and_wanted.data(), first.data(), 2, MPI_INT, MPI_MIN, neighbours), "MPI_Allreduce");
     const auto [first_failed, first_wanted] = first;
     if (first_failed == INT_MAX) {
-        mine.memory->close_file();
-        return std::move(mine.memory);
+        mine.made->close_file();
+        return std::move(mine.made);
     }
     if (first_failed == host.position && first_wanted != INT_MAX) {
         base::log_warning(
@@ -195,7 +197,7 @@ std::vector<Monitor::Peer> watched_by(const Host& host) {
 }
 
 EarlyEnd describe_end(const Monitor::End& end, const base::Activity* theirs) {
-    std::string reason = end.peer.link ? end.peer.link->reason() : "";
+    std::string reason(end.peer.link ? end.peer.link->reason() : "");
     if (const auto note = theirs != nullptr ? theirs->departure.read() : std::nullopt) reason = note->text;
     if (reason.empty()) return {obituary(end, theirs != nullptr ? base::describe(*theirs) : ""), ErrorCode::rank_died};
     return {fmt::format("rank {} has shut down ({})", end.peer.rank, reason), ErrorCode::departed};
@@ -229,19 +231,22 @@ void refuse_threads(const Host& host) {
                 {.operation = "init", .ranks = below});
 }
 
-std::vector<int> to_tell(const Host& host, bool neighbours_tell) {
-    std::vector<int> all;
-    for (int rank = 0; std::cmp_less(rank, host.of.size()); ++rank)
-        if (!std::ranges::binary_search(host.ranks, rank) || (!host.memory && rank != host.ranks[static_cast<std::size_t>(host.position)]))
-            all.push_back(rank);
-    if (!neighbours_tell || !host.all_have_memory) return all;
+std::vector<int> to_tell(const Host& host, const base::AbortCause& cause) {
+    const int here = host.of[static_cast<std::size_t>(host.ranks.front())], me = host.ranks[static_cast<std::size_t>(host.position)];
+    const int died_on = cause.code == ErrorCode::rank_died && cause.rank >= 0 ? host.of[static_cast<std::size_t>(cause.rank)] : -1;
     std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(host.hosts));
-    for (std::size_t rank = 0; rank < host.of.size(); ++rank)
-        ranks_of[static_cast<std::size_t>(host.of[rank])].push_back(static_cast<int>(rank));
-    std::vector<int> chosen;
-    for (const auto& ranks : ranks_of)
-        if (ranks.front() != host.ranks.front()) chosen.push_back(ranks[static_cast<std::size_t>(host.position) % ranks.size()]);
-    return chosen;
+    for (int rank = 0; std::cmp_less(rank, host.of.size()); ++rank)
+        ranks_of[static_cast<std::size_t>(host.of[static_cast<std::size_t>(rank)])].push_back(rank);
+    std::vector<int> all;
+    for (int which = 0; which < host.hosts; ++which) {
+        const auto& ranks = ranks_of[static_cast<std::size_t>(which)];
+        if (which == here ? host.memory.has_value() : which == died_on) continue;
+        if (died_on == here && host.all_have_memory)
+            all.push_back(ranks[static_cast<std::size_t>(host.position) % ranks.size()]);
+        else
+            std::ranges::copy_if(ranks, std::back_inserter(all), [me](int rank) { return rank != me; });
+    }
+    return all;
 }
 
 Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads) {
@@ -254,9 +259,10 @@ Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads) {
     Host host;
     sort_into_hosts(first_ranks(world, rank, neighbours), rank, host);
     host.others = others_of(neighbours, host);
-    if (host.hosts > 1) host.linked = link_first_ranks(world, rank, host);
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
-    const Monitor monitor(watched_by(host), on_end, LogLevel::debug);  // the one that stays will say it
+    const Monitor of_this_host(host.others, on_end, LogLevel::debug);  // the one that stays will say it
+    host.linked = link_hosts(world, rank, host);
+    const Monitor of_other_hosts(host.linked, on_end, LogLevel::debug);
     base::pass(base::Failpoint::meet);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
     host.cores = cores_together(machine);

@@ -19,7 +19,7 @@ struct Host {
     int hosts = 1;                      ///< how many there are
     std::vector<int> ranks;             ///< of this host, ascending
     std::vector<Monitor::Peer> others;  ///< of them
-    std::vector<Monitor::Peer> linked;  ///< the first ranks of the hosts before and after this one, if this is a first rank, too
+    std::vector<Monitor::Peer> linked;  ///< if this is the first rank of its host: those of the hosts before and after it
     int position = 0;                   ///< of this rank among them
     int cores = 1;                      ///< of this machine, that its ranks may use together
     int machine_ranks = 1;              ///< those; more than this host's where hosts are simulated
@@ -28,9 +28,10 @@ struct Host {
     std::vector<int> without_threads;   ///< the ranks that may not call MPI on any thread
 };
 
-/// Whom this rank tells of the end of the job: every rank that it cannot ring for. If its neighbours tell others too, as
-/// they do of a death, and all hosts have memory in which their ranks tell each other, one rank of each other host will do.
-std::vector<int> to_tell(const Host& host, bool neighbours_tell);
+/// Whom this rank tells of the end of the job: every rank that it cannot ring for. Of a death on this host its other ranks
+/// tell too: so if all hosts have memory in which their ranks tell each other, one rank of each other host will do. Where somebody of
+/// another host has died, those of that host know or are dead themselves.
+std::vector<int> to_tell(const Host& host, const base::AbortCause& cause);
 
 /// All whose end this rank notices by itself.
 std::vector<Monitor::Peer> watched_by(const Host& host);
@@ -51,7 +52,7 @@ std::optional<base::Neighbour> look_at(Host& host, int rank);
 [[noreturn]] void refuse_threads(const Host& host);
 
 /// Finds out; collective over `world`, blocking. `threads`: whether this rank may call MPI on any thread. Of the settings,
-/// shared_memory and simulated_host count. Throws Error(wire). A rank of the host that dies meanwhile ends this process:
+/// shared_memory and simulated_host count. Throws Error(wire). A rank of the host, or a linked one, that dies meanwhile ends this process:
 /// nothing else ends a call of MPI that waits for it.
 Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads);
 

@@ -220,8 +220,7 @@ bool MpiTransport::tell_others(const base::AbortCause& cause) noexcept try {
     {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return true;
-        const bool neighbours_tell = cause.code == ErrorCode::rank_died && std::ranges::binary_search(host_.ranks, cause.rank);
-        for (const int to : mpi::to_tell(host_, neighbours_tell)) all_sent &= notice.send(comm_, to, encode(notice_tag));
+        for (const int to : mpi::to_tell(host_, cause)) all_sent &= notice.send(comm_, to, encode(notice_tag));
     }
     return notice.has_left_soon(mutex_, wait_settings_) && all_sent;
 } catch (const std::exception& error) {
@@ -240,7 +239,7 @@ void MpiTransport::obey(const Message& message) {
 bool MpiTransport::notice_end(const Monitor::End& end) try {
     const auto* const theirs = mpi::activity_of(host_, end.peer.rank);
     if (theirs != nullptr ? theirs->closed.load() : !end.peer.link && closing_ && end.status.value_or(0) == 0) return false;
-    if (end.peer.link && mpi::hears_of_the_end(doorbell(), wait_settings_)) return true;
+    if (end.peer.link && mpi::hears_of_the_end(doorbell(), activity(), wait_settings_)) return true;
     const auto [text, code] = mpi::describe_end(end, theirs);
     const bool all_know = end_job({.rank = end.peer.rank, .text = text, .code = code});
     if (exit_on_death_) base::end_process(base::cause_of(doorbell()), base::time_to_unwind, all_know ? nullptr : abort_mpi);
@@ -466,7 +465,7 @@ void MpiTransport::close() {
     });
     activity().closed = true;
     monitor_.reset();
-    host_.linked.clear();
+    for (const auto& peer : host_.linked) peer.link->close();
     base::pass(base::Failpoint::closed);
     const base::Lock lock(mutex_);
     require_open();

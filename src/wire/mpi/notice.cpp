@@ -63,8 +63,8 @@ bool OutgoingNotice::has_left() {
     return done != 0;
 }
 
-bool hears_of_the_end(const base::Doorbell& bell, const base::WaitSettings& wait) {
-    return comes_true(wait, time_to_hear, [&] { return base::is_aborted(bell); });
+bool hears_of_the_end(const base::Doorbell& bell, const base::Activity& own, const base::WaitSettings& wait) {
+    return comes_true(wait, time_to_hear, [&] { return base::is_aborted(bell) || own.closed.load(); });
 }
 
 }  // namespace guozhuang::wire::mpi

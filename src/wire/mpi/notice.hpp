@@ -5,6 +5,7 @@
 #include <mpi.h>
 #include <vector>
 
+#include "base/activity.hpp"
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "wire/transport.hpp"
@@ -40,8 +41,8 @@ private:
     std::vector<MPI_Request> requests_;
 };
 
-/// Whether the job of this rank is ended within a moment. A rank whose link to another host has ended
-/// asks, since ranks of that host may say more about the death.
-bool hears_of_the_end(const base::Doorbell& bell, const base::WaitSettings& wait);
+/// Whether the job of this rank is over within a moment, or its session closed. A rank whose link to another
+/// host has ended asks, since ranks of that host may say more about the death.
+bool hears_of_the_end(const base::Doorbell& bell, const base::Activity& own, const base::WaitSettings& wait);
 
 }  // namespace guozhuang::wire::mpi
