@@ -21,15 +21,16 @@ endif()
 
 # Catch's implementation and our watchdog, compiled once for all test programs.
 add_library(guozhuang_test_runner OBJECT
-  ${PROJECT_SOURCE_DIR}/tests/support/runner.cpp ${PROJECT_SOURCE_DIR}/tests/support/watchdog.cpp)
+  ${PROJECT_SOURCE_DIR}/tests/support/runner/runner.cpp ${PROJECT_SOURCE_DIR}/tests/support/runner/watchdog.cpp)
 target_include_directories(guozhuang_test_runner PUBLIC ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(guozhuang_test_runner PUBLIC guozhuang_options Catch2::Catch2 Threads::Threads)
 
 # The cases that run as threads as well as under mpirun, compiled once for both: through the public API, whose definitions the programs bring.
 set(cases)
-foreach(name adasum_oracle arena_cases async_cases bad_input_source bad_inputs batch_cases error_cases join_cases operation_cases operation_sweeps
-    process_set_cases random_operations reduction_oracle report tensors training_cases unwinding_cases)
-  list(APPEND cases ${PROJECT_SOURCE_DIR}/tests/support/${name}.cpp)
+foreach(file cases/arena_cases cases/async_cases cases/bad_input_source cases/bad_inputs cases/batch_cases cases/error_cases cases/join_cases
+    cases/operation_cases cases/operation_sweeps cases/process_set_cases cases/random_operations cases/tensors cases/training_cases
+    cases/unwinding_cases oracles/adasum_oracle oracles/reduction_oracle runner/report)
+  list(APPEND cases ${PROJECT_SOURCE_DIR}/tests/support/${file}.cpp)
 endforeach()
 add_library(guozhuang_test_cases STATIC ${cases})
 target_include_directories(guozhuang_test_cases PUBLIC ${PROJECT_SOURCE_DIR}/tests
@@ -75,7 +76,7 @@ endfunction()
 # many lines like the pattern. What mpirun says counts, too.
 function(guozhuang_add_mpi_test_that_ends name ranks code count pattern)
   guozhuang_mpirun(mpirun ${ranks})
-  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/support/expect.sh ${code} ${count} ${pattern} ${mpirun} ${ARGN})
+  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/support/runner/expect.sh ${code} ${count} ${pattern} ${mpirun} ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks} TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()

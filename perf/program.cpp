@@ -12,12 +12,12 @@
 #include <sstream>
 #include <vector>
 
-#include "idle.hpp"
+#include "idle/idle.hpp"
 #include "job.hpp"
 #include "json_lines.hpp"
-#include "replay.hpp"
-#include "sweep.hpp"
-#include "tune.hpp"
+#include "replay/replay.hpp"
+#include "sweep/sweep.hpp"
+#include "tune/tune.hpp"
 
 namespace guozhuang::perf {
 namespace {

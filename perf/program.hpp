@@ -3,7 +3,7 @@
 #include <span>
 #include <string_view>
 
-#include "peer.hpp"
+#include "peers/peer.hpp"
 
 namespace guozhuang::perf {
 

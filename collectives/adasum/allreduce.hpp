@@ -23,10 +23,10 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/concepts/reduce.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "collectives/layout/scratch.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
-#include "collectives/reduce.hpp"
-#include "collectives/scratch.hpp"
-#include "collectives/wire.hpp"
 
 namespace guozhuang::adasum {
 

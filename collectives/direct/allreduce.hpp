@@ -31,11 +31,11 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/allreduce_plan.hpp"
-#include "collectives/chunks.hpp"
+#include "collectives/concepts/wire.hpp"
 #include "collectives/direct/peers.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
-#include "collectives/wire.hpp"
+#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/chunks.hpp"
 
 namespace guozhuang::direct {
 

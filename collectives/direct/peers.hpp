@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/scratch.hpp"
-#include "collectives/wire.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "collectives/layout/scratch.hpp"
 
 namespace guozhuang::direct {
 

@@ -20,10 +20,10 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/chunks.hpp"
+#include "collectives/concepts/reduce.hpp"
+#include "collectives/concepts/wire.hpp"
 #include "collectives/direct/peers.hpp"
-#include "collectives/reduce.hpp"
-#include "collectives/wire.hpp"
+#include "collectives/layout/chunks.hpp"
 
 namespace guozhuang::direct {
 

@@ -27,13 +27,13 @@
 #include <cstring>
 #include <span>
 
-#include "collectives/allreduce_plan.hpp"
-#include "collectives/chunks.hpp"
-#include "collectives/direct/stage_layout.hpp"
-#include "collectives/peer_memory.hpp"
+#include "collectives/concepts/peer_memory.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/chunks.hpp"
+#include "collectives/layout/scratch.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
-#include "collectives/scratch.hpp"
-#include "collectives/wire.hpp"
+#include "collectives/staged/stage_layout.hpp"
 
 namespace guozhuang::hierarchical {
 

@@ -18,7 +18,7 @@
 #include <cstring>
 #include <span>
 
-#include "collectives/wire.hpp"
+#include "collectives/concepts/wire.hpp"
 
 namespace guozhuang::pairwise {
 

@@ -22,9 +22,9 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/allreduce_plan.hpp"
-#include "collectives/scratch.hpp"
-#include "collectives/wire.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/scratch.hpp"
 
 namespace guozhuang::recursive {
 

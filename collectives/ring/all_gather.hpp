@@ -16,8 +16,8 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/concepts/wire.hpp"
 #include "collectives/ring/neighbours.hpp"
-#include "collectives/wire.hpp"
 
 namespace guozhuang::ring {
 

@@ -12,10 +12,10 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/reduce.hpp"
+#include "collectives/concepts/reduce.hpp"
+#include "collectives/concepts/wire.hpp"
 #include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/reduce_scatter.hpp"
-#include "collectives/wire.hpp"
 
 namespace guozhuang::ring {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "collectives/wire.hpp"
+#include "collectives/concepts/wire.hpp"
 
 namespace guozhuang::ring {
 

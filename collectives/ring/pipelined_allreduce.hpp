@@ -22,11 +22,11 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/allreduce_plan.hpp"
-#include "collectives/chunks.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/chunks.hpp"
 #include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/reduce_scatter.hpp"
-#include "collectives/wire.hpp"
 
 namespace guozhuang::ring {
 

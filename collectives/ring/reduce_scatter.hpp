@@ -18,9 +18,9 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/reduce.hpp"
+#include "collectives/concepts/reduce.hpp"
+#include "collectives/concepts/wire.hpp"
 #include "collectives/ring/neighbours.hpp"
-#include "collectives/wire.hpp"
 
 namespace guozhuang::ring {
 

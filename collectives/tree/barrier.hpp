@@ -15,8 +15,8 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/scratch.hpp"
-#include "collectives/wire.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "collectives/layout/scratch.hpp"
 
 namespace guozhuang::tree {
 

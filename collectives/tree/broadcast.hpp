@@ -18,10 +18,10 @@
 #include <cstddef>
 #include <span>
 
-#include "collectives/blocks.hpp"
-#include "collectives/chunks.hpp"
-#include "collectives/scratch.hpp"
-#include "collectives/wire.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "collectives/layout/blocks.hpp"
+#include "collectives/layout/chunks.hpp"
+#include "collectives/layout/scratch.hpp"
 
 namespace guozhuang::tree {
 

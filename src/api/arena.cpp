@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "api/joint_region.hpp"
-#include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
-#include "wire/shared_pages.hpp"
+#include "runtime/joint_region.hpp"
+#include "runtime/process_set_state.hpp"
+#include "wire/shm/shared_pages.hpp"
 
 namespace guozhuang {
 namespace {

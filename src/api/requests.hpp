@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api/set_member.hpp"
+#include "runtime/set_member.hpp"
 
 /// From what a caller passes to what the engine takes: every check that needs no other rank is here.
 namespace guozhuang::api {

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "api/runtime.hpp"
 #include "base/baton.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
@@ -22,6 +21,7 @@
 #include "base/process.hpp"
 #include "base/wait.hpp"
 #include "engine/pending.hpp"
+#include "runtime/runtime.hpp"
 #include "wire/host_grid.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/mpi_transport.hpp"

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "base/activity.hpp"
 #include "base/wait.hpp"
+#include "trace/activity.hpp"
 
 namespace guozhuang::engine {
 

@@ -14,9 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "base/activity.hpp"
 #include "base/mutex.hpp"
-#include "base/timeline.hpp"
 #include "base/wait.hpp"
 #include "engine/backend.hpp"
 #include "engine/control.hpp"
@@ -25,6 +23,8 @@
 #include "engine/pending.hpp"
 #include "engine/point_to_point.hpp"
 #include "engine/stall_watch.hpp"
+#include "trace/activity.hpp"
+#include "trace/timeline.hpp"
 
 namespace guozhuang::engine {
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
-#include "base/timeline_record.hpp"
 #include "engine/backend.hpp"
 #include "engine/log_entry.hpp"
 #include "engine/members.hpp"
 #include "engine/pending.hpp"
+#include "trace/timeline_record.hpp"
 
 /// What an entry of the log means on this rank.
 namespace guozhuang::engine {

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/activity.hpp"
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
 #include "engine/description.hpp"
+#include "trace/activity.hpp"
 
 namespace guozhuang::engine {
 

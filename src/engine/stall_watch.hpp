@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/activity.hpp"
 #include "base/wait.hpp"
 #include "engine/members.hpp"
 #include "engine/pending.hpp"
+#include "trace/activity.hpp"
 
 namespace guozhuang::engine {
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/keep_for_ever.hpp"
-#include "wire/shared_file.hpp"
+#include "wire/shm/shared_file.hpp"
 
 namespace guozhuang::wire {
 namespace {

@@ -9,9 +9,9 @@
 #include <optional>
 #include <string_view>
 
-#include "base/activity.hpp"
 #include "base/process.hpp"
 #include "base/wait.hpp"
+#include "trace/activity.hpp"
 
 namespace guozhuang::wire {
 

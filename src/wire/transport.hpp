@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/activity.hpp"
 #include "base/wait.hpp"
-#include "wire/regions.hpp"
+#include "trace/activity.hpp"
+#include "wire/shm/regions.hpp"
 
 namespace guozhuang::wire {
 

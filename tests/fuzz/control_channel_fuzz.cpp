@@ -1,5 +1,5 @@
 // Bytes as they arrive from a rank. An input chooses the rank, one of the process set or one that is no member.
-#include "wire/control_channel.hpp"
+#include "wire/group/control_channel.hpp"
 
 #include "fuzz/fuzz.hpp"
 #include "wire/inproc/inproc_transport.hpp"

@@ -1,11 +1,11 @@
 // What ranks tell each other first. An input chooses whether rank 0 judges two messages, each from rank 1 or 2, or rank 1 hears its judgement.
-#include "api/handshake.hpp"
+#include "runtime/handshake.hpp"
 
 #include <guozhuang/version.hpp>
 
 #include "engine/codec.hpp"
 #include "fuzz/fuzz.hpp"
-#include "wire/control_channel.hpp"
+#include "wire/group/control_channel.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 namespace guozhuang::fuzz {

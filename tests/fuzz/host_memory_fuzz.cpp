@@ -1,5 +1,5 @@
 // An offer of shared memory: the input chooses the file that it leads to, what the memory begins with, and the offer's nonce.
-#include "wire/host_memory.hpp"
+#include "wire/shm/host_memory.hpp"
 
 #include <cstring>
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "fuzz/fuzz.hpp"
-#include "support/negotiation.hpp"
+#include "support/fakes/negotiation.hpp"
 
 namespace guozhuang::fuzz {
 

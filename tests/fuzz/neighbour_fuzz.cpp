@@ -2,9 +2,9 @@
 #include <cstring>
 #include <new>
 
-#include "base/activity.hpp"
 #include "base/wait.hpp"
 #include "fuzz/fuzz.hpp"
+#include "trace/activity.hpp"
 
 namespace guozhuang::fuzz {
 

@@ -2,9 +2,9 @@
 #include "engine/point_to_point.hpp"
 
 #include "fuzz/fuzz.hpp"
-#include "wire/control_channel.hpp"
+#include "wire/group/control_channel.hpp"
+#include "wire/group/mail_channel.hpp"
 #include "wire/inproc/inproc_transport.hpp"
-#include "wire/mail_channel.hpp"
 
 namespace guozhuang::fuzz {
 

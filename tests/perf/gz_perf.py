@@ -15,7 +15,7 @@ KEYS = {
     "tune": "kind variable value default ratio",
     "idle": "kind ranks cpu_percent_max",
 }
-REPORT = Path(__file__).resolve().parents[2] / "perf/report"
+REPORT = Path(__file__).resolve().parents[2] / "perf/report/report"
 COLLECTIVES = ["allreduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
 
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "perf/pattern.hpp"
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using perf::Pattern;

@@ -1,7 +1,7 @@
 // Arenas of processes.
-#include "support/arena_cases.hpp"
-#include "support/catch.hpp"
-#include "support/mpi_report.hpp"
+#include "support/cases/arena_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

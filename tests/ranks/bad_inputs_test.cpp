@@ -1,10 +1,10 @@
 // Requests that some ranks get wrong, drawn at random, on ranks that are processes.
-#include "support/bad_inputs.hpp"
+#include "support/cases/bad_inputs.hpp"
 
 #include <iostream>
 
-#include "support/catch.hpp"
-#include "support/mpi_report.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

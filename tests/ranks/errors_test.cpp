@@ -1,8 +1,8 @@
 // Bad input, on ranks that are processes.
-#include "support/error_cases.hpp"
+#include "support/cases/error_cases.hpp"
 
-#include "support/catch.hpp"
-#include "support/mpi_report.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

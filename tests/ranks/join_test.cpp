@@ -1,7 +1,7 @@
 // Ranks that run out of data at different times, as processes.
-#include "support/catch.hpp"
-#include "support/join_cases.hpp"
-#include "support/mpi_report.hpp"
+#include "support/cases/join_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -4,11 +4,11 @@
 #include <iostream>
 #include <span>
 
-#include "support/async_cases.hpp"
-#include "support/catch.hpp"
-#include "support/mpi_report.hpp"
-#include "support/operation_sweeps.hpp"
-#include "support/random_operations.hpp"
+#include "support/cases/async_cases.hpp"
+#include "support/cases/operation_sweeps.hpp"
+#include "support/cases/random_operations.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -2,9 +2,9 @@
 #include <guozhuang/guozhuang.hpp>
 #include <mpi.h>
 
-#include "support/catch.hpp"
-#include "support/mpi_report.hpp"
-#include "support/operation_cases.hpp"
+#include "support/cases/operation_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -1,8 +1,8 @@
 // Process sets, on ranks that are processes.
-#include "support/process_set_cases.hpp"
+#include "support/cases/process_set_cases.hpp"
 
-#include "support/catch.hpp"
-#include "support/mpi_report.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

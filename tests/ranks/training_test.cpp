@@ -1,9 +1,9 @@
 // Data-parallel training, on ranks that are processes.
-#include "support/training_cases.hpp"
+#include "support/cases/training_cases.hpp"
 
-#include "support/batch_cases.hpp"
-#include "support/catch.hpp"
-#include "support/mpi_report.hpp"
+#include "support/cases/batch_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -8,10 +8,10 @@
 #include <guozhuang/interop/mpi.hpp>
 #include <mpi.h>
 
-#include "support/catch.hpp"
-#include "support/traffic.hpp"
-#include "wire/control_channel.hpp"
-#include "wire/member_wire.hpp"
+#include "support/oracles/traffic.hpp"
+#include "support/runner/catch.hpp"
+#include "wire/group/control_channel.hpp"
+#include "wire/group/member_wire.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;

@@ -1,8 +1,8 @@
 // Memory whose owner goes while operations use it: ranks are processes.
-#include "support/unwinding_cases.hpp"
+#include "support/cases/unwinding_cases.hpp"
 
-#include "support/catch.hpp"
-#include "support/mpi_report.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -1,10 +1,10 @@
 // What a rank says it is doing, read by those who trust nothing.
-#include "base/activity.hpp"
+#include "trace/activity.hpp"
 
 #include <cstring>
 #include <thread>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using guozhuang::base::Activity;
 using guozhuang::base::Note;

@@ -1,9 +1,9 @@
 #include "collectives/adasum/allreduce.hpp"
 
 #include "device/host/host_reduce.hpp"
-#include "support/bundles.hpp"
-#include "support/catch.hpp"
-#include "support/reduction_oracle.hpp"
+#include "support/cases/bundles.hpp"
+#include "support/oracles/reduction_oracle.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

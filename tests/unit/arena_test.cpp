@@ -2,12 +2,12 @@
 #include <atomic>
 #include <sys/mman.h>
 
-#include "support/arena_cases.hpp"
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "wire/regions.hpp"
-#include "wire/shared_file.hpp"
-#include "wire/shared_pages.hpp"
+#include "support/cases/arena_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "wire/shm/regions.hpp"
+#include "wire/shm/shared_file.hpp"
+#include "wire/shm/shared_pages.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

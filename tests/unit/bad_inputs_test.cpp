@@ -1,9 +1,9 @@
 // Requests that some ranks get wrong, drawn at random, on ranks that are threads.
-#include "support/bad_inputs.hpp"
+#include "support/cases/bad_inputs.hpp"
 
 #include <iostream>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -1,10 +1,10 @@
-#include "collectives/blocks.hpp"
+#include "collectives/layout/blocks.hpp"
 
 #include <numeric>
 
-#include "collectives/chunks.hpp"
-#include "support/bundles.hpp"
-#include "support/catch.hpp"
+#include "collectives/layout/chunks.hpp"
+#include "support/cases/bundles.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <guozhuang/error.hpp>
 #include <limits>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 namespace guozhuang::engine {
 namespace {

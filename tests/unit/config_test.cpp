@@ -9,10 +9,10 @@
 #include <locale>
 
 #include "base/process.hpp"
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/error_cases.hpp"
-#include "support/temporary_directory.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/temporary_directory.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

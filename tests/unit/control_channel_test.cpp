@@ -1,9 +1,9 @@
-#include "wire/control_channel.hpp"
+#include "wire/group/control_channel.hpp"
 
 #include <algorithm>
 #include <guozhuang/error.hpp>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 using namespace guozhuang;

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error_text.hpp"
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 namespace guozhuang::engine {
 namespace {

@@ -14,7 +14,7 @@
 #include "device/host/fake_driver.hpp"
 #include "device/host/host_reduce.hpp"
 #include "device/plugin.hpp"
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::device;

@@ -1,7 +1,7 @@
 #include <numeric>
 
-#include "support/allreduces.hpp"
-#include "support/catch.hpp"
+#include "support/cases/allreduces.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/config.hpp"
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 

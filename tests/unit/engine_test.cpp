@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "device/host/fake_driver.hpp"
-#include "support/catch.hpp"
-#include "support/engine_rank.hpp"
-#include "support/environment.hpp"
-#include "support/report.hpp"
-#include "wire/member_wire.hpp"
+#include "support/fakes/engine_rank.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/report.hpp"
+#include "wire/group/member_wire.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;

@@ -1,11 +1,11 @@
 // Bad input and bad ends, on ranks that are threads.
-#include "support/error_cases.hpp"
+#include "support/cases/error_cases.hpp"
 
 #include <guozhuang/guozhuang.hpp>
 #include <stdexcept>
 
-#include "support/catch.hpp"
-#include "support/environment.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

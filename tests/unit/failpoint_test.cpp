@@ -4,7 +4,7 @@
 #include <guozhuang/error.hpp>
 #include <set>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using base::Failpoint;

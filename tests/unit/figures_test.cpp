@@ -7,15 +7,15 @@
 #include <sstream>
 
 #include "collectives/adasum/allreduce.hpp"
-#include "collectives/direct/staged_allreduce.hpp"
-#include "collectives/direct/symmetric_allreduce.hpp"
 #include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
+#include "collectives/staged/staged_allreduce.hpp"
+#include "collectives/staged/symmetric_allreduce.hpp"
 #include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
-#include "support/allreduces.hpp"
-#include "support/catch.hpp"
-#include "support/trace_wire.hpp"
+#include "support/cases/allreduces.hpp"
+#include "support/fakes/trace_wire.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 
@@ -113,9 +113,9 @@ void add_symbols(std::span<std::byte> into, std::span<const std::byte> left, std
 }
 
 TEST_CASE("figure: staged and symmetric", "[figures]") {
-    check_figure("collectives/direct/staged_allreduce.hpp",
+    check_figure("collectives/staged/staged_allreduce.hpp",
                  staged_figure(3, 3, [](TracePeers& peers, const AllreducePlan& plan) { direct::staged_allreduce(peers, plan); }));
-    check_figure("collectives/direct/symmetric_allreduce.hpp",
+    check_figure("collectives/staged/symmetric_allreduce.hpp",
                  staged_figure(3, 1, [](TracePeers& peers, const AllreducePlan& plan) { direct::symmetric_allreduce(peers, plan); }));
 }
 

@@ -1,10 +1,10 @@
 // Ranks that are configured differently, and what they agree on.
-#include "api/handshake.hpp"
+#include "runtime/handshake.hpp"
 
 #include <thread>
 
-#include "support/catch.hpp"
-#include "support/environment.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 using namespace guozhuang;

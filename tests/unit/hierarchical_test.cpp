@@ -2,9 +2,9 @@
 
 #include <deque>
 
-#include "support/bundles.hpp"
-#include "support/catch.hpp"
-#include "support/thread_peers.hpp"
+#include "support/cases/bundles.hpp"
+#include "support/fakes/thread_peers.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

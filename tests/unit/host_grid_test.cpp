@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "backends/host/host_backend.hpp"
-#include "support/catch.hpp"
-#include "support/forwarding_transport.hpp"
-#include "support/inproc_ranks.hpp"
+#include "support/fakes/forwarding_transport.hpp"
+#include "support/fakes/inproc_ranks.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using guozhuang::wire::HostGrid;

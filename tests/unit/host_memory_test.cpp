@@ -1,4 +1,4 @@
-#include "wire/host_memory.hpp"
+#include "wire/shm/host_memory.hpp"
 
 #include <atomic>
 #include <guozhuang/error.hpp>
@@ -9,8 +9,8 @@
 #include <thread>
 #include <unistd.h>
 
-#include "support/catch.hpp"
-#include "support/open_files.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/open_files.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;

@@ -1,4 +1,4 @@
-#include "wire/host_messages.hpp"
+#include "wire/shm/host_messages.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 namespace guozhuang::wire {
 namespace {

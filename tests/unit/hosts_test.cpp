@@ -6,15 +6,15 @@
 #include <set>
 #include <sstream>
 
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/error_cases.hpp"
-#include "support/join_cases.hpp"
-#include "support/operation_sweeps.hpp"
-#include "support/process_set_cases.hpp"
-#include "support/random_operations.hpp"
-#include "support/temporary_directory.hpp"
-#include "support/training_cases.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/cases/join_cases.hpp"
+#include "support/cases/operation_sweeps.hpp"
+#include "support/cases/process_set_cases.hpp"
+#include "support/cases/random_operations.hpp"
+#include "support/cases/training_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/temporary_directory.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

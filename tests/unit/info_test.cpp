@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/config.hpp"
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 

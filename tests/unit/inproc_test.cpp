@@ -4,11 +4,11 @@
 #include <atomic>
 #include <guozhuang/error.hpp>
 
-#include "collectives/wire.hpp"
-#include "support/catch.hpp"
-#include "support/inproc_ranks.hpp"
-#include "support/traffic.hpp"
-#include "wire/member_wire.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "support/fakes/inproc_ranks.hpp"
+#include "support/oracles/traffic.hpp"
+#include "support/runner/catch.hpp"
+#include "wire/group/member_wire.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;

@@ -1,7 +1,7 @@
 // Joining: how it is negotiated, and what comes of it on ranks that are threads.
-#include "support/catch.hpp"
-#include "support/join_cases.hpp"
-#include "support/negotiation.hpp"
+#include "support/cases/join_cases.hpp"
+#include "support/fakes/negotiation.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -12,8 +12,8 @@
 #include "device/host/float16.hpp"
 #include "device/host/host_reduce.hpp"
 #include "device/host/stream_copy.hpp"
-#include "support/catch.hpp"
-#include "support/reduction_oracle.hpp"
+#include "support/oracles/reduction_oracle.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using device::HostReduce;

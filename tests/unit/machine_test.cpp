@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "support/catch.hpp"
-#include "support/temporary_directory.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/temporary_directory.hpp"
 
 using namespace guozhuang::topology;
 

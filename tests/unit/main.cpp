@@ -1,4 +1,4 @@
-#include "support/runner.hpp"
+#include "support/runner/runner.hpp"
 
 int main(int argc, char** argv) {
     using namespace guozhuang::test;

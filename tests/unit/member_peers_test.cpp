@@ -1,11 +1,11 @@
-#include "wire/member_peers.hpp"
+#include "wire/group/member_peers.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 #include <vector>
 
-#include "support/catch.hpp"
-#include "support/inproc_ranks.hpp"
+#include "support/fakes/inproc_ranks.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::wire;

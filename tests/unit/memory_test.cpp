@@ -5,8 +5,8 @@
 #include <new>
 #include <thread>
 
-#include "support/catch.hpp"
-#include "support/engine_rank.hpp"
+#include "support/fakes/engine_rank.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

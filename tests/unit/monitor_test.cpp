@@ -13,9 +13,9 @@
 
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/open_files.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/open_files.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;

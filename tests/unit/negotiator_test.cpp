@@ -3,8 +3,8 @@
 #include <guozhuang/error.hpp>
 #include <set>
 
-#include "support/catch.hpp"
-#include "support/negotiation.hpp"
+#include "support/fakes/negotiation.hpp"
+#include "support/runner/catch.hpp"
 
 namespace guozhuang::test {
 namespace {

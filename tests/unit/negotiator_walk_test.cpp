@@ -2,9 +2,9 @@
 #include <iostream>
 #include <random>
 
-#include "support/catch.hpp"
-#include "support/negotiation.hpp"
-#include "support/referee.hpp"
+#include "support/fakes/negotiation.hpp"
+#include "support/oracles/referee.hpp"
+#include "support/runner/catch.hpp"
 
 // Random histories of a process set in one thread, each drawn from a seed alone. A failure prints the seed: with `--rng-seed SEED` that walk is
 // the first one.

@@ -1,7 +1,7 @@
 #include "collectives/pairwise/all_to_all.hpp"
 
-#include "support/bundles.hpp"
-#include "support/catch.hpp"
+#include "support/cases/bundles.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
-#include "support/allreduces.hpp"
-#include "support/catch.hpp"
+#include "support/cases/allreduces.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <guozhuang/error.hpp>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::engine;

@@ -6,9 +6,9 @@
 #include <set>
 #include <sys/resource.h>
 
-#include "api/process_sets.hpp"
-#include "support/catch.hpp"
-#include "support/process_set_cases.hpp"
+#include "runtime/process_sets.hpp"
+#include "support/cases/process_set_cases.hpp"
+#include "support/runner/catch.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 using namespace guozhuang;

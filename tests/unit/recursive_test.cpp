@@ -1,7 +1,7 @@
 #include "collectives/recursive/doubling_allreduce.hpp"
 
-#include "support/allreduces.hpp"
-#include "support/catch.hpp"
+#include "support/cases/allreduces.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

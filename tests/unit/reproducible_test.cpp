@@ -6,9 +6,9 @@
 #include <random>
 #include <thread>
 
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/operation_cases.hpp"
+#include "support/cases/operation_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "api/runtime.hpp"
-#include "support/catch.hpp"
-#include "support/error_cases.hpp"
-#include "support/forwarding_transport.hpp"
+#include "runtime/runtime.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/fakes/forwarding_transport.hpp"
+#include "support/runner/catch.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 using namespace guozhuang;

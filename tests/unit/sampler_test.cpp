@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 

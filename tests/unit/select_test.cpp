@@ -1,6 +1,6 @@
 #include "collectives/select.hpp"
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

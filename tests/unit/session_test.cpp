@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/error_cases.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -2,15 +2,15 @@
 #include <numeric>
 
 #include "backends/host/host_backend.hpp"
-#include "collectives/direct/staged_all_gather.hpp"
-#include "collectives/direct/staged_all_to_all.hpp"
-#include "collectives/direct/staged_allreduce.hpp"
-#include "collectives/direct/staged_broadcast.hpp"
-#include "collectives/direct/staged_reduce_scatter.hpp"
-#include "collectives/direct/symmetric_allreduce.hpp"
-#include "support/bundles.hpp"
-#include "support/catch.hpp"
-#include "support/thread_peers.hpp"
+#include "collectives/staged/staged_all_gather.hpp"
+#include "collectives/staged/staged_all_to_all.hpp"
+#include "collectives/staged/staged_allreduce.hpp"
+#include "collectives/staged/staged_broadcast.hpp"
+#include "collectives/staged/staged_reduce_scatter.hpp"
+#include "collectives/staged/symmetric_allreduce.hpp"
+#include "support/cases/bundles.hpp"
+#include "support/fakes/thread_peers.hpp"
+#include "support/runner/catch.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 namespace {

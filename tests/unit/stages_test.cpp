@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "collectives/tree/barrier.hpp"
-#include "support/catch.hpp"
-#include "support/inproc_ranks.hpp"
+#include "support/fakes/inproc_ranks.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using backends::SetStages;

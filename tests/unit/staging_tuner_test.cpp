@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/direct/staged_rounds.hpp"
-#include "support/catch.hpp"
-#include "support/inproc_ranks.hpp"
+#include "collectives/staged/staged_rounds.hpp"
+#include "support/fakes/inproc_ranks.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang;
 using backends::StagingTuner;

@@ -8,10 +8,10 @@
 #include <thread>
 
 #include "engine/stall_watch.hpp"
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/error_cases.hpp"
-#include "support/report.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/report.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;

@@ -2,7 +2,7 @@
 // session is for tests/faults.
 #include "wire/start_watch.hpp"
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang::wire;
 

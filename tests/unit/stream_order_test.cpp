@@ -3,10 +3,10 @@
 #include <guozhuang/guozhuang.hpp>
 
 #include "device/host/fake_driver.hpp"
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/error_cases.hpp"
-#include "support/operation_cases.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/cases/operation_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

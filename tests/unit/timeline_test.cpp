@@ -1,5 +1,5 @@
 // The timeline: a file that is an array in the end, the rows of a trace, and what a session records.
-#include "base/timeline.hpp"
+#include "trace/timeline.hpp"
 
 #include <csignal>
 #include <fcntl.h>
@@ -12,12 +12,12 @@
 #include <sys/resource.h>
 #include <system_error>
 
-#include "base/trace_file.hpp"
-#include "base/trace_text.hpp"
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/error_cases.hpp"
-#include "support/temporary_directory.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/temporary_directory.hpp"
+#include "trace/trace_file.hpp"
+#include "trace/trace_text.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

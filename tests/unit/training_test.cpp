@@ -1,9 +1,9 @@
 // Data-parallel training, worked out by hand and against one process.
-#include "support/training_cases.hpp"
+#include "support/cases/training_cases.hpp"
 
-#include "support/batch_cases.hpp"
-#include "support/catch.hpp"
-#include "support/environment.hpp"
+#include "support/cases/batch_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -3,8 +3,8 @@
 
 #include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
-#include "support/bundles.hpp"
-#include "support/catch.hpp"
+#include "support/cases/bundles.hpp"
+#include "support/runner/catch.hpp"
 
 namespace {
 

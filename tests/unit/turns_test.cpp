@@ -3,9 +3,9 @@
 #include <memory>
 #include <set>
 
-#include "support/catch.hpp"
-#include "support/environment.hpp"
-#include "support/random_operations.hpp"
+#include "support/cases/random_operations.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;

@@ -1,11 +1,11 @@
 // Memory whose owner goes while operations use it: ranks are threads.
-#include "support/unwinding_cases.hpp"
+#include "support/cases/unwinding_cases.hpp"
 
 #include <future>
 
 #include "device/host/fake_driver.hpp"
-#include "support/catch.hpp"
-#include "support/engine_rank.hpp"
+#include "support/fakes/engine_rank.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;

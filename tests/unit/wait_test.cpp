@@ -12,7 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace std::chrono_literals;
 using guozhuang::Error;

@@ -1,10 +1,10 @@
 // The watchdog of the tests: it ends what hangs, and not what is slow because the machine is busy.
-#include "support/watchdog.hpp"
+#include "support/runner/watchdog.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "support/catch.hpp"
+#include "support/runner/catch.hpp"
 
 using namespace guozhuang::test;
 

@@ -8,10 +8,10 @@
 
 #include "backends/host/stages.hpp"
 #include "base/mutex.hpp"
-#include "base/timeline.hpp"
-#include "collectives/blocks.hpp"
+#include "collectives/layout/blocks.hpp"
 #include "collectives/select.hpp"
 #include "engine/backend.hpp"
+#include "trace/timeline.hpp"
 
 namespace guozhuang::backends {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/log.hpp"
-#include "collectives/direct/stage_layout.hpp"
 #include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/ring/all_gather.hpp"
+#include "collectives/staged/stage_layout.hpp"
 
 namespace guozhuang::backends {
 namespace {

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "backends/host/staging_tuner.hpp"
-#include "wire/group.hpp"
+#include "wire/group/group.hpp"
+#include "wire/group/member_wire.hpp"
 #include "wire/host_grid.hpp"
-#include "wire/member_wire.hpp"
-#include "wire/shared_file.hpp"
-#include "wire/staging.hpp"
+#include "wire/shm/shared_file.hpp"
+#include "wire/shm/staging.hpp"
 
 namespace guozhuang::backends {
 

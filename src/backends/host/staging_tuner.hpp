@@ -9,7 +9,7 @@
 
 #include "base/wait.hpp"
 #include "engine/backend.hpp"
-#include "wire/member_peers.hpp"
+#include "wire/group/member_peers.hpp"
 
 namespace guozhuang::backends {
 

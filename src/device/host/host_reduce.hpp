@@ -4,7 +4,7 @@
 #include <guozhuang/types.hpp>
 #include <span>
 
-#include "collectives/reduce.hpp"
+#include "collectives/concepts/reduce.hpp"
 #include "device/host/kernels.hpp"
 
 namespace guozhuang::device {

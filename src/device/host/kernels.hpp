@@ -5,7 +5,7 @@
 #include <span>
 
 // The arithmetic of host reductions: vectorised loops, chosen at run time for the processor at hand. Elements and partials are those of
-// collectives/reduce.hpp. Spans of one call hold the same number of elements and need no alignment; `into` may be one of the operands (the
+// collectives/concepts/reduce.hpp. Spans of one call hold the same number of elements and need no alignment; `into` may be one of the operands (the
 // same span), but not overlap one otherwise. Pure, thread-safe; the kernels never throw.
 //
 // Integer sums and products wrap modulo 2^bits. Floating min and max propagate NaN from either side and put -0 below +0, so that the result

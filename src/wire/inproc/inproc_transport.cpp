@@ -9,7 +9,7 @@
 
 #include "base/mutex.hpp"
 #include "topology/machine.hpp"
-#include "wire/host_messages.hpp"
+#include "wire/shm/host_messages.hpp"
 
 namespace guozhuang::wire {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/config.hpp"
-#include "wire/host_memory.hpp"
 #include "wire/monitor.hpp"
+#include "wire/shm/host_memory.hpp"
 
 namespace guozhuang::wire::mpi {
 

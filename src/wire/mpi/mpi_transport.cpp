@@ -14,7 +14,6 @@
 #include "base/mutex.hpp"
 #include "base/process.hpp"
 #include "topology/machine.hpp"
-#include "wire/host_messages.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/control_inbox.hpp"
 #include "wire/mpi/hosts.hpp"
@@ -22,7 +21,8 @@
 #include "wire/mpi/notice.hpp"
 #include "wire/mpi/operation_table.hpp"
 #include "wire/mpi/tags.hpp"
-#include "wire/ring_receives.hpp"
+#include "wire/shm/host_messages.hpp"
+#include "wire/shm/ring_receives.hpp"
 
 namespace guozhuang::wire {
 namespace {

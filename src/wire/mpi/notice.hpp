@@ -5,9 +5,9 @@
 #include <mpi.h>
 #include <vector>
 
-#include "base/activity.hpp"
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
+#include "trace/activity.hpp"
 #include "wire/transport.hpp"
 
 namespace guozhuang::wire::mpi {

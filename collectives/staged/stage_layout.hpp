@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+
+#include "collectives/concepts/peer_memory.hpp"
+#include "collectives/layout/scratch.hpp"
+
+namespace guozhuang::direct {
+
+/// How the algorithms that stage use a stage: in every round a rank may *give* a segment of each block, or in their stead *places*, and may show a
+/// segment that it has *reduced*. All have two rooms, for even and odd rounds: what is written in round r is read in round r+1 and written over in
+/// round r+2 at the earliest, which begins when every rank has ended round r+1.
+class StageLayout {
+public:
+    StageLayout(std::size_t stage_bytes, int ranks) noexcept
+        : ranks_(static_cast<std::size_t>(ranks)),
+          segment_bytes_(
+              stage_bytes <= 2 * head_bytes ? 0 : (stage_bytes / 2 - head_bytes) / (ranks_ + 1) / scratch_alignment * scratch_alignment) {}
+
+    /// Room for one segment; 0: the stage is too small for so many ranks.
+    std::size_t segment_bytes() const noexcept { return segment_bytes_; }
+    /// Room for what is given in a round, all segments together.
+    std::size_t given_bytes() const noexcept { return ranks_ * segment_bytes_; }
+
+    /// How many places are shown.
+    std::uint64_t& places_shown(std::span<std::byte> stage, std::uint64_t round) const noexcept {
+        return *std::launder(reinterpret_cast<std::uint64_t*>(half(stage, round).data()));
+    }
+    std::span<Place> places(std::span<std::byte> stage, std::uint64_t round) const noexcept {
+        const auto room = given(stage, round);
+        return {std::launder(reinterpret_cast<Place*>(room.data())), room.size() / sizeof(Place)};
+    }
+    std::span<std::byte> given(std::span<std::byte> stage, std::uint64_t round) const noexcept {
+        return half(stage, round).subspan(head_bytes, given_bytes());
+    }
+    std::span<std::byte> given(std::span<std::byte> stage, std::uint64_t round, int block) const noexcept {
+        return given(stage, round).subspan(static_cast<std::size_t>(block) * segment_bytes_, segment_bytes_);
+    }
+    std::span<std::byte> reduced(std::span<std::byte> stage, std::uint64_t round) const noexcept {
+        return half(stage, round).last(segment_bytes_);
+    }
+
+private:
+    static constexpr std::size_t head_bytes = scratch_alignment;
+
+    std::span<std::byte> half(std::span<std::byte> stage, std::uint64_t round) const noexcept {
+        const auto bytes = head_bytes + given_bytes() + segment_bytes_;
+        return stage.subspan(round % 2 * bytes, bytes);
+    }
+
+    std::size_t ranks_;
+    std::size_t segment_bytes_;
+};
+
+/// Private memory of an algorithm that stages: its terms, by rank.
+inline std::size_t stage_scratch_bytes(int ranks) {
+    return padded_array<std::span<const std::byte>>(static_cast<std::size_t>(ranks));
+}
+
+}  // namespace guozhuang::direct

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#include "collectives/concepts/peer_memory.hpp"
+#include "collectives/layout/blocks.hpp"
+#include "collectives/layout/chunks.hpp"
+#include "collectives/staged/stage_layout.hpp"
+
+namespace guozhuang::direct {
+
+/// Takes chunks 0, 1, ... through the stages, a round each: give(chunk) writes this rank's part of it to its stage and returns how many bytes;
+/// take(chunk) reads those of the others one round later, when this rank has yet to give the next.
+template <PeerMemory P, class Give, class Take>
+void staged_rounds(P& peers, std::size_t chunks, const Give& give, const Take& take) {
+    if (chunks == 0) return;
+    peers.publish(give(std::size_t{0}));
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+        peers.await();
+        take(chunk);
+        if (chunk + 1 < chunks) peers.publish(give(chunk + 1));
+    }
+}
+
+/// A segment of contiguous memory.
+template <class Byte>
+std::span<Byte> part(std::span<Byte> memory, const Segment& segment) noexcept {
+    return memory.subspan(segment.offset, segment.bytes);
+}
+
+inline std::size_t copy(std::span<std::byte> into, std::span<const std::byte> from) noexcept {
+    if (!from.empty()) std::memcpy(into.data(), from.data(), from.size());
+    return from.size();
+}
+
+/// No rank returns before every rank has called. Cost: one round.
+template <PeerMemory P>
+void staged_barrier(P& peers) {
+    peers.publish(0);
+    peers.await();
+}
+
+}  // namespace guozhuang::direct

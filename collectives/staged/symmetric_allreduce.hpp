@@ -1,0 +1,54 @@
+// Symmetric allreduce: every rank copies its whole bundle to its stage, waits once, and adds up all stages for itself. One round, and so the
+// least latency there is; every rank does the whole sum, and so for small bundles only.
+//
+// The shared-memory form of the all-to-all broadcast allreduce (R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized
+// shared memory collectives, EuroPVM/MPI 2008).
+//
+//           rank 0   rank 1   rank 2
+//   step 0  0        1        2
+//   end     0+1+2    0+1+2    0+1+2
+//
+// Cost: one round of waiting; n copied in, p n read and added up by every rank.
+// Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
+// rounded once. The same bits as recursive doubling.
+// Needs: stage_scratch_bytes; bundles up to symmetric_limit_bytes.
+#pragma once
+
+#include <cstddef>
+#include <guozhuang/error.hpp>
+#include <span>
+
+#include "collectives/concepts/peer_memory.hpp"
+#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/scratch.hpp"
+#include "collectives/staged/stage_layout.hpp"
+
+namespace guozhuang::direct {
+
+inline std::size_t symmetric_limit_bytes(std::size_t stage_bytes, int ranks) noexcept {
+    return StageLayout(stage_bytes, ranks).given_bytes();
+}
+
+/// The plan's blocks are one.
+template <PeerMemory P>
+void symmetric_allreduce(P& peers, const AllreducePlan& plan) {
+    const auto stage = peers.stage(peers.rank());
+    const StageLayout layout(stage.size(), peers.size());
+    const auto bundle = plan.blocks.whole(0);
+    if (bundle.bytes == 0) return;
+    if (bundle.bytes > layout.given_bytes()) throw Error(ErrorCode::internal, "a bundle is too large for the stage");
+    const auto terms = Scratch(plan.scratch).cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()));
+    const auto round = peers.round();
+
+    const auto out = layout.given(stage, round);
+    plan.blocks.for_each_run(bundle, [&](std::span<const std::byte> run, std::size_t at) { peers.put(out.subspan(at), run); });
+    peers.publish(bundle.bytes);
+    peers.await();
+    plan.blocks.for_each_run(bundle, [&](std::span<std::byte> run, std::size_t at) {
+        for (int peer = 0; peer < peers.size(); ++peer)
+            terms[static_cast<std::size_t>(peer)] = layout.given(peers.stage(peer), round).subspan(at, run.size());
+        plan.reduce.combine_tree(run, terms);
+    });
+}
+
+}  // namespace guozhuang::direct

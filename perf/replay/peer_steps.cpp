@@ -1,0 +1,107 @@
+#include <cstring>
+#include <string>
+
+#include "replay/step_series.hpp"
+#include "statistics.hpp"
+
+namespace guozhuang::perf {
+namespace {
+
+/// A program that has only sums: it starts when backward is done.
+class PeerStep : public StepSeries {
+public:
+    PeerStep(Peer& peer, const char* way) : peer_(peer), name_(std::string(peer.name()) + way) {}
+    std::string_view name() const noexcept final { return name_; }
+    ReduceOp op() const noexcept final { return ReduceOp::sum; }
+
+    double step() final {
+        const auto start = Clock::now();
+        reduce();
+        return seconds_since(start);
+    }
+
+protected:
+    void sum(std::span<const std::span<std::byte>> buffers) { peer_.sum(buffers); }
+
+private:
+    virtual void reduce() = 0;
+
+    Peer& peer_;
+    std::string name_;
+};
+
+class PerTensor final : public PeerStep {
+public:
+    PerTensor(Peer& peer, const Gradients& gradients) : PeerStep(peer, "_per_tensor") {
+        const auto& parameters = gradients.parameters();
+        for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) gradients_.push_back(p->gradient.memory());
+    }
+
+private:
+    void reduce() override { sum(gradients_); }
+
+    std::vector<std::span<std::byte>> gradients_;
+};
+
+/// Copies gradients into a buffer until the next does not fit, reduces it and copies them back. One that never fits goes alone, in place.
+class Fused final : public PeerStep {
+public:
+    Fused(Peer& peer, const Gradients& gradients)
+        : PeerStep(peer, "_fused_25mb"), parameters_(gradients.parameters()), buffer_(25u << 20) {}
+
+private:
+    void reduce() override {
+        for (auto p = parameters_.rbegin(); p != parameters_.rend(); ++p) {
+            const auto gradient = p->gradient.memory();
+            if (used_ + gradient.size() > buffer_.all().size()) flush();
+            if (gradient.size() > buffer_.all().size()) {
+                sum({&gradient, 1});
+                continue;
+            }
+            std::memcpy(buffer_.all().data() + used_, gradient.data(), gradient.size());
+            used_ += gradient.size();
+            inside_.push_back(gradient);
+        }
+        flush();
+    }
+
+    void flush() {
+        if (used_ == 0) return;
+        const auto filled = buffer_.all().first(used_);
+        sum({&filled, 1});
+        const std::byte* from = buffer_.all().data();
+        for (const auto gradient : inside_) {
+            std::memcpy(gradient.data(), from, gradient.size());
+            from += gradient.size();
+        }
+        used_ = 0;
+        inside_.clear();
+    }
+
+    const std::vector<Parameter>& parameters_;
+    Memory buffer_;
+    std::size_t used_ = 0;
+    std::vector<std::span<std::byte>> inside_;
+};
+
+class Flat final : public PeerStep {
+public:
+    Flat(Peer& peer, const Gradients& gradients) : PeerStep(peer, "_flat"), all_(gradients.flat()) {}
+
+private:
+    void reduce() override { sum({&all_, 1}); }
+
+    std::span<std::byte> all_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<StepSeries>> make_peer_steps(Peer& peer, const Gradients& gradients) {
+    std::vector<std::unique_ptr<StepSeries>> steps;
+    steps.push_back(std::make_unique<PerTensor>(peer, gradients));
+    steps.push_back(std::make_unique<Fused>(peer, gradients));
+    steps.push_back(std::make_unique<Flat>(peer, gradients));
+    return steps;
+}
+
+}  // namespace guozhuang::perf

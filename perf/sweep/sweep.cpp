@@ -1,0 +1,231 @@
+#include "sweep/sweep.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
+#include "statistics.hpp"
+
+namespace guozhuang::perf {
+namespace {
+
+struct Figures {
+    double p50_us = 0;
+    double p99_us = 0;
+    double algbw = 0;  // GB/s
+    double busbw = 0;
+    std::optional<std::uint64_t> errors;  // empty: not looked for
+};
+
+/// How often to run each series of a size: rounds of a few iterations, in turn.
+struct Schedule {
+    std::size_t rounds;
+    std::size_t iterations;  // of a round
+    std::size_t warm_up;     // untimed, first in a round: what comes from the change of series
+
+    static constexpr std::size_t fewest = 4, most = 1000, rounds_at_most = 10;
+
+    static Schedule of(std::size_t iterations) {
+        const std::size_t rounds = std::min(iterations, rounds_at_most);
+        const std::size_t each = (iterations + rounds - 1) / rounds;
+        return {rounds, each, each >= 4 ? 1u : 0u};
+    }
+};
+
+/// The measurement of one size.
+class Row {
+public:
+    Row(const Job& job, const Case& test, std::span<std::byte> input, const Pattern* pattern)
+        : job_(job), test_(test), input_(input), pattern_(pattern) {}
+
+    void add(std::unique_ptr<Series> series) { lanes_.push_back({std::move(series), {}, 0}); }
+
+    void measure(const SweepOptions& options) {
+        const Schedule schedule = Schedule::of(options.iterations.value_or(affordable(options.seconds)));
+        for (std::size_t round = 0; round < schedule.rounds; ++round) {
+            for (auto& lane : lanes_) {
+                for (std::size_t i = 0; i < schedule.warm_up; ++i) once(lane);
+                for (std::size_t i = 0; i < schedule.iterations; ++i) lane.seconds.push_back(once(lane));
+            }
+        }
+    }
+
+    /// Of each series, in the order in which they were added; the same on all ranks.
+    std::vector<Figures> figures() const {
+        std::vector<Figures> all;
+        for (const auto& lane : lanes_) {
+            const auto seconds = job_.max(lane.seconds);
+            const double p50 = quantile(seconds, 0.5);
+            const double algbw = static_cast<double>(test_.bytes()) / p50 / 1e9;
+            const double busbw = algbw * bus_factor(test_.collective, test_.ranks);
+            all.push_back({p50 * 1e6, quantile(seconds, 0.99) * 1e6, algbw, busbw, errors_of(lane)});
+        }
+        return all;
+    }
+
+    std::string_view series(std::size_t i) const { return lanes_[i].series->name(); }
+
+private:
+    struct Lane {
+        std::unique_ptr<Series> series;
+        std::vector<double> seconds;
+        std::uint64_t errors;
+    };
+
+    /// Iterations of each series that fit into the budget, by trial: the first run of each is not counted.
+    std::size_t affordable(double budget) {
+        for (auto& lane : lanes_) once(lane);
+        const auto start = Clock::now();
+        for (auto& lane : lanes_) once(lane);
+        const double fit = std::floor(budget / std::max(seconds_since(start), 1e-9));
+        return job_.of_first(static_cast<std::size_t>(std::clamp(fit, double{Schedule::fewest}, double{Schedule::most})));
+    }
+
+    std::optional<std::uint64_t> errors_of(const Lane& lane) const {
+        if (pattern_ == nullptr) return std::nullopt;
+        return job_.sum(lane.errors);
+    }
+
+    double once(Lane& lane) {
+        const std::size_t first = ++operations_;
+        if (pattern_ != nullptr) fill_input(test_, *pattern_, input_, first);
+        job_.align();
+        const auto start = Clock::now();
+        lane.series->run();
+        const double seconds = seconds_since(start);
+        if (pattern_ != nullptr) lane.errors += wrong_elements(test_, *pattern_, lane.series->result(), first);
+        lane.series->forget();
+        return seconds;
+    }
+
+    const Job& job_;
+    Case test_;
+    std::span<std::byte> input_;
+    const Pattern* pattern_;
+    std::vector<Lane> lanes_;
+    std::size_t operations_ = 0;
+};
+
+std::string_view type_name(const SweepOptions& options) {
+    return options.collective == Collective::barrier ? "none" : name_of(options.dtype);
+}
+
+std::string_view op_name(const SweepOptions& options) {
+    return reduces(options.collective) ? name_of(options.op) : "none";
+}
+
+void print_header(const SweepOptions& options) {
+    constexpr std::string_view figures = "{:>12}{:>12}{:>9}{:>9}{:>8}";
+    fmt::print("# {}; times in us, bandwidths in GB/s\n", name_of(options.collective));
+    fmt::print("{:>11}{:>11}{:>6}{:>9}", "bytes", "count", "type", "op");
+    fmt::print(figures, "p50", "p99", "algbw", "busbw", "errors");
+    if (options.peer != nullptr) {
+        fmt::print(figures, fmt::format("{} p50", options.peer->name), "p99", "algbw", "busbw", "errors");
+        fmt::print("{:>10}", fmt::format("{}/ours", options.peer->name));
+    }
+    fmt::print("\n");
+}
+
+void print_row(const SweepOptions& options, const Case& test, std::span<const Figures> all) {
+    fmt::print("{:>11}{:>11}{:>6}{:>9}", test.bytes(), test.count, type_name(options), op_name(options));
+    for (const auto& f : all) {
+        const auto errors = f.errors ? fmt::to_string(*f.errors) : "-";
+        fmt::print("{:>12.2f}{:>12.2f}{:>9.3f}{:>9.3f}{:>8}", f.p50_us, f.p99_us, f.algbw, f.busbw, errors);
+    }
+    if (all.size() > 1) fmt::print("{:>10.2f}", all[1].p50_us / all[0].p50_us);
+    fmt::print("\n");
+    std::fflush(stdout);
+}
+
+Json line_of(const SweepOptions& options, const Case& test, std::string_view series, const Figures& figures) {
+    return {{"kind", "sweep"},
+            {"collective", name_of(options.collective)},
+            {"series", series},
+            {"ranks", test.ranks},
+            {"bytes", test.bytes()},
+            {"count", test.count},
+            {"dtype", type_name(options)},
+            {"op", op_name(options)},
+            {"algorithm", series == "guozhuang" ? options.algorithm : series},
+            {"memory", name_of(options.memory)},
+            {"p50_us", figures.p50_us},
+            {"p99_us", figures.p99_us},
+            {"algbw_GBps", figures.algbw},
+            {"busbw_GBps", figures.busbw},
+            {"errors", figures.errors ? Json(*figures.errors) : Json(nullptr)}};
+}
+
+/// The counts to measure, without repetition; one empty case for a barrier.
+std::vector<std::size_t> counts_of(const SweepOptions& options) {
+    if (options.collective == Collective::barrier) return {0};
+    std::vector<std::size_t> counts;
+    for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes;) {
+        const std::size_t count = bytes / size_of(options.dtype);
+        if (count > 0 && (counts.empty() || counts.back() != count)) counts.push_back(count);
+        if (bytes > options.max_bytes / options.factor) break;  // so that the next cannot overflow
+        bytes *= options.factor;
+    }
+    if (counts.empty()) throw std::invalid_argument("no size of at least one element from --min-bytes to --max-bytes");
+    return counts;
+}
+
+/// The largest output of any case of the sweep, where a peer needs one beside the input.
+std::size_t output_bytes(const SweepOptions& options, int ranks) {
+    const bool in_place = options.collective == Collective::allreduce || options.collective == Collective::broadcast;
+    return in_place || options.peer == nullptr ? 0 : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
+}
+
+Case case_of(const Job& job, const SweepOptions& options, std::size_t count) {
+    return {options.collective, options.dtype, options.op, count, job.rank(), job.size()};
+}
+
+/// All that a sweep needs, so that what is missing shows before anything is measured.
+struct Setup {
+    Setup(const Job& job, const SweepOptions& options, Peer* peer)
+        : counts(counts_of(options)),
+          input(counts.back() * size_of(options.dtype), options.memory),
+          output(output_bytes(options, job.size())) {
+        const auto op = reduces(options.collective) ? std::optional(options.op) : std::nullopt;
+        const bool orders = options.op == ReduceOp::min || options.op == ReduceOp::max;
+        if (op && options.dtype == DType::boolean && !orders)
+            throw std::invalid_argument("op " + std::string(name_of(*op)) + " is not defined on bool: use min or max");
+        if (options.check) pattern.emplace(options.dtype, op, job.size());
+        if (peer != nullptr) peer->series(case_of(job, options, counts.back()), input.all(), output.all());
+    }
+
+    std::vector<std::size_t> counts;
+    Memory input, output;
+    std::optional<Pattern> pattern;
+};
+
+}  // namespace
+
+std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& lines) {
+    const auto peer = options.peer != nullptr ? options.peer->make(job) : nullptr;
+    std::optional<Setup> prepared;
+    job.all_or_none([&] { prepared.emplace(job, options, peer.get()); });
+    const auto& [counts, input, output, pattern] = *prepared;
+    if (job.first()) print_header(options);
+    std::uint64_t ours = 0, of_peer = 0;
+    for (const auto count : counts) {
+        const Case test = case_of(job, options, count);
+        Row row(job, test, input.all(), pattern ? &*pattern : nullptr);
+        row.add(make_guozhuang_series(test, input.all()));
+        if (peer) row.add(peer->series(test, input.all(), output.all()));
+        row.measure(options);
+        const auto figures = row.figures();
+        if (job.first()) print_row(options, test, figures);
+        for (std::size_t i = 0; i < figures.size(); ++i) {
+            lines.write(line_of(options, test, row.series(i), figures[i]));
+            (row.series(i) == "guozhuang" ? ours : of_peer) += figures[i].errors.value_or(0);
+        }
+    }
+    if (of_peer > 0 && job.first())
+        fmt::print("# {} wrong elements are the peer's (Open MPI 4.1 saturates sums of 8 and 16 bits)\n", of_peer);
+    return ours;
+}
+
+}  // namespace guozhuang::perf

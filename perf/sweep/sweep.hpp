@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <guozhuang/types.hpp>
+#include <optional>
+#include <string>
+
+#include "job.hpp"
+#include "json_lines.hpp"
+#include "memory.hpp"
+#include "peers/peer.hpp"
+#include "sweep/collective.hpp"
+
+namespace guozhuang::perf {
+
+struct SweepOptions {
+    Collective collective = Collective::allreduce;
+    std::size_t min_bytes = 4;
+    std::size_t max_bytes = 256u << 20;
+    std::size_t factor = 4;  ///< from one size to the next
+    DType dtype = DType::f32;
+    ReduceOp op = ReduceOp::sum;
+    std::string algorithm = "auto";  ///< as the library was told
+    MemoryKind memory = MemoryKind::ordinary;
+    const PeerKind* peer = nullptr;  ///< measured too
+    bool check = false;
+    std::optional<std::size_t> iterations;  ///< of each series, in place of what fits into the budget
+    double seconds = 2;                     ///< budget of one size, all series together
+};
+
+/// Times a collective over a range of sizes; prints a row per size and writes a line per size and series. An iteration takes as long as its
+/// slowest rank. The series alternate in small rounds and share their buffers, so what disturbs one disturbs the other. Collective. Returns
+/// the number of wrong elements on all ranks in the library's results; what is wrong in the peer's is only shown. Throws a Refusal for what cannot
+/// be measured or checked.
+std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& lines);
+
+}  // namespace guozhuang::perf

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "runtime/set_member.hpp"
+
+namespace guozhuang {
+
+/// The process sets of a rank besides the world. They are opened and released by entries of the world's log, in its order, so every rank gives
+/// every set the same id without asking. Thread-safe.
+class ProcessSets {
+public:
+    explicit ProcessSets(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+
+    struct Opened {
+        SetId id;
+        std::shared_ptr<SetMember> member;  ///< null: this rank is not in it
+    };
+    /// Empty if there are as many as there can be: on all ranks alike.
+    std::optional<Opened> open(const std::vector<int>& ranks);
+    /// No member sends anything for the set any more.
+    void release(const SetId& id);
+
+    /// Every set, and those to come, departs: nobody is waited for.
+    void depart(std::string_view reason);
+
+    /// This rank's parts in them.
+    std::vector<std::shared_ptr<SetMember>> members() const;
+
+private:
+    std::shared_ptr<Shared> shared_;
+    mutable base::Mutex mutex_;
+    std::map<std::uint16_t, std::shared_ptr<SetMember>> sets_ GUOZHUANG_GUARDED_BY(mutex_);  ///< by context; null where it is others' alone
+    std::uint64_t lives_ GUOZHUANG_GUARDED_BY(mutex_) = 0;                                   ///< sets opened so far
+    std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(mutex_);
+};
+
+}  // namespace guozhuang

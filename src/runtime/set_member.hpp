@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <guozhuang/types.hpp>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backends/host/host_backend.hpp"
+#include "base/config.hpp"
+#include "base/mutex.hpp"
+#include "engine/engine.hpp"
+#include "engine/members.hpp"
+#include "runtime/devices.hpp"
+#include "trace/timeline.hpp"
+#include "wire/group/control_channel.hpp"
+#include "wire/group/mail_channel.hpp"
+#include "wire/transport.hpp"
+
+namespace guozhuang {
+
+/// What the process sets of a rank have in common.
+struct Shared {
+    std::shared_ptr<wire::Transport> transport;
+    base::Settings settings;
+    Devices devices;
+    std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
+    std::shared_ptr<base::Timeline> timeline = std::make_shared<base::Timeline>();
+};
+
+/// Which process set: where its messages go, and in which life of that context.
+struct SetId {
+    std::uint16_t context = 0;  ///< 0 is the world
+    std::uint64_t life = 0;
+};
+
+/// One rank's part in one process set, the world being the first: an engine, and what it needs of the other rooms. Thread-safe.
+class SetMember {
+public:
+    /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory) without a thread for the coordinator.
+    /// The world's is made by all ranks together, and throws what ends the job.
+    SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> ranks);
+    ~SetMember();
+    SetMember(const SetMember&) = delete;
+    SetMember& operator=(const SetMember&) = delete;
+
+    engine::Engine& engine() noexcept { return *engine_; }
+    wire::Transport& transport() noexcept { return *shared_->transport; }
+    int position() const noexcept { return control_.rank(); }  ///< this rank's
+    int size() const noexcept { return control_.size(); }
+    const engine::Members& members() const noexcept { return members_; }
+
+    /// Makes sure that bundles on this kind of device can be run, and gives its driver; null for the plain host. Throws Error(unavailable) where
+    /// they cannot.
+    std::shared_ptr<device::Driver> use_device(DeviceKind kind);
+
+    /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it is of the kind "plan". Throws
+    /// Error(duplicate_name).
+    std::shared_ptr<const std::string> take_plan_name(const std::string& wanted, std::string_view kind);
+
+    /// Departs, waits until every member has, and ends; handles and plans may outlive it. Throws what ended the job.
+    void close(std::string_view reason);
+    void stop() noexcept;  ///< ends without waiting for anybody
+
+private:
+    void add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane);
+
+    std::shared_ptr<Shared> shared_;
+    const SetId id_;
+    const std::vector<int> ranks_;  ///< of the world, by position
+    const engine::Members members_;
+    wire::ControlChannel control_;
+    wire::MailChannel mail_;
+    base::Mutex devices_mutex_;
+    std::set<DeviceKind> devices_ GUOZHUANG_GUARDED_BY(devices_mutex_);  ///< that have an executor
+    std::vector<std::unique_ptr<backends::HostBackend>> backends_;
+    base::Mutex plans_mutex_;
+    std::map<std::string, std::weak_ptr<const std::string>> plans_ GUOZHUANG_GUARDED_BY(plans_mutex_);  ///< by name; expired with the plan
+    std::uint64_t unnamed_plans_ GUOZHUANG_GUARDED_BY(plans_mutex_) = 0;                                ///< so far
+    std::shared_ptr<engine::Engine> engine_;
+};
+
+}  // namespace guozhuang

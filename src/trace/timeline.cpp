@@ -1,0 +1,131 @@
+#include "trace/timeline.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "base/error_text.hpp"
+#include "base/log.hpp"
+#include "base/process.hpp"
+#include "trace/trace_file.hpp"
+#include "trace/trace_text.hpp"
+
+namespace guozhuang::base {
+namespace {
+
+constexpr auto write_every = std::chrono::milliseconds(100);
+constexpr WaitSettings rhythm{.spin = std::chrono::microseconds(0), .park_first = write_every, .park_limit = write_every};
+constexpr std::size_t most_records = 32'768;  // between two writes
+
+std::int64_t nanoseconds(Clock::time_point time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+int this_thread() noexcept {
+    thread_local const int number = static_cast<int>(syscall(SYS_gettid));
+    return number;
+}
+
+}  // namespace
+
+Timeline::Timeline() = default;
+
+Timeline::~Timeline() {
+    stop();
+}
+
+std::string Timeline::start(const std::string& directory, const TimelineOwner& owner) try {
+    const Lock lock(control_mutex_);
+    if (on()) return fmt::format("'{}' is being recorded", path_);
+    finish();
+    std::error_code ignored;  // what matters is whether there is a directory now
+    std::filesystem::create_directories(directory, ignored);
+    path_ = fmt::format("{}/rank{}.json", directory, owner.rank);
+    file_ = std::make_unique<TraceFile>(path_);
+    text_ = std::make_unique<TraceText>(owner);
+    file_->append(text_->head());
+    {
+        const Lock records(records_mutex_);
+        records_.reserve(most_records);
+        lost_ = 0;
+    }
+    ending_ = false;
+    thread_ = std::thread([this] { write_on(); });
+    pthread_setname_np(thread_.native_handle(), "gz-timeline");
+    on_ = true;
+    return {};
+} catch (const std::system_error& error) {
+    return error.code().message();
+} catch (const std::bad_alloc&) {
+    return describe(std::current_exception());
+}
+
+void Timeline::stop() noexcept {
+    const Lock lock(control_mutex_);
+    finish();
+}
+
+void Timeline::finish() noexcept {
+    if (!thread_.joinable()) return;
+    on_ = false;
+    ending_ = true;
+    ring_local(bell_);
+    join(thread_);
+    file_.reset();
+    const Lock lock(records_mutex_);
+    records_ = {};  // without room, so what comes late is left out
+}
+
+void Timeline::begin_now(const void* request, std::string_view name, std::string_view phase, const TimelineFacts& facts) noexcept try {
+    record({.kind = TimelineRecord::Kind::begin, .request = request, .name = std::string(name), .phase = phase, .facts = facts});
+} catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): without memory the request goes unrecorded
+}
+
+/// The time is noted under the lock, so that records are in the order of their times.
+void Timeline::record(TimelineRecord&& record) noexcept {
+    bool hurry = false;
+    {
+        const Lock lock(records_mutex_);
+        if (records_.size() == records_.capacity()) {
+            ++lost_;
+            return;
+        }
+        record.at_ns = nanoseconds(Clock::now());
+        records_.push_back(std::move(record));
+        hurry = records_.size() == records_.capacity() / 2;
+    }
+    if (hurry) ring_local(bell_);
+}
+
+void Timeline::write_on() noexcept {
+    try {
+        for (Patience patience(bell_, rhythm); !ending_; patience.pause()) write_out();
+        write_out();
+    } catch (const std::exception& error) {
+        on_ = false;
+        log(LogLevel::warning, "the timeline '{}' ends early: {}", path_, error.what());
+    }
+}
+
+void Timeline::write_out() {
+    writing_.clear();
+    writing_.reserve(most_records);
+    std::uint64_t lost = 0;
+    {
+        const Lock lock(records_mutex_);
+        writing_.swap(records_);
+        lost = std::exchange(lost_, 0);
+    }
+    if (const auto text = text_->of(writing_, lost); !text.empty()) file_->append(text);
+}
+
+void TimelineSlice::record() noexcept {
+    if (timeline_.on()) timeline_.record({.thread = this_thread(), .from_ns = nanoseconds(*begin_), .phase = name_, .facts = facts_});
+}
+
+}  // namespace guozhuang::base

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <span>
+#include <type_traits>
+
+#include "base/failpoint.hpp"
+#include "collectives/concepts/wire.hpp"
+#include "wire/group/group.hpp"
+
+namespace guozhuang::wire {
+
+/// The Wire of a process set: what the collective algorithms send and receive through. One thread at a time. What the group refers to must
+/// outlive it.
+class MemberWire {
+public:
+    using Ticket = Transport::Ticket;
+
+    explicit MemberWire(Group group) : group_(std::move(group)) {}
+
+    int rank() const noexcept { return group_.position; }
+    int world_rank(int position) const noexcept { return group_.members[static_cast<std::size_t>(position)]; }
+    int size() const noexcept { return static_cast<int>(group_.members.size()); }
+
+    Ticket send(std::span<const std::byte> bytes, int to) {
+        return or_abandon([&] {
+            base::pass(base::Failpoint::segment_send);
+            return group_.transport.send(world_rank(to), group_.tag, bytes);
+        });
+    }
+    Ticket receive(std::span<std::byte> bytes, int from) {
+        return or_abandon([&] {
+            base::pass(base::Failpoint::segment_receive);
+            return group_.transport.receive(world_rank(from), group_.tag, bytes);
+        });
+    }
+    bool done(Ticket& ticket) { return group_.transport.test(ticket); }
+
+    /// Throws Error(aborted), Error(timeout), or what the transport or the pump throws.
+    void wait(Ticket& ticket) {
+        or_abandon([&] { group_.wait_until([&] { return done(ticket); }); });
+    }
+
+private:
+    /// After an exception the job is over for this rank: it has abandoned all messages, because the algorithm's own memory goes with
+    /// the exception.
+    template <class Act>
+    std::invoke_result_t<const Act&> or_abandon(const Act& act) {
+        try {
+            return act();
+        } catch (...) {
+            group_.transport.abandon();
+            throw;
+        }
+    }
+
+    Group group_;
+};
+
+static_assert(Wire<MemberWire>);
+
+}  // namespace guozhuang::wire

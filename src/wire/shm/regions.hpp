@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "collectives/concepts/peer_memory.hpp"
+
+namespace guozhuang::wire {
+
+/// Memory that the ranks of a host have opened to each other: regions, of which every rank has a part that all have mapped. As one rank sees
+/// them. Thread-safe.
+class Regions {
+public:
+    /// Where a stretch of a rank's own part lies in its memory.
+    struct Range {
+        std::span<std::byte> memory;
+        std::uint64_t offset = 0;
+    };
+
+    /// `id`: the same on all ranks, not 0. `own`: this rank's part, by its own addresses; overlaps
+    /// no other range. `parts`: of each rank, by position, as this one has it mapped.
+    /// `retreat`: takes this rank's memory out of the others' reach; does not throw, nor call anybody else's code.
+    void add(std::uint64_t id, const std::vector<Range>& own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat = {});
+    /// Ends a region: takes this rank's memory out of the others' reach. Between bundles, unless the job is over.
+    void remove(std::uint64_t id) noexcept;
+    /// Ends all regions, since the job is over: a rank that has been slow may still write to what it knows of them.
+    void retreat() noexcept;
+    /// An id for a region that is to come, of this rank's counting: never the same twice.
+    std::uint64_t next_id();
+
+    /// Where the others find memory of this rank: the largest part of it that lies in one range.
+    Place place(std::span<const std::byte> memory) const;
+    /// The memory at a place that a rank has named; empty if that is not in a region that this rank has.
+    std::span<std::byte> at(int position, const Place& place) const;
+
+private:
+    struct Region {
+        std::vector<std::span<std::byte>> parts;
+        std::function<void()> retreat;
+    };
+    struct OwnRange {
+        Range range;
+        std::uint64_t region = 0;
+    };
+
+    mutable base::Mutex mutex_;
+    std::vector<OwnRange> own_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of all regions, by address
+    std::map<std::uint64_t, Region> regions_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::uint64_t newest_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace guozhuang::wire

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+
+#include "wire/shm/host_messages.hpp"
+
+namespace guozhuang::wire {
+
+/// Data that travels as messages through the rings of a host, where MPI may not be called on any
+/// thread. To be used under one lock.
+class RingReceives {
+public:
+    /// Cuts what is longer than a message may be.
+    static void send(HostMessages& messages, int to, Tag tag, std::uint32_t channel, std::span<const std::byte> bytes);
+
+    /// The memory is written to in test() alone, until it has returned true, or forget() was called.
+    Transport::Ticket start(int from, std::uint32_t channel, std::span<std::byte> memory);
+    /// Whether all bytes have arrived; the ticket is then spent. What arrives belongs to the oldest receive of its
+    /// sender and channel. Throws Error(wire) if more bytes arrive than were expected.
+    bool test(HostMessages& messages, Transport::Ticket& ticket);
+    void forget() noexcept { receives_.clear(); }
+
+private:
+    struct Receive {
+        int from = 0;
+        std::uint32_t channel = 0;
+        std::span<std::byte> memory;  ///< what is still to come
+    };
+
+    std::map<std::uint64_t, Receive> receives_;  ///< by ticket, oldest first
+    std::uint64_t last_ticket_ = 0;
+};
+
+}  // namespace guozhuang::wire

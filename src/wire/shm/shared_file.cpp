@@ -1,0 +1,166 @@
+#include "wire/shm/shared_file.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <new>
+#include <string>
+#include <string_view>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/process.hpp"
+
+namespace guozhuang::wire {
+namespace {
+
+constexpr std::string_view file_name = "guozhuang-host-memory";
+constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::size_t header_bytes = std::size_t{64} << 10;  // the largest page that Linux uses; only its first word is real
+
+constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;  // what they are where normal ones have 4 KiB
+constexpr int make_huge = 25;                                  // MADV_COLLAPSE of Linux 6.1, which not all headers know
+
+std::byte* next_huge_page(void* address) {
+    const auto before = (huge_page_bytes - reinterpret_cast<std::uintptr_t>(address) % huge_page_bytes) % huge_page_bytes;
+    return static_cast<std::byte*>(address) + before;
+}
+
+/// Where there is room for so much, with the beginning of a file where a huge page may begin. Somebody may be faster to take it: it is a hint.
+void* place_for(std::size_t bytes) {
+    if (bytes < huge_page_bytes) return nullptr;
+    void* const room = mmap(nullptr, bytes + huge_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return nullptr;
+    munmap(room, bytes + huge_page_bytes);
+    return next_huge_page(room);
+}
+
+std::uint64_t random_nonce() {
+    std::uint64_t nonce = 0;
+    while (nonce == 0) {
+        if (getrandom(&nonce, sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce) && errno != EINTR)
+            throw_unavailable("getrandom", errno);
+    }
+    return nonce;
+}
+
+void reserve_file(int file, std::size_t offset, std::size_t bytes) {
+    if (bytes == 0) return;
+    const base::FileSizeErrors errors;
+    int error = EINTR;
+    while (error == EINTR) error = posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    if (error != 0) throw_unavailable("posix_fallocate", error);
+}
+
+/// Opens only what is a file of ours by name: opening an unknown file of another process may have effects.
+int open_offered(const SharedFile::Offer& offer) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", offer.process, offer.file);
+    char target[256];
+    const ssize_t length = readlink(path.c_str(), target, sizeof target);
+    if (length < 0) throw_unavailable(path.c_str(), errno);
+    if (!std::string_view(target, static_cast<std::size_t>(length)).starts_with(fmt::format("/memfd:{}", file_name))) {
+        throw Error(ErrorCode::unavailable, fmt::format("{} is not the host's shared memory (ranks in different containers?)", path));
+    }
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (file < 0) throw_unavailable(path.c_str(), errno);
+    return file;
+}
+
+}  // namespace
+
+void throw_unavailable(const char* operation, int error) {
+    throw Error(ErrorCode::unavailable, fmt::format("{}: {}", operation, std::strerror(error)));
+}
+
+SharedFile::SharedFile(int file, std::size_t bytes) : file_(file), bytes_(header_bytes + bytes) {}
+
+SharedFile::~SharedFile() {
+    close_file();
+    if (memory_.data() != nullptr) munmap(nonce(), bytes_);
+}
+
+void SharedFile::swap(SharedFile& other) noexcept {
+    std::swap(file_, other.file_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(inode_, other.inode_);
+    std::swap(memory_, other.memory_);
+}
+
+std::uint64_t* SharedFile::nonce() const noexcept {
+    return std::launder(reinterpret_cast<std::uint64_t*>(memory_.data() - header_bytes));
+}
+
+void SharedFile::close_file() noexcept {
+    if (file_ >= 0) ::close(file_);
+    file_ = -1;
+}
+
+void SharedFile::map() {
+    struct stat facts {};
+    if (fstat(file_, &facts) != 0) throw_unavailable("fstat", errno);
+    inode_ = facts.st_ino;
+    void* memory = mmap(place_for(bytes_), bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (memory == MAP_FAILED) throw_unavailable("mmap", errno);
+    memory_ = std::span(static_cast<std::byte*>(memory), bytes_).subspan(header_bytes);
+}
+
+SharedFile SharedFile::create(std::size_t bytes) {
+    SharedFile file(memfd_create(std::string(file_name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING), bytes);
+    if (file.file_ < 0) throw_unavailable("memfd_create", errno);
+    const base::FileSizeErrors errors;
+    if (ftruncate(file.file_, static_cast<off_t>(file.bytes_)) != 0) throw_unavailable("ftruncate", errno);
+    reserve_file(file.file_, 0, sizeof(std::uint64_t));
+    if (fcntl(file.file_, F_ADD_SEALS, seals) != 0) throw_unavailable("F_ADD_SEALS", errno);
+    file.map();
+    ::new (file.nonce()) std::uint64_t(random_nonce());
+    return file;
+}
+
+SharedFile SharedFile::attach(const Offer& offer, std::size_t bytes) {
+    if (offer.process == 0) throw Error(ErrorCode::unavailable, "there is none to attach to");
+    SharedFile file(open_offered(offer), bytes);
+    struct stat facts {};
+    if (fstat(file.file_, &facts) != 0) throw_unavailable("fstat", errno);
+    // A system may add seals of its own (against execution).
+    const bool sealed = (fcntl(file.file_, F_GET_SEALS) & seals) == seals;
+    const bool fits = facts.st_uid == geteuid() && std::cmp_equal(facts.st_size, file.bytes_) && sealed;
+    if (!fits) throw Error(ErrorCode::unavailable, "the shared memory found is not this job's: another owner, size or seal");
+    file.map();
+    if (*file.nonce() != offer.nonce) throw Error(ErrorCode::unavailable, "the shared memory found is another job's");
+    return file;
+}
+
+void SharedFile::reserve(std::size_t offset, std::size_t bytes) {
+    reserve_file(file_, header_bytes + offset, bytes);
+}
+
+void SharedFile::release(std::size_t offset, std::size_t bytes) noexcept {
+    static_cast<void>(
+        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(header_bytes + offset), static_cast<off_t>(bytes)));
+}
+
+void SharedFile::use_huge_pages() noexcept {
+    if (memory_.empty()) return;
+    auto* const begin = next_huge_page(nonce());
+    const auto* const end = memory_.data() + memory_.size();
+    if (begin + huge_page_bytes > end) return;
+    static_cast<void>(madvise(begin, static_cast<std::size_t>(end - begin) / huge_page_bytes * huge_page_bytes, make_huge));
+}
+
+int SharedFile::map_over(std::span<std::byte> pages, std::size_t offset, bool apart) const noexcept {
+    const int kind = apart ? MAP_PRIVATE : MAP_SHARED | MAP_POPULATE;
+    const void* const there =
+        mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, kind | MAP_FIXED, file_, static_cast<off_t>(header_bytes + offset));
+    return there == MAP_FAILED ? errno : 0;
+}
+
+SharedFile::Offer SharedFile::offer() const noexcept {
+    return {getpid(), file_, *nonce()};
+}
+
+}  // namespace guozhuang::wire

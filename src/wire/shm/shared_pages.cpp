@@ -1,0 +1,181 @@
+#include "wire/shm/shared_pages.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fmt/format.h>
+#include <fstream>
+#include <guozhuang/error.hpp>
+#include <sstream>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/log.hpp"
+
+namespace guozhuang::wire {
+namespace {
+
+std::uintptr_t address_of(const std::byte* byte) noexcept {
+    return reinterpret_cast<std::uintptr_t>(byte);
+}
+
+/// One line of /proc/self/maps.
+struct Mapping {
+    std::uintptr_t begin = 0, end = 0;
+    std::uint64_t offset = 0, inode = 0;
+    std::string access, name;
+
+    bool is_ordinary() const { return access == "rw-p" && inode == 0 && (name.empty() || name == "[heap]" || name.starts_with("[anon")); }
+};
+
+/// By address; none if they cannot be read.
+std::vector<Mapping> all_mappings() {
+    std::vector<Mapping> all;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        std::istringstream words(line);
+        Mapping mapping;
+        std::string device;
+        char dash = 0;
+        words >> std::hex >> mapping.begin >> dash >> mapping.end >> mapping.access >> mapping.offset >> device >> std::dec >>
+            mapping.inode;
+        std::getline(words >> std::ws, mapping.name);
+        all.push_back(std::move(mapping));
+    }
+    return all;
+}
+
+/// Whether every page of the memory is in a mapping of which `is_right` holds.
+template <class IsRight>
+bool all_of(const std::vector<Mapping>& mappings, std::span<const std::byte> memory, IsRight&& is_right) {
+    auto next = address_of(memory.data());
+    const auto end = next + memory.size();
+    for (auto mapping = std::ranges::upper_bound(mappings, next, {}, &Mapping::end); mapping != mappings.end(); ++mapping) {
+        if (mapping->begin > next || !is_right(*mapping)) return false;
+        next = mapping->end;
+        if (next >= end) return true;
+    }
+    return false;
+}
+
+/// What is moved at a stroke, in either direction: so much memory is there twice.
+constexpr std::size_t piece_bytes = std::size_t{16} << 20;
+
+/// Calls visit(piece) for one piece after another; stops at the first error that it returns, and
+/// returns that.
+template <class Visit>
+int for_each_piece(std::span<std::byte> pages, Visit&& visit) {
+    for (; !pages.empty(); pages = pages.subspan(std::min(piece_bytes, pages.size())))
+        if (const int error = visit(pages.first(std::min(piece_bytes, pages.size()))); error != 0) return error;
+    return 0;
+}
+
+/// A private copy takes the place of the pages: whoever reads them meanwhile sees the same. An errno, or 0.
+int put_copy_over(std::span<std::byte> pages) noexcept {
+    void* const copy = mmap(nullptr, pages.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (copy == MAP_FAILED) return errno;
+    std::memcpy(copy, pages.data(), pages.size());
+    if (mremap(copy, pages.size(), pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED, pages.data()) != MAP_FAILED) return 0;
+    const int error = errno;
+    munmap(copy, pages.size());
+    return error;
+}
+
+}  // namespace
+
+std::vector<std::span<std::byte>> whole_pages(std::span<const std::span<std::byte>> memory) {
+    std::vector<std::span<std::byte>> stretches(memory.begin(), memory.end());
+    std::ranges::sort(stretches, {}, [](const auto& stretch) { return address_of(stretch.data()); });
+    std::vector<std::span<std::byte>> joined;
+    for (const auto& stretch : stretches) {
+        if (!joined.empty() && joined.back().data() + joined.back().size() == stretch.data())
+            joined.back() = {joined.back().data(), joined.back().size() + stretch.size()};
+        else
+            joined.push_back(stretch);
+    }
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    std::vector<std::span<std::byte>> pages;
+    for (const auto& stretch : joined) {
+        const auto before = (page - address_of(stretch.data()) % page) % page;
+        if (stretch.size() < before + page) continue;
+        pages.push_back(stretch.subspan(before, (stretch.size() - before) / page * page));
+    }
+    return pages;
+}
+
+SharedPages::SharedPages(std::span<const std::span<std::byte>> memory)
+    : in_children_([this] {
+          for (const auto& [pages, offset] : ranges_) file_.map_over(pages, offset, true);
+      }) {
+    const auto pages = whole_pages(memory);
+    std::size_t bytes = 0;
+    for (const auto& stretch : pages) bytes += stretch.size();
+    const auto mappings = all_mappings();
+    if (mappings.empty()) throw_unavailable("/proc/self/maps", errno);
+    for (const auto& stretch : pages)
+        if (!all_of(mappings, stretch, [](const Mapping& mapping) { return mapping.is_ordinary(); }))
+            throw Error(ErrorCode::unavailable, "it is not ordinary memory: a file's, shared already, or a stack");
+    file_ = SharedFile::create(bytes);
+    ranges_.reserve(pages.size());
+    std::uint64_t offset = 0;
+    try {
+        for (const auto& stretch : pages) {
+            ranges_.push_back({stretch.first(0), offset});
+            for_each_piece(stretch, [&](std::span<std::byte> piece) {
+                move(piece, offset);
+                offset += piece.size();
+                return 0;
+            });
+        }
+    } catch (...) {
+        put_back(true);
+        throw;
+    }
+}
+
+/// The piece that follows the last range, into the file.
+void SharedPages::move(std::span<std::byte> piece, std::uint64_t offset) {
+    file_.reserve(offset, piece.size());
+    std::memcpy(file_.memory().data() + offset, piece.data(), piece.size());
+    auto& moved = ranges_.back().memory;
+    moved = {moved.data(), moved.size() + piece.size()};  // a child that is made now must know
+    if (const int error = file_.map_over(piece, offset); error != 0) {
+        moved = moved.first(moved.size() - piece.size());
+        throw_unavailable("mmap", error);
+    }
+}
+
+SharedPages::~SharedPages() {
+    if (base::is_forked()) return;
+    if (const auto problem = make_private(); !problem.empty()) base::log_warning(problem);
+}
+
+/// `release`: of what is back, no other process may see the file's part any more, so that its
+/// memory is free at once.
+std::string SharedPages::put_back(bool release) noexcept try {
+    std::string problem;
+    const auto mappings = ranges_.empty() ? std::vector<Mapping>() : all_mappings();
+    const auto is_ours = [&](const Mapping& mapping) { return mapping.inode == file_.inode() && mapping.name.starts_with("/memfd:"); };
+    for (; !ranges_.empty(); ranges_.pop_back()) {
+        const auto [memory, offset] = ranges_.back();
+        if (memory.empty()) continue;
+        const bool is_there = mappings.empty() || all_of(mappings, memory, is_ours);  // nobody may free it before
+        const auto put_piece_back = [&, start = memory.data(), first = offset](std::span<std::byte> piece) {
+            const int error = put_copy_over(piece);
+            if (release && error == 0) file_.release(first + static_cast<std::size_t>(piece.data() - start), piece.size());
+            return error;
+        };
+        const int error = is_there ? for_each_piece(memory, put_piece_back) : 0;
+        if (is_there && error == 0) continue;
+        problem =
+            fmt::format("{} bytes at {} that were shared {}", memory.size(), static_cast<const void*>(memory.data()),
+                        is_there ? fmt::format("stay so: {}", std::strerror(error)) : "are left alone: something else is mapped there now");
+    }
+    return problem;
+} catch (const std::exception& error) {
+    return error.what();
+}
+
+}  // namespace guozhuang::wire

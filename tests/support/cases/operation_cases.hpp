@@ -1,0 +1,120 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <guozhuang/operations.hpp>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "support/cases/tensors.hpp"
+#include "support/oracles/reduction_oracle.hpp"
+#include "support/runner/report.hpp"
+
+/// One operation each, from its start on this rank to the check of what it left here. What every rank puts in follows from the name alone, so
+/// that each rank knows what all the others did.
+namespace guozhuang::test {
+
+/// Among whom an operation takes place: all ranks of a session, or those of a process set. Ranks are places in the set.
+class Among {
+public:
+    Among(Session& session) : set_(&session) {}                   // NOLINT(google-explicit-constructor): most cases are about all ranks
+    Among(ProcessSet set) : set_(std::move(set)), part_(true) {}  // NOLINT(google-explicit-constructor)
+
+    int rank() const { return set_.rank(); }
+    int size() const { return set_.size(); }
+    int rank_of_job(int rank) const { return set_.ranks()[static_cast<std::size_t>(rank)]; }
+    bool is_part() const { return part_; }  ///< others of the job do not take part
+    const ProcessSet& set() const { return set_; }
+
+    /// The same, with something that operations among them do otherwise.
+    Among within(std::chrono::milliseconds timeout) const {
+        auto other = *this;
+        other.timeout_ = timeout;
+        return other;
+    }
+    Among on(Device device) const {
+        auto other = *this;
+        other.device_ = device;
+        return other;
+    }
+    std::chrono::milliseconds timeout() const { return timeout_; }
+    Device device() const { return device_; }
+
+private:
+    ProcessSet set_;
+    bool part_ = false;
+    std::chrono::milliseconds timeout_{};
+    Device device_ = {};
+};
+
+/// Waits for the operation and checks it.
+using Finish = std::function<void(Report&)>;
+using SharedTensor = std::shared_ptr<Tensor>;
+
+/// What a rank contributes under a name.
+Tensor contribution(const std::string& name, int rank, DType dtype, Shape shape);
+
+std::vector<Tensor> contributions(const std::string& name, int ranks, DType dtype, const Shape& shape);
+
+std::string label_of(const std::string& operation, DType dtype, ReduceOp op, const Shape& shape);
+
+struct Reduce {
+    DType dtype = DType::f32;
+    Shape shape = {0};
+    Reduction how = {};
+};
+
+AllreduceOptions options_of(const Among& among, const std::string& name, const Reduction& how);
+
+Options options_of(const Among& among, const std::string& name);
+
+/// What this rank contributes.
+SharedTensor input_of(const Among& among, const std::string& name, DType dtype, const Shape& shape);
+
+/// Of a whole job rank 0 checks the numbers, and the others' bits must be the same; of a part of it every rank checks.
+void check_allreduced(const Among& among, Report& report, const std::string& name, const Tensor& result, const Reduction& how);
+
+Finish start_allreduce(const Among& among, const std::string& name, const Reduce& reduce);
+
+/// Several tensors, of whatever dtypes and shapes, by one operation.
+Finish start_grouped_allreduce(const Among& among, const std::string& name, const std::vector<Reduce>& members);
+
+Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape, int root);
+
+/// What a result must be: these parts one after the other.
+void check_parts(Report& report, const std::string& name, const Result& result, const std::vector<Tensor>& parts);
+
+Shape with_rows(std::int64_t rows, const Shape& row);
+
+/// `rows` of each rank, each row of this shape.
+Finish start_all_gather(const Among& among, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows, const Shape& row);
+
+/// `splits[from][to]` rows.
+using Splits = std::vector<std::vector<std::int64_t>>;
+
+Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count);
+
+Finish start_all_to_all(const Among& among, const std::string& name, DType dtype, const Splits& splits, const Shape& row);
+
+/// What a rank is left with: its first row, and how many.
+std::pair<std::int64_t, std::int64_t> share_of(std::int64_t rows, int rank, int ranks);
+
+void check_reduce_scattered(const Among& among, Report& report, const std::string& name, const Result& result, const Reduce& reduce);
+
+Finish start_reduce_scatter(const Among& among, const std::string& name, const Reduce& reduce);
+
+/// A message between two ranks, who may be the same one; the others have no part in it.
+struct Message {
+    int from = 0, to = 0;
+    std::uint16_t tag = 0;
+    DType dtype = DType::u8;
+    Shape shape = {0};
+};
+
+Finish start_message(const Among& among, const std::string& name, const Message& message);
+
+Finish start_barrier(const Among& among, const std::string& name);
+
+}  // namespace guozhuang::test

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "support/cases/operation_cases.hpp"
+
+/// Every operation over dtypes, ops, sizes and roots: for ranks that are threads and for ranks that are processes.
+namespace guozhuang::test {
+
+/// Nothing, less than one element a rank, one each, one more; more than a segment of any kind where `large` says so.
+std::vector<std::int64_t> counts_for(int ranks, bool large);
+
+/// Every dtype, op and size. Those of one dtype and op are all on their way at once, so that they are fused.
+RankCase allreduce_sweep(bool large);
+
+void allreduce_scales(Session& session, Report& report);
+
+/// The same numbers again and again, of sizes at which the library tries ways to move them: always the same sums, bit for bit.
+void repeated_allreduces(Session& session, Report& report);
+
+/// Groups of mixed dtypes and sizes, empty tensors and 0-dimensional ones among them.
+void grouped_allreduces(Session& session, Report& report);
+
+/// Blocking and asynchronous.
+void grouped_all_gathers(Session& session, Report& report);
+
+void grouped_reduce_scatters(Session& session, Report& report);
+
+void grouped_operations(Session& session, Report& report);
+
+void broadcast_sweep(Session& session, Report& report);
+
+/// Rank r brings (r + shift) % 3 rows, so that some bring none; then nobody brings any.
+void all_gather_sweep(Session& session, Report& report);
+
+/// Splits that differ for each pair, zeros among them; one rank that sends nothing.
+void all_to_all_sweep(Session& session, Report& report);
+
+void reduce_scatter_sweep(Session& session, Report& report);
+
+/// Everybody to everybody, oneself too: several in flight between each pair, told apart by tag, the receives in the opposite order.
+void message_sweep(Session& session, Report& report);
+
+/// Two messages of one tag arrive in the order in which they were sent.
+void messages_in_order(Session& session, Report& report);
+
+}  // namespace guozhuang::test

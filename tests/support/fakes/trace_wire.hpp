@@ -1,0 +1,262 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "collectives/concepts/reduce.hpp"
+#include "collectives/staged/stage_layout.hpp"
+#include "support/fakes/thread_peers.hpp"
+#include "support/fakes/thread_wire.hpp"
+
+namespace guozhuang::test {
+
+/// An element that is a text: its block's label and what has been added up in it, "b2 = 3+0". Texts live in one table for the process.
+using Symbol = std::uint32_t;
+
+class SymbolTable {
+public:
+    struct Text {
+        std::string label, sum;
+    };
+
+    static Symbol make(std::string label, std::string sum = {}) {
+        auto& table = instance();
+        const std::lock_guard lock(table.mutex_);
+        table.texts_.push_back({std::move(label), std::move(sum)});
+        return static_cast<Symbol>(table.texts_.size() - 1);
+    }
+    static Text get(Symbol symbol) {
+        auto& table = instance();
+        const std::lock_guard lock(table.mutex_);
+        return table.texts_.at(symbol);
+    }
+    static std::string show(Symbol symbol) {
+        const auto text = get(symbol);
+        if (text.sum.empty()) return text.label;
+        return text.label.empty() ? text.sum : text.label + "=" + text.sum;
+    }
+    static std::string show(std::span<const std::byte> bytes) {
+        std::string shown;
+        for (std::size_t at = 0; at + sizeof(Symbol) <= bytes.size(); at += sizeof(Symbol)) {
+            Symbol symbol;
+            std::memcpy(&symbol, bytes.data() + at, sizeof symbol);
+            const auto text = show(symbol);
+            shown += (shown.empty() || text.empty() ? "" : " ") + text;
+        }
+        return shown;
+    }
+    /// left + right, with brackets where the right one is a sum itself. Nothing stays nothing.
+    static Symbol add(Symbol left, Symbol right) {
+        const auto a = get(left), b = get(right);
+        if (a.sum.empty()) return left;
+        const bool sum = b.sum.find('+') != std::string::npos;
+        return make(a.label, a.sum + "+" + (sum ? "(" + b.sum + ")" : b.sum));
+    }
+
+private:
+    static SymbolTable& instance() {
+        static SymbolTable table;
+        return table;
+    }
+    std::mutex mutex_;
+    std::vector<Text> texts_;
+};
+
+class SymbolReduce final : public Reduce {
+public:
+    std::size_t element_bytes() const noexcept override { return sizeof(Symbol); }
+    std::size_t partial_bytes() const noexcept override { return sizeof(Symbol); }
+    void combine(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const override {
+        for (std::size_t i = 0; i < into.size() / sizeof(Symbol); ++i) put(into, i, SymbolTable::add(at(left, i), at(right, i)));
+    }
+    void finish(std::span<std::byte>) const override {}
+    void widen(std::span<std::byte> partials, std::span<const std::byte> elements) const override {
+        std::memcpy(partials.data(), elements.data(), elements.size());
+    }
+    void combine_partials(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const override {
+        combine(into, left, right);
+    }
+    void narrow(std::span<std::byte> elements, std::span<const std::byte> partials) const override {
+        std::memcpy(elements.data(), partials.data(), partials.size());
+    }
+    void combine_tree(std::span<std::byte> into, std::span<const std::span<const std::byte>> inputs) const override {
+        for (std::size_t i = 0; i < into.size() / sizeof(Symbol); ++i) put(into, i, tree(inputs, i));
+    }
+
+private:
+    static Symbol at(std::span<const std::byte> from, std::size_t index) {
+        Symbol symbol;
+        std::memcpy(&symbol, from.data() + index * sizeof symbol, sizeof symbol);
+        return symbol;
+    }
+    static void put(std::span<std::byte> into, std::size_t index, Symbol symbol) {
+        std::memcpy(into.data() + index * sizeof symbol, &symbol, sizeof symbol);
+    }
+    static Symbol tree(std::span<const std::span<const std::byte>> inputs, std::size_t index) {
+        if (inputs.size() == 1) return at(inputs[0], index);
+        std::size_t half = 1;
+        while (half * 2 < inputs.size()) half *= 2;
+        return SymbolTable::add(tree(inputs.first(half), index), tree(inputs.subspan(half), index));
+    }
+};
+
+/// What all ranks sent, and in which step: the one-port model, where a rank starts one message per step and one that it waited for ends the
+/// step it was sent in. So a step depends on the algorithm's text alone, not on the threads' luck.
+class Trace {
+public:
+    explicit Trace(int size) : sent_(static_cast<std::size_t>(size)) {}
+
+    void sent(int from, int to, std::size_t index, std::size_t step, const std::string& text) {
+        const std::lock_guard lock(mutex_);
+        steps_[{from, to, index}] = step;
+        auto& cells = sent_[static_cast<std::size_t>(from)];
+        cells.resize(std::max(cells.size(), step + 1));
+        cells[step] = text + (text.empty() ? "-> " : " -> ") + std::to_string(to);
+    }
+    void staged(int rank, std::size_t step, const std::string& text) {
+        const std::lock_guard lock(mutex_);
+        auto& cells = sent_[static_cast<std::size_t>(rank)];
+        cells.resize(std::max(cells.size(), step + 1));
+        cells[step] = text;
+    }
+    std::size_t step_of(int from, int to, std::size_t index) {
+        const std::lock_guard lock(mutex_);
+        return steps_.at({from, to, index});
+    }
+
+    /// A row per step and a column per rank; the last row is `ends`.
+    std::vector<std::string> figure(const std::vector<std::string>& ends) const {
+        std::size_t steps = 0, width = 6;
+        for (const auto& cells : sent_) {
+            steps = std::max(steps, cells.size());
+            for (const auto& cell : cells) width = std::max(width, cell.size());
+        }
+        for (const auto& end : ends) width = std::max(width, end.size());
+        std::vector<std::string> lines{row("", width, [](std::size_t rank) { return "rank " + std::to_string(rank); })};
+        for (std::size_t step = 0; step < steps; ++step) {
+            lines.push_back(row("step " + std::to_string(step), width,
+                                [&](std::size_t rank) { return step < sent_[rank].size() ? sent_[rank][step] : std::string(); }));
+        }
+        if (!ends.empty()) lines.push_back(row("end", width, [&](std::size_t rank) { return ends[rank]; }));
+        return lines;
+    }
+
+private:
+    template <class Cell>
+    std::string row(std::string line, std::size_t width, const Cell& cell) const {
+        line.resize(8, ' ');
+        for (std::size_t rank = 0; rank < sent_.size(); ++rank) {
+            auto text = cell(rank);
+            text.resize(width + 3, ' ');
+            line += text;
+        }
+        line.erase(line.find_last_not_of(' ') + 1);
+        return line;
+    }
+
+    std::mutex mutex_;
+    std::map<std::tuple<int, int, std::size_t>, std::size_t> steps_;
+    std::vector<std::vector<std::string>> sent_;  ///< by rank and step
+};
+
+/// Where some ranks' part of a figure is: their columns, by position, if those are not the positions; the step in which they begin; and how many
+/// steps a round is.
+struct InFigure {
+    std::vector<int> columns = {};
+    std::size_t first_step = 0, steps_a_round = 1;
+    int column(int rank) const { return columns.empty() ? rank : columns[static_cast<std::size_t>(rank)]; }
+};
+
+/// A ThreadWire that writes a Trace.
+class TraceWire {
+public:
+    struct Ticket {
+        ThreadWire::Ticket inner = {};
+        int from = -1;
+        std::size_t index = 0;
+    };
+
+    TraceWire(Switchboard& board, Trace& trace, int rank, InFigure where = {})
+        : wire_(board, rank), trace_(&trace), where_(std::move(where)), step_(where_.first_step) {}
+
+    int rank() const { return wire_.rank(); }
+    int size() const { return wire_.size(); }
+
+    Ticket send(std::span<const std::byte> bytes, int peer) {
+        // Noted before it is on its way: the receiver asks for its step.
+        trace_->sent(where_.column(rank()), where_.column(peer), sends_[peer]++, step_++, SymbolTable::show(bytes));
+        return {wire_.send(bytes, peer), -1, 0};
+    }
+    Ticket receive(std::span<std::byte> room, int peer) { return {wire_.receive(room, peer), peer, receives_[peer]++}; }
+    void wait(Ticket& ticket) {
+        wire_.wait(ticket.inner);
+        if (ticket.from >= 0) step_ = std::max(step_, trace_->step_of(where_.column(ticket.from), where_.column(rank()), ticket.index) + 1);
+        ticket = {};
+    }
+    bool done(Ticket& ticket) {
+        if (!wire_.done(ticket.inner)) return false;
+        wait(ticket);
+        return true;
+    }
+
+private:
+    ThreadWire wire_;
+    Trace* trace_;
+    InFigure where_;
+    std::size_t step_;
+    std::map<int, std::size_t> sends_, receives_;
+};
+
+/// A ThreadPeers that writes a Trace: what a rank wrote to its stage in a round.
+class TracePeers {
+public:
+    TracePeers(Stages& stages, Trace& trace, int rank, InFigure where = {})
+        : peers_(stages, rank), trace_(&trace), where_(std::move(where)), before_(stage(rank).size() / sizeof(Symbol), nothing) {
+        const auto own = stage(rank);
+        std::memcpy(own.data(), before_.data(), own.size());
+        const direct::StageLayout layout(own.size(), size());
+        for (const std::uint64_t round : {std::uint64_t{0}, std::uint64_t{1}}) layout.places_shown(own, round) = 0;  // as it stays
+        std::memcpy(before_.data(), own.data(), own.size());
+    }
+
+    int rank() const { return peers_.rank(); }
+    int size() const { return peers_.size(); }
+    std::span<std::byte> stage(int peer) { return peers_.stage(peer); }
+    std::uint64_t round() { return peers_.round(); }
+    std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) { return peers_.put(room, bytes); }
+    void publish(std::size_t bytes) {
+        std::vector<Symbol> now(stage(rank()).size() / sizeof(Symbol)), fresh;
+        std::memcpy(now.data(), stage(rank()).data(), stage(rank()).size());
+        for (std::size_t i = 0; i < now.size(); ++i)
+            if (now[i] != before_[i]) fresh.push_back(now[i]);
+        if (fresh.size() * sizeof(Symbol) != bytes) throw std::runtime_error("other bytes were staged than were published");
+        if (!fresh.empty())
+            trace_->staged(where_.column(rank()), where_.first_step + where_.steps_a_round * round(),
+                           SymbolTable::show(std::as_bytes(std::span(fresh))));
+        before_ = now;
+        peers_.publish(bytes);
+    }
+    void await() { peers_.await(); }
+    static Place place(std::span<const std::byte>) { return {}; }
+    static std::span<std::byte> at(int, const Place&) { return {}; }
+    static void attend() {}
+
+private:
+    static constexpr Symbol nothing = ~Symbol{0};
+
+    ThreadPeers peers_;
+    Trace* trace_;
+    InFigure where_;
+    std::vector<Symbol> before_;  ///< the stage at the end of the last round
+};
+
+}  // namespace guozhuang::test

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "support/cases/tensors.hpp"
+
+/// Adasum by its formula, in f64, along the balanced tree over the ranks.
+namespace guozhuang::test {
+
+/// Distance of 1 to the next number.
+double epsilon_of(DType dtype);
+
+struct AdasumTerm {
+    std::vector<double> values;
+    double error = 0;  ///< how far, in the 2-norm, a computation that rounds may be off
+};
+
+double dot(const std::vector<double>& a, const std::vector<double>& b);
+
+/// `rounding`: that of partial sums. A term that is short beside the other is turned far by a small error: hence the ratios of the norms.
+AdasumTerm adasum_pair(const AdasumTerm& a, const AdasumTerm& b, double rounding);
+
+/// Of the contributions of all ranks, each multiplied by `prescale` in its own dtype first.
+AdasumTerm adasum_of(std::span<const Tensor> contributions, double prescale = 1);
+
+}  // namespace guozhuang::test
