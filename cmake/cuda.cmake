@@ -1,13 +1,16 @@
-# The CUDA plugin, as GUOZHUANG_CUDA says: AUTO builds it where a toolkit is found, ON demands one, OFF builds none. Included at the top
-# level (a language is enabled there) after the library, to which it adds no dependency: what the library learns here is whether there is a
-# plugin, and the build id that the two must share.
+# The CUDA plugin, as GUOZHUANG_CUDA says: AUTO builds it where a toolkit is found, ON demands one,
+# OFF builds none. Included at the top level (a language is enabled there) after the library, to
+# which it adds no dependency: what the library learns here is whether there is a plugin, and the
+# build id that the two must share.
 
-set(GUOZHUANG_CUDA_ARCHITECTURES 90 CACHE STRING "Compute capabilities of the CUDA plugin (releases: 75;80;86;89;90;100;120)")
+set(GUOZHUANG_CUDA_ARCHITECTURES 90 CACHE STRING
+  "Compute capabilities of the CUDA plugin (releases: 75;80;86;89;90;100;120)")
 
-# Version, compiler and the headers between library and plugin: a plugin left over from an older build does not fit, and is refused.
+# Version, compiler and the headers between library and plugin: a plugin left over from an older
+# build does not fit, and is refused.
 set(interface
-  include/guozhuang/error.hpp include/guozhuang/stream.hpp include/guozhuang/tensor.hpp include/guozhuang/types.hpp
-  src/device/device.hpp src/device/plugin.hpp)
+  include/guozhuang/error.hpp include/guozhuang/stream.hpp include/guozhuang/tensor.hpp
+  include/guozhuang/types.hpp src/device/device.hpp src/device/plugin.hpp)
 list(TRANSFORM interface PREPEND ${PROJECT_SOURCE_DIR}/)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface})
 set(hashes)
@@ -17,10 +20,11 @@ foreach(header ${interface})
 endforeach()
 string(SHA256 hash "${hashes} ${CMAKE_CXX_FLAGS} ${CMAKE_BUILD_TYPE}")
 string(SUBSTRING ${hash} 0 12 hash)
-set(GUOZHUANG_BUILD_ID "${PROJECT_VERSION}-${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION}-${hash}")
+set(GUOZHUANG_BUILD_ID
+  "${PROJECT_VERSION}-${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION}-${hash}")
 
-# guozhuang_enable_cuda(PROBLEM): enables the language, or says why not. Asks nvcc for its version first, as one that is too old may not even
-# pass CMake's trial of the compiler, which is fatal.
+# guozhuang_enable_cuda(PROBLEM): enables the language, or says why not. Asks nvcc for its version
+# first, as one that is too old may not even pass CMake's trial of the compiler, which is fatal.
 macro(guozhuang_enable_cuda problem)
   set(needed 12.5)  # the first with cudaGetDriverEntryPointByVersion
   set(${problem})
@@ -29,7 +33,8 @@ macro(guozhuang_enable_cuda problem)
   elseif(DEFINED ENV{CUDACXX})
     set(nvcc $ENV{CUDACXX})
   else()  # toolkits live where PATH does not lead
-    find_program(nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin NO_CACHE)
+    find_program(nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+      PATH_SUFFIXES bin NO_CACHE)
   endif()
   set(version "of unknown version")
   if(nvcc)
@@ -67,7 +72,8 @@ else()
   guozhuang_enable_cuda(problem)
 endif()
 if(GUOZHUANG_CUDA STREQUAL ON AND problem)
-  message(FATAL_ERROR "GUOZHUANG_CUDA=ON, but ${problem}: put the nvcc of a toolkit that will do into PATH, or set CMAKE_CUDA_COMPILER")
+  message(FATAL_ERROR "GUOZHUANG_CUDA=ON, but ${problem}: put the nvcc of a toolkit that will do "
+    "into PATH, or set CMAKE_CUDA_COMPILER")
 endif()
 if(problem)
   set(GUOZHUANG_WITH_CUDA false)
@@ -75,12 +81,14 @@ else()
   set(GUOZHUANG_WITH_CUDA true)
 endif()
 
-set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/device/plugin.cpp TARGET_DIRECTORY room_device_host APPEND PROPERTY COMPILE_DEFINITIONS
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/device/plugin.cpp TARGET_DIRECTORY room_device_host
+  APPEND PROPERTY COMPILE_DEFINITIONS
   GUOZHUANG_WITH_CUDA=${GUOZHUANG_WITH_CUDA} GUOZHUANG_BUILD_ID="${GUOZHUANG_BUILD_ID}")
 
 if(GUOZHUANG_WITH_CUDA)
   add_subdirectory(${PROJECT_SOURCE_DIR}/src/device/cuda)
-  message(STATUS "CUDA plugin: built by CUDA ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES} (GUOZHUANG_CUDA=${GUOZHUANG_CUDA})")
+  message(STATUS "CUDA plugin: built by CUDA ${CUDAToolkit_VERSION} for "
+    "${CMAKE_CUDA_ARCHITECTURES} (GUOZHUANG_CUDA=${GUOZHUANG_CUDA})")
 else()
   message(STATUS "CUDA plugin: not built: ${problem}")
 endif()

@@ -1,15 +1,18 @@
-# What `cmake --install` puts where: the shared library, its headers, and the files by which find_package and
-# pkg-config find it. Programs and the CUDA plugin say so themselves, where they are made.
+# What `cmake --install` puts where: the shared library, its headers, and the files by which
+# find_package and pkg-config find it. Programs and the CUDA plugin say so themselves, where they
+# are made.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/guozhuang)
 set(package_config ${PROJECT_BINARY_DIR}/guozhuangConfig.cmake)
 set(package_version ${PROJECT_BINARY_DIR}/guozhuangConfigVersion.cmake)
 
 install(TARGETS guozhuang EXPORT guozhuang-targets LIBRARY FILE_SET HEADERS)
-install(EXPORT guozhuang-targets NAMESPACE guozhuang:: FILE guozhuangTargets.cmake DESTINATION ${package_dir})
+install(EXPORT guozhuang-targets NAMESPACE guozhuang:: FILE guozhuangTargets.cmake
+  DESTINATION ${package_dir})
 
 # The library's own dependencies are private, so there is nothing to find but its target.
-file(CONFIGURE OUTPUT ${package_config} CONTENT "include(\"\${CMAKE_CURRENT_LIST_DIR}/guozhuangTargets.cmake\")\n" @ONLY)
+file(CONFIGURE OUTPUT ${package_config}
+  CONTENT "include(\"\${CMAKE_CURRENT_LIST_DIR}/guozhuangTargets.cmake\")\n" @ONLY)
 write_basic_package_version_file(${package_version} COMPATIBILITY SameMinorVersion)
 install(FILES ${package_config} ${package_version} DESTINATION ${package_dir})
 

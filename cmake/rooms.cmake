@@ -1,9 +1,11 @@
-# Rooms. A room's sources see the public headers, the room itself, and the rooms it MAY_USE: each of those is a directory that holds nothing
-# but a link to that room, so an include of any other room does not compile.
+# Rooms. A room's sources see the public headers, the room itself, and the rooms it MAY_USE: each of
+# those is a directory that holds nothing but a link to that room, so an include of any other room
+# does not compile.
 
 set(GUOZHUANG_ROOMS_DIR ${PROJECT_BINARY_DIR}/rooms)
 
-# guozhuang_corridor(NAME PATH...): makes PATH (a directory or single headers below src/ or the top) includable under its own name.
+# guozhuang_corridor(NAME PATH...): makes PATH (a directory or single headers below src/ or the top)
+# includable under its own name.
 function(guozhuang_corridor name)
   add_library(corridor_${name} INTERFACE)
   foreach(path ${ARGN})
@@ -36,7 +38,8 @@ guozhuang_corridor(engine_backend engine/backend.hpp)
 guozhuang_corridor(collectives_concepts collectives/concepts collectives/layout/blocks.hpp)
 
 add_library(guozhuang_options INTERFACE)
-target_compile_options(guozhuang_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor)
+target_compile_options(guozhuang_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+  -Wnon-virtual-dtor)
 if(GUOZHUANG_WERROR)
   target_compile_options(guozhuang_options INTERFACE -Werror)
 endif()

@@ -1,15 +1,17 @@
-# How tests are registered. A test file is one ctest (per rank count), so that a failure names its topic. Labels say what a test is: unit, ranks,
-# faults, perf, rooms, install, lint, model, sanitizer, fuzz; slow keeps it out of the default run (./run test --all).
+# How tests are registered. A test file is one ctest (per rank count), so that a failure names its
+# topic. Labels say what a test is: unit, ranks, faults, perf, rooms, install, lint, model,
+# sanitizer, fuzz; slow keeps it out of the default run (./run test --all).
 
 find_package(Catch2 REQUIRED)
 cmake_host_system_information(RESULT GUOZHUANG_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 
-# In seconds by the clock, for a machine that does much else. The test programs that have a watchdog (tests/support) end a test that
-# hangs sooner, and say which one it is.
+# In seconds by the clock, for a machine that does much else. The test programs that have a watchdog
+# (tests/support) end a test that hangs sooner, and say which one it is.
 set(GUOZHUANG_TEST_TIMEOUT 900)
 set(GUOZHUANG_SLOW_TEST_TIMEOUT 3600)
 
-# Files become tags, so test cases need none to be found. A selection that matches nothing is a failure: Catch2 3 does that unasked.
+# Files become tags, so test cases need none to be found. A selection that matches nothing is a
+# failure: Catch2 3 does that unasked.
 set(GUOZHUANG_CATCH_ARGUMENTS --filenames-as-tags)
 if(Catch2_VERSION VERSION_LESS 3)
   list(APPEND GUOZHUANG_CATCH_ARGUMENTS --warn NoTests --use-colour no)
@@ -21,41 +23,55 @@ endif()
 
 # Catch's implementation and our watchdog, compiled once for all test programs.
 add_library(guozhuang_test_runner OBJECT
-  ${PROJECT_SOURCE_DIR}/tests/support/runner/runner.cpp ${PROJECT_SOURCE_DIR}/tests/support/runner/watchdog.cpp)
+  ${PROJECT_SOURCE_DIR}/tests/support/runner/runner.cpp
+  ${PROJECT_SOURCE_DIR}/tests/support/runner/watchdog.cpp)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/runner/runner.cpp PROPERTIES
+  COMPILE_OPTIONS "-O0;-g0")
 target_include_directories(guozhuang_test_runner PUBLIC ${PROJECT_SOURCE_DIR}/tests)
-target_link_libraries(guozhuang_test_runner PUBLIC guozhuang_options Catch2::Catch2 Threads::Threads)
+target_link_libraries(guozhuang_test_runner PUBLIC guozhuang_options Catch2::Catch2
+  Threads::Threads)
 
-# The cases that run as threads as well as under mpirun, compiled once for both: through the public API, whose definitions the programs bring.
+# The cases that run as threads as well as under mpirun, compiled once for both: through the public
+# API, whose definitions the programs bring.
 set(cases)
-foreach(file cases/arena_cases cases/async_cases cases/bad_input_source cases/bad_inputs cases/batch_cases cases/error_cases cases/join_cases
-    cases/operation_cases cases/operation_sweeps cases/process_set_cases cases/random_operations cases/tensors cases/training_cases
-    cases/unwinding_cases oracles/adasum_oracle oracles/reduction_oracle runner/report)
+foreach(file cases/arena_cases cases/async_cases cases/bad_input_source cases/bad_inputs
+    cases/batch_cases cases/error_cases cases/join_cases cases/operation_cases
+    cases/operation_sweeps cases/process_set_cases cases/random_operations cases/tensors
+    cases/training_cases cases/unwinding_cases oracles/adasum_oracle oracles/reduction_oracle
+    runner/report)
   list(APPEND cases ${PROJECT_SOURCE_DIR}/tests/support/${file}.cpp)
 endforeach()
 add_library(guozhuang_test_cases STATIC ${cases})
 target_include_directories(guozhuang_test_cases PUBLIC ${PROJECT_SOURCE_DIR}/tests
   PRIVATE $<TARGET_PROPERTY:guozhuang::guozhuang,INTERFACE_INCLUDE_DIRECTORIES>)
-target_compile_options(guozhuang_test_cases PRIVATE -O1)  # these compute what others must have computed
+# These compute what others must have computed.
+target_compile_options(guozhuang_test_cases PRIVATE -O1)
 target_link_libraries(guozhuang_test_cases PRIVATE guozhuang_options)
 
-# guozhuang_add_unit_tests(PROGRAM FILE... [SLOW FILE...]): one ctest unit.NAME for each NAME_test.cpp; the files under SLOW also have test
-# cases tagged [.slow], which become unit.NAME.slow.
+# guozhuang_add_unit_tests(PROGRAM FILE... [SLOW FILE...]): one ctest unit.NAME for each
+# NAME_test.cpp; the files under SLOW also have test cases tagged [.slow], which become
+# unit.NAME.slow.
 function(guozhuang_add_unit_tests program)
   cmake_parse_arguments(TEST "" "" "SLOW" ${ARGN})
   foreach(file ${TEST_UNPARSED_ARGUMENTS})
     string(REPLACE "_test.cpp" "" topic ${file})
-    add_test(NAME unit.${topic} COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
-    set_tests_properties(unit.${topic} PROPERTIES LABELS unit PROCESSORS 2 TIMEOUT ${GUOZHUANG_TEST_TIMEOUT})
+    add_test(NAME unit.${topic} COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS}
+      "[#${topic}_test]~[slow]")
+    set_tests_properties(unit.${topic} PROPERTIES LABELS unit PROCESSORS 2
+      TIMEOUT ${GUOZHUANG_TEST_TIMEOUT})
   endforeach()
   foreach(file ${TEST_SLOW})
     string(REPLACE "_test.cpp" "" topic ${file})
-    add_test(NAME unit.${topic}.slow COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS} --case-timeout 900 "[#${topic}_test][slow]")
-    set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow" TIMEOUT ${GUOZHUANG_SLOW_TEST_TIMEOUT})
+    add_test(NAME unit.${topic}.slow COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS}
+      --case-timeout 900 "[#${topic}_test][slow]")
+    set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow"
+      TIMEOUT ${GUOZHUANG_SLOW_TEST_TIMEOUT})
   endforeach()
 endfunction()
 
-# guozhuang_mpirun(VARIABLE RANKS): the command that starts RANKS processes on this machine, more than it has cores if need be. They are not
-# bound to cores: the tests that ctest runs beside each other would be bound to the same ones.
+# guozhuang_mpirun(VARIABLE RANKS): the command that starts RANKS processes on this machine, more
+# than it has cores if need be. They are not bound to cores: the tests that ctest runs beside each
+# other would be bound to the same ones.
 function(guozhuang_mpirun variable ranks)
   set(command ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} --oversubscribe --bind-to none)
   if(ranks GREATER GUOZHUANG_CORES)
@@ -68,20 +84,25 @@ endfunction()
 function(guozhuang_add_mpi_test name ranks)
   guozhuang_mpirun(mpirun ${ranks})
   add_test(NAME ${name} COMMAND ${mpirun} ${ARGN})
-  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks} TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks}
+    TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
-# guozhuang_add_mpi_test_that_ends(NAME RANKS CODE COUNT PATTERN COMMAND...): the same of a command whose ranks end with that code, having said so
-# many lines like the pattern. What mpirun says counts, too.
+# guozhuang_add_mpi_test_that_ends(NAME RANKS CODE COUNT PATTERN COMMAND...): the same of a command
+# whose ranks end with that code, having said so many lines like the pattern. What mpirun says
+# counts, too.
 function(guozhuang_add_mpi_test_that_ends name ranks code count pattern)
   guozhuang_mpirun(mpirun ${ranks})
-  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/support/runner/expect.sh ${code} ${count} ${pattern} ${mpirun} ${ARGN})
-  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks} TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
+  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/support/runner/expect.sh
+    ${code} ${count} ${pattern} ${mpirun} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks}
+    TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
-# guozhuang_add_hosts_test(NAME HOSTS COMMAND...): one run of a command on simulated hosts, HOSTS being how many ranks each has: "2;1".
+# guozhuang_add_hosts_test(NAME HOSTS COMMAND...): one run of a command on simulated hosts, HOSTS
+# being how many ranks each has: "2;1".
 function(guozhuang_add_hosts_test name hosts)
   set(job)
   set(host 0)
@@ -97,29 +118,35 @@ function(guozhuang_add_hosts_test name hosts)
     list(APPEND options --mca mpi_yield_when_idle 1)
   endif()
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${options} ${job})
-  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${sum} TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${sum}
+    TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
 
-# guozhuang_add_rank_tests(PROGRAM FILE... RANKS N... [MESSAGES FILE...] [SLOW FILE...]): one ctest ranks.NAME.npN for each NAME_test.cpp and
-# N. The files under MESSAGES also run as ranks.NAME.messages, on three ranks that share no memory. The files under SLOW also have test cases
-# tagged [.slow], which run on two ranks as ranks.NAME.slow.
+# guozhuang_add_rank_tests(PROGRAM FILE... RANKS N... [MESSAGES FILE...] [SLOW FILE...]): one ctest
+# ranks.NAME.npN for each NAME_test.cpp and N. The files under MESSAGES also run as
+# ranks.NAME.messages, on three ranks that share no memory. The files under SLOW also have test
+# cases tagged [.slow], which run on two ranks as ranks.NAME.slow.
 function(guozhuang_add_rank_tests program)
   cmake_parse_arguments(TEST "" "" "RANKS;MESSAGES;SLOW" ${ARGN})
   foreach(file ${TEST_UNPARSED_ARGUMENTS})
     string(REPLACE "_test.cpp" "" topic ${file})
     foreach(ranks ${TEST_RANKS})
-      guozhuang_add_mpi_test(ranks.${topic}.np${ranks} ${ranks} $<TARGET_FILE:${program}> ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
+      guozhuang_add_mpi_test(ranks.${topic}.np${ranks} ${ranks} $<TARGET_FILE:${program}>
+        ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
     endforeach()
   endforeach()
   foreach(file ${TEST_MESSAGES})
     string(REPLACE "_test.cpp" "" topic ${file})
-    guozhuang_add_mpi_test(ranks.${topic}.messages 3 $<TARGET_FILE:${program}> ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
+    guozhuang_add_mpi_test(ranks.${topic}.messages 3 $<TARGET_FILE:${program}>
+      ${GUOZHUANG_CATCH_ARGUMENTS} "[#${topic}_test]~[slow]")
     set_property(TEST ranks.${topic}.messages APPEND PROPERTY ENVIRONMENT GUOZHUANG_SHARED_MEMORY=0)
   endforeach()
   foreach(file ${TEST_SLOW})
     string(REPLACE "_test.cpp" "" topic ${file})
-    guozhuang_add_mpi_test(ranks.${topic}.slow 2 $<TARGET_FILE:${program}> ${GUOZHUANG_CATCH_ARGUMENTS} --case-timeout 900 "[#${topic}_test][slow]")
-    set_tests_properties(ranks.${topic}.slow PROPERTIES LABELS "ranks;slow" TIMEOUT ${GUOZHUANG_SLOW_TEST_TIMEOUT})
+    guozhuang_add_mpi_test(ranks.${topic}.slow 2 $<TARGET_FILE:${program}>
+      ${GUOZHUANG_CATCH_ARGUMENTS} --case-timeout 900 "[#${topic}_test][slow]")
+    set_tests_properties(ranks.${topic}.slow PROPERTIES LABELS "ranks;slow"
+      TIMEOUT ${GUOZHUANG_SLOW_TEST_TIMEOUT})
   endforeach()
 endfunction()

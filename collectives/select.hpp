@@ -5,29 +5,39 @@
 #include <cstdint>
 #include <guozhuang/types.hpp>
 
-/// Which algorithm does an allreduce, and in what segments: a pure function of what all ranks agree on. docs/algorithms.md says the same in
-/// words. Every other operation has one for messages and one for stages.
+/// Which algorithm does an allreduce, and in what segments: a pure function of what all ranks agree
+/// on. docs/algorithms.md says the same in words. Every other operation has one for messages and
+/// one for stages.
 namespace guozhuang::selection {
 
 /// In which order the terms of a sum are added; algorithms of one class give the same bits.
 enum class OrderClass : std::uint8_t {
-    tree,      ///< balanced binary tree over rank index, split at the largest power of two below the count; partials rounded once
-    ring,      ///< block b: b+1, b+2, ..., b; elements, rounded once per hop
-    hierarchy  ///< a tree over the ranks of each host, rounded once; those sums as a ring over the hosts
+    /// balanced binary tree over rank index, split at the largest power of two below the count;
+    /// partials rounded once
+    tree,
+    ring,  ///< block b: b+1, b+2, ..., b; elements, rounded once per hop
+    /// a tree over the ranks of each host, rounded once; those sums as a ring over the hosts
+    hierarchy
 };
 
 struct Settings {
-    Algorithm forced = Algorithm::automatic;  ///< one of those that GUOZHUANG_ALGORITHM takes; automatic: choose
-    bool reproducible =
-        false;  ///< order class tree always, so that every algorithm gives the same bits: asked for, or all ranks are on one host
-    bool staging = false;                    ///< all ranks have memory in which they stage data for each other
-    bool hierarchy = false;                  ///< they are on several hosts, as many on each, and those of a host have such memory
-    std::size_t small_bytes = 32 * 1024;     ///< up to here latency counts more than bytes
-    std::size_t segment_bytes = 256 * 1024;  ///< largest piece in flight; two per chunk in flight should stay in L2
+    /// one of those that GUOZHUANG_ALGORITHM takes; automatic: choose
+    Algorithm forced = Algorithm::automatic;
+    /// order class tree always, so that every algorithm gives the same bits: asked for, or all
+    /// ranks are on one host
+    bool reproducible = false;
+    /// all ranks have memory in which they stage data for each other
+    bool staging = false;
+    /// they are on several hosts, as many on each, and those of a host have such memory
+    bool hierarchy = false;
+    std::size_t small_bytes = 32 * 1024;  ///< up to here latency counts more than bytes
+    /// largest piece in flight; two per chunk in flight should stay in L2
+    std::size_t segment_bytes = 256 * 1024;
 };
 
 struct Question {
-    std::size_t tensor_bytes = 0;  ///< of the largest member; all members of a bundle are of one order class
+    /// of the largest member; all members of a bundle are of one order class
+    std::size_t tensor_bytes = 0;
     std::size_t bundle_bytes = 0;  ///< of all members together
     int ranks = 1;
     Settings settings = {};
@@ -47,16 +57,18 @@ constexpr OrderClass order_class_of(Algorithm algorithm) noexcept {
     }
 }
 
-/// A ring cannot be had together with reproducible sums; whoever reads the settings refuses the pair.
+/// A ring cannot be had together with reproducible sums; whoever reads the settings refuses the
+/// pair.
 constexpr bool contradictory(const Settings& settings) noexcept {
     return settings.reproducible && settings.forced == Algorithm::ring;
 }
 
-/// The order class of a tensor: by its own size, never by that of the bundle it is fused into, so fusion does not change a sum. Tensors of
-/// different classes must not be fused.
+/// The order class of a tensor: by its own size, never by that of the bundle it is fused into, so
+/// fusion does not change a sum. Tensors of different classes must not be fused.
 constexpr OrderClass order_class_of(std::size_t tensor_bytes, const Settings& settings) noexcept {
     if (settings.forced != Algorithm::automatic) return order_class_of(settings.forced);
-    const bool tree = settings.reproducible || settings.staging || tensor_bytes <= settings.small_bytes;
+    const bool tree =
+        settings.reproducible || settings.staging || tensor_bytes <= settings.small_bytes;
     if (tree) return OrderClass::tree;
     return settings.hierarchy ? OrderClass::hierarchy : OrderClass::ring;
 }
@@ -75,7 +87,8 @@ constexpr Algorithm algorithm_of(const Question& question) noexcept {
     return small ? Algorithm::recursive_doubling : Algorithm::direct;
 }
 
-/// Direct algorithms have p segments of a chunk in flight where the ring has two: shorter ones, so that they stay in cache too.
+/// Direct algorithms have p segments of a chunk in flight where the ring has two: shorter ones, so
+/// that they stay in cache too.
 constexpr std::size_t direct_segment_bytes(int ranks, std::size_t segment_bytes) noexcept {
     const auto shorter = 2 * segment_bytes / static_cast<std::size_t>(std::max(ranks, 2));
     return std::min(segment_bytes, std::max<std::size_t>(shorter, 8 * 1024));
@@ -88,7 +101,8 @@ constexpr Answer choose(const Question& question) noexcept {
         case Algorithm::direct:
         case Algorithm::staged:
         case Algorithm::hierarchical:
-        case Algorithm::parameter_server: return {algorithm, direct_segment_bytes(question.ranks, segment)};
+        case Algorithm::parameter_server:
+            return {algorithm, direct_segment_bytes(question.ranks, segment)};
         default: return {algorithm, 0};
     }
 }

@@ -57,7 +57,8 @@ double Job::max(double value) const {
 }
 
 std::vector<double> Job::max(std::vector<double> values) const {
-    MPI_Allreduce(MPI_IN_PLACE, values.data(), mpi_count(values.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Allreduce(MPI_IN_PLACE, values.data(), mpi_count(values.size()), MPI_DOUBLE, MPI_MAX,
+                  MPI_COMM_WORLD);
     return values;
 }
 
@@ -79,11 +80,13 @@ std::vector<std::string> Job::gather(const std::string& text) const {
     std::vector<int> starts(lengths.size());
     std::exclusive_scan(lengths.begin(), lengths.end(), starts.begin(), 0);
     std::string all(first() ? static_cast<std::size_t>(starts.back() + lengths.back()) : 0, ' ');
-    MPI_Gatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(), MPI_CHAR, 0, MPI_COMM_WORLD);
+    MPI_Gatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(), MPI_CHAR,
+                0, MPI_COMM_WORLD);
     std::vector<std::string> texts;
     if (!first()) return texts;
     for (std::size_t i = 0; i < lengths.size(); ++i)
-        texts.push_back(all.substr(static_cast<std::size_t>(starts[i]), static_cast<std::size_t>(lengths[i])));
+        texts.push_back(
+            all.substr(static_cast<std::size_t>(starts[i]), static_cast<std::size_t>(lengths[i])));
     return texts;
 }
 
@@ -115,11 +118,13 @@ double Job::flag_round_trip_us() const {
     if (here == 2 && std::cmp_less_equal(size_, std::thread::hardware_concurrency())) {
         std::uint32_t* word = nullptr;
         MPI_Win window = MPI_WIN_NULL;
-        MPI_Win_allocate_shared(rank_ == 0 ? sizeof *word : 0, sizeof *word, MPI_INFO_NULL, pair, &word, &window);
+        MPI_Win_allocate_shared(rank_ == 0 ? sizeof *word : 0, sizeof *word, MPI_INFO_NULL, pair,
+                                &word, &window);
         MPI_Aint bytes = 0;
         int unit = 0;
         MPI_Win_shared_query(window, 0, &bytes, &unit, &word);
-        round_trip_us = round_trip(std::atomic_ref(*word), static_cast<std::uint32_t>(rank_), [&] { MPI_Barrier(pair); });
+        round_trip_us = round_trip(std::atomic_ref(*word), static_cast<std::uint32_t>(rank_),
+                                   [&] { MPI_Barrier(pair); });
         MPI_Win_free(&window);
     }
     if (pair != MPI_COMM_NULL) MPI_Comm_free(&pair);
@@ -143,7 +148,8 @@ std::string Job::library() {
 
 int mpi_count(std::size_t count) {
     if (count > std::numeric_limits<int>::max())
-        throw std::invalid_argument("MPI counts with int: more than 2147483647 elements do not fit");
+        throw std::invalid_argument(
+            "MPI counts with int: more than 2147483647 elements do not fit");
     return static_cast<int>(count);
 }
 

@@ -9,15 +9,17 @@
 
 namespace guozhuang::perf {
 
-/// What cannot be measured as it was asked for: thrown on all ranks alike, so it is for the first to say and for none to abort.
+/// What cannot be measured as it was asked for: thrown on all ranks alike, so it is for the first
+/// to say and for none to abort.
 class Refusal : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };
 
-/// The ranks of a measurement as plain MPI sees them: what a measurement needs beside the library that it measures. MPI is initialised for
-/// the life of a Job, before any Session, which then works in an MPI that its user owns. Every member but rank(), size() and abort() is
-/// collective, and the results are the same on all ranks. The main thread only.
+/// The ranks of a measurement as plain MPI sees them: what a measurement needs beside the library
+/// that it measures. MPI is initialised for the life of a Job, before any Session, which then works
+/// in an MPI that its user owns. Every member but rank(), size() and abort() is collective, and the
+/// results are the same on all ranks. The main thread only.
 class Job {
 public:
     Job(int* argc, char*** argv);
@@ -40,12 +42,13 @@ public:
     /// Every rank's text, in rank order, on rank 0; empty elsewhere.
     std::vector<std::string> gather(const std::string& text) const;
 
-    /// For what must succeed on all ranks before anything is measured. If the step throws on any, all throw a Refusal with the text that
-    /// the first of those gave.
+    /// For what must succeed on all ranks before anything is measured. If the step throws on any,
+    /// all throw a Refusal with the text that the first of those gave.
     void all_or_none(const std::function<void()>& step) const;
 
-    /// Microseconds that a word takes from the core of rank 0 to that of rank 1 and back through memory that both have mapped (the median
-    /// of 50 times 100 round trips): what the figures of a run are to be seen beside. 0 where the two share no memory, or a core.
+    /// Microseconds that a word takes from the core of rank 0 to that of rank 1 and back through
+    /// memory that both have mapped (the median of 50 times 100 round trips): what the figures of a
+    /// run are to be seen beside. 0 where the two share no memory, or a core.
     double flag_round_trip_us() const;
 
     /// Ends all ranks: the only way out when one has failed and the others wait for it.

@@ -35,7 +35,8 @@ Json relevant_environment() {
     for (char** entry = environ; *entry != nullptr; ++entry) {
         const std::string_view variable = *entry;
         const auto equals = variable.find('=');
-        for (const std::string_view prefix : {"GUOZHUANG_", "OMPI_MCA_coll", "OMPI_MCA_btl", "MALLOC_"})
+        for (const std::string_view prefix :
+             {"GUOZHUANG_", "OMPI_MCA_coll", "OMPI_MCA_btl", "MALLOC_"})
             if (variable.starts_with(prefix) && equals != variable.npos)
                 variables[std::string(variable.substr(0, equals))] = variable.substr(equals + 1);
     }

@@ -11,7 +11,8 @@ namespace guozhuang::perf {
 
 using Json = nlohmann::ordered_json;
 
-/// The machine-readable side of a measurement: one object per line, appended to a file by rank 0. An empty path writes nothing.
+/// The machine-readable side of a measurement: one object per line, appended to a file by rank 0.
+/// An empty path writes nothing.
 class JsonLines {
 public:
     /// Collective. Throws a Refusal if the file cannot be appended to.
@@ -23,7 +24,8 @@ private:
     std::ofstream file_;
 };
 
-/// The line that says where and how the lines after it were measured. `arguments`: the command line as the user wrote it.
+/// The line that says where and how the lines after it were measured. `arguments`: the command line
+/// as the user wrote it.
 Json run_line(const Job& job, const std::string& arguments);
 
 }  // namespace guozhuang::perf

@@ -1,4 +1,5 @@
-// gz-kernels: how fast the loops of host reductions move memory, beside memcpy. What they do with every dtype is tested elsewhere.
+// gz-kernels: how fast the loops of host reductions move memory, beside memcpy. What they do with
+// every dtype is tested elsewhere.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -34,7 +35,8 @@ struct Loop {
     std::function<void()> run;
 };
 
-/// Memory for elements, or for partials of them, which are twice as wide at most. Ones, or what its bytes make of that.
+/// Memory for elements, or for partials of them, which are twice as wide at most. Ones, or what its
+/// bytes make of that.
 class Memory {
 public:
     explicit Memory(std::size_t bytes) : bytes_(2 * bytes, std::byte{1}) {}
@@ -45,24 +47,34 @@ private:
 };
 
 struct Memories {
-    explicit Memories(std::size_t bytes) : left(bytes), right(bytes), into(bytes), third(bytes), fourth(bytes) {}
+    explicit Memories(std::size_t bytes)
+        : left(bytes), right(bytes), into(bytes), third(bytes), fourth(bytes) {}
     Memory left, right, into, third, fourth;
 };
 
 std::vector<Loop> loops_of(DType dtype, std::size_t bytes, Memories& memories) {
     const auto op = dtype == DType::boolean ? ReduceOp::max : ReduceOp::sum;
     const auto kernels = device::kernels_for(dtype, op);
-    const auto left = memories.left.first(bytes), right = memories.right.first(bytes), into = memories.into.first(bytes);
+    const auto left = memories.left.first(bytes), right = memories.right.first(bytes),
+               into = memories.into.first(bytes);
     const auto partial_bytes = bytes / size_of(dtype) * device::partial_size_of(dtype);
     const auto partials = memories.into.first(partial_bytes);
-    std::vector<Loop> loops{{"reduce 2", dtype, 3 * bytes, [=] { kernels.combine(into, left, right); }}};
-    const std::vector<std::span<const std::byte>> four{left, right, memories.third.first(bytes), memories.fourth.first(bytes)};
-    loops.push_back({"reduce 4", dtype, 5 * bytes, [=, reduce = device::HostReduce(dtype, op, 1)] { reduce.combine_tree(into, four); }});
+    std::vector<Loop> loops{
+        {"reduce 2", dtype, 3 * bytes, [=] { kernels.combine(into, left, right); }}};
+    const std::vector<std::span<const std::byte>> four{left, right, memories.third.first(bytes),
+                                                       memories.fourth.first(bytes)};
+    loops.push_back({"reduce 4", dtype, 5 * bytes, [=, reduce = device::HostReduce(dtype, op, 1)] {
+                         reduce.combine_tree(into, four);
+                     }});
     if (partial_bytes != bytes) {
-        loops.push_back({"cast to f32", dtype, bytes + partial_bytes, [=] { kernels.widen(partials, left); }});
-        loops.push_back({"cast from f32", dtype, bytes + partial_bytes, [=] { kernels.narrow(left, partials, {}); }});
+        loops.push_back(
+            {"cast to f32", dtype, bytes + partial_bytes, [=] { kernels.widen(partials, left); }});
+        loops.push_back({"cast from f32", dtype, bytes + partial_bytes,
+                         [=] { kernels.narrow(left, partials, {}); }});
     }
-    if (is_floating(dtype)) loops.push_back({"scale", dtype, 2 * bytes, [=] { device::scale(dtype, left, 1.0000001); }});
+    if (is_floating(dtype))
+        loops.push_back(
+            {"scale", dtype, 2 * bytes, [=] { device::scale(dtype, left, 1.0000001); }});
     return loops;
 }
 
@@ -80,12 +92,15 @@ double time_of(const Loop& loop, double seconds) {
 void measure(const Options& options) {
     Memories memories(options.bytes);
     const auto from = memories.left.first(options.bytes), to = memories.into.first(options.bytes);
-    const Loop copy{"memcpy", DType::u8, 2 * options.bytes, [=] { std::memcpy(to.data(), from.data(), from.size()); }};
+    const Loop copy{"memcpy", DType::u8, 2 * options.bytes,
+                    [=] { std::memcpy(to.data(), from.data(), from.size()); }};
     std::ofstream json;
     if (!options.json.empty()) json.open(options.json, std::ios::app);
     if (!json) throw std::runtime_error("cannot append to " + options.json);
-    fmt::print("# {} bytes of elements; bytes read and written in GB/s, of memcpy at the same time; medians of {} rounds\n", options.bytes,
-               options.rounds);
+    fmt::print(
+        "# {} bytes of elements; bytes read and written in GB/s, of memcpy at the same time; "
+        "medians of {} rounds\n",
+        options.bytes, options.rounds);
     fmt::print("{:>10} {:<14}{:>8}{:>10}{:>8}\n", "dtype", "loop", "GB/s", "memcpy", "ratio");
     for (const auto dtype : all_dtypes) {
         for (const auto& loop : loops_of(dtype, options.bytes, memories)) {
@@ -96,10 +111,15 @@ void measure(const Options& options) {
             }
             const auto speed = static_cast<double>(loop.moved) / quantile(ours, 0.5) / 1e9;
             const auto memcpy_speed = static_cast<double>(copy.moved) / quantile(theirs, 0.5) / 1e9;
-            fmt::print("{:>10} {:<14}{:>8.1f}{:>10.1f}{:>8.2f}\n", name_of(dtype), loop.name, speed, memcpy_speed, speed / memcpy_speed);
+            fmt::print("{:>10} {:<14}{:>8.1f}{:>10.1f}{:>8.2f}\n", name_of(dtype), loop.name, speed,
+                       memcpy_speed, speed / memcpy_speed);
             if (json.is_open())
-                json << nlohmann::ordered_json{{"kind", "kernel"},       {"dtype", name_of(dtype)}, {"loop", loop.name},
-                                               {"bytes", options.bytes}, {"gb_per_s", speed},       {"memcpy_gb_per_s", memcpy_speed}}
+                json << nlohmann::ordered_json{{"kind", "kernel"},
+                                               {"dtype", name_of(dtype)},
+                                               {"loop", loop.name},
+                                               {"bytes", options.bytes},
+                                               {"gb_per_s", speed},
+                                               {"memcpy_gb_per_s", memcpy_speed}}
                             .dump()
                      << '\n';
         }
@@ -115,9 +135,13 @@ int main(int argc, char** argv) try {
     app.add_option("--bytes", options.bytes, "of elements; K, M, G are binary")
         ->transform(CLI::AsSizeValue(false))
         ->check(CLI::Range(64, 1 << 30));
-    app.add_option("--rounds", options.rounds, "in which each loop and memcpy take turns")->check(CLI::Range(1, 10000));
-    app.add_option("--seconds", options.seconds, "for which each runs in a round")->check(CLI::Range(0.0, 60.0));
-    app.add_option("--json", options.json, "append the results to this file, one JSON object a line")->type_name("FILE");
+    app.add_option("--rounds", options.rounds, "in which each loop and memcpy take turns")
+        ->check(CLI::Range(1, 10000));
+    app.add_option("--seconds", options.seconds, "for which each runs in a round")
+        ->check(CLI::Range(0.0, 60.0));
+    app.add_option("--json", options.json,
+                   "append the results to this file, one JSON object a line")
+        ->type_name("FILE");
     CLI11_PARSE(app, argc, argv);
     options.bytes = options.bytes / 64 * 64;
     guozhuang::perf::measure(options);

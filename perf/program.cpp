@@ -38,22 +38,29 @@ struct Request {
 
 /// An option whose values are enumerators, spelled as name_of() does.
 template <class T, class Range>
-void add_named(CLI::App& command, const std::string& option, T& value, const Range& all, const std::string& text) {
+void add_named(CLI::App& command, const std::string& option, T& value, const Range& all,
+               const std::string& text) {
     std::map<std::string, T> by_name;
     for (const T each : all) by_name.emplace(name_of(each), each);
     std::vector<std::string> names;
     for (const auto& [name, each] : by_name) names.push_back(name);
     const auto set = [&value, by_name](const std::string& name) { value = by_name.at(name); };
-    command.add_option_function<std::string>(option, set, text)->check(CLI::IsMember(names))->default_str(std::string(name_of(value)));
+    command.add_option_function<std::string>(option, set, text)
+        ->check(CLI::IsMember(names))
+        ->default_str(std::string(name_of(value)));
 }
 
 /// The foot of a --help: a line to copy.
 void add_example(CLI::App& command, const Request& request, std::string_view arguments) {
-    command.footer(fmt::format("Example: mpirun -np 2 {} {} {}", request.program, command.get_name(), arguments));
+    command.footer(fmt::format("Example: mpirun -np 2 {} {} {}", request.program,
+                               command.get_name(), arguments));
 }
 
 void add_output(CLI::App& command, Request& request) {
-    command.add_option("--json", request.json, "append the results to this file, one JSON object a line")->type_name("FILE");
+    command
+        .add_option("--json", request.json,
+                    "append the results to this file, one JSON object a line")
+        ->type_name("FILE");
 }
 
 void add_memory(CLI::App& command, MemoryKind& memory) {
@@ -63,8 +70,11 @@ void add_memory(CLI::App& command, MemoryKind& memory) {
 void add_peer(CLI::App& command, const PeerKind*& chosen, std::span<const PeerKind> peers) {
     std::vector<std::string> names;
     for (const auto& peer : peers) names.emplace_back(peer.name);
-    const auto choose = [&chosen, peers](const std::string& name) { chosen = &*std::ranges::find(peers, name, &PeerKind::name); };
-    command.add_option_function<std::string>("--peer", choose, "also measure this, in turns")->check(CLI::IsMember(names));
+    const auto choose = [&chosen, peers](const std::string& name) {
+        chosen = &*std::ranges::find(peers, name, &PeerKind::name);
+    };
+    command.add_option_function<std::string>("--peer", choose, "also measure this, in turns")
+        ->check(CLI::IsMember(names));
 }
 
 void add_sizes(CLI::App& command, SweepOptions& sweep) {
@@ -77,13 +87,17 @@ void add_sizes(CLI::App& command, SweepOptions& sweep) {
         ->transform(CLI::AsSizeValue(false))
         ->default_str("256M")
         ->check(sizes);
-    command.add_option("--factor", sweep.factor, "from one size to the next")->capture_default_str()->check(CLI::Range(2, 1024));
+    command.add_option("--factor", sweep.factor, "from one size to the next")
+        ->capture_default_str()
+        ->check(CLI::Range(2, 1024));
     add_named(command, "--dtype", sweep.dtype, all_dtypes, "element type");
-    command.add_flag("--check", sweep.check, "verify every element of every result; exit with 1 if any of ours is wrong");
+    command.add_flag("--check", sweep.check,
+                     "verify every element of every result; exit with 1 if any of ours is wrong");
 }
 
 void add_sweep(CLI::App& app, Request& request, Collective collective) {
-    auto& command = *app.add_subcommand(std::string(name_of(collective)), "time it over a range of sizes");
+    auto& command =
+        *app.add_subcommand(std::string(name_of(collective)), "time it over a range of sizes");
     auto& sweep = request.sweep;
     if (collective != Collective::barrier) {
         add_sizes(command, sweep);
@@ -94,25 +108,37 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
         command.add_option("--algorithm", sweep.algorithm, "the library's")
             ->capture_default_str()
             ->envname("GUOZHUANG_ALGORITHM")
-            ->check(CLI::IsMember({"auto", "ring", "recursive_doubling", "direct", "parameter_server"}));
-    auto* const seconds = command.add_option("--seconds", sweep.seconds, "time for each size, all series together")->capture_default_str();
-    auto* const iterations = command.add_option("--iterations", sweep.iterations,
-                                                "of each series, whatever time that takes; without it, as many as fit --seconds");
+            ->check(CLI::IsMember(
+                {"auto", "ring", "recursive_doubling", "direct", "parameter_server"}));
+    auto* const seconds =
+        command.add_option("--seconds", sweep.seconds, "time for each size, all series together")
+            ->capture_default_str();
+    auto* const iterations = command.add_option(
+        "--iterations", sweep.iterations,
+        "of each series, whatever time that takes; without it, as many as fit --seconds");
     seconds->check(CLI::Range(0.001, 86400.0));
     iterations->check(CLI::Range(1, 1'000'000))->excludes(seconds);
     add_peer(command, sweep.peer, request.peers);
-    add_example(command, request, collective == Collective::barrier ? "--peer mpi" : "--max-bytes 64M --peer mpi --check");
+    add_example(
+        command, request,
+        collective == Collective::barrier ? "--peer mpi" : "--max-bytes 64M --peer mpi --check");
     add_output(command, request);
     command.callback([&request, collective] {
         request.sweep.collective = collective;
-        if (collective == Collective::allreduce) ::setenv("GUOZHUANG_ALGORITHM", request.sweep.algorithm.c_str(), 1);
-        request.run = [&request](const Job& job, JsonLines& lines) { return perf::sweep(job, request.sweep, lines); };
+        if (collective == Collective::allreduce)
+            ::setenv("GUOZHUANG_ALGORITHM", request.sweep.algorithm.c_str(), 1);
+        request.run = [&request](const Job& job, JsonLines& lines) {
+            return perf::sweep(job, request.sweep, lines);
+        };
     });
 }
 
 void add_replay(CLI::App& app, Request& request) {
     auto& command = *app.add_subcommand("replay", "time the communication of a training step");
-    command.add_option("--set", request.replay.set, "gradient set: a JSON file, or resnet50, bert_base, gpt2, vgg16, tiny1000")->required();
+    command
+        .add_option("--set", request.replay.set,
+                    "gradient set: a JSON file, or resnet50, bert_base, gpt2, vgg16, tiny1000")
+        ->required();
     command.add_option("--steps", request.replay.steps, "timed steps of each series")
         ->capture_default_str()
         ->check(CLI::Range(1, 1'000'000));
@@ -130,7 +156,9 @@ void add_replay(CLI::App& app, Request& request) {
 
 void add_idle(CLI::App& app, Request& request) {
     auto& command = *app.add_subcommand("idle", "measure the CPU time of an idle job");
-    command.add_option("--seconds", request.idle.seconds, "how long to look")->capture_default_str()->check(CLI::Range(0.001, 86400.0));
+    command.add_option("--seconds", request.idle.seconds, "how long to look")
+        ->capture_default_str()
+        ->check(CLI::Range(0.001, 86400.0));
     command.add_flag("--pending", request.idle.pending, "with one unmatched operation outstanding");
     command.add_flag("--threads", request.idle.threads, "list the threads");
     add_example(command, request, "--pending");
@@ -144,8 +172,11 @@ void add_idle(CLI::App& app, Request& request) {
 }
 
 void add_tune(CLI::App& app, Request& request) {
-    auto& command = *app.add_subcommand("tune", "find what suits this machine, and write it for GUOZHUANG_TUNE_FILE");
-    command.add_option("--output", request.tune.output, "the file to write")->type_name("FILE")->required();
+    auto& command = *app.add_subcommand(
+        "tune", "find what suits this machine, and write it for GUOZHUANG_TUNE_FILE");
+    command.add_option("--output", request.tune.output, "the file to write")
+        ->type_name("FILE")
+        ->required();
     command.add_option("--rounds", request.tune.rounds, "in which the values take turns")
         ->capture_default_str()
         ->check(CLI::Range(1, 1000));
@@ -161,10 +192,12 @@ void add_tune(CLI::App& app, Request& request) {
 
 /// Parses on all ranks, speaks on the first. Empty: go on; else the exit code.
 std::optional<int> parse(const Job& job, int argc, char** argv, Request& request) {
-    CLI::App app("Measures guozhuang beside its peers; run it under mpirun.", std::string(request.program));
+    CLI::App app("Measures guozhuang beside its peers; run it under mpirun.",
+                 std::string(request.program));
     app.require_subcommand(1);
     app.footer(
-        fmt::format("Example: mpirun -np 2 {0} allreduce --max-bytes 64M --peer mpi --check\n{0} COMMAND --help says what a command takes.",
+        fmt::format("Example: mpirun -np 2 {0} allreduce --max-bytes 64M --peer mpi --check\n{0} "
+                    "COMMAND --help says what a command takes.",
                     request.program));
     for (const auto collective : all_collectives) add_sweep(app, request, collective);
     add_replay(app, request);

@@ -7,7 +7,8 @@
 
 namespace guozhuang::perf {
 
-/// gz-perf, under this name and with these peers to choose from: all of main(). Returns the exit code.
+/// gz-perf, under this name and with these peers to choose from: all of main(). Returns the exit
+/// code.
 int run_program(std::string_view name, std::span<const PeerKind> peers, int argc, char** argv);
 
 }  // namespace guozhuang::perf

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Usage: ctest ... | with_counts.py LOG: passes ctest's output on. Before its summary come the sums of what the tests have counted, which ctest itself
-shows of failures only: lines like "simulated runs: 200000, violations: 0" in LOG, its log of all output. So do its lines that begin with "Time from".
-Ends with 1 if a test that counts has passed without a word of it."""
+"""Usage: ctest ... | with_counts.py LOG: passes ctest's output on. Before its summary come the sums
+of what the tests have counted, which ctest itself shows of failures only: lines like "simulated
+runs: 200000, violations: 0" in LOG, its log of all output. So do its lines that begin with "Time
+from". Ends with 1 if a test that counts has passed without a word of it."""
 
 import re
 import sys
@@ -9,9 +10,15 @@ from collections import Counter
 from pathlib import Path
 
 COUNT = r"[a-z][a-z ]*: \d+"
-EFFORTS = {"jobs", "faults injected", "bad inputs", "simulated runs", "random collectives", "fuzz executions"}
+EFFORTS = {
+    "jobs", "faults injected", "bad inputs", "simulated runs", "random collectives",
+    "fuzz executions",
+}
 # The tests that count: one that passes has said what it has done.
-COUNTING = r"faults\.\w+|fuzz\.smoke|unit\.(bad_inputs|negotiator_walk|operations)\.slow|ranks\.(bad_inputs|operations)\.slow(\.np\d+)?"
+COUNTING = (
+    r"faults\.\w+|fuzz\.smoke|unit\.(bad_inputs|negotiator_walk|operations)\.slow"
+    r"|ranks\.(bad_inputs|operations)\.slow(\.np\d+)?"
+)
 
 
 def silent_tests(log):
@@ -19,7 +26,11 @@ def silent_tests(log):
     for test in re.split(r"^\d+/\d+ Testing: ", log, flags=re.MULTILINE)[1:]:
         name = test.split("\n", 1)[0].strip()
         counts = counts_of(test)
-        if re.fullmatch(COUNTING, name) and "\nTest Passed." in test and not any(counts[effort] for effort in EFFORTS):
+        if (
+            re.fullmatch(COUNTING, name)
+            and "\nTest Passed." in test
+            and not any(counts[effort] for effort in EFFORTS)
+        ):
             yield name
 
 
@@ -47,7 +58,10 @@ log = Path(sys.argv[1]).read_text(errors="replace")
 for times in re.findall(r"^Time from .*", log, re.MULTILINE):
     print(times)
 if counts := counts_of(log):
-    print(f"Done: {in_words(counts, EFFORTS)}\nFound: {in_words(counts, counts.keys() - EFFORTS)}\n")
+    print(
+        f"Done: {in_words(counts, EFFORTS)}\n"
+        f"Found: {in_words(counts, counts.keys() - EFFORTS)}\n"
+    )
 print("".join(summary), end="")
 silent = list(silent_tests(log))
 for name in silent:

@@ -1,5 +1,5 @@
-// gz-info: what this build of the library is, what it finds on this machine, and how it is configured. Alone, or under mpirun: rank 0
-// prints.
+// gz-info: what this build of the library is, what it finds on this machine, and how it is
+// configured. Alone, or under mpirun: rank 0 prints.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -32,7 +32,9 @@ void print_text(const std::vector<gz::InfoItem>& items) {
 }
 
 int run(int argc, char** argv) {
-    CLI::App app{"Prints build features, MPI, topology, devices (and why they are unusable) and the effective configuration."};
+    CLI::App app{
+        "Prints build features, MPI, topology, devices (and why they are unusable) and the "
+        "effective configuration."};
     bool json = false;
     app.add_flag("--json", json, "Print one JSON object: section, key, value");
     gz::Session session(&argc, &argv);

@@ -33,39 +33,47 @@ std::string name_in_set(const Json& event) {
 }
 
 void look_at(const Trace& trace, Findings& findings) {
-    std::map<double, std::vector<std::pair<std::string, double>>> open;  // slices of each row of requests: the request, and its phase
-    std::map<std::string, std::size_t> times;                            // how often a name has been there
+    // slices of each row of requests: the request, and its phase
+    std::map<double, std::vector<std::pair<std::string, double>>> open;
+    // how often a name has been there
+    std::map<std::string, std::size_t> times;
     for (const auto& event : trace.events) {
         const auto kind = event.value("ph", "");
         if (kind != "B" && kind != "E" && kind != "X") continue;
         const double at = event.value("ts", 0.0);
         auto& row = open[event.value("tid", 0.0)];
         if (kind == "X") {
-            findings.durations[{event.value("name", ""), trace.rank}].push_back(event.value("dur", 0.0));
+            findings.durations[{event.value("name", ""), trace.rank}].push_back(
+                event.value("dur", 0.0));
         } else if (kind == "B") {
             row.emplace_back(event.value("name", ""), at);
             if (row.size() > 1) continue;
             const auto name = name_in_set(event);
             auto& request = findings.last_to_submit[{name, times[name]++}];
             ++request.ranks;
-            if (request.ranks == 1 || at > request.begun_us) request.begun_us = at, request.rank = trace.rank;
+            if (request.ranks == 1 || at > request.begun_us)
+                request.begun_us = at, request.rank = trace.rank;
         } else if (!row.empty()) {
             const auto& [name, begun] = row.back();
             // The phase `bundle` is the same time as the slice of the thread that runs it.
-            if (row.size() == 2 && name != "bundle") findings.durations[{name, trace.rank}].push_back(at - begun);
+            if (row.size() == 2 && name != "bundle")
+                findings.durations[{name, trace.rank}].push_back(at - begun);
             row.pop_back();
         }
     }
 }
 
 std::string table_of(Findings& findings) {
-    auto text = fmt::format("{:<10} {:>5} {:>9} {:>11} {:>11} {:>11}\n", "slice", "rank", "count", "total ms", "p50 us", "max us");
+    auto text = fmt::format("{:<10} {:>5} {:>9} {:>11} {:>11} {:>11}\n", "slice", "rank", "count",
+                            "total ms", "p50 us", "max us");
     for (const auto* const kind : kinds) {
         for (auto& [key, values] : findings.durations) {
             if (key.first != kind) continue;
             std::ranges::sort(values);
-            text += fmt::format("{:<10} {:>5} {:>9} {:>11.3f} {:>11.1f} {:>11.1f}\n", kind, key.second, values.size(),
-                                std::accumulate(values.begin(), values.end(), 0.0) / 1e3, values[values.size() / 2], values.back());
+            text +=
+                fmt::format("{:<10} {:>5} {:>9} {:>11.3f} {:>11.1f} {:>11.1f}\n", kind, key.second,
+                            values.size(), std::accumulate(values.begin(), values.end(), 0.0) / 1e3,
+                            values[values.size() / 2], values.back());
         }
     }
     return text;
@@ -86,7 +94,8 @@ std::string summary(const std::vector<Trace>& traces) {
     auto text = table_of(findings);
     if (common > 0 && traces.size() > 1)
         for (const auto& [rank, count] : last)
-            text += fmt::format("rank {} was the last to submit {} of {} requests\n", rank, count, common);
+            text += fmt::format("rank {} was the last to submit {} of {} requests\n", rank, count,
+                                common);
     return text;
 }
 

@@ -11,9 +11,11 @@ namespace timeline {
 namespace {
 
 constexpr int most_ranks = 1 << 20;
-constexpr std::int64_t last_us = std::int64_t{1} << 60;  // differences of such times can be added up
+// differences of such times can be added up
+constexpr std::int64_t last_us = std::int64_t{1} << 60;
 
-/// The element of a line, without the comma behind it; null for what is around the elements. Discarded if it is none of these.
+/// The element of a line, without the comma behind it; null for what is around the elements.
+/// Discarded if it is none of these.
 Json element_of(std::string line) {
     if (line.empty() || line == "[" || line == "]") return nullptr;
     if (line.ends_with(',')) line.pop_back();
@@ -53,7 +55,9 @@ std::vector<std::filesystem::path> files_of(const std::filesystem::path& path) {
         if (name.starts_with("rank") && name.ends_with(".json")) files.push_back(entry.path());
     }
     if (error) throw BadInput(fmt::format("{} cannot be read: {}", path.string(), error.message()));
-    if (files.empty()) throw BadInput(fmt::format("{} holds no timeline: there is no rank*.json in it", path.string()));
+    if (files.empty())
+        throw BadInput(
+            fmt::format("{} holds no timeline: there is no rank*.json in it", path.string()));
     return files;
 }
 
@@ -63,7 +67,8 @@ Trace read(const std::filesystem::path& path) {
     if (!file) throw BadInput(fmt::format("{} cannot be read", trace.path));
     bool closed = false;
     for (std::string line; std::getline(file, line);) {
-        if (trace.cut || closed) throw BadInput(fmt::format("{} is damaged in its middle", trace.path));
+        if (trace.cut || closed)
+            throw BadInput(fmt::format("{} is damaged in its middle", trace.path));
         auto element = element_of(line);
         closed = line == "]";
         trace.cut = element.is_discarded();
@@ -78,19 +83,22 @@ void align(std::vector<Trace>& traces) {
     std::ranges::sort(traces, {}, &Trace::rank);
     const auto twins = std::ranges::adjacent_find(traces, {}, &Trace::rank);
     if (twins != traces.end())
-        throw BadInput(
-            fmt::format("{} and {} are both of rank {}: give those of one recording", twins->path, std::next(twins)->path, twins->rank));
-    std::map<std::string, std::int64_t> hosts;  // what is added to the clock of each to make it that of the first
+        throw BadInput(fmt::format("{} and {} are both of rank {}: give those of one recording",
+                                   twins->path, std::next(twins)->path, twins->rank));
+    // what is added to the clock of each to make it that of the first
+    std::map<std::string, std::int64_t> hosts;
     const auto first = traces.front().realtime_us - traces.front().monotonic_us;
     auto start = std::numeric_limits<std::int64_t>::max();
     for (const auto& trace : traces) {
-        const auto [host, added] = hosts.try_emplace(trace.boot, trace.realtime_us - trace.monotonic_us - first);
+        const auto [host, added] =
+            hosts.try_emplace(trace.boot, trace.realtime_us - trace.monotonic_us - first);
         start = std::min(start, trace.monotonic_us + host->second);
     }
     for (auto& trace : traces) {
         const auto shift = static_cast<double>(hosts.at(trace.boot) - start);
         for (auto& event : trace.events)
-            if (const auto time = event.find("ts"); time != event.end()) *time = time->get<double>() + shift;
+            if (const auto time = event.find("ts"); time != event.end())
+                *time = time->get<double>() + shift;
     }
 }
 
@@ -103,12 +111,16 @@ std::vector<std::string> remarks(const std::vector<Trace>& traces) {
         missing.erase(trace.rank);
         clocks.insert(trace.boot);
         if (trace.cut)
-            lines.push_back(fmt::format("{} ends early: rank {} was killed, or ended because another rank was", trace.path, trace.rank));
+            lines.push_back(
+                fmt::format("{} ends early: rank {} was killed, or ended because another rank was",
+                            trace.path, trace.rank));
     }
-    for (const auto rank : missing) lines.push_back(fmt::format("there is no timeline of rank {}", rank));
+    for (const auto rank : missing)
+        lines.push_back(fmt::format("there is no timeline of rank {}", rank));
     if (clocks.size() > 1)
-        lines.push_back(
-            fmt::format("{} hosts: their times are as far apart as their wall clocks were, often a millisecond", clocks.size()));
+        lines.push_back(fmt::format(
+            "{} hosts: their times are as far apart as their wall clocks were, often a millisecond",
+            clocks.size()));
     return lines;
 }
 

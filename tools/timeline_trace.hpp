@@ -25,7 +25,8 @@ struct Trace {
     std::string boot;                                ///< the same where clocks are the same
     std::int64_t monotonic_us = 0, realtime_us = 0;  ///< at one time
     std::vector<Json> events;                        ///< as they are in the file
-    bool cut = false;                                ///< the file ends early, as that of a rank that was killed while it wrote may
+    /// the file ends early, as that of a rank that was killed while it wrote may
+    bool cut = false;
 };
 
 /// The rank*.json of a directory, or the file itself. Throws BadInput if there is none.
@@ -34,8 +35,9 @@ std::vector<std::filesystem::path> files_of(const std::filesystem::path& path);
 /// Reads a file; what is incomplete at its end is left out. Throws BadInput if it is no timeline.
 Trace read(const std::filesystem::path& path);
 
-/// Moves all events to one clock, which is 0 when the first rank starts to record, and the traces into the order of their ranks. Hosts are brought
-/// together by their wall clocks, the ranks of one host have the same clock anyway. Throws BadInput for two files of one rank.
+/// Moves all events to one clock, which is 0 when the first rank starts to record, and the traces
+/// into the order of their ranks. Hosts are brought together by their wall clocks, the ranks of one
+/// host have the same clock anyway. Throws BadInput for two files of one rank.
 void align(std::vector<Trace>& traces);
 
 /// What people should know of them: a line for each.

@@ -1,8 +1,10 @@
-// Direct-exchange allreduce: the reduce-scatter of reduce_scatter.hpp, then every rank sends its finished block to each peer. One chunk (a
-// segment of every block) at a time goes through both halves while it is hot in cache, several are in flight.
+// Direct-exchange allreduce: the reduce-scatter of reduce_scatter.hpp, then every rank sends its
+// finished block to each peer. One chunk (a segment of every block) at a time goes through both
+// halves while it is hot in cache, several are in flight.
 //
-// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
-// 19(1), 2005: Rabenseifner's two halves, each as a direct exchange.
+// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
+// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005: Rabenseifner's two halves, each as a
+// direct exchange.
 //
 //           rank 0          rank 1          rank 2
 //   step 0  b1=0 -> 1       b2=1 -> 2       b0=2 -> 0
@@ -10,9 +12,10 @@
 //   step 2  b0=0+1+2 -> 1   b1=0+1+2 -> 2   b2=0+1+2 -> 0
 //   step 3  b0=0+1+2 -> 2   b1=0+1+2 -> 0   b2=0+1+2 -> 1
 //
-// With one block in the place of p, rank 0 owns everything and adds up for all: the parameter server in its simplest form, whose server is also
-// a worker (M. Li, D. G. Andersen, J. W. Park et al.: Scaling distributed machine learning with the parameter server, OSDI 2014). It is there
-// for comparison: 2(p-1) n bytes pass through rank 0.
+// With one block in the place of p, rank 0 owns everything and adds up for all: the parameter
+// server in its simplest form, whose server is also a worker (M. Li, D. G. Andersen, J. W. Park et
+// al.: Scaling distributed machine learning with the parameter server, OSDI 2014). It is there for
+// comparison: 2(p-1) n bytes pass through rank 0.
 //
 //           rank 0           rank 1           rank 2           rank 3
 //   step 0                   1 -> 0           2 -> 0           3 -> 0
@@ -21,9 +24,10 @@
 //   step 3  0+1+(2+3) -> 3
 //   end     0+1+(2+3)        0+1+(2+3)        0+1+(2+3)        0+1+(2+3)
 //
-// Cost: 2(p-1) alpha + (p-1)/p n (2 beta + gamma), and two steps of waiting where the ring has 2(p-1).
-// Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
-// rounded once. The same bits as recursive doubling.
+// Cost: 2(p-1) alpha + (p-1)/p n (2 beta + gamma), and two steps of waiting where the ring has
+// 2(p-1).
+// Order: the balanced binary tree over rank index, split at the largest power of two below the
+// count; f16 and bf16 are added in f32 and rounded once. The same bits as recursive doubling.
 // Needs: allreduce_scratch_bytes: 2p-1 segments per chunk in flight.
 #pragma once
 
@@ -43,7 +47,8 @@ template <Wire W>
 std::size_t allreduce_scratch_bytes(const Blocks& blocks, int ranks, std::size_t segment_bytes) {
     const auto p = static_cast<std::size_t>(ranks);
     const Chunks chunks(blocks.largest_bytes(), segment_bytes);
-    const auto slot = Peers<W>::scratch_bytes(ranks) + padded_array<std::span<const std::byte>>(p) + (2 * p - 1) * chunks.segment_bytes();
+    const auto slot = Peers<W>::scratch_bytes(ranks) + padded_array<std::span<const std::byte>>(p) +
+                      (2 * p - 1) * chunks.segment_bytes();
     return chunks.slots() * slot;
 }
 
@@ -57,18 +62,23 @@ public:
         for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
             slots_[slot].peers = Peers<W>(wire, scratch);
             slots_[slot].terms = Terms(wire.size(), wire.rank(), chunks_.segment_bytes(), scratch);
-            slots_[slot].rooms = scratch.cut(static_cast<std::size_t>(wire.size()) * chunks_.segment_bytes());
+            slots_[slot].rooms =
+                scratch.cut(static_cast<std::size_t>(wire.size()) * chunks_.segment_bytes());
         }
     }
 
     void run() {
         keep_in_flight(
-            chunks_.count(), 2, [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
-            [this](std::size_t slot, int step) { step == 0 ? reduce(slots_[slot]) : collect(slots_[slot]); });
+            chunks_.count(), 2,
+            [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
+            [this](std::size_t slot, int step) {
+                step == 0 ? reduce(slots_[slot]) : collect(slots_[slot]);
+            });
     }
 
 private:
-    /// A chunk on its way. A segment of block b that is in several runs of user memory is copied through its piece of `rooms`.
+    /// A chunk on its way. A segment of block b that is in several runs of user memory is copied
+    /// through its piece of `rooms`.
     struct Slot {
         std::size_t chunk = 0;
         Peers<W> peers;
@@ -76,9 +86,12 @@ private:
         std::span<std::byte> rooms;
     };
 
-    Segment segment(const Slot& slot, int block) const { return chunks_.segment(block, plan_.blocks.bytes(block), slot.chunk); }
+    Segment segment(const Slot& slot, int block) const {
+        return chunks_.segment(block, plan_.blocks.bytes(block), slot.chunk);
+    }
     std::span<std::byte> room(const Slot& slot, int block) const {
-        return slot.rooms.subspan(static_cast<std::size_t>(block) * chunks_.segment_bytes(), chunks_.segment_bytes());
+        return slot.rooms.subspan(static_cast<std::size_t>(block) * chunks_.segment_bytes(),
+                                  chunks_.segment_bytes());
     }
     std::span<std::byte> gathered(const Slot& slot, int block) const {
         return plan_.blocks.gather(segment(slot, block), room(slot, block));
@@ -94,7 +107,8 @@ private:
     void reduce(Slot& slot) {
         slot.peers.wait_received();
         slot.peers.wait_sent();
-        slot.peers.receive([&](int peer) { return plan_.blocks.landing(segment(slot, peer), room(slot, peer)); });
+        slot.peers.receive(
+            [&](int peer) { return plan_.blocks.landing(segment(slot, peer), room(slot, peer)); });
         const auto own = gathered(slot, wire_.rank());
         slot.terms.add_up(own, own, plan_.reduce);
         plan_.blocks.scatter(segment(slot, wire_.rank()), own);

@@ -8,14 +8,16 @@
 
 namespace guozhuang::direct {
 
-/// The messages between one rank and all others: at most one each way per peer at a time. Rank r begins with r + 1, so that no rank is
-/// everybody's first. Empty messages are left out.
+/// The messages between one rank and all others: at most one each way per peer at a time. Rank r
+/// begins with r + 1, so that no rank is everybody's first. Empty messages are left out.
 template <Wire W>
 class Peers {
 public:
     using Ticket = typename W::Ticket;
 
-    static constexpr std::size_t scratch_bytes(int ranks) { return 2 * padded_array<Ticket>(static_cast<std::size_t>(ranks)); }
+    static constexpr std::size_t scratch_bytes(int ranks) {
+        return 2 * padded_array<Ticket>(static_cast<std::size_t>(ranks));
+    }
 
     Peers() = default;
     Peers(W& wire, Scratch& scratch)
@@ -25,7 +27,8 @@ public:
 
     template <class Visit>
     void for_each(Visit&& visit) const {
-        for (int distance = 1; distance < wire_->size(); ++distance) visit((wire_->rank() + distance) % wire_->size());
+        for (int distance = 1; distance < wire_->size(); ++distance)
+            visit((wire_->rank() + distance) % wire_->size());
     }
 
     /// Starts receiving into room_for(peer), for every peer.
@@ -33,7 +36,8 @@ public:
     void receive(RoomFor&& room_for) {
         for_each([&](int peer) {
             const std::span<std::byte> room = room_for(peer);
-            if (!room.empty()) incoming_[static_cast<std::size_t>(peer)] = wire_->receive(room, peer);
+            if (!room.empty())
+                incoming_[static_cast<std::size_t>(peer)] = wire_->receive(room, peer);
         });
     }
 
@@ -42,7 +46,8 @@ public:
     void send(BytesFor&& bytes_for) {
         for_each([&](int peer) {
             const std::span<const std::byte> bytes = bytes_for(peer);
-            if (!bytes.empty()) outgoing_[static_cast<std::size_t>(peer)] = wire_->send(bytes, peer);
+            if (!bytes.empty())
+                outgoing_[static_cast<std::size_t>(peer)] = wire_->send(bytes, peer);
         });
     }
 

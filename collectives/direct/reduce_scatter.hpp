@@ -1,8 +1,10 @@
-// Direct-exchange reduce-scatter: every rank sends each peer that peer's block and receives p-1 copies of its own, which it adds up in the
-// order of ranks. The bytes are the ring's; but the terms of a sum meet in one place, so they can be added in any order and rounded once.
+// Direct-exchange reduce-scatter: every rank sends each peer that peer's block and receives p-1
+// copies of its own, which it adds up in the order of ranks. The bytes are the ring's; but the
+// terms of a sum meet in one place, so they can be added in any order and rounded once.
 //
-// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
-// 19(1), 2005 (there as the pairwise exchange algorithm).
+// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
+// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005 (there as the pairwise exchange
+// algorithm).
 //
 //           rank 0         rank 1         rank 2         rank 3
 //   step 0  b1=0 -> 1      b2=1 -> 2      b3=2 -> 3      b0=3 -> 0
@@ -11,7 +13,8 @@
 //   end     b0=0+1+(2+3)   b1=0+1+(2+3)   b2=0+1+(2+3)   b3=0+1+(2+3)
 //
 // Cost: (p-1) alpha + (p-1)/p n (beta + gamma).
-// Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32.
+// Order: the balanced binary tree over rank index, split at the largest power of two below the
+// count; f16 and bf16 are added in f32.
 // Needs: reduce_scatter_scratch_bytes: p-1 segments per chunk in flight. The input is not changed.
 #pragma once
 
@@ -28,8 +31,10 @@
 namespace guozhuang::direct {
 
 struct ReduceScatterPlan {
-    std::span<const std::span<const std::byte>> input;  ///< one block per rank, of any lengths that all ranks agree on
-    std::span<std::byte> output;                        ///< this rank's block of the sum; may be its block of the input
+    /// one block per rank, of any lengths that all ranks agree on
+    std::span<const std::span<const std::byte>> input;
+    /// this rank's block of the sum; may be its block of the input
+    std::span<std::byte> output;
     std::span<std::byte> scratch;
     const Reduce& reduce;
     std::size_t segment_bytes = 0;
@@ -42,15 +47,18 @@ inline std::size_t largest_bytes(std::span<const std::span<const std::byte>> blo
 }
 
 template <Wire W>
-std::size_t reduce_scatter_scratch_bytes(std::span<const std::span<const std::byte>> blocks, std::size_t segment_bytes) {
+std::size_t reduce_scatter_scratch_bytes(std::span<const std::span<const std::byte>> blocks,
+                                         std::size_t segment_bytes) {
     const auto ranks = blocks.size();
     const Chunks chunks(largest_bytes(blocks), segment_bytes);
-    const auto slot = Peers<W>::scratch_bytes(static_cast<int>(ranks)) + padded_array<std::span<const std::byte>>(ranks) +
+    const auto slot = Peers<W>::scratch_bytes(static_cast<int>(ranks)) +
+                      padded_array<std::span<const std::byte>>(ranks) +
                       (ranks - 1) * chunks.segment_bytes();
     return chunks.slots() * slot;
 }
 
-/// The copies of one segment that a rank adds up: its peers' land in scratch, its own stays where it is.
+/// The copies of one segment that a rank adds up: its peers' land in scratch, its own stays where
+/// it is.
 class Terms {
 public:
     Terms() = default;
@@ -62,7 +70,8 @@ public:
 
     /// Where the copy of `peer` lands.
     std::span<std::byte> room(int peer, std::size_t bytes) {
-        const auto room = rooms_.subspan(static_cast<std::size_t>(peer < self_ ? peer : peer - 1) * segment_bytes_, bytes);
+        const auto room = rooms_.subspan(
+            static_cast<std::size_t>(peer < self_ ? peer : peer - 1) * segment_bytes_, bytes);
         terms_[static_cast<std::size_t>(peer)] = room;
         return room;
     }
@@ -102,14 +111,16 @@ void reduce_scatter(W& wire, const ReduceScatterPlan& plan) {
     const auto start = [&](std::size_t index, std::size_t chunk) {
         auto& slot = slots[index];
         slot.chunk = chunk;
-        slot.peers.receive([&](int peer) { return slot.terms.room(peer, part(wire.rank(), chunk).size()); });
+        slot.peers.receive(
+            [&](int peer) { return slot.terms.room(peer, part(wire.rank(), chunk).size()); });
         slot.peers.send([&](int peer) { return part(peer, chunk); });
     };
     const auto finish = [&](std::size_t index, int) {
         auto& slot = slots[index];
         slot.peers.wait_received();
         const auto where = chunks.segment(wire.rank(), plan.output.size(), slot.chunk);
-        slot.terms.add_up(plan.output.subspan(where.offset, where.bytes), part(wire.rank(), slot.chunk), plan.reduce);
+        slot.terms.add_up(plan.output.subspan(where.offset, where.bytes),
+                          part(wire.rank(), slot.chunk), plan.reduce);
         slot.peers.wait_sent();
     };
     keep_in_flight(chunks.count(), 1, start, finish);

@@ -1,25 +1,36 @@
-// Hierarchical allreduce, for ranks on several hosts, as many on each: reduce-scatter within each host through memory that its ranks have
-// mapped, then a ring across the hosts for the share of each local rank, all of them side by side, then all-gather within each host. Segment by
-// segment: while the messages of some chunks travel across, others are added up and fetched within.
+// Hierarchical allreduce, for ranks on several hosts, as many on each: reduce-scatter within each
+// host through memory that its ranks have mapped, then a ring across the hosts for the share of
+// each local rank, all of them side by side, then all-gather within each host. Segment by segment:
+// while the messages of some chunks travel across, others are added up and fetched within.
 //
-// The scheme is the 2D-torus allreduce (H. Mikami, H. Suganuma, P. U-chupala, Y. Tanaka, Y. Kageyama: Massively distributed SGD: ImageNet/ResNet-50
-// training in a flash, arXiv:1811.05233, 2018; as BlueConnect for any number of levels: M. Cho, U. Finkler, D. Kung, H. Hunter, MLSys 2019). Within
-// a host it is the staged allreduce (direct/staged_allreduce.hpp), across hosts the pipelined ring (ring/pipelined_allreduce.hpp).
+// The scheme is the 2D-torus allreduce (H. Mikami, H. Suganuma, P. U-chupala, Y. Tanaka, Y.
+// Kageyama: Massively distributed SGD: ImageNet/ResNet-50 training in a flash, arXiv:1811.05233,
+// 2018; as BlueConnect for any number of levels: M. Cho, U. Finkler, D. Kung, H. Hunter, MLSys
+// 2019). Within a host it is the staged allreduce (direct/staged_allreduce.hpp), across hosts the
+// pipelined ring (ring/pipelined_allreduce.hpp).
 //
-// With L ranks on each of H hosts there are L H blocks. Local rank l owns blocks l H to l H + H-1, and its ring has those for its blocks.
-// Figure: ranks 0 and 1 on one host, 2 and 3 on the other; in step 0 and 3 a cell is what a rank writes to its stage.
+// With L ranks on each of H hosts there are L H blocks. Local rank l owns blocks l H to l H + H-1,
+// and its ring has those for its blocks.
+// Figure: ranks 0 and 1 on one host, 2 and 3 on the other; in step 0 and 3 a cell is what a rank
+// writes to its stage.
 //
-//           rank 0                      rank 1                      rank 2                      rank 3
-//   step 0  b2=0 b3=0                   b0=1 b1=1                   b2=2 b3=2                   b0=3 b1=3
-//   step 1  b1=0+1 -> 2                 b3=0+1 -> 3                 b0=2+3 -> 0                 b2=2+3 -> 1
-//   step 2  b0=2+3+(0+1) -> 2           b2=2+3+(0+1) -> 3           b1=0+1+(2+3) -> 0           b3=0+1+(2+3) -> 1
-//   step 3  b0=2+3+(0+1) b1=0+1+(2+3)   b2=2+3+(0+1) b3=0+1+(2+3)   b0=2+3+(0+1) b1=0+1+(2+3)   b2=2+3+(0+1) b3=0+1+(2+3)
+//           rank 0              rank 1              rank 2              rank 3
+//   step 0  b2=0                b0=1                b2=2                b0=3
+//           b3=0                b1=1                b3=2                b1=3
+//   step 1  b1=0+1 -> 2         b3=0+1 -> 3         b0=2+3 -> 0         b2=2+3 -> 1
+//   step 2  b0=2+3+(0+1) -> 2   b2=2+3+(0+1) -> 3   b1=0+1+(2+3) -> 0   b3=0+1+(2+3) -> 1
+//   step 3  b0=2+3+(0+1)        b2=2+3+(0+1)        b0=2+3+(0+1)        b2=2+3+(0+1)
+//           b1=0+1+(2+3)        b3=0+1+(2+3)        b1=0+1+(2+3)        b3=0+1+(2+3)
 //
-// Cost: segments + 3 rounds within the host (two for a lone segment) and 2(H-1) alpha per chunk, of which most overlap; (L-1)/L n beta copied in, as much fetched, n gamma
-// added up within; per rank (H-1)/H n/L (2 beta + gamma) across, so the hosts' links carry what one ring's would, in L messages side by side.
-// Order: the balanced binary tree over the ranks of each host, rounded to elements once; those sums as in the ring, block h of a rank's being host h+1,
-// then h+2, ... and h last, on elements: f16 and bf16 are rounded once per host.
-// Needs: allreduce_scratch_bytes, and on each stage two rooms for L+1 times H segments; segments are shortened to what fits.
+// Cost: segments + 3 rounds within the host (two for a lone segment) and 2(H-1) alpha per chunk, of
+// which most overlap; (L-1)/L n beta copied in, as much fetched, n gamma added up within; per rank
+// (H-1)/H n/L (2 beta + gamma) across, so the hosts' links carry what one ring's would, in L
+// messages side by side.
+// Order: the balanced binary tree over the ranks of each host, rounded to elements once; those sums
+// as in the ring, block h of a rank's being host h+1, then h+2, ... and h last, on elements: f16
+// and bf16 are rounded once per host.
+// Needs: allreduce_scratch_bytes, and on each stage two rooms for L+1 times H segments; segments
+// are shortened to what fits.
 #pragma once
 
 #include <algorithm>
@@ -40,20 +51,25 @@ namespace guozhuang::hierarchical {
 /// Below, messages across hosts are too many and too short for what is gained within.
 inline constexpr std::size_t least_segment_bytes = std::size_t{8} << 10;
 
-/// The longest segment that stages of so many bytes have room for, on so many hosts of so many ranks; 0: too small for so many.
-inline std::size_t segment_limit_bytes(std::size_t stage_bytes, int local_ranks, int hosts) noexcept {
+/// The longest segment that stages of so many bytes have room for, on so many hosts of so many
+/// ranks; 0: too small for so many.
+inline std::size_t segment_limit_bytes(std::size_t stage_bytes, int local_ranks,
+                                       int hosts) noexcept {
     const auto room = direct::StageLayout(stage_bytes, local_ranks).segment_bytes();
     return room / static_cast<std::size_t>(hosts) / scratch_alignment * scratch_alignment;
 }
 
 template <PeerMemory P, Wire W>
 std::size_t segment_bytes(P& local, W& across, std::size_t wanted_bytes) {
-    return std::min(wanted_bytes, segment_limit_bytes(local.stage(local.rank()).size(), local.size(), across.size()));
+    return std::min(wanted_bytes, segment_limit_bytes(local.stage(local.rank()).size(),
+                                                      local.size(), across.size()));
 }
 
 template <PeerMemory P, Wire W>
-std::size_t allreduce_scratch_bytes(P& local, W& across, const Blocks& blocks, std::size_t wanted_bytes) {
-    return direct::stage_scratch_bytes(local.size()) + ring::pipelined_scratch_bytes(blocks, segment_bytes(local, across, wanted_bytes));
+std::size_t allreduce_scratch_bytes(P& local, W& across, const Blocks& blocks,
+                                    std::size_t wanted_bytes) {
+    return direct::stage_scratch_bytes(local.size()) +
+           ring::pipelined_scratch_bytes(blocks, segment_bytes(local, across, wanted_bytes));
 }
 
 /// The work of one allreduce on one rank.
@@ -65,7 +81,9 @@ public:
           within_(within),
           hosts_(across.size()),
           layout_(local.stage(local.rank()).size(), local.size()),
-          terms_(Scratch(plan.scratch).cut_array<std::span<const std::byte>>(static_cast<std::size_t>(local.size()))),
+          terms_(
+              Scratch(plan.scratch)
+                  .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(local.size()))),
           plan_{.blocks = plan.blocks,
                 .scratch = plan.scratch.subspan(direct::stage_scratch_bytes(local.size())),
                 .reduce = plan.reduce,
@@ -74,8 +92,9 @@ public:
           lag_(std::max<std::size_t>(chunks_.slots(), 1) - 1),
           ring_(across, plan_, local.rank() * hosts_) {}
 
-    /// In step s chunk s is given, and s-1 added up within the host and sent off; s-1 and older ones go through some of their hops, the oldest
-    /// through its last, after which it is shown; and the one before is fetched. What is sent comes first and what is waited for last.
+    /// In step s chunk s is given, and s-1 added up within the host and sent off; s-1 and older
+    /// ones go through some of their hops, the oldest through its last, after which it is shown;
+    /// and the one before is fetched. What is sent comes first and what is waited for last.
     void run() {
         if (chunks_.count() == 0) return;
         const auto shown = 1 + lag_, fetched = 2 + lag_;
@@ -105,7 +124,9 @@ private:
     static std::size_t slot_of(std::size_t chunk) noexcept { return chunk % chunks_in_flight; }
 
     /// How many hops a chunk has behind it at the end of the step in which it is so old.
-    int hops_done(std::size_t age) const noexcept { return static_cast<int>(age * static_cast<std::size_t>(ring_.hops()) / (lag_ + 1)); }
+    int hops_done(std::size_t age) const noexcept {
+        return static_cast<int>(age * static_cast<std::size_t>(ring_.hops()) / (lag_ + 1));
+    }
 
     /// Chunks take turns, hop by hop: while one is waited for, the messages of the others travel.
     void advance(std::size_t step) {
@@ -117,12 +138,14 @@ private:
                 });
     }
 
-    /// Calls visit(segment, at) for each segment of a chunk that a local rank owns; `at` is where in a room for all of them it begins.
+    /// Calls visit(segment, at) for each segment of a chunk that a local rank owns; `at` is where
+    /// in a room for all of them it begins.
     template <class Visit>
     void for_each_owned(int owner, std::size_t chunk, const Visit& visit) const {
         for (int host = 0; host < hosts_; ++host) {
             const int block = owner * hosts_ + host;
-            visit(chunks_.segment(block, plan_.blocks.bytes(block), chunk), static_cast<std::size_t>(host) * chunks_.segment_bytes());
+            visit(chunks_.segment(block, plan_.blocks.bytes(block), chunk),
+                  static_cast<std::size_t>(host) * chunks_.segment_bytes());
         }
     }
     template <class Visit>
@@ -132,19 +155,23 @@ private:
     }
     std::span<std::byte> own_stage() { return local_.stage(local_.rank()); }
 
-    /// Writes what an owner has of a chunk, as it is in this rank's memory, to a room; returns how many bytes.
+    /// Writes what an owner has of a chunk, as it is in this rank's memory, to a room; returns how
+    /// many bytes.
     std::size_t copy_out(int owner, std::size_t chunk, std::span<std::byte> room) {
         std::size_t bytes = 0;
         for_each_owned(owner, chunk, [&](const Segment& segment, std::size_t first) {
-            plan_.blocks.for_each_run(
-                segment, [&](std::span<const std::byte> run, std::size_t at) { bytes += local_.put(room.subspan(first + at), run); });
+            plan_.blocks.for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) {
+                bytes += local_.put(room.subspan(first + at), run);
+            });
         });
         return bytes;
     }
 
     std::size_t give(std::size_t chunk) {
         std::size_t bytes = 0;
-        for_each_other([&](int peer) { bytes += copy_out(peer, chunk, layout_.given(own_stage(), local_.round(), peer)); });
+        for_each_other([&](int peer) {
+            bytes += copy_out(peer, chunk, layout_.given(own_stage(), local_.round(), peer));
+        });
         return bytes;
     }
 
@@ -153,7 +180,8 @@ private:
             plan_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
                 terms_[static_cast<std::size_t>(local_.rank())] = run;
                 for_each_other([&](int peer) {
-                    const auto given = layout_.given(local_.stage(peer), local_.round() - 1, local_.rank());
+                    const auto given =
+                        layout_.given(local_.stage(peer), local_.round() - 1, local_.rank());
                     terms_[static_cast<std::size_t>(peer)] = given.subspan(first + at, run.size());
                 });
                 within_.combine_tree(run, terms_);
@@ -161,7 +189,9 @@ private:
         });
     }
 
-    std::size_t show(std::size_t chunk) { return copy_out(local_.rank(), chunk, layout_.reduced(own_stage(), local_.round())); }
+    std::size_t show(std::size_t chunk) {
+        return copy_out(local_.rank(), chunk, layout_.reduced(own_stage(), local_.round()));
+    }
 
     void fetch(std::size_t chunk) {
         for_each_other([&](int peer) {
@@ -181,12 +211,14 @@ private:
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
     AllreducePlan plan_;                           ///< as the ring takes it
     Chunks chunks_;
-    std::size_t lag_;  ///< steps from the first hop of a chunk to the last: none, if it is the only one
+    /// steps from the first hop of a chunk to the last: none, if it is the only one
+    std::size_t lag_;
     ring::PipelinedRing<W> ring_;
 };
 
-/// `local`: the ranks of this host; `across`: those with this rank's place on each host, at least two. plan.blocks: as many as ranks on all hosts.
-/// `within`: the arithmetic of plan.reduce without a finish, for sums that are not yet complete.
+/// `local`: the ranks of this host; `across`: those with this rank's place on each host, at least
+/// two. plan.blocks: as many as ranks on all hosts. `within`: the arithmetic of plan.reduce without
+/// a finish, for sums that are not yet complete.
 template <PeerMemory P, Wire W>
 void allreduce(P& local, W& across, const AllreducePlan& plan, const Reduce& within) {
     Allreduce<P, W>(local, across, plan, within).run();

@@ -6,17 +6,20 @@ namespace guozhuang {
 namespace {
 
 /// The index-th of `count` parts of a member.
-std::span<std::byte> part_of(std::span<std::byte> member, std::size_t element_bytes, std::size_t index, std::size_t count) {
+std::span<std::byte> part_of(std::span<std::byte> member, std::size_t element_bytes,
+                             std::size_t index, std::size_t count) {
     const auto elements = member.size() / element_bytes;
     const auto share = elements / count;
     const auto longer = elements % count;
     const auto begin = index * share + std::min(index, longer);
-    return member.subspan(begin * element_bytes, (share + (index < longer ? 1 : 0)) * element_bytes);
+    return member.subspan(begin * element_bytes,
+                          (share + (index < longer ? 1 : 0)) * element_bytes);
 }
 
 }  // namespace
 
-void Blocks::assign(std::span<const std::span<std::byte>> members, std::size_t element_bytes, int count) {
+void Blocks::assign(std::span<const std::span<std::byte>> members, std::size_t element_bytes,
+                    int count) {
     runs_.clear();
     first_.clear();
     bytes_.clear();
@@ -40,8 +43,10 @@ void Blocks::assign(std::span<const std::span<std::byte>> members, std::size_t e
 void Blocks::append(std::size_t offset, std::span<std::byte> memory) {
     if (memory.empty()) return;
     const bool first_of_block = runs_.size() == first_.back();
-    if (!first_of_block && runs_.back().memory.data() + runs_.back().memory.size() == memory.data()) {
-        runs_.back().memory = {runs_.back().memory.data(), runs_.back().memory.size() + memory.size()};
+    if (!first_of_block &&
+        runs_.back().memory.data() + runs_.back().memory.size() == memory.data()) {
+        runs_.back().memory = {runs_.back().memory.data(),
+                               runs_.back().memory.size() + memory.size()};
     } else {
         runs_.push_back({offset, memory});
     }
@@ -52,7 +57,10 @@ const Blocks::Run* Blocks::find(const Segment& segment) const noexcept {
     if (segment.bytes == 0) return nullptr;
     const auto* const begin = runs_.data() + first_[static_cast<std::size_t>(segment.block)];
     const auto* const end = runs_.data() + first_[static_cast<std::size_t>(segment.block) + 1];
-    return std::upper_bound(begin, end, segment.offset, [](std::size_t offset, const Run& run) { return offset < run.offset; }) - 1;
+    return std::upper_bound(
+               begin, end, segment.offset,
+               [](std::size_t offset, const Run& run) { return offset < run.offset; }) -
+           1;
 }
 
 std::span<std::byte> Blocks::in_place(const Segment& segment) const noexcept {
@@ -63,20 +71,26 @@ std::span<std::byte> Blocks::in_place(const Segment& segment) const noexcept {
     return run->memory.subspan(skip, segment.bytes);
 }
 
-std::span<std::byte> Blocks::landing(const Segment& segment, std::span<std::byte> room) const noexcept {
+std::span<std::byte> Blocks::landing(const Segment& segment,
+                                     std::span<std::byte> room) const noexcept {
     const auto own = in_place(segment);
     return own.empty() ? room.first(segment.bytes) : own;
 }
 
-std::span<std::byte> Blocks::gather(const Segment& segment, std::span<std::byte> room) const noexcept {
+std::span<std::byte> Blocks::gather(const Segment& segment,
+                                    std::span<std::byte> room) const noexcept {
     if (const auto own = in_place(segment); !own.empty()) return own;
-    for_each_run(segment, [room](std::span<std::byte> run, std::size_t at) { std::memcpy(room.data() + at, run.data(), run.size()); });
+    for_each_run(segment, [room](std::span<std::byte> run, std::size_t at) {
+        std::memcpy(room.data() + at, run.data(), run.size());
+    });
     return room.first(segment.bytes);
 }
 
 void Blocks::scatter(const Segment& segment, std::span<const std::byte> from) const noexcept {
     if (from.empty() || in_place(segment).data() == from.data()) return;
-    for_each_run(segment, [from](std::span<std::byte> run, std::size_t at) { std::memcpy(run.data(), from.data() + at, run.size()); });
+    for_each_run(segment, [from](std::span<std::byte> run, std::size_t at) {
+        std::memcpy(run.data(), from.data() + at, run.size());
+    });
 }
 
 }  // namespace guozhuang

@@ -14,23 +14,30 @@ struct Segment {
     std::size_t bytes = 0;
 };
 
-/// A bundle (several tensors moved as one) cut into blocks, without copying it: block b is the b-th 1/count of EACH member, one after the
-/// other. So an element's block, and with it the order in which it is summed, depends on its own tensor alone: fusion never changes a sum.
+/// A bundle (several tensors moved as one) cut into blocks, without copying it: block b is the b-th
+/// 1/count of EACH member, one after the other. So an element's block, and with it the order in
+/// which it is summed, depends on its own tensor alone: fusion never changes a sum.
 ///
-/// Cuts are at element boundaries; the first `elements % count` parts of a member have one element more, so block 0 is the largest. A block
-/// is a list of *runs*, contiguous pieces of the members' memory; neighbours in memory are one run. Reusable: assign() allocates only while
-/// it grows. Not thread-safe against assign(); the members' memory must outlive the use.
+/// Cuts are at element boundaries; the first `elements % count` parts of a member have one element
+/// more, so block 0 is the largest. A block is a list of *runs*, contiguous pieces of the members'
+/// memory; neighbours in memory are one run. Reusable: assign() allocates only while it grows. Not
+/// thread-safe against assign(); the members' memory must outlive the use.
 class Blocks {
 public:
     Blocks() = default;
-    Blocks(std::span<const std::span<std::byte>> members, std::size_t element_bytes, int count) { assign(members, element_bytes, count); }
+    Blocks(std::span<const std::span<std::byte>> members, std::size_t element_bytes, int count) {
+        assign(members, element_bytes, count);
+    }
 
-    void assign(std::span<const std::span<std::byte>> members, std::size_t element_bytes, int count);
+    void assign(std::span<const std::span<std::byte>> members, std::size_t element_bytes,
+                int count);
 
     int count() const noexcept { return static_cast<int>(bytes_.size()); }
     std::size_t element_bytes() const noexcept { return element_bytes_; }
     /// Bytes of a block; 0 for a block beyond the last (a rank that owns none).
-    std::size_t bytes(int block) const noexcept { return block < count() ? bytes_[static_cast<std::size_t>(block)] : 0; }
+    std::size_t bytes(int block) const noexcept {
+        return block < count() ? bytes_[static_cast<std::size_t>(block)] : 0;
+    }
     std::size_t largest_bytes() const noexcept { return bytes(0); }
     std::size_t total_bytes() const noexcept { return total_bytes_; }
 
@@ -39,20 +46,23 @@ public:
 
     /// The members' own memory of a segment that lies in one run; empty if it spans several.
     std::span<std::byte> in_place(const Segment& segment) const noexcept;
-    /// Where a segment can be received: in place, or else the front of `room`, from which scatter() takes it.
+    /// Where a segment can be received: in place, or else the front of `room`, from which scatter()
+    /// takes it.
     std::span<std::byte> landing(const Segment& segment, std::span<std::byte> room) const noexcept;
     /// The segment's bytes to send: in place, or else copied to the front of `room`.
     std::span<std::byte> gather(const Segment& segment, std::span<std::byte> room) const noexcept;
     /// Puts a segment's new bytes where they belong; nothing to do if they are there already.
     void scatter(const Segment& segment, std::span<const std::byte> from) const noexcept;
 
-    /// Calls visit(run, at) for each run of the segment, in order: `at` is the run's first byte counted from the segment's start.
+    /// Calls visit(run, at) for each run of the segment, in order: `at` is the run's first byte
+    /// counted from the segment's start.
     template <class Visit>
     void for_each_run(const Segment& segment, Visit&& visit) const {
         std::size_t at = 0;
         for (const Run* run = find(segment); at < segment.bytes; ++run) {
             const auto skip = segment.offset + at - run->offset;
-            const auto piece = run->memory.subspan(skip, std::min(run->memory.size() - skip, segment.bytes - at));
+            const auto piece =
+                run->memory.subspan(skip, std::min(run->memory.size() - skip, segment.bytes - at));
             visit(piece, at);
             at += piece.size();
         }

@@ -8,7 +8,8 @@
 
 namespace guozhuang {
 
-/// Scratch memory that an algorithm is given starts at a multiple of this, and so does every piece cut from it: one cache line.
+/// Scratch memory that an algorithm is given starts at a multiple of this, and so does every piece
+/// cut from it: one cache line.
 inline constexpr std::size_t scratch_alignment = 64;
 
 /// `bytes` rounded up to whole cache lines: what a piece of scratch takes.
@@ -21,14 +22,16 @@ constexpr std::size_t padded_array(std::size_t count) noexcept {
     return padded(count * sizeof(T));
 }
 
-/// Cuts the caller's scratch into the pieces an algorithm needs, so that no algorithm allocates. Throws Error(internal) when there is not
-/// enough: the caller did not ask the algorithm's own `*_scratch_bytes`.
+/// Cuts the caller's scratch into the pieces an algorithm needs, so that no algorithm allocates.
+/// Throws Error(internal) when there is not enough: the caller did not ask the algorithm's own
+/// `*_scratch_bytes`.
 class Scratch {
 public:
     explicit Scratch(std::span<std::byte> memory) noexcept : left_(memory) {}
 
     std::span<std::byte> cut(std::size_t bytes) {
-        if (padded(bytes) > left_.size()) throw Error(ErrorCode::internal, "a collective was given too little scratch memory");
+        if (padded(bytes) > left_.size())
+            throw Error(ErrorCode::internal, "a collective was given too little scratch memory");
         const auto piece = left_.first(bytes);
         left_ = left_.subspan(padded(bytes));
         return piece;

@@ -1,8 +1,8 @@
-// Pairwise all-to-all: in step s every rank sends to the one s to its right and receives from the one s to its left, so each rank has one
-// partner each way at a time and no link is crowded.
+// Pairwise all-to-all: in step s every rank sends to the one s to its right and receives from the
+// one s to its left, so each rank has one partner each way at a time and no link is crowded.
 //
-// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
-// 19(1), 2005.
+// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
+// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005.
 //
 //           rank 0            rank 1            rank 2            rank 3
 //   step 0  0.1 -> 1          1.2 -> 2          2.3 -> 3          3.0 -> 0
@@ -22,17 +22,20 @@
 
 namespace guozhuang::pairwise {
 
-/// outgoing[r] goes to rank r, incoming[r] comes from rank r; any may be empty, and outgoing[r] here is as long as incoming[here] on r. The
-/// two may not overlap.
+/// outgoing[r] goes to rank r, incoming[r] comes from rank r; any may be empty, and outgoing[r]
+/// here is as long as incoming[here] on r. The two may not overlap.
 template <Wire W>
-void all_to_all(W& wire, std::span<const std::span<const std::byte>> outgoing, std::span<const std::span<std::byte>> incoming) {
+void all_to_all(W& wire, std::span<const std::span<const std::byte>> outgoing,
+                std::span<const std::span<std::byte>> incoming) {
     const int size = wire.size();
     const auto self = static_cast<std::size_t>(wire.rank());
-    if (!outgoing[self].empty()) std::memcpy(incoming[self].data(), outgoing[self].data(), outgoing[self].size());
+    if (!outgoing[self].empty())
+        std::memcpy(incoming[self].data(), outgoing[self].data(), outgoing[self].size());
     for (int step = 1; step < size; ++step) {
         const int to = (wire.rank() + step) % size;
         const int from = (wire.rank() - step + size) % size;
-        exchange(wire, outgoing[static_cast<std::size_t>(to)], to, incoming[static_cast<std::size_t>(from)], from);
+        exchange(wire, outgoing[static_cast<std::size_t>(to)], to,
+                 incoming[static_cast<std::size_t>(from)], from);
     }
 }
 

@@ -1,20 +1,24 @@
-// Recursive doubling allreduce: groups of 1, 2, 4, ... ranks that know their group's sum meet in pairs, swap sums and add. The fewest steps
-// there are, with the whole bundle in each: for bundles so small that a message costs more than its bytes.
+// Recursive doubling allreduce: groups of 1, 2, 4, ... ranks that know their group's sum meet in
+// pairs, swap sums and add. The fewest steps there are, with the whole bundle in each: for bundles
+// so small that a message costs more than its bytes.
 //
-// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
-// 19(1), 2005. Theirs folds the ranks beyond a power of two into others first; here the last group is just shorter and each of its ranks
-// serves several, so that for any number of ranks the sum is the same balanced tree.
+// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
+// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005. Theirs folds the ranks beyond a power of
+// two into others first; here the last group is just shorter and each of its ranks serves several,
+// so that for any number of ranks the sum is the same balanced tree.
 //
-//           rank 0            rank 1            rank 2            rank 3            rank 4            rank 5
-//   step 0  0 -> 1            1 -> 0            2 -> 3            3 -> 2            4 -> 5            5 -> 4
-//   step 1  0+1 -> 2          0+1 -> 3          2+3 -> 0          2+3 -> 1          4+5 -> 0          4+5 -> 1
-//   step 2  0+1+(2+3) -> 4    0+1+(2+3) -> 5                                        4+5 -> 2          4+5 -> 3
-//   end     0+1+(2+3)+(4+5)   0+1+(2+3)+(4+5)   0+1+(2+3)+(4+5)   0+1+(2+3)+(4+5)   0+1+(2+3)+(4+5)   0+1+(2+3)+(4+5)
+//           rank 0           rank 1           rank 2           rank 3           rank 4
+//   step 0  0 -> 1           1 -> 0           2 -> 3           3 -> 2           4 -> 0
+//   step 1  0+1 -> 2         0+1 -> 3         2+3 -> 0         2+3 -> 1         4 -> 1
+//   step 2  0+1+(2+3) -> 4                                                      4 -> 2
+//   step 3                                                                      4 -> 3
+//   end     0+1+(2+3)+4      0+1+(2+3)+4      0+1+(2+3)+4      0+1+(2+3)+4      0+1+(2+3)+4
 //
-// Cost: ceil(log2 p) (alpha + n beta + n gamma) for a power of two; else a rank of a short group sends to several partners, one after
-// another.
-// Order: the balanced binary tree over rank index, split at the largest power of two below the count. The members are widened once, partial
-// sums travel (f16 and bf16 as f32, twice the bytes), and the result is rounded once.
+// Cost: ceil(log2 p) (alpha + n beta + n gamma) for a power of two; else a rank of a short group
+// sends to several partners, one after another.
+// Order: the balanced binary tree over rank index, split at the largest power of two below the
+// count. The members are widened once, partial sums travel (f16 and bf16 as f32, twice the bytes),
+// and the result is rounded once.
 // Needs: doubling_scratch_bytes: the bundle twice, as partials.
 #pragma once
 
@@ -28,8 +32,9 @@
 
 namespace guozhuang::recursive {
 
-/// What a rank does when group A = [2dk, 2dk+d) meets group B = [2dk+d, 2dk+2d), cut off at the last rank: it receives from `source` and
-/// sends to `first_served`, + stride, ... below `end_served`. Nobody meets where B is empty.
+/// What a rank does when group A = [2dk, 2dk+d) meets group B = [2dk+d, 2dk+2d), cut off at the
+/// last rank: it receives from `source` and sends to `first_served`, + stride, ... below
+/// `end_served`. Nobody meets where B is empty.
 struct Meeting {
     bool meets = false;
     bool left = false;  ///< in group A, whose sum is the left operand
@@ -45,10 +50,18 @@ constexpr Meeting meeting(int rank, int distance, int size) noexcept {
     if (rank < begin_b) {
         const int place = rank - begin_a;
         const int partner = begin_b + place % count_b;
-        return {.meets = true, .left = true, .source = partner, .first_served = partner, .end_served = partner + (place < count_b ? 1 : 0)};
+        return {.meets = true,
+                .left = true,
+                .source = partner,
+                .first_served = partner,
+                .end_served = partner + (place < count_b ? 1 : 0)};
     }
     const int partner = begin_a + (rank - begin_b);
-    return {.meets = true, .source = partner, .first_served = partner, .stride = count_b, .end_served = begin_b};
+    return {.meets = true,
+            .source = partner,
+            .first_served = partner,
+            .stride = count_b,
+            .end_served = begin_b};
 }
 
 template <Wire W>
@@ -59,26 +72,31 @@ std::size_t doubling_scratch_bytes(const Blocks& blocks, const Reduce& reduce, i
 
 /// Calls visit(run, partials) for each run of the bundle beside its piece of `partials`.
 template <class Visit>
-void for_each_partial(const AllreducePlan& plan, std::span<std::byte> partials, const Visit& visit) {
+void for_each_partial(const AllreducePlan& plan, std::span<std::byte> partials,
+                      const Visit& visit) {
     for (int block = 0; block < plan.blocks.count(); ++block) {
-        plan.blocks.for_each_run(plan.blocks.whole(block), [&](std::span<std::byte> run, std::size_t) {
-            const auto bytes = run.size() / plan.reduce.element_bytes() * plan.reduce.partial_bytes();
-            visit(run, partials.first(bytes));
-            partials = partials.subspan(bytes);
-        });
+        plan.blocks.for_each_run(
+            plan.blocks.whole(block), [&](std::span<std::byte> run, std::size_t) {
+                const auto bytes =
+                    run.size() / plan.reduce.element_bytes() * plan.reduce.partial_bytes();
+                visit(run, partials.first(bytes));
+                partials = partials.subspan(bytes);
+            });
     }
 }
 
-/// The steps alone: `mine` becomes what everybody's is together, by combine(into, left, right); `theirs` is room for another's.
+/// The steps alone: `mine` becomes what everybody's is together, by combine(into, left, right);
+/// `theirs` is room for another's.
 template <Wire W, class Combine>
-void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs, std::span<typename W::Ticket> tickets,
-               const Combine& combine) {
+void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs,
+               std::span<typename W::Ticket> tickets, const Combine& combine) {
     for (int distance = 1; distance < wire.size(); distance *= 2) {
         const auto now = meeting(wire.rank(), distance, wire.size());
         if (!now.meets) continue;
         auto incoming = wire.receive(theirs, now.source);
         std::size_t sent = 0;
-        for (int peer = now.first_served; peer < now.end_served; peer += now.stride) tickets[sent++] = wire.send(mine, peer);
+        for (int peer = now.first_served; peer < now.end_served; peer += now.stride)
+            tickets[sent++] = wire.send(mine, peer);
         wire.wait(incoming);
         for (auto& ticket : tickets.first(sent)) wire.wait(ticket);
         combine(mine, now.left ? mine : theirs, now.left ? theirs : mine);
@@ -90,16 +108,22 @@ template <Wire W>
 void doubling_allreduce(W& wire, const AllreducePlan& plan) {
     if (plan.blocks.total_bytes() == 0) return;
     Scratch scratch(plan.scratch);
-    const auto bytes = plan.blocks.total_bytes() / plan.reduce.element_bytes() * plan.reduce.partial_bytes();
+    const auto bytes =
+        plan.blocks.total_bytes() / plan.reduce.element_bytes() * plan.reduce.partial_bytes();
     const auto mine = scratch.cut(bytes), theirs = scratch.cut(bytes);
-    const auto tickets = scratch.cut_array<typename W::Ticket>(static_cast<std::size_t>(wire.size()));
+    const auto tickets =
+        scratch.cut_array<typename W::Ticket>(static_cast<std::size_t>(wire.size()));
 
-    for_each_partial(plan, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) { plan.reduce.widen(partials, run); });
-    double_up(wire, mine, theirs, tickets,
-              [&](std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) {
-                  plan.reduce.combine_partials(into, left, right);
-              });
-    for_each_partial(plan, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) { plan.reduce.narrow(run, partials); });
+    for_each_partial(plan, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) {
+        plan.reduce.widen(partials, run);
+    });
+    double_up(
+        wire, mine, theirs, tickets,
+        [&](std::span<std::byte> into, std::span<const std::byte> left,
+            std::span<const std::byte> right) { plan.reduce.combine_partials(into, left, right); });
+    for_each_partial(plan, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) {
+        plan.reduce.narrow(run, partials);
+    });
 }
 
 }  // namespace guozhuang::recursive

@@ -4,7 +4,8 @@
 
 namespace guozhuang::ring {
 
-/// What one rank does in one step: passes block `send` to the right while block `receive` arrives from the left.
+/// What one rank does in one step: passes block `send` to the right while block `receive` arrives
+/// from the left.
 struct Hop {
     int send = 0;
     int receive = 0;

@@ -1,10 +1,12 @@
-// Ring allreduce, fast: the hops of allreduce.hpp, taken by one chunk (a segment of every block) at a time, from first hop to last while it
-// is hot in cache. Several chunks are in flight and take turns, so the wire is busy while one of them is reduced.
+// Ring allreduce, fast: the hops of allreduce.hpp, taken by one chunk (a segment of every block) at
+// a time, from first hop to last while it is hot in cache. Several chunks are in flight and take
+// turns, so the wire is busy while one of them is reduced.
 //
-// P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, J. Parallel Distrib. Comput. 69(2), 2009.
+// P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, J.
+// Parallel Distrib. Comput. 69(2), 2009.
 //
-// A rank sends in each hop what arrived in the hop before, so a chunk needs just two buffers per rank: one is sent while the next one
-// fills.
+// A rank sends in each hop what arrived in the hop before, so a chunk needs just two buffers per
+// rank: one is sent while the next one fills.
 // Figure: 2 ranks, 2 chunks (a: first half of each block, b: second half):
 //
 //           rank 0         rank 1
@@ -13,8 +15,10 @@
 //   step 2  b0a=1+0 -> 1   b1a=0+1 -> 0
 //   step 3  b0b=1+0 -> 1   b1b=0+1 -> 0
 //
-// Cost: 2(p-1) alpha per chunk, of which all but the first chunk's overlap; (p-1)/p n (2 beta + gamma). User memory is written once.
-// Order: that of the plain version bit for bit, whatever the segment size: block b is b+1, then b+2, ... and b last, on elements.
+// Cost: 2(p-1) alpha per chunk, of which all but the first chunk's overlap; (p-1)/p n (2 beta +
+// gamma). User memory is written once.
+// Order: that of the plain version bit for bit, whatever the segment size: block b is b+1, then
+// b+2, ... and b last, on elements.
 // Needs: pipelined_scratch_bytes: two segments per chunk in flight.
 #pragma once
 
@@ -35,11 +39,13 @@ inline std::size_t pipelined_scratch_bytes(const Blocks& blocks, std::size_t seg
     return chunks.slots() * 2 * padded(chunks.segment_bytes());
 }
 
-/// The work of one pipelined_allreduce on one rank; or of one ring of several that share the blocks out, driven from outside.
+/// The work of one pipelined_allreduce on one rank; or of one ring of several that share the blocks
+/// out, driven from outside.
 template <Wire W>
 class PipelinedRing {
 public:
-    /// The ring's blocks are those from `first_block` on, as many as it has ranks. More than one rank; the plan must outlive this.
+    /// The ring's blocks are those from `first_block` on, as many as it has ranks. More than one
+    /// rank; the plan must outlive this.
     PipelinedRing(W& wire, const AllreducePlan& plan, int first_block = 0)
         : wire_(wire),
           plan_(plan),
@@ -54,18 +60,21 @@ public:
 
     void run() {
         keep_in_flight(
-            chunks_.count(), hops(), [this](std::size_t slot, std::size_t chunk) { start(slot, chunk); },
+            chunks_.count(), hops(),
+            [this](std::size_t slot, std::size_t chunk) { start(slot, chunk); },
             [this](std::size_t slot, int hop) { advance(slot, hop); });
     }
 
     int hops() const noexcept { return 2 * sum_hops_; }
     /// Begins with a chunk, in a slot in which none is under way.
     void start(std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); }
-    /// Ends a hop of the chunk in that slot and begins the next. After the last one the chunk is in place, and none of its messages under way.
+    /// Ends a hop of the chunk in that slot and begins the next. After the last one the chunk is in
+    /// place, and none of its messages under way.
     void advance(std::size_t slot, int hop) { advance(slots_[slot], hop); }
 
 private:
-    /// A chunk on its way. What arrives in hop h lands in user memory or rooms[h % 2] and is sent from there in hop h + 1.
+    /// A chunk on its way. What arrives in hop h lands in user memory or rooms[h % 2] and is sent
+    /// from there in hop h + 1.
     struct Slot {
         std::size_t chunk = 0;
         std::array<std::span<std::byte>, 2> rooms;
@@ -76,10 +85,13 @@ private:
     void start(Slot& slot, std::size_t chunk) {
         slot.chunk = chunk;
         receive(slot, 0);
-        send(slot, plan_.blocks.gather(segment(slot, reduce_scatter_hop(wire_.rank(), 0, wire_.size()).send), slot.rooms[1]));
+        send(slot, plan_.blocks.gather(
+                       segment(slot, reduce_scatter_hop(wire_.rank(), 0, wire_.size()).send),
+                       slot.rooms[1]));
     }
 
-    /// What goes on is sent before the wait for what was sent before: the neighbour is not kept waiting for a neighbour of its own.
+    /// What goes on is sent before the wait for what was sent before: the neighbour is not kept
+    /// waiting for a neighbour of its own.
     void advance(Slot& slot, int hop) {
         wire_.wait(slot.incoming);
         const auto onward = absorb(slot, hop, slot.arriving);
@@ -92,8 +104,9 @@ private:
     }
 
     int arriving_block(int hop) const {
-        return hop < sum_hops_ ? reduce_scatter_hop(wire_.rank(), hop, wire_.size()).receive
-                               : all_gather_hop(wire_.rank(), hop - sum_hops_, wire_.size()).receive;
+        return hop < sum_hops_
+                   ? reduce_scatter_hop(wire_.rank(), hop, wire_.size()).receive
+                   : all_gather_hop(wire_.rank(), hop - sum_hops_, wire_.size()).receive;
     }
 
     Segment segment(const Slot& slot, int ring_block) const {
@@ -105,7 +118,8 @@ private:
         const auto arriving = segment(slot, arriving_block(hop));
         const auto room = slot.rooms[static_cast<std::size_t>(hop) % 2];
         // A partial sum must not overwrite this rank's own part; a result may.
-        slot.arriving = hop < sum_hops_ ? room.first(arriving.bytes) : plan_.blocks.landing(arriving, room);
+        slot.arriving =
+            hop < sum_hops_ ? room.first(arriving.bytes) : plan_.blocks.landing(arriving, room);
         if (!slot.arriving.empty()) slot.incoming = wire_.receive(slot.arriving, left(wire_));
     }
 
@@ -132,7 +146,8 @@ private:
         return arrived;
     }
 
-    /// The same for this rank's own block, whose sum is then complete: finished once, and put in place.
+    /// The same for this rank's own block, whose sum is then complete: finished once, and put in
+    /// place.
     std::span<std::byte> add_last(const Segment& where, std::span<std::byte> arrived) {
         if (const auto mine = plan_.blocks.in_place(where); !mine.empty()) {
             plan_.reduce.combine(mine, arrived, mine);
@@ -159,7 +174,9 @@ void pipelined_allreduce(W& wire, const AllreducePlan& plan) {
     if (wire.size() > 1) {
         PipelinedRing<W>(wire, plan).run();
     } else {
-        plan.blocks.for_each_run(plan.blocks.whole(0), [&](std::span<std::byte> run, std::size_t) { plan.reduce.finish(run); });
+        plan.blocks.for_each_run(plan.blocks.whole(0), [&](std::span<std::byte> run, std::size_t) {
+            plan.reduce.finish(run);
+        });
     }
 }
 

@@ -1,11 +1,14 @@
-// In-place direct allreduce: for tensors that lie, on every rank, where all ranks have them mapped. Every rank adds up its share of the bundle from
-// all ranks' own tensors and writes the sum into all of them. Nothing is staged: every input is read once and every output written once, the least
+// In-place direct allreduce: for tensors that lie, on every rank, where all ranks have them mapped.
+// Every rank adds up its share of the bundle from all ranks' own tensors and writes the sum into
+// all of them. Nothing is staged: every input is read once and every output written once, the least
 // there is. What is private (tensors, or the ends that share a page with something else) the caller
 // reduces by itself.
 //
-// Reduce-scatter by direct exchange and all-gather (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
-// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005) with loads and stores on the tensors themselves in the place of messages, as XPMEM made it
-// possible (J. M. Hashmi et al.: Designing efficient shared address space reduction collectives for multi-/many-cores, IPDPS 2018).
+// Reduce-scatter by direct exchange and all-gather (R. Thakur, R. Rabenseifner, W. Gropp:
+// Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
+// 19(1), 2005) with loads and stores on the tensors themselves in the place of messages, as XPMEM
+// made it possible (J. M. Hashmi et al.: Designing efficient shared address space reduction
+// collectives for multi-/many-cores, IPDPS 2018).
 //
 //           rank 0                       rank 1                       rank 2
 //   before  b0=0 b1=0 b2=0               b0=1 b1=1 b2=1               b0=2 b1=2 b2=2
@@ -14,8 +17,8 @@
 //
 // Cost: one round of waiting, which the caller ends, and the one before it in which the ranks show
 // where their tensors lie; n read, n written.
-// Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and rounded once.
-// The same bits as the staged algorithm.
+// Order: the balanced binary tree over rank index, split at the largest power of two below the
+// count; f16 and bf16 are added in f32 and rounded once. The same bits as the staged algorithm.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +35,8 @@ namespace guozhuang::direct {
 /// Where the share of a rank begins: the bundle, one member after another, cut at cache lines.
 constexpr std::size_t share_begin(std::size_t bundle_bytes, int rank, int ranks) noexcept {
     if (rank == ranks) return bundle_bytes;
-    return bundle_bytes / static_cast<std::size_t>(ranks) * static_cast<std::size_t>(rank) / scratch_alignment * scratch_alignment;
+    return bundle_bytes / static_cast<std::size_t>(ranks) * static_cast<std::size_t>(rank) /
+           scratch_alignment * scratch_alignment;
 }
 
 /// The work of one allreduce on one rank.
@@ -40,20 +44,29 @@ template <PeerMemory P>
 class InPlaceAllreduce {
 public:
     /// `terms` and `parts`: as many as ranks.
-    InPlaceAllreduce(P& peers, const Places<P>& places, const Reduce& reduce, std::span<std::span<const std::byte>> terms,
+    InPlaceAllreduce(P& peers, const Places<P>& places, const Reduce& reduce,
+                     std::span<std::span<const std::byte>> terms,
                      std::span<std::span<std::byte>> parts)
-        : peers_(peers), places_(places), members_(places.members()), reduce_(reduce), terms_(terms), parts_(parts) {}
+        : peers_(peers),
+          places_(places),
+          members_(places.members()),
+          reduce_(reduce),
+          terms_(terms),
+          parts_(parts) {}
 
     /// Adds up this rank's share. All have the sum when the round has ended. Returns how many bytes
     /// it has written to the others' memory.
     std::size_t run() {
         std::size_t total = 0;
-        for (std::size_t member = 0; member < members_.size(); ++member) total += places_.common(member).bytes();
-        const Stretch share{share_begin(total, peers_.rank(), peers_.size()), share_begin(total, peers_.rank() + 1, peers_.size())};
+        for (std::size_t member = 0; member < members_.size(); ++member)
+            total += places_.common(member).bytes();
+        const Stretch share{share_begin(total, peers_.rank(), peers_.size()),
+                            share_begin(total, peers_.rank() + 1, peers_.size())};
         std::size_t at = 0;
         for (std::size_t member = 0; member < members_.size() && at < share.end; ++member) {
             const auto open = places_.common(member);
-            const auto first = std::max(share.begin, at), last = std::min(share.end, at + open.bytes());
+            const auto first = std::max(share.begin, at),
+                       last = std::min(share.end, at + open.bytes());
             if (first < last) reduce(member, {open.begin + (first - at), open.begin + (last - at)});
             at += open.bytes();
         }
@@ -68,10 +81,13 @@ private:
         const auto self = static_cast<std::size_t>(peers_.rank());
         for (int peer = 0; peer < peers_.size(); ++peer)
             parts_[static_cast<std::size_t>(peer)] =
-                peer == peers_.rank() ? members_[member].subspan(stretch.begin, stretch.bytes()) : places_.at(peer, member, stretch);
+                peer == peers_.rank() ? members_[member].subspan(stretch.begin, stretch.bytes())
+                                      : places_.at(peer, member, stretch);
         for (std::size_t at = 0; at < stretch.bytes(); at += piece_bytes) {
             const auto bytes = std::min(piece_bytes, stretch.bytes() - at);
-            std::ranges::transform(parts_, terms_.begin(), [&](std::span<const std::byte> part) { return part.subspan(at, bytes); });
+            std::ranges::transform(parts_, terms_.begin(), [&](std::span<const std::byte> part) {
+                return part.subspan(at, bytes);
+            });
             const auto sum = parts_[self].subspan(at, bytes);
             reduce_.combine_tree(sum, terms_);
             for (std::size_t peer = 0; peer < parts_.size(); ++peer)

@@ -81,18 +81,21 @@ public:
     std::span<const std::span<std::byte>> rest() {
         std::size_t count = 0;
         for (std::size_t member = 0; member < members_.size(); ++member)
-            for (const auto piece : {members_[member].first(common_[member].begin), members_[member].subspan(common_[member].end)})
+            for (const auto piece : {members_[member].first(common_[member].begin),
+                                     members_[member].subspan(common_[member].end)})
                 if (!piece.empty()) rest_[count++] = piece;
         return rest_.first(count);
     }
-    /// A rank's memory of a stretch within the common one, in the round after the one in which it was shown.
+    /// A rank's memory of a stretch within the common one, in the round after the one in which it
+    /// was shown.
     std::span<std::byte> at(int peer, std::size_t member, const Stretch& stretch) const {
         auto place = places(peer)[member];
         place.offset += stretch.begin - place.begin;
         place.bytes = stretch.bytes();
         const auto memory = peers_.at(peer, place);
         if (memory.size() != stretch.bytes())
-            throw Error(ErrorCode::wire, "rank " + std::to_string(peer) + " names memory that it has not opened");
+            throw Error(ErrorCode::wire,
+                        "rank " + std::to_string(peer) + " names memory that it has not opened");
         return memory;
     }
 
@@ -104,24 +107,32 @@ private:
         const auto region = places(0)[member].region;
         for (int peer = 0; peer < peers_.size(); ++peer) {
             const auto& place = places(peer)[member];
-            if (place.region != region || region == 0 || place.begin > bytes || place.bytes > bytes - place.begin) return {};
+            if (place.region != region || region == 0 || place.begin > bytes ||
+                place.bytes > bytes - place.begin)
+                return {};
             stretch.begin = std::max(stretch.begin, static_cast<std::size_t>(place.begin));
-            stretch.end = std::min(stretch.end, static_cast<std::size_t>(place.begin + place.bytes));
+            stretch.end =
+                std::min(stretch.end, static_cast<std::size_t>(place.begin + place.bytes));
         }
         stretch.begin = (stretch.begin + grain - 1) / grain * grain;
         if (stretch.end != bytes) stretch.end = stretch.end / grain * grain;
-        return stretch.begin < stretch.end && is_worth_it(stretch.bytes(), bytes) ? stretch : Stretch{};
+        return stretch.begin < stretch.end && is_worth_it(stretch.bytes(), bytes) ? stretch
+                                                                                  : Stretch{};
     }
 
     static constexpr std::size_t grain = 16;  // a multiple of every element's size
 
-    static bool is_worth_it(std::uint64_t open, std::size_t all) noexcept { return open > 0 && open >= all / 2; }
+    static bool is_worth_it(std::uint64_t open, std::size_t all) noexcept {
+        return open > 0 && open >= all / 2;
+    }
 
     std::uint64_t shown(int peer) const {
         const auto count = layout_.places_shown(peers_.stage(peer), round_);
         return count == members_.size() ? count : 0;
     }
-    std::span<const Place> places(int peer) const { return layout_.places(peers_.stage(peer), round_); }
+    std::span<const Place> places(int peer) const {
+        return layout_.places(peers_.stage(peer), round_);
+    }
 
     P& peers_;
     std::span<const std::span<std::byte>> members_;

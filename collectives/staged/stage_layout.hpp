@@ -10,15 +10,18 @@
 
 namespace guozhuang::direct {
 
-/// How the algorithms that stage use a stage: in every round a rank may *give* a segment of each block, or in their stead *places*, and may show a
-/// segment that it has *reduced*. All have two rooms, for even and odd rounds: what is written in round r is read in round r+1 and written over in
-/// round r+2 at the earliest, which begins when every rank has ended round r+1.
+/// How the algorithms that stage use a stage: in every round a rank may *give* a segment of each
+/// block, or in their stead *places*, and may show a segment that it has *reduced*. All have two
+/// rooms, for even and odd rounds: what is written in round r is read in round r+1 and written over
+/// in round r+2 at the earliest, which begins when every rank has ended round r+1.
 class StageLayout {
 public:
     StageLayout(std::size_t stage_bytes, int ranks) noexcept
         : ranks_(static_cast<std::size_t>(ranks)),
-          segment_bytes_(
-              stage_bytes <= 2 * head_bytes ? 0 : (stage_bytes / 2 - head_bytes) / (ranks_ + 1) / scratch_alignment * scratch_alignment) {}
+          segment_bytes_(stage_bytes <= 2 * head_bytes
+                             ? 0
+                             : (stage_bytes / 2 - head_bytes) / (ranks_ + 1) / scratch_alignment *
+                                   scratch_alignment) {}
 
     /// Room for one segment; 0: the stage is too small for so many ranks.
     std::size_t segment_bytes() const noexcept { return segment_bytes_; }
@@ -36,8 +39,10 @@ public:
     std::span<std::byte> given(std::span<std::byte> stage, std::uint64_t round) const noexcept {
         return half(stage, round).subspan(head_bytes, given_bytes());
     }
-    std::span<std::byte> given(std::span<std::byte> stage, std::uint64_t round, int block) const noexcept {
-        return given(stage, round).subspan(static_cast<std::size_t>(block) * segment_bytes_, segment_bytes_);
+    std::span<std::byte> given(std::span<std::byte> stage, std::uint64_t round,
+                               int block) const noexcept {
+        return given(stage, round)
+            .subspan(static_cast<std::size_t>(block) * segment_bytes_, segment_bytes_);
     }
     std::span<std::byte> reduced(std::span<std::byte> stage, std::uint64_t round) const noexcept {
         return half(stage, round).last(segment_bytes_);

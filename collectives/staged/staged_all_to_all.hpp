@@ -1,6 +1,8 @@
-// Staged all-to-all: every rank copies what is for others to its stage and fetches what is for it from theirs, a segment of each part at a time.
+// Staged all-to-all: every rank copies what is for others to its stage and fetches what is for it
+// from theirs, a segment of each part at a time.
 //
-// R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008.
+// R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory
+// collectives, EuroPVM/MPI 2008.
 //
 // Cost: segments rounds; (p-1)/p n beta in and out with even parts.
 // Needs: no scratch; segments are shortened to what the stage holds.
@@ -14,11 +16,12 @@
 
 namespace guozhuang::direct {
 
-/// outgoing[r] goes to rank r, incoming[r] comes from rank r, and may not overlap; `largest_bytes` is the length of the longest that any rank gives
-/// any other, the same on all.
+/// outgoing[r] goes to rank r, incoming[r] comes from rank r, and may not overlap; `largest_bytes`
+/// is the length of the longest that any rank gives any other, the same on all.
 template <PeerMemory P>
-void staged_all_to_all(P& peers, std::span<const std::span<const std::byte>> outgoing, std::span<const std::span<std::byte>> incoming,
-                       std::size_t largest_bytes, std::size_t segment_bytes) {
+void staged_all_to_all(P& peers, std::span<const std::span<const std::byte>> outgoing,
+                       std::span<const std::span<std::byte>> incoming, std::size_t largest_bytes,
+                       std::size_t segment_bytes) {
     const StageLayout layout(peers.stage(peers.rank()).size(), peers.size());
     const Chunks chunks(largest_bytes, std::min(segment_bytes, layout.segment_bytes()));
     const auto self = static_cast<std::size_t>(peers.rank());
@@ -31,14 +34,16 @@ void staged_all_to_all(P& peers, std::span<const std::span<const std::byte>> out
         std::size_t bytes = 0;
         for (int peer = 0; peer < peers.size(); ++peer)
             if (peer != peers.rank())
-                bytes += peers.put(layout.given(peers.stage(peers.rank()), peers.round(), peer), piece(outgoing, peer, chunk));
+                bytes += peers.put(layout.given(peers.stage(peers.rank()), peers.round(), peer),
+                                   piece(outgoing, peer, chunk));
         return bytes;
     };
     const auto take = [&](std::size_t chunk) {
         for (int peer = 0; peer < peers.size(); ++peer) {
             if (peer == peers.rank()) continue;
             const auto into = piece(incoming, peer, chunk);
-            copy(into, layout.given(peers.stage(peer), peers.round() - 1, peers.rank()).first(into.size()));
+            copy(into, layout.given(peers.stage(peer), peers.round() - 1, peers.rank())
+                           .first(into.size()));
         }
     };
     staged_rounds(peers, chunks.count(), give, take);

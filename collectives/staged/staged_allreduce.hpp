@@ -1,15 +1,17 @@
-// Staged direct allreduce: reduce-scatter and all-gather through memory that all ranks have mapped. Every rank copies the blocks it does not
-// own to its stage, adds up its own block from all stages, shows the sum on its stage, and fetches the other sums. Segment by segment, three
-// of them under way: a round fetches one, adds up the next and gives the one after, all while it is hot in cache.
+// Staged direct allreduce: reduce-scatter and all-gather through memory that all ranks have mapped.
+// Every rank copies the blocks it does not own to its stage, adds up its own block from all stages,
+// shows the sum on its stage, and fetches the other sums. Segment by segment, three of them under
+// way: a round fetches one, adds up the next and gives the one after, all while it is hot in cache.
 //
 // Tensors that themselves lie in such memory, on all ranks, need not be staged: see
 // in_place_allreduce.hpp. A rank some of whose own do shows where in the first round, in the place
 // of segments. In the next, what all ranks can reach is reduced in place, and the rest of the
 // bundle, which may be all of it, begins with its segments.
 //
-// Reduce-scatter by direct exchange, then all-gather (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication
-// operations in MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005), with loads and stores in the place of messages (R. L. Graham,
-// G. Shipman: MPI support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).
+// Reduce-scatter by direct exchange, then all-gather (R. Thakur, R. Rabenseifner, W. Gropp:
+// Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
+// 19(1), 2005), with loads and stores in the place of messages (R. L. Graham, G. Shipman: MPI
+// support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).
 //
 //           rank 0                       rank 1                       rank 2
 //   step 0  b1=0 b2=0                    b0=1 b2=1                    b0=2 b1=2
@@ -18,9 +20,10 @@
 //
 // Cost: segments + 2 rounds of waiting (one more if some have shown places); (p-1)/p n each is
 // copied in, added up and copied out: no message, nothing allocated.
-// Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
-// rounded once. The same bits as recursive doubling.
-// Needs: staged_scratch_bytes, and on the stage two rooms for p+1 segments and a head; segments are shortened to what fits.
+// Order: the balanced binary tree over rank index, split at the largest power of two below the
+// count; f16 and bf16 are added in f32 and rounded once. The same bits as recursive doubling.
+// Needs: staged_scratch_bytes, and on the stage two rooms for p+1 segments and a head; segments are
+// shortened to what fits.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +42,8 @@ namespace guozhuang::direct {
 
 template <PeerMemory P>
 std::size_t staged_scratch_bytes(int ranks, std::size_t members) {
-    return stage_scratch_bytes(ranks) + padded_array<std::span<std::byte>>(static_cast<std::size_t>(ranks)) +
+    return stage_scratch_bytes(ranks) +
+           padded_array<std::span<std::byte>>(static_cast<std::size_t>(ranks)) +
            Places<P>::scratch_bytes(members);
 }
 
@@ -53,10 +57,13 @@ public:
           scratch_(plan.scratch),
           places_(peers, plan.members, scratch_),
           layout_(peers.stage(peers.rank()).size(), peers.size()),
-          chunks_(plan.blocks.largest_bytes(), std::min(plan.segment_bytes, layout_.segment_bytes())),
+          chunks_(plan.blocks.largest_bytes(),
+                  std::min(plan.segment_bytes, layout_.segment_bytes())),
           blocks_(&plan.blocks),
-          terms_(scratch_.cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()))),
-          parts_(scratch_.cut_array<std::span<std::byte>>(static_cast<std::size_t>(peers.size()))) {}
+          terms_(scratch_.cut_array<std::span<const std::byte>>(
+              static_cast<std::size_t>(peers.size()))),
+          parts_(scratch_.cut_array<std::span<std::byte>>(static_cast<std::size_t>(peers.size()))) {
+    }
 
     void run() {
         if (chunks_.count() == 0) return;
@@ -66,7 +73,8 @@ public:
             const bool in_place = places_.are_everywhere();
             if (in_place) turn_to_rest();
             auto bytes = give(0);
-            if (in_place) bytes += InPlaceAllreduce<P>(peers_, places_, plan_.reduce, terms_, parts_).run();
+            if (in_place)
+                bytes += InPlaceAllreduce<P>(peers_, places_, plan_.reduce, terms_, parts_).run();
             peers_.publish(bytes);
             peers_.await();
         }
@@ -82,14 +90,17 @@ public:
     }
 
 private:
-    Segment segment(int block, std::size_t chunk) const noexcept { return chunks_.segment(block, blocks_->bytes(block), chunk); }
+    Segment segment(int block, std::size_t chunk) const noexcept {
+        return chunks_.segment(block, blocks_->bytes(block), chunk);
+    }
     std::span<std::byte> own_stage() { return peers_.stage(peers_.rank()); }
 
     /// From now on this is about what is not reduced in place.
     void turn_to_rest() {
         plan_.rest->assign(places_.rest(), plan_.reduce.element_bytes(), peers_.size());
         blocks_ = plan_.rest;
-        chunks_ = Chunks(blocks_->largest_bytes(), std::min(plan_.segment_bytes, layout_.segment_bytes()));
+        chunks_ = Chunks(blocks_->largest_bytes(),
+                         std::min(plan_.segment_bytes, layout_.segment_bytes()));
     }
 
     std::size_t give(std::size_t chunk) {
@@ -103,7 +114,9 @@ private:
     }
 
     std::size_t copy_out(const Segment& segment, std::span<std::byte> out) {
-        blocks_->for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) { peers_.put(out.subspan(at), run); });
+        blocks_->for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) {
+            peers_.put(out.subspan(at), run);
+        });
         return segment.bytes;
     }
 
@@ -124,7 +137,8 @@ private:
     void add_up(std::span<std::byte> piece, std::size_t at) {
         for (int peer = 0; peer < peers_.size(); ++peer) {
             const auto given = layout_.given(peers_.stage(peer), peers_.round() - 1, peers_.rank());
-            terms_[static_cast<std::size_t>(peer)] = peer == peers_.rank() ? piece : given.subspan(at, piece.size());
+            terms_[static_cast<std::size_t>(peer)] =
+                peer == peers_.rank() ? piece : given.subspan(at, piece.size());
         }
         plan_.reduce.combine_tree(piece, terms_);
     }
@@ -134,11 +148,14 @@ private:
             if (block == peers_.rank()) continue;
             const auto in = layout_.reduced(peers_.stage(block), peers_.round() - 1);
             blocks_->for_each_run(segment(block, chunk),
-                                  [&](std::span<std::byte> run, std::size_t at) { std::memcpy(run.data(), in.data() + at, run.size()); });
+                                  [&](std::span<std::byte> run, std::size_t at) {
+                                      std::memcpy(run.data(), in.data() + at, run.size());
+                                  });
         }
     }
 
-    static constexpr std::size_t piece_bytes = std::size_t{16} << 10;  ///< still in the first-level cache when it is shown
+    /// still in the first-level cache when it is shown
+    static constexpr std::size_t piece_bytes = std::size_t{16} << 10;
 
     P& peers_;
     const AllreducePlan& plan_;

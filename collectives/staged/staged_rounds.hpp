@@ -12,8 +12,9 @@
 
 namespace guozhuang::direct {
 
-/// Takes chunks 0, 1, ... through the stages, a round each: give(chunk) writes this rank's part of it to its stage and returns how many bytes;
-/// take(chunk) reads those of the others one round later, when this rank has yet to give the next.
+/// Takes chunks 0, 1, ... through the stages, a round each: give(chunk) writes this rank's part of
+/// it to its stage and returns how many bytes; take(chunk) reads those of the others one round
+/// later, when this rank has yet to give the next.
 template <PeerMemory P, class Give, class Take>
 void staged_rounds(P& peers, std::size_t chunks, const Give& give, const Take& take) {
     if (chunks == 0) return;

@@ -1,16 +1,17 @@
-// Symmetric allreduce: every rank copies its whole bundle to its stage, waits once, and adds up all stages for itself. One round, and so the
-// least latency there is; every rank does the whole sum, and so for small bundles only.
+// Symmetric allreduce: every rank copies its whole bundle to its stage, waits once, and adds up all
+// stages for itself. One round, and so the least latency there is; every rank does the whole sum,
+// and so for small bundles only.
 //
-// The shared-memory form of the all-to-all broadcast allreduce (R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized
-// shared memory collectives, EuroPVM/MPI 2008).
+// The shared-memory form of the all-to-all broadcast allreduce (R. L. Graham, G. Shipman: MPI
+// support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).
 //
 //           rank 0   rank 1   rank 2
 //   step 0  0        1        2
 //   end     0+1+2    0+1+2    0+1+2
 //
 // Cost: one round of waiting; n copied in, p n read and added up by every rank.
-// Order: the balanced binary tree over rank index, split at the largest power of two below the count; f16 and bf16 are added in f32 and
-// rounded once. The same bits as recursive doubling.
+// Order: the balanced binary tree over rank index, split at the largest power of two below the
+// count; f16 and bf16 are added in f32 and rounded once. The same bits as recursive doubling.
 // Needs: stage_scratch_bytes; bundles up to symmetric_limit_bytes.
 #pragma once
 
@@ -36,17 +37,23 @@ void symmetric_allreduce(P& peers, const AllreducePlan& plan) {
     const StageLayout layout(stage.size(), peers.size());
     const auto bundle = plan.blocks.whole(0);
     if (bundle.bytes == 0) return;
-    if (bundle.bytes > layout.given_bytes()) throw Error(ErrorCode::internal, "a bundle is too large for the stage");
-    const auto terms = Scratch(plan.scratch).cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()));
+    if (bundle.bytes > layout.given_bytes())
+        throw Error(ErrorCode::internal, "a bundle is too large for the stage");
+    const auto terms =
+        Scratch(plan.scratch)
+            .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()));
     const auto round = peers.round();
 
     const auto out = layout.given(stage, round);
-    plan.blocks.for_each_run(bundle, [&](std::span<const std::byte> run, std::size_t at) { peers.put(out.subspan(at), run); });
+    plan.blocks.for_each_run(bundle, [&](std::span<const std::byte> run, std::size_t at) {
+        peers.put(out.subspan(at), run);
+    });
     peers.publish(bundle.bytes);
     peers.await();
     plan.blocks.for_each_run(bundle, [&](std::span<std::byte> run, std::size_t at) {
         for (int peer = 0; peer < peers.size(); ++peer)
-            terms[static_cast<std::size_t>(peer)] = layout.given(peers.stage(peer), round).subspan(at, run.size());
+            terms[static_cast<std::size_t>(peer)] =
+                layout.given(peers.stage(peer), round).subspan(at, run.size());
         plan.reduce.combine_tree(run, terms);
     });
 }

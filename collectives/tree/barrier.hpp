@@ -1,7 +1,9 @@
-// Dissemination barrier: in round k every rank tells the one 2^k to its right that it has come, and hears from the one 2^k to its left.
-// After ceil(log2 p) rounds each rank has heard, directly or not, of all of them.
+// Dissemination barrier: in round k every rank tells the one 2^k to its right that it has come, and
+// hears from the one 2^k to its left. After ceil(log2 p) rounds each rank has heard, directly or
+// not, of all of them.
 //
-// D. Hensgen, R. Finkel, U. Manber: Two algorithms for barrier synchronization, Int. J. Parallel Program. 17(1), 1988.
+// D. Hensgen, R. Finkel, U. Manber: Two algorithms for barrier synchronization, Int. J. Parallel
+// Program. 17(1), 1988.
 //
 //           rank 0   rank 1   rank 2   rank 3   rank 4   rank 5
 //   step 0  -> 1     -> 2     -> 3     -> 4     -> 5     -> 0
@@ -9,7 +11,8 @@
 //   step 2  -> 4     -> 5     -> 0     -> 1     -> 2     -> 3
 //
 // Cost: ceil(log2 p) alpha.
-// Needs: barrier_scratch_bytes. The token is in scratch because an aborted message may keep its memory.
+// Needs: barrier_scratch_bytes. The token is in scratch because an aborted message may keep its
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +33,8 @@ void barrier(W& wire, std::span<std::byte> scratch) {
     token[0] = std::byte{1};
     const int size = wire.size();
     for (int distance = 1; distance < size; distance *= 2) {
-        exchange(wire, token, (wire.rank() + distance) % size, heard, (wire.rank() - distance + size) % size);
+        exchange(wire, token, (wire.rank() + distance) % size, heard,
+                 (wire.rank() - distance + size) % size);
     }
 }
 

@@ -1,8 +1,9 @@
-// Binomial tree broadcast: a rank that has the data passes it on to ranks at halving distances, the farthest first, so the number of ranks
-// that have it doubles in each step. Large data travels in segments: a rank passes one on as soon as it has it, with several in flight.
+// Binomial tree broadcast: a rank that has the data passes it on to ranks at halving distances, the
+// farthest first, so the number of ranks that have it doubles in each step. Large data travels in
+// segments: a rank passes one on as soon as it has it, with several in flight.
 //
-// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
-// 19(1), 2005.
+// R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
+// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005.
 //
 //           rank 0   rank 1   rank 2   rank 3   rank 4   rank 5   rank 6
 //   step 0           x -> 5
@@ -10,7 +11,8 @@
 //   step 2           x -> 2            x -> 4            x -> 6
 //   end     x        x        x        x        x        x        x
 //
-// Cost: ceil(log2 p) (alpha + n beta); with s segments about (s - 1 + ceil(log2 p)) steps at the root's rate of ceil(log2 p) segments each.
+// Cost: ceil(log2 p) (alpha + n beta); with s segments about (s - 1 + ceil(log2 p)) steps at the
+// root's rate of ceil(log2 p) segments each.
 // Needs: broadcast_scratch_bytes: one segment per chunk in flight.
 #pragma once
 
@@ -26,8 +28,10 @@
 namespace guozhuang::tree {
 
 struct BroadcastPlan {
-    const Blocks& blocks;          ///< the bundle as one block: the input at the root, the output elsewhere
-    std::span<std::byte> scratch;  ///< at least broadcast_scratch_bytes, aligned to scratch_alignment
+    /// the bundle as one block: the input at the root, the output elsewhere
+    const Blocks& blocks;
+    /// at least broadcast_scratch_bytes, aligned to scratch_alignment
+    std::span<std::byte> scratch;
     std::size_t segment_bytes = 0;
     int root = 0;
 };
@@ -37,11 +41,12 @@ inline std::size_t broadcast_scratch_bytes(const Blocks& blocks, std::size_t seg
     return chunks.slots() * chunks.segment_bytes();
 }
 
-/// A rank's place in the tree. Counted from the root, rank v hears from v with its lowest set bit cleared, and tells v + m for every power
-/// of two m below that bit.
+/// A rank's place in the tree. Counted from the root, rank v hears from v with its lowest set bit
+/// cleared, and tells v + m for every power of two m below that bit.
 struct Place {
     int relative = 0;  ///< rank counted from the root
-    int reach = 1;     ///< the lowest set bit; at the root the smallest power of two that is not below the size
+    /// the lowest set bit; at the root the smallest power of two that is not below the size
+    int reach = 1;
 };
 
 constexpr Place place_of(int rank, int root, int size) noexcept {
@@ -68,8 +73,11 @@ public:
 
     void run() {
         keep_in_flight(
-            chunks_.count(), 2, [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
-            [this](std::size_t slot, int step) { step == 0 ? pass_on(slots_[slot]) : complete(slots_[slot]); });
+            chunks_.count(), 2,
+            [this](std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); },
+            [this](std::size_t slot, int step) {
+                step == 0 ? pass_on(slots_[slot]) : complete(slots_[slot]);
+            });
     }
 
 private:

@@ -20,23 +20,27 @@ struct Dataset {
     std::size_t size() const noexcept { return labels.size(); }
 };
 
-/// Reads DIRECTORY/PREFIX-images-idx3-ubyte.gz and its labels; the prefixes are "train" and "t10k". Throws std::runtime_error.
+/// Reads DIRECTORY/PREFIX-images-idx3-ubyte.gz and its labels; the prefixes are "train" and "t10k".
+/// Throws std::runtime_error.
 Dataset load_dataset(const std::filesystem::path& directory, const std::string& prefix);
 
 /// Some samples, ready for the model.
 struct Batch {
-    std::vector<float> images;  ///< [size, image_pixels], each pixel shifted and scaled to mean 0 and deviation 1 over the training set
+    /// [size, image_pixels], each pixel shifted and scaled to mean 0 and deviation 1 over the
+    /// training set
+    std::vector<float> images;
     std::vector<std::uint8_t> labels;
 
     std::size_t size() const noexcept { return labels.size(); }
 };
 
-/// The samples `order[0], order[1], ...` in batches of `batch_size`, of which the last may be smaller: for (const Batch& batch :
-/// Batches(...)).
+/// The samples `order[0], order[1], ...` in batches of `batch_size`, of which the last may be
+/// smaller: for (const Batch& batch : Batches(...)).
 class Batches {
 public:
     /// `limit`: at most so many batches; 0 for all.
-    Batches(const Dataset& dataset, std::span<const std::size_t> order, std::size_t batch_size, std::size_t limit = 0);
+    Batches(const Dataset& dataset, std::span<const std::size_t> order, std::size_t batch_size,
+            std::size_t limit = 0);
 
     /// Batches there will be.
     std::size_t count() const noexcept;

@@ -7,27 +7,34 @@
 namespace fashion {
 namespace {
 
-/// The left factor of a product: element (row, k) is values[row * row_step + k * k_step]; so a transposed matrix needs no copy.
+/// The left factor of a product: element (row, k) is values[row * row_step + k * k_step]; so a
+/// transposed matrix needs no copy.
 struct Left {
     std::span<const float> values;
     std::size_t row_step;
     std::size_t k_step;
 
-    float at(std::size_t row, std::size_t k) const noexcept { return values[row * row_step + k * k_step]; }
+    float at(std::size_t row, std::size_t k) const noexcept {
+        return values[row * row_step + k * k_step];
+    }
 };
 
-/// c += a * b, with b [depth, columns] and c [rows, columns] row-major. Four rows of b at a time, so that the inner loop runs over
-/// contiguous memory (compilers vectorise it) and c is loaded and stored a quarter as often. Sums are taken in the order of depth, always.
-void multiply_add(const Left& a, std::span<const float> b, std::span<float> c, std::size_t columns) {
+/// c += a * b, with b [depth, columns] and c [rows, columns] row-major. Four rows of b at a time,
+/// so that the inner loop runs over contiguous memory (compilers vectorise it) and c is loaded and
+/// stored a quarter as often. Sums are taken in the order of depth, always.
+void multiply_add(const Left& a, std::span<const float> b, std::span<float> c,
+                  std::size_t columns) {
     const auto depth = b.size() / columns;
     for (std::size_t row = 0; row * columns < c.size(); ++row) {
         float* out = &c[row * columns];
         std::size_t k = 0;
         for (; k + 4 <= depth; k += 4) {
-            const float a0 = a.at(row, k), a1 = a.at(row, k + 1), a2 = a.at(row, k + 2), a3 = a.at(row, k + 3);
+            const float a0 = a.at(row, k), a1 = a.at(row, k + 1), a2 = a.at(row, k + 2),
+                        a3 = a.at(row, k + 3);
             const float* b0 = &b[k * columns];
             const float *b1 = b0 + columns, *b2 = b1 + columns, *b3 = b2 + columns;
-            for (std::size_t j = 0; j < columns; ++j) out[j] = out[j] + a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j];
+            for (std::size_t j = 0; j < columns; ++j)
+                out[j] = out[j] + a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j];
         }
         for (; k < depth; ++k) {
             for (std::size_t j = 0; j < columns; ++j) out[j] += a.at(row, k) * b[k * columns + j];
@@ -51,7 +58,8 @@ double softmax_cross_entropy(std::span<float> scores, std::span<const std::uint8
     return loss / static_cast<double>(labels.size());
 }
 
-/// Smooth, unlike a rectifier, whose slope jumps at zero: so what rounding makes differ between two runs stays as small as it began.
+/// Smooth, unlike a rectifier, whose slope jumps at zero: so what rounding makes differ between two
+/// runs stays as small as it began.
 void activate(std::span<float> values) {
     for (float& value : values) value = std::tanh(value);
 }
@@ -70,13 +78,16 @@ Dense::Dense(std::string name, std::size_t inputs, std::size_t outputs, std::mt1
       weight_transposed_(weight_.size()),
       bias_(outputs),
       bias_gradient_(outputs) {
-    // Y. LeCun et al., "Efficient BackProp", 1998: variance 1 / inputs keeps the activations' scale from layer to layer.
+    // Y. LeCun et al., "Efficient BackProp", 1998: variance 1 / inputs keeps the activations' scale
+    // from layer to layer.
     const double limit = std::sqrt(3.0 / static_cast<double>(inputs));
-    for (float& weight : weight_) weight = static_cast<float>(limit * (static_cast<double>(random()) / 0x1p31 - 1));
+    for (float& weight : weight_)
+        weight = static_cast<float>(limit * (static_cast<double>(random()) / 0x1p31 - 1));
 }
 
 void Dense::forward(std::span<const float> in, std::span<float> out) const {
-    for (std::size_t i = 0; i < out.size(); i += outputs()) std::copy(bias_.begin(), bias_.end(), &out[i]);
+    for (std::size_t i = 0; i < out.size(); i += outputs())
+        std::copy(bias_.begin(), bias_.end(), &out[i]);
     multiply_add({in, inputs_, 1}, weight_, out, outputs());
 }
 
@@ -91,7 +102,8 @@ void Dense::backward_parameters(std::span<const float> in, std::span<const float
 
 void Dense::backward_inputs(std::span<const float> out_gradient, std::span<float> in_gradient) {
     for (std::size_t i = 0; i < inputs_; ++i) {
-        for (std::size_t j = 0; j < outputs(); ++j) weight_transposed_[j * inputs_ + i] = weight_[i * outputs() + j];
+        for (std::size_t j = 0; j < outputs(); ++j)
+            weight_transposed_[j * inputs_ + i] = weight_[i * outputs() + j];
     }
     std::fill(in_gradient.begin(), in_gradient.end(), 0.0F);
     multiply_add({out_gradient, outputs(), 1}, weight_transposed_, in_gradient, inputs_);
@@ -132,7 +144,9 @@ double Model::backward(const Batch& batch, const GradientCallback& on_gradient) 
     gradients_.back() = activations_.back();
     const double loss = softmax_cross_entropy(gradients_.back(), batch.labels);
     for (std::size_t i = layers_.size(); i-- > 0;) {
-        layers_[i].backward_parameters(i == 0 ? std::span(batch.images) : std::span<const float>(activations_[i - 1]), gradients_[i]);
+        layers_[i].backward_parameters(
+            i == 0 ? std::span(batch.images) : std::span<const float>(activations_[i - 1]),
+            gradients_[i]);
         if (on_gradient) {
             on_gradient(2 * i + 1);
             on_gradient(2 * i);

@@ -44,7 +44,8 @@ private:
     std::vector<float> bias_, bias_gradient_;
 };
 
-/// A multi-layer perceptron, 784 -> 256 -> 128 -> 10, with tanh between and softmax cross-entropy at the end.
+/// A multi-layer perceptron, 784 -> 256 -> 128 -> 10, with tanh between and softmax cross-entropy
+/// at the end.
 class Model {
 public:
     explicit Model(std::uint64_t seed);
@@ -52,7 +53,8 @@ public:
     /// The layers' tensors, in forward order. They live as long as the model.
     std::vector<Tensor> parameters();
 
-    /// Forward and backward: overwrites all gradients with those of the batch's mean loss, which it returns.
+    /// Forward and backward: overwrites all gradients with those of the batch's mean loss, which it
+    /// returns.
     double backward(const Batch& batch, const GradientCallback& on_gradient = {});
 
     /// How many samples of the batch are assigned their true class.

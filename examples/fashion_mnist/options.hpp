@@ -16,7 +16,8 @@ struct Options {
     std::uint64_t seed = 7;
     std::size_t steps = 0;  ///< at most so many an epoch; 0 for all
     std::filesystem::path data = "/usr/share/datasets/fashion-mnist";
-    std::filesystem::path log_losses;  ///< a file for the loss of every step, one a line; empty for none
+    /// a file for the loss of every step, one a line; empty for none
+    std::filesystem::path log_losses;
 };
 
 /// What the user gets to read instead of training: help (code 0) or a complaint.

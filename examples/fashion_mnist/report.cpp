@@ -12,10 +12,13 @@ namespace fashion {
 namespace {
 
 double mean(const std::vector<double>& values) {
-    return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+    return values.empty() ? 0
+                          : std::accumulate(values.begin(), values.end(), 0.0) /
+                                static_cast<double>(values.size());
 }
 
-/// Launchers such as mpirun give their processes a pseudo-terminal even where their own output goes to a file; but then it has no width.
+/// Launchers such as mpirun give their processes a pseudo-terminal even where their own output goes
+/// to a file; but then it has no width.
 bool on_terminal() {
     winsize window{};
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
@@ -27,9 +30,12 @@ std::size_t Report::share_of(std::size_t batch, int ranks) const {
     const auto size = static_cast<std::size_t>(ranks);
     const auto share = batch / size;
     if (share == 0)
-        throw Usage("--batch " + std::to_string(batch) + " is less than a sample for each of " + std::to_string(ranks) + " ranks", 2);
+        throw Usage("--batch " + std::to_string(batch) + " is less than a sample for each of " +
+                        std::to_string(ranks) + " ranks",
+                    2);
     if (share * size != batch && !muted_)
-        std::printf("--batch %zu: %d ranks take %zu samples each, %zu in a step\n", batch, ranks, share, share * size);
+        std::printf("--batch %zu: %d ranks take %zu samples each, %zu in a step\n", batch, ranks,
+                    share, share * size);
     return share;
 }
 
@@ -58,7 +64,8 @@ void Report::draw(double fraction, double loss) const {
     const int percent = static_cast<int>(100 * fraction);
     if (terminal_) {
         const std::string done(static_cast<std::size_t>(30 * fraction), '#');
-        std::printf("\repoch %zu/%zu  [%-30s] %3d %%  loss %.4f\033[K", epoch_, epochs_, done.c_str(), percent, loss);
+        std::printf("\repoch %zu/%zu  [%-30s] %3d %%  loss %.4f\033[K", epoch_, epochs_,
+                    done.c_str(), percent, loss);
     } else if (percent < 100) {
         std::printf("epoch %zu/%zu  %3d %%  loss %.4f\n", epoch_, epochs_, percent, loss);
     }
@@ -68,8 +75,9 @@ void Report::draw(double fraction, double loss) const {
 void Report::epoch_done(const std::vector<double>& losses, double accuracy) {
     if (muted_) return;
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-    std::printf("%sepoch %zu/%zu  loss %.4f  test accuracy %.4f  (%.1f s)\n", terminal_ ? "\r\033[K" : "", epoch_, epochs_, mean(losses),
-                accuracy, elapsed.count());
+    std::printf("%sepoch %zu/%zu  loss %.4f  test accuracy %.4f  (%.1f s)\n",
+                terminal_ ? "\r\033[K" : "", epoch_, epochs_, mean(losses), accuracy,
+                elapsed.count());
     std::fflush(stdout);
     for (const double loss : losses) log_ << loss << '\n';
     ++epoch_;
@@ -79,7 +87,8 @@ void Report::epoch_done(const std::vector<double>& losses, double accuracy) {
 int Report::failed(const std::exception& error) {
     const auto* usage = dynamic_cast<const Usage*>(&error);
     const int code = usage != nullptr ? usage->code : 1;
-    if (!muted_) std::fprintf(code == 0 ? stdout : stderr, "%s%s\n", terminal_ ? "\n" : "", error.what());
+    if (!muted_)
+        std::fprintf(code == 0 ? stdout : stderr, "%s%s\n", terminal_ ? "\n" : "", error.what());
     return code;
 }
 

@@ -10,14 +10,15 @@
 
 namespace fashion {
 
-/// Everything that the user sees: a progress bar on a terminal, a line a quarter of an epoch otherwise, a line per epoch, the log of
-/// losses, and what went wrong.
+/// Everything that the user sees: a progress bar on a terminal, a line a quarter of an epoch
+/// otherwise, a line per epoch, the log of losses, and what went wrong.
 class Report {
 public:
     /// Says nothing from here on, not even errors.
     void mute() noexcept { muted_ = true; }
 
-    /// What each of so many ranks takes of a batch; says so where they cannot take all of it. Throws Usage where that is nothing.
+    /// What each of so many ranks takes of a batch; says so where they cannot take all of it.
+    /// Throws Usage where that is nothing.
     std::size_t share_of(std::size_t batch, int ranks) const;
 
     void begin(const Options& options, std::size_t steps_per_epoch);

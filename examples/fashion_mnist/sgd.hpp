@@ -8,10 +8,12 @@
 
 namespace fashion {
 
-/// Stochastic gradient descent with momentum 0.9 and a learning rate that falls linearly, from `rate` to 0 after `steps` steps.
+/// Stochastic gradient descent with momentum 0.9 and a learning rate that falls linearly, from
+/// `rate` to 0 after `steps` steps.
 class Sgd {
 public:
-    Sgd(std::vector<Tensor> parameters, float rate, std::size_t steps) : parameters_(std::move(parameters)), rate_(rate), steps_(steps) {
+    Sgd(std::vector<Tensor> parameters, float rate, std::size_t steps)
+        : parameters_(std::move(parameters)), rate_(rate), steps_(steps) {
         for (const auto& parameter : parameters_) velocities_.emplace_back(parameter.value.size());
     }
 

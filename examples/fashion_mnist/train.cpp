@@ -18,7 +18,8 @@ static void train(const Options& options, Report& report) {
     const std::size_t batch_size = options.batch;
     Shuffle sampler(training.size(), options.seed);
     const auto test_samples = in_order(test.size());
-    const std::size_t steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
+    const std::size_t steps =
+        Batches(training, sampler.indices(), batch_size, options.steps).count();
 
     Model model(options.seed);
     Sgd sgd(model.parameters(), options.rate, steps * options.epochs);
@@ -34,7 +35,8 @@ static void train(const Options& options, Report& report) {
             report.step(losses);
         }
         std::int64_t correct = 0;
-        for (const Batch& batch : Batches(test, test_samples, batch_size)) correct += model.count_correct(batch);
+        for (const Batch& batch : Batches(test, test_samples, batch_size))
+            correct += model.count_correct(batch);
         accuracy = static_cast<double>(correct) / static_cast<double>(test.size());
         report.epoch_done(losses, accuracy);
     }

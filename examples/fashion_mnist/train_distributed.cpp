@@ -17,10 +17,13 @@ namespace gz = guozhuang;
 static void train(const Options& options, Report& report) {
     const Dataset training = load_dataset(options.data, "train");
     const Dataset test = load_dataset(options.data, "t10k");
-    const std::size_t batch_size = report.share_of(options.batch, gz::size());  // the same batch, split
+    // the same batch, split
+    const std::size_t batch_size = report.share_of(options.batch, gz::size());
     gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
-    const auto test_samples = gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
-    const std::size_t steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
+    const auto test_samples =
+        gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
+    const std::size_t steps =
+        Batches(training, sampler.indices(), batch_size, options.steps).count();
 
     Model model(options.seed);
     Sgd sgd(model.parameters(), options.rate, steps * options.epochs);
@@ -40,7 +43,8 @@ static void train(const Options& options, Report& report) {
         }
         gz::allreduce(losses, {.op = gz::ReduceOp::average});  // the loss of each whole batch
         std::int64_t correct = 0;
-        for (const Batch& batch : Batches(test, test_samples, batch_size)) correct += model.count_correct(batch);
+        for (const Batch& batch : Batches(test, test_samples, batch_size))
+            correct += model.count_correct(batch);
         gz::allreduce(correct);
         accuracy = static_cast<double>(correct) / static_cast<double>(test.size());
         report.epoch_done(losses, accuracy);

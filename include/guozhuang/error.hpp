@@ -12,15 +12,19 @@ namespace guozhuang {
 /// What kind of thing went wrong; the message says the rest.
 enum class ErrorCode {
     // Raised on the caller alone, before anything is sent.
-    invalid_argument,  ///< bad root, bad splits, non-contiguous tensor, unsupported dtype for the operation ...
-    duplicate_name,    ///< an operation of that name is still pending on this rank
-    not_initialised,   ///< no session, or it has been shut down
-    configuration,     ///< an environment variable or option has an unacceptable value
+    /// bad root, bad splits, non-contiguous tensor, unsupported dtype for the operation ...
+    invalid_argument,
+    duplicate_name,   ///< an operation of that name is still pending on this rank
+    not_initialised,  ///< no session, or it has been shut down
+    configuration,    ///< an environment variable or option has an unacceptable value
     // Raised on every rank concerned; the library stays usable, but after a timeout.
-    mismatch,   ///< ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
+    /// ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
+    mismatch,
     departed,   ///< a rank that the operation needs has shut down without submitting it
     discarded,  ///< a rank has discarded the batch, or the round of a plan; the message says why
-    timeout,    ///< an operation waited longer than its limit, which ends the job; or a rank did not come to the start
+    /// an operation waited longer than its limit, which ends the job; or a rank did not come to the
+    /// start
+    timeout,
     // The job cannot go on as it is.
     aborted,        ///< the job was aborted; the message carries the first cause
     rank_died,      ///< the process of a rank has ended without leaving the job; thrown as RankDied
@@ -33,7 +37,8 @@ enum class ErrorCode {
 /// "invalid_argument", "mismatch" ...
 GUOZHUANG_API std::string_view name_of(ErrorCode code) noexcept;
 
-/// The one error type of the library. what() is the whole story: what happened, on which tensor and ranks, with both values, and what to do.
+/// The one error type of the library. what() is the whole story: what happened, on which tensor and
+/// ranks, with both values, and what to do.
 class GUOZHUANG_API Error : public std::runtime_error {
 public:
     /// The facts a program may want to branch on; each may be empty.
@@ -44,8 +49,10 @@ public:
     };
 
     /// `message` becomes what(). `where` is the line of the library that found out.
-    Error(ErrorCode code, const std::string& message, std::source_location where = std::source_location::current());
-    Error(ErrorCode code, const std::string& message, Facts facts, std::source_location where = std::source_location::current());
+    Error(ErrorCode code, const std::string& message,
+          std::source_location where = std::source_location::current());
+    Error(ErrorCode code, const std::string& message, Facts facts,
+          std::source_location where = std::source_location::current());
     ~Error() override;
 
     ErrorCode code() const noexcept { return code_; }
@@ -60,11 +67,13 @@ private:
     std::source_location where_;
 };
 
-/// A rank's process has ended without leaving the job: it was killed, or has crashed. what() names rank, host, process, how it ended, what it was
-/// doing, and the operation that waits for it. The job is over: every pending and every later operation of every rank of the host fails with it.
+/// A rank's process has ended without leaving the job: it was killed, or has crashed. what() names
+/// rank, host, process, how it ended, what it was doing, and the operation that waits for it. The
+/// job is over: every pending and every later operation of every rank of the host fails with it.
 class GUOZHUANG_API RankDied : public Error {
 public:
-    RankDied(const std::string& message, Facts facts, std::source_location where = std::source_location::current());
+    RankDied(const std::string& message, Facts facts,
+             std::source_location where = std::source_location::current());
     ~RankDied() override;
 
     int rank() const noexcept { return ranks().front(); }  ///< the one that died

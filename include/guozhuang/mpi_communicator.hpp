@@ -17,7 +17,8 @@ public:
     template <class Handle>
     static MpiCommunicator of(Handle handle) noexcept {
         const auto bytes = std::as_bytes(std::span<const Handle, 1>(&handle, 1));
-        static_assert(decltype(bytes)::extent <= most_bytes && std::is_trivially_copyable_v<Handle>);
+        static_assert(decltype(bytes)::extent <= most_bytes &&
+                      std::is_trivially_copyable_v<Handle>);
         MpiCommunicator communicator;
         communicator.given_ = true;
         std::ranges::copy(bytes, communicator.bytes_.begin());

@@ -23,31 +23,38 @@ concept Optimizer = requires(O& optimizer) { optimizer.step(); };
 /// What becomes of the memory that gradients are in.
 enum class Memory : std::uint8_t {
     as_is,  ///< nothing
-    share  ///< it is shared with the other ranks of the host (see share()) as long as the optimizer lives, so that they are reduced in place
+    /// it is shared with the other ranks of the host (see share()) as long as the optimizer lives,
+    /// so that they are reduced in place
+    share
 };
 
 /// How gradients are reduced. The same on all ranks of the process set, apart from the stream.
 struct OptimizerOptions {
-    /// The same on all ranks, unique among the optimizers of this rank and process set that live. Empty: numbered in the order in which this rank
-    /// makes them there.
+    /// The same on all ranks, unique among the optimizers of this rank and process set that live.
+    /// Empty: numbered in the order in which this rank makes them there.
     std::string name = {};
     ReduceOp op = ReduceOp::average;  ///< over the ranks
-    /// Gradients accumulate over that many calls of step(); only the last of them reduces and steps. As in one process backward adds to the
-    /// gradients, the trainer clears them after a step that stepped, and divides the loss where it wants the mean over the passes.
+    /// Gradients accumulate over that many calls of step(); only the last of them reduces and
+    /// steps. As in one process backward adds to the gradients, the trainer clears them after a
+    /// step that stepped, and divides the loss where it wants the mean over the passes.
     int backward_passes_per_step = 1;
-    double gradient_scale = 1;                  ///< every reduced gradient is multiplied by it; floating gradients only
-    std::size_t bundle_bytes = 25u << 20;       ///< gradients travel in bundles of about this size
-    std::size_t first_bundle_bytes = 1u << 20;  ///< the first is small, so that something is on its way early
-    std::optional<StreamRef> stream = {};       ///< on which backward runs, for gradients on a device
-    Session* session = nullptr;                 ///< as in Options
-    ProcessSet process_set = {};                ///< whose ranks train together; as in Options
+    /// every reduced gradient is multiplied by it; floating gradients only
+    double gradient_scale = 1;
+    std::size_t bundle_bytes = 25u << 20;  ///< gradients travel in bundles of about this size
+    /// the first is small, so that something is on its way early
+    std::size_t first_bundle_bytes = 1u << 20;
+    /// on which backward runs, for gradients on a device
+    std::optional<StreamRef> stream = {};
+    Session* session = nullptr;   ///< as in Options
+    ProcessSet process_set = {};  ///< whose ranks train together; as in Options
     /// The first step(), and the first after each join(), compares the parameters' values over the
     /// ranks, by a 64-bit hash of their bits that travels with the first bundle: where they differ
     /// it fails with Error(mismatch) on all ranks, which names the first parameter that differs,
-    /// before anything is changed. Of parameters with a gradient, whose values are host memory, given
-    /// without strides, other than the gradient's.
+    /// before anything is changed. Of parameters with a gradient, whose values are host memory,
+    /// given without strides, other than the gradient's.
     bool check_values = true;
-    /// `share` makes construction collective, and is not for a process set. The optimizer must end before the gradients' memory is freed.
+    /// `share` makes construction collective, and is not for a process set. The optimizer must end
+    /// before the gradients' memory is freed.
     Memory memory = Memory::as_is;
 };
 
@@ -61,7 +68,8 @@ public:
     /// duplicate names of parameters, a value and gradient that differ in shape, no gradient at
     /// all, or options out of range; Error(duplicate_name) if another optimizer or plan has the
     /// name; Error(not_initialised).
-    explicit GradientReducer(std::vector<Parameter> parameters, const OptimizerOptions& options = {});
+    explicit GradientReducer(std::vector<Parameter> parameters,
+                             const OptimizerOptions& options = {});
     ~GradientReducer();
     GradientReducer(GradientReducer&&) noexcept;
 
@@ -78,8 +86,8 @@ public:
     /// zero, with one warning. Does nothing the second time in a step. When it throws, the batch is
     /// over: gradients may be reduced or not, and the next backward begins a new one. That is so on
     /// all ranks: what only this one can know (the error of a hook, a gradient that cannot be
-    /// zeroed) discards the batch before it is thrown. Only "was it called twice?" does not: a batch in
-    /// which this rank has no gradient at all is ended by discard().
+    /// zeroed) discards the batch before it is thrown. Only "was it called twice?" does not: a
+    /// batch in which this rank has no gradient at all is ended by discard().
     void synchronize();
     /// Ends a pass; true if it was one that reduces: then everything has been synchronised, and
     /// `step` called. If `step` throws, the gradients stay as they are, and calling this again only
@@ -133,10 +141,12 @@ template <Optimizer O>
 class DistributedOptimizer {
 public:
     /// Throws what GradientReducer's constructor does.
-    DistributedOptimizer(O& optimizer, std::vector<Parameter> parameters, const OptimizerOptions& options = {})
+    DistributedOptimizer(O& optimizer, std::vector<Parameter> parameters,
+                         const OptimizerOptions& options = {})
         : optimizer_(&optimizer), reducer_(std::move(parameters), options) {}
 
-    /// A hook for backward, so that reduction overlaps with it. Optional: without it step() reduces everything.
+    /// A hook for backward, so that reduction overlaps with it. Optional: without it step() reduces
+    /// everything.
     GradientHook on_gradient() noexcept { return GradientHook(reducer_); }
 
     /// Waits for the averages, then steps. Returns false, having done nothing, in a pass that only
@@ -145,7 +155,8 @@ public:
     /// discarded), invalid_argument if hooks are used and step() is called twice; and what the
     /// wrapped optimizer throws: then calling it again only steps, with the same averages.
     ///
-    /// Without hooks a second call cannot be told from a first one: it steps again, with the same gradients. Call it once for each backward.
+    /// Without hooks a second call cannot be told from a first one: it steps again, with the same
+    /// gradients. Call it once for each backward.
     bool step() {
         return reducer_.finish_pass([this] { optimizer_->step(); });
     }
@@ -164,7 +175,8 @@ public:
     /// The averages alone, e.g. to clip them; the next step() then only steps.
     void synchronize() { reducer_.synchronize(); }
 
-    /// While the guard lives, gradients only accumulate: hooks are ignored. For accumulation loops that call step() once at their end.
+    /// While the guard lives, gradients only accumulate: hooks are ignored. For accumulation loops
+    /// that call step() once at their end.
     class NoSync {
     public:
         explicit NoSync(GradientReducer& reducer) noexcept : reducer_(reducer) { reducer_.pause(); }

@@ -13,9 +13,11 @@ namespace guozhuang {
 
 /// How a plan reduces; the same on all ranks, apart from the stream.
 struct PlanOptions {
-    /// Unique among the plans of this rank and process set that live. Empty: numbered in the order in which this rank makes its unnamed plans there.
+    /// Unique among the plans of this rank and process set that live. Empty: numbered in the order
+    /// in which this rank makes its unnamed plans there.
     std::string name = {};
-    std::string kind = "plan";  ///< what one without a name is called: "#1 plan"; the same on all ranks
+    /// what one without a name is called: "#1 plan"; the same on all ranks
+    std::string kind = "plan";
     ReduceOp op = ReduceOp::average;
     double prescale = 1;                   ///< as in AllreduceOptions
     double postscale = 1;                  ///< as in AllreduceOptions
@@ -24,30 +26,35 @@ struct PlanOptions {
     ProcessSet process_set = {};           ///< as in Options
 };
 
-/// Tensors that are allreduced again and again in fixed bundles: each bundle is negotiated as a whole, by one id after the first time, and
-/// gives the same bits on every run. What DistributedOptimizer stands on. Every rank makes the same plans, unnamed ones in the same order; making
-/// one sends nothing. It ends with its session: afterwards ready() throws Error(not_initialised). One thread at a time.
+/// Tensors that are allreduced again and again in fixed bundles: each bundle is negotiated as a
+/// whole, by one id after the first time, and gives the same bits on every run. What
+/// DistributedOptimizer stands on. Every rank makes the same plans, unnamed ones in the same order;
+/// making one sends nothing. It ends with its session: afterwards ready() throws
+/// Error(not_initialised). One thread at a time.
 class GUOZHUANG_API Plan {
 public:
-    /// The tensors must live as long as the plan. Tensors that are the same memory (of tied weights), on
-    /// all ranks or on none, are reduced once: with the last of the bundles that have them, which
-    /// is to be ready when the memory holds all that this rank contributes. Throws
+    /// The tensors must live as long as the plan. Tensors that are the same memory (of tied
+    /// weights), on all ranks or on none, are reduced once: with the last of the bundles that have
+    /// them, which is to be ready when the memory holds all that this rank contributes. Throws
     /// Error(invalid_argument) for a tensor that is unusable (as the submission of an operation
     /// would), without a name or with one that another has, for tensors that overlap, and for an op
     /// or scales that a dtype does not have; Error(duplicate_name) if another plan of this rank has
     /// the plan's name, Error(not_initialised).
     explicit Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options = {});
-    /// The tensors are free afterwards, also while the plan's bundles are pending, as when an exception leaves the training loop. A bundle that
-    /// waits for other ranks goes on with a copy of this rank's tensors, so that the other ranks get what they would have got; a bundle whose data
-    /// moves is waited for.
+    /// The tensors are free afterwards, also while the plan's bundles are pending, as when an
+    /// exception leaves the training loop. A bundle that waits for other ranks goes on with a copy
+    /// of this rank's tensors, so that the other ranks get what they would have got; a bundle whose
+    /// data moves is waited for.
     ~Plan();
     Plan(Plan&&) noexcept;
     Plan& operator=(Plan&&) noexcept;  ///< the plan that was here ends as in ~Plan
 
-    /// The tensors of a bundle hold this rank's contribution: their reduction may start. Does not block. Throws Error: invalid_argument if there is
-    /// no such bundle, duplicate_name if it is on its way already, and what a submission may throw that has nothing to do with its tensors.
+    /// The tensors of a bundle hold this rank's contribution: their reduction may start. Does not
+    /// block. Throws Error: invalid_argument if there is no such bundle, duplicate_name if it is on
+    /// its way already, and what a submission may throw that has nothing to do with its tensors.
     void ready(std::size_t bundle);
-    /// Waits for every bundle that was made ready since the last wait(); throws the first error after all are settled.
+    /// Waits for every bundle that was made ready since the last wait(); throws the first error
+    /// after all are settled.
     void wait();
 
     /// From the next ready(0) on, all this must be the same on all ranks, in the same order:

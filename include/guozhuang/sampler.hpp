@@ -8,23 +8,26 @@
 
 namespace guozhuang {
 
-/// What happens to samples that do not divide evenly: `pad` repeats some so that all ranks get the same number, `drop` leaves some out,
-/// `uneven` gives the first ranks one more, and so perhaps a step more: for evaluation, never around collective calls such as optimizer.step(),
-/// in which the other ranks would be missing.
+/// What happens to samples that do not divide evenly: `pad` repeats some so that all ranks get the
+/// same number, `drop` leaves some out, `uneven` gives the first ranks one more, and so perhaps a
+/// step more: for evaluation, never around collective calls such as optimizer.step(), in which the
+/// other ranks would be missing.
 enum class Tail { pad, drop, uneven };
 
 /// How samples are shared out; the same on all ranks.
 struct SamplerOptions {
-    std::uint64_t seed = 0;       ///< of the order; only with `shuffle`
-    bool shuffle = true;          ///< false: the samples in their own order, every epoch
-    Tail tail = Tail::pad;        ///< what happens to the samples that are left over
-    Session* session = nullptr;   ///< whose ranks share; null: Session::current(), in the constructor only
+    std::uint64_t seed = 0;  ///< of the order; only with `shuffle`
+    bool shuffle = true;     ///< false: the samples in their own order, every epoch
+    Tail tail = Tail::pad;   ///< what happens to the samples that are left over
+    /// whose ranks share; null: Session::current(), in the constructor only
+    Session* session = nullptr;
     ProcessSet process_set = {};  ///< whose ranks share, if not all
 };
 
-/// This rank's share of the samples 0 .. samples-1, in a fresh order every epoch: position i of the common order belongs to rank i % size, so
-/// the shares are disjoint (but for padding) and together the data set; a batch of b at p ranks holds the samples of a batch of b p at one.
-/// The order depends on seed and epoch only. One thread at a time.
+/// This rank's share of the samples 0 .. samples-1, in a fresh order every epoch: position i of the
+/// common order belongs to rank i % size, so the shares are disjoint (but for padding) and together
+/// the data set; a batch of b at p ranks holds the samples of a batch of b p at one. The order
+/// depends on seed and epoch only. One thread at a time.
 class GUOZHUANG_API DistributedSampler {
 public:
     /// Begins with epoch 0. Throws Error(not_initialised).
@@ -33,7 +36,8 @@ public:
     /// Draws the order of another epoch (the first is 0). Local; call it alike on all ranks.
     void set_epoch(std::uint64_t epoch);
 
-    std::size_t size() const noexcept { return indices_.size(); }  ///< samples of this rank in an epoch
+    /// samples of this rank in an epoch
+    std::size_t size() const noexcept { return indices_.size(); }
     /// This rank's samples of the epoch, in their order.
     const std::vector<std::size_t>& indices() const noexcept { return indices_; }
     auto begin() const noexcept { return indices_.begin(); }

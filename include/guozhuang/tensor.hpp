@@ -12,7 +12,8 @@
 
 namespace guozhuang {
 
-/// Where memory lives. `fake` is host memory that behaves like a device's: work on it is ordered by streams (see stream.hpp).
+/// Where memory lives. `fake` is host memory that behaves like a device's: work on it is ordered by
+/// streams (see stream.hpp).
 enum class DeviceKind : std::uint8_t { host, fake, cuda };
 
 /// "host", "fake", "cuda".
@@ -43,39 +44,49 @@ using Pointee = std::remove_pointer_t<decltype(std::ranges::data(std::declval<R>
 GUOZHUANG_API void require_elements(const Shape& shape, std::size_t elements);
 /// Throws Error(invalid_argument).
 [[noreturn]] GUOZHUANG_API void throw_not_dense();
-/// Throws Error(invalid_argument) if it is part of an Eigen matrix (which has these members) whose elements do not lie side by side.
+/// Throws Error(invalid_argument) if it is part of an Eigen matrix (which has these members) whose
+/// elements do not lie side by side.
 template <class R>
 void require_dense(const R& elements) {
-    if constexpr (requires { elements.outerStride() == elements.innerSize() * elements.innerStride(); }) {
-        const bool dense = elements.innerStride() == 1 && (elements.outerSize() == 1 || elements.outerStride() == elements.innerSize());
+    if constexpr (requires {
+                      elements.outerStride() == elements.innerSize() * elements.innerStride();
+                  }) {
+        const bool dense =
+            elements.innerStride() == 1 &&
+            (elements.outerSize() == 1 || elements.outerStride() == elements.innerSize());
         if (elements.size() > 1 && !dense) throw_not_dense();
     }
 }
 }  // namespace detail
 
-/// Elements behind data() and size() that outlive the expression: a std::vector, std::array, C array, Eigen vector or matrix or tensor of your own
-/// that has a name, a std::span.
+/// Elements behind data() and size() that outlive the expression: a std::vector, std::array, C
+/// array, Eigen vector or matrix or tensor of your own that has a name, a std::span.
 template <class R>
-concept ElementRange = Element<detail::Pointee<R>> && requires(R&& elements) { std::ranges::size(elements); };
+concept ElementRange =
+    Element<detail::Pointee<R>> && requires(R&& elements) { std::ranges::size(elements); };
 
 /// One element or many that are const.
 template <class T>
-concept ConstElements = (std::is_const_v<std::remove_reference_t<T>> && Element<std::remove_cvref_t<T>>) ||
-                        (std::is_const_v<detail::Pointee<T>> && Element<std::remove_const_t<detail::Pointee<T>>> &&
-                         requires(T&& elements) { std::ranges::size(elements); });
+concept ConstElements =
+    (std::is_const_v<std::remove_reference_t<T>> && Element<std::remove_cvref_t<T>>) ||
+    (std::is_const_v<detail::Pointee<T>> && Element<std::remove_const_t<detail::Pointee<T>>> &&
+     requires(T&& elements) { std::ranges::size(elements); });
 
 /// Numbers that no DType stands for, one or many.
 template <class T>
-concept NoElement =
-    !ConstElements<T&> && ((std::is_arithmetic_v<T> && !Element<T>) ||
-                           (std::ranges::range<T> && std::is_arithmetic_v<std::ranges::range_value_t<T>> && !ElementRange<T&>));
+concept NoElement = !ConstElements<T&> &&
+                    ((std::is_arithmetic_v<T> && !Element<T>) ||
+                     (std::ranges::range<T> &&
+                      std::is_arithmetic_v<std::ranges::range_value_t<T>> && !ElementRange<T&>));
 
-/// A view of a dense, row-major tensor that somebody else owns. The memory must outlive the operations it is given to.
+/// A view of a dense, row-major tensor that somebody else owns. The memory must outlive the
+/// operations it is given to.
 struct TensorView {
     void* data = nullptr;      ///< the first element; may be null where there are none
     DType dtype = DType::f32;  ///< of the elements
     Shape shape = {0};         ///< in elements
-    /// Distance between neighbours of each dimension in elements; empty for contiguous. Operations refuse a view that is not contiguous.
+    /// Distance between neighbours of each dimension in elements; empty for contiguous. Operations
+    /// refuse a view that is not contiguous.
     std::vector<std::int64_t> strides = {};
     Device device = {};  ///< where `data` points
 
@@ -84,10 +95,12 @@ struct TensorView {
     TensorView(void* memory, DType type, Shape extents, Device where = {})
         : data(memory), dtype(type), shape(std::move(extents)), device(where) {}
 
-    /// One-dimensional view of all elements, in the order in which they are stored, where they are now: a vector that grows leaves it behind.
-    /// Throws Error(invalid_argument) for a part of an Eigen matrix whose elements do not lie side by side.
+    /// One-dimensional view of all elements, in the order in which they are stored, where they are
+    /// now: a vector that grows leaves it behind. Throws Error(invalid_argument) for a part of an
+    /// Eigen matrix whose elements do not lie side by side.
     template <ElementRange R>
-    TensorView(R&& elements)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): this is no range
+    // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+    TensorView(R&& elements)
         : data(std::ranges::data(elements)),
           dtype(dtype_of<detail::Pointee<R>>),
           shape{static_cast<std::int64_t>(std::ranges::size(elements))} {
@@ -107,42 +120,51 @@ struct TensorView {
     template <ConstElements T>
     TensorView(T&&) {  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
         static_assert(!ConstElements<T>,
-                      "this memory is const, and the operation writes its result to it: give it memory that is not const, a copy say "
-                      "(all_gather, all_to_all, reduce_scatter and send, which only read, do take const memory)");
+                      "this memory is const, and the operation writes its result to it: give it "
+                      "memory that is not const, a copy say "
+                      "(all_gather, all_to_all, reduce_scatter and send, which only read, do take "
+                      "const memory)");
     }
     /// Says what to use instead.
     template <NoElement T>
     TensorView(T&) {  // NOLINT(google-explicit-constructor)
-        static_assert(
-            Element<T>,
-            "a tensor has elements of type bool, float, double, guozhuang::Half, guozhuang::BFloat16, or an integer (std::int8_t to "
-            "std::int64_t, std::uint8_t to std::uint64_t, std::size_t), side by side in memory: use std::uint8_t for characters, "
-            "double for long double, std::vector<std::uint8_t> instead of std::vector<bool>, which has no elements in memory, and "
-            "a vector of its own for an expression that has not been evaluated");
+        static_assert(Element<T>,
+                      "a tensor has elements of type bool, float, double, guozhuang::Half, "
+                      "guozhuang::BFloat16, or an integer (std::int8_t to "
+                      "std::int64_t, std::uint8_t to std::uint64_t, std::size_t), side by side in "
+                      "memory: use std::uint8_t for characters, "
+                      "double for long double, std::vector<std::uint8_t> instead of "
+                      "std::vector<bool>, which has no elements in memory, and "
+                      "a vector of its own for an expression that has not been evaluated");
     }
 
-    std::size_t count() const noexcept { return count_of(shape); }           ///< elements
-    std::size_t bytes() const noexcept { return count() * size_of(dtype); }  ///< that the elements take
+    std::size_t count() const noexcept { return count_of(shape); }  ///< elements
+    /// that the elements take
+    std::size_t bytes() const noexcept { return count() * size_of(dtype); }
     /// The elements as bytes; of a contiguous tensor only.
-    std::span<std::byte> memory() const noexcept { return {static_cast<std::byte*>(data), bytes()}; }
+    std::span<std::byte> memory() const noexcept {
+        return {static_cast<std::byte*>(data), bytes()};
+    }
 };
 
-/// A tensor that an operation only reads: a TensorView, what converts to one, or the same in const memory.
+/// A tensor that an operation only reads: a TensorView, what converts to one, or the same in const
+/// memory.
 class ConstTensorView {
 public:
     template <class T>
         requires(std::convertible_to<T, TensorView> && !ConstElements<T>)
-    ConstTensorView(T&& tensor)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
-        : tensor_(std::forward<T>(tensor)) {}
+    // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+    ConstTensorView(T&& tensor) : tensor_(std::forward<T>(tensor)) {}
     template <ConstElements T>
-    ConstTensorView(T&& elements) {  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+    // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+    ConstTensorView(T&& elements) {
         if constexpr (Element<std::remove_cvref_t<T>>) {
             tensor_ = TensorView(const_cast<std::remove_cvref_t<T>&>(elements));
         } else {
             detail::require_dense(elements);
             using E = std::remove_const_t<detail::Pointee<T>>;
-            tensor_ =
-                TensorView(std::span(const_cast<E*>(std::ranges::data(elements)), static_cast<std::size_t>(std::ranges::size(elements))));
+            tensor_ = TensorView(std::span(const_cast<E*>(std::ranges::data(elements)),
+                                           static_cast<std::size_t>(std::ranges::size(elements))));
         }
     }
     /// The elements seen in that shape. Throws Error(invalid_argument) unless it has as many.
@@ -160,24 +182,31 @@ private:
 
 /// A trainable tensor: its value and the gradient that backward writes, both owned by the trainer.
 struct Parameter {
-    std::string name;     ///< identifies it on every rank and in errors; unique among the parameters that are trained together
-    TensorView value;     ///< what the optimizer changes
-    TensorView gradient;  ///< of the same shape; its dtype may be another. Left empty (TensorView()): it is not trained
+    /// identifies it on every rank and in errors; unique among the parameters that are trained
+    /// together
+    std::string name;
+    TensorView value;  ///< what the optimizer changes
+    /// of the same shape; its dtype may be another. Left empty (TensorView()): it is not trained
+    TensorView gradient;
 
-    bool has_gradient() const noexcept { return gradient.data != nullptr || gradient.count() != 0 || gradient.shape == value.shape; }
+    bool has_gradient() const noexcept {
+        return gradient.data != nullptr || gradient.count() != 0 || gradient.shape == value.shape;
+    }
 };
 
 /// Something that must be the same on all ranks beyond what a reduction itself needs: see
 /// Plan::agree.
 struct Agreement {
     std::string tensor = {};  ///< which it is about; empty: the bundle
-    std::string what;         ///< in the plural, as errors call it: "values of backward_passes_per_step"
-    std::string value;        ///< compared, and shown where it differs
+    /// in the plural, as errors call it: "values of backward_passes_per_step"
+    std::string what;
+    std::string value;  ///< compared, and shown where it differs
     friend bool operator==(const Agreement&, const Agreement&) = default;
 };
 
-/// Parameters, from a range of whatever a trainer keeps them in: anything with members `name`, `value` and `gradient`, of which the latter two are
-/// spans, vectors or TensorViews. They refer to the same memory. Local; any thread.
+/// Parameters, from a range of whatever a trainer keeps them in: anything with members `name`,
+/// `value` and `gradient`, of which the latter two are spans, vectors or TensorViews. They refer to
+/// the same memory. Local; any thread.
 template <std::ranges::input_range R>
     requires requires(std::ranges::range_reference_t<R> tensor) {
         std::string(tensor.name);
@@ -186,7 +215,9 @@ template <std::ranges::input_range R>
     }
 std::vector<Parameter> parameters_of(R&& tensors) {
     std::vector<Parameter> parameters;
-    for (auto&& tensor : tensors) parameters.push_back({std::string(tensor.name), TensorView(tensor.value), TensorView(tensor.gradient)});
+    for (auto&& tensor : tensors)
+        parameters.push_back(
+            {std::string(tensor.name), TensorView(tensor.value), TensorView(tensor.gradient)});
     return parameters;
 }
 

@@ -9,12 +9,28 @@
 
 namespace guozhuang {
 
-/// Element types. f16 is IEEE binary16, bf16 the upper half of binary32; boolean is one byte, 0 or 1.
-enum class DType : std::uint8_t { u8, i8, i16, i32, i64, boolean, f16, bf16, f32, f64, u16, u32, u64 };
+/// Element types. f16 is IEEE binary16, bf16 the upper half of binary32; boolean is one byte, 0 or
+/// 1.
+enum class DType : std::uint8_t {
+    u8,
+    i8,
+    i16,
+    i32,
+    i64,
+    boolean,
+    f16,
+    bf16,
+    f32,
+    f64,
+    u16,
+    u32,
+    u64
+};
 
 /// Every DType, for loops over all of them.
-inline constexpr DType all_dtypes[] = {DType::u8,   DType::i8,  DType::i16, DType::i32, DType::i64, DType::boolean, DType::f16,
-                                       DType::bf16, DType::f32, DType::f64, DType::u16, DType::u32, DType::u64};
+inline constexpr DType all_dtypes[] = {
+    DType::u8,   DType::i8,  DType::i16, DType::i32, DType::i64, DType::boolean, DType::f16,
+    DType::bf16, DType::f32, DType::f64, DType::u16, DType::u32, DType::u64};
 
 /// Storage of an f16 element: the bits alone. Arithmetic happens inside the library, in f32.
 struct Half {
@@ -27,21 +43,33 @@ struct BFloat16 {
     friend bool operator==(BFloat16, BFloat16) = default;
 };
 
-/// How contributions are combined. Integer sums wrap; `average` divides the full sum by the number of ranks (integers: exactly, truncated
-/// toward zero). On boolean min is "and", max is "or"; sum, average and product are refused.
+/// How contributions are combined. Integer sums wrap; `average` divides the full sum by the number
+/// of ranks (integers: exactly, truncated toward zero). On boolean min is "and", max is "or"; sum,
+/// average and product are refused.
 ///
-/// `adasum` adds what is new in each contribution and averages what they share: two orthogonal tensors give their sum, two equal ones
-/// themselves, by Adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, and more than two along the tree of docs/algorithms.md. Each tensor of
-/// a group or bundle by itself; a tensor of zeros has no say. Floating dtypes and allreduce only.
+/// `adasum` adds what is new in each contribution and averages what they share: two orthogonal
+/// tensors give their sum, two equal ones themselves, by Adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 -
+/// a.b / 2|b|^2) b, and more than two along the tree of docs/algorithms.md. Each tensor of a group
+/// or bundle by itself; a tensor of zeros has no say. Floating dtypes and allreduce only.
 enum class ReduceOp : std::uint8_t { sum, average, min, max, product, adasum };
 
 /// Every ReduceOp.
 inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min,
                                               ReduceOp::max, ReduceOp::product, ReduceOp::adasum};
 
-/// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place. `symmetric` and `staged` are what `automatic` and
-/// `direct` become in memory that the ranks of one host share, `hierarchical` what `automatic` becomes on several hosts.
-enum class Algorithm : std::uint8_t { automatic, ring, recursive_doubling, direct, parameter_server, symmetric, staged, hierarchical };
+/// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place.
+/// `symmetric` and `staged` are what `automatic` and `direct` become in memory that the ranks of
+/// one host share, `hierarchical` what `automatic` becomes on several hosts.
+enum class Algorithm : std::uint8_t {
+    automatic,
+    ring,
+    recursive_doubling,
+    direct,
+    parameter_server,
+    symmetric,
+    staged,
+    hierarchical
+};
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) noexcept {
@@ -65,10 +93,12 @@ constexpr std::size_t size_of(DType dtype) noexcept {
 
 /// Whether prescale, postscale and gradient_scale may be other than 1.
 constexpr bool is_floating(DType dtype) noexcept {
-    return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
+    return dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f32 ||
+           dtype == DType::f64;
 }
 
-/// "f32", "bool" ... as messages, logs and command lines spell them; "unknown" for a number that is no enumerator, here and below.
+/// "f32", "bool" ... as messages, logs and command lines spell them; "unknown" for a number that is
+/// no enumerator, here and below.
 GUOZHUANG_API std::string_view name_of(DType dtype) noexcept;
 /// "sum", "average" ...
 GUOZHUANG_API std::string_view name_of(ReduceOp op) noexcept;
@@ -80,8 +110,8 @@ template <class T, class... Others>
 inline constexpr bool is_one_of = (std::is_same_v<T, Others> || ...);
 /// Neither bool nor a character.
 template <class T>
-concept Integer =
-    is_one_of<T, signed char, short, int, long, long long, unsigned char, unsigned short, unsigned, unsigned long, unsigned long long>;
+concept Integer = is_one_of<T, signed char, short, int, long, long long, unsigned char,
+                            unsigned short, unsigned, unsigned long, unsigned long long>;
 }  // namespace detail
 
 /// The C++ element types that map to a DType.
@@ -90,10 +120,11 @@ struct dtype_traits;
 /// By sign and size: long and long long, std::int64_t whichever of them it is, and std::size_t.
 template <detail::Integer T>
 struct dtype_traits<T> {
-    static constexpr DType value = sizeof(T) == 1   ? (std::is_signed_v<T> ? DType::i8 : DType::u8)
-                                   : sizeof(T) == 2 ? (std::is_signed_v<T> ? DType::i16 : DType::u16)
-                                   : sizeof(T) == 4 ? (std::is_signed_v<T> ? DType::i32 : DType::u32)
-                                                    : (std::is_signed_v<T> ? DType::i64 : DType::u64);
+    static constexpr DType value =
+        sizeof(T) == 1   ? (std::is_signed_v<T> ? DType::i8 : DType::u8)
+        : sizeof(T) == 2 ? (std::is_signed_v<T> ? DType::i16 : DType::u16)
+        : sizeof(T) == 4 ? (std::is_signed_v<T> ? DType::i32 : DType::u32)
+                         : (std::is_signed_v<T> ? DType::i64 : DType::u64);
 };
 template <>
 struct dtype_traits<bool> {

@@ -10,7 +10,8 @@
 
 namespace guozhuang {
 
-/// Version of the library that is loaded, e.g. "0.1.0"; compare with GUOZHUANG_VERSION_STRING of the headers. Any thread, any time.
+/// Version of the library that is loaded, e.g. "0.1.0"; compare with GUOZHUANG_VERSION_STRING of
+/// the headers. Any thread, any time.
 GUOZHUANG_API const char* version() noexcept;
 
 }  // namespace guozhuang

@@ -34,7 +34,8 @@ void stay_away(double seconds) {
     const int timer = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     if (timer < 0) throw std::system_error(errno, std::generic_category(), "timerfd_create");
     const double whole = std::floor(seconds);
-    const itimerspec when{{}, {static_cast<time_t>(whole), static_cast<long>((seconds - whole) * 1e9)}};
+    const itimerspec when{{},
+                          {static_cast<time_t>(whole), static_cast<long>((seconds - whole) * 1e9)}};
     ::timerfd_settime(timer, 0, &when, nullptr);
     std::uint64_t expirations = 0;
     while (::read(timer, &expirations, sizeof expirations) < 0 && errno == EINTR) {
@@ -47,8 +48,8 @@ struct Thread {
     double cpu_seconds;
 };
 
-/// By thread id; times to a clock tick. See proc(5): the name of /proc/PID/stat stands in parentheses and may contain some; user and system
-/// time are the 12th and 13th field after it.
+/// By thread id; times to a clock tick. See proc(5): the name of /proc/PID/stat stands in
+/// parentheses and may contain some; user and system time are the 12th and 13th field after it.
 std::map<std::string, Thread> threads_now() {
     std::map<std::string, Thread> threads;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -62,7 +63,8 @@ std::map<std::string, Thread> threads_now() {
         double user = 0, system = 0;
         fields >> user >> system;
         const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
-        threads[entry.path().filename()] = {line.substr(open + 1, close - open - 1), (user + system) / ticks};
+        threads[entry.path().filename()] = {line.substr(open + 1, close - open - 1),
+                                            (user + system) / ticks};
     }
     return threads;
 }
@@ -71,8 +73,10 @@ std::string listing(const Job& job, const std::map<std::string, Thread>& before,
     std::string text;
     for (const auto& [id, thread] : threads_now()) {
         const auto earlier = before.find(id);
-        const double used = thread.cpu_seconds - (earlier == before.end() ? 0 : earlier->second.cpu_seconds);
-        text += fmt::format("  rank {} {:<16} {:7.3f} %\n", job.rank(), thread.name, 100 * used / seconds);
+        const double used =
+            thread.cpu_seconds - (earlier == before.end() ? 0 : earlier->second.cpu_seconds);
+        text += fmt::format("  rank {} {:<16} {:7.3f} %\n", job.rank(), thread.name,
+                            100 * used / seconds);
     }
     return text;
 }
@@ -83,7 +87,8 @@ std::pair<double, std::string> measure(const Job& job, const IdleOptions& option
     const auto start = Clock::now();
     const double cpu = others_cpu_seconds();
     stay_away(options.seconds);
-    const double used = std::max(others_cpu_seconds() - cpu, 0.0);  // two clocks, read one after the other
+    // two clocks, read one after the other
+    const double used = std::max(others_cpu_seconds() - cpu, 0.0);
     const double percent = 100 * used / seconds_since(start);
     return {percent, options.threads ? listing(job, before, options.seconds) : std::string()};
 }
@@ -91,7 +96,8 @@ std::pair<double, std::string> measure(const Job& job, const IdleOptions& option
 }  // namespace
 
 void idle(const Job& job, const IdleOptions& options, JsonLines& lines) {
-    if (options.pending && job.size() < 2) throw Refusal("idle --pending needs two ranks: one submits what the others wait for");
+    if (options.pending && job.size() < 2)
+        throw Refusal("idle --pending needs two ranks: one submits what the others wait for");
     float value = 1;
     allreduce(value, {.name = "gz-perf warm-up"});
     Handle unmatched;
@@ -106,8 +112,9 @@ void idle(const Job& job, const IdleOptions& options, JsonLines& lines) {
     const auto all_threads = job.gather(threads);
     for (const auto& text : all_threads) fmt::print("{}", text);
     if (job.first())
-        fmt::print("idle{} for {} s at {} ranks: {:.3f} % of a core at most\n", options.pending ? " with one operation pending" : "",
-                   options.seconds, job.size(), most);
+        fmt::print("idle{} for {} s at {} ranks: {:.3f} % of a core at most\n",
+                   options.pending ? " with one operation pending" : "", options.seconds,
+                   job.size(), most);
     lines.write({{"kind", "idle"}, {"ranks", job.size()}, {"cpu_percent_max", most}});
 }
 

@@ -12,7 +12,9 @@ namespace {
 class MpiSeries final : public Series {
 public:
     MpiSeries(const Case& test, std::span<std::byte> input, std::span<std::byte> output)
-        : test_(test), input_(input), output_(output.first(in_place() ? 0 : test.output_count() * size_of(test.dtype))) {
+        : test_(test),
+          input_(input),
+          output_(output.first(in_place() ? 0 : test.output_count() * size_of(test.dtype))) {
         if (reduces(test.collective)) {
             type_ = mpi_type(test.dtype);
             op_ = mpi_op(test.op);
@@ -28,7 +30,8 @@ public:
         own_ = counts_[static_cast<std::size_t>(test.rank)];
         if (test.collective == Collective::all_to_all) {
             for (int r = 0; r < test.ranks; ++r)
-                own_firsts_.push_back(mpi_count(static_cast<std::size_t>(r) * static_cast<std::size_t>(own_)));
+                own_firsts_.push_back(
+                    mpi_count(static_cast<std::size_t>(r) * static_cast<std::size_t>(own_)));
             own_counts_.assign(own_firsts_.size(), own_);
         }
     }
@@ -38,20 +41,23 @@ public:
     void run() override { check_mpi(call()); }
 
     std::span<const std::byte> result() const override {
-        return in_place() ? input_.first(test_.output_count() * size_of(test_.dtype)) : std::span<const std::byte>(output_);
+        return in_place() ? input_.first(test_.output_count() * size_of(test_.dtype))
+                          : std::span<const std::byte>(output_);
     }
 
 private:
     bool in_place() const noexcept {
-        return test_.collective == Collective::allreduce || test_.collective == Collective::broadcast ||
-               test_.collective == Collective::barrier;
+        return test_.collective == Collective::allreduce ||
+               test_.collective == Collective::broadcast || test_.collective == Collective::barrier;
     }
 
     /// Equal shares go through the plain call, which MPI may do better.
     int call() {
         switch (test_.collective) {
-            case Collective::allreduce: return MPI_Allreduce(MPI_IN_PLACE, input_.data(), count_, type_, op_, world);
-            case Collective::broadcast: return MPI_Bcast(input_.data(), count_, type_, Case::root, world);
+            case Collective::allreduce:
+                return MPI_Allreduce(MPI_IN_PLACE, input_.data(), count_, type_, op_, world);
+            case Collective::broadcast:
+                return MPI_Bcast(input_.data(), count_, type_, Case::root, world);
             case Collective::barrier: return MPI_Barrier(world);
             case Collective::all_gather: return all_gather();
             case Collective::reduce_scatter: return reduce_scatter();
@@ -61,19 +67,23 @@ private:
     }
 
     int all_gather() {
-        if (even_) return MPI_Allgather(input_.data(), own_, type_, output_.data(), own_, type_, world);
-        return MPI_Allgatherv(input_.data(), own_, type_, output_.data(), counts_.data(), firsts_.data(), type_, world);
+        if (even_)
+            return MPI_Allgather(input_.data(), own_, type_, output_.data(), own_, type_, world);
+        return MPI_Allgatherv(input_.data(), own_, type_, output_.data(), counts_.data(),
+                              firsts_.data(), type_, world);
     }
 
     int reduce_scatter() {
-        if (even_) return MPI_Reduce_scatter_block(input_.data(), output_.data(), own_, type_, op_, world);
+        if (even_)
+            return MPI_Reduce_scatter_block(input_.data(), output_.data(), own_, type_, op_, world);
         return MPI_Reduce_scatter(input_.data(), output_.data(), counts_.data(), type_, op_, world);
     }
 
     int all_to_all() {
-        if (even_) return MPI_Alltoall(input_.data(), own_, type_, output_.data(), own_, type_, world);
-        return MPI_Alltoallv(input_.data(), counts_.data(), firsts_.data(), type_, output_.data(), own_counts_.data(), own_firsts_.data(),
-                             type_, world);
+        if (even_)
+            return MPI_Alltoall(input_.data(), own_, type_, output_.data(), own_, type_, world);
+        return MPI_Alltoallv(input_.data(), counts_.data(), firsts_.data(), type_, output_.data(),
+                             own_counts_.data(), own_firsts_.data(), type_, world);
     }
 
     static inline const MPI_Comm world = MPI_COMM_WORLD;
@@ -94,14 +104,16 @@ class MpiPeer final : public Peer {
 public:
     std::string_view name() const noexcept override { return "mpi"; }
 
-    std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input, std::span<std::byte> output) override {
+    std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input,
+                                   std::span<std::byte> output) override {
         return std::make_unique<MpiSeries>(test, input, output);
     }
 
     void sum(std::span<const std::span<std::byte>> buffers) override {
         for (const auto floats : buffers) {
             const int count = mpi_count(floats.size() / sizeof(float));
-            check_mpi(MPI_Allreduce(MPI_IN_PLACE, floats.data(), count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+            check_mpi(MPI_Allreduce(MPI_IN_PLACE, floats.data(), count, MPI_FLOAT, MPI_SUM,
+                                    MPI_COMM_WORLD));
         }
     }
 };

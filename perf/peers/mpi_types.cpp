@@ -34,7 +34,8 @@ MPI_Op mpi_op(ReduceOp op) {
         case ReduceOp::average:
         case ReduceOp::adasum: break;
     }
-    throw std::invalid_argument("--peer mpi: MPI has no " + std::string(name_of(op)) + "; compare with sum");
+    throw std::invalid_argument("--peer mpi: MPI has no " + std::string(name_of(op)) +
+                                "; compare with sum");
 }
 
 void check_mpi(int code) {

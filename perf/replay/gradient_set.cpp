@@ -11,9 +11,11 @@ namespace fs = std::filesystem;
 
 /// The project's sets lie beside the program, in the build tree as where it is installed.
 fs::path resolve(const std::string& path_or_name) {
-    if (path_or_name.find('/') != std::string::npos || fs::exists(path_or_name)) return path_or_name;
+    if (path_or_name.find('/') != std::string::npos || fs::exists(path_or_name))
+        return path_or_name;
     const fs::path program = fs::canonical("/proc/self/exe");
-    return program.parent_path().parent_path() / "share/guozhuang/gradient_sets" / (path_or_name + ".json");
+    return program.parent_path().parent_path() / "share/guozhuang/gradient_sets" /
+           (path_or_name + ".json");
 }
 
 std::size_t room_for(std::span<const std::int64_t> shape) {
@@ -35,15 +37,18 @@ std::vector<GradientShape> read_gradient_set(const std::string& path_or_name) {
     std::vector<GradientShape> shapes;
     try {
         const auto set = nlohmann::ordered_json::parse(file);
-        for (const auto& [name, extents] : set.items()) shapes.push_back({name, extents.get<Shape>()});
+        for (const auto& [name, extents] : set.items())
+            shapes.push_back({name, extents.get<Shape>()});
     } catch (const nlohmann::json::exception& error) {
-        throw std::runtime_error(path.string() + " is not a gradient set {\"name\": [extents], ...}: " + error.what());
+        throw std::runtime_error(
+            path.string() + " is not a gradient set {\"name\": [extents], ...}: " + error.what());
     }
     if (shapes.empty()) throw std::runtime_error(path.string() + " holds no gradients");
     return shapes;
 }
 
-Gradients::Gradients(const std::vector<GradientShape>& shapes, MemoryKind memory) : memory_(room_for_all(shapes), memory) {
+Gradients::Gradients(const std::vector<GradientShape>& shapes, MemoryKind memory)
+    : memory_(room_for_all(shapes), memory) {
     auto rest = memory_.all();
     for (const auto& [name, shape] : shapes) {
         const TensorView view(rest.data(), DType::f32, shape);

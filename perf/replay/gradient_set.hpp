@@ -16,14 +16,16 @@ struct GradientShape {
     Shape shape;
 };
 
-/// A path, or the bare name of a set that comes with gz-perf ("resnet50"). Throws std::runtime_error if there is no such file or it holds
-/// no set.
+/// A path, or the bare name of a set that comes with gz-perf ("resnet50"). Throws
+/// std::runtime_error if there is no such file or it holds no set.
 std::vector<GradientShape> read_gradient_set(const std::string& path_or_name);
 
-/// A set's gradients in memory, f32, side by side as a trainer with flat buffers has them; each starts on a cache line.
+/// A set's gradients in memory, f32, side by side as a trainer with flat buffers has them; each
+/// starts on a cache line.
 class Gradients {
 public:
-    explicit Gradients(const std::vector<GradientShape>& shapes, MemoryKind memory = MemoryKind::ordinary);
+    explicit Gradients(const std::vector<GradientShape>& shapes,
+                       MemoryKind memory = MemoryKind::ordinary);
 
     /// In forward order. Value and gradient are the same memory: nothing here looks at values.
     const std::vector<Parameter>& parameters() const noexcept { return parameters_; }

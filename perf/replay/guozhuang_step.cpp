@@ -14,7 +14,8 @@ struct NoOptimizer {
 class GuozhuangStep final : public StepSeries {
 public:
     explicit GuozhuangStep(const Gradients& gradients)
-        : parameters_(gradients.parameters().size()), optimizer_(nothing_, gradients.parameters(), {.name = "gz-perf"}) {}
+        : parameters_(gradients.parameters().size()),
+          optimizer_(nothing_, gradients.parameters(), {.name = "gz-perf"}) {}
 
     std::string_view name() const noexcept override { return "guozhuang"; }
     ReduceOp op() const noexcept override { return ReduceOp::average; }

@@ -34,7 +34,8 @@ class PerTensor final : public PeerStep {
 public:
     PerTensor(Peer& peer, const Gradients& gradients) : PeerStep(peer, "_per_tensor") {
         const auto& parameters = gradients.parameters();
-        for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) gradients_.push_back(p->gradient.memory());
+        for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
+            gradients_.push_back(p->gradient.memory());
     }
 
 private:
@@ -43,7 +44,8 @@ private:
     std::vector<std::span<std::byte>> gradients_;
 };
 
-/// Copies gradients into a buffer until the next does not fit, reduces it and copies them back. One that never fits goes alone, in place.
+/// Copies gradients into a buffer until the next does not fit, reduces it and copies them back. One
+/// that never fits goes alone, in place.
 class Fused final : public PeerStep {
 public:
     Fused(Peer& peer, const Gradients& gradients)
@@ -86,7 +88,8 @@ private:
 
 class Flat final : public PeerStep {
 public:
-    Flat(Peer& peer, const Gradients& gradients) : PeerStep(peer, "_flat"), all_(gradients.flat()) {}
+    Flat(Peer& peer, const Gradients& gradients)
+        : PeerStep(peer, "_flat"), all_(gradients.flat()) {}
 
 private:
     void reduce() override { sum({&all_, 1}); }

@@ -50,44 +50,51 @@ void step_once(const Job& job, Lane& lane) {
     lane.sent.messages += after.messages - before.messages;
 }
 
-/// One untimed step whose every element is looked at. Each gradient starts elsewhere in the pattern, so none passes for another.
+/// One untimed step whose every element is looked at. Each gradient starts elsewhere in the
+/// pattern, so none passes for another.
 void prove(const Job& job, StepSeries& series, const Gradients& gradients, std::size_t first) {
     const Pattern pattern(DType::f32, series.op(), job.size());
     const auto& parameters = gradients.parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i) pattern.fill(parameters[i].gradient.memory(), job.rank(), first + i);
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+        pattern.fill(parameters[i].gradient.memory(), job.rank(), first + i);
     series.step();
     std::uint64_t wrong = 0;
-    for (std::size_t i = 0; i < parameters.size(); ++i) wrong += pattern.wrong_reduced(parameters[i].gradient.memory(), first + i);
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+        wrong += pattern.wrong_reduced(parameters[i].gradient.memory(), first + i);
     wrong = job.sum(wrong);
-    if (wrong > 0) throw std::runtime_error(fmt::format("{}: {} wrong elements", series.name(), wrong));
+    if (wrong > 0)
+        throw std::runtime_error(fmt::format("{}: {} wrong elements", series.name(), wrong));
 }
 
-/// The figures of a series over all ranks: times of the slowest rank, traffic, CPU and page faults of the rank that has most.
-struct Row {
+/// The figures of a series over all ranks: times of the slowest rank, traffic, CPU and page faults
+/// of the rank that has most.
+struct Summary {
     std::string name;
     double p50_ms, min_ms, max_ms, exposed_ms;
     std::optional<Sent> sent;
     double cpu_s, faults;
 };
 
-Row row_of(const Job& job, const Lane& lane) {
+Summary row_of(const Job& job, const Lane& lane) {
     const auto seconds = job.max(lane.seconds);
     const auto steps = static_cast<double>(seconds.size());
-    Row row{std::string(lane.series->name()),
-            quantile(seconds, 0.5) * 1e3,
-            std::ranges::min(seconds) * 1e3,
-            std::ranges::max(seconds) * 1e3,
-            quantile(job.max(lane.exposed), 0.5) * 1e3,
-            std::nullopt,
-            job.max(lane.cpu_seconds) / steps,
-            job.max(lane.faults) / steps};
+    Summary row{std::string(lane.series->name()),
+                quantile(seconds, 0.5) * 1e3,
+                std::ranges::min(seconds) * 1e3,
+                std::ranges::max(seconds) * 1e3,
+                quantile(job.max(lane.exposed), 0.5) * 1e3,
+                std::nullopt,
+                job.max(lane.cpu_seconds) / steps,
+                job.max(lane.faults) / steps};
     if (!lane.series->sent()) return row;
-    const auto bytes = job.max(static_cast<double>(lane.sent.bytes)), messages = job.max(static_cast<double>(lane.sent.messages));
-    row.sent = Sent{static_cast<std::uint64_t>(bytes / steps), static_cast<std::uint64_t>(messages / steps)};
+    const auto bytes = job.max(static_cast<double>(lane.sent.bytes)),
+               messages = job.max(static_cast<double>(lane.sent.messages));
+    row.sent = Sent{static_cast<std::uint64_t>(bytes / steps),
+                    static_cast<std::uint64_t>(messages / steps)};
     return row;
 }
 
-Json line_of(const Job& job, const ReplayOptions& options, const Row& row) {
+Json line_of(const Job& job, const ReplayOptions& options, const Summary& row) {
     return {{"kind", "replay"},
             {"set", std::filesystem::path(options.set).stem().string()},
             {"series", row.name},
@@ -103,29 +110,38 @@ Json line_of(const Job& job, const ReplayOptions& options, const Row& row) {
             {"page_faults", row.faults}};
 }
 
-void print(const Row& row) {
-    const auto bytes = row.sent ? fmt::to_string(row.sent->bytes) : "-", messages = row.sent ? fmt::to_string(row.sent->messages) : "-";
-    fmt::print("{:<16}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.3f}{:>14}{:>10}{:>12.4f}{:>9.1f}\n", row.name, row.p50_ms, row.min_ms, row.max_ms,
-               row.exposed_ms, bytes, messages, row.cpu_s, row.faults);
+void print(const Summary& row) {
+    const auto bytes = row.sent ? fmt::to_string(row.sent->bytes) : "-",
+               messages = row.sent ? fmt::to_string(row.sent->messages) : "-";
+    fmt::print("{:<16}{:>12.3f}{:>12.3f}{:>12.3f}{:>12.3f}{:>14}{:>10}{:>12.4f}{:>9.1f}\n",
+               row.name, row.p50_ms, row.min_ms, row.max_ms, row.exposed_ms, bytes, messages,
+               row.cpu_s, row.faults);
 }
 
 void print_header(const Gradients& gradients, const ReplayOptions& options) {
     std::size_t bytes = 0;
     for (const auto& parameter : gradients.parameters()) bytes += parameter.gradient.bytes();
-    fmt::print("# {}: {} gradients, {:.1f} MB; no compute: backward is the hook's calls alone, so exposed is nearly the whole step\n",
-               options.set, gradients.parameters().size(), static_cast<double>(bytes) / 1e6);
-    fmt::print("{:<16}{:>12}{:>12}{:>12}{:>12}{:>14}{:>10}{:>12}{:>9}\n", "series", "step p50 ms", "min", "max", "exposed", "bytes sent",
-               "messages", "cpu s/step", "faults");
+    fmt::print(
+        "# {}: {} gradients, {:.1f} MB; no compute: backward is the hook's calls alone, so exposed "
+        "is nearly the whole step\n",
+        options.set, gradients.parameters().size(), static_cast<double>(bytes) / 1e6);
+    fmt::print("{:<16}{:>12}{:>12}{:>12}{:>12}{:>14}{:>10}{:>12}{:>9}\n", "series", "step p50 ms",
+               "min", "max", "exposed", "bytes sent", "messages", "cpu s/step", "faults");
 }
 
-void report(const Job& job, const ReplayOptions& options, const std::vector<Row>& rows, JsonLines& lines) {
+void report(const Job& job, const ReplayOptions& options, const std::vector<Summary>& rows,
+            JsonLines& lines) {
     for (const auto& row : rows) {
         if (job.first()) print(row);
         lines.write(line_of(job, options, row));
     }
     if (rows.size() == 1) return;
-    Row fastest = *std::min_element(rows.begin() + 1, rows.end(), [](const Row& a, const Row& b) { return a.p50_ms < b.p50_ms; });
-    if (job.first()) fmt::print("# peer: {}, {:.2f} of ours\n", fastest.name, fastest.p50_ms / rows.front().p50_ms);
+    Summary fastest =
+        *std::min_element(rows.begin() + 1, rows.end(),
+                          [](const Summary& a, const Summary& b) { return a.p50_ms < b.p50_ms; });
+    if (job.first())
+        fmt::print("# peer: {}, {:.2f} of ours\n", fastest.name,
+                   fastest.p50_ms / rows.front().p50_ms);
     fastest.name = options.peer->name;
     lines.write(line_of(job, options, fastest));
 }
@@ -140,14 +156,15 @@ void replay(const Job& job, const ReplayOptions& options, JsonLines& lines) {
     std::vector<Lane> lanes;
     lanes.push_back({.series = make_guozhuang_step(gradients)});
     if (peer)
-        for (auto& series : make_peer_steps(*peer, gradients)) lanes.push_back({.series = std::move(series)});
+        for (auto& series : make_peer_steps(*peer, gradients))
+            lanes.push_back({.series = std::move(series)});
     for (std::size_t warm_up = 0; warm_up < 2; ++warm_up)
         for (auto& lane : lanes) prove(job, *lane.series, gradients, warm_up);
     std::ranges::fill(gradients.flat(), std::byte{0});  // sums of sums would overflow
     for (std::size_t step = 0; step < options.steps; ++step)
         for (auto& lane : lanes) step_once(job, lane);
     if (job.first()) print_header(gradients, options);
-    std::vector<Row> rows;
+    std::vector<Summary> rows;
     for (const auto& lane : lanes) rows.push_back(row_of(job, lane));
     report(job, options, rows, lines);
 }

@@ -33,24 +33,29 @@ Case::Share Case::share(int r) const noexcept {
     const auto position = static_cast<std::size_t>(r);
     const auto parts = static_cast<std::size_t>(ranks);
     const std::size_t more = count % parts;
-    return {position * (count / parts) + std::min(position, more), count / parts + (position < more ? 1 : 0)};
+    return {position * (count / parts) + std::min(position, more),
+            count / parts + (position < more ? 1 : 0)};
 }
 
 std::size_t Case::output_count() const noexcept {
     if (collective == Collective::reduce_scatter) return share(rank).count;
-    if (collective == Collective::all_to_all) return share(rank).count * static_cast<std::size_t>(ranks);
+    if (collective == Collective::all_to_all)
+        return share(rank).count * static_cast<std::size_t>(ranks);
     return count;
 }
 
-void fill_input(const Case& test, const Pattern& pattern, std::span<std::byte> input, std::size_t first) {
+void fill_input(const Case& test, const Pattern& pattern, std::span<std::byte> input,
+                std::size_t first) {
     pattern.fill(input.first(test.input_count() * size_of(test.dtype)), test.rank, first);
 }
 
 namespace {
 
-/// The result as consecutive pieces of one rank's elements each: piece(r) is where r's start in r's own input.
+/// The result as consecutive pieces of one rank's elements each: piece(r) is where r's start in r's
+/// own input.
 template <class Piece>
-std::uint64_t wrong_in_pieces(const Case& test, const Pattern& pattern, std::span<const std::byte> result, Piece piece) {
+std::uint64_t wrong_in_pieces(const Case& test, const Pattern& pattern,
+                              std::span<const std::byte> result, Piece piece) {
     std::uint64_t wrong = 0;
     for (int r = 0; r < test.ranks; ++r) {
         const auto [first, count] = piece(r);
@@ -63,17 +68,23 @@ std::uint64_t wrong_in_pieces(const Case& test, const Pattern& pattern, std::spa
 
 }  // namespace
 
-std::uint64_t wrong_elements(const Case& test, const Pattern& pattern, std::span<const std::byte> result, std::size_t first) {
-    if (result.size() != test.output_count() * size_of(test.dtype)) return std::max<std::uint64_t>(test.output_count(), 1);
+std::uint64_t wrong_elements(const Case& test, const Pattern& pattern,
+                             std::span<const std::byte> result, std::size_t first) {
+    if (result.size() != test.output_count() * size_of(test.dtype))
+        return std::max<std::uint64_t>(test.output_count(), 1);
     const auto own = test.share(test.rank);
     switch (test.collective) {
         case Collective::allreduce: return pattern.wrong_reduced(result, first);
         case Collective::reduce_scatter: return pattern.wrong_reduced(result, first + own.first);
         case Collective::broadcast: return pattern.wrong(result, Case::root, first);
         case Collective::all_gather:
-            return wrong_in_pieces(test, pattern, result, [&](int r) { return Case::Share{first, test.share(r).count}; });
+            return wrong_in_pieces(test, pattern, result, [&](int r) {
+                return Case::Share{first, test.share(r).count};
+            });
         case Collective::all_to_all:
-            return wrong_in_pieces(test, pattern, result, [&](int) { return Case::Share{first + own.first, own.count}; });
+            return wrong_in_pieces(test, pattern, result, [&](int) {
+                return Case::Share{first + own.first, own.count};
+            });
         case Collective::barrier: return 0;
     }
     return 0;

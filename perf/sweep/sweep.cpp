@@ -44,11 +44,13 @@ public:
     void add(std::unique_ptr<Series> series) { lanes_.push_back({std::move(series), {}, 0}); }
 
     void measure(const SweepOptions& options) {
-        const Schedule schedule = Schedule::of(options.iterations.value_or(affordable(options.seconds)));
+        const Schedule schedule =
+            Schedule::of(options.iterations.value_or(affordable(options.seconds)));
         for (std::size_t round = 0; round < schedule.rounds; ++round) {
             for (auto& lane : lanes_) {
                 for (std::size_t i = 0; i < schedule.warm_up; ++i) once(lane);
-                for (std::size_t i = 0; i < schedule.iterations; ++i) lane.seconds.push_back(once(lane));
+                for (std::size_t i = 0; i < schedule.iterations; ++i)
+                    lane.seconds.push_back(once(lane));
             }
         }
     }
@@ -61,7 +63,8 @@ public:
             const double p50 = quantile(seconds, 0.5);
             const double algbw = static_cast<double>(test_.bytes()) / p50 / 1e9;
             const double busbw = algbw * bus_factor(test_.collective, test_.ranks);
-            all.push_back({p50 * 1e6, quantile(seconds, 0.99) * 1e6, algbw, busbw, errors_of(lane)});
+            all.push_back(
+                {p50 * 1e6, quantile(seconds, 0.99) * 1e6, algbw, busbw, errors_of(lane)});
         }
         return all;
     }
@@ -75,13 +78,15 @@ private:
         std::uint64_t errors;
     };
 
-    /// Iterations of each series that fit into the budget, by trial: the first run of each is not counted.
+    /// Iterations of each series that fit into the budget, by trial: the first run of each is not
+    /// counted.
     std::size_t affordable(double budget) {
         for (auto& lane : lanes_) once(lane);
         const auto start = Clock::now();
         for (auto& lane : lanes_) once(lane);
         const double fit = std::floor(budget / std::max(seconds_since(start), 1e-9));
-        return job_.of_first(static_cast<std::size_t>(std::clamp(fit, double{Schedule::fewest}, double{Schedule::most})));
+        return job_.of_first(static_cast<std::size_t>(
+            std::clamp(fit, double{Schedule::fewest}, double{Schedule::most})));
     }
 
     std::optional<std::uint64_t> errors_of(const Lane& lane) const {
@@ -96,7 +101,8 @@ private:
         const auto start = Clock::now();
         lane.series->run();
         const double seconds = seconds_since(start);
-        if (pattern_ != nullptr) lane.errors += wrong_elements(test_, *pattern_, lane.series->result(), first);
+        if (pattern_ != nullptr)
+            lane.errors += wrong_elements(test_, *pattern_, lane.series->result(), first);
         lane.series->forget();
         return seconds;
     }
@@ -123,24 +129,28 @@ void print_header(const SweepOptions& options) {
     fmt::print("{:>11}{:>11}{:>6}{:>9}", "bytes", "count", "type", "op");
     fmt::print(figures, "p50", "p99", "algbw", "busbw", "errors");
     if (options.peer != nullptr) {
-        fmt::print(figures, fmt::format("{} p50", options.peer->name), "p99", "algbw", "busbw", "errors");
+        fmt::print(figures, fmt::format("{} p50", options.peer->name), "p99", "algbw", "busbw",
+                   "errors");
         fmt::print("{:>10}", fmt::format("{}/ours", options.peer->name));
     }
     fmt::print("\n");
 }
 
 void print_row(const SweepOptions& options, const Case& test, std::span<const Figures> all) {
-    fmt::print("{:>11}{:>11}{:>6}{:>9}", test.bytes(), test.count, type_name(options), op_name(options));
+    fmt::print("{:>11}{:>11}{:>6}{:>9}", test.bytes(), test.count, type_name(options),
+               op_name(options));
     for (const auto& f : all) {
         const auto errors = f.errors ? fmt::to_string(*f.errors) : "-";
-        fmt::print("{:>12.2f}{:>12.2f}{:>9.3f}{:>9.3f}{:>8}", f.p50_us, f.p99_us, f.algbw, f.busbw, errors);
+        fmt::print("{:>12.2f}{:>12.2f}{:>9.3f}{:>9.3f}{:>8}", f.p50_us, f.p99_us, f.algbw, f.busbw,
+                   errors);
     }
     if (all.size() > 1) fmt::print("{:>10.2f}", all[1].p50_us / all[0].p50_us);
     fmt::print("\n");
     std::fflush(stdout);
 }
 
-Json line_of(const SweepOptions& options, const Case& test, std::string_view series, const Figures& figures) {
+Json line_of(const SweepOptions& options, const Case& test, std::string_view series,
+             const Figures& figures) {
     return {{"kind", "sweep"},
             {"collective", name_of(options.collective)},
             {"series", series},
@@ -168,14 +178,19 @@ std::vector<std::size_t> counts_of(const SweepOptions& options) {
         if (bytes > options.max_bytes / options.factor) break;  // so that the next cannot overflow
         bytes *= options.factor;
     }
-    if (counts.empty()) throw std::invalid_argument("no size of at least one element from --min-bytes to --max-bytes");
+    if (counts.empty())
+        throw std::invalid_argument(
+            "no size of at least one element from --min-bytes to --max-bytes");
     return counts;
 }
 
 /// The largest output of any case of the sweep, where a peer needs one beside the input.
 std::size_t output_bytes(const SweepOptions& options, int ranks) {
-    const bool in_place = options.collective == Collective::allreduce || options.collective == Collective::broadcast;
-    return in_place || options.peer == nullptr ? 0 : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
+    const bool in_place =
+        options.collective == Collective::allreduce || options.collective == Collective::broadcast;
+    return in_place || options.peer == nullptr
+               ? 0
+               : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
 }
 
 Case case_of(const Job& job, const SweepOptions& options, std::size_t count) {
@@ -191,9 +206,11 @@ struct Setup {
         const auto op = reduces(options.collective) ? std::optional(options.op) : std::nullopt;
         const bool orders = options.op == ReduceOp::min || options.op == ReduceOp::max;
         if (op && options.dtype == DType::boolean && !orders)
-            throw std::invalid_argument("op " + std::string(name_of(*op)) + " is not defined on bool: use min or max");
+            throw std::invalid_argument("op " + std::string(name_of(*op)) +
+                                        " is not defined on bool: use min or max");
         if (options.check) pattern.emplace(options.dtype, op, job.size());
-        if (peer != nullptr) peer->series(case_of(job, options, counts.back()), input.all(), output.all());
+        if (peer != nullptr)
+            peer->series(case_of(job, options, counts.back()), input.all(), output.all());
     }
 
     std::vector<std::size_t> counts;
@@ -224,7 +241,9 @@ std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& line
         }
     }
     if (of_peer > 0 && job.first())
-        fmt::print("# {} wrong elements are the peer's (Open MPI 4.1 saturates sums of 8 and 16 bits)\n", of_peer);
+        fmt::print(
+            "# {} wrong elements are the peer's (Open MPI 4.1 saturates sums of 8 and 16 bits)\n",
+            of_peer);
     return ours;
 }
 

@@ -24,14 +24,16 @@ struct SweepOptions {
     MemoryKind memory = MemoryKind::ordinary;
     const PeerKind* peer = nullptr;  ///< measured too
     bool check = false;
-    std::optional<std::size_t> iterations;  ///< of each series, in place of what fits into the budget
-    double seconds = 2;                     ///< budget of one size, all series together
+    /// of each series, in place of what fits into the budget
+    std::optional<std::size_t> iterations;
+    double seconds = 2;  ///< budget of one size, all series together
 };
 
-/// Times a collective over a range of sizes; prints a row per size and writes a line per size and series. An iteration takes as long as its
-/// slowest rank. The series alternate in small rounds and share their buffers, so what disturbs one disturbs the other. Collective. Returns
-/// the number of wrong elements on all ranks in the library's results; what is wrong in the peer's is only shown. Throws a Refusal for what cannot
-/// be measured or checked.
+/// Times a collective over a range of sizes; prints a row per size and writes a line per size and
+/// series. An iteration takes as long as its slowest rank. The series alternate in small rounds and
+/// share their buffers, so what disturbs one disturbs the other. Collective. Returns the number of
+/// wrong elements on all ranks in the library's results; what is wrong in the peer's is only shown.
+/// Throws a Refusal for what cannot be measured or checked.
 std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf

@@ -41,20 +41,23 @@ struct Variable {
 Load one_allreduce(std::size_t bytes) {
     auto memory = std::make_shared<std::vector<float>>(bytes / sizeof(float));
     const int times = bytes < std::size_t{1} << 20 ? 100 : 5;
-    return {fmt::format("allreduce of {} KiB", bytes / 1024), times,
-            [memory](Session& session) { allreduce(*memory, {.name = "tune", .session = &session}); }};
+    return {fmt::format("allreduce of {} KiB", bytes / 1024), times, [memory](Session& session) {
+                allreduce(*memory, {.name = "tune", .session = &session});
+            }};
 }
 
 /// As a trainer does without a plan: the library fuses what it finds ready.
 Load many_allreduces(int count, std::size_t bytes) {
-    auto memory =
-        std::make_shared<std::vector<std::vector<float>>>(static_cast<std::size_t>(count), std::vector<float>(bytes / sizeof(float)));
-    return {fmt::format("{} at once of {} KiB", count, bytes / 1024), 5, [memory](Session& session) {
-                std::vector<Handle> handles;
-                for (auto& tensor : *memory)
-                    handles.push_back(allreduce_async(tensor, {.name = fmt::format("tune {}", handles.size()), .session = &session}));
-                for (const auto& handle : handles) handle.wait();
-            }};
+    auto memory = std::make_shared<std::vector<std::vector<float>>>(
+        static_cast<std::size_t>(count), std::vector<float>(bytes / sizeof(float)));
+    return {
+        fmt::format("{} at once of {} KiB", count, bytes / 1024), 5, [memory](Session& session) {
+            std::vector<Handle> handles;
+            for (auto& tensor : *memory)
+                handles.push_back(allreduce_async(
+                    tensor, {.name = fmt::format("tune {}", handles.size()), .session = &session}));
+            for (const auto& handle : handles) handle.wait();
+        }};
 }
 
 std::vector<Variable> variables() {
@@ -63,11 +66,13 @@ std::vector<Variable> variables() {
         {"GUOZHUANG_SMALL_BYTES",
          "32768",
          {"8192", "16384", "65536", "131072"},
-         {one_allreduce(8 * kib), one_allreduce(16 * kib), one_allreduce(32 * kib), one_allreduce(64 * kib), one_allreduce(128 * kib)}},
+         {one_allreduce(8 * kib), one_allreduce(16 * kib), one_allreduce(32 * kib),
+          one_allreduce(64 * kib), one_allreduce(128 * kib)}},
         {"GUOZHUANG_SEGMENT_BYTES",
          "262144",
          {"65536", "131072", "524288", "1048576"},
-         {one_allreduce(256 * kib), one_allreduce(1024 * kib), one_allreduce(4096 * kib), one_allreduce(16384 * kib)}},
+         {one_allreduce(256 * kib), one_allreduce(1024 * kib), one_allreduce(4096 * kib),
+          one_allreduce(16384 * kib)}},
         {"GUOZHUANG_FUSION_BYTES",
          "1048576",
          {"65536", "262144", "4194304"},
@@ -78,7 +83,8 @@ std::vector<Variable> variables() {
 /// Seconds of each load under each value.
 using Samples = std::map<std::string, std::vector<std::vector<double>>>;
 
-void sample(const Job& job, const Variable& variable, const std::string& value, std::vector<std::vector<double>>& samples) {
+void sample(const Job& job, const Variable& variable, const std::string& value,
+            std::vector<std::vector<double>>& samples) {
     ::setenv(variable.name.c_str(), value.c_str(), 1);
     Session session;
     samples.resize(variable.loads.size());
@@ -100,9 +106,11 @@ void sample(const Job& job, const Variable& variable, const std::string& value, 
 }
 
 /// The geometric mean of what the medians are of the default's.
-double ratio_of(const std::vector<std::vector<double>>& value, const std::vector<std::vector<double>>& usual) {
+double ratio_of(const std::vector<std::vector<double>>& value,
+                const std::vector<std::vector<double>>& usual) {
     double sum = 0;
-    for (std::size_t i = 0; i < value.size(); ++i) sum += std::log(quantile(value[i], 0.5) / quantile(usual[i], 0.5));
+    for (std::size_t i = 0; i < value.size(); ++i)
+        sum += std::log(quantile(value[i], 0.5) / quantile(usual[i], 0.5));
     return std::exp(sum / static_cast<double>(value.size()));
 }
 
@@ -115,12 +123,18 @@ std::string tuned(const Job& job, const Variable& variable, int rounds, JsonLine
         for (const auto& value : values) sample(job, variable, value, samples[value]);
         std::ranges::rotate(values, values.begin() + 1);  // whoever comes first pays for that
     }
-    std::string text = fmt::format("# {}: time of each value, of the default's {}:", variable.name, variable.usual), best = variable.usual;
+    std::string text = fmt::format("# {}: time of each value, of the default's {}:", variable.name,
+                                   variable.usual),
+                best = variable.usual;
     double least = 1;
     for (const auto& value : variable.others) {
         const auto ratio = ratio_of(samples.at(value), samples.at(variable.usual));
         text += fmt::format(" {}: {:.2f}", value, ratio);
-        lines.write({{"kind", "tune"}, {"variable", variable.name}, {"value", value}, {"default", variable.usual}, {"ratio", ratio}});
+        lines.write({{"kind", "tune"},
+                     {"variable", variable.name},
+                     {"value", value},
+                     {"default", variable.usual},
+                     {"ratio", ratio}});
         if (ratio < least) best = value, least = ratio;
     }
     text += "\n";
@@ -137,7 +151,9 @@ void tune(const Job& job, const TuneOptions& options, JsonLines& lines) {
         if (!file) throw std::runtime_error("cannot write " + options.output.string());
     });
     ::unsetenv("GUOZHUANG_TUNE_FILE");
-    std::string text = fmt::format("# Written by gz-perf tune with {} ranks; GUOZHUANG_TUNE_FILE names it to the library.\n", job.size());
+    std::string text = fmt::format(
+        "# Written by gz-perf tune with {} ranks; GUOZHUANG_TUNE_FILE names it to the library.\n",
+        job.size());
     for (const auto& variable : variables()) text += tuned(job, variable, options.rounds, lines);
     if (!job.first()) return;
     fmt::print("{}", text);

@@ -12,9 +12,10 @@ struct TuneOptions {
     int rounds = 20;
 };
 
-/// Measures what the library does with other values of its tunable variables than the defaults, in turns, and writes those that are clearly
-/// faster on this machine with this number of ranks. Collective; no session's operations may be under way. Throws a Refusal if the file cannot
-/// be written.
+/// Measures what the library does with other values of its tunable variables than the defaults, in
+/// turns, and writes those that are clearly faster on this machine with this number of ranks.
+/// Collective; no session's operations may be under way. Throws a Refusal if the file cannot be
+/// written.
 void tune(const Job& job, const TuneOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf

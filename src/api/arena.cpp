@@ -23,13 +23,13 @@ namespace {
 
 constexpr std::size_t cache_line = 64;
 
-struct Free {
-    void operator()(std::byte* memory) const noexcept { std::free(memory); }
-};
-
 }  // namespace
 
 struct GradientArena::State {
+    struct Free {
+        void operator()(std::byte* memory) const noexcept { std::free(memory); }
+    };
+
     State(std::size_t bytes, Session* session);
 
     wire::SharedFile file;
@@ -62,7 +62,8 @@ GradientArena::State::State(std::size_t bytes, Session* session) {
     allocator.emplace(memory.data(), memory.size(), std::pmr::null_memory_resource());
 }
 
-GradientArena::GradientArena(std::size_t bytes, Session* session) : state_(std::make_unique<State>(bytes, session)) {}
+GradientArena::GradientArena(std::size_t bytes, Session* session)
+    : state_(std::make_unique<State>(bytes, session)) {}
 GradientArena::~GradientArena() {
     if (!state_->region->release(state_->memory)) base::keep_for_ever(std::move(state_));
 }
@@ -110,8 +111,9 @@ namespace {
 
 /// What share() is to do on this rank.
 struct Choice {
-    std::vector<std::span<std::byte>> memory;   ///< to be shared
-    std::size_t bytes = 0, already_shared = 0;  ///< of all tensors; of those that lie in an arena or another registration
+    std::vector<std::span<std::byte>> memory;  ///< to be shared
+    /// of all tensors; of those that lie in an arena or another registration
+    std::size_t bytes = 0, already_shared = 0;
 };
 
 /// Throws Error(invalid_argument).
@@ -124,18 +126,20 @@ Choice choose_memory(std::span<const NamedTensor> tensors, const wire::Regions& 
         const auto memory = tensors[i].tensor.memory();
         choice.bytes += memory.size();
         const auto pages = wire::whole_pages({&memory, 1});
-        const auto shared_of = [&](std::span<const std::byte> bytes) { return static_cast<std::size_t>(regions.place(bytes).bytes); };
+        const auto shared_of = [&](std::span<const std::byte> bytes) {
+            return static_cast<std::size_t>(regions.place(bytes).bytes);
+        };
         const auto shared = pages.empty() ? 0 : shared_of(pages.front());
         if (shared_of(memory) == memory.size() || (shared != 0 && shared == pages.front().size())) {
             choice.already_shared += shared_of(memory);
         } else if (shared == 0) {
             choice.memory.push_back(memory);
         } else {
-            throw Error(
-                ErrorCode::invalid_argument,
-                fmt::format("share: of the {} bytes of '{}', {} lie in an arena or another registration; share it whole, in one call",
-                            memory.size(), tensors[i].name, shared),
-                {.tensor = tensors[i].name, .operation = "share"});
+            throw Error(ErrorCode::invalid_argument,
+                        fmt::format("share: of the {} bytes of '{}', {} lie in an arena or another "
+                                    "registration; share it whole, in one call",
+                                    memory.size(), tensors[i].name, shared),
+                        {.tensor = tensors[i].name, .operation = "share"});
         }
     }
     return choice;
@@ -145,7 +149,8 @@ void warn_if_useless(const Choice& choice, std::size_t newly_shared) {
     const auto shared = choice.already_shared + newly_shared;
     if (2 * shared >= choice.bytes) return;
     base::log_warning(fmt::format(
-        "shared memory: of {} bytes only {} are in whole pages of their own, and so can be shared; the rest is reduced as other "
+        "shared memory: of {} bytes only {} are in whole pages of their own, and so can be shared; "
+        "the rest is reduced as other "
         "memory is. A GradientArena, or one buffer for all tensors, could be shared wholly",
         choice.bytes, shared));
 }
@@ -167,7 +172,9 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
         auto& pages = state->pages.emplace(choice.memory);
         for (const auto& range : pages.ranges()) state->bytes += range.memory.size();
         return api::JointRegion::Part{
-            .file = &pages.file(), .ranges = pages.ranges(), .retreat = [&pages, &left = state->problem] { left = pages.make_private(); }};
+            .file = &pages.file(),
+            .ranges = pages.ranges(),
+            .retreat = [&pages, &left = state->problem] { left = pages.make_private(); }};
     });
     if (problem) std::rethrow_exception(problem);
     if (!state->region->is_open())
@@ -179,7 +186,8 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
 
 SharedMemory share(std::span<const TensorView> tensors, Session* session) {
     std::vector<NamedTensor> named;
-    for (const auto& tensor : tensors) named.push_back({fmt::format("tensor {}", named.size()), tensor});
+    for (const auto& tensor : tensors)
+        named.push_back({fmt::format("tensor {}", named.size()), tensor});
     return share(std::span<const NamedTensor>(named), session);
 }
 

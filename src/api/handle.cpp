@@ -16,9 +16,10 @@ Handle::~Handle() {
 
 namespace {
 
-/// Drives until `arrived()`, then throws the operation's error if it has one. What ended the job is thrown only if it left the operation
-/// open.
-bool drive(const engine::Pending& pending, const std::function<bool()>& arrived, base::Deadline deadline = base::no_deadline) {
+/// Drives until `arrived()`, then throws the operation's error if it has one. What ended the job is
+/// thrown only if it left the operation open.
+bool drive(const engine::Pending& pending, const std::function<bool()>& arrived,
+           base::Deadline deadline = base::no_deadline) {
     bool in_time = true;
     try {
         in_time = pending.driver().drive_until(arrived, deadline);
@@ -33,7 +34,8 @@ std::vector<Result> take_results(const Handle& handle, engine::Pending& pending)
     handle.wait();
     auto results = pending.take_results();
     if (results.empty())
-        throw Error(ErrorCode::invalid_argument, fmt::format("'{}': its result has been taken before", pending.request().name));
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("'{}': its result has been taken before", pending.request().name));
     return results;
 }
 
@@ -51,7 +53,8 @@ bool Handle::wait_for(std::chrono::microseconds limit) const {
 void Handle::wait(StreamRef stream) const {
     if (stream.device.kind == DeviceKind::host) return wait();
     drive(*pending_, [this] { return pending_->enqueued(); });
-    if (const auto& done = pending_->done_event()) pending_->request().device->wrap(stream)->wait(done);
+    if (const auto& done = pending_->done_event())
+        pending_->request().device->wrap(stream)->wait(done);
 }
 
 bool Handle::done() const {

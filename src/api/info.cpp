@@ -41,18 +41,20 @@ std::vector<InfoItem> info(Session* session) {
     const auto runtime = api::runtime_of(session);
     const auto& transport = runtime->transport();
     const auto& settings = runtime->settings();
-    Items items{{"build", "version", version()},
-                {"build", "id", device::build_id()},
-                {"build", "compiler", __VERSION__},
-                {"build", "CUDA plugin", device::built_with_cuda() ? "built" : "not built"},
-                {"mpi", "library", wire::describe_mpi()},
-                {"mpi", "transport", transport.description()},
-                {"topology", "machine", topology::describe(topology::this_machine())},
-                {"topology", "job",
-                 fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s", transport.host_count(),
-                             transport.host_count() == 1 ? "" : "s")}};
+    Items items{
+        {"build", "version", version()},
+        {"build", "id", device::build_id()},
+        {"build", "compiler", __VERSION__},
+        {"build", "CUDA plugin", device::built_with_cuda() ? "built" : "not built"},
+        {"mpi", "library", wire::describe_mpi()},
+        {"mpi", "transport", transport.description()},
+        {"topology", "machine", topology::describe(topology::this_machine())},
+        {"topology", "job",
+         fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s",
+                     transport.host_count(), transport.host_count() == 1 ? "" : "s")}};
     add_devices(items, settings.cuda);
-    for (const auto& row : base::settings_table()) items.push_back({"configuration", std::string(row.name), row.print(settings)});
+    for (const auto& row : base::settings_table())
+        items.push_back({"configuration", std::string(row.name), row.print(settings)});
     return items;
 }
 

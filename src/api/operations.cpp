@@ -46,19 +46,23 @@ Draft broadcast_of(const TensorView& tensor, int root, const Options& options) {
     return draft;
 }
 
-Draft all_to_all_of(const ConstTensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+Draft all_to_all_of(const ConstTensorView& tensor, std::span<const std::int64_t> splits,
+                    const Options& options) {
     auto draft = draft_of(Operation::all_to_all, {&tensor.view(), 1}, options);
     draft.splits.assign(splits.begin(), splits.end());
     return draft;
 }
 
 JoinHandle start_join(const JoinOptions& options, bool caller_waits) {
-    return start<JoinHandle>({.set = api::member_of(options.session, options.process_set), .description = {.operation = Operation::join}},
+    return start<JoinHandle>({.set = api::member_of(options.session, options.process_set),
+                              .description = {.operation = Operation::join}},
                              caller_waits);
 }
 
-Handle letter(const TensorView& tensor, const engine::Route& route, const PointToPointOptions& options, bool caller_waits) {
-    return Handle(api::submit_letter(*api::member_of(options.session, options.process_set), tensor, route, options, caller_waits));
+Handle letter(const TensorView& tensor, const engine::Route& route,
+              const PointToPointOptions& options, bool caller_waits) {
+    return Handle(api::submit_letter(*api::member_of(options.session, options.process_set), tensor,
+                                     route, options, caller_waits));
 }
 
 }  // namespace
@@ -73,15 +77,18 @@ Handle allreduce_async(const TensorView& tensor, const AllreduceOptions& options
 void grouped_allreduce(std::span<const TensorView> tensors, const AllreduceOptions& options) {
     start(group_of(Operation::allreduce, tensors, options), true).wait();
 }
-Handle grouped_allreduce_async(std::span<const TensorView> tensors, const AllreduceOptions& options) {
+Handle grouped_allreduce_async(std::span<const TensorView> tensors,
+                               const AllreduceOptions& options) {
     return start(group_of(Operation::allreduce, tensors, options), false);
 }
 
 Result all_gather(const ConstTensorView& tensor, const Options& options) {
-    return start<ResultHandle>(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), true).take();
+    return start<ResultHandle>(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), true)
+        .take();
 }
 ResultHandle all_gather_async(const ConstTensorView& tensor, const Options& options) {
-    return start<ResultHandle>(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), false);
+    return start<ResultHandle>(draft_of(Operation::all_gather, {&tensor.view(), 1}, options),
+                               false);
 }
 
 void broadcast(const TensorView& tensor, int root, const Options& options) {
@@ -91,31 +98,40 @@ Handle broadcast_async(const TensorView& tensor, int root, const Options& option
     return start(broadcast_of(tensor, root, options), false);
 }
 
-Result all_to_all(const ConstTensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+Result all_to_all(const ConstTensorView& tensor, std::span<const std::int64_t> splits,
+                  const Options& options) {
     return start<ResultHandle>(all_to_all_of(tensor, splits, options), true).take();
 }
-ResultHandle all_to_all_async(const ConstTensorView& tensor, std::span<const std::int64_t> splits, const Options& options) {
+ResultHandle all_to_all_async(const ConstTensorView& tensor, std::span<const std::int64_t> splits,
+                              const Options& options) {
     return start<ResultHandle>(all_to_all_of(tensor, splits, options), false);
 }
 
 Result reduce_scatter(const ConstTensorView& tensor, const AllreduceOptions& options) {
-    return start<ResultHandle>(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options), true).take();
+    return start<ResultHandle>(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options),
+                               true)
+        .take();
 }
 ResultHandle reduce_scatter_async(const ConstTensorView& tensor, const AllreduceOptions& options) {
-    return start<ResultHandle>(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options), false);
+    return start<ResultHandle>(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options),
+                               false);
 }
 
-std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors, const Options& options) {
+std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors,
+                                       const Options& options) {
     return start<ResultsHandle>(group_of(Operation::all_gather, tensors, options), true).take();
 }
-ResultsHandle grouped_all_gather_async(std::span<const TensorView> tensors, const Options& options) {
+ResultsHandle grouped_all_gather_async(std::span<const TensorView> tensors,
+                                       const Options& options) {
     return start<ResultsHandle>(group_of(Operation::all_gather, tensors, options), false);
 }
 
-std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors, const AllreduceOptions& options) {
+std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors,
+                                           const AllreduceOptions& options) {
     return start<ResultsHandle>(group_of(Operation::reduce_scatter, tensors, options), true).take();
 }
-ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors, const AllreduceOptions& options) {
+ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors,
+                                           const AllreduceOptions& options) {
     return start<ResultsHandle>(group_of(Operation::reduce_scatter, tensors, options), false);
 }
 

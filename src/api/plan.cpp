@@ -40,7 +40,8 @@ struct Plan::State {
     std::vector<Bundle> bundles;
 };
 
-Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) : state_(std::make_unique<State>()) {
+Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
+    : state_(std::make_unique<State>()) {
     state_->set = api::member_of(options.session, options.process_set);
     state_->stream = options.stream;
     api::check_name("plan", options.name);
@@ -48,31 +49,43 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options) :
     std::vector<api::Draft> drafts;
     for (std::size_t i = 0; i < bundles.size(); ++i) {
         if (bundles[i].empty())
-            throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
+            throw Error(ErrorCode::invalid_argument,
+                        fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
         auto& draft = drafts.emplace_back(draft_of(state_->set, options));
-        draft.name = fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i);
+        draft.name =
+            fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i);
         for (auto& [name, tensor] : bundles[i]) {
             if (name.empty())
-                throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
+                throw Error(
+                    ErrorCode::invalid_argument,
+                    fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
             if (!names.insert(name).second)
-                throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': two tensors are called '{}'", options.name, name),
-                            {.tensor = name, .operation = "plan"});
+                throw Error(
+                    ErrorCode::invalid_argument,
+                    fmt::format("Plan '{}': two tensors are called '{}'", options.name, name),
+                    {.tensor = name, .operation = "plan"});
             api::check_tensor(tensor, fmt::format("plan '{}'", options.name), name);
             draft.tensor_names.push_back(std::move(name));
             draft.tensors.push_back(std::move(tensor));
         }
     }
     api::move_once(drafts, "plan", options.name);
-    for (auto& draft : drafts) state_->bundles.push_back({.request = api::prepare(std::move(draft)), .handle = {}});
-    state_->name = state_->set->take_plan_name(options.name, options.kind);  // what has failed does not count
-    for (std::size_t i = 0; i < size(); ++i) state_->bundles[i].request.name = fmt::format("{}/bundle {}", *state_->name, i);
+    for (auto& draft : drafts)
+        state_->bundles.push_back({.request = api::prepare(std::move(draft)), .handle = {}});
+    // what has failed does not count
+    state_->name = state_->set->take_plan_name(options.name, options.kind);
+    for (std::size_t i = 0; i < size(); ++i)
+        state_->bundles[i].request.name = fmt::format("{}/bundle {}", *state_->name, i);
 }
 
-/// The owner of the tensors may be leaving by an exception, while other ranks have not submitted all bundles yet.
+/// The owner of the tensors may be leaving by an exception, while other ranks have not submitted
+/// all bundles yet.
 Plan::~Plan() {
     if (!state_ || base::is_forked()) return;
     const auto is_ours = [&](const engine::Request& request) {
-        return std::ranges::any_of(state_->bundles, [&](const auto& bundle) { return bundle.request.tensors == request.tensors; });
+        return std::ranges::any_of(state_->bundles, [&](const auto& bundle) {
+            return bundle.request.tensors == request.tensors;
+        });
     };
     try {
         state_->set->engine().release_tensors(is_ours);
@@ -96,11 +109,14 @@ const std::string& Plan::name() const noexcept {
 }
 
 void Plan::ready(std::size_t bundle) {
-    if (bundle >= size()) throw Error(ErrorCode::invalid_argument, fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
+    if (bundle >= size())
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
     auto& [request, handle] = state_->bundles[bundle];
     if (handle)
         throw Error(ErrorCode::duplicate_name,
-                    fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first", name(), bundle));
+                    fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first",
+                                name(), bundle));
     handle = Handle(api::submit(*state_->set, request, state_->stream, false));
 }
 
@@ -113,12 +129,15 @@ void Plan::agree(std::vector<Agreement> agreements) {
     for (const auto& [tensor, what, value] : description.agreements)
         if (std::max({tensor.size(), what.size(), value.size()}) > engine::max_name_bytes)
             throw Error(ErrorCode::invalid_argument,
-                        fmt::format("Plan '{}': a text to agree on is longer than {} bytes", name(), engine::max_name_bytes));
+                        fmt::format("Plan '{}': a text to agree on is longer than {} bytes", name(),
+                                    engine::max_name_bytes));
     auto shared = engine::share(std::move(description));
     if (shared->bytes.size() > engine::max_description_bytes)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("Plan '{}': to agree on {} things takes {} bytes; at most {} are supported", name(),
-                                shared->agreements.size(), shared->bytes.size(), engine::max_description_bytes));
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("Plan '{}': to agree on {} things takes {} bytes; at most {} are supported",
+                        name(), shared->agreements.size(), shared->bytes.size(),
+                        engine::max_description_bytes));
     request.description = std::move(shared);
 }
 
@@ -137,7 +156,8 @@ void Plan::discard(std::string_view reason) {
         if (handle) continue;
         attempt([&] {
             engine::Description description = *request.description;
-            description.discarded = reason.empty() ? "no reason given" : reason.substr(0, max_reason_bytes);
+            description.discarded =
+                reason.empty() ? "no reason given" : reason.substr(0, max_reason_bytes);
             auto discarded = request;
             discarded.description = engine::share(std::move(description));
             handle = Handle(api::submit(*state_->set, std::move(discarded), state_->stream, false));

@@ -14,16 +14,19 @@ namespace guozhuang {
 namespace {
 
 [[noreturn]] void refuse(const std::string& text, std::vector<int> ranks = {}) {
-    throw Error(ErrorCode::invalid_argument, text, {.operation = "process set", .ranks = std::move(ranks)});
+    throw Error(ErrorCode::invalid_argument, text,
+                {.operation = "process set", .ranks = std::move(ranks)});
 }
 
 void check(std::vector<int> sorted, int size) {
     if (sorted.empty()) refuse("process set: it has no ranks");
     for (const int rank : sorted)
         if (rank < 0 || rank >= size)
-            refuse(fmt::format("process set {}: rank {} does not exist; there are ranks 0 to {}", fmt::join(sorted, ","), rank, size - 1));
+            refuse(fmt::format("process set {}: rank {} does not exist; there are ranks 0 to {}",
+                               fmt::join(sorted, ","), rank, size - 1));
     if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end())
-        refuse(fmt::format("process set {}: rank {} is in it twice", fmt::join(sorted, ","), *twice));
+        refuse(
+            fmt::format("process set {}: rank {} is in it twice", fmt::join(sorted, ","), *twice));
 }
 
 /// Waits for the world to come to an entry of its log that does this.
@@ -43,10 +46,13 @@ std::shared_ptr<SetMember> api::member_of(Session* session, const ProcessSet& se
     const auto name = state->members().name();
     if (session != nullptr && session->runtime() != state->runtime.lock())
         refuse(fmt::format("{} belongs to another session than the one in the options", name));
-    if (state->removed) refuse(fmt::format("{} has been removed: it takes no more operations", name));
+    if (state->removed)
+        refuse(fmt::format("{} has been removed: it takes no more operations", name));
     if (!state->member) {
         const auto runtime = state->runtime.lock();
-        if (!runtime) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
+        if (!runtime)
+            throw Error(ErrorCode::not_initialised,
+                        "this session has been closed: it takes no more operations");
         const int rank = runtime->transport().rank();
         refuse(fmt::format("rank {} is not in {}", rank, name), {rank});
     }
@@ -56,7 +62,9 @@ std::shared_ptr<SetMember> api::member_of(Session* session, const ProcessSet& se
 ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
     const auto runtime = api::runtime_of(session);
     if (runtime->transport().wait_settings().baton != nullptr)
-        throw Error(ErrorCode::unavailable, "process set: ranks that take turns have none, because a set needs a thread of its own");
+        throw Error(ErrorCode::unavailable,
+                    "process set: ranks that take turns have none, because a set needs a thread of "
+                    "its own");
     std::ranges::sort(ranks);
     check(ranks, runtime->transport().size());
     auto state = std::make_shared<ProcessSetState>(runtime, std::move(ranks));
@@ -67,10 +75,13 @@ ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
         state->member = std::move(opened->member);
     };
     agree(*runtime,
-          {.description = engine::share(engine::Description{.operation = engine::Operation::create_process_set, .ranks = state->ranks}),
+          {.description = engine::share(engine::Description{
+               .operation = engine::Operation::create_process_set, .ranks = state->ranks}),
            .action = open});
     if (state->id.context == SetId{}.context)
-        throw Error(ErrorCode::unavailable, "process set: there are as many as there can be; remove those that are not needed");
+        throw Error(
+            ErrorCode::unavailable,
+            "process set: there are as many as there can be; remove those that are not needed");
     return ProcessSet(std::move(state));
 }
 
@@ -80,13 +91,16 @@ void ProcessSet::remove() {
     const auto name = state_->members().name();
     if (state_->removed.exchange(true)) refuse(fmt::format("{} has been removed before", name));
     const auto runtime = state_->runtime.lock();
-    if (!runtime) throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
+    if (!runtime)
+        throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
     if (state_->member) state_->member->close("it has removed it");
     try {
-        agree(*runtime, {.name = fmt::format("#{} {}", state_->id.life, name),
-                         .named = false,
-                         .description = engine::share(engine::Description{.operation = engine::Operation::remove_process_set}),
-                         .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
+        agree(*runtime,
+              {.name = fmt::format("#{} {}", state_->id.life, name),
+               .named = false,
+               .description = engine::share(
+                   engine::Description{.operation = engine::Operation::remove_process_set}),
+               .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
     } catch (...) {
         state_->removed = false;  // that may be tried again: somebody has joined, say
         throw;

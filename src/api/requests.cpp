@@ -30,11 +30,15 @@ public:
 
     template <class... Args>
     void that(bool fine, fmt::format_string<Args...> problem, Args&&... args) const {
-        if (!fine) fail(ErrorCode::invalid_argument, fmt::format(problem, std::forward<Args>(args)...));
+        if (!fine)
+            fail(ErrorCode::invalid_argument, fmt::format(problem, std::forward<Args>(args)...));
     }
     [[noreturn]] void fail(ErrorCode code, const std::string& problem) const {
-        throw Error(code, fmt::format("{}{}: {}", operation_, name_.empty() ? "" : fmt::format(" '{}'", name_), problem),
-                    {.tensor = std::string(name_), .operation = std::string(operation_), .ranks = ranks_});
+        throw Error(
+            code,
+            fmt::format("{}{}: {}", operation_, name_.empty() ? "" : fmt::format(" '{}'", name_),
+                        problem),
+            {.tensor = std::string(name_), .operation = std::string(operation_), .ranks = ranks_});
     }
 
 private:
@@ -65,59 +69,79 @@ bool is_enumerator(Enum value) {
     return name_of(value) != "unknown";
 }
 
-/// Whether its bytes, and those of any of its rows, can be counted. An extent of 0 on this rank may be another one elsewhere.
+/// Whether its bytes, and those of any of its rows, can be counted. An extent of 0 on this rank may
+/// be another one elsewhere.
 bool is_countable(const TensorView& tensor) {
-    auto most = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(tensor.dtype));
+    auto most =
+        std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(tensor.dtype));
     for (const auto extent : tensor.shape) most /= std::max(extent, std::int64_t{1});
     return most > 0;
 }
 
 void check_tensor(const TensorView& tensor, const Check& check) {
     check.that(is_enumerator(tensor.dtype), "there is no dtype {}", static_cast<int>(tensor.dtype));
-    check.that(is_enumerator(tensor.device.kind), "there is no device kind {}", static_cast<int>(tensor.device.kind));
-    check.that(tensor.shape.size() <= engine::max_dimensions, "{} dimensions; at most {} are supported", tensor.shape.size(),
+    check.that(is_enumerator(tensor.device.kind), "there is no device kind {}",
+               static_cast<int>(tensor.device.kind));
+    check.that(tensor.shape.size() <= engine::max_dimensions,
+               "{} dimensions; at most {} are supported", tensor.shape.size(),
                engine::max_dimensions);
-    check.that(std::ranges::all_of(tensor.shape, [](auto extent) { return extent >= 0; }), "shape [{}] has a negative extent",
-               list_of(tensor.shape));
-    check.that(is_countable(tensor), "a tensor of {} elements of shape [{}] would have more bytes than can be counted",
+    check.that(std::ranges::all_of(tensor.shape, [](auto extent) { return extent >= 0; }),
+               "shape [{}] has a negative extent", list_of(tensor.shape));
+    check.that(is_countable(tensor),
+               "a tensor of {} elements of shape [{}] would have more bytes than can be counted",
                name_of(tensor.dtype), list_of(tensor.shape));
-    check.that(is_contiguous(tensor), "the tensor is not contiguous: shape [{}] with strides [{}]; copy it into a dense one first",
+    check.that(is_contiguous(tensor),
+               "the tensor is not contiguous: shape [{}] with strides [{}]; copy it into a dense "
+               "one first",
                list_of(tensor.shape), list_of(tensor.strides));
-    check.that(tensor.data != nullptr || tensor.count() == 0, "the tensor of shape [{}] has no memory (null data)", list_of(tensor.shape));
+    check.that(tensor.data != nullptr || tensor.count() == 0,
+               "the tensor of shape [{}] has no memory (null data)", list_of(tensor.shape));
 }
 
 void check_reduction(const Description& description, DType dtype, const Check& check) {
-    if (description.operation != Operation::allreduce && description.operation != Operation::reduce_scatter) return;
+    if (description.operation != Operation::allreduce &&
+        description.operation != Operation::reduce_scatter)
+        return;
     const bool logical = description.op == ReduceOp::min || description.op == ReduceOp::max;
-    check.that(dtype != DType::boolean || logical, "op {} is not defined on bool; use min (and) or max (or)", name_of(description.op));
+    check.that(dtype != DType::boolean || logical,
+               "op {} is not defined on bool; use min (and) or max (or)", name_of(description.op));
     if (description.op == ReduceOp::adasum) {
-        check.that(is_floating(dtype), "op adasum is not defined on {}; it needs f16, bf16, f32 or f64", name_of(dtype));
-        check.that(description.operation == Operation::allreduce, "op adasum weighs whole tensors; use allreduce");
+        check.that(is_floating(dtype),
+                   "op adasum is not defined on {}; it needs f16, bf16, f32 or f64",
+                   name_of(dtype));
+        check.that(description.operation == Operation::allreduce,
+                   "op adasum weighs whole tensors; use allreduce");
     }
-    check.that(is_floating(dtype) || (description.prescale == 1 && description.postscale == 1),
-               "scales must be 1 on {}, not prescale {} and postscale {}; scale a floating dtype instead", name_of(dtype),
-               description.prescale, description.postscale);
+    check.that(
+        is_floating(dtype) || (description.prescale == 1 && description.postscale == 1),
+        "scales must be 1 on {}, not prescale {} and postscale {}; scale a floating dtype instead",
+        name_of(dtype), description.prescale, description.postscale);
 }
 
 bool has_rows(Operation operation) {
-    return operation == Operation::all_gather || operation == Operation::all_to_all || operation == Operation::reduce_scatter;
+    return operation == Operation::all_gather || operation == Operation::all_to_all ||
+           operation == Operation::reduce_scatter;
 }
 
 /// Explicit splits, checked; or equal ones.
 std::vector<std::int64_t> splits_of(const Draft& draft, int size, const Check& check) {
     const auto rows = draft.tensors.front().shape.front();
     if (draft.splits.empty()) {
-        check.that(rows % size == 0, "dim 0 is {}, which {} ranks cannot share equally; give splits", rows, size);
+        check.that(rows % size == 0,
+                   "dim 0 is {}, which {} ranks cannot share equally; give splits", rows, size);
         return std::vector<std::int64_t>(static_cast<std::size_t>(size), rows / size);
     }
-    check.that(draft.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks", draft.splits.size(), size);
-    check.that(std::ranges::all_of(draft.splits, [](auto split) { return split >= 0; }), "splits [{}] contain a negative one",
-               list_of(draft.splits));
+    check.that(draft.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks",
+               draft.splits.size(), size);
+    check.that(std::ranges::all_of(draft.splits, [](auto split) { return split >= 0; }),
+               "splits [{}] contain a negative one", list_of(draft.splits));
     std::int64_t sum = 0;
     bool counted = true;
-    for (const auto split : draft.splits) counted = counted && !__builtin_add_overflow(sum, split, &sum);
-    check.that(counted && sum == rows, "splits [{}] sum to {}, but dim 0 is {}", list_of(draft.splits),
-               counted ? std::to_string(sum) : "more than can be counted", rows);
+    for (const auto split : draft.splits)
+        counted = counted && !__builtin_add_overflow(sum, split, &sum);
+    check.that(counted && sum == rows, "splits [{}] sum to {}, but dim 0 is {}",
+               list_of(draft.splits), counted ? std::to_string(sum) : "more than can be counted",
+               rows);
     return draft.splits;
 }
 
@@ -126,7 +150,8 @@ engine::TensorDescription describe(const Draft& draft, std::size_t i) {
     engine::TensorDescription description{.dtype = tensor.dtype, .shape = tensor.shape};
     if (!draft.tensor_names.empty()) description.name = draft.tensor_names[i];
     const auto operation = draft.description.operation;
-    if (operation == Operation::all_gather || operation == Operation::all_to_all) description.shape.front() = -1;
+    if (operation == Operation::all_gather || operation == Operation::all_to_all)
+        description.shape.front() = -1;
     return description;
 }
 
@@ -137,13 +162,14 @@ Description describe(const Draft& draft, const Check& check) {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < draft.tensors.size(); ++i) {
         const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(draft, i));
-        check.that(name.size() <= engine::max_name_bytes, "the name of tensor {} is {} bytes long; at most {} are supported", i,
+        check.that(name.size() <= engine::max_name_bytes,
+                   "the name of tensor {} is {} bytes long; at most {} are supported", i,
                    name.size(), engine::max_name_bytes);
         bytes += name.size() + most_bytes_beside_name + shape.size() * most_bytes_of_extent;
-        check.that(
-            bytes <= engine::max_description_bytes,
-            "the names and shapes of its first {} tensors alone take {} bytes to describe; at most {} are supported: make several groups",
-            i + 1, bytes, engine::max_description_bytes);
+        check.that(bytes <= engine::max_description_bytes,
+                   "the names and shapes of its first {} tensors alone take {} bytes to describe; "
+                   "at most {} are supported: make several groups",
+                   i + 1, bytes, engine::max_description_bytes);
     }
     return description;
 }
@@ -160,23 +186,30 @@ void set_deadline(engine::Request& request, std::chrono::milliseconds timeout) {
 
 void check_draft(const Draft& draft, const Check& check) {
     const auto& description = draft.description;
-    check.that(draft.name.size() <= engine::max_name_bytes, "the name is {} bytes long; at most {} are supported", draft.name.size(),
+    check.that(draft.name.size() <= engine::max_name_bytes,
+               "the name is {} bytes long; at most {} are supported", draft.name.size(),
                engine::max_name_bytes);
     check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
-    check.that(draft.tensors.size() <= engine::max_tensors, "{} tensors in one group; at most {} are supported", draft.tensors.size(),
+    check.that(draft.tensors.size() <= engine::max_tensors,
+               "{} tensors in one group; at most {} are supported", draft.tensors.size(),
                engine::max_tensors);
     check_timeout(draft.timeout, check);
-    check.that(is_enumerator(description.op), "there is no reduce op {}", static_cast<int>(description.op));
+    check.that(is_enumerator(description.op), "there is no reduce op {}",
+               static_cast<int>(description.op));
     const auto& transport = draft.set->transport();
-    check.that(description.root >= 0 && description.root < transport.size(), "root {} is not a rank; there are ranks 0 to {}",
-               description.root, transport.size() - 1);
-    check.that(description.operation != Operation::broadcast || draft.set->members().position_of(description.root), "root {} is not in {}",
-               description.root, draft.set->members().name());
+    check.that(description.root >= 0 && description.root < transport.size(),
+               "root {} is not a rank; there are ranks 0 to {}", description.root,
+               transport.size() - 1);
+    check.that(description.operation != Operation::broadcast ||
+                   draft.set->members().position_of(description.root),
+               "root {} is not in {}", description.root, draft.set->members().name());
     for (const auto& tensor : draft.tensors) {
         check_tensor(tensor, check);
         check_reduction(description, tensor.dtype, check);
-        check.that(!has_rows(description.operation) || !tensor.shape.empty(), "a 0-dimensional tensor has no rows; give it a dimension");
-        check.that(tensor.device == draft.tensors.front().device, "the tensors of a group must be on one device");
+        check.that(!has_rows(description.operation) || !tensor.shape.empty(),
+                   "a 0-dimensional tensor has no rows; give it a dimension");
+        check.that(tensor.device == draft.tensors.front().device,
+                   "the tensors of a group must be on one device");
     }
 }
 
@@ -184,28 +217,38 @@ void check_draft(const Draft& draft, const Check& check) {
 
 void check_name(std::string_view operation, std::string_view name) {
     Check(operation, name, {})
-        .that(!name.starts_with('#'), "names that begin with # are those of operations and plans without a name; choose another");
+        .that(!name.starts_with('#'),
+              "names that begin with # are those of operations and plans without a name; choose "
+              "another");
 }
 
 void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name) {
     check_tensor(tensor, Check(operation, name, {}));
 }
 
-std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors, std::string_view operation, std::string_view name) {
-    const auto begin = [&](std::size_t i) { return reinterpret_cast<std::uintptr_t>(tensors[i].tensor.data); };
+std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors,
+                                     std::string_view operation, std::string_view name) {
+    const auto begin = [&](std::size_t i) {
+        return reinterpret_cast<std::uintptr_t>(tensors[i].tensor.data);
+    };
     const auto end = [&](std::size_t i) { return begin(i) + tensors[i].tensor.bytes(); };
     std::vector<std::size_t> last(tensors.size()), by_address;
     std::iota(last.begin(), last.end(), std::size_t{0});
-    std::ranges::copy_if(last, std::back_inserter(by_address), [&](std::size_t i) { return begin(i) < end(i); });
-    std::ranges::sort(by_address, std::ranges::greater{}, [&](std::size_t i) { return std::pair(begin(i), i); });
+    std::ranges::copy_if(last, std::back_inserter(by_address),
+                         [&](std::size_t i) { return begin(i) < end(i); });
+    std::ranges::sort(by_address, std::ranges::greater{},
+                      [&](std::size_t i) { return std::pair(begin(i), i); });
     for (std::size_t k = 1; k < by_address.size(); ++k) {
         const auto one = by_address[k], next = last[by_address[k - 1]];
         if (end(one) <= begin(next)) continue;
         const auto &a = tensors[one], &b = tensors[next];
         Check(operation, name, {})
-            .that(begin(one) == begin(next) && end(one) == end(next) && a.tensor.dtype == b.tensor.dtype,
-                  "'{}' and '{}' overlap: {} bytes of {} at {}, {} bytes of {} at {}; pass the one or the other", a.name, b.name,
-                  a.tensor.bytes(), name_of(a.tensor.dtype), a.tensor.data, b.tensor.bytes(), name_of(b.tensor.dtype), b.tensor.data);
+            .that(begin(one) == begin(next) && end(one) == end(next) &&
+                      a.tensor.dtype == b.tensor.dtype,
+                  "'{}' and '{}' overlap: {} bytes of {} at {}, {} bytes of {} at {}; pass the one "
+                  "or the other",
+                  a.name, b.name, a.tensor.bytes(), name_of(a.tensor.dtype), a.tensor.data,
+                  b.tensor.bytes(), name_of(b.tensor.dtype), b.tensor.data);
         last[one] = next;
     }
     return last;
@@ -215,13 +258,17 @@ void move_once(std::span<Draft> drafts, std::string_view operation, std::string_
     std::vector<NamedTensor> tensors;
     for (const auto& draft : drafts)
         for (std::size_t i = 0; i < draft.tensors.size(); ++i)
-            tensors.push_back({draft.tensor_names.empty() ? fmt::format("[{}]", i) : draft.tensor_names[i], draft.tensors[i]});
+            tensors.push_back(
+                {draft.tensor_names.empty() ? fmt::format("[{}]", i) : draft.tensor_names[i],
+                 draft.tensors[i]});
     const auto last = same_memory(tensors, operation, name);
     for (std::size_t at = 0; auto& draft : drafts) {
         for (std::size_t i = 0; i < draft.tensors.size(); ++i, ++at) {
             if (last[at] == at) continue;
-            draft.tensor_names.resize(draft.tensors.size());  // of those that are numbered only these have one
-            draft.tensor_names[i] = fmt::format("{} (the memory of {})", tensors[at].name, tensors[last[at]].name);
+            // of those that are numbered only these have one
+            draft.tensor_names.resize(draft.tensors.size());
+            draft.tensor_names[i] =
+                fmt::format("{} (the memory of {})", tensors[at].name, tensors[last[at]].name);
             draft.tensors[i].shape = {0};
             draft.tensors[i].strides.clear();
         }
@@ -233,8 +280,10 @@ engine::Request prepare(Draft draft) {
     const Check check(engine::name_of(operation), draft.name, {draft.set->transport().rank()});
     check_draft(draft, check);
     const bool writes = operation == Operation::allreduce || operation == Operation::broadcast;
-    if (writes && draft.tensors.size() > 1) move_once({&draft, 1}, engine::name_of(operation), draft.name);
-    if (draft.description.operation == Operation::all_to_all) draft.splits = splits_of(draft, draft.set->size(), check);
+    if (writes && draft.tensors.size() > 1)
+        move_once({&draft, 1}, engine::name_of(operation), draft.name);
+    if (draft.description.operation == Operation::all_to_all)
+        draft.splits = splits_of(draft, draft.set->size(), check);
     auto description = engine::share(describe(draft, check));
     return {.name = std::move(draft.name),
             .description = std::move(description),
@@ -243,12 +292,16 @@ engine::Request prepare(Draft draft) {
             .keep_alive = std::move(draft.keep_alive)};
 }
 
-std::shared_ptr<engine::Pending> submit(SetMember& set, engine::Request request, const std::optional<StreamRef>& stream,
-                                        bool caller_waits) {
+std::shared_ptr<engine::Pending> submit(SetMember& set, engine::Request request,
+                                        const std::optional<StreamRef>& stream, bool caller_waits) {
     if (!request.tensors->empty()) {
         const auto device = request.tensors->front().device;
         request.device = set.use_device(device.kind);
-        if (request.device) request.ready = request.device->wrap(stream.value_or(StreamRef{.device = device, .native = nullptr}))->record();
+        if (request.device)
+            request.ready =
+                request.device
+                    ->wrap(stream.value_or(StreamRef{.device = device, .native = nullptr}))
+                    ->record();
     }
     return set.engine().submit(std::move(request), caller_waits);
 }
@@ -262,20 +315,24 @@ std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
     return submit(*set, std::move(request), stream, caller_waits);
 }
 
-std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor, engine::Route route,
-                                               const PointToPointOptions& options, bool caller_waits) {
+std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor,
+                                               engine::Route route,
+                                               const PointToPointOptions& options,
+                                               bool caller_waits) {
     const auto& transport = set.transport();
     const Check check(route.sending ? "send" : "recv", "", {transport.rank()});
-    check.that(route.peer >= 0 && route.peer < transport.size(), "rank {} does not exist; there are ranks 0 to {}", route.peer,
-               transport.size() - 1);
+    check.that(route.peer >= 0 && route.peer < transport.size(),
+               "rank {} does not exist; there are ranks 0 to {}", route.peer, transport.size() - 1);
     const auto position = set.members().position_of(route.peer);
     check.that(position.has_value(), "rank {} is not in {}", route.peer, set.members().name());
-    check.that(route.tag <= transport.largest_user_tag(), "tag {} is too large for {}; at most {}", route.tag, transport.description(),
-               transport.largest_user_tag());
+    check.that(route.tag <= transport.largest_user_tag(), "tag {} is too large for {}; at most {}",
+               route.tag, transport.description(), transport.largest_user_tag());
     check_tensor(tensor, check);
     check_timeout(options.timeout, check);
-    check.that(tensor.device.kind == DeviceKind::host, "only host tensors can be sent, not {} ones", name_of(tensor.device.kind));
-    engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv", route.sending ? "to" : "from", route.peer),
+    check.that(tensor.device.kind == DeviceKind::host, "only host tensors can be sent, not {} ones",
+               name_of(tensor.device.kind));
+    engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv",
+                                                route.sending ? "to" : "from", route.peer),
                             .tensors = engine::share({tensor}),
                             .keep_alive = options.keep_alive};
     set_deadline(request, options.timeout);

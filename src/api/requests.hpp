@@ -14,7 +14,8 @@
 
 #include "runtime/set_member.hpp"
 
-/// From what a caller passes to what the engine takes: every check that needs no other rank is here.
+/// From what a caller passes to what the engine takes: every check that needs no other rank is
+/// here.
 namespace guozhuang::api {
 
 /// An operation as the caller put it.
@@ -30,24 +31,29 @@ struct Draft {
     std::chrono::milliseconds timeout = {};  ///< 0: none of its own
 };
 
-/// Checks the draft, for once or, if the request is copied, as often as it is submitted. Throws Error(invalid_argument). Its stream and timeout are a
-/// matter of the submission.
+/// Checks the draft, for once or, if the request is copied, as often as it is submitted. Throws
+/// Error(invalid_argument). Its stream and timeout are a matter of the submission.
 engine::Request prepare(Draft draft);
 
-/// Hands a request to the engine. Throws Error(unavailable, duplicate_name ...) before anything is sent.
-std::shared_ptr<engine::Pending> submit(SetMember& set, engine::Request request, const std::optional<StreamRef>& stream, bool caller_waits);
+/// Hands a request to the engine. Throws Error(unavailable, duplicate_name ...) before anything is
+/// sent.
+std::shared_ptr<engine::Pending> submit(SetMember& set, engine::Request request,
+                                        const std::optional<StreamRef>& stream, bool caller_waits);
 /// Both.
 std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits);
 
-/// Throws Error(invalid_argument) for a name that a user may not give: those that begin with # are the ones of what has no name.
+/// Throws Error(invalid_argument) for a name that a user may not give: those that begin with # are
+/// the ones of what has no name.
 void check_name(std::string_view operation, std::string_view name);
 
-/// Throws Error(invalid_argument) for a tensor that no operation takes: not contiguous, without memory ...
+/// Throws Error(invalid_argument) for a tensor that no operation takes: not contiguous, without
+/// memory ...
 void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name);
 
 /// Of each tensor the last one that is the same memory: itself, if there is no other. Throws
 /// Error(invalid_argument) if two of them overlap otherwise.
-std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors, std::string_view operation, std::string_view name);
+std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors,
+                                     std::string_view operation, std::string_view name);
 
 /// Lets tensors that are the same memory be moved once, as the last of them in all these drafts.
 /// The others have no elements from then on, and a name that says why: so that ranks on which other
@@ -55,7 +61,9 @@ std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors, std::
 void move_once(std::span<Draft> drafts, std::string_view operation, std::string_view name);
 
 /// The same for a send or receive. The route's peer is a rank of the world.
-std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor, engine::Route route,
-                                               const PointToPointOptions& options, bool caller_waits);
+std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor,
+                                               engine::Route route,
+                                               const PointToPointOptions& options,
+                                               bool caller_waits);
 
 }  // namespace guozhuang::api

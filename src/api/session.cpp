@@ -30,20 +30,24 @@
 namespace guozhuang {
 namespace {
 
-/// The process's default session: made by the first Session or init(), shared by further ones, closed by the last.
+/// The process's default session: made by the first Session or init(), shared by further ones,
+/// closed by the last.
 struct Process {
     base::Mutex starting;  ///< held by whoever makes the first session, which may take long
     base::Mutex mutex;     ///< held for moments
     std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
-    std::weak_ptr<Runtime> latest GUOZHUANG_GUARDED_BY(mutex);  ///< the same, also while it is being closed
+    /// the same, also while it is being closed
+    std::weak_ptr<Runtime> latest GUOZHUANG_GUARDED_BY(mutex);
     int users GUOZHUANG_GUARDED_BY(mutex) = 0;
-    std::atomic<bool> has_failed{false};  ///< a session of it was left, or its job has ended by an error
-    std::unique_ptr<Session> view
-        GUOZHUANG_GUARDED_BY(mutex);  ///< what Session::current() gives; it stays, because threads may hold on to it
+    /// a session of it was left, or its job has ended by an error
+    std::atomic<bool> has_failed{false};
+    /// what Session::current() gives; it stays, because threads may hold on to it
+    std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);
 };
 
 Process& process() {
-    static auto* const instance = new Process;  // never destroyed: threads and static objects may use it as long as the process lives
+    // never destroyed: threads and static objects may use it as long as the process lives
+    static auto* const instance = new Process;
     return *instance;
 }
 
@@ -71,12 +75,14 @@ void end_open_session(std::string_view reason, bool waits) {
 
 constexpr auto shortest_limit_of_start = std::chrono::milliseconds(30'000);
 
-/// What this rank's environment cannot mean, all ranks are told, and so fail together: hence first the connection. Where that is what fails, nobody
-/// else knows.
+/// What this rank's environment cannot mean, all ranks are told, and so fail together: hence first
+/// the connection. Where that is what fails, nobody else knows.
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     base::hold_standard_files();
     wire::MpiOptions mpi{.communicator = options.mpi_communicator};
-    mpi.before_finalise = [] { end_open_session("its process has called MPI_Finalize before the session was closed", true); };
+    mpi.before_finalise = [] {
+        end_open_session("its process has called MPI_Finalize before the session was closed", true);
+    };
     auto& settings = mpi.settings;
     std::string refusal;
     try {
@@ -86,27 +92,35 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     }
     // Ranks are started one after the other, and that takes time, whatever a program wants of its
     // operations.
-    const auto limit = settings.stall_error.count() > 0 ? std::max(settings.stall_error, shortest_limit_of_start) : settings.stall_error;
-    const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();  // whose ranks are numbered otherwise
-    const wire::StartWatch watch(launched, {.warn = settings.stall_warn, .limit = limit}, wire::abort_mpi);
+    const auto limit = settings.stall_error.count() > 0
+                           ? std::max(settings.stall_error, shortest_limit_of_start)
+                           : settings.stall_error;
+    // whose ranks are numbered otherwise
+    const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();
+    const wire::StartWatch watch(launched, {.warn = settings.stall_warn, .limit = limit},
+                                 wire::abort_mpi);
     auto transport = wire::connect(mpi);
     const bool is_alone = transport->size() == 1;
     try {
         return std::make_shared<Runtime>(std::move(transport), settings, refusal);
     } catch (...) {
-        if (!is_alone && base::code_of(std::current_exception()) != ErrorCode::configuration) process().has_failed = true;
+        if (!is_alone && base::code_of(std::current_exception()) != ErrorCode::configuration)
+            process().has_failed = true;
         throw;
     }
 }
 
-/// A process that ends well has most likely kept its session in an object that is destroyed later, or never: it closes it. Who is about to begin or
-/// end a session while another thread exits is not waited for. Where the job has failed the process stays until the others have spoken.
+/// A process that ends well has most likely kept its session in an object that is destroyed later,
+/// or never: it closes it. Who is about to begin or end a session while another thread exits is not
+/// waited for. Where the job has failed the process stays until the others have spoken.
 void end_at_exit(int status, void*) {
     if (base::is_forked()) return;
     base::process_exits();
-    const bool waits = status == 0 && !engine::Pending::is_completing();  // which would never be over
+    // which would never be over
+    const bool waits = status == 0 && !engine::Pending::is_completing();
     end_open_session("its process has called exit() before the session was closed", waits);
-    if (process().has_failed) base::wait_for_files({}, base::time_to_unwind + base::time_for_others);
+    if (process().has_failed)
+        base::wait_for_files({}, base::time_to_unwind + base::time_for_others);
 }
 
 /// Once, after MPI's own handler has been registered, so that this one comes before it.
@@ -158,7 +172,8 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
     exceptions_at_start_ = std::uncaught_exceptions();
     const auto refuse_communicator = [&] {
         if (options.mpi_communicator)
-            throw Error(ErrorCode::invalid_argument, "Session: there is one already, whose communicator cannot be changed");
+            throw Error(ErrorCode::invalid_argument,
+                        "Session: there is one already, whose communicator cannot be changed");
     };
     if (thread_session != nullptr) {
         refuse_communicator();
@@ -195,7 +210,8 @@ Session::~Session() {
         static_cast<void>(membership_.release());  // it is the parent's
         return;
     }
-    if (std::uncaught_exceptions() > exceptions_at_start_) leave("an exception is leaving its session");
+    if (std::uncaught_exceptions() > exceptions_at_start_)
+        leave("an exception is leaving its session");
     try {
         close();
     } catch (const std::exception& error) {
@@ -247,7 +263,9 @@ std::shared_ptr<Runtime> Session::replace(std::shared_ptr<Runtime> by) noexcept 
 std::shared_ptr<Runtime> Session::runtime() const {
     base::refuse_forked();
     auto runtime = membership_ ? membership_->runtime() : nullptr;
-    if (!runtime) throw Error(ErrorCode::not_initialised, "this session has been closed: it takes no more operations");
+    if (!runtime)
+        throw Error(ErrorCode::not_initialised,
+                    "this session has been closed: it takes no more operations");
     return runtime;
 }
 
@@ -258,8 +276,10 @@ Session& Session::current() {
     const base::Lock lock(shared.mutex);
     if (shared.users == 0)
         throw Error(ErrorCode::not_initialised,
-                    shared.view ? "the session has been closed: it takes no more operations; make a new guozhuang::Session for a new job"
-                                : "there is no session: make a guozhuang::Session, or call guozhuang::init(), before the first operation");
+                    shared.view ? "the session has been closed: it takes no more operations; make "
+                                  "a new guozhuang::Session for a new job"
+                                : "there is no session: make a guozhuang::Session, or call "
+                                  "guozhuang::init(), before the first operation");
     return *shared.view;
 }
 
@@ -379,16 +399,30 @@ int run(int* argc, char*** argv, const std::function<int(Session&)>& body) {
     }
 }
 
+namespace {
+
+void check_run(int size, const RankOptions& options) {
+    if (size < 1)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("run_ranks: {} ranks; there must be one at least", size));
+    if (options.hosts < 1 || options.hosts > size)
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format(
+                "run_ranks: {} hosts for {} ranks; there must be one at least, and a rank for each",
+                options.hosts, size));
+}
+
+}  // namespace
+
 void run_ranks(int size, const std::function<void(Session&)>& body, const RankOptions& options) {
     base::refuse_forked();
     base::notice_forks();
-    if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("run_ranks: {} ranks; there must be one at least", size));
-    if (options.hosts < 1 || options.hosts > size)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("run_ranks: {} hosts for {} ranks; there must be one at least, and a rank for each", options.hosts, size));
+    check_run(size, options);
     const auto settings = base::read_settings();
     std::optional<base::WaitSettings> wait;
-    if (settings.spin_us) wait = base::WaitSettings{.spin = std::chrono::microseconds(*settings.spin_us)};
+    if (settings.spin_us)
+        wait = base::WaitSettings{.spin = std::chrono::microseconds(*settings.spin_us)};
     std::optional<base::Baton> baton;
     if (options.turns) wait = base::WaitSettings{.baton = &baton.emplace(size, *options.turns)};
     wire::InprocHub hub(size, wait, options.hosts);
@@ -408,13 +442,16 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
         } catch (...) {
             {
                 const base::Lock lock(mutex);
-                if (!first || base::code_of(first) == ErrorCode::aborted) first = std::current_exception();
+                if (!first || base::code_of(first) == ErrorCode::aborted)
+                    first = std::current_exception();
             }
             const auto reason = base::describe(std::current_exception());
             if (thread_session != nullptr)
                 session.leave(reason);
             else  // it has not joined, so it cannot leave
-                hub.abort({.rank = rank, .text = fmt::format("rank {} has shut down ({})", rank, reason), .code = ErrorCode::departed});
+                hub.abort({.rank = rank,
+                           .text = fmt::format("rank {} has shut down ({})", rank, reason),
+                           .code = ErrorCode::departed});
         }
         thread_session = nullptr;
     };
@@ -424,8 +461,9 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
         for (int rank = 0; rank < size; ++rank) threads.emplace_back(live, rank);
         all_are_there = true;
     } catch (const std::system_error& error) {
-        first = std::make_exception_ptr(
-            Error(ErrorCode::out_of_memory, fmt::format("run_ranks: no thread for rank {} of {}: {}", threads.size(), size, error.what())));
+        first = std::make_exception_ptr(Error(
+            ErrorCode::out_of_memory, fmt::format("run_ranks: no thread for rank {} of {}: {}",
+                                                  threads.size(), size, error.what())));
     }
     for (auto& thread : threads) thread.join();
     if (first) std::rethrow_exception(first);

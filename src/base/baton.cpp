@@ -4,7 +4,8 @@
 
 namespace guozhuang::base {
 
-Baton::Baton(int parts, std::uint64_t seed) : bells_(static_cast<std::size_t>(parts)), present_(bells_.size()), state_(seed) {
+Baton::Baton(int parts, std::uint64_t seed)
+    : bells_(static_cast<std::size_t>(parts)), present_(bells_.size()), state_(seed) {
     std::iota(present_.begin(), present_.end(), 0);
 }
 
@@ -25,7 +26,8 @@ void Baton::pass() {
     wait_for(self);
 }
 
-/// splitmix64 (G. L. Steele, D. Lea, C. H. Flood, OOPSLA 2014): any seed will do, and every standard library draws the same.
+/// splitmix64 (G. L. Steele, D. Lea, C. H. Flood, OOPSLA 2014): any seed will do, and every
+/// standard library draws the same.
 int Baton::draw() noexcept {
     std::uint64_t bits = state_ += 0x9e3779b97f4a7c15u;
     bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;

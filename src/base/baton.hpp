@@ -9,11 +9,13 @@
 
 namespace guozhuang::base {
 
-/// Lets threads run one at a time, the next drawn from a seed, so that a run of them can be repeated: the same seed gives the same order of events.
+/// Lets threads run one at a time, the next drawn from a seed, so that a run of them can be
+/// repeated: the same seed gives the same order of events.
 ///
-/// Every thread has a Part for as long as it takes part; waits with these threads' WaitSettings::baton hand the baton on at every turn, and
-/// never park. Deadlines go on by the clock, so a run that is to be repeated has none that matter. Nobody may wait for another part's thread in
-/// any other way.
+/// Every thread has a Part for as long as it takes part; waits with these threads'
+/// WaitSettings::baton hand the baton on at every turn, and never park. Deadlines go on by the
+/// clock, so a run that is to be repeated has none that matter. Nobody may wait for another part's
+/// thread in any other way.
 class Baton {
 public:
     Baton(int parts, std::uint64_t seed);
@@ -30,7 +32,8 @@ public:
         Baton& baton_;
     };
 
-    /// Hands the baton to a part drawn, perhaps the caller's, and returns when it is back. Only from the thread that has it.
+    /// Hands the baton to a part drawn, perhaps the caller's, and returns when it is back. Only
+    /// from the thread that has it.
     void pass();
 
 private:

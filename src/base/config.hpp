@@ -19,7 +19,8 @@ std::optional<std::string> environment(const std::string& name);
 /// Names of all variables of the environment that start with the prefix.
 std::vector<std::string> environment_names(std::string_view prefix);
 
-/// Everything that can be configured, with its default. Filled from GUOZHUANG_ variables, once per Runtime.
+/// Everything that can be configured, with its default. Filled from GUOZHUANG_ variables, once per
+/// Runtime.
 struct Settings {
     std::size_t fusion_bytes = 1u << 20;
     std::size_t small_bytes = 32u << 10;
@@ -55,16 +56,19 @@ struct Setting {
 
 std::span<const Setting> settings_table();
 
-/// Reads the environment strictly; an empty variable counts as none. Throws Error(configuration) naming variable, value and accepted range.
+/// Reads the environment strictly; an empty variable counts as none. Throws Error(configuration)
+/// naming variable, value and accepted range.
 Settings read_settings();
 
-/// A warning for each GUOZHUANG_ variable of the environment that is none of the table's, with the nearest name of it if one is near.
+/// A warning for each GUOZHUANG_ variable of the environment that is none of the table's, with the
+/// nearest name of it if one is near.
 std::vector<std::string> unknown_variables();
 
 /// Of a value that may be anything: so much that a line shows it.
 std::string shown(std::string_view value);
 
-/// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G, or k, m, g. Empty if it is not such a number.
+/// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G, or k, m, g. Empty if it is not
+/// such a number.
 std::optional<std::size_t> parse_bytes(std::string_view text);
 
 }  // namespace guozhuang::base

@@ -11,11 +11,13 @@
 namespace guozhuang::base {
 namespace {
 
-constexpr const char* out_of_memory = "out of memory";  // short enough for a string that allocates nothing
+// short enough for a string that allocates nothing
+constexpr const char* out_of_memory = "out of memory";
 
 std::string name_of(const std::type_info& type) {
     int status = 0;
-    const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+    const std::unique_ptr<char, decltype(&std::free)> name(
+        abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
     return name ? name.get() : type.name();
 }
 

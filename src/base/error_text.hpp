@@ -8,7 +8,8 @@
 
 namespace guozhuang::base {
 
-/// "std::runtime_error: no such file data.bin"; of our own errors the message alone. "out of memory", of std::bad_alloc or if there is none for the text.
+/// "std::runtime_error: no such file data.bin"; of our own errors the message alone. "out of
+/// memory", of std::bad_alloc or if there is none for the text.
 std::string describe(const std::exception_ptr& exception);
 
 /// How messages name ranks: "rank 2", "ranks 0,1,3".

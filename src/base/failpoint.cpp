@@ -15,9 +15,11 @@ namespace guozhuang::base {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(Failpoint::count)> names = {
-    "init",     "meet",     "handshake",    "submit",          "control_send",  "control_sent", "control_arrived", "control_received",
-    "execute",  "executed", "segment_send", "segment_receive", "round_publish", "round_await",  "letter_send",     "letter_receive",
-    "shutdown", "close",    "closed"};
+    "init",          "meet",         "handshake",       "submit",
+    "control_send",  "control_sent", "control_arrived", "control_received",
+    "execute",       "executed",     "segment_send",    "segment_receive",
+    "round_publish", "round_await",  "letter_send",     "letter_receive",
+    "shutdown",      "close",        "closed"};
 
 constexpr std::array<std::string_view, 4> kinds = {"kill", "stop", "delay", "error"};
 
@@ -25,7 +27,8 @@ constexpr std::array<std::string_view, 4> kinds = {"kill", "stop", "delay", "err
 Fault armed;
 std::atomic<std::uint64_t> passes{0};
 
-/// The part of the text before the separator, which is taken off with it; all of it if there is none.
+/// The part of the text before the separator, which is taken off with it; all of it if there is
+/// none.
 std::string_view take(std::string_view& text, char separator) {
     const auto part = text.substr(0, text.find(separator));
     text.remove_prefix(std::min(part.size() + 1, text.size()));
@@ -41,7 +44,9 @@ void stop_for(std::chrono::milliseconds time) {
         ::kill(self, SIGCONT);
         _exit(0);
     }
-    if (child < 0) throw Error(ErrorCode::unavailable, "failpoint: fork failed, so nobody would continue this rank");
+    if (child < 0)
+        throw Error(ErrorCode::unavailable,
+                    "failpoint: fork failed, so nobody would continue this rank");
     ::kill(self, SIGSTOP);
     waitpid(child, nullptr, 0);
 }
@@ -50,8 +55,11 @@ void bring_about(const Fault& fault) {
     switch (fault.kind) {
         case Fault::Kind::kill: ::kill(getpid(), SIGKILL); break;
         case Fault::Kind::stop: stop_for(std::chrono::milliseconds(fault.amount)); break;
-        case Fault::Kind::delay: wait_for_files({}, std::chrono::milliseconds((fault.amount + 999) / 1000)); break;
-        case Fault::Kind::error: throw Error(ErrorCode::internal, fmt::format("failpoint {}", name_of(fault.point)));
+        case Fault::Kind::delay:
+            wait_for_files({}, std::chrono::milliseconds((fault.amount + 999) / 1000));
+            break;
+        case Fault::Kind::error:
+            throw Error(ErrorCode::internal, fmt::format("failpoint {}", name_of(fault.point)));
     }
 }
 
@@ -67,18 +75,23 @@ std::optional<Fault> parse_fault(std::string_view text) {
     Fault fault;
     auto what = text;
     auto where = take(what, '=');
-    if (!parse_choice(take(where, '@'), names, fault.point) || !parse_choice(take(what, ':'), kinds, fault.kind)) return std::nullopt;
+    if (!parse_choice(take(where, '@'), names, fault.point) ||
+        !parse_choice(take(what, ':'), kinds, fault.kind))
+        return std::nullopt;
     fault.rank = parse_number<int>(take(where, ':')).value_or(-1);
     fault.nth = parse_number<std::uint64_t>(where).value_or(0);
     fault.amount = parse_number<std::uint64_t>(what).value_or(0);
     const bool is_in_range = fault.rank >= 0 && fault.nth > 0 && fault.amount <= 1'000'000'000;
-    if (!is_in_range || print(fault) != text) return std::nullopt;  // what is no number prints as another text
+    // what is no number prints as another text
+    if (!is_in_range || print(fault) != text) return std::nullopt;
     return fault;
 }
 
 std::string print(const Fault& fault) {
-    auto text = fmt::format("{}@{}:{}={}", name_of(fault.point), fault.rank, fault.nth, kinds[static_cast<std::size_t>(fault.kind)]);
-    if (fault.kind == Fault::Kind::stop || fault.kind == Fault::Kind::delay) text += fmt::format(":{}", fault.amount);
+    auto text = fmt::format("{}@{}:{}={}", name_of(fault.point), fault.rank, fault.nth,
+                            kinds[static_cast<std::size_t>(fault.kind)]);
+    if (fault.kind == Fault::Kind::stop || fault.kind == Fault::Kind::delay)
+        text += fmt::format(":{}", fault.amount);
     return text;
 }
 

@@ -8,8 +8,9 @@
 
 namespace guozhuang::base {
 
-/// Keeps a thing to the end of the process: what messages that cannot be stopped may still touch after their job has ended. It stays reachable,
-/// so that leak checkers do not report it. Any thread. A lack of memory may be what has ended the job, so there is a place for the first one.
+/// Keeps a thing to the end of the process: what messages that cannot be stopped may still touch
+/// after their job has ended. It stays reachable, so that leak checkers do not report it. Any
+/// thread. A lack of memory may be what has ended the job, so there is a place for the first one.
 template <class Thing>
 void keep_for_ever(Thing thing) noexcept {
     struct Kept {

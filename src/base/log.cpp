@@ -25,7 +25,8 @@ struct Sink {
 thread_local bool in_callback = false;
 
 Sink& sink() {
-    static auto* const instance = new Sink;  // never destroyed: messages may come as late as static destruction
+    // never destroyed: messages may come as late as static destruction
+    static auto* const instance = new Sink;
     return *instance;
 }
 
@@ -84,13 +85,16 @@ void process_exits() noexcept {
 void log(LogLevel level, std::string_view message) noexcept try {
     auto& log = sink();
     if (level < log.level.load(std::memory_order_relaxed)) return;
-    if (in_callback || log.callback_exits || is_forked()) return write_line(level, message);  // whoever has the lock may never let go
+    // whoever has the lock may never let go
+    if (in_callback || log.callback_exits || is_forked()) return write_line(level, message);
     const Lock lock(log.mutex);
     if (!log.callback || log.callback_exits) return write_line(level, message);
     in_callback = true;
-    const auto end = std::unique_ptr<bool, decltype([](bool* flag) { *flag = false; })>(&in_callback);
+    const auto end =
+        std::unique_ptr<bool, decltype([](bool* flag) { *flag = false; })>(&in_callback);
     log.callback(level, message);
-} catch (...) {  // NOLINT(bugprone-empty-catch): a message that cannot be written is lost, not fatal
+} catch (...) {  // NOLINT(bugprone-empty-catch)
+    // a message that cannot be written is lost, not fatal
 }
 
 }  // namespace base

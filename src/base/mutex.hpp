@@ -2,7 +2,8 @@
 
 #include <mutex>
 
-// Which mutex guards what, said so that clang checks it (-Wthread-safety, by clang-tidy). Other compilers see nothing.
+// Which mutex guards what, said so that clang checks it (-Wthread-safety, by clang-tidy). Other
+// compilers see nothing.
 #if defined(__clang__)
 #define GUOZHUANG_THREAD_ANNOTATION(annotation) __attribute__((annotation))
 #else
@@ -22,7 +23,9 @@ namespace guozhuang::base {
 class GUOZHUANG_THREAD_ANNOTATION(capability("mutex")) Mutex {
 public:
     void lock() GUOZHUANG_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
-    bool try_lock() GUOZHUANG_THREAD_ANNOTATION(try_acquire_capability(true)) { return mutex_.try_lock(); }
+    bool try_lock() GUOZHUANG_THREAD_ANNOTATION(try_acquire_capability(true)) {
+        return mutex_.try_lock();
+    }
     void unlock() GUOZHUANG_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
     /// Tells clang that this thread holds it, where it cannot see that: in what a callback reaches.
     void is_held() const noexcept GUOZHUANG_THREAD_ANNOTATION(assert_capability(this)) {}
@@ -34,7 +37,10 @@ private:
 /// Holds a Mutex for the length of a scope.
 class GUOZHUANG_THREAD_ANNOTATION(scoped_lockable) Lock {
 public:
-    explicit Lock(Mutex& mutex) GUOZHUANG_THREAD_ANNOTATION(acquire_capability(mutex)) : mutex_(mutex) { mutex.lock(); }
+    explicit Lock(Mutex& mutex) GUOZHUANG_THREAD_ANNOTATION(acquire_capability(mutex))
+        : mutex_(mutex) {
+        mutex.lock();
+    }
     /// One that a try_lock has taken.
     Lock(Mutex& mutex, std::adopt_lock_t) GUOZHUANG_REQUIRES(mutex) : mutex_(mutex) {}
     ~Lock() GUOZHUANG_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }

@@ -9,7 +9,8 @@
 
 namespace guozhuang::base {
 
-/// The number that the whole text is, whatever the locale; empty if it is none, or one that does not fit. Allocates nothing.
+/// The number that the whole text is, whatever the locale; empty if it is none, or one that does
+/// not fit. Allocates nothing.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) noexcept {
     Number number{};
@@ -18,9 +19,11 @@ std::optional<Number> parse_number(std::string_view text) noexcept {
     return number;
 }
 
-/// Sets `choice`, a bool or an enumerator, to the index of the word that the text is; false if it is none of them.
+/// Sets `choice`, a bool or an enumerator, to the index of the word that the text is; false if it
+/// is none of them.
 template <class Choice, std::size_t n>
-bool parse_choice(std::string_view text, const std::array<std::string_view, n>& words, Choice& choice) noexcept {
+bool parse_choice(std::string_view text, const std::array<std::string_view, n>& words,
+                  Choice& choice) noexcept {
     const auto found = std::ranges::find(words, text);
     if (found == words.end()) return false;
     choice = static_cast<Choice>(found - words.begin());

@@ -43,7 +43,8 @@ struct Facts {
     bool has_ended() const noexcept { return state == 'X' || (state == 'Z' && threads <= 1); }
 };
 
-/// Empty, with errno, if it cannot be read: ENOENT or ESRCH if there is no such process. Allocates nothing.
+/// Empty, with errno, if it cannot be read: ENOENT or ESRCH if there is no such process. Allocates
+/// nothing.
 std::optional<Facts> read_facts(std::int64_t pid) noexcept {
     std::array<char, 1024> text{};
     std::snprintf(text.data(), text.size(), "/proc/%lld/stat", static_cast<long long>(pid));
@@ -75,7 +76,8 @@ std::uint64_t own_numbering() {
     return stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
 }
 
-/// Since Linux 6.15 a pidfd tells how its process has ended even if the parent has asked before. Older headers do not know it.
+/// Since Linux 6.15 a pidfd tells how its process has ended even if the parent has asked before.
+/// Older headers do not know it.
 std::optional<int> status_from_file(int file) {
     struct Information {
         std::uint64_t mask = 1u << 3;  // PIDFD_INFO_EXIT
@@ -85,7 +87,8 @@ std::optional<int> status_from_file(int file) {
     } information;
     static_assert(sizeof information == 64);
     const auto request = _IOWR(0xFF, 11, Information);  // PIDFD_GET_INFO
-    if (file < 0 || ioctl(file, request, &information) != 0 || (information.mask & (1u << 3)) == 0) return std::nullopt;
+    if (file < 0 || ioctl(file, request, &information) != 0 || (information.mask & (1u << 3)) == 0)
+        return std::nullopt;
     return information.exit_code;
 }
 
@@ -102,12 +105,14 @@ struct Holds {
 
     std::chrono::milliseconds left() {
         const Lock lock(mutex);
-        return count > 0 ? std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()) : std::chrono::milliseconds(0);
+        return count > 0 ? std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now())
+                         : std::chrono::milliseconds(0);
     }
 };
 
 Holds& holds() {
-    static auto* const instance = new Holds;  // never destroyed: a process may be held while it ends
+    // never destroyed: a process may be held while it ends
+    static auto* const instance = new Holds;
     return *instance;
 }
 
@@ -117,7 +122,8 @@ bool wait_for_holds(const std::string& last_words) {
     if (limit.count() <= 0) return false;
     log(LogLevel::warning, "{}; the end of this process is held, for {:.1f} s at most", last_words,
         static_cast<double>(limit.count()) / 1000);
-    const WaitSettings settings{.spin = std::chrono::microseconds(0), .park_limit = std::chrono::milliseconds(100)};
+    const WaitSettings settings{.spin = std::chrono::microseconds(0),
+                                .park_limit = std::chrono::milliseconds(100)};
     wait_until(holds().bell, settings, [] { return holds().left().count() <= 0; });
     return true;
 }
@@ -180,7 +186,9 @@ void look_up(ProcessId& process) {
 
 bool is_running(const ProcessId& process) {
     const auto facts = read_facts(process.pid);
-    if (!facts) return errno != ENOENT && errno != ESRCH && (::kill(static_cast<pid_t>(process.pid), 0) == 0 || errno != ESRCH);
+    if (!facts)
+        return errno != ENOENT && errno != ESRCH &&
+               (::kill(static_cast<pid_t>(process.pid), 0) == 0 || errno != ESRCH);
     return facts->started == process.started && !facts->has_ended();
 }
 
@@ -216,13 +224,16 @@ ProcessFile::~ProcessFile() {
 }
 
 std::optional<int> exit_status(const ProcessId& process, const ProcessFile& file) {
-    if (const auto facts = read_facts(process.pid); facts && facts->started == process.started && facts->has_ended())
+    if (const auto facts = read_facts(process.pid);
+        facts && facts->started == process.started && facts->has_ended())
         return facts->exit_code;
     return status_from_file(file.descriptor());
 }
 
 std::string describe_exit(int status) {
-    if (WIFSIGNALED(status)) return fmt::format("killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (WIFSIGNALED(status))
+        return fmt::format("killed by signal {} ({})", WTERMSIG(status),
+                           strsignal(WTERMSIG(status)));
     return fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
@@ -255,10 +266,12 @@ bool is_forked() noexcept {
 
 void refuse_forked() {
     if (is_forked())
-        throw Error(ErrorCode::unavailable,
-                    fmt::format("process {} was made by fork() and is no rank of the job: only process {}, which had the "
-                                "session then, can use guozhuang; the child may compute, exec or exit",
-                                getpid(), original.load()));
+        throw Error(
+            ErrorCode::unavailable,
+            fmt::format("process {} was made by fork() and is no rank of the job: only process {}, "
+                        "which had the "
+                        "session then, can use guozhuang; the child may compute, exec or exit",
+                        getpid(), original.load()));
 }
 
 void join(std::thread& thread) noexcept {
@@ -295,7 +308,8 @@ void last_words_are_said() noexcept {
     words_are_said.store(true);
 }
 
-void end_process(std::string last_words, std::chrono::milliseconds grace, void (*end_job)()) noexcept {
+void end_process(std::string last_words, std::chrono::milliseconds grace,
+                 void (*end_job)()) noexcept {
     if (is_ending.exchange(true)) return;
     const auto end = [last_words = std::move(last_words), grace, end_job] {
         wait_for_files({}, grace);

@@ -18,10 +18,12 @@ struct ProcessId {
 };
 
 ProcessId this_process();
-/// Completes what a process could not find out about itself, for lack of descriptors. It must still be there.
+/// Completes what a process could not find out about itself, for lack of descriptors. It must still
+/// be there.
 void look_up(ProcessId& process);
 
-/// Whether it runs. One that has ended does not, though nobody may have asked for its status yet; one that cannot be looked at does.
+/// Whether it runs. One that has ended does not, though nobody may have asked for its status yet;
+/// one that cannot be looked at does.
 bool is_running(const ProcessId& process);
 
 /// What it does, as /proc says: "running", "sleeping", "stopped" ...; empty if that cannot be seen.
@@ -33,7 +35,8 @@ bool is_visible(const ProcessId& process);
 /// A process that is watched by a file descriptor which becomes readable when it ends. Move-only.
 class ProcessFile {
 public:
-    /// Invalid if the system cannot give one, or if the process has ended: errno says which (ESRCH).
+    /// Invalid if the system cannot give one, or if the process has ended: errno says which
+    /// (ESRCH).
     explicit ProcessFile(const ProcessId& process) noexcept;
     ProcessFile(ProcessFile&& other) noexcept;
     ProcessFile& operator=(ProcessFile&&) = delete;
@@ -45,7 +48,8 @@ private:
     int file_ = -1;
 };
 
-/// How a process that has ended did so, as wait(2) would say; empty where the system no longer knows.
+/// How a process that has ended did so, as wait(2) would say; empty where the system no longer
+/// knows.
 std::optional<int> exit_status(const ProcessId& process, const ProcessFile& file);
 
 /// "killed by signal 9 (Killed)", "exited with code 3".
@@ -56,8 +60,8 @@ std::string host_name();
 /// From the first call on, children that this process makes with fork() know that they are such.
 void notice_forks();
 
-/// While it lives, children of fork(), though not theirs, do this before anything else. They have one thread, and mutexes as they were: as little as in
-/// a signal handler.
+/// While it lives, children of fork(), though not theirs, do this before anything else. They have
+/// one thread, and mutexes as they were: as little as in a signal handler.
 class InChildren {
 public:
     explicit InChildren(std::function<void()> action);
@@ -71,22 +75,24 @@ private:
     const std::function<void()> action_;
 };
 
-/// Whether this process is such a child: it has the memory of its parent, the shared one too, but none of its threads, and mutexes as they were. It must
-/// neither use nor end what the parent has.
+/// Whether this process is such a child: it has the memory of its parent, the shared one too, but
+/// none of its threads, and mutexes as they were. It must neither use nor end what the parent has.
 bool is_forked() noexcept;
 
 /// In such a child throws Error(unavailable), which says so.
 void refuse_forked();
 
-/// Waits for the end of a thread of the library's, unless this is it: a callback of the user's may call exit().
+/// Waits for the end of a thread of the library's, unless this is it: a callback of the user's may
+/// call exit().
 void join(std::thread& thread) noexcept;
 
-/// Those of standard input, output and error that are closed are opened, on nothing: else the next file, socket or shared memory that is opened
-/// has their number, and whatever anybody prints goes there.
+/// Those of standard input, output and error that are closed are opened, on nothing: else the next
+/// file, socket or shared memory that is opened has their number, and whatever anybody prints goes
+/// there.
 void hold_standard_files() noexcept;
 
-/// While it lives, a file that may not grow as far as this thread wants (RLIMIT_FSIZE) is an error, EFBIG, and not the end of the process by
-/// SIGXFSZ.
+/// While it lives, a file that may not grow as far as this thread wants (RLIMIT_FSIZE) is an error,
+/// EFBIG, and not the end of the process by SIGXFSZ.
 class FileSizeErrors {
 public:
     FileSizeErrors() noexcept;
@@ -102,7 +108,8 @@ private:
 /// it has ended by itself meanwhile. Returns at once. For a job that cannot be ended properly: MPI
 /// would wait for the dead. Later calls do nothing. `end_job`, if there is one, is called instead
 /// of the end, and should end this process among others: it gets a second for that.
-void end_process(std::string last_words, std::chrono::milliseconds grace, void (*end_job)() = nullptr) noexcept;
+void end_process(std::string last_words, std::chrono::milliseconds grace,
+                 void (*end_job)() = nullptr) noexcept;
 
 /// From a call to its counterpart end_process() waits, and then once more for its grace; though not
 /// longer than until the latest of the limits.
@@ -112,8 +119,9 @@ void release_process() noexcept;
 /// They have been logged, in better words.
 void last_words_are_said() noexcept;
 
-/// How long a process whose job is over still lives: time to unwind, then for the other ranks to say their last words too. mpirun ends all that
-/// are left as soon as a second one has failed, and a second after the first.
+/// How long a process whose job is over still lives: time to unwind, then for the other ranks to
+/// say their last words too. mpirun ends all that are left as soon as a second one has failed, and
+/// a second after the first.
 inline constexpr auto time_to_unwind = std::chrono::milliseconds(400);
 inline constexpr auto time_for_others = std::chrono::milliseconds(100);
 

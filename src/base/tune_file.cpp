@@ -12,7 +12,8 @@
 namespace guozhuang::base {
 namespace {
 
-constexpr std::array<std::string_view, 3> tuned = {"GUOZHUANG_FUSION_BYTES", "GUOZHUANG_SEGMENT_BYTES", "GUOZHUANG_SMALL_BYTES"};
+constexpr std::array<std::string_view, 3> tuned = {
+    "GUOZHUANG_FUSION_BYTES", "GUOZHUANG_SEGMENT_BYTES", "GUOZHUANG_SMALL_BYTES"};
 constexpr std::size_t most_bytes = std::size_t{64} << 10;
 
 [[noreturn]] void refuse(const std::string& why) {
@@ -30,7 +31,8 @@ Tuning parse_tuning(std::string_view text, std::string_view file) {
         const auto equals = line.find('=');
         const auto name = line.substr(0, equals);
         if (equals == line.npos || std::ranges::find(tuned, name) == tuned.end())
-            refuse(fmt::format("{}, line {}: '{}' is no value for one of {}", file, number, shown(line), fmt::join(tuned, ", ")));
+            refuse(fmt::format("{}, line {}: '{}' is no value for one of {}", file, number,
+                               shown(line), fmt::join(tuned, ", ")));
         if (!tuning.try_emplace(std::string(name), line.substr(equals + 1)).second)
             refuse(fmt::format("{}, line {}: a second value for {}", file, number, name));
     }
@@ -42,7 +44,8 @@ Tuning read_tuning(const std::string& file) {
     std::string text(most_bytes, '\0');
     in.read(text.data(), static_cast<std::streamsize>(text.size()));
     if (!in.eof() || in.bad())
-        refuse(fmt::format("GUOZHUANG_TUNE_FILE='{}' cannot be read, or is longer than {} bytes", shown(file), most_bytes));
+        refuse(fmt::format("GUOZHUANG_TUNE_FILE='{}' cannot be read, or is longer than {} bytes",
+                           shown(file), most_bytes));
     text.resize(static_cast<std::size_t>(in.gcount()));
     return parse_tuning(text, file);
 }

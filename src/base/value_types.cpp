@@ -24,7 +24,8 @@ const char* version() noexcept {
 }
 
 std::string_view name_of(DType dtype) noexcept {
-    constexpr std::string_view names[] = {"u8", "i8", "i16", "i32", "i64", "bool", "f16", "bf16", "f32", "f64", "u16", "u32", "u64"};
+    constexpr std::string_view names[] = {"u8",   "i8",  "i16", "i32", "i64", "bool", "f16",
+                                          "bf16", "f32", "f64", "u16", "u32", "u64"};
     return pick(names, dtype);
 }
 
@@ -34,8 +35,9 @@ std::string_view name_of(ReduceOp op) noexcept {
 }
 
 std::string_view name_of(Algorithm algorithm) noexcept {
-    constexpr std::string_view names[] = {"auto",      "ring",   "recursive_doubling", "direct", "parameter_server",
-                                          "symmetric", "staged", "hierarchical"};
+    constexpr std::string_view names[] = {
+        "auto",      "ring",   "recursive_doubling", "direct", "parameter_server",
+        "symmetric", "staged", "hierarchical"};
     return pick(names, algorithm);
 }
 
@@ -45,26 +47,31 @@ std::string_view name_of(DeviceKind kind) noexcept {
 }
 
 std::string_view name_of(ErrorCode code) noexcept {
-    constexpr std::string_view names[] = {
-        "invalid_argument", "duplicate_name", "not_initialised", "configuration", "mismatch",      "departed",    "discarded",
-        "timeout",          "aborted",        "rank_died",       "wire",          "out_of_memory", "unavailable", "internal"};
+    constexpr std::string_view names[] = {"invalid_argument", "duplicate_name", "not_initialised",
+                                          "configuration",    "mismatch",       "departed",
+                                          "discarded",        "timeout",        "aborted",
+                                          "rank_died",        "wire",           "out_of_memory",
+                                          "unavailable",      "internal"};
     return pick(names, code);
 }
 
 void detail::require_elements(const Shape& shape, std::size_t elements) {
     if (count_of(shape) == elements) return;
-    throw Error(ErrorCode::invalid_argument, fmt::format("TensorView: the shape [{}] has {} elements, but {} were given",
-                                                         fmt::join(shape, ", "), count_of(shape), elements));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("TensorView: the shape [{}] has {} elements, but {} were given",
+                            fmt::join(shape, ", "), count_of(shape), elements));
 }
 
 void detail::throw_not_dense() {
     throw Error(
         ErrorCode::invalid_argument,
-        "TensorView: these elements do not lie side by side in memory, as those of a row of a matrix that is stored by columns do not; "
+        "TensorView: these elements do not lie side by side in memory, as those of a row of a "
+        "matrix that is stored by columns do not; "
         "copy them to a vector or matrix of their own, and back if the operation changes them");
 }
 
-Error::Error(ErrorCode code, const std::string& message, std::source_location where) : Error(code, message, Facts{}, where) {}
+Error::Error(ErrorCode code, const std::string& message, std::source_location where)
+    : Error(code, message, Facts{}, where) {}
 
 Error::Error(ErrorCode code, const std::string& message, Facts facts, std::source_location where)
     : std::runtime_error(message), code_(code), facts_(std::move(facts)), where_(where) {}

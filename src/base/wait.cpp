@@ -27,7 +27,8 @@ constexpr Audience by_news = 0x5555'5555;
 constexpr Audience by_local = ~by_news;
 
 std::uint32_t* word(std::atomic<std::uint32_t>& value) noexcept {
-    static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) && std::atomic<std::uint32_t>::is_always_lock_free);
+    static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) &&
+                  std::atomic<std::uint32_t>::is_always_lock_free);
     return reinterpret_cast<std::uint32_t*>(&value);
 }
 
@@ -36,14 +37,16 @@ void futex_wake(std::atomic<std::uint32_t>& value, Audience waker) noexcept {
 }
 
 // The timeout is a point of CLOCK_MONOTONIC, which is what steady_clock reads.
-void futex_wait(std::atomic<std::uint32_t>& value, std::uint32_t expected, Audience woken_by, Clock::time_point until) noexcept {
+void futex_wait(std::atomic<std::uint32_t>& value, std::uint32_t expected, Audience woken_by,
+                Clock::time_point until) noexcept {
     const auto since = until.time_since_epoch();
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
     timespec timeout{};
     timeout.tv_sec = seconds.count();
     timeout.tv_nsec = std::chrono::nanoseconds(since - seconds).count();
     const bool bounded = until != Clock::time_point::max();
-    syscall(SYS_futex, word(value), FUTEX_WAIT_BITSET, expected, bounded ? &timeout : nullptr, nullptr, woken_by);
+    syscall(SYS_futex, word(value), FUTEX_WAIT_BITSET, expected, bounded ? &timeout : nullptr,
+            nullptr, woken_by);
 }
 
 void relax() noexcept {
@@ -56,7 +59,8 @@ void relax() noexcept {
 
 /// Whoever is writing it has done so in a moment, unless it has died meanwhile.
 bool has_cause(const Doorbell& bell) noexcept {
-    for (int look = 0; look < looks_for_cause && bell.cause_state == Doorbell::CauseState::being_written; ++look)
+    for (int look = 0;
+         look < looks_for_cause && bell.cause_state == Doorbell::CauseState::being_written; ++look)
         wait_for_files({}, between_looks);
     return bell.cause_state.load(std::memory_order_acquire) == Doorbell::CauseState::complete;
 }
@@ -67,14 +71,17 @@ std::string_view text_of(const Doorbell& bell) noexcept {
 
 }  // namespace
 
-// The order of the two sequentially consistent operations here mirrors the one of a thread that parks, which counts as asleep before it
-// looks at the rings for the last time: either it sees the new count, or we see that it is asleep.
+// The order of the two sequentially consistent operations here mirrors the one of a thread that
+// parks, which counts as asleep before it looks at the rings for the last time: either it sees the
+// new count, or we see that it is asleep.
 void ring(Doorbell& bell, Audience audience) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
-    if (bell.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(bell.rings, audience & by_news);
+    if (bell.asleep.load(std::memory_order_seq_cst) != 0)
+        futex_wake(bell.rings, audience & by_news);
 }
 
-// The same with the news themselves in the place of the rings: a thread counts as asleep before its last look.
+// The same with the news themselves in the place of the rings: a thread counts as asleep before its
+// last look.
 void nudge(Doorbell& bell, Audience audience) noexcept {
     if (bell.asleep.load(std::memory_order_seq_cst) != 0) ring(bell, audience);
 }
@@ -94,7 +101,9 @@ void ring_local(Doorbell& bell, Audience audience) noexcept {
 
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
     auto none = Doorbell::CauseState::none;
-    if (cause.rank < 0 || !bell.cause_state.compare_exchange_strong(none, Doorbell::CauseState::being_written)) return;
+    if (cause.rank < 0 ||
+        !bell.cause_state.compare_exchange_strong(none, Doorbell::CauseState::being_written))
+        return;
     bell.culprit = cause.rank;
     bell.code = static_cast<std::int32_t>(cause.code);
     cause.text.copy(bell.cause.data(), bell.cause.size());
@@ -104,11 +113,13 @@ void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
 void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept {
     const auto& first = *bells.front();
     note_cause(*bells.front(), cause);
-    if (has_cause(first)) cause = {.rank = first.culprit, .text = text_of(first), .code = code_of(first)};
+    if (has_cause(first))
+        cause = {.rank = first.culprit, .text = text_of(first), .code = code_of(first)};
     for (Doorbell* bell : bells.subspan(1)) note_cause(*bell, cause);
 }
 
-// Whoever comes second does not wait for the text of the first, who may be dead: those who read it do, for a while.
+// Whoever comes second does not wait for the text of the first, who may be dead: those who read it
+// do, for a while.
 void abort(Doorbell& bell, const AbortCause& cause) noexcept {
     note_cause(bell, cause);
     bell.abort.store(1, std::memory_order_seq_cst);
@@ -128,11 +139,14 @@ std::string cause_of(const Doorbell& bell) {
 /// It may be another process's writing.
 ErrorCode code_of(const Doorbell& bell) noexcept {
     const auto code = has_cause(bell) ? static_cast<ErrorCode>(bell.code) : ErrorCode::aborted;
-    return code == ErrorCode::rank_died || code == ErrorCode::departed || code == ErrorCode::timeout ? code : ErrorCode::aborted;
+    return code == ErrorCode::rank_died || code == ErrorCode::departed || code == ErrorCode::timeout
+               ? code
+               : ErrorCode::aborted;
 }
 
 std::optional<int> culprit_of_death(const Doorbell& bell) noexcept {
-    if (!is_aborted(bell) || !has_cause(bell) || code_of(bell) != ErrorCode::rank_died) return std::nullopt;
+    if (!is_aborted(bell) || !has_cause(bell) || code_of(bell) != ErrorCode::rank_died)
+        return std::nullopt;
     return bell.culprit;
 }
 
@@ -147,7 +161,8 @@ void throw_cause(const Doorbell& bell) {
 Clock::time_point a_moment_ago() noexcept {
     timespec time{};
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-    return Clock::time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+    return Clock::time_point(std::chrono::seconds(time.tv_sec) +
+                             std::chrono::nanoseconds(time.tv_nsec));
 }
 
 Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline)
@@ -181,16 +196,19 @@ void Patience::check_deadline() const {
 
 void Patience::pause() {
     if (!may_park(bell_.asleep)) return;
-    // A ring is a sign of life: what it announces often needs several looks (a long message's pieces), so the spin begins anew.
+    // A ring is a sign of life: what it announces often needs several looks (a long message's
+    // pieces), so the spin begins anew.
     if (park(settings_.audience, Clock::now() + next_park_)) return start_anew();
     next_park_ = std::min(next_park_ * 2, settings_.park_limit);
 }
 
 void Patience::pause_behind() {
-    if (may_park(bell_.behind)) park(settings_.audience & by_local, Clock::now() + settings_.park_limit);
+    if (may_park(bell_.behind))
+        park(settings_.audience & by_local, Clock::now() + settings_.park_limit);
 }
 
-/// Whether the thread has been counted among these sleepers, and has looked since. If not, it spins one turn.
+/// Whether the thread has been counted among these sleepers, and has looked since. If not, it spins
+/// one turn.
 bool Patience::may_park(Sleepers& sleepers) {
     if (counted_ == &sleepers) return true;
     if (counted_ != nullptr) start_anew();  // it is another kind of wait now
@@ -228,23 +246,29 @@ void Patience::progressed() {
 void Patience::park_idle() {
     if (settings_.baton != nullptr) return progressed();
     count_in(nullptr);
-    park(settings_.audience & by_local, settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
+    park(settings_.audience & by_local,
+         settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
 }
 
 bool Patience::park(Audience woken_by, Clock::time_point until) {
-    if (bell_.rings.load(std::memory_order_seq_cst) == seen_) futex_wait(bell_.rings, seen_, woken_by, std::min(until, deadline_));
+    if (bell_.rings.load(std::memory_order_seq_cst) == seen_)
+        futex_wait(bell_.rings, seen_, woken_by, std::min(until, deadline_));
     const std::uint32_t before = std::exchange(seen_, bell_.rings.load(std::memory_order_seq_cst));
     check_abort();
     check_deadline();
     return seen_ != before;
 }
 
-bool wait_for_files(std::span<pollfd> files, std::optional<std::chrono::milliseconds> limit) noexcept {
+bool wait_for_files(std::span<pollfd> files,
+                    std::optional<std::chrono::milliseconds> limit) noexcept {
     const auto end = Clock::now() + limit.value_or(std::chrono::milliseconds(0));
     int found = -1;
     do {
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-        found = poll(files.data(), files.size(), limit ? static_cast<int>(std::max<std::chrono::milliseconds::rep>(left.count(), 0)) : -1);
+        found =
+            poll(files.data(), files.size(),
+                 limit ? static_cast<int>(std::max<std::chrono::milliseconds::rep>(left.count(), 0))
+                       : -1);
     } while (found < 0 && errno == EINTR);
     return found > 0;
 }

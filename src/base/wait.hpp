@@ -13,15 +13,18 @@
 
 namespace guozhuang::base {
 
-/// The word a rank parks on and others ring. Lives in memory that the ringing processes share (a memfd, or plain memory between threads),
-/// so the futex is not a private one. What is used while all is well is one cache line.
+/// The word a rank parks on and others ring. Lives in memory that the ringing processes share (a
+/// memfd, or plain memory between threads), so the futex is not a private one. What is used while
+/// all is well is one cache line.
 struct alignas(64) Doorbell {
     enum class CauseState : std::uint32_t { none, being_written, complete };
 
-    std::atomic<std::uint32_t> rings{0};   ///< counts; the futex word
-    std::atomic<std::uint32_t> asleep{0};  ///< how many threads that expect news are parked, or will be if their next look finds none
-    std::atomic<std::uint32_t> behind{0};  ///< the same of threads that wait while another of the rank hears the news
-    std::atomic<std::uint32_t> abort{0};   ///< not 0: the job is over, every wait throws
+    std::atomic<std::uint32_t> rings{0};  ///< counts; the futex word
+    /// how many threads that expect news are parked, or will be if their next look finds none
+    std::atomic<std::uint32_t> asleep{0};
+    /// the same of threads that wait while another of the rank hears the news
+    std::atomic<std::uint32_t> behind{0};
+    std::atomic<std::uint32_t> abort{0};  ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
     std::int32_t culprit = -1;       ///< once the cause is complete, as are the code and the text
     std::int32_t code = 0;           ///< an ErrorCode
@@ -32,11 +35,13 @@ struct alignas(64) Doorbell {
 struct AbortCause {
     int rank = -1;
     std::string_view text = {};
-    ErrorCode code = ErrorCode::aborted;  ///< or rank_died, departed or timeout, whose texts say themselves which rank they are about
+    /// or rank_died, departed or timeout, whose texts say themselves which rank they are about
+    ErrorCode code = ErrorCode::aborted;
 };
 
-/// Whose waits a ring is for: one process set's, or everybody's. A futex compares 32 bits: the world
-/// has two of its own; the other sets share fifteen pairs, and now and then wake for each other.
+/// Whose waits a ring is for: one process set's, or everybody's. A futex compares 32 bits: the
+/// world has two of its own; the other sets share fifteen pairs, and now and then wake for each
+/// other.
 using Audience = std::uint32_t;
 inline constexpr Audience everybody = ~Audience{0};
 constexpr Audience audience_of(std::uint16_t context) noexcept {
@@ -44,19 +49,21 @@ constexpr Audience audience_of(std::uint16_t context) noexcept {
     return Audience{3} << (2 * place);
 }
 
-/// Says "there is news for you". Call it after the news is visible. Any thread of any process that has the word mapped. A syscall only if a
-/// thread of the rank is parked and expects news.
+/// Says "there is news for you". Call it after the news is visible. Any thread of any process that
+/// has the word mapped. A syscall only if a thread of the rank is parked and expects news.
 void ring(Doorbell& bell, Audience audience = everybody) noexcept;
 
-/// Rings only if a thread of the rank sleeps or is about to, so it costs nothing while the other side is awake. For news whose look is a
-/// sequentially consistent load of what was stored, sequentially consistent, before this call.
+/// Rings only if a thread of the rank sleeps or is about to, so it costs nothing while the other
+/// side is awake. For news whose look is a sequentially consistent load of what was stored,
+/// sequentially consistent, before this call.
 void nudge(Doorbell& bell, Audience audience = everybody) noexcept;
 
-/// Like ring, and wakes also the threads of this rank that wait behind another: what it has driven is done, or it drives no more.
+/// Like ring, and wakes also the threads of this rank that wait behind another: what it has driven
+/// is done, or it drives no more.
 void ring_callers(Doorbell& bell, Audience audience = everybody) noexcept;
 
-/// Like ring, and wakes also those who expect nothing: for local news (a submission, a handle that is done). A syscall only if somebody is
-/// parked.
+/// Like ring, and wakes also those who expect nothing: for local news (a submission, a handle that
+/// is done). A syscall only if somebody is parked.
 void ring_local(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Notes why the job is about to end. The first cause wins; a text that is too long is cut.
@@ -99,29 +106,36 @@ Clock::time_point a_moment_ago() noexcept;
 template <class Duration>
 Deadline deadline_after(Duration limit) {
     const auto now = Clock::now();
-    return limit < std::chrono::duration_cast<Duration>(no_deadline - now) ? now + limit : no_deadline;
+    return limit < std::chrono::duration_cast<Duration>(no_deadline - now) ? now + limit
+                                                                           : no_deadline;
 }
 
 class Baton;
 
-/// How a rank waits. `park_limit` bounds one sleep where news may come without a ring (from another host, or by a transport's own
-/// progress).
+/// How a rank waits. `park_limit` bounds one sleep where news may come without a ring (from another
+/// host, or by a transport's own progress).
 struct WaitSettings {
     std::chrono::microseconds spin{50};  ///< 0: park after a few looks
-    bool yields = false;  ///< more ranks than cores: between looks the core is left to others. The same on all ranks of a host
+    /// more ranks than cores: between looks the core is left to others. The same on all ranks of a
+    /// host
+    bool yields = false;
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
-    std::optional<std::chrono::milliseconds> idle_limit = {};  ///< the same for a rank with nothing to do; empty: it is woken
-    Audience audience = everybody;                             ///< only rings for these wake it
-    Baton* baton = nullptr;                                    ///< if there is one, a wait hands it on and neither spins nor parks
+    /// the same for a rank with nothing to do; empty: it is woken
+    std::optional<std::chrono::milliseconds> idle_limit = {};
+    Audience audience = everybody;  ///< only rings for these wake it
+    /// if there is one, a wait hands it on and neither spins nor parks
+    Baton* baton = nullptr;
 };
 
-/// One wait of one thread, from its first look to its success: spins for a while, then parks on the doorbell until it rings, and so on.
+/// One wait of one thread, from its first look to its success: spins for a while, then parks on the
+/// doorbell until it rings, and so on.
 ///
 ///     for (Patience patience(bell, settings); !look();) patience.pause();
 ///
-/// A ring between two calls of pause() is never lost: the count of rings is read before the look. Every call throws the cause when the
-/// abort word is set and, sooner or later, DeadlinePassed past the deadline. Not thread-safe: one per waiting thread.
+/// A ring between two calls of pause() is never lost: the count of rings is read before the look.
+/// Every call throws the cause when the abort word is set and, sooner or later, DeadlinePassed past
+/// the deadline. Not thread-safe: one per waiting thread.
 class Patience {
 public:
     Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline = no_deadline);
@@ -131,15 +145,17 @@ public:
 
     /// Nothing to do at this look: spin one turn, or park.
     void pause();
-    /// The same while another thread of this rank drives: news from other ranks, which that one hears, no longer wake this one once it is parked.
-    /// ring_callers(), ring_local() and abort() do.
+    /// The same while another thread of this rank drives: news from other ranks, which that one
+    /// hears, no longer wake this one once it is parked. ring_callers(), ring_local() and abort()
+    /// do.
     void pause_behind();
     /// The look made progress without ending the wait: spin anew, and look again before parking.
     void progressed();
-    /// Whether the next pause() will park: a driver gives up its role (and its lock) before that. The answer holds until then.
+    /// Whether the next pause() will park: a driver gives up its role (and its lock) before that.
+    /// The answer holds until then.
     bool about_to_park() const noexcept { return counted_ != nullptr; }
-    /// Parks up to the idle limit and without asking to be woken by rings from others: for a coordinator with nothing pending. ring_local() and
-    /// abort() still wake it.
+    /// Parks up to the idle limit and without asking to be woken by rings from others: for a
+    /// coordinator with nothing pending. ring_local() and abort() still wake it.
     void park_idle();
 
 private:
@@ -165,13 +181,15 @@ private:
 
 /// Waits until `ready()`; between looks it spins, then parks. `ready` may throw.
 template <class Ready>
-void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready, Deadline deadline = no_deadline) {
+void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
+                Deadline deadline = no_deadline) {
     Patience patience(bell, settings, deadline);
     while (!ready()) patience.pause();
 }
 
-/// Waits until one of the files has news (see poll(2)); false if the limit came first. For threads that watch the system: ranks wait at
-/// doorbells.
-bool wait_for_files(std::span<pollfd> files, std::optional<std::chrono::milliseconds> limit = std::nullopt) noexcept;
+/// Waits until one of the files has news (see poll(2)); false if the limit came first. For threads
+/// that watch the system: ranks wait at doorbells.
+bool wait_for_files(std::span<pollfd> files,
+                    std::optional<std::chrono::milliseconds> limit = std::nullopt) noexcept;
 
 }  // namespace guozhuang::base

@@ -7,31 +7,41 @@
 #include <span>
 #include <string>
 
-/// What every driver demands of its arguments, so that the host fake refuses what a real device would. Header-only: the CUDA plugin sees
-/// nothing of the library but its public symbols.
+/// What every driver demands of its arguments, so that the host fake refuses what a real device
+/// would. Header-only: the CUDA plugin sees nothing of the library but its public symbols.
 namespace guozhuang::device {
 
 inline void check_device(int device, int count) {
     if (device >= 0 && device < count) return;
-    throw Error(ErrorCode::invalid_argument, "device " + std::to_string(device) + " does not exist; there are " + std::to_string(count));
+    throw Error(
+        ErrorCode::invalid_argument,
+        "device " + std::to_string(device) + " does not exist; there are " + std::to_string(count));
 }
 
 inline void check_same_size(std::span<const std::byte> into, std::span<const std::byte> from) {
     if (into.size() == from.size()) return;
-    throw Error(ErrorCode::invalid_argument,
-                "sizes differ: " + std::to_string(into.size()) + " bytes from " + std::to_string(from.size()) + " bytes");
+    throw Error(ErrorCode::invalid_argument, "sizes differ: " + std::to_string(into.size()) +
+                                                 " bytes from " + std::to_string(from.size()) +
+                                                 " bytes");
 }
 
-inline void check_reduction(ReduceOp op, DType dtype, std::span<const std::byte> into, std::span<const std::byte> other) {
+inline void check_reduction(ReduceOp op, DType dtype, std::span<const std::byte> into,
+                            std::span<const std::byte> other) {
     check_same_size(into, other);
     const auto whole = [size = size_of(dtype)](std::span<const std::byte> memory) {
-        return memory.size() % size == 0 && reinterpret_cast<std::uintptr_t>(memory.data()) % size == 0;
+        return memory.size() % size == 0 &&
+               reinterpret_cast<std::uintptr_t>(memory.data()) % size == 0;
     };
     if (!whole(into) || !whole(other))
-        throw Error(ErrorCode::invalid_argument, "not whole, aligned elements of " + std::string(name_of(dtype)));
-    if (op == ReduceOp::adasum) throw Error(ErrorCode::invalid_argument, "adasum weighs whole tensors and is no reduction of elements");
+        throw Error(ErrorCode::invalid_argument,
+                    "not whole, aligned elements of " + std::string(name_of(dtype)));
+    if (op == ReduceOp::adasum)
+        throw Error(ErrorCode::invalid_argument,
+                    "adasum weighs whole tensors and is no reduction of elements");
     if (dtype == DType::boolean && op != ReduceOp::min && op != ReduceOp::max)
-        throw Error(ErrorCode::invalid_argument, std::string(name_of(op)) + " is not defined on bool; min is \"and\", max is \"or\"");
+        throw Error(
+            ErrorCode::invalid_argument,
+            std::string(name_of(op)) + " is not defined on bool; min is \"and\", max is \"or\"");
 }
 
 }  // namespace guozhuang::device

@@ -27,14 +27,16 @@ DriverOrReason look_for_cuda() {
 }  // namespace
 
 const DriverOrReason& cuda_driver() {
-    // Of the process and not of a Runtime: a plugin is never unloaded, and CUDA itself is one per process.
+    // Of the process and not of a Runtime: a plugin is never unloaded, and CUDA itself is one per
+    // process.
     static const DriverOrReason answer = look_for_cuda();
     return answer;
 }
 
 DriverOrReason load_cuda_plugin(const std::filesystem::path& path) {
     std::error_code failed;
-    if (!path.is_absolute() || !std::filesystem::exists(path, failed)) return {.reason = "plugin not found: " + path.string()};
+    if (!path.is_absolute() || !std::filesystem::exists(path, failed))
+        return {.reason = "plugin not found: " + path.string()};
     void* plugin = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!plugin) return {.reason = not_loaded()};
     const auto entry = reinterpret_cast<CudaPluginEntry*>(dlsym(plugin, "guozhuang_cuda_plugin"));

@@ -7,13 +7,14 @@
 
 namespace guozhuang::device {
 
-/// What the plugin answers: a driver that lives as long as the process, or why there is none (text of the plugin's). The one thing that
-/// library and plugin of different builds agree on.
+/// What the plugin answers: a driver that lives as long as the process, or why there is none (text
+/// of the plugin's). The one thing that library and plugin of different builds agree on.
 struct CudaPlugin {
     Driver* driver;
     const char* reason;
 };
-/// The plugin's only exported function, extern "C" guozhuang_cuda_plugin. It refuses a build id that is not its own.
+/// The plugin's only exported function, extern "C" guozhuang_cuda_plugin. It refuses a build id
+/// that is not its own.
 using CudaPluginEntry = CudaPlugin(const char* build_id) noexcept;
 
 struct DriverOrReason {
@@ -31,8 +32,9 @@ inline constexpr std::string_view cuda_reasons[] = {
     "CUDA failed",  // anything else that CUDA says
 };
 
-/// The CUDA driver of this process, from libguozhuang_cuda.so beside the library (no other place, no environment variable). The first call
-/// loads it and looks for devices; the answer stays. Thread-safe, does not throw.
+/// The CUDA driver of this process, from libguozhuang_cuda.so beside the library (no other place,
+/// no environment variable). The first call loads it and looks for devices; the answer stays.
+/// Thread-safe, does not throw.
 const DriverOrReason& cuda_driver();
 
 /// One look at the plugin at an absolute path. A plugin once loaded stays loaded.
@@ -40,7 +42,8 @@ DriverOrReason load_cuda_plugin(const std::filesystem::path& path);
 
 /// Whether a plugin belongs to this build of the library.
 bool built_with_cuda() noexcept;
-/// Names everything that library and plugin must have in common: version, compiler, and the headers between them.
+/// Names everything that library and plugin must have in common: version, compiler, and the headers
+/// between them.
 const char* build_id() noexcept;
 
 }  // namespace guozhuang::device

@@ -23,7 +23,8 @@ enum class Operation : std::uint8_t {
 };
 std::string_view name_of(Operation operation) noexcept;
 
-/// How algorithms follow from sizes. Every log entry carries the policy of the rank that appended it, so that no rank chooses for itself.
+/// How algorithms follow from sizes. Every log entry carries the policy of the rank that appended
+/// it, so that no rank chooses for itself.
 struct Policy {
     Algorithm forced = Algorithm::automatic;  ///< for allreduce
     bool reproducible = false;
@@ -37,26 +38,31 @@ struct Policy {
 struct Piece {
     const TensorView& tensor;                   ///< in place: input and output; otherwise the input
     std::span<const std::int64_t> splits = {};  ///< all_to_all: rows for each rank
-    Result* result = nullptr;                   ///< filled by all_gather, all_to_all and reduce_scatter
+    /// filled by all_gather, all_to_all and reduce_scatter
+    Result* result = nullptr;
 };
 
-/// Fused tensors: what one entry of the log moves. Every rank of the set runs the same bundle, piece by piece alike.
+/// Fused tensors: what one entry of the log moves. Every rank of the set runs the same bundle,
+/// piece by piece alike.
 struct Bundle {
     Operation operation = Operation::allreduce;
     ReduceOp op = ReduceOp::sum;
     double prescale = 1, postscale = 1;
     int root = 0;  ///< position in the set
     DeviceKind device = DeviceKind::host;
-    int contributors = 1;  ///< what an average divides by: ranks that have joined stand in with what changes no result
+    /// what an average divides by: ranks that have joined stand in with what changes no result
+    int contributors = 1;
     Policy policy;
     std::vector<Piece> pieces;
 };
 
-/// Marries algorithms, a wire and a device. One per communication stream: `run` is called on that stream's thread only.
+/// Marries algorithms, a wire and a device. One per communication stream: `run` is called on that
+/// stream's thread only.
 class Backend {
 public:
     virtual ~Backend() = default;
-    /// Blocks until the results are in place. Throws Error when the job is aborted or the transport fails: the bundle is then undefined.
+    /// Blocks until the results are in place. Throws Error when the job is aborted or the transport
+    /// fails: the bundle is then undefined.
     virtual void run(const Bundle& bundle) = 0;
 };
 

@@ -21,7 +21,8 @@ void Writer::signed_number(std::int64_t value) {  // zigzag: small magnitudes st
 }
 
 void Writer::fixed(std::uint64_t value) {
-    for (int shift = 0; shift < 64; shift += 8) out_.push_back(static_cast<std::byte>(value >> shift));
+    for (int shift = 0; shift < 64; shift += 8)
+        out_.push_back(static_cast<std::byte>(value >> shift));
 }
 
 void Writer::string(std::string_view text) {
@@ -70,7 +71,8 @@ std::int64_t Reader::signed_number(std::int64_t lowest, std::int64_t highest) {
 std::uint64_t Reader::fixed() {
     std::uint64_t value = 0;
     const auto bytes = take(8);
-    for (std::size_t i = 0; i < 8; ++i) value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+    for (std::size_t i = 0; i < 8; ++i)
+        value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
     return value;
 }
 

@@ -22,10 +22,12 @@ inline constexpr std::size_t max_name_bytes = 64u << 10;
 inline constexpr std::size_t max_dimensions = 64;
 inline constexpr std::size_t max_tensors = 1u << 20;
 inline constexpr int max_ranks = 1 << 20;
-/// Of a request: half of what the wire carries as one message, so that it fits with all that goes with it.
+/// Of a request: half of what the wire carries as one message, so that it fits with all that goes
+/// with it.
 inline constexpr std::size_t max_description_bytes = 32u << 20;
 
-/// Appends values to a message: unsigned integers in LEB128, doubles as their bits, strings and byte strings behind their length.
+/// Appends values to a message: unsigned integers in LEB128, doubles as their bits, strings and
+/// byte strings behind their length.
 class Writer {
 public:
     Writer() { out_.reserve(usual_bytes); }
@@ -53,15 +55,19 @@ private:
     Bytes out_;
 };
 
-/// Reads them back, bounds-checked: every function throws Error(wire) when the message is truncated, a value is out of range, or a number is
-/// not as short as it can be. So what is read is what a Writer writes, byte for byte.
+/// Reads them back, bounds-checked: every function throws Error(wire) when the message is
+/// truncated, a value is out of range, or a number is not as short as it can be. So what is read is
+/// what a Writer writes, byte for byte.
 class Reader {
 public:
     explicit Reader(std::span<const std::byte> data) noexcept : data_(data) {}
 
     std::uint64_t number(std::uint64_t highest = ~std::uint64_t{0});
-    /// Of things of which each takes a byte at least: there are not more of them than bytes left, so it is safe to make room for that many.
-    std::size_t count(std::size_t highest) { return static_cast<std::size_t>(number(std::min(highest, data_.size()))); }
+    /// Of things of which each takes a byte at least: there are not more of them than bytes left,
+    /// so it is safe to make room for that many.
+    std::size_t count(std::size_t highest) {
+        return static_cast<std::size_t>(number(std::min(highest, data_.size())));
+    }
     int rank(int size) { return static_cast<int>(number(static_cast<std::uint64_t>(size) - 1)); }
     std::int64_t signed_number(std::int64_t lowest = std::numeric_limits<std::int64_t>::min(),
                                std::int64_t highest = std::numeric_limits<std::int64_t>::max());

@@ -15,8 +15,9 @@
 namespace guozhuang::engine {
 
 std::string_view name_of(Operation operation) noexcept {
-    constexpr std::string_view names[] = {"allreduce", "all_gather",         "broadcast",          "all_to_all", "reduce_scatter",
-                                          "barrier",   "create_process_set", "remove_process_set", "join"};
+    constexpr std::string_view names[] = {"allreduce",          "all_gather",         "broadcast",
+                                          "all_to_all",         "reduce_scatter",     "barrier",
+                                          "create_process_set", "remove_process_set", "join"};
     return names[static_cast<std::size_t>(operation)];
 }
 
@@ -39,7 +40,8 @@ Bytes encode(const Description& description) {
     }
     out.number(description.agreements.size());
     for (const auto& agreement : description.agreements)
-        for (const auto* text : {&agreement.tensor, &agreement.what, &agreement.value}) out.string(*text);
+        for (const auto* text : {&agreement.tensor, &agreement.what, &agreement.value})
+            out.string(*text);
     out.string(description.discarded);
     return out.take();
 }
@@ -51,7 +53,8 @@ Description decode_description(std::span<const std::byte> bytes) {
     description.op = in.enumerator(ReduceOp::adasum);
     description.prescale = in.real();
     description.postscale = in.real();
-    description.root = static_cast<int>(in.signed_number(std::numeric_limits<int>::min(), std::numeric_limits<int>::max()));
+    description.root = static_cast<int>(
+        in.signed_number(std::numeric_limits<int>::min(), std::numeric_limits<int>::max()));
     description.device = in.enumerator(DeviceKind::cuda);
     description.group = in.number(1) == 1;
     description.ranks = in.ranks(max_ranks);
@@ -67,7 +70,8 @@ Description decode_description(std::span<const std::byte> bytes) {
     const auto agreements = in.count(max_description_bytes);
     for (std::size_t i = 0; i < agreements; ++i) {
         Agreement agreement;
-        for (auto* text : {&agreement.tensor, &agreement.what, &agreement.value}) *text = in.string();
+        for (auto* text : {&agreement.tensor, &agreement.what, &agreement.value})
+            *text = in.string();
         description.agreements.push_back(std::move(agreement));
     }
     description.discarded = in.string();
@@ -80,10 +84,14 @@ std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept {
 }
 
 EncodedDescription::EncodedDescription(Description description)
-    : Description(std::move(description)), bytes(encode(*this)), fingerprint(engine::fingerprint(bytes)) {}
+    : Description(std::move(description)),
+      bytes(encode(*this)),
+      fingerprint(engine::fingerprint(bytes)) {}
 
 EncodedDescription::EncodedDescription(std::span<const std::byte> encoded)
-    : Description(decode_description(encoded)), bytes(encoded.begin(), encoded.end()), fingerprint(engine::fingerprint(bytes)) {}
+    : Description(decode_description(encoded)),
+      bytes(encoded.begin(), encoded.end()),
+      fingerprint(engine::fingerprint(bytes)) {}
 
 SharedDescription share(Description description) {
     return std::make_shared<const EncodedDescription>(std::move(description));
@@ -97,11 +105,13 @@ namespace {
 
 std::string print(const Shape& shape) {
     if (!shape.empty() && shape[0] == -1)
-        return fmt::format("[any{}{}]", shape.size() > 1 ? ", " : "", fmt::join(std::span(shape).subspan(1), ", "));
+        return fmt::format("[any{}{}]", shape.size() > 1 ? ", " : "",
+                           fmt::join(std::span(shape).subspan(1), ", "));
     return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// What may differ, in the order in which it is looked at: the plural of its name, and its value for people.
+/// What may differ, in the order in which it is looked at: the plural of its name, and its value
+/// for people.
 struct Aspect {
     std::string_view plural;
     std::function<std::string(const Description&)> value;
@@ -134,7 +144,8 @@ std::string list_tensors(const Description& description, const std::set<std::str
         if (among.contains(tensor.name)) names.push_back(fmt::format("'{}'", tensor.name));
     if (names.empty()) return "none";
     if (names.size() <= most) return fmt::format("{}", fmt::join(names, ", "));
-    return fmt::format("{} and {} more", fmt::join(std::span(names).first(most), ", "), names.size() - most);
+    return fmt::format("{} and {} more", fmt::join(std::span(names).first(most), ", "),
+                       names.size() - most);
 }
 
 std::vector<Aspect> aspects_of_request(std::span<const SharedDescription> descriptions) {
@@ -145,16 +156,22 @@ std::vector<Aspect> aspects_of_request(std::span<const SharedDescription> descri
         {"prescales", [](const Description& d) { return fmt::format("{}", d.prescale); }},
         {"postscales", [](const Description& d) { return fmt::format("{}", d.postscale); }},
         {"device kinds", [](const Description& d) { return std::string(name_of(d.device)); }},
-        {"kinds of request", [](const Description& d) { return std::string(d.group ? "a group" : "a single tensor"); }},
+        {"kinds of request",
+         [](const Description& d) { return std::string(d.group ? "a group" : "a single tensor"); }},
         {"ranks", [](const Description& d) { return fmt::format("{}", fmt::join(d.ranks, ",")); }},
-        {"tensors", [lone = lone_tensors(descriptions)](const Description& d) { return list_tensors(d, lone); }},
-        {"numbers of tensors", [](const Description& d) { return std::to_string(d.tensors.size()); }},
+        {"tensors", [lone = lone_tensors(descriptions)](
+                        const Description& d) { return list_tensors(d, lone); }},
+        {"numbers of tensors",
+         [](const Description& d) { return std::to_string(d.tensors.size()); }},
     };
 }
 
 std::vector<Aspect> aspects_of_tensor(std::string_view request, std::size_t i) {
     return {
-        {"tensor names", [request, i](const Description& d) { return fmt::format("'{}'", tensor_name(request, d, i)); }},
+        {"tensor names",
+         [request, i](const Description& d) {
+             return fmt::format("'{}'", tensor_name(request, d, i));
+         }},
         {"dtypes", [i](const Description& d) { return std::string(name_of(d.tensors[i].dtype)); }},
         {"shapes", [i](const Description& d) { return print(d.tensors[i].shape); }},
     };
@@ -163,7 +180,8 @@ std::vector<Aspect> aspects_of_tensor(std::string_view request, std::size_t i) {
 /// Of the i-th agreement of a description; "none" where another has something else in its place.
 Aspect aspect_of_agreement(const Agreement& one, std::size_t i) {
     return {one.what, [&one, i](const Description& d) {
-                const bool has = i < d.agreements.size() && d.agreements[i].tensor == one.tensor && d.agreements[i].what == one.what;
+                const bool has = i < d.agreements.size() && d.agreements[i].tensor == one.tensor &&
+                                 d.agreements[i].what == one.what;
                 return has ? d.agreements[i].value : std::string("none");
             }};
 }
@@ -175,16 +193,20 @@ std::vector<Side> sides_of(const Aspect& aspect, std::span<const Faction> factio
     std::vector<Side> sides;
     for (const auto& faction : factions) {
         auto value = aspect.value(*faction.description);
-        auto side = std::find_if(sides.begin(), sides.end(), [&](const Side& s) { return s.first == value; });
-        if (side == sides.end()) side = sides.emplace(sides.end(), std::move(value), std::vector<int>{});
+        auto side = std::find_if(sides.begin(), sides.end(),
+                                 [&](const Side& s) { return s.first == value; });
+        if (side == sides.end())
+            side = sides.emplace(sides.end(), std::move(value), std::vector<int>{});
         side->second.insert(side->second.end(), faction.ranks.begin(), faction.ranks.end());
     }
     for (auto& side : sides) std::sort(side.second.begin(), side.second.end());
-    std::sort(sides.begin(), sides.end(), [](const Side& a, const Side& b) { return a.second.front() < b.second.front(); });
+    std::sort(sides.begin(), sides.end(),
+              [](const Side& a, const Side& b) { return a.second.front() < b.second.front(); });
     return sides;
 }
 
-std::string sentence(const Description& first, std::string_view tensor, const Aspect& aspect, std::span<const Side> sides) {
+std::string sentence(const Description& first, std::string_view tensor, const Aspect& aspect,
+                     std::span<const Side> sides) {
     auto subject = fmt::format("'{}'", tensor);
     if (first.operation == Operation::create_process_set && aspect.plural == "ranks")
         subject = "process set";
@@ -192,13 +214,15 @@ std::string sentence(const Description& first, std::string_view tensor, const As
         subject = fmt::format("{} {}", name_of(first.operation), subject);
     auto text = fmt::format("{}: {} differ: ", subject, aspect.plural);
     for (std::size_t i = 0; i < sides.size(); ++i)
-        text += fmt::format("{}{} on {}", i == 0 ? "" : "; ", sides[i].first, base::list_ranks(sides[i].second));
+        text += fmt::format("{}{} on {}", i == 0 ? "" : "; ", sides[i].first,
+                            base::list_ranks(sides[i].second));
     return text;
 }
 
 }  // namespace
 
-std::string describe_mismatch(std::string_view name, std::span<const Faction> factions, std::string& tensor) {
+std::string describe_mismatch(std::string_view name, std::span<const Faction> factions,
+                              std::string& tensor) {
     std::vector<SharedDescription> descriptions;
     for (const auto& faction : factions) descriptions.push_back(faction.description);
     const auto& first = *descriptions.front();
@@ -214,7 +238,8 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
             if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
         }
     }
-    const auto& longest = std::ranges::max(descriptions, {}, [](const auto& d) { return d->agreements.size(); });
+    const auto& longest =
+        std::ranges::max(descriptions, {}, [](const auto& d) { return d->agreements.size(); });
     for (std::size_t i = 0; i < longest->agreements.size(); ++i) {
         const auto aspect = aspect_of_agreement(longest->agreements[i], i);
         const auto sides = sides_of(aspect, factions);
@@ -222,14 +247,16 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
         if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
     }
     tensor = name;
-    return fmt::format("'{}': the requests differ", name);  // bytes differ though no aspect does: e.g. two NaNs
+    // bytes differ though no aspect does: e.g. two NaNs
+    return fmt::format("'{}': the requests differ", name);
 }
 
 std::string describe_discard(std::string_view name, std::span<const Faction> factions) {
-    auto text = fmt::format("{} '{}' was discarded", name_of(factions.front().description->operation), name);
+    auto text = fmt::format("{} '{}' was discarded",
+                            name_of(factions.front().description->operation), name);
     for (const auto& faction : factions)
-        text += fmt::format("{} by {}: {}", &faction == &factions.front() ? "" : ";", base::list_ranks(faction.ranks),
-                            faction.description->discarded);
+        text += fmt::format("{} by {}: {}", &faction == &factions.front() ? "" : ";",
+                            base::list_ranks(faction.ranks), faction.description->discarded);
     return text;
 }
 

@@ -18,8 +18,8 @@ struct TensorDescription {
     friend bool operator==(const TensorDescription&, const TensorDescription&) = default;
 };
 
-/// Everything about a request that must be the same on all ranks. A single operation has one tensor, a group or a plan's bundle several, a
-/// barrier none.
+/// Everything about a request that must be the same on all ranks. A single operation has one
+/// tensor, a group or a plan's bundle several, a barrier none.
 struct Description {
     Operation operation = Operation::allreduce;
     ReduceOp op = ReduceOp::sum;
@@ -30,11 +30,13 @@ struct Description {
     std::vector<int> ranks = {};  ///< create_process_set: who is to be in it, ranks of the world
     std::vector<TensorDescription> tensors = {};
     std::vector<Agreement> agreements = {};  ///< what else must be the same
-    std::string discarded = {};              ///< why this rank wants the round to fail on all ranks; empty: it does not
+    /// why this rank wants the round to fail on all ranks; empty: it does not
+    std::string discarded = {};
     friend bool operator==(const Description&, const Description&) = default;
 };
 
-/// As bytes: equal descriptions give equal bytes, so that ranks are compared by them. decode throws Error(wire) on malformed bytes.
+/// As bytes: equal descriptions give equal bytes, so that ranks are compared by them. decode throws
+/// Error(wire) on malformed bytes.
 Bytes encode(const Description& description);
 Description decode_description(std::span<const std::byte> bytes);
 
@@ -62,9 +64,11 @@ struct Faction {
     std::vector<int> ranks;  ///< ascending
 };
 
-/// "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] on rank 2": the first difference between the
-/// factions (two at least). `tensor` receives the name of the tensor it is about.
-std::string describe_mismatch(std::string_view name, std::span<const Faction> factions, std::string& tensor);
+/// "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] on rank
+/// 2": the first difference between the factions (two at least). `tensor` receives the name of the
+/// tensor it is about.
+std::string describe_mismatch(std::string_view name, std::span<const Faction> factions,
+                              std::string& tensor);
 
 /// "allreduce '#1 optimizer/bundle 2' was discarded by rank 1: no such file; by ranks 2,3: bad
 /// batch", if those are the factions.

@@ -20,13 +20,15 @@ constexpr auto attention = 20ms;
 
 }  // namespace
 
-/// The time in which a caller waits, and so drives. When it leaves, whoever else waits or is pending must find another driver.
+/// The time in which a caller waits, and so drives. When it leaves, whoever else waits or is
+/// pending must find another driver.
 class Engine::Helping {
 public:
     explicit Helping(Engine& engine) noexcept : engine_(engine) { engine_.helpers_.fetch_add(1); }
     ~Helping() {
         engine_.helpers_.fetch_sub(1);
-        if (engine_.helped() || engine_.has_work()) base::ring_local(engine_.doorbell_, engine_.wait_.audience);
+        if (engine_.helped() || engine_.has_work())
+            base::ring_local(engine_.doorbell_, engine_.wait_.audience);
     }
     Helping(const Helping&) = delete;
     Helping& operator=(const Helping&) = delete;
@@ -39,7 +41,8 @@ Engine::Engine(const Parts& parts)
     : job_(parts.job),
       timeline_(parts.timeline),
       members_(parts.negotiator.members),
-      set_(members_.are_the_world() ? nullptr : std::make_shared<const std::string>(members_.name())),
+      set_(members_.are_the_world() ? nullptr
+                                    : std::make_shared<const std::string>(members_.name())),
       rank_(members_.world_rank(parts.control.rank())),
       doorbell_(parts.doorbell),
       activity_(parts.activity),
@@ -67,22 +70,26 @@ void Engine::start() {
 void Engine::check_open(const Request& request) const {
     if (cause_) std::rethrow_exception(for_operation(cause_, request, memory_on_loan_));
     if (!departure_ && !closed_) return;
-    throw Error(ErrorCode::not_initialised, fmt::format("{} has been closed: it takes no more operations{}",
-                                                        members_.are_the_world() ? "this session" : members_.name(),
-                                                        departure_ && !departure_->empty() ? fmt::format(" ({})", *departure_) : ""));
+    throw Error(
+        ErrorCode::not_initialised,
+        fmt::format("{} has been closed: it takes no more operations{}",
+                    members_.are_the_world() ? "this session" : members_.name(),
+                    departure_ && !departure_->empty() ? fmt::format(" ({})", *departure_) : ""));
 }
 
 void Engine::check_not_joined(const Request& request) const {
     if (!joined_) return;
     const std::string operation(request.operation());
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: this rank has joined in {} and takes part in everything there without submitting it, until all ranks have "
+                fmt::format("{}: this rank has joined in {} and takes part in everything there "
+                            "without submitting it, until all ranks have "
                             "joined; wait for that first",
                             request.label(), members_.name()),
                 {.tensor = request.name, .operation = operation, .ranks = {rank_}});
 }
 
-/// Ranks that joined early have counted less than the others, so all begin anew once all have joined.
+/// Ranks that joined early have counted less than the others, so all begin anew once all have
+/// joined.
 void Engine::number(Request& request, std::uint64_t number) const {
     request.named = false;
     request.name = fmt::format("#{} {}", number, request.operation());
@@ -103,22 +110,28 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
         if (numbered) number(request, unnamed + 1);
         if (pending_.contains(request.name))
             throw Error(ErrorCode::duplicate_name,
-                        fmt::format("{} '{}': an operation of that name is still pending on this rank; wait for it or choose another name",
+                        fmt::format("{} '{}': an operation of that name is still pending on this "
+                                    "rank; wait for it or choose another name",
                                     name_of(operation), request.name),
-                        {.tensor = request.name, .operation = std::string(name_of(operation)), .ranks = {rank_}});
+                        {.tensor = request.name,
+                         .operation = std::string(name_of(operation)),
+                         .ranks = {rank_}});
         activity_.submitted.write(name_of(operation), name_among(members_, request.name));
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_, std::pair(pending->request().name, pending), submitted_, pending);
         if (operation == Operation::join) joined_ = true;
         activity_.last_pending = pending.get();
-        if (numbered) ++unnamed;  // last: ranks must count alike, and what has failed does not count
-        timeline_->begin(pending.get(), pending->request().name, "negotiate", [&] { return facts_of(pending->request(), set_); });
+        // last: ranks must count alike, and what has failed does not count
+        if (numbered) ++unnamed;
+        timeline_->begin(pending.get(), pending->request().name, "negotiate",
+                         [&] { return facts_of(pending->request(), set_); });
     }
     if (!caller_waits) base::ring_local(doorbell_, wait_.audience);
     return pending;
 }
 
-/// From here on the operation is pending, and queued for whoever drives; or neither, if there is no memory for it.
+/// From here on the operation is pending, and queued for whoever drives; or neither, if there is no
+/// memory for it.
 template <class Table, class Entry, class Queue, class Element>
 void Engine::enter(Table& table, Entry entry, Queue& queue, Element element) {
     const auto place = table.insert(std::move(entry)).first;
@@ -143,8 +156,10 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
         request.peer = members_.world_rank(route.peer);
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_nameless_, pending, letters_, Letter{route, pending});
-        timeline_->begin(pending.get(), pending->request().name, "message",
-                         [&] { return base::TimelineFacts{.bytes = pending->request().tensors->front().bytes(), .set = set_}; });
+        timeline_->begin(pending.get(), pending->request().name, "message", [&] {
+            return trace::TimelineFacts{.bytes = pending->request().tensors->front().bytes(),
+                                        .set = set_};
+        });
     }
     if (!caller_waits) base::ring_local(doorbell_, wait_.audience);
     return pending;
@@ -157,7 +172,7 @@ bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline de
 bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives) {
     if (arrived()) return true;
     base::refuse_forked();
-    const base::TimelineSlice waiting(*timeline_, "wait");
+    const trace::TimelineSlice waiting(*timeline_, "wait");
     std::optional<Helping> helping;
     if (drives) helping.emplace(*this);
     try {
@@ -165,8 +180,9 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
         bool first_look = true;
         while (!arrived()) {
             auto progressed = drives ? try_turn() : complete_ended();
+            // whoever drives may sleep, and does not know yet what this caller has submitted
             if (!progressed && std::exchange(first_look, false))
-                base::ring(doorbell_, wait_.audience);  // whoever drives may sleep, and does not know yet what this caller has submitted
+                base::ring(doorbell_, wait_.audience);
             if (arrived()) return true;
             if (progressed.value_or(false))
                 patience.progressed();
@@ -189,7 +205,9 @@ void Engine::coordinate() {
         bool drove = false;
         while (!stop_) {
             if (helped() || !has_work()) {
-                if (helped() && std::exchange(drove, false)) base::ring_callers(doorbell_, wait_.audience);  // it may wait for this thread
+                // it may wait for this thread
+                if (helped() && std::exchange(drove, false))
+                    base::ring_callers(doorbell_, wait_.audience);
                 patience.park_idle();
                 if (helped()) {
                     complete_ended();
@@ -214,8 +232,8 @@ void Engine::coordinate() {
     }
 }
 
-/// Somebody else has woken this rank for their own sake, or for that of another process set. If there
-/// is anything to do, more may follow in parts, and so may the answer go.
+/// Somebody else has woken this rank for their own sake, or for that of another process set. If
+/// there is anything to do, more may follow in parts, and so may the answer go.
 void Engine::attend(base::Patience& patience) {
     if (!try_turn().value_or(false)) return;
     const auto end = base::Clock::now() + attention;
@@ -310,8 +328,10 @@ bool Engine::take_submissions() {
 
 void Engine::receive(const Control::Message& message) {
     const std::span bytes(message.bytes);
-    if (bytes.empty() || std::to_integer<std::uint8_t>(bytes[0]) > static_cast<std::uint8_t>(Channel::letters))
-        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none", members_.world_rank(message.from)));
+    if (bytes.empty() ||
+        std::to_integer<std::uint8_t>(bytes[0]) > static_cast<std::uint8_t>(Channel::letters))
+        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none",
+                                                 members_.world_rank(message.from)));
     if (static_cast<Channel>(bytes[0]) == Channel::negotiation)
         negotiator_.receive(message.from, bytes.subspan(1));
     else
@@ -323,12 +343,14 @@ void Engine::send(int to, Channel channel, Bytes bytes) {
     control_.send(to, std::move(bytes));
 }
 
-void Engine::finish(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept {
+void Engine::finish(std::span<std::shared_ptr<Pending>> requests,
+                    std::exception_ptr error) noexcept {
     {
         std::size_t ended = 0;
         const base::Lock lock(queue_mutex_);
         for (auto& pending : requests) {
-            if (const auto found = pending_.find(pending->request().name); found != pending_.end() && found->second == pending)
+            if (const auto found = pending_.find(pending->request().name);
+                found != pending_.end() && found->second == pending)
                 pending_.erase(found);
             else
                 pending_nameless_.erase(pending);
@@ -340,12 +362,15 @@ void Engine::finish(std::span<std::shared_ptr<Pending>> requests, std::exception
     base::ring_callers(doorbell_, wait_.audience);
 }
 
-void Engine::note_end(const std::shared_ptr<Pending>& pending, const std::exception_ptr& error) noexcept {
+void Engine::note_end(const std::shared_ptr<Pending>& pending,
+                      const std::exception_ptr& error) noexcept {
     if (set_ended(*pending, error)) ended_.push(pending);
 }
 
 bool Engine::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
-    if (!pending.set_ended(error ? for_operation(error, pending.request(), memory_on_loan_) : nullptr)) return false;
+    if (!pending.set_ended(error ? for_operation(error, pending.request(), memory_on_loan_)
+                                 : nullptr))
+        return false;
     const void* own = &pending;
     activity_.last_pending.compare_exchange_strong(own, nullptr);
     timeline_->end(&pending, error != nullptr);

@@ -18,8 +18,10 @@ void Engine::stop() noexcept {
     if (has_pending()) base::abort(doorbell_);
     base::ring_local(doorbell_, wait_.audience);
     base::join(coordinator_);
-    { const base::Lock last_turn(mutex_); }    // a caller's: the next one sees stop_, and leaves alone what goes with the session
-    std::map<DeviceKind, Executor> executors;  // dropped by this thread: that of a stream cannot wait for itself
+    // a caller's: the next one sees stop_, and leaves alone what goes with the session
+    { const base::Lock last_turn(mutex_); }
+    // dropped by this thread: that of a stream cannot wait for itself
+    std::map<DeviceKind, Executor> executors;
     {
         const base::Lock lock(queue_mutex_);
         executors.swap(executors_);
@@ -27,7 +29,8 @@ void Engine::stop() noexcept {
     executors.clear();
     complete_ended();
     if (has_pending())
-        fail_pending(std::make_exception_ptr(Error(ErrorCode::aborted, "this session ended while the operation was pending")));
+        fail_pending(std::make_exception_ptr(
+            Error(ErrorCode::aborted, "this session ended while the operation was pending")));
 }
 
 void Engine::end(const std::exception_ptr& cause) {
@@ -37,8 +40,8 @@ void Engine::end(const std::exception_ptr& cause) {
     std::rethrow_exception(fail_pending(error));
 }
 
-/// Whoever has set the abort word of the doorbell has told those who are to know. The cause is noted first, since this rank's own waits will
-/// fail too.
+/// Whoever has set the abort word of the doorbell has told those who are to know. The cause is
+/// noted first, since this rank's own waits will fail too.
 void Engine::tell_others(const std::exception_ptr& cause) noexcept {
     {
         const base::Lock lock(queue_mutex_);
@@ -48,12 +51,14 @@ void Engine::tell_others(const std::exception_ptr& cause) noexcept {
     job_->abort({.rank = rank_, .text = base::describe(cause)});
 }
 
-/// What the log has already decided comes before the end of the job: an error that all ranks get is not lost on those who are slow to look.
+/// What the log has already decided comes before the end of the job: an error that all ranks get is
+/// not lost on those who are slow to look.
 void Engine::take_last_news() noexcept try {
     try {
         pump();
     } catch (const std::exception& error) {
-        base::log(LogLevel::debug, "the last messages to rank {} are lost: {}", rank_, error.what());
+        base::log(LogLevel::debug, "the last messages to rank {} are lost: {}", rank_,
+                  error.what());
     }
     for (auto& entry : negotiator_.take_entries()) accept(std::move(entry));
 } catch (const std::exception& error) {
@@ -80,7 +85,8 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         nameless.swap(pending_nameless_);
         for (const auto& [name, pending] : named) note_end(pending, first);
         for (const auto& pending : nameless) note_end(pending, first);
-        if (memory_on_loan_) base::keep_for_ever(std::pair(std::move(named), std::move(nameless)));  // with all that they keep alive
+        // with all that they keep alive
+        if (memory_on_loan_) base::keep_for_ever(std::pair(std::move(named), std::move(nameless)));
         closing_ = nullptr;
         finished_ = true;
     }
@@ -113,7 +119,8 @@ void Engine::close(std::string_view reason) {
 
 /// Others may keep this rank waiting, as they may with an operation.
 void Engine::enter_closing() {
-    auto closing = std::make_shared<Pending>(Request{.kind = Request::Kind::closing}, shared_from_this());
+    auto closing =
+        std::make_shared<Pending>(Request{.kind = Request::Kind::closing}, shared_from_this());
     const base::Lock lock(queue_mutex_);
     if (finished_ || closing_) return;
     pending_nameless_.insert(closing);
@@ -139,12 +146,14 @@ void Engine::leave(std::string_view reason) {
 /// The same words as in the log, which has not got to all.
 void Engine::end_for_leaving() {
     const base::Lock lock(queue_mutex_);
-    const auto text = fmt::format("rank {} has shut down{}", rank_, departure_ ? fmt::format(" ({})", *departure_) : "");
+    const auto text = fmt::format("rank {} has shut down{}", rank_,
+                                  departure_ ? fmt::format(" ({})", *departure_) : "");
     job_->abort({.rank = rank_, .text = text, .code = ErrorCode::departed});
 }
 
-/// The log's own word of the leaving says that whatever came before it has been executed. If it does not come (the others are busy), an operation
-/// that they have begun may be waiting for this rank, or ranks that hear the log from this one would hear no more. Letters hold this rank to the
+/// The log's own word of the leaving says that whatever came before it has been executed. If it
+/// does not come (the others are busy), an operation that they have begun may be waiting for this
+/// rank, or ranks that hear the log from this one would hear no more. Letters hold this rank to the
 /// deadline, since their peers may have matched them already, and wait for nothing but its half.
 void Engine::see_off(base::Deadline deadline) noexcept {
     try {
@@ -162,7 +171,8 @@ void Engine::see_off(base::Deadline deadline) noexcept {
         if (wait(seen_off, deadline, true)) return;
         if (is_heard ? is_moving : !will_be_heard || has_pending()) end_for_leaving();
     } catch (const std::exception& error) {
-        base::log(LogLevel::debug, "rank {} could not announce its departure: {}", rank_, error.what());
+        base::log(LogLevel::debug, "rank {} could not announce its departure: {}", rank_,
+                  error.what());
     }
 }
 

@@ -19,7 +19,8 @@ void Engine::accept(LogEntry entry) {
     log_.push_back({std::move(entry), std::move(requests)});
 }
 
-/// This rank's requests of an entry, which resolves them. A departed rank may have submitted none of what fails for its sake.
+/// This rank's requests of an entry, which resolves them. A departed rank may have submitted none
+/// of what fails for its sake.
 Engine::Requests Engine::take_open(const LogEntry& entry) {
     Requests requests;
     if (entry.kind == LogEntry::Kind::forget) return requests;
@@ -36,8 +37,9 @@ void Engine::execute(Due due) {
         case LogEntry::Kind::forget: break;
         case LogEntry::Kind::depart: point_to_point_.depart(entry.ranks.front(), entry.text); break;
         case LogEntry::Kind::shutdown:
-            point_to_point_.fail_unmatched(members_.are_the_world() ? "every rank has shut down"
-                                                                    : "every rank has left " + members_.name());
+            point_to_point_.fail_unmatched(members_.are_the_world()
+                                               ? "every rank has shut down"
+                                               : "every rank has left " + members_.name());
             finish_log();
             break;
         case LogEntry::Kind::join: end_join(std::move(due)); break;
@@ -55,7 +57,8 @@ void Engine::end_join(Due due) {
     }
     const auto error = due.entry.text.empty() ? nullptr : error_of(due.entry, members_);
     if (!error)
-        for (const auto& pending : due.requests) pending->result(0).rows = {members_.world_rank(due.entry.ranks.front())};
+        for (const auto& pending : due.requests)
+            pending->result(0).rows = {members_.world_rank(due.entry.ranks.front())};
     finish(due.requests, error);
 }
 
@@ -69,9 +72,12 @@ void Engine::end_log(const LogEntry& leave) {
     const auto left = leave.ranks.front();
     point_to_point_.leave(left, leave.text);
     if (members_.world_rank(left) != rank_) {
-        if (members_.are_the_world()) base::note_cause(doorbell_, {.rank = left, .text = leave.text, .code = ErrorCode::departed});
+        if (members_.are_the_world())
+            base::note_cause(doorbell_,
+                             {.rank = left, .text = leave.text, .code = ErrorCode::departed});
         Requests unresolved;
-        for (auto& [name, pending] : std::exchange(open_, {})) unresolved.push_back(std::move(pending));
+        for (auto& [name, pending] : std::exchange(open_, {}))
+            unresolved.push_back(std::move(pending));
         fail_departed(std::move(unresolved));
     }
     somebody_left_ = true;
@@ -88,7 +94,8 @@ void Engine::mark(std::span<const std::shared_ptr<Pending>> requests, std::strin
 }
 
 bool Engine::stands_in(const LogEntry& entry) const {
-    return std::ranges::any_of(entry.absent, [this](int position) { return members_.world_rank(position) == rank_; });
+    return std::ranges::any_of(
+        entry.absent, [this](int position) { return members_.world_rank(position) == rank_; });
 }
 
 Engine::Requests Engine::stand_ins_for(const LogEntry& entry) {
@@ -110,7 +117,8 @@ void Engine::run(Due due) {
     if (stands_in(entry)) requests = stand_ins_for(entry);
     if (requests.size() != entry.items.size())
         throw Error(ErrorCode::internal,
-                    fmt::format("rank {} was told to execute '{}', which it has not submitted", rank_, entry.items.front().name));
+                    fmt::format("rank {} was told to execute '{}', which it has not submitted",
+                                rank_, entry.items.front().name));
     if (const auto& action = requests.front()->request().action) {
         attempt(requests.front()->request().description->operation, action);
         return finish(requests, nullptr);
@@ -125,7 +133,7 @@ void Engine::run(Due due) {
 
 /// A rank that fails here goes on to say what failed, so what it was running need not be cleared.
 void Engine::run_on(Backend& backend, const Bundle& bundle, std::string_view name) {
-    const base::TimelineSlice slice(*timeline_, "bundle", [&] { return facts_of(bundle, set_); });
+    const trace::TimelineSlice slice(*timeline_, "bundle", [&] { return facts_of(bundle, set_); });
     activity_.running.write(name_of(bundle.operation), name);
     attempt(bundle.operation, [&] {
         base::pass(base::Failpoint::execute);
@@ -152,13 +160,15 @@ Executor Engine::executor_of(DeviceKind kind) {
     return executors_.at(kind);
 }
 
-/// Enqueues the bundle behind what its tensors wait for. The completion is enqueued last, after the handles know the event of the end.
+/// Enqueues the bundle behind what its tensors wait for. The completion is enqueued last, after the
+/// handles know the event of the end.
 void Engine::run_on_stream(const Executor& executor, Bundle bundle, Requests requests) {
     auto& stream = *executor.stream;
     for (const auto& pending : requests)
         if (const auto& ready = pending->request().ready) stream.wait(ready);
     auto error = std::make_shared<std::exception_ptr>();
-    stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error] {  // the bundle points into the requests
+    // the bundle points into the requests
+    stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error] {
         try {
             run_on(*backend, bundle, requests.front()->request().name);
         } catch (...) {

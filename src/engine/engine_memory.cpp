@@ -13,7 +13,8 @@ namespace guozhuang::engine {
 struct Engine::OwnTensors {
     OwnTensors(std::shared_ptr<device::Driver> driver, std::shared_ptr<void> kept)
         : device(std::move(driver)), keep_alive(std::move(kept)) {}
-    explicit OwnTensors(const Request& request) : OwnTensors(request.device, request.keep_alive) {  // complete: destroyed if this throws
+    // complete: destroyed if this throws
+    explicit OwnTensors(const Request& request) : OwnTensors(request.device, request.keep_alive) {
         tensors.reserve(request.tensors->size());
         std::shared_ptr<device::Stream> stream;
         if (device && !request.tensors->empty()) {
@@ -31,15 +32,17 @@ struct Engine::OwnTensors {
     }
     ~OwnTensors() {
         for (const auto& tensor : tensors)
-            device ? device->release(tensor.device.index, tensor.memory()) : ::operator delete(tensor.data, alignment);
+            device ? device->release(tensor.device.index, tensor.memory())
+                   : ::operator delete(tensor.data, alignment);
     }
     OwnTensors(const OwnTensors&) = delete;
     OwnTensors& operator=(const OwnTensors&) = delete;
 
     std::span<std::byte> allocate(const TensorView& original) {
         const auto bytes = original.bytes();
-        const auto memory = device ? device->allocate(original.device.index, bytes)
-                                   : std::span(static_cast<std::byte*>(::operator new(bytes, alignment)), bytes);
+        const auto memory =
+            device ? device->allocate(original.device.index, bytes)
+                   : std::span(static_cast<std::byte*>(::operator new(bytes, alignment)), bytes);
         tensors.emplace_back(original).data = memory.data();
         return memory;
     }
@@ -48,7 +51,8 @@ struct Engine::OwnTensors {
     static constexpr std::align_val_t alignment{64};
     std::shared_ptr<device::Driver> device;  ///< null on the plain host
     std::shared_ptr<device::Event> filled;   ///< on a device: the copies are made
-    std::shared_ptr<void> keep_alive;        ///< what the request kept alive before: its end runs code of the user's
+    /// what the request kept alive before: its end runs code of the user's
+    std::shared_ptr<void> keep_alive;
     std::vector<TensorView> tensors;
 };
 
@@ -72,12 +76,14 @@ std::shared_ptr<Pending> Engine::find_pending(const std::function<bool(const Req
     return nullptr;
 }
 
-/// Null if somebody else is driving, if the operation's data moves, or if there is no memory: then its end has to be awaited.
+/// Null if somebody else is driving, if the operation's data moves, or if there is no memory: then
+/// its end has to be awaited.
 std::shared_ptr<const Engine::OwnTensors> Engine::replace_tensors(Pending& pending) try {
     std::shared_ptr<OwnTensors> own;
     try_between_bundles([&] {
         mutex_.is_held();
-        if (pending.has_ended() || pending.enqueued() || point_to_point_.is_moving(pending)) return false;
+        if (pending.has_ended() || pending.enqueued() || point_to_point_.is_moving(pending))
+            return false;
         auto copies = std::make_shared<OwnTensors>(pending.request());
         auto tensors = share(copies->tensors);
         const base::Lock queue(queue_mutex_);
@@ -97,7 +103,8 @@ bool Engine::try_between_bundles(const std::function<bool()>& action) {
         const base::Lock lock(mutex_, std::adopt_lock);
         done = action();
     }
-    base::ring_callers(doorbell_, wait_.audience);  // one of them may have taken this thread for a driver
+    // one of them may have taken this thread for a driver
+    base::ring_callers(doorbell_, wait_.audience);
     return done;
 }
 

@@ -28,13 +28,15 @@ Request stand_in_for(const LogEntry& entry, std::size_t item) {
             .keep_alive = std::move(memory)};
 }
 
-Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests, const Members& members, int ranks) {
+Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests,
+                 const Members& members, int ranks) {
     const auto& description = *requests.front()->request().description;
     Bundle bundle{.operation = description.operation,
                   .op = description.op,
                   .prescale = description.prescale,
                   .postscale = description.postscale,
-                  .root = members.position_of(description.root).value_or(0),  // a broadcast's root is a member: its callers have checked
+                  // a broadcast's root is a member: its callers have checked
+                  .root = members.position_of(description.root).value_or(0),
                   .device = description.device,
                   .contributors = ranks - static_cast<int>(entry.absent.size()),
                   .policy = entry.policy,
@@ -42,34 +44,43 @@ Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>
     for (const auto& pending : requests) {
         const auto& request = pending->request();
         for (std::size_t i = 0; i < request.tensors->size(); ++i)
-            bundle.pieces.push_back({.tensor = (*request.tensors)[i],
-                                     .splits = request.splits,
-                                     .result = pending->has_results() ? &pending->result(i) : nullptr});
+            bundle.pieces.push_back(
+                {.tensor = (*request.tensors)[i],
+                 .splits = request.splits,
+                 .result = pending->has_results() ? &pending->result(i) : nullptr});
     }
     return bundle;
 }
 
-base::TimelineFacts facts_of(const Request& request, const std::shared_ptr<const std::string>& set) {
-    base::TimelineFacts facts{.operation = name_of(request.description->operation), .tensors = request.tensors->size(), .set = set};
+trace::TimelineFacts facts_of(const Request& request,
+                              const std::shared_ptr<const std::string>& set) {
+    trace::TimelineFacts facts{.operation = name_of(request.description->operation),
+                               .tensors = request.tensors->size(),
+                               .set = set};
     for (const auto& tensor : *request.tensors) facts.bytes += tensor.bytes();
     return facts;
 }
 
-base::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set) {
-    base::TimelineFacts facts{.operation = name_of(bundle.operation), .tensors = bundle.pieces.size(), .set = set};
+trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set) {
+    trace::TimelineFacts facts{
+        .operation = name_of(bundle.operation), .tensors = bundle.pieces.size(), .set = set};
     for (const auto& piece : bundle.pieces) facts.bytes += piece.tensor.bytes();
     return facts;
 }
 
 std::exception_ptr error_of(const LogEntry& entry, const Members& members) {
-    return std::make_exception_ptr(
-        Error(entry.code, entry.text, {.tensor = entry.tensor, .operation = entry.operation, .ranks = members.world_ranks(entry.ranks)}));
+    return std::make_exception_ptr(Error(entry.code, entry.text,
+                                         {.tensor = entry.tensor,
+                                          .operation = entry.operation,
+                                          .ranks = members.world_ranks(entry.ranks)}));
 }
 
-std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank) noexcept try {
+std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation,
+                            int rank) noexcept try {
     const auto error = [&](ErrorCode code, std::string_view text) {
-        return std::make_exception_ptr(Error(code, fmt::format("{}{}{}", operation, operation.empty() ? "" : ": ", text),
-                                             {.operation = std::string(operation), .ranks = {rank}}));
+        return std::make_exception_ptr(
+            Error(code, fmt::format("{}{}{}", operation, operation.empty() ? "" : ": ", text),
+                  {.operation = std::string(operation), .ranks = {rank}}));
     };
     try {
         std::rethrow_exception(cause);

@@ -15,21 +15,26 @@
 /// What an entry of the log means on this rank.
 namespace guozhuang::engine {
 
-/// What a rank that has joined moves in place of the entry's request that it has not submitted: memory of its own, filled with what changes nobody's
-/// result, in as many rows as it must have: none, where that is the rank's choice.
+/// What a rank that has joined moves in place of the entry's request that it has not submitted:
+/// memory of its own, filled with what changes nobody's result, in as many rows as it must have:
+/// none, where that is the rank's choice.
 Request stand_in_for(const LogEntry& entry, std::size_t item);
 
 /// What a backend runs: the requests of an execute entry, one at least, fused. It points into them.
-Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests, const Members& members, int ranks);
+Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests,
+                 const Members& members, int ranks);
 
 /// What the timeline says of them. `set`: the name of the process set; null: the world.
-base::TimelineFacts facts_of(const Request& request, const std::shared_ptr<const std::string>& set);
-base::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set);
+trace::TimelineFacts facts_of(const Request& request,
+                              const std::shared_ptr<const std::string>& set);
+trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set);
 
 /// The Error of a fail entry.
 std::exception_ptr error_of(const LogEntry& entry, const Members& members);
 
-/// What a rank's own failure is to its callers, who know one type: an Error as it is, and one that says so of a lack of memory or of anything else.
-std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation, int rank) noexcept;
+/// What a rank's own failure is to its callers, who know one type: an Error as it is, and one that
+/// says so of a lack of memory or of anything else.
+std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation,
+                            int rank) noexcept;
 
 }  // namespace guozhuang::engine

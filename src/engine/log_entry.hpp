@@ -26,18 +26,24 @@ struct LogEntry {
         depart,    ///< a rank submits nothing more
         join,      ///< every rank has joined, or departed instead
         shutdown,  ///< every rank has departed; nothing follows
-        leave      ///< a rank has left at once; nothing follows, because every operation would need it
+        /// a rank has left at once; nothing follows, because every operation would need it
+        leave
     };
     Kind kind = Kind::execute;
-    std::vector<Item> items = {};          ///< execute, fail, forget, join
-    Policy policy = {};                    ///< execute
-    std::vector<int> absent = {};          ///< execute: the ranks that have joined, and stand in for what they have not submitted
-    std::vector<Bytes> descriptions = {};  ///< execute, if there are such ranks: of the items, in full
+    std::vector<Item> items = {};  ///< execute, fail, forget, join
+    Policy policy = {};            ///< execute
+    /// execute: the ranks that have joined, and stand in for what they have not submitted
+    std::vector<int> absent = {};
+    /// execute, if there are such ranks: of the items, in full
+    std::vector<Bytes> descriptions = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, leave
-    std::string text = {};        ///< fail: the error, join: the error if it has failed; depart, leave: "rank 2 has shut down (why)"
-    std::string tensor = {};      ///< fail, join
-    std::string operation = {};   ///< fail, join
-    std::vector<int> ranks = {};  ///< fail: those at fault; depart, leave: the one; join: the last one, or those at fault
+    /// fail: the error, join: the error if it has failed; depart, leave: "rank 2 has shut down
+    /// (why)"
+    std::string text = {};
+    std::string tensor = {};     ///< fail, join
+    std::string operation = {};  ///< fail, join
+    /// fail: those at fault; depart, leave: the one; join: the last one, or those at fault
+    std::vector<int> ranks = {};
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 

@@ -11,8 +11,8 @@
 
 namespace guozhuang::engine {
 
-/// Who is in a process set: world ranks by position. Inside the engine ranks are positions; what people read names world ranks. By default the
-/// world, where the two are the same.
+/// Who is in a process set: world ranks by position. Inside the engine ranks are positions; what
+/// people read names world ranks. By default the world, where the two are the same.
 class Members {
 public:
     Members() = default;
@@ -20,7 +20,9 @@ public:
     explicit Members(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
 
     bool are_the_world() const noexcept { return ranks_.empty(); }
-    int world_rank(int position) const { return are_the_world() ? position : ranks_.at(static_cast<std::size_t>(position)); }
+    int world_rank(int position) const {
+        return are_the_world() ? position : ranks_.at(static_cast<std::size_t>(position));
+    }
     std::vector<int> world_ranks(std::span<const int> positions) const {
         std::vector<int> ranks;
         for (const int position : positions) ranks.push_back(world_rank(position));
@@ -34,7 +36,10 @@ public:
         return static_cast<int>(found - ranks_.begin());
     }
     /// "the world", "process set 0,2".
-    std::string name() const { return are_the_world() ? "the world" : fmt::format("process set {}", fmt::join(ranks_, ",")); }
+    std::string name() const {
+        return are_the_world() ? "the world"
+                               : fmt::format("process set {}", fmt::join(ranks_, ","));
+    }
 
 private:
     std::vector<int> ranks_;

@@ -20,19 +20,22 @@ namespace guozhuang::engine {
 
 /// How ranks agree which requests all of them have submitted, and in which order to execute them.
 ///
-/// A pure state machine: submissions and messages go in, messages and log entries come out; it knows no clock, thread or transport. One per
-/// rank and process set. Readiness goes up the tree: a rank reports a name to its parent once every rank of its own subtree has submitted it
-/// (or joined, or departed). What is ready everywhere the root appends to the log, which goes down the tree. A name is described in full the first time
-/// (and whenever its description changes) and by its id after that; descriptions are compared on the way up, so that what reaches the root is
-/// the list of factions, normally one. Not thread-safe: the engine's lock guards it.
+/// A pure state machine: submissions and messages go in, messages and log entries come out; it
+/// knows no clock, thread or transport. One per rank and process set. Readiness goes up the tree: a
+/// rank reports a name to its parent once every rank of its own subtree has submitted it (or
+/// joined, or departed). What is ready everywhere the root appends to the log, which goes down the
+/// tree. A name is described in full the first time (and whenever its description changes) and by
+/// its id after that; descriptions are compared on the way up, so that what reaches the root is the
+/// list of factions, normally one. Not thread-safe: the engine's lock guards it.
 class Negotiator {
 public:
     struct Settings {
         int degree = 16;
         std::size_t fusion_bytes = 1u << 20;
-        std::size_t max_ids = 16384;  ///< beyond it the ids that were used longest ago are forgotten
-        Policy policy = {};           ///< stamped on every execute entry by the root
-        Members members = {};         ///< whom errors name
+        /// beyond it the ids that were used longest ago are forgotten
+        std::size_t max_ids = 16384;
+        Policy policy = {};    ///< stamped on every execute entry by the root
+        Members members = {};  ///< whom errors name
     };
     struct Outgoing {
         int to = 0;
@@ -43,37 +46,45 @@ public:
 
     /// This rank wants the request. A rank submits a name again only after the log has resolved it.
     void submit(const std::string& name, bool named, const SharedDescription& description);
-    /// This rank submits nothing more. The reason goes into the errors of those who wait for it; empty for a plain shutdown.
+    /// This rank submits nothing more. The reason goes into the errors of those who wait for it;
+    /// empty for a plain shutdown.
     void depart(std::string_view reason);
-    /// This rank is about to end, whatever the others do. It executes the log up to its leaving, which is the last entry.
+    /// This rank is about to end, whatever the others do. It executes the log up to its leaving,
+    /// which is the last entry.
     void leave(std::string_view reason);
-    /// This rank submits nothing until all have joined (or departed), and the log says so; the others go on without it. All name a join alike.
+    /// This rank submits nothing until all have joined (or departed), and the log says so; the
+    /// others go on without it. All name a join alike.
     void join(const std::string& name);
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
 
-    /// What is to be sent, in order, one message per receiver unless it would be a long one: everything since the last call. At the root this
-    /// appends what is ready.
+    /// What is to be sent, in order, one message per receiver unless it would be a long one:
+    /// everything since the last call. At the root this appends what is ready.
     std::vector<Outgoing> take_messages();
     /// The log entries that have become known since the last call, in order.
     std::vector<LogEntry> take_entries() { return std::exchange(entries_, {}); }
 
-    /// Whether the log is complete: every rank has departed, or one has left. What is submitted or received later has no effect.
+    /// Whether the log is complete: every rank has departed, or one has left. What is submitted or
+    /// received later has no effect.
     bool finished() const noexcept { return finished_; }
 
     /// Whether other ranks hear the log from this one.
     bool passes_log_on() const noexcept { return !tree_.children().empty(); }
 
-    /// What is held at present, for tests and diagnostics: rounds under way in this rank's subtree, own requests that the log has not resolved,
-    /// names that have an id, voided ids that a child may still use.
+    /// What is held at present, for tests and diagnostics: rounds under way in this rank's subtree,
+    /// own requests that the log has not resolved, names that have an id, voided ids that a child
+    /// may still use.
     struct Holdings {
         std::size_t rounds = 0, submissions = 0, ids = 0, retired = 0;
     };
-    Holdings holdings() const noexcept { return {ballots_.size() + ready_.size(), submissions_.size(), records_.size(), retired_.size()}; }
+    Holdings holdings() const noexcept {
+        return {ballots_.size() + ready_.size(), submissions_.size(), records_.size(),
+                retired_.size()};
+    }
 
 private:
-    static constexpr std::size_t full_message_bytes =
-        1u << 20;  ///< beyond which the next part begins another message, and nothing joins an entry
+    /// beyond which the next part begins another message, and nothing joins an entry
+    static constexpr std::size_t full_message_bytes = 1u << 20;
 
     /// The parts a message is made of.
     enum class Part : std::uint8_t {
@@ -98,7 +109,8 @@ private:
         SharedDescription description;
         std::uint64_t last_used = 0;  ///< position in the log
     };
-    /// An id that the log has voided, kept while a child that has not yet applied that entry may still use it.
+    /// An id that the log has voided, kept while a child that has not yet applied that entry may
+    /// still use it.
     struct Retired {
         std::string name;
         SharedDescription description;
@@ -107,15 +119,18 @@ private:
 
     /// For people.
     int world_rank(int position) const { return settings_.members.world_rank(position); }
-    void count(const std::string& name, bool named, const SharedDescription& description, std::span<const int> ranks);
+    void count(const std::string& name, bool named, const SharedDescription& description,
+               std::span<const int> ranks);
     void settle(const std::string& name);
     bool complete(const Ballot& ballot) const;
     void write_report(const std::string& name, const Ballot& ballot);
     void write_faction(const std::string& name, const Ballot& ballot, const Faction& faction);
     std::vector<int> missing_from(const Ballot& ballot) const;
     void resolve(const std::string& name, Ballot ballot);
-    std::string mismatch_of(const std::string& name, std::vector<Faction> factions, LogEntry& failure) const;
-    std::string discard_of(const std::string& name, std::vector<Faction> factions, LogEntry& failure) const;
+    std::string mismatch_of(const std::string& name, std::vector<Faction> factions,
+                            LogEntry& failure) const;
+    std::string discard_of(const std::string& name, std::vector<Faction> factions,
+                           LogEntry& failure) const;
     std::string refusal_without(std::span<const int> joined, const Description& description) const;
     std::string departures_of(std::span<const int> ranks) const;
     void depart(int rank, std::string_view reason);
@@ -147,13 +162,18 @@ private:
     std::unordered_map<std::string, Record> records_;
     std::unordered_map<std::uint32_t, std::string> names_;  ///< by id
     std::map<std::uint32_t, Retired> retired_;
-    std::unordered_map<std::string, SharedDescription> submissions_;  ///< this rank's own that the log has not resolved
-    std::map<int, std::string> departed_;                             ///< of this rank's subtree, with the reason
-    std::set<int> joined_;                                            ///< of this rank's subtree, since the log last said that all had
-    std::string join_name_;                                           ///< what they call it
-    std::map<int, std::uint64_t> applied_;                            ///< how much of the log each child has applied, as far as we know
-    std::vector<Outgoing> full_;                                      ///< messages that take nothing more
-    std::map<int, Writer> outbox_;                                    ///< behind them
+    /// this rank's own that the log has not resolved
+    std::unordered_map<std::string, SharedDescription> submissions_;
+    /// of this rank's subtree, with the reason
+    std::map<int, std::string> departed_;
+    /// of this rank's subtree, since the log last said that all had
+    std::set<int> joined_;
+    std::string join_name_;  ///< what they call it
+    /// how much of the log each child has applied, as far as we know
+    std::map<int, std::uint64_t> applied_;
+    /// messages that take nothing more
+    std::vector<Outgoing> full_;
+    std::map<int, Writer> outbox_;  ///< behind them
     std::vector<LogEntry> entries_;
     std::uint64_t position_ = 0;  ///< entries of the log that this rank has applied
     bool finished_ = false;

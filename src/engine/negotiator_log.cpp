@@ -1,4 +1,5 @@
-// The log of a negotiation: what the root appends, how it goes down the tree, and what follows from it on every rank.
+// The log of a negotiation: what the root appends, how it goes down the tree, and what follows from
+// it on every rank.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,31 +13,36 @@
 namespace guozhuang::engine {
 namespace {
 
-constexpr std::size_t max_text_bytes = 1u << 20;    // of an entry
-constexpr std::size_t most_bytes_beside_name = 20;  // of an item: its id, and the lengths of name and description
+constexpr std::size_t max_text_bytes = 1u << 20;  // of an entry
+// of an item: its id, and the lengths of name and description
+constexpr std::size_t most_bytes_beside_name = 20;
 
 std::size_t bytes_of(const Description& description) {
     std::size_t bytes = 0;
-    for (const auto& tensor : description.tensors) bytes += count_of(tensor.shape) * size_of(tensor.dtype);
+    for (const auto& tensor : description.tensors)
+        bytes += count_of(tensor.shape) * size_of(tensor.dtype);
     return bytes;
 }
 
 bool is_fusable(const Description& description) {
-    const bool moves_in_place = description.operation == Operation::allreduce || description.operation == Operation::broadcast;
+    const bool moves_in_place = description.operation == Operation::allreduce ||
+                                description.operation == Operation::broadcast;
     return moves_in_place && !description.group && description.tensors.size() == 1;
 }
 
 /// Whether two requests may share an entry.
 bool can_fuse(const Description& one, const Description& other) {
     const auto key = [](const Description& d) {
-        return std::tuple(d.operation, d.op, std::bit_cast<std::uint64_t>(d.prescale), std::bit_cast<std::uint64_t>(d.postscale), d.root,
-                          d.device, d.tensors.front().dtype);
+        return std::tuple(d.operation, d.op, std::bit_cast<std::uint64_t>(d.prescale),
+                          std::bit_cast<std::uint64_t>(d.postscale), d.root, d.device,
+                          d.tensors.front().dtype);
     };
     return is_fusable(one) && is_fusable(other) && key(one) == key(other);
 }
 
 bool has_text(LogEntry::Kind kind) {
-    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::depart || kind == LogEntry::Kind::join || kind == LogEntry::Kind::leave;
+    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::depart ||
+           kind == LogEntry::Kind::join || kind == LogEntry::Kind::leave;
 }
 
 bool can_be(const LogEntry& entry) {
@@ -61,12 +67,14 @@ void Negotiator::append_due() {
     if (departed_.size() == subtrees_.at(0).size()) append({.kind = LogEntry::Kind::shutdown});
 }
 
-/// One entry for each bundle of what is ready. Known ids first, ascending, so that the order does not hang on arrival.
+/// One entry for each bundle of what is ready. Known ids first, ascending, so that the order does
+/// not hang on arrival.
 void Negotiator::append_ready() {
     if (ready_.empty()) return;
     const auto id_of = [&](const ReadyRequest& request) {
         const auto record = records_.find(request.name);
-        return record == records_.end() ? std::numeric_limits<std::uint32_t>::max() : record->second.id;
+        return record == records_.end() ? std::numeric_limits<std::uint32_t>::max()
+                                        : record->second.id;
     };
     std::ranges::stable_sort(ready_, {}, id_of);
     LogEntry entry;
@@ -76,9 +84,11 @@ void Negotiator::append_ready() {
     for (auto& request : std::exchange(ready_, {})) {
         const auto& description = *request.description;
         const auto next_bytes = bytes_of(description);
-        const auto next_entry_bytes = request.name.size() + (request.absent.empty() ? 0 : description.bytes.size());
+        const auto next_entry_bytes =
+            request.name.size() + (request.absent.empty() ? 0 : description.bytes.size());
         if (!entry.items.empty() &&
-            !(can_fuse(*previous, description) && entry.absent == request.absent && bytes + next_bytes <= settings_.fusion_bytes &&
+            !(can_fuse(*previous, description) && entry.absent == request.absent &&
+              bytes + next_bytes <= settings_.fusion_bytes &&
               entry_bytes + next_entry_bytes <= full_message_bytes)) {
             append(entry);
             entry.items.clear();
@@ -102,7 +112,8 @@ void Negotiator::append_join() {
     const auto& whole = subtrees_.at(0);
     if (joined_.empty() || joined_.size() + departed_.size() < whole.size()) return;
     std::vector<int> missing;
-    std::ranges::copy_if(whole, std::back_inserter(missing), [&](int rank) { return !joined_.contains(rank); });
+    std::ranges::copy_if(whole, std::back_inserter(missing),
+                         [&](int rank) { return !joined_.contains(rank); });
     if (!std::ranges::all_of(missing, [&](int rank) { return departed_.contains(rank); })) return;
     LogEntry entry{.kind = LogEntry::Kind::join, .items = {{join_name_}}, .ranks = {last_to_join_}};
     if (!missing.empty()) {
@@ -130,7 +141,8 @@ void Negotiator::forget_oldest() {
     const auto surplus = records_.size() - settings_.max_ids + settings_.max_ids / 8;
     if (candidates.size() > surplus) candidates.resize(surplus);
     LogEntry entry{.kind = LogEntry::Kind::forget};
-    for (const auto& [last_used, name] : candidates) entry.items.push_back({name, records_.at(name).id});
+    for (const auto& [last_used, name] : candidates)
+        entry.items.push_back({name, records_.at(name).id});
     if (!entry.items.empty()) append(std::move(entry));
 }
 
@@ -166,8 +178,10 @@ LogEntry Negotiator::read_entry(Reader& in) {
         item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
         const auto known = names_.find(item.id);
         item.name = known != names_.end() ? known->second : in.string();
-        if (known == names_.end() && (entry.kind == LogEntry::Kind::forget || records_.contains(item.name)))
-            throw Error(ErrorCode::wire, fmt::format("the log gives '{}' an id that is not its own", item.name));
+        if (known == names_.end() &&
+            (entry.kind == LogEntry::Kind::forget || records_.contains(item.name)))
+            throw Error(ErrorCode::wire,
+                        fmt::format("the log gives '{}' an id that is not its own", item.name));
     }
     if (entry.kind == LogEntry::Kind::execute) {
         entry.policy.forced = in.enumerator(Algorithm::parameter_server);
@@ -177,41 +191,52 @@ LogEntry Negotiator::read_entry(Reader& in) {
         entry.policy.segment_bytes = in.number();
         entry.absent = in.ranks(tree_.size());
         if (!entry.absent.empty())
-            for (std::size_t i = 0; i < entry.items.size(); ++i) decode_description(entry.descriptions.emplace_back(in.bytes()));
+            for (std::size_t i = 0; i < entry.items.size(); ++i)
+                decode_description(entry.descriptions.emplace_back(in.bytes()));
     } else if (has_text(entry.kind)) {
         entry.code = in.enumerator(ErrorCode::internal);
-        for (auto* text : {&entry.text, &entry.tensor, &entry.operation}) *text = in.string(max_text_bytes);
+        for (auto* text : {&entry.text, &entry.tensor, &entry.operation})
+            *text = in.string(max_text_bytes);
         entry.ranks = in.ranks(tree_.size());
     }
-    if (finished_ || !can_be(entry) || (std::ranges::count(entry.absent, tree_.rank()) > 0 && !joined_.contains(tree_.rank())))
+    if (finished_ || !can_be(entry) ||
+        (std::ranges::count(entry.absent, tree_.rank()) > 0 && !joined_.contains(tree_.rank())))
         throw Error(ErrorCode::wire, "the log holds an entry that cannot be");
     return entry;
 }
 
-/// The log goes on: the same on every rank. What this rank submitted is resolved, and names get and lose their ids.
+/// The log goes on: the same on every rank. What this rank submitted is resolved, and names get and
+/// lose their ids.
 void Negotiator::apply(LogEntry entry) {
     ++position_;
     for (std::size_t i = 0; i < entry.items.size(); ++i) {
         const auto& item = entry.items[i];
         if (entry.kind == LogEntry::Kind::forget) {
             auto record = records_.extract(item.name);
-            if (record.empty()) throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name));
+            if (record.empty())
+                throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name));
             retired_[item.id] = {item.name, std::move(record.mapped().description), position_};
             names_.erase(item.id);
             continue;
         }
         auto own = submissions_.extract(item.name);
-        if (entry.kind != LogEntry::Kind::execute || item.id == 0 || (own.empty() && entry.descriptions.empty())) continue;
+        if (entry.kind != LogEntry::Kind::execute || item.id == 0 ||
+            (own.empty() && entry.descriptions.empty()))
+            continue;
         names_[item.id] = item.name;
         records_[item.name] = {
-            item.id, own.empty() ? std::make_shared<const EncodedDescription>(entry.descriptions[i]) : std::move(own.mapped()), position_};
+            item.id,
+            own.empty() ? std::make_shared<const EncodedDescription>(entry.descriptions[i])
+                        : std::move(own.mapped()),
+            position_};
     }
     if (tree_.children().empty()) retired_.clear();
-    if (entry.kind == LogEntry::Kind::forget && !tree_.is_root())
-        message_to(
-            tree_.parent());  // which keeps the ids until it knows that this rank has applied it, and it may have nothing else to say
+    // which keeps the ids until it knows that this rank has applied it, and it may have nothing
+    // else to say
+    if (entry.kind == LogEntry::Kind::forget && !tree_.is_root()) message_to(tree_.parent());
     if (entry.kind == LogEntry::Kind::join) joined_.clear();
-    finished_ = finished_ || entry.kind == LogEntry::Kind::shutdown || entry.kind == LogEntry::Kind::leave;
+    finished_ =
+        finished_ || entry.kind == LogEntry::Kind::shutdown || entry.kind == LogEntry::Kind::leave;
     entries_.push_back(std::move(entry));
 }
 

@@ -9,19 +9,29 @@
 
 namespace guozhuang::engine {
 
-std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request, bool memory_on_loan) noexcept try {
+std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request,
+                                 bool memory_on_loan) noexcept try {
     std::rethrow_exception(error);
 } catch (const Error& cause) {
-    const bool is_of_a_rank = cause.code() == ErrorCode::rank_died || cause.code() == ErrorCode::departed;
+    const bool is_of_a_rank =
+        cause.code() == ErrorCode::rank_died || cause.code() == ErrorCode::departed;
     const bool waits = is_of_a_rank && cause.operation().empty();
     if (!waits && !memory_on_loan) return error;
     try {
         std::string text = cause.what();
         if (waits) text += fmt::format("; {} waits for it", request.label());
-        if (memory_on_loan) text += "; MPI may still use the memory of operations that were pending: neither free it nor use it again";
-        Error::Facts facts{.tensor = cause.tensor(), .operation = cause.operation(), .ranks = cause.ranks()};
-        if (waits) facts = {.tensor = request.name, .operation = std::string(request.operation()), .ranks = cause.ranks()};
-        if (cause.code() == ErrorCode::rank_died) return std::make_exception_ptr(RankDied(text, facts));
+        if (memory_on_loan)
+            text +=
+                "; MPI may still use the memory of operations that were pending: neither free it "
+                "nor use it again";
+        Error::Facts facts{
+            .tensor = cause.tensor(), .operation = cause.operation(), .ranks = cause.ranks()};
+        if (waits)
+            facts = {.tensor = request.name,
+                     .operation = std::string(request.operation()),
+                     .ranks = cause.ranks()};
+        if (cause.code() == ErrorCode::rank_died)
+            return std::make_exception_ptr(RankDied(text, facts));
         return std::make_exception_ptr(Error(cause.code(), text, facts));
     } catch (...) {
         return error;
@@ -40,7 +50,9 @@ std::string_view Request::operation() const noexcept {
 
 std::string Request::label() const {
     if (kind == Kind::letter) return name;
-    if (!description->ranks.empty()) return fmt::format("{} '{}' of {}", operation(), name, base::list_ranks(description->ranks));
+    if (!description->ranks.empty())
+        return fmt::format("{} '{}' of {}", operation(), name,
+                           base::list_ranks(description->ranks));
     return name.empty() ? std::string(operation()) : fmt::format("{} '{}'", operation(), name);
 }
 
@@ -48,7 +60,8 @@ SharedTensors share(std::vector<TensorView> tensors) {
     return std::make_shared<const std::vector<TensorView>>(std::move(tensors));
 }
 
-Pending::Pending(Request request, std::shared_ptr<Driver> driver) : request_(std::move(request)), driver_(std::move(driver)) {
+Pending::Pending(Request request, std::shared_ptr<Driver> driver)
+    : request_(std::move(request)), driver_(std::move(driver)) {
     switch (request_.description->operation) {
         case Operation::all_gather:
         case Operation::all_to_all:
@@ -59,17 +72,19 @@ Pending::Pending(Request request, std::shared_ptr<Driver> driver) : request_(std
 }
 
 Pending::~Pending() {
-    const bool is_callers = request_.kind == Request::Kind::collective || request_.kind == Request::Kind::letter;
+    const bool is_callers =
+        request_.kind == Request::Kind::collective || request_.kind == Request::Kind::letter;
     if (!error_ || !is_callers || error_seen_.load(std::memory_order_relaxed)) return;
     const auto say = [this](bool is_known, const char* what) {
-        base::log(is_known || dropped_by_exception_ ? LogLevel::debug : LogLevel::error, "nobody waited for an operation that failed: {}",
-                  what);
+        base::log(is_known || dropped_by_exception_ ? LogLevel::debug : LogLevel::error,
+                  "nobody waited for an operation that failed: {}", what);
     };
     try {
         std::rethrow_exception(error_);
     } catch (const Error& error) {
         // Of the end of the job the process will speak at its end, once for all its operations.
-        say(error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout, error.what());
+        say(error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout,
+            error.what());
     } catch (const std::exception& error) {  // for one of ours there was no memory
         say(false, error.what());
     } catch (...) {
@@ -77,7 +92,8 @@ Pending::~Pending() {
     }
 }
 
-void Pending::set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready, std::shared_ptr<void> owner) noexcept {
+void Pending::set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready,
+                          std::shared_ptr<void> owner) noexcept {
     request_.tensors = std::move(tensors);
     request_.ready = std::move(ready);
     request_.keep_alive = std::move(owner);
@@ -96,7 +112,7 @@ bool Pending::set_ended(const std::exception_ptr& error) noexcept {
     return true;
 }
 
-void Pending::set_published(base::Waiting* place) noexcept {
+void Pending::set_published(trace::Waiting* place) noexcept {
     published_ = place;
     if (ended_) unpublish();
 }
@@ -145,11 +161,13 @@ void Pending::rethrow() const {
     if (!error_) return;
     error_seen_.store(true, std::memory_order_relaxed);
     const auto facts = [](const Error& error) {
-        return Error::Facts{.tensor = error.tensor(), .operation = error.operation(), .ranks = error.ranks()};
+        return Error::Facts{
+            .tensor = error.tensor(), .operation = error.operation(), .ranks = error.ranks()};
     };
     try {
         std::rethrow_exception(error_);
-    } catch (const RankDied& error) {  // copies, for each who asks: nobody else lets go of what they read
+    } catch (const RankDied&
+                 error) {  // copies, for each who asks: nobody else lets go of what they read
         throw RankDied(error.what(), facts(error));
     } catch (const Error& error) {
         throw Error(error.code(), error.what(), facts(error));

@@ -31,17 +31,22 @@ struct Request {
     };
     Kind kind = Kind::collective;
     std::string name = {};  ///< empty: the engine numbers it
-    bool named = true;      ///< whether the name may come again and so gets an id; false for what the engine numbers
-    int peer = 0;           ///< of a letter: rank of the world. Set by the engine
-    base::Clock::time_point submitted = base::Clock::time_point::max();  ///< known if it has a deadline of its own
-    base::Deadline deadline = base::no_deadline;                         ///< up to which it may wait for others
+    /// whether the name may come again and so gets an id; false for what the engine numbers
+    bool named = true;
+    int peer = 0;  ///< of a letter: rank of the world. Set by the engine
+    /// known if it has a deadline of its own
+    base::Clock::time_point submitted = base::Clock::time_point::max();
+    /// up to which it may wait for others
+    base::Deadline deadline = base::no_deadline;
     SharedDescription description = share(Description{});
     SharedTensors tensors = share(std::vector<TensorView>{});
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
-    std::shared_ptr<device::Event> ready = {};    ///< the tensors' contents are there; null for plain host tensors
-    std::function<void()> action = {};            ///< done in place of a bundle, by whoever drives, at its place in the log; never waits
+    /// the tensors' contents are there; null for plain host tensors
+    std::shared_ptr<device::Event> ready = {};
+    /// done in place of a bundle, by whoever drives, at its place in the log; never waits
+    std::function<void()> action = {};
 
     /// "allreduce".
     std::string_view operation() const noexcept;
@@ -49,16 +54,19 @@ struct Request {
     std::string label() const;
 };
 
-/// What an error that ends the job means for one operation: where a rank has died or left, the text names the operation too, and where messages
-/// could not be stopped it says that their memory is not the caller's yet.
-std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request, bool memory_on_loan) noexcept;
+/// What an error that ends the job means for one operation: where a rank has died or left, the text
+/// names the operation too, and where messages could not be stopped it says that their memory is
+/// not the caller's yet.
+std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request,
+                                 bool memory_on_loan) noexcept;
 
 /// Whoever can bring an operation forward while somebody waits for it.
 class Driver {
 public:
     virtual ~Driver() = default;
-    /// Returns once `arrived()`, driving meanwhile; false if the deadline came first. A bundle may outlast a deadline: whoever has one leaves the
-    /// driving to the coordinator thread. Throws what ended the job.
+    /// Returns once `arrived()`, driving meanwhile; false if the deadline came first. A bundle may
+    /// outlast a deadline: whoever has one leaves the driving to the coordinator thread. Throws
+    /// what ended the job.
     virtual bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) = 0;
 };
 
@@ -78,34 +86,46 @@ public:
     bool has_results() const noexcept { return !results_.empty(); }
     Driver& driver() const noexcept { return *driver_; }
 
-    bool enqueued() const noexcept { return stage_.load(std::memory_order_acquire) >= Stage::enqueued; }
+    bool enqueued() const noexcept {
+        return stage_.load(std::memory_order_acquire) >= Stage::enqueued;
+    }
     bool has_ended() const noexcept { return ended_.load(); }
-    bool complete() const noexcept { return stage_.load(std::memory_order_acquire) == Stage::complete; }
+    bool complete() const noexcept {
+        return stage_.load(std::memory_order_acquire) == Stage::complete;
+    }
 
-    /// It goes on with other tensors, which `owner` keeps alive; `ready`: null, or when a device has their contents. By whoever drives, as long as
-    /// its data does not move.
-    void set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready, std::shared_ptr<void> owner) noexcept;
-    /// Its work is on a communication stream and `done` marks its end. Called once, before the work can end.
+    /// It goes on with other tensors, which `owner` keeps alive; `ready`: null, or when a device
+    /// has their contents. By whoever drives, as long as its data does not move.
+    void set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready,
+                     std::shared_ptr<void> owner) noexcept;
+    /// Its work is on a communication stream and `done` marks its end. Called once, before the work
+    /// can end.
     void set_enqueued(std::shared_ptr<device::Event> done);
     /// After enqueued(): null if it never was on a stream.
     const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
-    /// How it ended; a null error is success. False, and nothing, if it has ended already: a bundle on a stream may end while the job does.
+    /// How it ended; a null error is success. False, and nothing, if it has ended already: a bundle
+    /// on a stream may end while the job does.
     bool set_ended(const std::exception_ptr& error) noexcept;
     /// Where it is said that this rank waits for it, until it has ended.
-    void set_published(base::Waiting* place) noexcept;
-    bool is_published() const noexcept { return published_.load(std::memory_order_relaxed) != nullptr; }
-    /// Its end for those who wait. Releases what the request kept alive first, unless its memory is on loan: runs code of the user's, which may
-    /// call this library. Once, after set_ended().
+    void set_published(trace::Waiting* place) noexcept;
+    bool is_published() const noexcept {
+        return published_.load(std::memory_order_relaxed) != nullptr;
+    }
+    /// Its end for those who wait. Releases what the request kept alive first, unless its memory is
+    /// on loan: runs code of the user's, which may call this library. Once, after set_ended().
     void set_complete(bool memory_on_loan = false) noexcept;
     /// Whether this thread is in that code of the user's.
     static bool is_completing() noexcept;
 
-    /// An exception has dropped a handle of it: the exception is the news, so a failure of the operation is logged for debugging only.
+    /// An exception has dropped a handle of it: the exception is the news, so a failure of the
+    /// operation is logged for debugging only.
     void drop_by_exception() noexcept { dropped_by_exception_ = true; }
     /// After complete(): throws the operation's error if it has one.
     void rethrow() const;
     /// After complete(): the results, the first time; none, ever after.
-    std::vector<Result> take_results() { return taken_.exchange(true) ? std::vector<Result>{} : std::move(results_); }
+    std::vector<Result> take_results() {
+        return taken_.exchange(true) ? std::vector<Result>{} : std::move(results_);
+    }
 
 private:
     void unpublish() noexcept;
@@ -122,14 +142,14 @@ private:
     mutable std::atomic<bool> error_seen_{false};
     std::atomic<bool> taken_{false};
     std::atomic<bool> dropped_by_exception_{false};
-    std::atomic<base::Waiting*> published_{nullptr};
+    std::atomic<trace::Waiting*> published_{nullptr};
     std::shared_ptr<Pending> next_;  ///< in the queue of those that have ended
 
     friend class EndedQueue;
 };
 
-/// Operations that have ended and are not complete yet, oldest first. Allocates nothing, since a lack of memory may be what ends them.
-/// Thread-safe.
+/// Operations that have ended and are not complete yet, oldest first. Allocates nothing, since a
+/// lack of memory may be what ends them. Thread-safe.
 class EndedQueue {
 public:
     void push(std::shared_ptr<Pending> pending) noexcept;

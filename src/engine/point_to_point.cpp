@@ -41,7 +41,8 @@ void PointToPoint::receive(int from, std::span<const std::byte> message) {
     switch (in.enumerator(Part::answer)) {
         case Part::notice: {
             Route route{.peer = from};
-            route.tag = static_cast<std::uint16_t>(in.number(std::numeric_limits<std::uint16_t>::max()));
+            route.tag =
+                static_cast<std::uint16_t>(in.number(std::numeric_limits<std::uint16_t>::max()));
             route.sending = in.number(1) == 0;  // they send, so this rank receives
             TensorDescription tensor;
             tensor.dtype = in.enumerator(DType::u64);
@@ -102,7 +103,8 @@ void PointToPoint::fail_unmatched_with(int peer, const std::string& text) {
     std::erase_if(letters_, [&](auto& each) {
         auto& [route, letters] = each;
         if (route.peer != peer) return false;
-        for (auto& letter : letters) outcomes_.push_back({letter.pending, departed_error(route, text)});
+        for (auto& letter : letters)
+            outcomes_.push_back({letter.pending, departed_error(route, text)});
         return true;
     });
 }
@@ -113,7 +115,8 @@ bool PointToPoint::has_letters() const noexcept {
 
 bool PointToPoint::is_unmatched(const Pending& letter) const {
     return std::ranges::any_of(letters_, [&](const auto& each) {
-        return std::ranges::any_of(each.second, [&](const Letter& other) { return other.pending.get() == &letter; });
+        return std::ranges::any_of(
+            each.second, [&](const Letter& other) { return other.pending.get() == &letter; });
     });
 }
 
@@ -143,35 +146,45 @@ void PointToPoint::begin(Letter letter, const TensorDescription& theirs) {
         return outcomes_.push_back({letter.pending, mismatch(letter, theirs)});
     Mail::Ticket ticket = 0;
     if (tensor.bytes() > 0)
-        ticket = letter.route.sending ? mail_.send(letter.route.peer, letter.route.tag, tensor.memory())
-                                      : mail_.receive(letter.route.peer, letter.route.tag, tensor.memory());
+        ticket = letter.route.sending
+                     ? mail_.send(letter.route.peer, letter.route.tag, tensor.memory())
+                     : mail_.receive(letter.route.peer, letter.route.tag, tensor.memory());
     moving_.push_back({std::move(letter), ticket});
 }
 
 std::exception_ptr PointToPoint::departed_error(const Route& route, const std::string& text) const {
-    return std::make_exception_ptr(Error(ErrorCode::departed,
-                                         fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
-                                         {.operation = verb(route), .ranks = {members_.world_rank(route.peer)}}));
+    return std::make_exception_ptr(Error(
+        ErrorCode::departed,
+        fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
+        {.operation = verb(route), .ranks = {members_.world_rank(route.peer)}}));
 }
 
-std::exception_ptr PointToPoint::mismatch(const Letter& letter, const TensorDescription& theirs) const {
+std::exception_ptr PointToPoint::mismatch(const Letter& letter,
+                                          const TensorDescription& theirs) const {
     const auto& tensor = letter.pending->request().tensors->front();
     const auto& route = letter.route;
-    const auto print = [](DType dtype, const Shape& shape) { return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", ")); };
+    const auto print = [](DType dtype, const Shape& shape) {
+        return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", "));
+    };
     const auto mine = print(tensor.dtype, tensor.shape), other = print(theirs.dtype, theirs.shape);
     const int own = members_.world_rank(rank_), peer = members_.world_rank(route.peer);
     const int sender = route.sending ? own : peer, receiver = route.sending ? peer : own;
-    const auto text = fmt::format("send/recv with tag {}: tensors differ: {} sent by rank {}; {} expected by rank {}", route.tag,
-                                  route.sending ? mine : other, sender, route.sending ? other : mine, receiver);
-    return std::make_exception_ptr(Error(ErrorCode::mismatch, text, {.operation = verb(route), .ranks = {sender, receiver}}));
+    const auto text = fmt::format(
+        "send/recv with tag {}: tensors differ: {} sent by rank {}; {} expected by rank {}",
+        route.tag, route.sending ? mine : other, sender, route.sending ? other : mine, receiver);
+    return std::make_exception_ptr(
+        Error(ErrorCode::mismatch, text, {.operation = verb(route), .ranks = {sender, receiver}}));
 }
 
 bool PointToPoint::advance() {
-    for (auto& moving : moving_)  // apart from the partition, which an exception would leave with letters lost
+    // apart from the partition, which an exception would leave with letters lost
+    for (auto& moving : moving_)
         if (moving.ticket != 0 && mail_.test(moving.ticket)) moving.ticket = 0;
-    const auto arrived = std::stable_partition(moving_.begin(), moving_.end(), [](const Moving& moving) { return moving.ticket != 0; });
+    const auto arrived = std::stable_partition(
+        moving_.begin(), moving_.end(), [](const Moving& moving) { return moving.ticket != 0; });
     const bool any = arrived != moving_.end();
-    for (auto done = arrived; done != moving_.end(); ++done) outcomes_.push_back({done->letter.pending, nullptr});
+    for (auto done = arrived; done != moving_.end(); ++done)
+        outcomes_.push_back({done->letter.pending, nullptr});
     moving_.erase(arrived, moving_.end());
     return any;
 }

@@ -34,10 +34,12 @@ struct Letter {
     std::shared_ptr<Pending> pending;
 };
 
-/// Send and receive. Both sides announce each letter to the other by a control message; the k-th sending on a route meets the k-th receiving.
-/// If their tensors match, the payload moves, else both fail with the same error. Nothing here waits: whoever drives the engine advances it.
-/// When a rank departs, its partners ask it for an answer, which by the order of control messages comes after all that it ever announced; what
-/// is unmatched then, fails. Not thread-safe: the engine's lock guards it.
+/// Send and receive. Both sides announce each letter to the other by a control message; the k-th
+/// sending on a route meets the k-th receiving. If their tensors match, the payload moves, else
+/// both fail with the same error. Nothing here waits: whoever drives the engine advances it. When a
+/// rank departs, its partners ask it for an answer, which by the order of control messages comes
+/// after all that it ever announced; what is unmatched then, fails. Not thread-safe: the engine's
+/// lock guards it.
 class PointToPoint {
 public:
     struct Outcome {
@@ -63,16 +65,19 @@ public:
     /// The job ends: what is unmatched never will be.
     void fail_unmatched(const std::string& text);
 
-    /// The job is over: forgets all letters, payloads on their way too, which are the caller's to fail.
+    /// The job is over: forgets all letters, payloads on their way too, which are the caller's to
+    /// fail.
     void abandon() noexcept;
 
-    /// Whether a letter of this rank waits for its peer or is on its way; whether one is on its way.
+    /// Whether a letter of this rank waits for its peer or is on its way; whether one is on its
+    /// way.
     bool has_letters() const noexcept;
     bool is_moving() const noexcept { return !moving_.empty(); }
     /// Whether this letter waits for its peer.
     bool is_unmatched(const Pending& letter) const;
     bool is_moving(const Pending& pending) const noexcept {
-        return std::ranges::any_of(moving_, [&](const Moving& each) { return each.letter.pending.get() == &pending; });
+        return std::ranges::any_of(
+            moving_, [&](const Moving& each) { return each.letter.pending.get() == &pending; });
     }
 
     /// Moves payloads forward; true if any came to its end.
@@ -98,12 +103,14 @@ private:
     const Members members_;                        ///< whom errors name
     std::map<Route, std::deque<Letter>> letters_;  ///< unmatched ones of this rank
     std::map<Route, std::deque<TensorDescription>>
-        notices_;  ///< what the peers have announced, unmatched, under this rank's view of the route
+        /// what the peers have announced, unmatched, under this rank's view of the route
+        notices_;
     std::vector<Moving> moving_;
     std::map<int, std::string> departing_;  ///< asked, not yet answered
     std::set<int> goodbyes_;                ///< answered before they were asked
     std::map<int, std::string> departed_;   ///< answered: all they ever announced has arrived
-    std::set<int> left_;                    ///< those of departing_ and departed_ that serve nothing any more
+    /// those of departing_ and departed_ that serve nothing any more
+    std::set<int> left_;
     std::vector<Outgoing> outbox_;
     std::vector<Outcome> outcomes_;
 };

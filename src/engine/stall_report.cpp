@@ -12,7 +12,7 @@ namespace guozhuang::engine {
 namespace {
 
 using namespace std::chrono_literals;
-using Content = base::Note::Content;
+using Content = trace::Note::Content;
 constexpr std::string_view letter_kind = "send/recv";  // as Request::operation() says
 
 /// The name without the process set.
@@ -32,7 +32,7 @@ bool is_near(std::string_view a, std::string_view b) {
 
 /// What a rank publishes that waits for it: long names are cut.
 std::string as_noted(std::string_view operation, const std::string& name, const Members& members) {
-    base::Note note;
+    trace::Note note;
     note.write(operation, name_among(members, name));
     return note.read().value_or(Content{}).text;
 }
@@ -67,12 +67,16 @@ std::optional<StallScene::Sight> StallScene::look_at(int rank) const {
         return content.kind == name_of(Operation::join) &&
                content.text == as_noted(content.kind, std::string(bare(content.text)), members_);
     };
-    sight.has_joined = std::ranges::any_of(sight.waiting, is_join) || (sight.last && is_join(*sight.last));
+    sight.has_joined =
+        std::ranges::any_of(sight.waiting, is_join) || (sight.last && is_join(*sight.last));
     return sight;
 }
 
 StallReport::StallReport(const Request& request, bool decided, StallScene& scene)
-    : request_(request), decided_(decided), scene_(scene), name_(as_noted(request.operation(), request.name, scene.members())) {
+    : request_(request),
+      decided_(decided),
+      scene_(scene),
+      name_(as_noted(request.operation(), request.name, scene.members())) {
     for (int position = 0; position < scene.size(); ++position) {
         const int rank = scene.members().world_rank(position);
         if (is(Request::Kind::letter) && rank != scene.rank() && rank != request.peer) continue;
@@ -82,7 +86,8 @@ StallReport::StallReport(const Request& request, bool decided, StallScene& scene
         else if (!sight)
             unseen_.push_back(rank);
         else if (is_needed(*sight))
-            (sight->is_crowded && !sight->neighbour.is_stopped ? unseen_ : missing_).push_back(rank);
+            (sight->is_crowded && !sight->neighbour.is_stopped ? unseen_ : missing_)
+                .push_back(rank);
     }
 }
 
@@ -97,32 +102,40 @@ bool StallReport::has_submitted(const StallScene::Sight& sight) const {
 
 /// Who has joined is not, unless the operation has begun, or is the end of all.
 bool StallReport::is_needed(const StallScene::Sight& sight) const {
-    return decided_ || sight.neighbour.is_stopped || is(Request::Kind::closing) || !sight.has_joined;
+    return decided_ || sight.neighbour.is_stopped || is(Request::Kind::closing) ||
+           !sight.has_joined;
 }
 
 bool StallReport::has_stopped() const {
-    return std::ranges::any_of(missing_, [this](int rank) { return scene_.at(rank)->neighbour.is_stopped; });
+    return std::ranges::any_of(missing_,
+                               [this](int rank) { return scene_.at(rank)->neighbour.is_stopped; });
 }
 
 int StallReport::culprit() const {
-    return !missing_.empty() ? missing_.front() : !unseen_.empty() ? unseen_.front() : scene_.rank();
+    return !missing_.empty()  ? missing_.front()
+           : !unseen_.empty() ? unseen_.front()
+                              : scene_.rank();
 }
 
 std::string StallReport::text(const Stalled& stalled) const {
     const auto& members = scene_.members();
-    auto text =
-        fmt::format("{}{} has been waiting for {}{} on {}", request_.label(), members.are_the_world() ? "" : " in " + members.name(),
-                    duration(stalled.age), stalled.limit > 0ms ? fmt::format(" (its limit is {})", duration(stalled.limit)) : "",
-                    base::list_ranks(waiting_));
+    auto text = fmt::format(
+        "{}{} has been waiting for {}{} on {}", request_.label(),
+        members.are_the_world() ? "" : " in " + members.name(), duration(stalled.age),
+        stalled.limit > 0ms ? fmt::format(" (its limit is {})", duration(stalled.limit)) : "",
+        base::list_ranks(waiting_));
     text += culprits();
     if (!unseen_.empty())
-        text += fmt::format("; whether {} {} {} cannot be seen from here", base::list_ranks(unseen_), has_or_have(unseen_), deed());
-    if (!has_culprits() && !is(Request::Kind::letter)) text += decided_ ? "; all take part" : "; all have " + deed();
+        text += fmt::format("; whether {} {} {} cannot be seen from here",
+                            base::list_ranks(unseen_), has_or_have(unseen_), deed());
+    if (!has_culprits() && !is(Request::Kind::letter))
+        text += decided_ ? "; all take part" : "; all have " + deed();
     return text;
 }
 
-/// What the missing ranks do, those together that wait for the same: "; ranks 0,1 have not submitted it and wait for allreduce 'losses': is that meant to
-/// be the same?; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
+/// What the missing ranks do, those together that wait for the same: "; ranks 0,1 have not
+/// submitted it and wait for allreduce 'losses': is that meant to be the same?; rank 2 has not
+/// submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
 std::string StallReport::culprits() const {
     std::map<std::string, std::vector<int>> waiters;
     std::vector<std::string> others;
@@ -133,16 +146,20 @@ std::string StallReport::culprits() const {
         if (!takes_part && !is_stopped && !sight.waiting.empty())
             waiters[nearest(sight.waiting)].push_back(rank);
         else
-            others.push_back(fmt::format("; rank {} {} ({}; {})", rank, takes_part ? "does not come forward" : "has not " + deed(),
-                                         sight.neighbour.process, base::describe(*sight.neighbour.activity)));
+            others.push_back(fmt::format("; rank {} {} ({}; {})", rank,
+                                         takes_part ? "does not come forward" : "has not " + deed(),
+                                         sight.neighbour.process,
+                                         trace::describe(*sight.neighbour.activity)));
     }
     std::string text;
     for (const auto& [other, ranks] : waiters)
-        text += fmt::format("; {} {} not {} and {} for {}", base::list_ranks(ranks), has_or_have(ranks), deed(),
-                            ranks.size() == 1 ? "waits" : "wait", other);
+        text +=
+            fmt::format("; {} {} not {} and {} for {}", base::list_ranks(ranks), has_or_have(ranks),
+                        deed(), ranks.size() == 1 ? "waits" : "wait", other);
     constexpr std::size_t most = 4;
     for (const auto& other : std::span(others).first(std::min(most, others.size()))) text += other;
-    if (others.size() > most) text += fmt::format("; nor {} {} others", decided_ ? "do" : "have", others.size() - most);
+    if (others.size() > most)
+        text += fmt::format("; nor {} {} others", decided_ ? "do" : "have", others.size() - most);
     return text;
 }
 
@@ -151,20 +168,27 @@ std::string StallReport::culprits() const {
 /// them may hold up the other.
 std::string StallReport::nearest(const std::vector<Content>& waiting) const {
     const auto in_words = [](const Content& content) {
-        return content.kind == letter_kind ? content.text : fmt::format("{} '{}'", content.kind, content.text);
+        return content.kind == letter_kind ? content.text
+                                           : fmt::format("{} '{}'", content.kind, content.text);
     };
     if (is(Request::Kind::letter)) {
         const bool sends = request_.name.starts_with("send");
         const auto facing = fmt::format("{} {}", sends ? "send to" : "recv from", scene_.rank());
-        const auto found = std::ranges::find(waiting, as_noted(letter_kind, facing, scene_.members()), &Content::text);
+        const auto found = std::ranges::find(
+            waiting, as_noted(letter_kind, facing, scene_.members()), &Content::text);
         if (found == waiting.end()) return in_words(waiting.front());
-        return in_words(*found) + (sends ? ": where both send first, neither receives; use send_async, or let one of them receive first"
-                                         : ": where both receive first, neither sends; let one of them send first, or use recv_async");
+        return in_words(*found) + (sends ? ": where both send first, neither receives; use "
+                                           "send_async, or let one of them receive first"
+                                         : ": where both receive first, neither sends; let one of "
+                                           "them send first, or use recv_async");
     }
-    const auto& nearest = *std::ranges::min_element(waiting, {}, [&](const Content& other) { return distance(other.text, name_); });
+    const auto& nearest = *std::ranges::min_element(
+        waiting, {}, [&](const Content& other) { return distance(other.text, name_); });
     const auto& self = scene_.at(scene_.rank());
-    const bool is_own = self && std::ranges::find(self->waiting, nearest.text, &Content::text) != self->waiting.end();
-    return in_words(nearest) + (is_near(nearest.text, name_) && !is_own ? ": is that meant to be the same?" : "");
+    const bool is_own = self && std::ranges::find(self->waiting, nearest.text, &Content::text) !=
+                                    self->waiting.end();
+    return in_words(nearest) +
+           (is_near(nearest.text, name_) && !is_own ? ": is that meant to be the same?" : "");
 }
 
 }  // namespace guozhuang::engine

@@ -10,19 +10,22 @@
 
 namespace guozhuang::engine {
 
-/// The ranks of a process set at one look: each is asked once what it is doing, when that matters first.
+/// The ranks of a process set at one look: each is asked once what it is doing, when that matters
+/// first.
 class StallScene {
 public:
     struct Sight {
-        base::Neighbour neighbour;
-        std::vector<base::Note::Content> waiting;  ///< what it has published that it waits for
-        std::optional<base::Note::Content> last;   ///< what it has submitted last, if that is pending
-        bool is_crowded = false;                   ///< it may wait for more
+        trace::Neighbour neighbour;
+        std::vector<trace::Note::Content> waiting;  ///< what it has published that it waits for
+        /// what it has submitted last, if that is pending
+        std::optional<trace::Note::Content> last;
+        bool is_crowded = false;  ///< it may wait for more
         bool has_joined = false;
     };
 
     /// `rank`: this one's in the world. All must outlive this.
-    StallScene(const Members& members, int size, int rank, Job& job) : members_(members), size_(size), rank_(rank), job_(job) {}
+    StallScene(const Members& members, int size, int rank, Job& job)
+        : members_(members), size_(size), rank_(rank), job_(job) {}
 
     const Members& members() const noexcept { return members_; }
     int size() const noexcept { return size_; }  ///< of the process set
@@ -39,7 +42,8 @@ private:
     std::map<int, std::optional<Sight>> sights_;
 };
 
-/// An operation that does not come forward, and what the ranks of its process set have to do with that.
+/// An operation that does not come forward, and what the ranks of its process set have to do with
+/// that.
 class StallReport {
 public:
     /// `decided`: the log has resolved it, and it is under way.
@@ -54,7 +58,8 @@ public:
     bool has_stopped() const;
     /// The rank of the world that is at fault, or the first of them, as far as that can be seen.
     int culprit() const;
-    /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
+    /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted
+    /// allreduce 'grad6')".
     std::string text(const Stalled& stalled) const;
 
 private:
@@ -64,7 +69,7 @@ private:
     bool waits_too(const StallScene::Sight& sight) const;
     bool is_needed(const StallScene::Sight& sight) const;
     std::string culprits() const;
-    std::string nearest(const std::vector<base::Note::Content>& waiting) const;
+    std::string nearest(const std::vector<trace::Note::Content>& waiting) const;
 
     const Request& request_;
     bool decided_;

@@ -30,12 +30,13 @@ struct Stalled {
     std::chrono::milliseconds limit{0};  ///< that it has reached; 0: none
 };
 
-/// Looks now and then at what is pending, so that an operation on its usual way costs nothing, and publishes in the rank's activity what has been for a
-/// while. Not thread-safe: the engine's lock guards it.
+/// Looks now and then at what is pending, so that an operation on its usual way costs nothing, and
+/// publishes in the rank's activity what has been for a while. Not thread-safe: the engine's lock
+/// guards it.
 class StallWatch {
 public:
     /// `own`: this rank's; lives longer.
-    StallWatch(const StallSettings& settings, const Members& members, base::Activity& own);
+    StallWatch(const StallSettings& settings, const Members& members, trace::Activity& own);
     ~StallWatch() { tell_untold(0); }
     StallWatch(const StallWatch&) = delete;
     StallWatch& operator=(const StallWatch&) = delete;
@@ -43,8 +44,10 @@ public:
     /// An operation with a limit of its own is pending from now on.
     void expect(base::Deadline deadline) noexcept { next_look_ = std::min(next_look_, deadline); }
     bool is_due(base::Clock::time_point now) const noexcept { return now >= next_look_; }
-    /// `pending`: all that is. A warning comes again when the wait has doubled; what has reached its limit, at every look.
-    std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending, base::Clock::time_point now);
+    /// `pending`: all that is. A warning comes again when the wait has doubled; what has reached
+    /// its limit, at every look.
+    std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending,
+                              base::Clock::time_point now);
 
 private:
     struct Seen {
@@ -54,12 +57,14 @@ private:
     using Sightings = std::map<std::weak_ptr<Pending>, Seen, std::owner_less<>>;
 
     bool publish(Pending& pending);  ///< false if there is no room
-    void tell_untold(std::int64_t count) noexcept { own_.untold.fetch_add(count - std::exchange(untold_, count)); }
+    void tell_untold(std::int64_t count) noexcept {
+        own_.untold.fetch_add(count - std::exchange(untold_, count));
+    }
     base::Deadline deadline_of(const Request& request, base::Clock::time_point since) const;
 
     const StallSettings settings_;
     const Members members_;
-    base::Activity& own_;
+    trace::Activity& own_;
     const std::chrono::milliseconds between_looks_;
     base::Clock::time_point next_look_{};
     std::uint64_t looks_ = 0;

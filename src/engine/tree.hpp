@@ -4,12 +4,15 @@
 
 namespace guozhuang::engine {
 
-/// The tree along which readiness goes up and the log comes down: rank r's children are degree*r + 1 .. degree*r + degree, rank 0 is the root.
-/// Depth is log(size) to the base of the degree, and no rank hears more than `degree` others.
+/// The tree along which readiness goes up and the log comes down: rank r's children are degree*r +
+/// 1 .. degree*r + degree, rank 0 is the root. Depth is log(size) to the base of the degree, and no
+/// rank hears more than `degree` others.
 class Tree {
 public:
     Tree(int rank, int size, int degree) : rank_(rank), size_(size), degree_(degree) {
-        for (int child = degree * rank + 1; child <= degree * rank + degree && child < size; ++child) children_.push_back(child);
+        for (int child = degree * rank + 1; child <= degree * rank + degree && child < size;
+             ++child)
+            children_.push_back(child);
     }
 
     bool is_root() const noexcept { return rank_ == 0; }
@@ -21,7 +24,8 @@ public:
     /// The ranks at and below `top`, ascending: each level of a subtree is a range.
     std::vector<int> subtree(int top) const {
         std::vector<int> ranks;
-        for (long first = top, last = top; first < size_; first = first * degree_ + 1, last = last * degree_ + degree_)
+        for (long first = top, last = top; first < size_;
+             first = first * degree_ + 1, last = last * degree_ + degree_)
             for (long r = first; r <= last && r < size_; ++r) ranks.push_back(static_cast<int>(r));
         return ranks;
     }

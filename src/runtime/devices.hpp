@@ -16,7 +16,9 @@ public:
     std::shared_ptr<device::Driver> driver(DeviceKind kind) {
         if (kind == DeviceKind::host) return nullptr;
         if (kind == DeviceKind::cuda)
-            throw Error(ErrorCode::unavailable, "collectives on CUDA tensors are not part of this version; copy them to host memory");
+            throw Error(ErrorCode::unavailable,
+                        "collectives on CUDA tensors are not part of this version; copy them to "
+                        "host memory");
         const base::Lock lock(mutex_);
         if (!fake_) fake_ = device::make_fake_driver();
         return fake_;

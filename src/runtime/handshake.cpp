@@ -25,7 +25,8 @@ constexpr std::uint16_t handshake_context = 0xfff;  // no process set ever has i
 constexpr auto patience = std::chrono::minutes(5);
 constexpr auto head_start = std::chrono::seconds(5);  // of rank 0, which knows best who is missing
 
-/// What one rank says of itself: a value for each key, then its warnings. The refusal is what it finds unacceptable, if anything.
+/// What one rank says of itself: a value for each key, then its warnings. The refusal is what it
+/// finds unacceptable, if anything.
 using Facts = std::vector<std::string>;
 constexpr std::size_t first_setting = 2;  // behind the version and the refusal
 
@@ -36,7 +37,8 @@ std::vector<std::string> keys() {
     return names;
 }
 
-Facts facts_of(const base::Settings& settings, std::string_view refusal, const std::vector<std::string>& warnings) {
+Facts facts_of(const base::Settings& settings, std::string_view refusal,
+               const std::vector<std::string>& warnings) {
     Facts facts{version(), std::string(refusal)};
     for (const auto& row : base::settings_table())
         if (row.agreement == base::Agreement::rank0_wins) facts.push_back(row.print(settings));
@@ -50,7 +52,8 @@ base::Settings adopt(base::Settings own, std::span<const std::string> values) {
     for (const auto& row : base::settings_table()) {
         if (row.agreement != base::Agreement::rank0_wins) continue;
         if (value == values.end() || !row.parse(own, *value))
-            throw Error(ErrorCode::wire, fmt::format("init: what rank 0 says of {} makes no sense", row.name),
+            throw Error(ErrorCode::wire,
+                        fmt::format("init: what rank 0 says of {} makes no sense", row.name),
                         {.operation = "init", .ranks = {0}});
         ++value;
     }
@@ -60,22 +63,27 @@ base::Settings adopt(base::Settings own, std::span<const std::string> values) {
 /// "2.0 on ranks 0,1; 2.1 on rank 2", or nothing if all say the same.
 std::string differences(const std::vector<Facts>& facts, std::size_t key) {
     std::map<std::string, std::vector<int>> sides;
-    for (std::size_t rank = 0; rank < facts.size(); ++rank) sides[facts[rank][key]].push_back(static_cast<int>(rank));
+    for (std::size_t rank = 0; rank < facts.size(); ++rank)
+        sides[facts[rank][key]].push_back(static_cast<int>(rank));
     if (sides.size() == 1) return {};
     std::string text;
-    for (const auto& [value, ranks] : sides) text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, base::list_ranks(ranks));
+    for (const auto& [value, ranks] : sides)
+        text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", value, base::list_ranks(ranks));
     return text;
 }
 
 /// Each text in these columns once, with the ranks that gave it unless all did.
-std::vector<std::string> texts_of(const std::vector<Facts>& facts, std::size_t first, std::size_t last) {
+std::vector<std::string> texts_of(const std::vector<Facts>& facts, std::size_t first,
+                                  std::size_t last) {
     std::map<std::string, std::vector<int>> given;
     for (std::size_t rank = 0; rank < facts.size(); ++rank)
         for (std::size_t i = first; i < std::min(last, facts[rank].size()); ++i)
             if (!facts[rank][i].empty()) given[facts[rank][i]].push_back(static_cast<int>(rank));
     std::vector<std::string> texts;
     for (const auto& [text, ranks] : given)
-        texts.push_back(ranks.size() == facts.size() ? text : fmt::format("{} (on {})", text, base::list_ranks(ranks)));
+        texts.push_back(ranks.size() == facts.size()
+                            ? text
+                            : fmt::format("{} (on {})", text, base::list_ranks(ranks)));
     return texts;
 }
 
@@ -84,7 +92,8 @@ public:
     explicit Handshake(wire::Transport& transport)
         : transport_(transport),
           channel_(transport, handshake_context, wire::all_ranks(transport.size())),
-          deadline_(base::Clock::now() + patience + (transport.rank() == 0 ? std::chrono::seconds(0) : head_start)) {}
+          deadline_(base::Clock::now() + patience +
+                    (transport.rank() == 0 ? std::chrono::seconds(0) : head_start)) {}
 
     /// Rank 0's judgement, for everybody; empty if all is well.
     std::string judge(Facts own) {
@@ -96,28 +105,35 @@ public:
             engine::Reader in(message.bytes);
             auto& theirs = facts[static_cast<std::size_t>(message.from)];
             if (!theirs.empty())
-                throw Error(ErrorCode::wire, fmt::format("rank {} has introduced itself twice", message.from),
+                throw Error(ErrorCode::wire,
+                            fmt::format("rank {} has introduced itself twice", message.from),
                             {.operation = "init", .ranks = {message.from}});
             while (!in.at_end()) theirs.push_back(in.string());
-            if (theirs.size() < names.size()) theirs.resize(names.size(), "(unknown)");  // of another version
+            // of another version
+            if (theirs.size() < names.size()) theirs.resize(names.size(), "(unknown)");
         }
         if (const auto versions = differences(facts, 0); !versions.empty())
             return fmt::format("the ranks run different versions of the library: {}", versions);
-        if (const auto refusals = texts_of(facts, 1, 2); !refusals.empty()) return fmt::format("{}", fmt::join(refusals, "; "));
+        if (const auto refusals = texts_of(facts, 1, 2); !refusals.empty())
+            return fmt::format("{}", fmt::join(refusals, "; "));
         for (std::size_t key = first_setting; key < names.size(); ++key)
             if (const auto values = differences(facts, key); !values.empty())
-                base::log_warning(fmt::format("{} differs: {}; rank 0's holds for all", names[key], values));
-        for (const auto& warning : texts_of(facts, names.size(), std::string::npos)) base::log_warning(warning);
+                base::log_warning(
+                    fmt::format("{} differs: {}; rank 0's holds for all", names[key], values));
+        for (const auto& warning : texts_of(facts, names.size(), std::string::npos))
+            base::log_warning(warning);
         const auto hosts = transport_.host_count();
-        base::log_info(fmt::format("version {}: {} rank{} on {} host{}, {}, shared memory: {}", version(), transport_.size(),
-                                   transport_.size() == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", transport_.description(),
+        base::log_info(fmt::format("version {}: {} rank{} on {} host{}, {}, shared memory: {}",
+                                   version(), transport_.size(), transport_.size() == 1 ? "" : "s",
+                                   hosts, hosts == 1 ? "" : "s", transport_.description(),
                                    transport_.stage_bytes() == 0 ? "no" : "yes"));
         return {};
     }
 
     void tell(int to, const Facts& facts) {
         engine::Writer out;
-        for (const auto& fact : facts) out.string(std::string_view(fact).substr(0, engine::max_name_bytes));
+        for (const auto& fact : facts)
+            out.string(std::string_view(fact).substr(0, engine::max_name_bytes));
         channel_.send(to, out.take());
     }
 
@@ -132,7 +148,8 @@ public:
 
     void flush() {
         base::wait_until(
-            transport_.doorbell(), transport_.wait_settings(), [&] { return channel_.flushed(); }, deadline_);
+            transport_.doorbell(), transport_.wait_settings(), [&] { return channel_.flushed(); },
+            deadline_);
     }
 
 private:
@@ -140,15 +157,18 @@ private:
         std::optional<engine::Control::Message> message;
         try {
             base::wait_until(
-                transport_.doorbell(), transport_.wait_settings(), [&] { return (message = channel_.poll()).has_value(); }, deadline_);
+                transport_.doorbell(), transport_.wait_settings(),
+                [&] { return (message = channel_.poll()).has_value(); }, deadline_);
         } catch (const base::DeadlinePassed&) {
             std::vector<int> missing{0};
             if (!so_far.empty()) missing.clear();
             for (std::size_t rank = 1; rank < so_far.size(); ++rank)
                 if (so_far[rank].empty()) missing.push_back(static_cast<int>(rank));
-            auto text = fmt::format("init: nothing was heard of {} for {} minutes", base::list_ranks(missing), patience.count());
+            auto text = fmt::format("init: nothing was heard of {} for {} minutes",
+                                    base::list_ranks(missing), patience.count());
             for (const int rank : missing)
-                if (const auto neighbour = transport_.look_at(rank)) text += fmt::format("; rank {}: {}", rank, neighbour->process);
+                if (const auto neighbour = transport_.look_at(rank))
+                    text += fmt::format("; rank {}: {}", rank, neighbour->process);
             throw Error(ErrorCode::timeout, text, {.operation = "init", .ranks = missing});
         }
         return std::move(*message);
@@ -161,8 +181,8 @@ private:
 
 }  // namespace
 
-base::Settings shake_hands(wire::Transport& transport, const base::Settings& settings, std::string_view refusal,
-                           const std::vector<std::string>& warnings) {
+base::Settings shake_hands(wire::Transport& transport, const base::Settings& settings,
+                           std::string_view refusal, const std::vector<std::string>& warnings) {
     Handshake handshake(transport);
     const auto own = facts_of(settings, refusal, warnings);
     Facts told{""};

@@ -9,11 +9,14 @@
 
 namespace guozhuang {
 
-/// What ranks tell each other before anything else: version and settings, why a rank's own cannot be accepted (`refusal`, mostly empty), and what
-/// each has found that its user should know (`warnings`), which rank 0 logs once for all that found it. Returns this rank's settings with what rank 0
-/// decides as rank 0 has it; where that changes any, rank 0 warns. Collective. Throws Error(configuration) on every rank, with the table of what
-/// differs, if they cannot work together, or with what any of them has refused; Error(timeout) naming the ranks that did not come; Error(wire).
-base::Settings shake_hands(wire::Transport& transport, const base::Settings& settings, std::string_view refusal,
-                           const std::vector<std::string>& warnings);
+/// What ranks tell each other before anything else: version and settings, why a rank's own cannot
+/// be accepted (`refusal`, mostly empty), and what each has found that its user should know
+/// (`warnings`), which rank 0 logs once for all that found it. Returns this rank's settings with
+/// what rank 0 decides as rank 0 has it; where that changes any, rank 0 warns. Collective. Throws
+/// Error(configuration) on every rank, with the table of what differs, if they cannot work
+/// together, or with what any of them has refused; Error(timeout) naming the ranks that did not
+/// come; Error(wire).
+base::Settings shake_hands(wire::Transport& transport, const base::Settings& settings,
+                           std::string_view refusal, const std::vector<std::string>& warnings);
 
 }  // namespace guozhuang

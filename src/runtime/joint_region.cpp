@@ -35,8 +35,9 @@ constexpr char attached = '+', failed = '-', failed_for_others = ' ', refused = 
 
 /// The first rank that says so, or as many as there are.
 std::size_t first_that(const std::vector<std::string>& outcomes, char kind) {
-    return static_cast<std::size_t>(std::ranges::find_if(outcomes, [&](const auto& each) { return each.starts_with(kind); }) -
-                                    outcomes.begin());
+    return static_cast<std::size_t>(
+        std::ranges::find_if(outcomes, [&](const auto& each) { return each.starts_with(kind); }) -
+        outcomes.begin());
 }
 
 }  // namespace
@@ -48,25 +49,30 @@ struct JointRegion::Offer {
     wire::SharedFile::Offer file = {};
 };
 
-JointRegion::JointRegion(Session* session, std::string_view what, const std::function<Part()>& open) {
+JointRegion::JointRegion(Session* session, std::string_view what,
+                         const std::function<Part()>& open) {
     const auto runtime = runtime_of(session);
     runtime_ = runtime;
     world_ = runtime->world()->engine().shared_from_this();
     regions_ = runtime->transport().regions();
     auto& transport = runtime->transport();
-    if (transport.host_count() == 1 && transport.stage_bytes() > 0) meet(session, transport, what, open);
+    if (transport.host_count() == 1 && transport.stage_bytes() > 0)
+        meet(session, transport, what, open);
 }
 
 namespace {
 
-bool try_between_bundles(std::span<const std::shared_ptr<SetMember>> members, const std::function<bool()>& action) {
+bool try_between_bundles(std::span<const std::shared_ptr<SetMember>> members,
+                         const std::function<bool()>& action) {
     if (members.empty()) return action();
-    return members.front()->engine().try_between_bundles([&] { return try_between_bundles(members.subspan(1), action); });
+    return members.front()->engine().try_between_bundles(
+        [&] { return try_between_bundles(members.subspan(1), action); });
 }
 
 }  // namespace
 
-/// A bundle must find all of the region or nothing, and write to none of its pages while they are put back.
+/// A bundle must find all of the region or nothing, and write to none of its pages while they are
+/// put back.
 JointRegion::~JointRegion() {
     if (!is_open() || base::is_forked()) return;
     try {
@@ -75,7 +81,8 @@ JointRegion::~JointRegion() {
             return true;
         };
         if (const auto all = members(); !all.empty())
-            world_->drive_until([&] { return try_between_bundles(all, remove); }, base::no_deadline);
+            world_->drive_until([&] { return try_between_bundles(all, remove); },
+                                base::no_deadline);
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "a region ends with the job: {}", error.what());
     }
@@ -86,9 +93,12 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept {
     const std::less<> before;
     const auto overlaps = [&](const TensorView& tensor) {
         const std::span<const std::byte> other = tensor.memory();
-        return before(other.data(), memory.data() + memory.size()) && before(memory.data(), other.data() + other.size());
+        return before(other.data(), memory.data() + memory.size()) &&
+               before(memory.data(), other.data() + other.size());
     };
-    const auto concerns = [&](const engine::Request& request) { return std::ranges::any_of(*request.tensors, overlaps); };
+    const auto concerns = [&](const engine::Request& request) {
+        return std::ranges::any_of(*request.tensors, overlaps);
+    };
     for (const auto& member : members()) {
         try {
             member->engine().release_tensors(concerns);
@@ -97,10 +107,13 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept {
         }
     }
     return !world_->left_memory_on_loan() &&
-           std::ranges::none_of(members(), [](const auto& member) { return member->engine().left_memory_on_loan(); });
+           std::ranges::none_of(members(), [](const auto& member) {
+               return member->engine().left_memory_on_loan();
+           });
 }
 
-/// This rank's parts in the world and the sets; none of a session that has ended, nor in a child of fork().
+/// This rank's parts in the world and the sets; none of a session that has ended, nor in a child of
+/// fork().
 std::vector<std::shared_ptr<SetMember>> JointRegion::members() const {
     const auto runtime = base::is_forked() ? nullptr : runtime_.lock();
     if (!runtime) return {};
@@ -110,7 +123,8 @@ std::vector<std::shared_ptr<SetMember>> JointRegion::members() const {
 }
 
 /// Whoever cannot take part says so to the others, who wait for its word.
-void JointRegion::meet(Session* session, wire::Transport& transport, std::string_view what, const std::function<Part()>& open) {
+void JointRegion::meet(Session* session, wire::Transport& transport, std::string_view what,
+                       const std::function<Part()>& open) {
     std::string outcome(1, attached);
     std::exception_ptr problem;
     const auto attempt = [&](auto&& step) {
@@ -118,7 +132,8 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
             step();
         } catch (const std::exception& error) {
             problem = std::current_exception();
-            outcome = (base::code_of(problem) == ErrorCode::invalid_argument ? refused : failed) + std::string(error.what());
+            outcome = (base::code_of(problem) == ErrorCode::invalid_argument ? refused : failed) +
+                      std::string(error.what());
         }
     };
     Part own;
@@ -130,16 +145,20 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
     });
     const std::string name(what);
     std::vector<Offer> offers;
-    for (const auto& bytes : gather({reinterpret_cast<const char*>(&offer), sizeof offer}, name, session))
-        if (bytes.size() == sizeof offer) std::memcpy(&offers.emplace_back(), bytes.data(), sizeof offer);
-    const bool all_have = std::ranges::all_of(offers, [](const Offer& each) { return each.file.process != 0; });
+    for (const auto& bytes :
+         gather({reinterpret_cast<const char*>(&offer), sizeof offer}, name, session))
+        if (bytes.size() == sizeof offer)
+            std::memcpy(&offers.emplace_back(), bytes.data(), sizeof offer);
+    const bool all_have =
+        std::ranges::all_of(offers, [](const Offer& each) { return each.file.process != 0; });
     std::vector<std::span<std::byte>> parts;
     if (all_have)
         attempt([&] { parts = attach(offers, own, transport); });
     else if (!problem)
         outcome = failed_for_others;
     const auto outcomes = gather(outcome, name + "/attached", session);
-    if (std::ranges::all_of(outcomes, [](const auto& each) { return each.empty() || each.front() == attached; })) {
+    if (std::ranges::all_of(
+            outcomes, [](const auto& each) { return each.empty() || each.front() == attached; })) {
         id_ = offers.front().id;
         regions_->add(id_, own.ranges, std::move(parts), std::move(own.retreat));
         return;
@@ -149,22 +168,28 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
     if (const auto rank = first_that(outcomes, refused); rank == self) {
         std::rethrow_exception(problem);
     } else if (rank < outcomes.size()) {
-        throw Error(ErrorCode::invalid_argument, fmt::format("rank {}: {}", rank, outcomes[rank].substr(1)),
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("rank {}: {}", rank, outcomes[rank].substr(1)),
                     {.operation = name, .ranks = {static_cast<int>(rank)}});
     }
     if (first_that(outcomes, failed) == self)
-        base::log_warning(fmt::format("{} is private: {}; what lies there is reduced as other memory is", what, outcome.substr(1)));
+        base::log_warning(
+            fmt::format("{} is private: {}; what lies there is reduced as other memory is", what,
+                        outcome.substr(1)));
 }
 
-std::vector<std::span<std::byte>> JointRegion::attach(const std::vector<Offer>& offers, const Part& own, wire::Transport& transport) {
-    if (std::cmp_not_equal(offers.size(), transport.size())) throw Error(ErrorCode::unavailable, "a rank has joined");
+std::vector<std::span<std::byte>> JointRegion::attach(const std::vector<Offer>& offers,
+                                                      const Part& own, wire::Transport& transport) {
+    if (std::cmp_not_equal(offers.size(), transport.size()))
+        throw Error(ErrorCode::unavailable, "a rank has joined");
     std::vector<std::span<std::byte>> parts;
     for (std::size_t rank = 0; rank < offers.size(); ++rank) {
         const auto& offer = offers[rank];
         if (std::cmp_equal(rank, transport.rank()))
             parts.push_back(own.file->memory());
         else  // ranks that are threads, too: who ends its part takes it from nobody
-            parts.push_back(theirs_.emplace_back(wire::SharedFile::attach(offer.file, offer.bytes)).memory());
+            parts.push_back(
+                theirs_.emplace_back(wire::SharedFile::attach(offer.file, offer.bytes)).memory());
     }
     for (auto& file : theirs_) file.close_file();
     return parts;

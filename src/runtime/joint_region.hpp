@@ -15,8 +15,8 @@
 
 namespace guozhuang::api {
 
-/// A region that all ranks of a session have opened together: each has mapped the others' parts as long as this lives. Its own part it must not close
-/// before.
+/// A region that all ranks of a session have opened together: each has mapped the others' parts as
+/// long as this lives. Its own part it must not close before.
 class JointRegion {
 public:
     /// This rank's part.
@@ -26,9 +26,10 @@ public:
         std::function<void()> retreat = {};  ///< see wire::Regions; does not throw
     };
 
-    /// Collective. `open` makes this rank's part, and may throw; then the region is open on no rank, and the lowest of those that failed warns:
-    /// "`what` is private: ...". If it throws Error(invalid_argument), so does this, on all ranks:
-    /// "rank 1: ...". Not even tried where ranks cannot share memory.
+    /// Collective. `open` makes this rank's part, and may throw; then the region is open on no
+    /// rank, and the lowest of those that failed warns: "`what` is private: ...". If it throws
+    /// Error(invalid_argument), so does this, on all ranks: "rank 1: ...". Not even tried where
+    /// ranks cannot share memory.
     JointRegion(Session* session, std::string_view what, const std::function<Part()>& open);
     ~JointRegion();
     JointRegion(const JointRegion&) = delete;
@@ -36,15 +37,18 @@ public:
 
     bool is_open() const noexcept { return id_ != 0; }
 
-    /// For memory that is about to be freed: no operation of the session has tensors there any more when this returns. False if MPI may still
-    /// write to it, which is so to the end of the process.
+    /// For memory that is about to be freed: no operation of the session has tensors there any more
+    /// when this returns. False if MPI may still write to it, which is so to the end of the
+    /// process.
     bool release(std::span<const std::byte> memory) noexcept;
 
 private:
     std::vector<std::shared_ptr<SetMember>> members() const;
     struct Offer;
-    void meet(Session* session, wire::Transport& transport, std::string_view what, const std::function<Part()>& open);
-    std::vector<std::span<std::byte>> attach(const std::vector<Offer>& offers, const Part& own, wire::Transport& transport);
+    void meet(Session* session, wire::Transport& transport, std::string_view what,
+              const std::function<Part()>& open);
+    std::vector<std::span<std::byte>> attach(const std::vector<Offer>& offers, const Part& own,
+                                             wire::Transport& transport);
 
     std::weak_ptr<Runtime> runtime_;
     std::shared_ptr<engine::Engine> world_;  ///< knows how the job has ended when all else is gone

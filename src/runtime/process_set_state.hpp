@@ -14,7 +14,8 @@ namespace guozhuang {
 
 /// What the values of one ProcessSet share.
 struct ProcessSetState {
-    ProcessSetState(const std::shared_ptr<Runtime>& of, std::vector<int> sorted_ranks) : runtime(of), ranks(std::move(sorted_ranks)) {}
+    ProcessSetState(const std::shared_ptr<Runtime>& of, std::vector<int> sorted_ranks)
+        : runtime(of), ranks(std::move(sorted_ranks)) {}
 
     const std::weak_ptr<Runtime> runtime;
     const std::vector<int> ranks;            ///< ascending
@@ -29,8 +30,9 @@ namespace api {
 
 std::shared_ptr<Runtime> runtime_of(Session* session);
 
-/// This rank's part in the set of an operation's options. Throws Error(invalid_argument) for a set that has been removed, that this rank is not
-/// in, or of another session than the given one; Error(not_initialised).
+/// This rank's part in the set of an operation's options. Throws Error(invalid_argument) for a set
+/// that has been removed, that this rank is not in, or of another session than the given one;
+/// Error(not_initialised).
 std::shared_ptr<SetMember> member_of(Session* session, const ProcessSet& set);
 
 }  // namespace api

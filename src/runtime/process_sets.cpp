@@ -5,7 +5,8 @@
 namespace guozhuang {
 namespace {
 
-constexpr std::uint16_t last_context = 0xffe;  // contexts have 12 bits in a tag, and the last is the handshake's
+// contexts have 12 bits in a tag, and the last is the handshake's
+constexpr std::uint16_t last_context = 0xffe;
 
 }  // namespace
 

@@ -13,8 +13,9 @@
 
 namespace guozhuang {
 
-/// The process sets of a rank besides the world. They are opened and released by entries of the world's log, in its order, so every rank gives
-/// every set the same id without asking. Thread-safe.
+/// The process sets of a rank besides the world. They are opened and released by entries of the
+/// world's log, in its order, so every rank gives every set the same id without asking.
+/// Thread-safe.
 class ProcessSets {
 public:
     explicit ProcessSets(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
@@ -37,8 +38,10 @@ public:
 private:
     std::shared_ptr<Shared> shared_;
     mutable base::Mutex mutex_;
-    std::map<std::uint16_t, std::shared_ptr<SetMember>> sets_ GUOZHUANG_GUARDED_BY(mutex_);  ///< by context; null where it is others' alone
-    std::uint64_t lives_ GUOZHUANG_GUARDED_BY(mutex_) = 0;                                   ///< sets opened so far
+    /// by context; null where it is others' alone
+    std::map<std::uint16_t, std::shared_ptr<SetMember>> sets_ GUOZHUANG_GUARDED_BY(mutex_);
+    /// sets opened so far
+    std::uint64_t lives_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

@@ -31,7 +31,8 @@ std::vector<std::string> warnings() {
 
 }  // namespace
 
-Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings, std::string_view refusal)
+Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings,
+                 std::string_view refusal)
     : shared_(std::make_shared<Shared>()), sets_(std::make_shared<ProcessSets>(shared_)) {
     shared_->transport = std::move(transport);
     shared_->settings = settings;
@@ -48,9 +49,11 @@ void Runtime::enter_job(std::string_view refusal) {
     base::pass(base::Failpoint::handshake);
     auto own_warnings = warnings();
     if (const auto& directory = shared_->settings.timeline; !directory.empty())
-        if (auto problem = start_timeline(directory); !problem.empty()) own_warnings.push_back(std::move(problem));
+        if (auto problem = start_timeline(directory); !problem.empty())
+            own_warnings.push_back(std::move(problem));
     shared_->settings = shake_hands(*shared_->transport, shared_->settings, refusal, own_warnings);
-    world_ = std::make_shared<SetMember>(shared_, SetId{}, wire::all_ranks(shared_->transport->size()));
+    world_ =
+        std::make_shared<SetMember>(shared_, SetId{}, wire::all_ranks(shared_->transport->size()));
 }
 
 /// Whoever fails to enter says why to those who wait for it, unless they have the same error.
@@ -59,8 +62,9 @@ void Runtime::say_why(const std::exception_ptr& failure) noexcept {
     transport().depart(text);
     const auto code = base::code_of(failure);
     try {
-        if (code == ErrorCode::configuration) return shared_->transport->close();  // together: the program may go on without
-    } catch (...) {                                                                // NOLINT(bugprone-empty-catch): what counts is the text
+        // together: the program may go on without
+        if (code == ErrorCode::configuration) return shared_->transport->close();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): what counts is the text
     }
     if (code && base::is_aborted(shared_->transport->doorbell())) return;
     shared_->transport->abort({.rank = shared_->transport->rank(), .text = text});
@@ -77,29 +81,36 @@ void Runtime::stop() noexcept {
 }
 
 std::string Runtime::start_timeline(const std::string& directory) {
-    const auto problem = shared_->timeline->start(directory, {.rank = transport().rank(), .ranks = transport().size()});
+    const auto problem = shared_->timeline->start(
+        directory, {.rank = transport().rank(), .ranks = transport().size()});
     if (problem.empty()) return {};
-    return fmt::format("no timeline is recorded in '{}': {}; it needs a directory it can write to, another one for each recording",
-                       directory, problem);
+    return fmt::format(
+        "no timeline is recorded in '{}': {}; it needs a directory it can write to, another one "
+        "for each recording",
+        directory, problem);
 }
 
 bool Runtime::has_failed() noexcept {
-    return base::is_aborted(shared_->transport->doorbell()) || (world_ && world_->engine().somebody_left());
+    return base::is_aborted(shared_->transport->doorbell()) ||
+           (world_ && world_->engine().somebody_left());
 }
 
-/// Once: a second thread waits for the first, and a callback of the user's in the middle of it does not.
+/// Once: a second thread waits for the first, and a callback of the user's in the middle of it does
+/// not.
 void Runtime::close(std::string_view reason) {
     const auto self = std::this_thread::get_id();
     std::thread::id closer;
     if (ended_ || (!closer_.compare_exchange_strong(closer, self) && closer == self)) return;
     if (closer != std::thread::id())
-        return base::wait_until(transport().doorbell(), transport().wait_settings(), [this] { return ended_.load(); });
+        return base::wait_until(transport().doorbell(), transport().wait_settings(),
+                                [this] { return ended_.load(); });
     close_everything(reason);
     ended_ = true;
     base::ring_local(transport().doorbell());
 }
 
-/// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not yet leave another.
+/// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not
+/// yet leave another.
 void Runtime::close_everything(std::string_view reason) {
     base::pass(base::Failpoint::shutdown);
     sets_->depart(session_closed);
@@ -125,7 +136,8 @@ void Runtime::leave(std::string_view reason) noexcept {
         auto members = sets_->members();
         members.push_back(world_);
         for (const auto& member : members) member->engine().leave(reason);
-        for (const auto& member : members | std::views::reverse) member->engine().see_off(base::Clock::now() + farewell);
+        for (const auto& member : members | std::views::reverse)
+            member->engine().see_off(base::Clock::now() + farewell);
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "the departure could not be announced: {}", error.what());
     }

@@ -14,13 +14,15 @@
 
 namespace guozhuang {
 
-/// Everything one rank needs, and the only thing that owns it. Construction and close() are collective. Otherwise thread-safe.
+/// Everything one rank needs, and the only thing that owns it. Construction and close() are
+/// collective. Otherwise thread-safe.
 class Runtime {
 public:
-    /// Agrees with the other ranks on version and settings, then starts the world's engine. Throws Error(configuration) on every rank if they
-    /// differ.
+    /// Agrees with the other ranks on version and settings, then starts the world's engine. Throws
+    /// Error(configuration) on every rank if they differ.
     /// `refusal`: why this rank's settings are those by default, which then fails on every rank.
-    Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings, std::string_view refusal = {});
+    Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings,
+            std::string_view refusal = {});
     ~Runtime();
     Runtime(const Runtime&) = delete;
     Runtime& operator=(const Runtime&) = delete;
@@ -35,9 +37,11 @@ public:
     std::string start_timeline(const std::string& directory);
     void stop_timeline() noexcept { shared_->timeline->stop(); }
 
-    /// Collective; the others get the reason, if there is one. Later calls, and those after leave(), do nothing.
+    /// Collective; the others get the reason, if there is one. Later calls, and those after
+    /// leave(), do nothing.
     void close(std::string_view reason = {});
-    /// Leaves without waiting for the others, who get the reason. Nothing after a close() that has succeeded.
+    /// Leaves without waiting for the others, who get the reason. Nothing after a close() that has
+    /// succeeded.
     void leave(std::string_view reason) noexcept;
     /// Ends the threads; what is still pending fails.
     void stop() noexcept;
@@ -48,7 +52,7 @@ private:
     void close_everything(std::string_view reason);
     void enter_job(std::string_view refusal);
     void say_why(const std::exception_ptr& failure) noexcept;
-    base::Activity& activity() noexcept { return shared_->transport->activity(); }
+    trace::Activity& activity() noexcept { return shared_->transport->activity(); }
 
     std::shared_ptr<Shared> shared_;
     std::shared_ptr<SetMember> world_;

@@ -29,7 +29,7 @@ struct Shared {
     base::Settings settings;
     Devices devices;
     std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
-    std::shared_ptr<base::Timeline> timeline = std::make_shared<base::Timeline>();
+    std::shared_ptr<trace::Timeline> timeline = std::make_shared<trace::Timeline>();
 };
 
 /// Which process set: where its messages go, and in which life of that context.
@@ -38,11 +38,13 @@ struct SetId {
     std::uint64_t life = 0;
 };
 
-/// One rank's part in one process set, the world being the first: an engine, and what it needs of the other rooms. Thread-safe.
+/// One rank's part in one process set, the world being the first: an engine, and what it needs of
+/// the other rooms. Thread-safe.
 class SetMember {
 public:
-    /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory) without a thread for the coordinator.
-    /// The world's is made by all ranks together, and throws what ends the job.
+    /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory)
+    /// without a thread for the coordinator. The world's is made by all ranks together, and throws
+    /// what ends the job.
     SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> ranks);
     ~SetMember();
     SetMember(const SetMember&) = delete;
@@ -54,15 +56,17 @@ public:
     int size() const noexcept { return control_.size(); }
     const engine::Members& members() const noexcept { return members_; }
 
-    /// Makes sure that bundles on this kind of device can be run, and gives its driver; null for the plain host. Throws Error(unavailable) where
-    /// they cannot.
+    /// Makes sure that bundles on this kind of device can be run, and gives its driver; null for
+    /// the plain host. Throws Error(unavailable) where they cannot.
     std::shared_ptr<device::Driver> use_device(DeviceKind kind);
 
-    /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it is of the kind "plan". Throws
-    /// Error(duplicate_name).
-    std::shared_ptr<const std::string> take_plan_name(const std::string& wanted, std::string_view kind);
+    /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it
+    /// is of the kind "plan". Throws Error(duplicate_name).
+    std::shared_ptr<const std::string> take_plan_name(const std::string& wanted,
+                                                      std::string_view kind);
 
-    /// Departs, waits until every member has, and ends; handles and plans may outlive it. Throws what ended the job.
+    /// Departs, waits until every member has, and ends; handles and plans may outlive it. Throws
+    /// what ended the job.
     void close(std::string_view reason);
     void stop() noexcept;  ///< ends without waiting for anybody
 
@@ -79,8 +83,11 @@ private:
     std::set<DeviceKind> devices_ GUOZHUANG_GUARDED_BY(devices_mutex_);  ///< that have an executor
     std::vector<std::unique_ptr<backends::HostBackend>> backends_;
     base::Mutex plans_mutex_;
-    std::map<std::string, std::weak_ptr<const std::string>> plans_ GUOZHUANG_GUARDED_BY(plans_mutex_);  ///< by name; expired with the plan
-    std::uint64_t unnamed_plans_ GUOZHUANG_GUARDED_BY(plans_mutex_) = 0;                                ///< so far
+    /// by name; expired with the plan
+    std::map<std::string, std::weak_ptr<const std::string>> plans_
+        GUOZHUANG_GUARDED_BY(plans_mutex_);
+    /// so far
+    std::uint64_t unnamed_plans_ GUOZHUANG_GUARDED_BY(plans_mutex_) = 0;
     std::shared_ptr<engine::Engine> engine_;
 };
 

@@ -46,24 +46,28 @@ CoreMask affinity_by_scheduler() noexcept {
 
 CoreMask cores_of(hwloc_topology_t topology, hwloc_const_cpuset_t bound) {
     CoreMask mask{};
-    for (hwloc_obj_t core = nullptr; (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr;) {
+    for (hwloc_obj_t core = nullptr;
+         (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr;) {
         if (hwloc_bitmap_intersects(core->cpuset, bound) != 0) mark(mask, core->logical_index);
     }
     return mask;
 }
 
 int cores_below(hwloc_topology_t topology, hwloc_obj_t object) {
-    return std::max(1, hwloc_get_nbobjs_inside_cpuset_by_type(topology, object->cpuset, HWLOC_OBJ_CORE));
+    return std::max(
+        1, hwloc_get_nbobjs_inside_cpuset_by_type(topology, object->cpuset, HWLOC_OBJ_CORE));
 }
 
 /// The caches between the first core of the mask and memory.
 void read_caches(hwloc_topology_t topology, hwloc_const_cpuset_t bound, Machine& machine) {
-    hwloc_obj_t object = hwloc_get_pu_obj_by_os_index(topology, static_cast<unsigned>(hwloc_bitmap_first(bound)));
+    hwloc_obj_t object =
+        hwloc_get_pu_obj_by_os_index(topology, static_cast<unsigned>(hwloc_bitmap_first(bound)));
     for (; object != nullptr; object = object->parent) {
         if (hwloc_obj_type_is_dcache(object->type) == 0 || object->attr->cache.size == 0) continue;
         const int sharing = cores_below(topology, object);
         const std::size_t bytes = object->attr->cache.size;
-        if (object->type == HWLOC_OBJ_L2CACHE) machine.l2_bytes = bytes / static_cast<std::size_t>(sharing);
+        if (object->type == HWLOC_OBJ_L2CACHE)
+            machine.l2_bytes = bytes / static_cast<std::size_t>(sharing);
         machine.last_level_bytes = bytes;
         machine.cores_per_last_level = sharing;
     }
@@ -110,26 +114,33 @@ int usable_cores(const Machine& machine) {
 std::string describe(const Machine& machine) {
     const int cores = count(machine.cores), usable = usable_cores(machine);
     const auto plural = [](int number) { return number == 1 ? "" : "s"; };
-    const auto limit = usable == cores ? "" : fmt::format(", limited to {} by the control group's CPU quota", usable);
-    if (!machine.known) return fmt::format("{} hardware thread{}{}, caches unknown", cores, plural(cores), limit);
-    return fmt::format("{} core{}{}, L2 {} KiB each, last-level cache {} MiB shared by {}, {} NUMA node{}", cores, plural(cores), limit,
-                       machine.l2_bytes >> 10, machine.last_level_bytes >> 20, machine.cores_per_last_level, machine.numa_nodes,
-                       plural(machine.numa_nodes));
+    const auto limit =
+        usable == cores ? ""
+                        : fmt::format(", limited to {} by the control group's CPU quota", usable);
+    if (!machine.known)
+        return fmt::format("{} hardware thread{}{}, caches unknown", cores, plural(cores), limit);
+    return fmt::format(
+        "{} core{}{}, L2 {} KiB each, last-level cache {} MiB shared by {}, {} NUMA node{}", cores,
+        plural(cores), limit, machine.l2_bytes >> 10, machine.last_level_bytes >> 20,
+        machine.cores_per_last_level, machine.numa_nodes, plural(machine.numa_nodes));
 }
 
 std::string binding_warning(const Machine& machine, int wanted) {
     if (wanted <= machine.threads || machine.threads >= machine.host_threads) return {};
     return fmt::format(
-        "OMP_NUM_THREADS is {}, but the process is bound to {} of the host's {} hardware threads, which these threads and the library's "
+        "OMP_NUM_THREADS is {}, but the process is bound to {} of the host's {} hardware threads, "
+        "which these threads and the library's "
         "share; "
-        "start it with mpirun --bind-to none, or give each rank more cores (mpirun --map-by slot:PE={})",
+        "start it with mpirun --bind-to none, or give each rank more cores (mpirun --map-by "
+        "slot:PE={})",
         wanted, machine.threads, machine.host_threads, wanted);
 }
 
 base::WaitSettings wait_settings(int ranks, int cores) noexcept {
     base::WaitSettings settings;
-    // Enough for an answer that is on its way, little to take from the rank that is to give it. (4 bytes around 4 ranks on 2 cores:
-    // p50 17 to 35 us if every wait parks at once, mostly below 1 us with 5 us; longer spins were not measurably better.)
+    // Enough for an answer that is on its way, little to take from the rank that is to give it. (4
+    // bytes around 4 ranks on 2 cores: p50 17 to 35 us if every wait parks at once, mostly below 1
+    // us with 5 us; longer spins were not measurably better.)
     if (ranks > cores) settings.spin = std::chrono::microseconds(5);
     settings.yields = ranks > cores;
     return settings;

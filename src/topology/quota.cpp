@@ -25,14 +25,17 @@ double number_in(const fs::path& file, int word = 0) {
 /// In cores; 0: none. In version 2 one file has both numbers, "max 100000" without a limit; in
 /// version 1 each number has a file, and -1 is no limit.
 double quota_of(const fs::path& group, bool unified) {
-    const auto quota = unified ? number_in(group / "cpu.max") : number_in(group / "cpu.cfs_quota_us");
-    const auto period = unified ? number_in(group / "cpu.max", 1) : number_in(group / "cpu.cfs_period_us");
+    const auto quota =
+        unified ? number_in(group / "cpu.max") : number_in(group / "cpu.cfs_quota_us");
+    const auto period =
+        unified ? number_in(group / "cpu.max", 1) : number_in(group / "cpu.cfs_period_us");
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/// Goes from the group `below` the mounted `top` up to `top`. Of equal limits the outer one is taken,
-/// which more processes share. A container may see the name that its group has on the host while its
-/// own group is the mounted top: then the name leads nowhere, and the top is read all the same.
+/// Goes from the group `below` the mounted `top` up to `top`. Of equal limits the outer one is
+/// taken, which more processes share. A container may see the name that its group has on the host
+/// while its own group is the mounted top: then the name leads nowhere, and the top is read all the
+/// same.
 void look_upwards(const fs::path& top, fs::path below, bool unified, double& least, Quota& found) {
     for (;; below = below.parent_path()) {
         const auto group = below.empty() ? top : top / below;
@@ -40,7 +43,8 @@ void look_upwards(const fs::path& top, fs::path below, bool unified, double& lea
         const auto cores = quota_of(group, unified);
         if (cores > 0 && (least == 0 || cores <= least) && stat(group.c_str(), &facts) == 0) {
             least = cores;
-            found = {.cores = std::max(1, static_cast<int>(std::min(std::floor(cores), 1e6))), .group = facts.st_ino};
+            found = {.cores = std::max(1, static_cast<int>(std::min(std::floor(cores), 1e6))),
+                     .group = facts.st_ino};
         }
         if (below.empty()) return;
     }
@@ -60,9 +64,11 @@ Quota cpu_quota(const fs::path& root) {
         const auto controllers = line.substr(first + 1, second - first - 1);
         const auto below = fs::path(line.substr(second + 1)).lexically_normal().relative_path();
         if (controllers.empty()) {
-            for (const auto& top : {mounted, mounted / "unified"}) look_upwards(top, below, true, least, found);
+            for (const auto& top : {mounted, mounted / "unified"})
+                look_upwards(top, below, true, least, found);
         } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
-            for (const auto& top : {mounted / controllers, mounted / "cpu"}) look_upwards(top, below, false, least, found);
+            for (const auto& top : {mounted / controllers, mounted / "cpu"})
+                look_upwards(top, below, false, least, found);
         }
     }
     return found;

@@ -9,8 +9,9 @@ namespace guozhuang::topology {
 /// How much processor time a control group lets its processes use together, on whatever cores
 /// (`docker --cpus=2`, a CPU limit of Kubernetes).
 struct Quota {
-    int cores = 0;            ///< so many at full speed, rounded down but at least 1; 0: no limit
-    std::uint64_t group = 0;  ///< whose: the same number in all processes of the machine that it limits
+    int cores = 0;  ///< so many at full speed, rounded down but at least 1; 0: no limit
+    /// whose: the same number in all processes of the machine that it limits
+    std::uint64_t group = 0;
 };
 
 /// The smallest quota of this process's control group and of those around it, of version 1 and 2.

@@ -7,7 +7,7 @@
 #include <span>
 #include <xxhash.h>
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 namespace {
 
 constexpr int tries = 100;
@@ -15,7 +15,9 @@ constexpr std::size_t longest_kind = Note::capacity / 2;
 
 std::string printable(std::string_view text) {
     std::string result(text);
-    const auto does_not_print = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
+    const auto does_not_print = [](char c) {
+        return static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+    };
     std::replace_if(result.begin(), result.end(), does_not_print, '?');
     return result;
 }
@@ -26,18 +28,20 @@ std::string_view cut(std::string_view text, std::span<char> room) noexcept {
     const auto beginning = room.size() - digits - 1;
     text.copy(room.data(), beginning);
     room[beginning] = '~';
-    const auto hash = std::to_chars(&room[beginning + 1], room.data() + room.size(), XXH3_64bits(text.data(), text.size()), digits);
+    const auto hash = std::to_chars(&room[beginning + 1], room.data() + room.size(),
+                                    XXH3_64bits(text.data(), text.size()), digits);
     return {room.data(), hash.ptr};
 }
 
 std::string name(const Note::Content& operation) {
-    return operation.text.empty() ? operation.kind : fmt::format("{} '{}'", operation.kind, operation.text);
+    return operation.text.empty() ? operation.kind
+                                  : fmt::format("{} '{}'", operation.kind, operation.text);
 }
 
 }  // namespace
 
-// Release and acquire on every word stand in for fences, which ThreadSanitizer does not know: who reads a word of this writing also reads
-// its odd version, or a later one.
+// Release and acquire on every word stand in for fences, which ThreadSanitizer does not know: who
+// reads a word of this writing also reads its odd version, or a later one.
 void Note::write(std::string_view kind, std::string_view text) noexcept {
     std::array<char, capacity> bytes;
     kind = kind.substr(0, longest_kind);
@@ -47,12 +51,17 @@ void Note::write(std::string_view kind, std::string_view text) noexcept {
         text = cut(text, room);
     else
         text.copy(room.data(), text.size());
-    const auto used = (kind.size() + text.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
-    std::memset(bytes.data() + kind.size() + text.size(), 0, used * sizeof(std::uint64_t) - kind.size() - text.size());
+    const auto used =
+        (kind.size() + text.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t);
+    std::memset(bytes.data() + kind.size() + text.size(), 0,
+                used * sizeof(std::uint64_t) - kind.size() - text.size());
 
     auto version = version_.load(std::memory_order_relaxed);
-    if (version % 2 != 0 || !version_.compare_exchange_strong(version, version + 1, std::memory_order_acq_rel)) return;
-    lengths_.store(static_cast<std::uint32_t>(kind.size() | text.size() << 16), std::memory_order_release);
+    if (version % 2 != 0 ||
+        !version_.compare_exchange_strong(version, version + 1, std::memory_order_acq_rel))
+        return;
+    lengths_.store(static_cast<std::uint32_t>(kind.size() | text.size() << 16),
+                   std::memory_order_release);
     for (std::size_t i = 0; i < used; ++i) {
         std::uint64_t word = 0;
         std::memcpy(&word, bytes.data() + i * sizeof word, sizeof word);
@@ -86,9 +95,11 @@ Waiting* take_place(Activity& activity) noexcept {
 }
 
 std::string describe(const Activity& activity) {
-    if (const auto running = activity.running.read()) return fmt::format("during {}", name(*running));
-    if (const auto submitted = activity.submitted.read()) return fmt::format("after it had submitted {}", name(*submitted));
+    if (const auto running = activity.running.read())
+        return fmt::format("during {}", name(*running));
+    if (const auto submitted = activity.submitted.read())
+        return fmt::format("after it had submitted {}", name(*submitted));
     return "before its first operation";
 }
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

@@ -7,11 +7,13 @@
 #include <string>
 #include <string_view>
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 
-/// A short text that a process writes now and then and others may read at any time, through memory that they share. Writing costs a few
-/// nanoseconds and never waits; of two writers at a time one is ignored. What a reader gets is what was written, whole, or nothing: a writer
-/// may have died half-way. Nothing in it is trusted: lengths are checked and what does not print becomes a question mark. Any thread.
+/// A short text that a process writes now and then and others may read at any time, through memory
+/// that they share. Writing costs a few nanoseconds and never waits; of two writers at a time one
+/// is ignored. What a reader gets is what was written, whole, or nothing: a writer may have died
+/// half-way. Nothing in it is trusted: lengths are checked and what does not print becomes a
+/// question mark. Any thread.
 class Note {
 public:
     /// What is longer is cut, and then ends with a hash of the whole: other texts stay other texts.
@@ -41,15 +43,24 @@ struct Waiting {
     Note note;  ///< "allreduce", "loss" or "loss in process set 0,2"
 };
 
-/// What a rank is doing, for those who ask when it is late or dead. Lives where the ranks of a host see each other.
+/// What a rank is doing, for those who ask when it is late or dead. Lives where the ranks of a host
+/// see each other.
 struct alignas(64) Activity {
-    Note submitted;  ///< the last operation that its caller asked for: "allreduce", "loss" or "loss in process set 0,2"
-    std::atomic<const void*> last_pending{nullptr};  ///< not null as long as that one is pending; the rank's own
-    Note running;                                    ///< the operation whose data moves, or "init" or "shutdown"; cleared at its end
-    std::array<Waiting, 64> waiting;                 ///< what it waits for in vain, of all its process sets, as far as there is room
-    std::atomic<std::int64_t> untold{0};             ///< how many more there was no room for, when it looked last
-    Note departure;                                  ///< why it has left the job without waiting for the others
-    std::atomic<bool> closed{false};                 ///< it has left together with all others: its process may end
+    /// the last operation that its caller asked for: "allreduce", "loss" or "loss in process set
+    /// 0,2"
+    Note submitted;
+    /// not null as long as that one is pending; the rank's own
+    std::atomic<const void*> last_pending{nullptr};
+    /// the operation whose data moves, or "init" or "shutdown"; cleared at its end
+    Note running;
+    /// what it waits for in vain, of all its process sets, as far as there is room
+    std::array<Waiting, 64> waiting;
+    /// how many more there was no room for, when it looked last
+    std::atomic<std::int64_t> untold{0};
+    /// why it has left the job without waiting for the others
+    Note departure;
+    /// it has left together with all others: its process may end
+    std::atomic<bool> closed{false};
 };
 
 /// Another rank, as far as this one can see it.
@@ -59,10 +70,11 @@ struct Neighbour {
     bool is_stopped = false;             ///< nor can it say anything
 };
 
-/// A place of the rank's own to write what it waits for, until `taken` is cleared; null if all are taken. Any thread of the process.
+/// A place of the rank's own to write what it waits for, until `taken` is cleared; null if all are
+/// taken. Any thread of the process.
 Waiting* take_place(Activity& activity) noexcept;
 
 /// "during allreduce 'grad7'", "after it had submitted ...", "before its first operation".
 std::string describe(const Activity& activity);
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

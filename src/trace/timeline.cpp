@@ -15,14 +15,15 @@
 #include "trace/trace_file.hpp"
 #include "trace/trace_text.hpp"
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 namespace {
 
 constexpr auto write_every = std::chrono::milliseconds(100);
-constexpr WaitSettings rhythm{.spin = std::chrono::microseconds(0), .park_first = write_every, .park_limit = write_every};
+constexpr base::WaitSettings rhythm{
+    .spin = std::chrono::microseconds(0), .park_first = write_every, .park_limit = write_every};
 constexpr std::size_t most_records = 32'768;  // between two writes
 
-std::int64_t nanoseconds(Clock::time_point time) {
+std::int64_t nanoseconds(base::Clock::time_point time) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
@@ -40,7 +41,7 @@ Timeline::~Timeline() {
 }
 
 std::string Timeline::start(const std::string& directory, const TimelineOwner& owner) try {
-    const Lock lock(control_mutex_);
+    const base::Lock lock(control_mutex_);
     if (on()) return fmt::format("'{}' is being recorded", path_);
     finish();
     std::error_code ignored;  // what matters is whether there is a directory now
@@ -50,7 +51,7 @@ std::string Timeline::start(const std::string& directory, const TimelineOwner& o
     text_ = std::make_unique<TraceText>(owner);
     file_->append(text_->head());
     {
-        const Lock records(records_mutex_);
+        const base::Lock records(records_mutex_);
         records_.reserve(most_records);
         lost_ = 0;
     }
@@ -62,11 +63,11 @@ std::string Timeline::start(const std::string& directory, const TimelineOwner& o
 } catch (const std::system_error& error) {
     return error.code().message();
 } catch (const std::bad_alloc&) {
-    return describe(std::current_exception());
+    return base::describe(std::current_exception());
 }
 
 void Timeline::stop() noexcept {
-    const Lock lock(control_mutex_);
+    const base::Lock lock(control_mutex_);
     finish();
 }
 
@@ -75,27 +76,34 @@ void Timeline::finish() noexcept {
     on_ = false;
     ending_ = true;
     ring_local(bell_);
-    join(thread_);
+    base::join(thread_);
     file_.reset();
-    const Lock lock(records_mutex_);
+    const base::Lock lock(records_mutex_);
     records_ = {};  // without room, so what comes late is left out
 }
 
-void Timeline::begin_now(const void* request, std::string_view name, std::string_view phase, const TimelineFacts& facts) noexcept try {
-    record({.kind = TimelineRecord::Kind::begin, .request = request, .name = std::string(name), .phase = phase, .facts = facts});
-} catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): without memory the request goes unrecorded
+void Timeline::begin_now(const void* request, std::string_view name, std::string_view phase,
+                         const TimelineFacts& facts) noexcept try {
+    record({.kind = TimelineRecord::Kind::begin,
+            .request = request,
+            .name = std::string(name),
+            .phase = phase,
+            .facts = facts});
+} catch (
+    const std::
+        bad_alloc&) {  // NOLINT(bugprone-empty-catch): without memory the request goes unrecorded
 }
 
 /// The time is noted under the lock, so that records are in the order of their times.
 void Timeline::record(TimelineRecord&& record) noexcept {
     bool hurry = false;
     {
-        const Lock lock(records_mutex_);
+        const base::Lock lock(records_mutex_);
         if (records_.size() == records_.capacity()) {
             ++lost_;
             return;
         }
-        record.at_ns = nanoseconds(Clock::now());
+        record.at_ns = nanoseconds(base::Clock::now());
         records_.push_back(std::move(record));
         hurry = records_.size() == records_.capacity() / 2;
     }
@@ -104,11 +112,11 @@ void Timeline::record(TimelineRecord&& record) noexcept {
 
 void Timeline::write_on() noexcept {
     try {
-        for (Patience patience(bell_, rhythm); !ending_; patience.pause()) write_out();
+        for (base::Patience patience(bell_, rhythm); !ending_; patience.pause()) write_out();
         write_out();
     } catch (const std::exception& error) {
         on_ = false;
-        log(LogLevel::warning, "the timeline '{}' ends early: {}", path_, error.what());
+        base::log(LogLevel::warning, "the timeline '{}' ends early: {}", path_, error.what());
     }
 }
 
@@ -117,7 +125,7 @@ void Timeline::write_out() {
     writing_.reserve(most_records);
     std::uint64_t lost = 0;
     {
-        const Lock lock(records_mutex_);
+        const base::Lock lock(records_mutex_);
         writing_.swap(records_);
         lost = std::exchange(lost_, 0);
     }
@@ -125,7 +133,11 @@ void Timeline::write_out() {
 }
 
 void TimelineSlice::record() noexcept {
-    if (timeline_.on()) timeline_.record({.thread = this_thread(), .from_ns = nanoseconds(*begin_), .phase = name_, .facts = facts_});
+    if (timeline_.on())
+        timeline_.record({.thread = this_thread(),
+                          .from_ns = nanoseconds(*begin_),
+                          .phase = name_,
+                          .facts = facts_});
 }
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

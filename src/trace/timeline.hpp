@@ -14,16 +14,19 @@
 #include "base/wait.hpp"
 #include "trace/timeline_record.hpp"
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 
 class TraceFile;
 class TraceText;
 
-/// Where the time of one rank goes, as a trace that Perfetto and chrome://tracing open. docs/timeline.md shows what is in it.
+/// Where the time of one rank goes, as a trace that Perfetto and chrome://tracing open.
+/// docs/timeline.md shows what is in it.
 ///
-/// While it is off, each call below looks at a flag, and that is all. While it is on, it also notes the time and copies a record under a lock that is
-/// held for moments; a thread of the timeline's own makes text of the records and writes it, ten times a second. What comes faster than that
-/// thread can write is lost, and the trace says so. Recording never throws, and never waits for a disk. Any thread.
+/// While it is off, each call below looks at a flag, and that is all. While it is on, it also notes
+/// the time and copies a record under a lock that is held for moments; a thread of the timeline's
+/// own makes text of the records and writes it, ten times a second. What comes faster than that
+/// thread can write is lost, and the trace says so. Recording never throws, and never waits for a
+/// disk. Any thread.
 class Timeline {
 public:
     Timeline();
@@ -31,16 +34,19 @@ public:
     Timeline(const Timeline&) = delete;
     Timeline& operator=(const Timeline&) = delete;
 
-    /// Starts to record, to the new file rank2.json in that directory, which is made if need be. Says what is in the way, or nothing. A file that
-    /// cannot be written later, to a disk that is full, is warned about once and ends the recording.
+    /// Starts to record, to the new file rank2.json in that directory, which is made if need be.
+    /// Says what is in the way, or nothing. A file that cannot be written later, to a disk that is
+    /// full, is warned about once and ends the recording.
     std::string start(const std::string& directory, const TimelineOwner& owner);
     /// Stops to record, and writes the rest. Harmless if nothing is recorded.
     void stop() noexcept;
     bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
 
-    /// A request begins, and with it the first of its phases. It is known by its address until it ends. `facts` is called while the timeline is on.
+    /// A request begins, and with it the first of its phases. It is known by its address until it
+    /// ends. `facts` is called while the timeline is on.
     template <std::invocable Facts>
-    void begin(const void* request, std::string_view name, std::string_view phase, Facts&& facts) noexcept {
+    void begin(const void* request, std::string_view name, std::string_view phase,
+               Facts&& facts) noexcept {
         if (on()) begin_now(request, name, phase, facts());
     }
     /// It leaves the phase it is in for this one. Phases are literals.
@@ -53,21 +59,22 @@ public:
 
 private:
     friend class TimelineSlice;
-    void begin_now(const void* request, std::string_view name, std::string_view phase, const TimelineFacts& facts) noexcept;
+    void begin_now(const void* request, std::string_view name, std::string_view phase,
+                   const TimelineFacts& facts) noexcept;
     void record(TimelineRecord&& record) noexcept;
     void finish() noexcept GUOZHUANG_REQUIRES(control_mutex_);
     void write_on() noexcept;  ///< the thread
     void write_out();
 
     std::atomic<bool> on_{false};
-    Doorbell bell_;  ///< where the thread sleeps
+    base::Doorbell bell_;  ///< where the thread sleeps
     std::atomic<bool> ending_{false};
 
-    Mutex records_mutex_;
+    base::Mutex records_mutex_;
     std::vector<TimelineRecord> records_ GUOZHUANG_GUARDED_BY(records_mutex_);
     std::uint64_t lost_ GUOZHUANG_GUARDED_BY(records_mutex_) = 0;
 
-    Mutex control_mutex_;  ///< one start or stop at a time
+    base::Mutex control_mutex_;  ///< one start or stop at a time
     std::thread thread_ GUOZHUANG_GUARDED_BY(control_mutex_);
 
     // The thread's, while there is one.
@@ -77,15 +84,17 @@ private:
     std::unique_ptr<TraceText> text_;
 };
 
-/// What the calling thread does for the length of a scope: a slice on its row. The name is a literal.
+/// What the calling thread does for the length of a scope: a slice on its row. The name is a
+/// literal.
 class TimelineSlice {
 public:
     TimelineSlice(Timeline& timeline, std::string_view name) : timeline_(timeline), name_(name) {
-        if (timeline.on()) begin_ = Clock::now();
+        if (timeline.on()) begin_ = base::Clock::now();
     }
     /// `facts` is called while the timeline is on.
     template <std::invocable Facts>
-    TimelineSlice(Timeline& timeline, std::string_view name, Facts&& facts) : TimelineSlice(timeline, name) {
+    TimelineSlice(Timeline& timeline, std::string_view name, Facts&& facts)
+        : TimelineSlice(timeline, name) {
         if (begin_) facts_ = facts();
     }
     ~TimelineSlice() {
@@ -99,8 +108,8 @@ private:
 
     Timeline& timeline_;
     const std::string_view name_;
-    std::optional<Clock::time_point> begin_;
+    std::optional<base::Clock::time_point> begin_;
     TimelineFacts facts_;
 };
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

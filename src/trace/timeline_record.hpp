@@ -6,13 +6,15 @@
 #include <string>
 #include <string_view>
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 
-/// What a timeline says of a request, a bundle or a part. The views are of texts that live for ever.
+/// What a timeline says of a request, a bundle or a part. The views are of texts that live for
+/// ever.
 struct TimelineFacts {
     std::string_view operation = {}, algorithm = {};  ///< empty: not said
     std::size_t bytes = 0, tensors = 0;               ///< 0: not said
-    std::shared_ptr<const std::string> set = {};      ///< the name of the process set; null: the world
+    /// the name of the process set; null: the world
+    std::shared_ptr<const std::string> set = {};
 };
 
 /// One thing that a timeline has recorded.
@@ -38,4 +40,4 @@ struct TimelineOwner {
     int rank = 0, ranks = 1;
 };
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

@@ -7,11 +7,12 @@
 
 #include "base/process.hpp"
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 namespace {
 
 int make(const std::string& path) {
-    const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    const int descriptor =
+        open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (descriptor < 0) throw std::system_error(errno, std::generic_category(), path);
     return descriptor;
 }
@@ -20,14 +21,17 @@ int make(const std::string& path) {
 
 TraceFile::TraceFile(const std::string& path) : TraceFile(make(path)) {}
 
-TraceFile::TraceFile(int descriptor) try : descriptor_(descriptor) { write("[\n"); } catch (const std::system_error&) {
+TraceFile::TraceFile(int descriptor) try : descriptor_(descriptor) {
+    write("[\n");
+} catch (const std::system_error&) {
     close(descriptor);
 }
 
 TraceFile::~TraceFile() {
     try {
         write("\n]\n");
-    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): then the array stays open, as after a kill
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
+        // then the array stays open, as after a kill
     }
     close(descriptor_);
 }
@@ -39,9 +43,10 @@ void TraceFile::append(std::string_view elements) {
 }
 
 void TraceFile::write(std::string_view text) {
-    const FileSizeErrors errors;
+    const base::FileSizeErrors errors;
     for (auto rest = text; !rest.empty();) {
-        const auto written = pwrite(descriptor_, rest.data(), rest.size(), end_ + static_cast<off_t>(text.size() - rest.size()));
+        const auto written = pwrite(descriptor_, rest.data(), rest.size(),
+                                    end_ + static_cast<off_t>(text.size() - rest.size()));
         if (written >= 0) {
             rest.remove_prefix(static_cast<std::size_t>(written));
         } else if (const int reason = errno; reason != EINTR) {
@@ -52,4 +57,4 @@ void TraceFile::write(std::string_view text) {
     end_ += static_cast<off_t>(text.size());
 }
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

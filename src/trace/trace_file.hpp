@@ -4,13 +4,15 @@
 #include <string_view>
 #include <sys/types.h>
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 
-/// A JSON array in a file of its own, written as it grows. The closing bracket is written last. If the process is killed, the bracket is missing, and
-/// the last element may be cut: the trace format allows an array that is not closed, and gz-timeline reads both. Not thread-safe.
+/// A JSON array in a file of its own, written as it grows. The closing bracket is written last. If
+/// the process is killed, the bracket is missing, and the last element may be cut: the trace format
+/// allows an array that is not closed, and gz-timeline reads both. Not thread-safe.
 class TraceFile {
 public:
-    /// Makes the file, for its owner only. There must be none of that name, nor a symbolic link. Throws std::system_error.
+    /// Makes the file, for its owner only. There must be none of that name, nor a symbolic link.
+    /// Throws std::system_error.
     explicit TraceFile(const std::string& path);
     /// Writes to an empty file, whose descriptor it closes in the end. Throws std::system_error.
     explicit TraceFile(int descriptor);
@@ -19,7 +21,8 @@ public:
     TraceFile(const TraceFile&) = delete;
     TraceFile& operator=(const TraceFile&) = delete;
 
-    /// Adds elements, separated by commas. Throws std::system_error if there is no space: the file is then as it was before.
+    /// Adds elements, separated by commas. Throws std::system_error if there is no space: the file
+    /// is then as it was before.
     void append(std::string_view elements);
 
 private:
@@ -30,4 +33,4 @@ private:
     bool empty_ = true;  ///< no element yet
 };
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

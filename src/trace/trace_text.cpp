@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 namespace {
 
 constexpr std::size_t most_name_bytes = 500;
@@ -18,7 +18,8 @@ constexpr int first_request_row = 10'001;  // threads are above
 
 /// As a JSON string. What is no UTF-8 becomes the character for that. A long one is cut.
 std::string json_string(std::string_view text) {
-    if (text.size() > most_name_bytes) return json_string(std::string(text.substr(0, most_name_bytes - 3)) + "...");
+    if (text.size() > most_name_bytes)
+        return json_string(std::string(text.substr(0, most_name_bytes - 3)) + "...");
     return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -30,8 +31,10 @@ std::string time(std::int64_t ns) {
 std::string arguments(const TimelineFacts& facts) {
     std::string text;
     const auto separator = [&] { return text.empty() ? "" : ","; };
-    if (!facts.operation.empty()) text += fmt::format(R"({}"operation":"{}")", separator(), facts.operation);
-    if (!facts.algorithm.empty()) text += fmt::format(R"({}"algorithm":"{}")", separator(), facts.algorithm);
+    if (!facts.operation.empty())
+        text += fmt::format(R"({}"operation":"{}")", separator(), facts.operation);
+    if (!facts.algorithm.empty())
+        text += fmt::format(R"({}"algorithm":"{}")", separator(), facts.algorithm);
     if (facts.bytes != 0) text += fmt::format(R"({}"bytes":{})", separator(), facts.bytes);
     if (facts.tensors != 0) text += fmt::format(R"({}"tensors":{})", separator(), facts.tensors);
     if (facts.set) text += fmt::format(R"({}"set":{})", separator(), json_string(*facts.set));
@@ -47,7 +50,8 @@ std::string line_of(const std::string& path) {
 
 template <class Clock>
 std::int64_t microseconds() {
-    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now().time_since_epoch())
+        .count();
 }
 
 }  // namespace
@@ -55,20 +59,27 @@ std::int64_t microseconds() {
 std::string TraceText::head() const {
     const auto host = line_of("/proc/sys/kernel/hostname");
     const auto process = getpid();
-    const nlohmann::ordered_json self = {{"version", version()},
-                                         {"rank", owner_.rank},
-                                         {"ranks", owner_.ranks},
-                                         {"host", host},
-                                         {"process", process},
-                                         {"boot", line_of("/proc/sys/kernel/random/boot_id")},
-                                         {"monotonic_us", microseconds<std::chrono::steady_clock>()},
-                                         {"realtime_us", microseconds<std::chrono::system_clock>()}};
+    const nlohmann::ordered_json self = {
+        {"version", version()},
+        {"rank", owner_.rank},
+        {"ranks", owner_.ranks},
+        {"host", host},
+        {"process", process},
+        {"boot", line_of("/proc/sys/kernel/random/boot_id")},
+        {"monotonic_us", microseconds<std::chrono::steady_clock>()},
+        {"realtime_us", microseconds<std::chrono::system_clock>()}};
     const auto element = [this](std::string_view name, const std::string& args) {
-        return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":0,"args":{}}})", name, owner_.rank, args);
+        return fmt::format(R"({{"name":"{}","ph":"M","pid":{},"tid":0,"args":{}}})", name,
+                           owner_.rank, args);
     };
-    return element("guozhuang", self.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) + ",\n" +
-           element("process_name", fmt::format(R"({{"name":"rank {}"}})", owner_.rank)) + ",\n" +
-           element("process_labels", fmt::format(R"({{"labels":{}}})", json_string(fmt::format("{}, pid {}", host, process)))) + ",\n" +
+    return element("guozhuang",
+                   self.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) +
+           ",\n" + element("process_name", fmt::format(R"({{"name":"rank {}"}})", owner_.rank)) +
+           ",\n" +
+           element("process_labels",
+                   fmt::format(R"({{"labels":{}}})",
+                               json_string(fmt::format("{}, pid {}", host, process)))) +
+           ",\n" +
            element("process_sort_index", fmt::format(R"({{"sort_index":{}}})", owner_.rank));
 }
 
@@ -85,8 +96,11 @@ std::string TraceText::of(std::span<const TimelineRecord> records, std::uint64_t
             case TimelineRecord::Kind::end: end(record); break;
             case TimelineRecord::Kind::slice: {
                 const int row = row_of(record.thread);
-                fmt::format_to(std::back_inserter(next()), R"({{"name":"{}","ph":"X","ts":{},"dur":{},"pid":{},"tid":{}{}}})", record.phase,
-                               time(record.from_ns), time(record.at_ns - record.from_ns), owner_.rank, row, arguments(record.facts));
+                fmt::format_to(std::back_inserter(next()),
+                               R"({{"name":"{}","ph":"X","ts":{},"dur":{},"pid":{},"tid":{}{}}})",
+                               record.phase, time(record.from_ns),
+                               time(record.at_ns - record.from_ns), owner_.rank, row,
+                               arguments(record.facts));
             }
         }
     }
@@ -119,14 +133,16 @@ void TraceText::end(const TimelineRecord& record) {
     requests_.erase(found);
 }
 
-void TraceText::open(std::string_view name, int row, std::int64_t at_ns, const TimelineFacts& facts) {
-    fmt::format_to(std::back_inserter(next()), R"({{"name":{},"ph":"B","ts":{},"pid":{},"tid":{}{}}})", json_string(name), time(at_ns),
-                   owner_.rank, row, arguments(facts));
+void TraceText::open(std::string_view name, int row, std::int64_t at_ns,
+                     const TimelineFacts& facts) {
+    fmt::format_to(std::back_inserter(next()),
+                   R"({{"name":{},"ph":"B","ts":{},"pid":{},"tid":{}{}}})", json_string(name),
+                   time(at_ns), owner_.rank, row, arguments(facts));
 }
 
 void TraceText::close(int row, std::int64_t at_ns, bool failed) {
-    fmt::format_to(std::back_inserter(next()), R"({{"ph":"E","ts":{},"pid":{},"tid":{}{}}})", time(at_ns), owner_.rank, row,
-                   failed ? R"(,"args":{"failed":true})" : "");
+    fmt::format_to(std::back_inserter(next()), R"({{"ph":"E","ts":{},"pid":{},"tid":{}{}}})",
+                   time(at_ns), owner_.rank, row, failed ? R"(,"args":{"failed":true})" : "");
 }
 
 /// The ends of what is on its way may be among the lost.
@@ -137,24 +153,29 @@ void TraceText::mark_loss(std::uint64_t lost, std::int64_t at_ns) {
         row.free->insert(row.number);
     }
     requests_.clear();
-    fmt::format_to(std::back_inserter(next()), R"({{"name":"{} records lost","ph":"i","s":"p","ts":{},"pid":{},"tid":0}})", lost,
-                   time(at_ns), owner_.rank);
+    fmt::format_to(std::back_inserter(next()),
+                   R"({{"name":"{} records lost","ph":"i","s":"p","ts":{},"pid":{},"tid":0}})",
+                   lost, time(at_ns), owner_.rank);
 }
 
 int TraceText::row_of(int thread) {
     const auto [place, added] = threads_.try_emplace(thread, static_cast<int>(threads_.size()) + 1);
     if (added) {
-        const auto name = thread == getpid() ? "main" : line_of(fmt::format("/proc/self/task/{}/comm", thread));
+        const auto name =
+            thread == getpid() ? "main" : line_of(fmt::format("/proc/self/task/{}/comm", thread));
         name_row(place->second, name.empty() ? fmt::format("thread {}", thread) : name);
     }
     return place->second;
 }
 
 void TraceText::name_row(int row, std::string_view name) {
-    fmt::format_to(std::back_inserter(next()), R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":{}}}}})", owner_.rank,
-                   row, json_string(name));
-    fmt::format_to(std::back_inserter(next()), R"({{"name":"thread_sort_index","ph":"M","pid":{},"tid":{},"args":{{"sort_index":{}}}}})",
-                   owner_.rank, row, row);
+    fmt::format_to(std::back_inserter(next()),
+                   R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":{}}}}})",
+                   owner_.rank, row, json_string(name));
+    fmt::format_to(
+        std::back_inserter(next()),
+        R"({{"name":"thread_sort_index","ph":"M","pid":{},"tid":{},"args":{{"sort_index":{}}}}})",
+        owner_.rank, row, row);
 }
 
 std::string& TraceText::next() {
@@ -162,4 +183,4 @@ std::string& TraceText::next() {
     return text_;
 }
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

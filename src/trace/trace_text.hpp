@@ -9,18 +9,21 @@
 
 #include "trace/timeline_record.hpp"
 
-namespace guozhuang::base {
+namespace guozhuang::trace {
 
-/// Turns records into elements of the trace event format of Chrome and Perfetto, one a line, with a comma behind all but the last. The process
-/// of the trace is the rank. It has a row for each thread, with slices; and rows for the requests of each process set, of which each takes the
+/// Turns records into elements of the trace event format of Chrome and Perfetto, one a line, with a
+/// comma behind all but the last. The process of the trace is the rank. It has a row for each
+/// thread, with slices; and rows for the requests of each process set, of which each takes the
 /// first one that is free. Not thread-safe.
 class TraceText {
 public:
     explicit TraceText(const TimelineOwner& owner) : owner_(owner) {}
 
-    /// What stands first: who wrote this and where, and two clocks at one time, so that the traces of several hosts can be put together.
+    /// What stands first: who wrote this and where, and two clocks at one time, so that the traces
+    /// of several hosts can be put together.
     std::string head() const;
-    /// In the order of their times. `lost`: how many came after these and were not kept, which leaves us without their ends.
+    /// In the order of their times. `lost`: how many came after these and were not kept, which
+    /// leaves us without their ends.
     std::string of(std::span<const TimelineRecord> records, std::uint64_t lost);
 
 private:
@@ -40,10 +43,11 @@ private:
 
     const TimelineOwner owner_;
     std::string text_;
-    std::map<int, int> threads_;                 ///< row of each
-    std::map<const void*, Row> requests_;        ///< of those that are on their way
-    std::map<std::string, std::set<int>> free_;  ///< rows of requests, by process set; "": the world
-    int request_rows_ = 0;                       ///< so far
+    std::map<int, int> threads_;           ///< row of each
+    std::map<const void*, Row> requests_;  ///< of those that are on their way
+    /// rows of requests, by process set; "": the world
+    std::map<std::string, std::set<int>> free_;
+    int request_rows_ = 0;  ///< so far
 };
 
-}  // namespace guozhuang::base
+}  // namespace guozhuang::trace

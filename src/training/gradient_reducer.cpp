@@ -13,9 +13,11 @@
 namespace guozhuang {
 namespace {
 
-[[noreturn]] void refuse(const std::string& optimizer, const std::string& problem, const std::string& tensor = {}) {
+[[noreturn]] void refuse(const std::string& optimizer, const std::string& problem,
+                         const std::string& tensor = {}) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("DistributedOptimizer{}: {}", optimizer.empty() ? "" : fmt::format(" '{}'", optimizer), problem),
+                fmt::format("DistributedOptimizer{}: {}",
+                            optimizer.empty() ? "" : fmt::format(" '{}'", optimizer), problem),
                 {.tensor = tensor, .operation = "step"});
 }
 
@@ -32,7 +34,8 @@ bool are_alike(const TensorView& a, const TensorView& b) {
 }  // namespace
 
 struct GradientReducer::State {
-    State(std::vector<Parameter> given, const OptimizerOptions& chosen) : parameters(std::move(given)), options(chosen) {
+    State(std::vector<Parameter> given, const OptimizerOptions& chosen)
+        : parameters(std::move(given)), options(chosen) {
         check();
         if (options.memory == Memory::share) shared = share(gradients(), options.session);
         lay_out();
@@ -63,23 +66,28 @@ struct GradientReducer::State {
     bool is_alone = false;                                    ///< the only rank
     std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
     std::vector<std::size_t> bundle_of;                       ///< of each parameter with a gradient
-    std::vector<std::size_t> bundle_size;                     ///< parameters that each bundle waits for
-    std::vector<std::size_t> tied_to;  ///< of each parameter, the first whose gradient is the same memory: its bundle reduces it
+    /// parameters that each bundle waits for
+    std::vector<std::size_t> bundle_size;
+    /// of each parameter, the first whose gradient is the same memory: its bundle reduces it
+    std::vector<std::size_t> tied_to;
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
 
     /// What step() ends.
     struct Batch {
-        std::vector<bool> accumulated;  ///< gradients, by tied_to, that were marked in some pass: they are not zero
+        /// gradients, by tied_to, that were marked in some pass: they are not zero
+        std::vector<bool> accumulated;
         std::vector<bool> marked;
         std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
         std::size_t complete_bundles = 0;
-        std::size_t last_bundle = 0;  ///< once all are complete: held back, so that the batch can be discarded on all ranks
+        /// once all are complete: held back, so that the batch can be discarded on all ranks
+        std::size_t last_bundle = 0;
         std::size_t marks = 0;
         int passes = 0;
         bool synchronised = false;
-        std::exception_ptr failure = nullptr;         ///< of a hook
-        std::optional<std::uint64_t> unstepped = {};  ///< what the reduced gradients were when the wrapped optimizer threw
+        std::exception_ptr failure = nullptr;  ///< of a hook
+        /// what the reduced gradients were when the wrapped optimizer threw
+        std::optional<std::uint64_t> unstepped = {};
     };
     Batch batch;
 
@@ -93,19 +101,26 @@ struct GradientReducer::State {
 
 void GradientReducer::State::check() {
     if (options.backward_passes_per_step < 1)
-        refuse(options.name, fmt::format("backward_passes_per_step is {}; it must be 1 at least", options.backward_passes_per_step));
+        refuse(options.name, fmt::format("backward_passes_per_step is {}; it must be 1 at least",
+                                         options.backward_passes_per_step));
     if (parameters.empty()) refuse(options.name, "there are no parameters");
     if (options.memory == Memory::share && options.process_set.state())
-        refuse(options.name, "memory is shared among all ranks of the job, not those of a process set");
+        refuse(options.name,
+               "memory is shared among all ranks of the job, not those of a process set");
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& parameter = parameters[i];
-        if (parameter.name.empty()) refuse(options.name, fmt::format("parameter {} has no name", i));
+        if (parameter.name.empty())
+            refuse(options.name, fmt::format("parameter {} has no name", i));
         if (!index.emplace(parameter.name, i).second)
-            refuse(options.name, fmt::format("two parameters are called '{}'", parameter.name), parameter.name);
+            refuse(options.name, fmt::format("two parameters are called '{}'", parameter.name),
+                   parameter.name);
         if (parameter.has_gradient() && parameter.value.shape != parameter.gradient.shape)
-            refuse(options.name, fmt::format("value and gradient of '{}' differ in shape", parameter.name), parameter.name);
+            refuse(options.name,
+                   fmt::format("value and gradient of '{}' differ in shape", parameter.name),
+                   parameter.name);
     }
-    if (std::ranges::none_of(parameters, &Parameter::has_gradient)) refuse(options.name, "no parameter has a gradient");
+    if (std::ranges::none_of(parameters, &Parameter::has_gradient))
+        refuse(options.name, "no parameter has a gradient");
 }
 
 std::vector<NamedTensor> GradientReducer::State::gradients() const {
@@ -115,7 +130,8 @@ std::vector<NamedTensor> GradientReducer::State::gradients() const {
     return all;
 }
 
-/// Bundles in reverse order of the parameters, as backward finishes them: of one dtype and device each, the first one small.
+/// Bundles in reverse order of the parameters, as backward finishes them: of one dtype and device
+/// each, the first one small.
 void GradientReducer::State::lay_out() {
     std::vector<std::vector<NamedTensor>> bundles;
     std::size_t bytes = 0;
@@ -124,7 +140,8 @@ void GradientReducer::State::lay_out() {
         if (!parameters[i].has_gradient()) continue;
         const auto& [name, value, gradient] = parameters[i];
         const auto limit = bundles.size() <= 1 ? options.first_bundle_bytes : options.bundle_bytes;
-        const bool fits = !bundles.empty() && bytes + gradient.bytes() <= limit && are_alike(bundles.back().front().tensor, gradient);
+        const bool fits = !bundles.empty() && bytes + gradient.bytes() <= limit &&
+                          are_alike(bundles.back().front().tensor, gradient);
         if (!fits) {
             bundles.emplace_back();
             bundle_size.push_back(0);
@@ -136,13 +153,14 @@ void GradientReducer::State::lay_out() {
         bytes += gradient.bytes();
     }
     tie();
-    plan = std::make_unique<Plan>(std::move(bundles), PlanOptions{.name = options.name,
-                                                                  .kind = "optimizer",
-                                                                  .op = options.op,
-                                                                  .postscale = options.gradient_scale,
-                                                                  .stream = options.stream,
-                                                                  .session = options.session,
-                                                                  .process_set = options.process_set});
+    plan =
+        std::make_unique<Plan>(std::move(bundles), PlanOptions{.name = options.name,
+                                                               .kind = "optimizer",
+                                                               .op = options.op,
+                                                               .postscale = options.gradient_scale,
+                                                               .stream = options.stream,
+                                                               .session = options.session,
+                                                               .process_set = options.process_set});
     options.name = plan->name();
     const bool has_set = options.process_set != ProcessSet();
     is_alone = (has_set ? options.process_set : ProcessSet(options.session)).size() == 1;
@@ -161,26 +179,34 @@ void GradientReducer::State::tie() {
 }
 
 void GradientReducer::State::start_batch() {
-    batch = {.accumulated = std::vector<bool>(parameters.size()), .marked = std::vector<bool>(parameters.size()), .missing = bundle_size};
+    batch = {.accumulated = std::vector<bool>(parameters.size()),
+             .marked = std::vector<bool>(parameters.size()),
+             .missing = bundle_size};
 }
 
 std::size_t GradientReducer::State::find(std::string_view name) const {
     const auto found = index.find(name);
-    if (found == index.end()) refuse(options.name, fmt::format("there is no parameter called '{}'", name), std::string(name));
+    if (found == index.end())
+        refuse(options.name, fmt::format("there is no parameter called '{}'", name),
+               std::string(name));
     return found->second;
 }
 
 void GradientReducer::State::mark(std::size_t parameter) {
     if (batch.unstepped) leave_out();  // backward goes on with another batch
     if (parameter >= parameters.size())
-        refuse(options.name, fmt::format("there is no parameter {}; there are {}", parameter, parameters.size()));
+        refuse(options.name,
+               fmt::format("there is no parameter {}; there are {}", parameter, parameters.size()));
     const auto& name = parameters[parameter].name;
     if (!parameters[parameter].has_gradient())
-        refuse(options.name, fmt::format("'{}' was given without a gradient, so none can be ready", name), name);
-    if (paused == 0 && batch.passes + 1 == options.backward_passes_per_step && (batch.marked[parameter] || batch.synchronised))
         refuse(options.name,
-               fmt::format(
-                   "the gradient of '{}' was marked ready twice in one step; a batch that step() will not end is ended by discard()", name),
+               fmt::format("'{}' was given without a gradient, so none can be ready", name), name);
+    if (paused == 0 && batch.passes + 1 == options.backward_passes_per_step &&
+        (batch.marked[parameter] || batch.synchronised))
+        refuse(options.name,
+               fmt::format("the gradient of '{}' was marked ready twice in one step; a batch that "
+                           "step() will not end is ended by discard()",
+                           name),
                name);
     hooks_used = true;
     batch.accumulated[tied_to[parameter]] = true;
@@ -207,7 +233,8 @@ void GradientReducer::State::count_down(std::size_t bundle) {
 
 void GradientReducer::State::send(std::size_t bundle) {
     // Ranks that had joined have left out nothing: all count anew after each join.
-    if (bundle == 0 && compared != plan->joins() && std::exchange(left_out, 0) != 0) has_agreed = false;
+    if (bundle == 0 && compared != plan->joins() && std::exchange(left_out, 0) != 0)
+        has_agreed = false;
     if (bundle == 0 && (!has_agreed || compares_values())) {
         plan->agree(agreements());
         has_agreed = !compares_values();
@@ -221,15 +248,20 @@ bool GradientReducer::State::compares_values() const {
 }
 
 std::vector<Agreement> GradientReducer::State::agreements() const {
-    std::vector<Agreement> all{{.what = "values of backward_passes_per_step", .value = std::to_string(options.backward_passes_per_step)},
-                               {.what = "values of check_values", .value = options.check_values ? "true" : "false"},
-                               {.what = "numbers of batches that were reduced and then left out", .value = std::to_string(left_out)}};
+    std::vector<Agreement> all{
+        {.what = "values of backward_passes_per_step",
+         .value = std::to_string(options.backward_passes_per_step)},
+        {.what = "values of check_values", .value = options.check_values ? "true" : "false"},
+        {.what = "numbers of batches that were reduced and then left out",
+         .value = std::to_string(left_out)}};
     if (!compares_values()) return all;
     for (const auto& parameter : parameters) {
         const auto& [name, value, gradient] = parameter;
         const bool is_trained = parameter.has_gradient() && value.data != gradient.data;
-        if (is_trained && value.device.kind == DeviceKind::host && value.data != nullptr && value.strides.empty())
-            all.push_back({name, "values (broadcast_parameters makes them the same)", fmt::format("{:016x}", hash_of(value))});
+        if (is_trained && value.device.kind == DeviceKind::host && value.data != nullptr &&
+            value.strides.empty())
+            all.push_back({name, "values (broadcast_parameters makes them the same)",
+                           fmt::format("{:016x}", hash_of(value))});
     }
     return all;
 }
@@ -239,15 +271,17 @@ std::vector<Agreement> GradientReducer::State::agreements() const {
 void GradientReducer::State::complete_all() {
     std::vector<std::size_t> absent;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (!hooks_used || batch.marked[i] || batch.accumulated[tied_to[i]] || !parameters[i].has_gradient()) continue;
+        if (!hooks_used || batch.marked[i] || batch.accumulated[tied_to[i]] ||
+            !parameters[i].has_gradient())
+            continue;
         const auto& [name, value, gradient] = parameters[i];
         if (gradient.device.kind != DeviceKind::host)
-            refuse(
-                options.name,
-                fmt::format("the gradient of '{}' was not marked in this step, and on a device it cannot be cleared from here: clear and "
-                            "mark it",
-                            name),
-                name);
+            refuse(options.name,
+                   fmt::format("the gradient of '{}' was not marked in this step, and on a device "
+                               "it cannot be cleared from here: clear and "
+                               "mark it",
+                               name),
+                   name);
         absent.push_back(i);
     }
     for (const auto i : absent) {
@@ -256,7 +290,8 @@ void GradientReducer::State::complete_all() {
     }
     if (!absent.empty() && !std::exchange(warned, true))
         log_message(LogLevel::warning,
-                    fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in this step and counts as zero "
+                    fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in "
+                                "this step and counts as zero "
                                 "(said once; there may be others)",
                                 options.name, parameters[absent.back()].name));
     for (std::size_t i = parameters.size(); i-- > 0;)
@@ -300,7 +335,8 @@ void GradientReducer::State::leave_out() {
 std::uint64_t GradientReducer::State::gradient_hash() const {
     std::uint64_t hash = 0;
     for (const auto& parameter : parameters)
-        if (parameter.gradient.device.kind == DeviceKind::host) hash = hash * 31 + hash_of(parameter.gradient);
+        if (parameter.gradient.device.kind == DeviceKind::host)
+            hash = hash * 31 + hash_of(parameter.gradient);
     return hash;
 }
 
@@ -334,10 +370,12 @@ void GradientReducer::synchronize() {
     auto& state = *state_;
     state.look_for_new_batch();
     if (state.batch.synchronised && !state.batch.failure) return;
-    const bool any_accumulated = std::ranges::find(state.batch.accumulated, true) != state.batch.accumulated.end();
+    const bool any_accumulated =
+        std::ranges::find(state.batch.accumulated, true) != state.batch.accumulated.end();
     if (state.hooks_used && state.batch.marks == 0 && !any_accumulated && !state.batch.failure)
         refuse(state.options.name,
-               "step() was called, but no gradient was marked ready since the last one: was it called twice? (A batch without gradients is "
+               "step() was called, but no gradient was marked ready since the last one: was it "
+               "called twice? (A batch without gradients is "
                "ended by discard().)");
     try {
         if (state.batch.failure) std::rethrow_exception(state.batch.failure);

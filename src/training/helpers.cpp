@@ -20,7 +20,8 @@ namespace {
 
 /// Every rank's elements, in the order of the ranks; none of those that have joined.
 template <Element T>
-std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& name, const ProcessSet& process_set) {
+std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& name,
+                                   const ProcessSet& process_set) {
     const Result result = all_gather(elements, {.name = name, .process_set = process_set});
     const auto flat = result.as<T>();
     std::vector<std::vector<T>> by_rank;
@@ -34,7 +35,8 @@ std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& n
 
 /// The same by rank of the job, without those that have joined. Everybody else has some.
 template <Element T>
-std::map<int, std::vector<T>> gather_from_active(std::vector<T> elements, const std::string& name, const ProcessSet& process_set) {
+std::map<int, std::vector<T>> gather_from_active(std::vector<T> elements, const std::string& name,
+                                                 const ProcessSet& process_set) {
     const auto ranks = process_set.ranks();
     std::map<int, std::vector<T>> active;
     for (auto rank = ranks.begin(); auto& theirs : gather(std::move(elements), name, process_set)) {
@@ -45,7 +47,8 @@ std::map<int, std::vector<T>> gather_from_active(std::vector<T> elements, const 
 }
 
 /// Those of the ranks whose number at `place` is not the first one's.
-std::vector<int> dissenters(const std::map<int, std::vector<std::int64_t>>& by_rank, std::size_t place) {
+std::vector<int> dissenters(const std::map<int, std::vector<std::int64_t>>& by_rank,
+                            std::size_t place) {
     std::vector<int> others;
     for (const auto& [rank, numbers] : by_rank)
         if (numbers[place] != by_rank.begin()->second[place]) others.push_back(rank);
@@ -59,16 +62,21 @@ std::string list_of(std::span<const int> ranks) {
 
 using Names = std::set<std::string>;
 
-std::vector<std::string> gather_bytes(std::string_view bytes, const std::string& name, const ProcessSet& process_set) {
+std::vector<std::string> gather_bytes(std::string_view bytes, const std::string& name,
+                                      const ProcessSet& process_set) {
     std::vector<std::string> strings;
-    for (const auto& one : gather(std::vector<std::uint8_t>(bytes.begin(), bytes.end()), name, process_set))
+    for (const auto& one :
+         gather(std::vector<std::uint8_t>(bytes.begin(), bytes.end()), name, process_set))
         strings.emplace_back(one.begin(), one.end());
     return strings;
 }
 
-std::map<int, Names> gather_names(const Names& own, const std::string& name, const ProcessSet& process_set) {
-    std::vector<std::uint8_t> bytes(1, 0);  // each name comes before a zero, and one more tells an active rank
-    for (const auto& one : own) bytes.insert(bytes.end(), one.c_str(), one.c_str() + one.size() + 1);
+std::map<int, Names> gather_names(const Names& own, const std::string& name,
+                                  const ProcessSet& process_set) {
+    // each name comes before a zero, and one more tells an active rank
+    std::vector<std::uint8_t> bytes(1, 0);
+    for (const auto& one : own)
+        bytes.insert(bytes.end(), one.c_str(), one.c_str() + one.size() + 1);
     std::map<int, Names> by_rank;
     for (const auto& [rank, theirs] : gather_from_active(std::move(bytes), name, process_set)) {
         auto& names = by_rank[rank];
@@ -86,20 +94,24 @@ std::string list_of(const Names& names) {
     constexpr std::size_t most = 5;
     if (names.empty()) return "none";
     if (names.size() <= most) return fmt::format("'{}'", fmt::join(names, "', '"));
-    return fmt::format("'{}' and {} more", fmt::join(names | std::views::take(most), "', '"), names.size() - most);
+    return fmt::format("'{}' and {} more", fmt::join(names | std::views::take(most), "', '"),
+                       names.size() - most);
 }
 
-/// Throws on every rank unless all pass the same: "average_metrics: keys differ: 'loss' on ranks 0,2; 'lose' on rank 1", which are the names
-/// that not all have.
-void require_same(const std::string& operation, const std::string& what, const Names& own, const ProcessSet& process_set) {
+/// Throws on every rank unless all pass the same: "average_metrics: keys differ: 'loss' on ranks
+/// 0,2; 'lose' on rank 1", which are the names that not all have.
+void require_same(const std::string& operation, const std::string& what, const Names& own,
+                  const ProcessSet& process_set) {
     const auto by_rank = gather_names(own, fmt::format("{}/{}", operation, what), process_set);
     std::map<std::string, std::size_t> owners;
     for (const auto& [rank, names] : by_rank)
         for (const auto& name : names) ++owners[name];
-    std::vector<std::pair<Names, std::vector<int>>> sides;  // names that not all have, and the ranks that do, by their first ranks
+    // names that not all have, and the ranks that do, by their first ranks
+    std::vector<std::pair<Names, std::vector<int>>> sides;
     for (const auto& [rank, names] : by_rank) {
         Names lone;
-        std::ranges::copy_if(names, std::inserter(lone, lone.end()), [&](const auto& name) { return owners[name] < by_rank.size(); });
+        std::ranges::copy_if(names, std::inserter(lone, lone.end()),
+                             [&](const auto& name) { return owners[name] < by_rank.size(); });
         auto side = std::ranges::find(sides, lone, &std::pair<Names, std::vector<int>>::first);
         if (side == sides.end()) side = sides.emplace(side, std::move(lone), std::vector<int>());
         side->second.push_back(rank);
@@ -108,25 +120,32 @@ void require_same(const std::string& operation, const std::string& what, const N
     std::string text;
     std::vector<int> odd;
     for (const auto& [lone, held_by] : sides) {
-        text += fmt::format("{} {} on {}", text.empty() ? "" : ";", list_of(lone), list_of(held_by));
-        if (held_by.front() != by_rank.begin()->first) odd.insert(odd.end(), held_by.begin(), held_by.end());
+        text +=
+            fmt::format("{} {} on {}", text.empty() ? "" : ";", list_of(lone), list_of(held_by));
+        if (held_by.front() != by_rank.begin()->first)
+            odd.insert(odd.end(), held_by.begin(), held_by.end());
     }
     std::ranges::sort(odd);
-    throw Error(ErrorCode::mismatch, fmt::format("{}: {} differ:{}", operation, what, text), {.operation = operation, .ranks = odd});
+    throw Error(ErrorCode::mismatch, fmt::format("{}: {} differ:{}", operation, what, text),
+                {.operation = operation, .ranks = odd});
 }
 
 /// The same of parameters. Throws Error(invalid_argument) if two have one name.
-void require_same(const std::string& operation, std::span<const Parameter> parameters, const ProcessSet& process_set) {
+void require_same(const std::string& operation, std::span<const Parameter> parameters,
+                  const ProcessSet& process_set) {
     Names names;
     for (const auto& parameter : parameters)
         if (!names.insert(parameter.name).second)
-            throw Error(ErrorCode::invalid_argument, fmt::format("{}: two parameters are called '{}'", operation, parameter.name),
-                        {.tensor = parameter.name, .operation = operation});
+            throw Error(
+                ErrorCode::invalid_argument,
+                fmt::format("{}: two parameters are called '{}'", operation, parameter.name),
+                {.tensor = parameter.name, .operation = operation});
     require_same(operation, "parameters", names, process_set);
 }
 
 /// Broadcasts all at once; when one fails, the others are waited for first.
-void broadcast_all(const std::vector<NamedTensor>& tensors, int root, const ProcessSet& process_set) {
+void broadcast_all(const std::vector<NamedTensor>& tensors, int root,
+                   const ProcessSet& process_set) {
     std::vector<Handle> handles;
     handles.reserve(tensors.size());
     std::exception_ptr first;
@@ -138,17 +157,21 @@ void broadcast_all(const std::vector<NamedTensor>& tensors, int root, const Proc
         }
     };
     for (const auto& [name, tensor] : tensors)
-        attempt([&] { handles.push_back(broadcast_async(tensor, root, {.name = name, .process_set = process_set})); });
+        attempt([&] {
+            handles.push_back(
+                broadcast_async(tensor, root, {.name = name, .process_set = process_set}));
+        });
     for (const auto& handle : handles) attempt([&] { handle.wait(); });
     if (first) std::rethrow_exception(first);
 }
 
 void require_host(const TensorView& tensor, const std::string& name, const std::string& operation) {
     if (tensor.device.kind == DeviceKind::cuda)
-        throw Error(ErrorCode::unavailable,
-                    fmt::format("{}: '{}' is in the memory of a {} device; copy it to the host first", operation, name,
-                                name_of(tensor.device.kind)),
-                    {.tensor = name, .operation = operation});
+        throw Error(
+            ErrorCode::unavailable,
+            fmt::format("{}: '{}' is in the memory of a {} device; copy it to the host first",
+                        operation, name, name_of(tensor.device.kind)),
+            {.tensor = name, .operation = operation});
 }
 
 template <class T>
@@ -167,10 +190,12 @@ void scale(const TensorView& tensor, double factor) {
 
 }  // namespace
 
-void broadcast_parameters(std::span<const Parameter> parameters, int root, const ProcessSet& process_set) {
+void broadcast_parameters(std::span<const Parameter> parameters, int root,
+                          const ProcessSet& process_set) {
     require_same("broadcast_parameters", parameters, process_set);
     std::vector<NamedTensor> values;
-    for (const auto& [name, value, gradient] : parameters) values.push_back({"broadcast_parameters/" + name, value});
+    for (const auto& [name, value, gradient] : parameters)
+        values.push_back({"broadcast_parameters/" + name, value});
     broadcast_all(values, root, process_set);
 }
 
@@ -178,7 +203,8 @@ void broadcast_bytes(std::string& bytes, int root, const ProcessSet& process_set
     auto length = static_cast<std::int64_t>(bytes.size());
     broadcast(length, root, {.name = "broadcast_bytes/length", .process_set = process_set});
     bytes.resize(static_cast<std::size_t>(length));
-    broadcast(TensorView(bytes.data(), DType::u8, {length}), root, {.name = "broadcast_bytes", .process_set = process_set});
+    broadcast(TensorView(bytes.data(), DType::u8, {length}), root,
+              {.name = "broadcast_bytes", .process_set = process_set});
 }
 
 std::vector<std::string> all_gather_bytes(std::string_view bytes, const ProcessSet& process_set) {
@@ -187,8 +213,10 @@ std::vector<std::string> all_gather_bytes(std::string_view bytes, const ProcessS
 
 void OptimizerState::operator()(std::string name, const TensorView& tensor) {
     if (!tensors_.emplace(name, tensor).second)
-        throw Error(ErrorCode::invalid_argument, fmt::format("broadcast_optimizer_state: two parts of the state are called '{}'", name),
-                    {.tensor = name, .operation = "broadcast_optimizer_state"});
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("broadcast_optimizer_state: two parts of the state are called '{}'", name),
+            {.tensor = name, .operation = "broadcast_optimizer_state"});
 }
 
 void OptimizerState::broadcast(int root, const ProcessSet& process_set) const {
@@ -196,7 +224,8 @@ void OptimizerState::broadcast(int root, const ProcessSet& process_set) const {
     Names own;
     std::vector<NamedTensor> tensors;
     for (const auto& [name, tensor] : tensors_) {
-        own.insert(fmt::format("{} {} [{}]", name, name_of(tensor.dtype), fmt::join(tensor.shape, ", ")));
+        own.insert(
+            fmt::format("{} {} [{}]", name, name_of(tensor.dtype), fmt::join(tensor.shape, ", ")));
         tensors.push_back({fmt::format("{}/{}", operation, name), tensor});
     }
     require_same(operation, "states", own, process_set);
@@ -207,35 +236,44 @@ void check_consistent(std::span<const Parameter> parameters, const ProcessSet& p
     std::vector<std::int64_t> hashes;
     for (const auto& [name, value, gradient] : parameters) {
         require_host(value, name, "check_consistent");
-        const auto label = fmt::format("{} {} [{}]", name, name_of(value.dtype), fmt::join(value.shape, ","));
+        const auto label =
+            fmt::format("{} {} [{}]", name, name_of(value.dtype), fmt::join(value.shape, ","));
         const auto memory = value.memory();
         hashes.push_back(static_cast<std::int64_t>(XXH3_64bits(label.data(), label.size())));
         hashes.push_back(static_cast<std::int64_t>(XXH3_64bits(memory.data(), memory.size())));
     }
     require_same("check_consistent", parameters, process_set);
     const auto by_rank = gather_from_active(hashes, "check_consistent", process_set);
-    const auto refuse = [](const std::string& text, const std::string& tensor, std::vector<int> others) {
-        throw Error(ErrorCode::mismatch, "check_consistent: " + text,
-                    {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(others)});
+    const auto refuse = [](const std::string& text, const std::string& tensor,
+                           std::vector<int> others) {
+        throw Error(
+            ErrorCode::mismatch, "check_consistent: " + text,
+            {.tensor = tensor, .operation = "check_consistent", .ranks = std::move(others)});
     };
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const auto& name = parameters[i].name;
         const int first = by_rank.begin()->first;
         if (const auto others = dissenters(by_rank, 2 * i); !others.empty())
-            refuse(fmt::format("parameter {}, here '{}', has another place, dtype or shape on rank {} than on {}", i, name, first,
-                               list_of(others)),
+            refuse(fmt::format("parameter {}, here '{}', has another place, dtype or shape on rank "
+                               "{} than on {}",
+                               i, name, first, list_of(others)),
                    name, others);
         if (const auto others = dissenters(by_rank, 2 * i + 1); !others.empty())
-            refuse(fmt::format("'{}' holds other values on {} than on rank {}", name, list_of(others), first), name, others);
+            refuse(fmt::format("'{}' holds other values on {} than on rank {}", name,
+                               list_of(others), first),
+                   name, others);
     }
 }
 
-std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics, const ProcessSet& process_set) {
+std::map<std::string, double> average_metrics(const std::map<std::string, double>& metrics,
+                                              const ProcessSet& process_set) {
     const auto keys = metrics | std::views::keys;
     require_same("average_metrics", "keys", {keys.begin(), keys.end()}, process_set);
     std::vector<double> values;
     for (const auto& [key, value] : metrics) values.push_back(value);
-    allreduce(values, {.name = "average_metrics/values", .op = ReduceOp::average, .process_set = process_set});
+    allreduce(
+        values,
+        {.name = "average_metrics/values", .op = ReduceOp::average, .process_set = process_set});
     auto averaged = metrics;
     auto next = values.begin();
     for (auto& [key, value] : averaged) value = *next++;
@@ -245,7 +283,9 @@ std::map<std::string, double> average_metrics(const std::map<std::string, double
 double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm) {
     if (!(max_norm >= 0))
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("clip_by_global_norm: max_norm is {}; it must be 0 at least (infinity: nothing is clipped)", max_norm),
+                    fmt::format("clip_by_global_norm: max_norm is {}; it must be 0 at least "
+                                "(infinity: nothing is clipped)",
+                                max_norm),
                     {.operation = "clip_by_global_norm"});
     double sum = 0;
     for (const auto& [name, value, gradient] : parameters) {
@@ -253,14 +293,18 @@ double clip_by_global_norm(std::span<const Parameter> parameters, double max_nor
         if (gradient.dtype != DType::f32 && gradient.dtype != DType::f64)
             throw Error(
                 ErrorCode::invalid_argument,
-                fmt::format("clip_by_global_norm: the gradient of '{}' is {}; f32 and f64 can be clipped", name, name_of(gradient.dtype)),
+                fmt::format(
+                    "clip_by_global_norm: the gradient of '{}' is {}; f32 and f64 can be clipped",
+                    name, name_of(gradient.dtype)),
                 {.tensor = name, .operation = "clip_by_global_norm"});
-        sum += gradient.dtype == DType::f32 ? sum_of_squares<float>(gradient) : sum_of_squares<double>(gradient);
+        sum += gradient.dtype == DType::f32 ? sum_of_squares<float>(gradient)
+                                            : sum_of_squares<double>(gradient);
     }
     const double norm = std::sqrt(sum);
     if (norm > max_norm)
         for (const auto& [name, value, gradient] : parameters)
-            gradient.dtype == DType::f32 ? scale<float>(gradient, max_norm / norm) : scale<double>(gradient, max_norm / norm);
+            gradient.dtype == DType::f32 ? scale<float>(gradient, max_norm / norm)
+                                         : scale<double>(gradient, max_norm / norm);
     return norm;
 }
 

@@ -5,7 +5,8 @@
 namespace guozhuang {
 namespace {
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers everywhere, which std::shuffle does not promise.
+/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers everywhere, which std::shuffle does not
+/// promise.
 class Random {
 public:
     explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
@@ -30,8 +31,10 @@ private:
 
 }  // namespace
 
-DistributedSampler::DistributedSampler(std::size_t samples, const SamplerOptions& options) : samples_(samples), options_(options) {
-    const auto& ranks = options.process_set != ProcessSet() ? options.process_set : ProcessSet(options.session);
+DistributedSampler::DistributedSampler(std::size_t samples, const SamplerOptions& options)
+    : samples_(samples), options_(options) {
+    const auto& ranks =
+        options.process_set != ProcessSet() ? options.process_set : ProcessSet(options.session);
     rank_ = ranks.rank();
     ranks_ = ranks.size();
     set_epoch(0);
@@ -42,14 +45,16 @@ void DistributedSampler::set_epoch(std::uint64_t epoch) {
     std::iota(order.begin(), order.end(), std::size_t{0});
     if (options_.shuffle) {
         Random random(Random(options_.seed).next() ^ Random(~epoch).next());
-        for (std::size_t i = samples_; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);  // Fisher and Yates
+        // Fisher and Yates
+        for (std::size_t i = samples_; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
     }
     const auto ranks = static_cast<std::size_t>(ranks_);
     if (options_.tail == Tail::drop) order.resize(samples_ / ranks * ranks);
     if (options_.tail == Tail::pad && samples_ > 0)
         for (std::size_t i = 0; order.size() % ranks != 0; ++i) order.push_back(order[i]);
     indices_.clear();
-    for (auto i = static_cast<std::size_t>(rank_); i < order.size(); i += ranks) indices_.push_back(order[i]);
+    for (auto i = static_cast<std::size_t>(rank_); i < order.size(); i += ranks)
+        indices_.push_back(order[i]);
 }
 
 }  // namespace guozhuang

@@ -6,7 +6,8 @@
 
 namespace guozhuang::wire {
 
-HostGrid::HostGrid(std::span<const int> hosts, int rank) : HostGrid(hosts, all_ranks(static_cast<int>(hosts.size())), rank) {}
+HostGrid::HostGrid(std::span<const int> hosts, int rank)
+    : HostGrid(hosts, all_ranks(static_cast<int>(hosts.size())), rank) {}
 
 HostGrid::HostGrid(std::span<const int> hosts, std::span<const int> members, int rank) {
     std::vector<int> met;                // hosts, by row
@@ -28,7 +29,8 @@ HostGrid::HostGrid(std::span<const int> hosts, std::span<const int> members, int
     local_ = rows[static_cast<std::size_t>(cross_rank_)];
     for (const auto& row : rows) host_by_host_.insert(host_by_host_.end(), row.begin(), row.end());
     ring_rank_ = static_cast<int>(std::ranges::find(host_by_host_, rank) - host_by_host_.begin());
-    if (std::ranges::any_of(rows, [&](const auto& row) { return row.size() != local_.size(); })) return;
+    if (std::ranges::any_of(rows, [&](const auto& row) { return row.size() != local_.size(); }))
+        return;
     for (const auto& row : rows) across_.push_back(row[static_cast<std::size_t>(local_rank_)]);
 }
 

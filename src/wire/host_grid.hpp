@@ -5,11 +5,13 @@
 
 namespace guozhuang::wire {
 
-/// The members of a group as a grid, as one of them sees it: a row is a host, a column those that have the same place on each host. Hosts are
-/// in the order of their first members, the members of a host in the order of the group. A value; pure.
+/// The members of a group as a grid, as one of them sees it: a row is a host, a column those that
+/// have the same place on each host. Hosts are in the order of their first members, the members of
+/// a host in the order of the group. A value; pure.
 class HostGrid {
 public:
-    /// `hosts`: the host of each world rank. `members`: world ranks, by position in the group. `rank`: the one that looks, a member.
+    /// `hosts`: the host of each world rank. `members`: world ranks, by position in the group.
+    /// `rank`: the one that looks, a member.
     HostGrid(std::span<const int> hosts, std::span<const int> members, int rank);
     /// The group of all ranks.
     HostGrid(std::span<const int> hosts, int rank);
@@ -18,7 +20,8 @@ public:
     const std::vector<int>& local() const noexcept { return local_; }
     int local_rank() const noexcept { return local_rank_; }
 
-    /// If it is even: world ranks of the members that have this one's place, one of each host; else empty.
+    /// If it is even: world ranks of the members that have this one's place, one of each host; else
+    /// empty.
     const std::vector<int>& across() const noexcept { return across_; }
     /// This one's host among the group's; so its place across, too.
     int cross_rank() const noexcept { return cross_rank_; }

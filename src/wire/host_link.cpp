@@ -30,19 +30,24 @@ bool becomes_ready(int descriptor, short event, base::Deadline deadline) noexcep
 }
 
 bool send_all(int descriptor, std::span<const char> bytes) noexcept {
-    return ::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size());
+    return ::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+           static_cast<ssize_t>(bytes.size());
 }
 
 /// The token fits every segment.
 bool shows_token(int descriptor, const HostLink::Offer& offer, base::Deadline deadline) noexcept {
     decltype(offer.token) shown{};
     return becomes_ready(descriptor, POLLIN, deadline) &&
-           ::recv(descriptor, shown.data(), sizeof shown, MSG_DONTWAIT) == static_cast<ssize_t>(sizeof shown) && shown == offer.token;
+           ::recv(descriptor, shown.data(), sizeof shown, MSG_DONTWAIT) ==
+               static_cast<ssize_t>(sizeof shown) &&
+           shown == offer.token;
 }
 
 /// That what it says leaves at once, and a silent host is noticed after 30 s + 6 x 10 s.
 void set_options(int descriptor) noexcept {
-    const auto set = [descriptor](int level, int option, int value) { setsockopt(descriptor, level, option, &value, sizeof value); };
+    const auto set = [descriptor](int level, int option, int value) {
+        setsockopt(descriptor, level, option, &value, sizeof value);
+    };
     set(IPPROTO_TCP, TCP_NODELAY, 1);
     set(SOL_SOCKET, SO_KEEPALIVE, 1);
     set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
@@ -55,7 +60,8 @@ bool connect(int descriptor, in_addr address, in_port_t port, base::Deadline dea
     name.sin_family = AF_INET;
     name.sin_addr = address;
     name.sin_port = port;
-    if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0) return true;
+    if (::connect(descriptor, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0)
+        return true;
     if (errno != EINPROGRESS || !becomes_ready(descriptor, POLLOUT, deadline)) return false;
     int error = 0;
     socklen_t size = sizeof error;
@@ -68,8 +74,11 @@ void list_addresses(std::span<in_addr> addresses) {
     if (getifaddrs(&list) != 0) throw_unavailable("getifaddrs", errno);
     auto next = addresses.begin();
     for (const bool loopback : {false, true}) {
-        for (const auto* each = list; each != nullptr && next != addresses.end(); each = each->ifa_next) {
-            if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET || (each->ifa_flags & IFF_UP) == 0) continue;
+        for (const auto* each = list; each != nullptr && next != addresses.end();
+             each = each->ifa_next) {
+            if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET ||
+                (each->ifa_flags & IFF_UP) == 0)
+                continue;
             if (((each->ifa_flags & IFF_LOOPBACK) != 0) != loopback) continue;
             *next++ = reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr;
         }
@@ -102,7 +111,8 @@ HostLink::HostLink(const Offer& offer, base::Deadline deadline) {
         const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
         if (!connect(socket->descriptor(), address, offer.port, limit)) continue;
         set_options(socket->descriptor());
-        const std::span token(reinterpret_cast<const char*>(offer.token.data()), sizeof offer.token);
+        const std::span token(reinterpret_cast<const char*>(offer.token.data()),
+                              sizeof offer.token);
         if (!send_all(socket->descriptor(), token)) continue;
         socket_ = std::move(socket);
         return;
@@ -123,11 +133,13 @@ void HostLink::close() noexcept {
 }
 
 bool HostLink::has_ended() noexcept {
-    std::array<char, base::Note::capacity> bytes;
+    std::array<char, trace::Note::capacity> bytes;
     while (true) {
         const auto count = ::recv(descriptor(), bytes.data(), bytes.size(), MSG_DONTWAIT);
         if (count <= 0) {
-            if (count < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOMEM || errno == ENOBUFS)) return false;
+            if (count < 0 &&
+                (errno == EAGAIN || errno == EINTR || errno == ENOMEM || errno == ENOBUFS))
+                return false;
             error_ = count == 0 || errno == ECONNRESET ? 0 : errno;
             return true;
         }
@@ -143,9 +155,13 @@ HostListener::HostListener() {
     name.sin_family = AF_INET;
     socklen_t size = sizeof name;
     const auto* const any = reinterpret_cast<const sockaddr*>(&name);
-    if (::bind(socket_.descriptor(), any, size) != 0 || ::listen(socket_.descriptor(), SOMAXCONN) != 0) throw_unavailable("listen", errno);
-    if (getsockname(socket_.descriptor(), reinterpret_cast<sockaddr*>(&name), &size) != 0) throw_unavailable("getsockname", errno);
-    if (getrandom(offer_.token.data(), sizeof offer_.token, 0) != static_cast<ssize_t>(sizeof offer_.token))
+    if (::bind(socket_.descriptor(), any, size) != 0 ||
+        ::listen(socket_.descriptor(), SOMAXCONN) != 0)
+        throw_unavailable("listen", errno);
+    if (getsockname(socket_.descriptor(), reinterpret_cast<sockaddr*>(&name), &size) != 0)
+        throw_unavailable("getsockname", errno);
+    if (getrandom(offer_.token.data(), sizeof offer_.token, 0) !=
+        static_cast<ssize_t>(sizeof offer_.token))
         throw_unavailable("getrandom", errno);
     list_addresses(offer_.addresses);
     offer_.port = name.sin_port;
@@ -153,11 +169,14 @@ HostListener::HostListener() {
 
 std::shared_ptr<HostLink> HostListener::accept(base::Deadline deadline) {
     while (base::Clock::now() < deadline && becomes_ready(socket_.descriptor(), POLLIN, deadline)) {
-        const int descriptor = accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (descriptor < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) continue;
+        const int descriptor =
+            accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (descriptor < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
+            continue;
         auto socket = std::make_unique<Socket>(descriptor);
         const auto limit = std::min(deadline, base::Clock::now() + time_for_an_address);
-        if (shows_token(descriptor, offer_, limit)) return std::make_shared<HostLink>(std::move(socket));
+        if (shows_token(descriptor, offer_, limit))
+            return std::make_shared<HostLink>(std::move(socket));
     }
     throw Error(ErrorCode::unavailable, "it has not connected in time");
 }

@@ -32,10 +32,10 @@ private:
     std::optional<base::InChildren> close_in_children_;
 };
 
-/// A TCP connection to a process of another host. The kernel ends it when that process ends, however it
-/// ends, so the link tells of a death that nobody on that host is left to tell. Nothing else goes through
-/// it, except why a process leaves, and that it has closed its session. A host that is cut off or without
-/// power ends the link after a minute and a half (keep-alive).
+/// A TCP connection to a process of another host. The kernel ends it when that process ends,
+/// however it ends, so the link tells of a death that nobody on that host is left to tell. Nothing
+/// else goes through it, except why a process leaves, and that it has closed its session. A host
+/// that is cut off or without power ends the link after a minute and a half (keep-alive).
 class HostLink {
 public:
     /// Where a process listens, and what whoever connects has to show. Plain bytes.
@@ -45,8 +45,8 @@ public:
         std::array<std::uint64_t, 2> token{};
     };
 
-    /// Tries each address. The other end need not have accepted yet, and may turn out to be somebody else:
-    /// both ends agree by other means. Throws Error(unavailable).
+    /// Tries each address. The other end need not have accepted yet, and may turn out to be
+    /// somebody else: both ends agree by other means. Throws Error(unavailable).
     HostLink(const Offer& offer, base::Deadline deadline);
     /// Accepted by a listener.
     explicit HostLink(std::unique_ptr<Socket> socket) noexcept;
@@ -56,8 +56,10 @@ public:
     HostLink& operator=(const HostLink&) = delete;
 
     // Any thread:
-    int descriptor() const noexcept { return socket_->descriptor(); }  ///< readable when there is something to look at
-    /// Tells the other end why this process leaves, if there is room. A reason that is too long is cut.
+    /// readable when there is something to look at
+    int descriptor() const noexcept { return socket_->descriptor(); }
+    /// Tells the other end why this process leaves, if there is room. A reason that is too long is
+    /// cut.
     void say(std::string_view reason) noexcept;
     /// Tells the other end that what comes is no death.
     void close() noexcept;
@@ -75,7 +77,7 @@ public:
 private:
     std::unique_ptr<Socket> socket_;
     std::atomic<bool> is_closed_{false};
-    std::array<char, base::Note::capacity> reason_;
+    std::array<char, trace::Note::capacity> reason_;
     std::size_t reason_size_ = 0;
     bool was_closed_ = false;
     int error_ = 0;

@@ -20,7 +20,9 @@ constexpr auto time_between_looks = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end, LogLevel level) : on_end_(std::move(on_end)) {
+Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end,
+                 LogLevel level)
+    : on_end_(std::move(on_end)) {
     if (peers.empty()) return;
     std::vector<int> unseen;
     std::string slow;
@@ -32,18 +34,22 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
     }
     if (!unseen.empty())
         base::log(level,
-                  "of {} the process cannot be seen from here (another container, or no descriptors left there?): its death "
+                  "of {} the process cannot be seen from here (another container, or no "
+                  "descriptors left there?): its death "
                   "would go unnoticed",
                   base::list_ranks(unseen));
-    if (looks_at_proc_) base::log(level, "pidfd_open: {}: the death of a rank is noticed a little later", slow);
+    if (looks_at_proc_)
+        base::log(level, "pidfd_open: {}: the death of a rank is noticed a little later", slow);
     stop_file_ = eventfd(0, EFD_CLOEXEC);
     files_.push_back({stop_file_, POLLIN, 0});
-    for (const Watched& each : watched_) files_.push_back({each.descriptor(), POLLIN, 0});  // poll passes over those below 0
+    // poll passes over those below 0
+    for (const Watched& each : watched_) files_.push_back({each.descriptor(), POLLIN, 0});
     try {
         thread_ = std::thread([this] { watch(); });
         pthread_setname_np(thread_.native_handle(), "gz-monitor");
     } catch (const std::system_error& error) {
-        base::log(level, "no thread to watch the other ranks ({}): their death would go unnoticed", error.what());
+        base::log(level, "no thread to watch the other ranks ({}): their death would go unnoticed",
+                  error.what());
     }
 }
 
@@ -51,7 +57,8 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
 int Monitor::add(const Peer& peer) {
     std::optional<base::ProcessFile> file;
     if (!peer.link) file.emplace(peer.process);
-    const int error = file && file->descriptor() < 0 && errno != ESRCH ? errno : 0;  // else it is dead, which the first look finds
+    // else it is dead, which the first look finds
+    const int error = file && file->descriptor() < 0 && errno != ESRCH ? errno : 0;
     looks_at_proc_ |= error != 0;
     watched_.push_back({peer, std::move(file)});
     return error;
@@ -88,11 +95,14 @@ void Monitor::look(Watched& watched, bool is_readable) {
 
 std::string obituary(const Monitor::End& end, const std::string& doing) {
     const auto& peer = end.peer;
-    const auto how = end.status                             ? fmt::format(" ({})", base::describe_exit(*end.status))
-                     : peer.link && peer.link->error() != 0 ? fmt::format(" or cannot be reached ({})", std::strerror(peer.link->error()))
-                                                            : "";
-    return fmt::format("rank {} (host {}, pid {}) died{}{}{}", peer.rank, peer.host.empty() ? base::host_name() : peer.host,
-                       peer.process.pid, how, doing.empty() ? "" : " ", doing);
+    const auto how =
+        end.status ? fmt::format(" ({})", base::describe_exit(*end.status))
+        : peer.link && peer.link->error() != 0
+            ? fmt::format(" or cannot be reached ({})", std::strerror(peer.link->error()))
+            : "";
+    return fmt::format("rank {} (host {}, pid {}) died{}{}{}", peer.rank,
+                       peer.host.empty() ? base::host_name() : peer.host, peer.process.pid, how,
+                       doing.empty() ? "" : " ", doing);
 }
 
 }  // namespace guozhuang::wire

@@ -17,10 +17,10 @@ namespace guozhuang::wire {
 
 /// Watches the processes of other ranks, from a thread of its own that never calls MPI.
 ///
-/// A process of this host that ends makes its pidfd readable; one of another host ends its link. Where the
-/// system gives no pidfd (an old kernel, a sandbox, no descriptor left) the thread looks at /proc ten times
-/// a second, after one warning. A process that is not visible from here (another container) is not watched,
-/// with a warning.
+/// A process of this host that ends makes its pidfd readable; one of another host ends its link.
+/// Where the system gives no pidfd (an old kernel, a sandbox, no descriptor left) the thread looks
+/// at /proc ten times a second, after one warning. A process that is not visible from here (another
+/// container) is not watched, with a warning.
 class Monitor {
 public:
     struct Peer {
@@ -35,9 +35,10 @@ public:
         std::optional<int> status = {};  ///< as wait(2) gives it; empty if unknown
     };
 
-    /// `on_end` is called for each peer that ends, on the thread, until it says that there is nothing more to watch for.
-    /// What it cannot watch, or watch well, it says at this level.
-    Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end, LogLevel level = LogLevel::warning);
+    /// `on_end` is called for each peer that ends, on the thread, until it says that there is
+    /// nothing more to watch for. What it cannot watch, or watch well, it says at this level.
+    Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end,
+            LogLevel level = LogLevel::warning);
     /// Ends the thread. A call of `on_end` that is under way is waited for.
     ~Monitor();
     Monitor(const Monitor&) = delete;
@@ -49,7 +50,9 @@ private:
         std::optional<base::ProcessFile> file;  ///< empty if there is a link
         bool has_ended = false;
 
-        int descriptor() const noexcept { return file ? file->descriptor() : peer.link->descriptor(); }
+        int descriptor() const noexcept {
+            return file ? file->descriptor() : peer.link->descriptor();
+        }
     };
 
     int add(const Peer& peer);
@@ -66,7 +69,8 @@ private:
     std::thread thread_;
 };
 
-/// "rank 2 (host h, pid 1234) died (killed by signal 9 (Killed)) during allreduce 'grad7'"; `doing` may be empty.
+/// "rank 2 (host h, pid 1234) died (killed by signal 9 (Killed)) during allreduce 'grad7'"; `doing`
+/// may be empty.
 std::string obituary(const Monitor::End& end, const std::string& doing);
 
 }  // namespace guozhuang::wire

@@ -20,12 +20,14 @@ namespace {
 
 constexpr const char* thread_name = "gz-starting";
 // As /proc has them; another rank may have begun its session a moment before this one.
-constexpr std::array<std::string_view, 3> names_of_ours = {"gz-starting\n", "gz-monitor\n", "gz-coordinator\n"};
+constexpr std::array<std::string_view, 3> names_of_ours = {"gz-starting\n", "gz-monitor\n",
+                                                           "gz-coordinator\n"};
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 using Names = std::span<const char* const>;
 
-constexpr std::array job_names = {"PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID"};
+constexpr std::array job_names = {"PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "SLURM_JOB_ID",
+                                  "SLURM_STEP_ID"};
 constexpr std::array rank_names = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
 constexpr std::array size_names = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
 constexpr std::array local_size_names = {"OMPI_COMM_WORLD_LOCAL_SIZE"};
@@ -38,7 +40,8 @@ std::optional<int> number_of(std::string_view text) {
 /// Of the first of these variables that is there.
 std::optional<int> first_number(const Variables& variables, Names names) {
     for (const char* name : names)
-        if (const auto found = variables.find(name); found != variables.end()) return number_of(found->second);
+        if (const auto found = variables.find(name); found != variables.end())
+            return number_of(found->second);
     return std::nullopt;
 }
 
@@ -54,7 +57,8 @@ Variables environment_of(const std::filesystem::path& process) {
         const auto assignment = left.substr(0, left.find('\0'));
         left.remove_prefix(std::min(assignment.size() + 1, left.size()));
         const auto name = assignment.substr(0, assignment.find('='));
-        if (name.size() < assignment.size()) variables.emplace(name, assignment.substr(name.size() + 1));
+        if (name.size() < assignment.size())
+            variables.emplace(name, assignment.substr(name.size() + 1));
     }
     return variables;
 }
@@ -68,17 +72,22 @@ struct Sight {
 };
 
 Sight look_at(const std::filesystem::path& folder, int pid, std::uint64_t numbering) {
-    Sight sight{.process = {.pid = pid, .started = 0, .numbering = numbering}, .has_come = false, .is_stopped = false, .text = {}};
+    Sight sight{.process = {.pid = pid, .started = 0, .numbering = numbering},
+                .has_come = false,
+                .is_stopped = false,
+                .text = {}};
     base::look_up(sight.process);
     const auto state = base::state_of(sight.process);
     sight.is_stopped = state.starts_with("stopped");
     auto command = contents(folder / "cmdline");
     if (command.ends_with('\0')) command.pop_back();
     std::ranges::replace(command, '\0', ' ');
-    sight.text = fmt::format("pid {}{}{}: {}", pid, state.empty() ? "" : ", ", state, base::shown(command));
+    sight.text =
+        fmt::format("pid {}{}{}: {}", pid, state.empty() ? "" : ", ", state, base::shown(command));
     std::error_code error;
     for (const auto& task : std::filesystem::directory_iterator(folder / "task", error))
-        sight.has_come = sight.has_come || std::ranges::count(names_of_ours, contents(task.path() / "comm")) > 0;
+        sight.has_come =
+            sight.has_come || std::ranges::count(names_of_ours, contents(task.path() / "comm")) > 0;
     return sight;
 }
 
@@ -94,7 +103,9 @@ std::map<int, Sight> look_around(const LaunchedRank& self) {
         if (!theirs || theirs->job != self.job) continue;
         auto sight = look_at(folder.path(), *pid, numbering);
         const auto [known, is_first] = sights.try_emplace(theirs->rank, sight);
-        const auto weight = [](const Sight& each) { return std::pair(each.has_come, each.process.started); };
+        const auto weight = [](const Sight& each) {
+            return std::pair(each.has_come, each.process.started);
+        };
         if (!is_first && weight(known->second) < weight(sight)) known->second = std::move(sight);
     }
     return sights;
@@ -112,18 +123,21 @@ std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
         else if (found->second.has_come && !found->second.is_stopped)
             waiting.push_back(rank);
         else
-            culprits += fmt::format("; rank {} {} ({})", rank, found->second.has_come ? "does not come forward" : "has made no session",
-                                    found->second.text);
+            culprits += fmt::format(
+                "; rank {} {} ({})", rank,
+                found->second.has_come ? "does not come forward" : "has made no session",
+                found->second.text);
     }
     if (!given_up && (waiting.empty() || waiting.front() != self.rank)) return {};
     if (waiting.empty()) waiting.push_back(self.rank);
     if (!unseen.empty() && self.local_size == self.size)
-        culprits +=
-            fmt::format("; {} {} no process here: ended, or never started", base::list_ranks(unseen), unseen.size() == 1 ? "has" : "have");
+        culprits += fmt::format("; {} {} no process here: ended, or never started",
+                                base::list_ranks(unseen), unseen.size() == 1 ? "has" : "have");
     else if (!unseen.empty())
-        culprits += fmt::format("; whether {} {} made theirs cannot be seen from here", base::list_ranks(unseen),
-                                unseen.size() == 1 ? "has" : "have");
-    return fmt::format("the start of the session {} {:.1f} s on {}{}", given_up ? "is given up after" : "has been waiting for", seconds,
+        culprits += fmt::format("; whether {} {} made theirs cannot be seen from here",
+                                base::list_ranks(unseen), unseen.size() == 1 ? "has" : "have");
+    return fmt::format("the start of the session {} {:.1f} s on {}{}",
+                       given_up ? "is given up after" : "has been waiting for", seconds,
                        base::list_ranks(waiting), culprits);
 }
 
@@ -132,8 +146,10 @@ std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
 std::optional<LaunchedRank> find_launched_rank(const Variables& variables) {
     LaunchedRank launched;
     for (const char* name : job_names)
-        if (const auto found = variables.find(name); found != variables.end()) launched.job.push_back(found->first + "=" + found->second);
-    const auto rank = first_number(variables, rank_names), size = first_number(variables, size_names);
+        if (const auto found = variables.find(name); found != variables.end())
+            launched.job.push_back(found->first + "=" + found->second);
+    const auto rank = first_number(variables, rank_names),
+               size = first_number(variables, size_names);
     if (launched.job.empty() || !rank || size.value_or(1) < 2) return std::nullopt;
     launched.rank = *rank;
     launched.size = *size;
@@ -143,13 +159,15 @@ std::optional<LaunchedRank> find_launched_rank(const Variables& variables) {
 
 std::optional<LaunchedRank> find_launched_rank() {
     Variables variables;
-    for (const Names names : {Names(job_names), Names(rank_names), Names(size_names), Names(local_size_names)})
+    for (const Names names :
+         {Names(job_names), Names(rank_names), Names(size_names), Names(local_size_names)})
         for (const char* name : names)
             if (const auto value = base::environment(name)) variables.emplace(name, *value);
     return find_launched_rank(variables);
 }
 
-StartWatch::StartWatch(std::optional<LaunchedRank> self, const Limits& limits, void (*end_job)()) noexcept
+StartWatch::StartWatch(std::optional<LaunchedRank> self, const Limits& limits,
+                       void (*end_job)()) noexcept
     : self_(std::move(self)), limits_(limits), end_job_(end_job) {
     if (!self_) return;
     try {
@@ -174,9 +192,12 @@ StartWatch::~StartWatch() {
 
 /// False if the watch ends before.
 bool StartWatch::wait_until(base::Deadline time) {
-    const auto length = time == base::no_deadline ? std::chrono::hours(1) : time - base::Clock::now();
-    const auto park = std::max(std::chrono::ceil<std::chrono::microseconds>(length), std::chrono::microseconds(1));
-    const base::WaitSettings settings{.spin = std::chrono::microseconds(0), .park_first = park, .park_limit = park};
+    const auto length =
+        time == base::no_deadline ? std::chrono::hours(1) : time - base::Clock::now();
+    const auto park = std::max(std::chrono::ceil<std::chrono::microseconds>(length),
+                               std::chrono::microseconds(1));
+    const base::WaitSettings settings{
+        .spin = std::chrono::microseconds(0), .park_first = park, .park_limit = park};
     base::wait_until(bell_, settings, [&] { return stop_ || base::Clock::now() >= time; });
     return !stop_;
 }

@@ -14,14 +14,16 @@ namespace guozhuang::wire {
 
 /// What a launcher has told this process of its job.
 struct LaunchedRank {
-    std::vector<std::string> job;  ///< "PMIX_NAMESPACE=1234": what processes of other jobs do not have
+    /// "PMIX_NAMESPACE=1234": what processes of other jobs do not have
+    std::vector<std::string> job;
     int rank = 0;
     int size = 1;        ///< ranks of the job
     int local_size = 0;  ///< of this host; 0: unknown
 };
 /// From variables, as `variable` gives them; empty if they do not tell a job of several ranks from
 /// others.
-std::optional<LaunchedRank> find_launched_rank(const std::map<std::string, std::string, std::less<>>& variables);
+std::optional<LaunchedRank> find_launched_rank(
+    const std::map<std::string, std::string, std::less<>>& variables);
 /// The same of this process.
 std::optional<LaunchedRank> find_launched_rank();
 

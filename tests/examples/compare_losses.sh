@@ -1,6 +1,7 @@
 #!/bin/sh
-# compare_losses.sh REFERENCE OTHER...: loss logs of two epochs, one loss a line. Sums taken in another order drift apart with time, so the
-# first 20 steps must agree within 1e-5 each, and epoch 1 within 5e-3 in the mean.
+# compare_losses.sh REFERENCE OTHER...: loss logs of two epochs, one loss a line. Sums taken in
+# another order drift apart with time, so the first 20 steps must agree within 1e-5 each, and epoch
+# 1 within 5e-3 in the mean.
 set -eu
 reference=$1
 shift
@@ -20,7 +21,8 @@ for other; do
             epoch = NR / 2
             for (i = 1; i <= epoch; ++i) { sum += first[i]; other_sum += second[i] }
             d = distance(sum, other_sum) / epoch
-            printf "%s: %d steps; largest difference of the first 20 %.2g, of the mean of epoch 1 %.2g\n", name, NR, worst, d
+            printf "%s: %d steps; largest difference of the first 20 %.2g, ", name, NR, worst
+            printf "of the mean of epoch 1 %.2g\n", d
             exit !(worst <= 1e-5 && d <= 5e-3)
         }'
 done

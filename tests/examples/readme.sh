@@ -1,5 +1,6 @@
 #!/bin/bash
-# readme.sh SOURCE_DIRECTORY: the README shows the true difference between the two trainers, and the true hello.
+# readme.sh SOURCE_DIRECTORY: the README shows the true difference between the two trainers, and the
+# true hello.
 set -euo pipefail
 cd "$1"
 
@@ -16,5 +17,7 @@ difference() {
     diff -U1 train.cpp train_distributed.cpp | grep -v -e '^---' -e '^+++' -e '^@@'
 }
 
-diff <(difference) <(block diff guozhuang/guozhuang.hpp) || { echo "README.md: the difference of the trainers is another"; exit 1; }
-diff examples/hello.cpp <(block cpp 'int main') || { echo "README.md: examples/hello.cpp is another"; exit 1; }
+diff <(difference) <(block diff guozhuang/guozhuang.hpp) ||
+  { echo "README.md: the difference of the trainers is another"; exit 1; }
+diff examples/hello.cpp <(block cpp 'int main') ||
+  { echo "README.md: examples/hello.cpp is another"; exit 1; }

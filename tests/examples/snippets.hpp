@@ -1,6 +1,7 @@
 #pragma once
 
-// What the snippets of the documentation take for granted: a model, an optimizer, data, as a trainer of one's own has them.
+// What the snippets of the documentation take for granted: a model, an optimizer, data, as a
+// trainer of one's own has them.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""snippets.py SOURCE_DIRECTORY COMPILER...: compiles every C++ snippet of README.md, CONTRIBUTING.md and docs/, as what it is: a program, members
-of a class, or statements among the things that a trainer has (snippets.hpp). Errors name the page and its line."""
+"""snippets.py SOURCE_DIRECTORY COMPILER...: compiles every C++ snippet of README.md,
+CONTRIBUTING.md and docs/, as what it is: a program, members of a class, or statements among the
+things that a trainer has (snippets.hpp). Errors name the page and its line."""
 import subprocess
 import sys
 from pathlib import Path
@@ -34,10 +35,15 @@ def placed(name, text, line):
 
 
 program, count = '#include "snippets.hpp"\n', 0
-for page in [source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").rglob("*.md"))]:
+for page in [
+    source / "README.md", source / "CONTRIBUTING.md", *sorted((source / "docs").rglob("*.md"))
+]:
     for number, text in snippets_of(page):
         count += 1
         program += placed(f"snippet{count}", text, f'#line {number} "{page.relative_to(source)}"')
 assert count >= 10, f"only {count} snippets found: where are they?"
-command = [*compiler, "-std=c++20", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-Wno-return-type", "-fsyntax-only", f"-I{source}/include", f"-I{HERE}", "-x", "c++", "-"]
+command = [
+    *compiler, "-std=c++20", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-Wno-return-type",
+    "-fsyntax-only", f"-I{source}/include", f"-I{HERE}", "-x", "c++", "-",
+]
 sys.exit(subprocess.run(command, input=program, text=True).returncode)

@@ -39,7 +39,8 @@ void leave_files(long amount) {
 void leave_memory(long kib) {
     std::size_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
-    limit(RLIMIT_AS, pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + (static_cast<std::size_t>(kib) << 10));
+    limit(RLIMIT_AS, pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) +
+                         (static_cast<std::size_t>(kib) << 10));
 }
 
 void leave_allocations(long amount, bool then_one_fails) {
@@ -50,7 +51,8 @@ void leave_allocations(long amount, bool then_one_fails) {
 }  // namespace
 
 // Both take the place of the system's for the whole program, its libraries included.
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*run)(void*), void* argument) {
     using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
     static auto* const create = reinterpret_cast<Create*>(dlsym(RTLD_NEXT, "pthread_create"));
     return threads_left.fetch_sub(1) > 0 ? create(thread, attributes, run, argument) : EAGAIN;
@@ -74,14 +76,16 @@ namespace guozhuang::test {
 void make_scarce(const std::string& what, int rank) {
     char resource[16], victim[16];
     long amount = 0;
-    if (std::sscanf(what.c_str(), "%15[a-z_]@%15[a-z0-9]:%ld", resource, victim, &amount) != 3) std::exit(2);
+    if (std::sscanf(what.c_str(), "%15[a-z_]@%15[a-z0-9]:%ld", resource, victim, &amount) != 3)
+        std::exit(2);
     if (victim != std::string("all") && victim != std::to_string(rank)) return;
     const std::string name = resource;
     if (name == "files") leave_files(amount);
     if (name == "memory") leave_memory(amount);
     if (name == "file_bytes") limit(RLIMIT_FSIZE, static_cast<rlim_t>(amount));
     if (name == "threads") threads_left = amount;
-    if (name == "allocation" || name == "allocations") leave_allocations(amount, name == "allocation");
+    if (name == "allocation" || name == "allocations")
+        leave_allocations(amount, name == "allocation");
 }
 
 }  // namespace guozhuang::test

@@ -4,7 +4,8 @@
 
 namespace guozhuang::test {
 
-/// Takes from this process what a machine may lack, once MPI has begun: "RESOURCE@RANK:AMOUNT", on one rank or, for RANK `all`, on every one.
+/// Takes from this process what a machine may lack, once MPI has begun: "RESOURCE@RANK:AMOUNT", on
+/// one rank or, for RANK `all`, on every one.
 ///
 ///     files         so many descriptors more can be opened
 ///     memory        so many KiB more can be mapped

@@ -1,5 +1,6 @@
-// A rank that faults befall: worker SCENE BYTES FILE [SCARCITY]. What it finds out it appends to the file as lines of JSON, for faults.py.
-// With a scarcity (scarcity.hpp) the session begins under an MPI of the program's. `worker points` lists the failpoints.
+// A rank that faults befall: worker SCENE BYTES FILE [SCARCITY]. What it finds out it appends to
+// the file as lines of JSON, for faults.py. With a scarcity (scarcity.hpp) the session begins under
+// an MPI of the program's. `worker points` lists the failpoints.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -57,10 +58,14 @@ void say(const std::string& line) {
 }
 
 void say_error(const gz::Session& session, const std::string& what, const gz::Error& error) {
-    const bool has_its_class = (error.code() == gz::ErrorCode::rank_died) == (dynamic_cast<const gz::RankDied*>(&error) != nullptr);
-    say(fmt::format(R"({{"rank": {}, "waited_for": "{}", "code": "{}", "culprit": {}, "tensor": "{}", "text": "{}", "ms": {:.3f}}})",
-                    session.rank(), what, has_its_class ? name_of(error.code()) : "of the wrong class",
-                    error.ranks().empty() ? -1 : error.ranks().front(), escaped(error.tensor()), escaped(error.what()), now_ms()));
+    const bool has_its_class = (error.code() == gz::ErrorCode::rank_died) ==
+                               (dynamic_cast<const gz::RankDied*>(&error) != nullptr);
+    say(fmt::format(R"({{"rank": {}, "waited_for": "{}", "code": "{}", "culprit": {}, )"
+                    R"("tensor": "{}", "text": "{}", "ms": {:.3f}}})",
+                    session.rank(), what,
+                    has_its_class ? name_of(error.code()) : "of the wrong class",
+                    error.ranks().empty() ? -1 : error.ranks().front(), escaped(error.tensor()),
+                    escaped(error.what()), now_ms()));
 }
 
 void stay_away(int ms) {
@@ -74,15 +79,18 @@ void require_equal(Value value, Value expected, const std::string& what) {
     _exit(8);
 }
 
-/// Every way of moving data, with numbers that are known. What is in flight may outlive the step, if something else fails.
+/// Every way of moving data, with numbers that are known. What is in flight may outlive the step,
+/// if something else fails.
 void step(gz::Session& session, int number) {
     const int size = session.size(), rank = session.rank();
     const auto kept = std::make_shared<std::array<std::vector<float>, 2>>();
     auto& [gradient, other] = *kept;
-    gradient.assign(std::max<std::size_t>(bytes / sizeof(float), 1), static_cast<float>(rank + number));
+    gradient.assign(std::max<std::size_t>(bytes / sizeof(float), 1),
+                    static_cast<float>(rank + number));
     other = gradient;
     std::vector<float> third(3, static_cast<float>(rank));
-    const auto handle = gz::allreduce_async(other, {.name = fmt::format("async{}", number), .keep_alive = kept});
+    const auto handle =
+        gz::allreduce_async(other, {.name = fmt::format("async{}", number), .keep_alive = kept});
     gz::allreduce(gradient, {.name = fmt::format("grad{}", number)});
     const int sum_of_ranks = size * (size - 1) / 2;
     const auto sum = static_cast<float>(sum_of_ranks + size * number);
@@ -91,9 +99,12 @@ void step(gz::Session& session, int number) {
     require_equal(other.back(), sum, "allreduce_async");
     gz::broadcast(third, number % size, {.name = fmt::format("weights{}", number)});
     require_equal(third.front(), static_cast<float>(number % size), "broadcast");
-    gz::allreduce(third, {.name = fmt::format("adasum{}", number), .op = gz::ReduceOp::adasum});  // which moves as messages
-    require_equal(third.front(), static_cast<float>(number % size), "adasum of the same on all ranks");
-    const auto gathered = gz::all_gather(gradient, {.name = fmt::format("rows{}", number)}).as<float>();
+    // which moves as messages
+    gz::allreduce(third, {.name = fmt::format("adasum{}", number), .op = gz::ReduceOp::adasum});
+    require_equal(third.front(), static_cast<float>(number % size),
+                  "adasum of the same on all ranks");
+    const auto gathered =
+        gz::all_gather(gradient, {.name = fmt::format("rows{}", number)}).as<float>();
     require_equal(gathered.size(), gradient.size() * static_cast<std::size_t>(size), "all_gather");
     std::vector<float> in(gradient.size());
     const auto sent = gz::send_async(gradient, (rank + 1) % size, {.tag = 7, .keep_alive = kept});
@@ -129,7 +140,8 @@ int train(gz::Session& session) {
 
 /// As many numbers as there are bytes, at least one for each rank, all 1.
 std::vector<float> ones(const gz::Session& session) {
-    return std::vector<float>(std::max(bytes / sizeof(float), static_cast<std::size_t>(session.size())), 1);
+    return std::vector<float>(
+        std::max(bytes / sizeof(float), static_cast<std::size_t>(session.size())), 1);
 }
 
 /// Of a set without rank 0, which waits for the others.
@@ -141,9 +153,12 @@ int in_a_set(gz::Session& session) {
     }());
     return repeat(session, [&](gz::Session&, int number) {
         auto numbers = ones(session);
-        if (session.rank() > 0) gz::allreduce(numbers, {.name = fmt::format("only{}", number), .process_set = set});
+        if (session.rank() > 0)
+            gz::allreduce(numbers, {.name = fmt::format("only{}", number), .process_set = set});
         gz::barrier();
-        require_equal(numbers.back(), session.rank() > 0 ? static_cast<float>(session.size() - 1) : 1, "allreduce in a set");
+        require_equal(numbers.back(),
+                      session.rank() > 0 ? static_cast<float>(session.size() - 1) : 1,
+                      "allreduce in a set");
     });
 }
 
@@ -153,7 +168,9 @@ int beside_a_joined_rank(gz::Session& session) {
         auto numbers = ones(session);
         if (session.rank() > 0) gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
         gz::join();
-        require_equal(numbers.back(), session.rank() > 0 ? static_cast<float>(session.size() - 1) : 1, "allreduce beside a joined rank");
+        require_equal(numbers.back(),
+                      session.rank() > 0 ? static_cast<float>(session.size() - 1) : 1,
+                      "allreduce beside a joined rank");
     });
 }
 
@@ -169,32 +186,39 @@ const std::map<std::string, Step> operations = {
     {"all_gather",
      [](gz::Session& session, int number) {
          auto numbers = ones(session);
-         const auto rows = gz::all_gather(numbers, {.name = fmt::format("only{}", number)}).as<float>();
-         require_equal(rows.size(), numbers.size() * static_cast<std::size_t>(session.size()), "all_gather");
+         const auto rows =
+             gz::all_gather(numbers, {.name = fmt::format("only{}", number)}).as<float>();
+         require_equal(rows.size(), numbers.size() * static_cast<std::size_t>(session.size()),
+                       "all_gather");
      }},
     {"all_to_all",
      [](gz::Session& session, int number) {
          auto numbers = ones(session);
-         numbers.resize(numbers.size() / static_cast<std::size_t>(session.size()) * static_cast<std::size_t>(session.size()));
-         const auto received = gz::all_to_all(numbers, {}, {.name = fmt::format("only{}", number)}).as<float>();
+         numbers.resize(numbers.size() / static_cast<std::size_t>(session.size()) *
+                        static_cast<std::size_t>(session.size()));
+         const auto received =
+             gz::all_to_all(numbers, {}, {.name = fmt::format("only{}", number)}).as<float>();
          require_equal(received.size(), numbers.size(), "all_to_all");
      }},
     {"reduce_scatter",
      [](gz::Session& session, int number) {
          auto numbers = ones(session);
-         const auto sum = gz::reduce_scatter(numbers, {.name = fmt::format("only{}", number)}).as<float>();
+         const auto sum =
+             gz::reduce_scatter(numbers, {.name = fmt::format("only{}", number)}).as<float>();
          require_equal(sum.front(), static_cast<float>(session.size()), "reduce_scatter");
      }},
     {"adasum",
      [](gz::Session& session, int number) {
          auto numbers = ones(session);
-         gz::allreduce(numbers, {.name = fmt::format("only{}", number), .op = gz::ReduceOp::adasum});
+         gz::allreduce(numbers,
+                       {.name = fmt::format("only{}", number), .op = gz::ReduceOp::adasum});
          require_equal(numbers.back(), 1.0f, "adasum");  // the mean of equals
      }},
     {"in_an_arena",
      [](gz::Session& session, int number) {
          gz::GradientArena arena(4 * std::max(bytes, std::size_t{1} << 10));
-         std::pmr::vector<float> numbers(std::max(bytes / sizeof(float), std::size_t{1}), 1, &arena);
+         std::pmr::vector<float> numbers(std::max(bytes / sizeof(float), std::size_t{1}), 1,
+                                         &arena);
          gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
          require_equal(numbers.back(), static_cast<float>(session.size()), "allreduce in an arena");
      }},
@@ -204,19 +228,22 @@ const std::map<std::string, Step> operations = {
          const gz::TensorView view(numbers);
          const auto registration = gz::share({&view, 1});
          gz::allreduce(numbers, {.name = fmt::format("only{}", number)});
-         require_equal(numbers.back(), static_cast<float>(session.size()), "allreduce in shared memory");
+         require_equal(numbers.back(), static_cast<float>(session.size()),
+                       "allreduce in shared memory");
      }},
     {"group",
      [](gz::Session& session, int number) {
          auto one = ones(session), two = ones(session);
-         gz::grouped_allreduce(std::array<gz::TensorView, 2>{one, two}, {.name = fmt::format("only{}", number)});
+         gz::grouped_allreduce(std::array<gz::TensorView, 2>{one, two},
+                               {.name = fmt::format("only{}", number)});
          require_equal(two.back(), static_cast<float>(session.size()), "grouped_allreduce");
      }},
 };
 
 /// Where what is printed goes, which the session may have changed.
 int train_closed(gz::Session& session) {
-    const auto file = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", STDERR_FILENO)).string();
+    const auto file =
+        std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", STDERR_FILENO)).string();
     say(fmt::format(R"({{"rank": {}, "stderr": "{}"}})", session.rank(), escaped(file)));
     return train(session);
 }
@@ -276,15 +303,18 @@ int ends(gz::Session& session, const std::function<void()>& end) {
     for (;;) stay_away(1000);
 }
 
-/// Calls exit() in code of its own that the library runs, on a thread of the library's, when an operation is complete.
+/// Calls exit() in code of its own that the library runs, on a thread of the library's, when an
+/// operation is complete.
 [[noreturn]] void exit_in_a_deleter(const gz::Session& session) {
     static float out = 1, in = 0;
     const auto sent = gz::send_async(out, session.rank());
-    gz::recv_async(in, session.rank(), {.keep_alive = std::shared_ptr<void>(&in, [](void*) { std::exit(0); })});
+    gz::recv_async(in, session.rank(),
+                   {.keep_alive = std::shared_ptr<void>(&in, [](void*) { std::exit(0); })});
     for (;;) stay_away(1000);
 }
 
-/// And in a log callback, while the library has more to say: of an operation that fails so, from another thread.
+/// And in a log callback, while the library has more to say: of an operation that fails so, from
+/// another thread.
 [[noreturn]] void exit_in_a_log_callback() {
     static int lonely = 1;
     gz::allreduce_async(lonely, {.name = "lonely"});
@@ -325,19 +355,31 @@ const std::map<std::string, Scene> scenes = {
     {"exit", [](gz::Session& session) { return ends(session, [] { std::exit(0); }); }},
     {"exit_from_a_thread", [](gz::Session& session) { return ends(session, exit_from_a_thread); }},
     {"exit_failing", [](gz::Session& session) { return ends(session, [] { std::exit(3); }); }},
-    {"exit_in_a_deleter", [](gz::Session& session) { return ends(session, [&session] { exit_in_a_deleter(session); }); }},
-    {"exit_in_a_log_callback", [](gz::Session& session) { return ends(session, exit_in_a_log_callback); }},
-    {"throw", [](gz::Session& session) { return ends(session, [] { throw std::runtime_error("no such file data.bin"); }); }},
-    {"leave", [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
+    {"exit_in_a_deleter",
+     [](gz::Session& session) {
+         return ends(session, [&session] { exit_in_a_deleter(session); });
+     }},
+    {"exit_in_a_log_callback",
+     [](gz::Session& session) { return ends(session, exit_in_a_log_callback); }},
+    {"throw",
+     [](gz::Session& session) {
+         return ends(session, [] { throw std::runtime_error("no such file data.bin"); });
+     }},
+    {"leave",
+     [](gz::Session& session) { return ends(session, [&session] { session.leave("enough"); }); }},
 };
 
-/// Until that rank has begun, as it says in the file, and its process has ended. mpirun would end a job of which some have called MPI_Init by then.
+/// Until that rank has begun, as it says in the file, and its process has ended. mpirun would end a
+/// job of which some have called MPI_Init by then.
 void await_end_of(int rank, const char* file) {
-    for (int pid = 0; pid == 0 || ::kill(pid, 0) == 0; std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
+    for (int pid = 0; pid == 0 || ::kill(pid, 0) == 0;
+         std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
         std::ifstream said(file);
         for (std::string line; pid == 0 && std::getline(said, line);)
             if (int who = -1, its = 0;
-                std::sscanf(line.c_str(), R"({"begins": true, "rank": %d, "pid": %d})", &who, &its) == 2 && who == rank)
+                std::sscanf(line.c_str(), R"({"begins": true, "rank": %d, "pid": %d})", &who,
+                            &its) == 2 &&
+                who == rank)
                 pid = its;
     }
 }
@@ -345,14 +387,16 @@ void await_end_of(int rank, const char* file) {
 /// What others say of the last rank, which makes its session when one of them has found its
 /// process; or never.
 int start_late(std::string_view scene, const char* file) {
-    const int rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK")), size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
+    const int rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK")),
+              size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
     int level = 0;
     const bool own_mpi = scene == "late_session";
     if (own_mpi) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     gz::set_log_callback([=](gz::LogLevel, std::string_view text) {
         say(fmt::format(R"({{"rank": {}, "warning": "{}"}})", rank, escaped(text)));
         const std::string_view sign = "has made no session (pid ";
-        if (const auto found = text.find(sign); found != std::string_view::npos && scene.starts_with("late"))
+        if (const auto found = text.find(sign);
+            found != std::string_view::npos && scene.starts_with("late"))
             ::kill(std::atoi(text.substr(found + sign.size()).data()), SIGUSR1);
         if (text.find("no process here") != std::string_view::npos) _exit(3);
     });
@@ -393,9 +437,13 @@ int main(int argc, char** argv) {
     if (argc < 4) return 2;
     bytes = std::strtoull(argv[2], nullptr, 10);
     output = open(argv[3], O_WRONLY | O_APPEND | O_CLOEXEC);
-    say(fmt::format(R"({{"begins": true, "rank": {}, "pid": {}}})", std::getenv("OMPI_COMM_WORLD_RANK"), getpid()));
-    if (scene == "late_session" || scene == "late_init" || scene == "gone" || scene == "never") return start_late(scene, argv[3]);
+    say(fmt::format(R"({{"begins": true, "rank": {}, "pid": {}}})",
+                    std::getenv("OMPI_COMM_WORLD_RANK"), getpid()));
+    if (scene == "late_session" || scene == "late_init" || scene == "gone" || scene == "never")
+        return start_late(scene, argv[3]);
     const auto only = operations.find(scene);
-    const auto body = only == operations.end() ? scenes.at(scene) : [&](gz::Session& session) { return repeat(session, only->second); };
+    const auto body = only == operations.end() ? scenes.at(scene) : [&](gz::Session& session) {
+        return repeat(session, only->second);
+    };
     return argc > 4 ? run_short_of(argv[4], body) : gz::run(&argc, &argv, body);
 }

@@ -1,4 +1,5 @@
-// Bytes as they arrive from a rank. An input chooses the rank, one of the process set or one that is no member.
+// Bytes as they arrive from a rank. An input chooses the rank, one of the process set or one that
+// is no member.
 #include "wire/group/control_channel.hpp"
 
 #include "fuzz/fuzz.hpp"
@@ -42,12 +43,14 @@ void decode(Input input) {
     if (refused({ErrorCode::wire}, [&] { message = job.receiver.poll(); }) || !message) return;
     require(from != 1, "only members are heard");
     require(message->from == (from == 0 ? 0 : 1), "a member is known by its position");
-    require(message->bytes.size() < input.size() && std::ranges::equal(message->bytes, input.last(message->bytes.size())),
+    require(message->bytes.size() < input.size() &&
+                std::ranges::equal(message->bytes, input.last(message->bytes.size())),
             "a message is what has arrived, without its header");
 }
 
 std::vector<Seed> seeds() {
-    return {sent("", life), sent("payload", life), sent("of an earlier set", life - 1), sent("of a later set", life + 1)};
+    return {sent("", life), sent("payload", life), sent("of an earlier set", life - 1),
+            sent("of a later set", life + 1)};
 }
 
 }  // namespace guozhuang::fuzz

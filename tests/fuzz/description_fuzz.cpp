@@ -12,21 +12,30 @@ void decode(Input input) {
     if (refused({ErrorCode::wire}, [&] { description = decode_description(input); })) return;
     require(std::ranges::equal(encode(description), input), "a description has one encoding");
     // Beside another one, it can be told what differs.
-    const Faction factions[] = {{share(Description{.tensors = {{"loss", DType::f32, {4}}}}), {0, 2}},
-                                {std::make_shared<const EncodedDescription>(input), {1}}};
+    const Faction factions[] = {
+        {share(Description{.tensors = {{"loss", DType::f32, {4}}}}), {0, 2}},
+        {std::make_shared<const EncodedDescription>(input), {1}}};
     std::string tensor;
-    require(!describe_mismatch("loss", factions, tensor).empty(), "there are words for what differs");
+    require(!describe_mismatch("loss", factions, tensor).empty(),
+            "there are words for what differs");
 }
 
 std::vector<Seed> seeds() {
     return {
         encode({.tensors = {{"loss", DType::f32, {4}}}}),
         encode({.operation = Operation::all_gather, .tensors = {{"rows", DType::i64, {-1, 3}}}}),
-        encode({.operation = Operation::broadcast, .root = 2, .device = DeviceKind::cuda, .tensors = {{"w", DType::f64, {}}}}),
-        encode({.op = ReduceOp::average, .prescale = 0.5, .group = true, .tensors = {{"", DType::f16, {2}}, {"", DType::f16, {0}}}}),
+        encode({.operation = Operation::broadcast,
+                .root = 2,
+                .device = DeviceKind::cuda,
+                .tensors = {{"w", DType::f64, {}}}}),
+        encode({.op = ReduceOp::average,
+                .prescale = 0.5,
+                .group = true,
+                .tensors = {{"", DType::f16, {2}}, {"", DType::f16, {0}}}}),
         encode({.operation = Operation::create_process_set, .ranks = {0, 2, 300}, .tensors = {}}),
         encode({.operation = Operation::barrier, .tensors = {}}),
-        encode({.tensors = {{"loss", DType::f32, {4}}}, .agreements = {{"loss", "values", "1"}, {"", "passes", "2"}}}),
+        encode({.tensors = {{"loss", DType::f32, {4}}},
+                .agreements = {{"loss", "values", "1"}, {"", "passes", "2"}}}),
         encode({.tensors = {{"loss", DType::f32, {4}}}, .discarded = "no such file"}),
     };
 }

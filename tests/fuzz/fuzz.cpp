@@ -36,7 +36,8 @@ Message next_message(Input& input) {
 }
 
 void append_message(Seed& seed, unsigned choice, Input bytes) {
-    for (const auto byte : {choice, static_cast<unsigned>(bytes.size()) % 256, static_cast<unsigned>(bytes.size()) / 256})
+    for (const auto byte : {choice, static_cast<unsigned>(bytes.size()) % 256,
+                            static_cast<unsigned>(bytes.size()) / 256})
         seed.push_back(static_cast<std::byte>(byte));
     seed.insert(seed.end(), bytes.begin(), bytes.end());
 }

@@ -13,7 +13,8 @@ namespace guozhuang::fuzz {
 using Input = std::span<const std::byte>;
 using Seed = std::vector<std::byte>;
 
-/// What each program defines: what is tried with every input, and valid inputs to begin with. Whatever decode() throws is a finding.
+/// What each program defines: what is tried with every input, and valid inputs to begin with.
+/// Whatever decode() throws is a finding.
 void decode(Input input);
 std::vector<Seed> seeds();
 
@@ -34,7 +35,8 @@ bool refused(std::initializer_list<ErrorCode> codes, Attempt&& attempt) try {
 Input take(Input& input, std::size_t count);
 /// The next byte, 0 at the end: for choices.
 unsigned choice(Input& input);
-/// Messages within an input: one byte for the choice that goes with it, two for its length, and its bytes.
+/// Messages within an input: one byte for the choice that goes with it, two for its length, and its
+/// bytes.
 struct Message {
     unsigned choice = 0;
     Input bytes;

@@ -1,4 +1,5 @@
-// What ranks tell each other first. An input chooses whether rank 0 judges two messages, each from rank 1 or 2, or rank 1 hears its judgement.
+// What ranks tell each other first. An input chooses whether rank 0 judges two messages, each from
+// rank 1 or 2, or rank 1 hears its judgement.
 #include "runtime/handshake.hpp"
 
 #include <guozhuang/version.hpp>
@@ -30,13 +31,15 @@ Seed facts(const std::vector<std::string>& values) {
 
 void decode(Input input) {
     wire::InprocHub hub(3);
-    const std::unique_ptr<wire::Transport> ranks[] = {hub.transport(0), hub.transport(1), hub.transport(2)};
+    const std::unique_ptr<wire::Transport> ranks[] = {hub.transport(0), hub.transport(1),
+                                                      hub.transport(2)};
     const bool judges = choice(input) % 2 == 0;
     for (int i = 0; i < (judges ? 2 : 1); ++i) {
         const auto message = next_message(input);
         send(*ranks[judges ? 1 + message.choice % 2 : 0], judges ? 0 : 1, message.bytes);
     }
-    refused({ErrorCode::wire, ErrorCode::configuration}, [&] { shake_hands(*ranks[judges ? 0 : 1], {}, "", {"a warning of its own"}); });
+    refused({ErrorCode::wire, ErrorCode::configuration},
+            [&] { shake_hands(*ranks[judges ? 0 : 1], {}, "", {"a warning of its own"}); });
 }
 
 std::vector<Seed> seeds() {
@@ -47,7 +50,8 @@ std::vector<Seed> seeds() {
     other_settings.back() = "something else";
     warned.emplace_back("a warning");
     std::vector<Seed> all;
-    for (const auto& second : {facts(values), facts(other_settings), facts(warned), facts({"0.0"})}) {
+    for (const auto& second :
+         {facts(values), facts(other_settings), facts(warned), facts({"0.0"})}) {
         Seed seed{std::byte{0}};
         append_message(seed, 0, facts(values));
         append_message(seed, 1, second);
@@ -56,7 +60,8 @@ std::vector<Seed> seeds() {
     auto fine = values, senseless = values;
     fine.front() = senseless.front() = "";
     senseless.back() = "something else";
-    for (const auto& judgement : {facts(fine), facts(senseless), facts({""}), facts({"the ranks run different versions"})}) {
+    for (const auto& judgement : {facts(fine), facts(senseless), facts({""}),
+                                  facts({"the ranks run different versions"})}) {
         Seed seed{std::byte{1}};
         append_message(seed, 0, judgement);
         all.push_back(std::move(seed));

@@ -1,4 +1,5 @@
-// An offer of shared memory: the input chooses the file that it leads to, what the memory begins with, and the offer's nonce.
+// An offer of shared memory: the input chooses the file that it leads to, what the memory begins
+// with, and the offer's nonce.
 #include "wire/shm/host_memory.hpp"
 
 #include <cstring>
@@ -36,7 +37,8 @@ void decode(Input input) {
     const auto nonce = take(input, sizeof offer.nonce);
     std::memcpy(&offer.nonce, nonce.data(), nonce.size());
     if (refused({ErrorCode::unavailable}, [&] { HostMemory::attach(offer, ranks); })) return;
-    require(chosen == 0 && files.memory.offer().nonce == offer.nonce, "what is attached to is what was offered");
+    require(chosen == 0 && files.memory.offer().nonce == offer.nonce,
+            "what is attached to is what was offered");
 }
 
 std::vector<Seed> seeds() {

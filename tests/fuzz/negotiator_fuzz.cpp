@@ -1,5 +1,5 @@
-// Messages to a negotiator, from its parent and its children, in the middle of what it may be about. An input chooses the state and the rank; the
-// messages follow, each with its sender.
+// Messages to a negotiator, from its parent and its children, in the middle of what it may be
+// about. An input chooses the state and the rank; the messages follow, each with its sender.
 #include <functional>
 
 #include "fuzz/fuzz.hpp"
@@ -15,7 +15,8 @@ namespace {
 
 constexpr int ranks = 4;  // the root has the children 1 and 2, rank 1 has the child 3
 
-Negotiation all_have_submitted(const std::function<void(Negotiation&)>& before = {}, std::size_t max_ids = 100) {
+Negotiation all_have_submitted(const std::function<void(Negotiation&)>& before = {},
+                               std::size_t max_ids = 100) {
     Negotiation job(ranks, {.degree = 2, .max_ids = max_ids});
     for (const auto* name : {"a", "b"}) job.submit_everywhere(tensor(name));
     job.settle();
@@ -31,7 +32,8 @@ const std::vector<Negotiation>& states() {
         all_have_submitted(),
         all_have_submitted({}, 1),
         all_have_submitted([](Negotiation& job) {
-            for (int rank = 0; rank < ranks; ++rank) job.submit(rank, tensor("shapes differ", {1 + rank / 2}));
+            for (int rank = 0; rank < ranks; ++rank)
+                job.submit(rank, tensor("shapes differ", {1 + rank / 2}));
         }),
         all_have_submitted([](Negotiation& job) {
             job.submit(1, tensor("waits for 3 and 2"));
@@ -62,7 +64,8 @@ void decode(Input input) {
     auto job = states()[state];
     auto& negotiator = job.at(static_cast<int>(choice(input) % ranks));
     bool over = false;
-    while (!input.empty() && !over) over = refused({ErrorCode::wire}, [&] { hear(negotiator, next_message(input)); });
+    while (!input.empty() && !over)
+        over = refused({ErrorCode::wire}, [&] { hear(negotiator, next_message(input)); });
     // The job ends, but what is there is still taken.
     refused({ErrorCode::wire}, [&] { negotiator.take_messages(); });
     negotiator.take_entries();
@@ -74,11 +77,13 @@ std::vector<Seed> seeds() {
     for (std::size_t state = 0; state < states().size(); ++state) {
         auto job = states()[state];
         std::vector<Seed> heard;
-        for (int rank = 0; rank < ranks; ++rank) heard.push_back({static_cast<std::byte>(state), static_cast<std::byte>(rank)});
+        for (int rank = 0; rank < ranks; ++rank)
+            heard.push_back({static_cast<std::byte>(state), static_cast<std::byte>(rank)});
         while (!job.links().empty()) {
             const auto& [link, messages] = *job.links().begin();
             const auto [from, to] = link;
-            append_message(heard[static_cast<std::size_t>(to)], static_cast<unsigned>(from), messages.front());
+            append_message(heard[static_cast<std::size_t>(to)], static_cast<unsigned>(from),
+                           messages.front());
             job.deliver({from, to});
             job.flush(to);
         }

@@ -1,4 +1,5 @@
-// What a rank of this host, dead or hostile, leaves in the memory that its neighbours read: its bell, then what it is doing.
+// What a rank of this host, dead or hostile, leaves in the memory that its neighbours read: its
+// bell, then what it is doing.
 #include <cstring>
 #include <new>
 
@@ -9,6 +10,7 @@
 namespace guozhuang::fuzz {
 
 using namespace base;
+using namespace trace;
 
 namespace {
 
@@ -23,7 +25,8 @@ void check(const Note& note) {
     if (!content) return;
     const auto all = content->kind + content->text;
     require(!all.empty() && all.size() <= Note::capacity, "a note is as long as notes are");
-    require(std::ranges::none_of(all, [](unsigned char c) { return c < ' ' || c == 0x7f; }), "a note prints");
+    require(std::ranges::none_of(all, [](unsigned char c) { return c < ' ' || c == 0x7f; }),
+            "a note prints");
 }
 
 }  // namespace
@@ -32,12 +35,17 @@ void decode(Input input) {
     alignas(Page) std::array<std::byte, sizeof(Page)> memory{};
     std::ranges::copy(take(input, memory.size()), memory.begin());
     const auto& page = *std::launder(reinterpret_cast<const Page*>(memory.data()));
-    for (const auto* note : {&page.activity.submitted, &page.activity.running, &page.activity.departure}) check(*note);
+    for (const auto* note :
+         {&page.activity.submitted, &page.activity.running, &page.activity.departure})
+        check(*note);
     for (const auto& waiting : page.activity.waiting) check(waiting.note);
     require(!describe(page.activity).empty(), "there is always something to say about it");
-    if (page.bell.cause_state == Doorbell::CauseState::being_written) return;  // which is waited for, a while
-    require(refused({ErrorCode::rank_died, ErrorCode::departed, ErrorCode::timeout, ErrorCode::aborted}, [&] { throw_cause(page.bell); }),
-            "the cause of an end is one that there is");
+    // which is waited for, a while
+    if (page.bell.cause_state == Doorbell::CauseState::being_written) return;
+    require(
+        refused({ErrorCode::rank_died, ErrorCode::departed, ErrorCode::timeout, ErrorCode::aborted},
+                [&] { throw_cause(page.bell); }),
+        "the cause of an end is one that there is");
 }
 
 std::vector<Seed> seeds() {
@@ -47,9 +55,11 @@ std::vector<Seed> seeds() {
         page.activity.submitted.write("allreduce", "grad7");
         if (at_work) page.activity.running.write("broadcast");
         page.activity.departure.write("ValueError: ", "why");
-        if (at_work) note_cause(page.bell, {.rank = 3, .text = "rank 3 died", .code = ErrorCode::rank_died});
+        if (at_work)
+            note_cause(page.bell, {.rank = 3, .text = "rank 3 died", .code = ErrorCode::rank_died});
         // As far as the second note: what is behind it is zeros, and adds nothing.
-        const auto bytes = std::as_bytes(std::span(&page, 1)).first(sizeof(Doorbell) + 2 * sizeof(Note));
+        const auto bytes =
+            std::as_bytes(std::span(&page, 1)).first(sizeof(Doorbell) + 2 * sizeof(Note));
         all.emplace_back(bytes.begin(), bytes.end());
     }
     return all;

@@ -1,4 +1,5 @@
-// What a peer says about sends and receives to a rank that has some of its own. An input chooses whether the peer has departed; its messages follow.
+// What a peer says about sends and receives to a rank that has some of its own. An input chooses
+// whether the peer has departed; its messages follow.
 #include "engine/point_to_point.hpp"
 
 #include "fuzz/fuzz.hpp"
@@ -23,11 +24,13 @@ struct Rank {
 
     Rank() {
         for (const bool sending : {false, true})
-            for (const std::int64_t count : {0, 3, 8}) post({.peer = 1, .tag = 7, .sending = sending}, count);
+            for (const std::int64_t count : {0, 3, 8})
+                post({.peer = 1, .tag = 7, .sending = sending}, count);
     }
     ~Rank() { hub.abort(); }
     void post(const Route& route, std::int64_t count) {
-        Request request{.name = "letter", .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
+        Request request{.name = "letter",
+                        .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
         letters.post({route, posted.back()});
     }
@@ -36,7 +39,8 @@ struct Rank {
         letters.take_messages();
         for (const auto& outcome : letters.take_outcomes()) {
             const bool clean =
-                !outcome.error || refused({ErrorCode::mismatch, ErrorCode::departed}, [&] { std::rethrow_exception(outcome.error); });
+                !outcome.error || refused({ErrorCode::mismatch, ErrorCode::departed},
+                                          [&] { std::rethrow_exception(outcome.error); });
             require(clean, "a letter fails with an error of its kind");
         }
     }
@@ -60,7 +64,8 @@ void decode(Input input) {
     if (choice(input) % 2 == 1) rank.letters.depart(1, "rank 1 has shut down");
     bool over = false;
     while (!input.empty() && !over) {
-        over = refused({ErrorCode::wire}, [&] { rank.letters.receive(1, next_message(input).bytes); });
+        over =
+            refused({ErrorCode::wire}, [&] { rank.letters.receive(1, next_message(input).bytes); });
         rank.go_on();
     }
 }
@@ -70,8 +75,8 @@ std::vector<Seed> seeds() {
     std::vector<Seed> all;
     for (const auto departed : {std::byte{0}, std::byte{1}}) {
         Seed seed{departed};
-        for (const auto& message :
-             {notice(7, true, 0), notice(7, true, 3), notice(7, false, 0), notice(300, true, 5), notice(7, false, 8), question, answer})
+        for (const auto& message : {notice(7, true, 0), notice(7, true, 3), notice(7, false, 0),
+                                    notice(300, true, 5), notice(7, false, 8), question, answer})
             append_message(seed, 0, message);
         all.push_back(std::move(seed));
     }

@@ -1,4 +1,5 @@
-// Values of variables: every row of the table tries every text. GUOZHUANG_FAILPOINT's faults are among them. And tune files.
+// Values of variables: every row of the table tries every text. GUOZHUANG_FAILPOINT's faults are
+// among them. And tune files.
 #include "base/config.hpp"
 #include "base/tune_file.hpp"
 #include "fuzz/fuzz.hpp"
@@ -11,19 +12,23 @@ void decode(Input input) {
         base::Settings settings, again;
         if (!row.parse(settings, text)) continue;
         const auto printed = row.print(settings);
-        require(row.parse(again, printed) && row.print(again) == printed, "what is accepted reads back as it prints");
+        require(row.parse(again, printed) && row.print(again) == printed,
+                "what is accepted reads back as it prints");
     }
     refused({ErrorCode::configuration}, [&] { base::parse_tuning(text, "./tune.txt"); });
-    if (const auto fault = base::parse_fault(text)) require(print(*fault) == text, "a fault is written in one way");
+    if (const auto fault = base::parse_fault(text))
+        require(print(*fault) == text, "a fault is written in one way");
 }
 
 std::vector<Seed> seeds() {
     std::vector<Seed> all;
     for (const auto& row : base::settings_table()) all.push_back(seed_of(row.print({})));
-    for (const auto* text : {"64M", "1G", "0.001", "1e6", "./traces", "off", "recursive_doubling", "report", "debug", "execute@1:3=kill",
-                             "segment_send@0:1=stop:300", "init@2:1=delay:20000", "closed@7:1=error"})
+    for (const auto* text : {"64M", "1G", "0.001", "1e6", "./traces", "off", "recursive_doubling",
+                             "report", "debug", "execute@1:3=kill", "segment_send@0:1=stop:300",
+                             "init@2:1=delay:20000", "closed@7:1=error"})
         all.push_back(seed_of(text));
-    all.push_back(seed_of("# measured\n\nGUOZHUANG_SMALL_BYTES=65536\nGUOZHUANG_SEGMENT_BYTES=64K\n"));
+    all.push_back(
+        seed_of("# measured\n\nGUOZHUANG_SMALL_BYTES=65536\nGUOZHUANG_SEGMENT_BYTES=64K\n"));
     return all;
 }
 

@@ -17,7 +17,9 @@ class File {
 public:
     const std::string& path() const { return path_; }
     void write(Input text) const {
-        const bool written = ftruncate(file_, 0) == 0 && pwrite(file_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+        const bool written =
+            ftruncate(file_, 0) == 0 &&
+            pwrite(file_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
         require(written, "a file in memory can be written");
     }
 
@@ -27,7 +29,8 @@ private:
 };
 
 std::string head(int rank, int ranks = 2, std::int64_t realtime_us = 1'700'000'000'000'000) {
-    return fmt::format(R"({{"name":"guozhuang","ph":"M","pid":{0},"args":{{"version":"0.1.0","rank":{0},"ranks":{1},"host":"h","boot":"b",)"
+    return fmt::format(R"({{"name":"guozhuang","ph":"M","pid":{0},"args":{{"version":"0.1.0",)"
+                       R"("rank":{0},"ranks":{1},"host":"h","boot":"b",)"
                        R"("monotonic_us":{2},"realtime_us":{3}}}}})",
                        rank, ranks, 1000 + rank, realtime_us);
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Usage: pkg_config.sh COMPILER LIBDIR SOURCE: builds SOURCE with what pkg-config says of the library in LIBDIR, and runs it as one rank.
+# Usage: pkg_config.sh COMPILER LIBDIR SOURCE: builds SOURCE with what pkg-config says of the
+# library in LIBDIR, and runs it as one rank.
 set -eu
 export PKG_CONFIG_PATH="$2/pkgconfig"
 program=$(mktemp)

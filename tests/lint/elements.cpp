@@ -1,4 +1,5 @@
-// What the compiler says of numbers that no tensor is made of (lint.elements.*): CHOSEN is one of these.
+// What the compiler says of numbers that no tensor is made of (lint.elements.*): CHOSEN is one of
+// these.
 #include <guozhuang/operations.hpp>
 
 int main() {

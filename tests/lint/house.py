@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """The rules of the house that no compiler enforces.
 
-    house.py includes     no file includes a room that docs/decisions/001-rooms.md does not give it, and CMake agrees with that table
-    house.py confined     what belongs into one place (mpi.h, getenv, waiting ...) appears nowhere else
-    house.py sizes        functions have at most 60 lines, and nine in ten at most 30; files have at most 500
-    house.py links        every relative link of a Markdown file leads somewhere, and every page of docs is linked
+    house.py includes     no file includes a room that docs/decisions/001-rooms.md does not give it,
+                          and CMake agrees with that table
+    house.py confined     what belongs into one place (mpi.h, getenv, waiting ...) appears nowhere
+                          else
+    house.py sizes        functions have at most 60 lines, and nine in ten at most 20; files have at
+                          most 500; lines of code, comments and Markdown at most 100 columns
+    house.py links        every relative link of a Markdown file leads somewhere, and every page of
+                          docs is linked
     house.py self-test    each rule finds what it is there to find
 
 Prints `file:line: what is wrong` and ends with 1 if there is anything to print.
@@ -17,7 +21,9 @@ TOP = Path(__file__).resolve().parents[2]
 ROOM_TABLE = "docs/decisions/001-rooms.md"
 SOURCE_FOLDERS = ("include", "collectives", "src", "examples", "perf", "tests", "tools")
 SOURCE_SUFFIXES = (".hpp", ".cpp", ".cu", ".cuh")
-LARGEST_FUNCTION, LARGEST_USUAL_FUNCTION, LARGEST_FILE = 60, 30, 500
+LARGEST_FUNCTION, LARGEST_USUAL_FUNCTION, LARGEST_FILE, WIDEST_LINE = 60, 20, 500, 100
+# What has lines of its own width: data, pictures, and what programs wrote.
+NO_TEXT_SUFFIXES = (".svg", ".json", ".jsonl", ".dict", ".map", ".supp", ".pyc", ".txt.in")
 
 
 def sources():
@@ -27,7 +33,25 @@ def sources():
                 yield str(path.relative_to(TOP)), path.read_text()
 
 
-NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.[^\']*|[^\'\\])\'', re.DOTALL)
+def texts():
+    """All that people write, and its text: sources, scripts, CMake files, models and Markdown."""
+    for folder in ("", *SOURCE_FOLDERS, "cmake", "docs"):
+        for path in sorted((TOP / folder).glob("**/*" if folder else "*")):
+            if not path.is_file() or path.suffix in NO_TEXT_SUFFIXES:
+                continue
+            if "gradient_sets" in path.parts:
+                continue
+            try:
+                yield str(path.relative_to(TOP)), path.read_text()
+            except UnicodeDecodeError:
+                continue
+
+
+NOT_CODE = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"'
+    r'|(?<![0-9a-fA-F])\'(?:\\.[^\']*|[^\'\\])\'',
+    re.DOTALL,
+)
 
 
 def code_of(text):
@@ -39,20 +63,28 @@ def line_at(text, position):
     return text.count("\n", 0, position) + 1
 
 
-# --- includes ---------------------------------------------------------------------------------------------------------------------------
+# --- includes -------------------------------------------------------------------------------------
 
 
 class Rooms:
-    """The table of rooms: `| room | folder | may include | public headers |`, names in backquotes."""
+    """The table of rooms: `| room | folder | may include | public headers |`, names in
+    backquotes."""
 
     def __init__(self, markdown, cmake):
         self.may_use, self.folders, self.public = {}, {}, {}
         for row in re.findall(r"^\|(.*`.*)\|$", markdown, re.MULTILINE):
-            room, folder, may_use, public = (re.findall(r"`([^`]+)`", cell) for cell in row.split("|"))
+            room, folder, may_use, public = (
+                re.findall(r"`([^`]+)`", cell) for cell in row.split("|")
+            )
             self.may_use[room[0]] = set(may_use)
             self.folders[folder[0].rstrip("/") + "/"] = room[0]
             self.public[room[0]] = set(public)  # empty: all
-        self.corridors = {name: paths.split() for name, paths in re.findall(r"^guozhuang_corridor\((\w+) ([^)]+)\)", cmake, re.MULTILINE)}
+        self.corridors = {
+            name: paths.split()
+            for name, paths in re.findall(
+                r"^guozhuang_corridor\((\w+) ([^)]+)\)", cmake, re.MULTILINE
+            )
+        }
 
     def of(self, path):
         inside = [folder for folder in self.folders if path.startswith(folder)]
@@ -61,10 +93,16 @@ class Rooms:
     def allows(self, room, header):
         if header.startswith("guozhuang/"):
             return not self.public[room] or header.removeprefix("guozhuang/") in self.public[room]
-        return any(header == path or header.startswith(path + "/") for corridor in self.may_use[room] for path in self.corridors[corridor])
+        return any(
+            header == path or header.startswith(path + "/")
+            for corridor in self.may_use[room]
+            for path in self.corridors[corridor]
+        )
 
     def is_ours(self, header):
-        return header.startswith("guozhuang/") or any(header.startswith(folder.removeprefix("src/")) for folder in self.folders)
+        return header.startswith("guozhuang/") or any(
+            header.startswith(folder.removeprefix("src/")) for folder in self.folders
+        )
 
 
 def check_includes(rooms, path, text):
@@ -74,9 +112,15 @@ def check_includes(rooms, path, text):
     for match in re.finditer(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', text, re.MULTILINE):
         header = match[1]
         if ".." in header.split("/"):
-            yield line_at(text, match.start()), f"{header} leaves the room by the window: name it from the top"
+            yield (
+                line_at(text, match.start()),
+                f"{header} leaves the room by the window: name it from the top",
+            )
         elif rooms.is_ours(header) and not rooms.allows(room, header):
-            yield line_at(text, match.start()), f"room {room} may not include {header} ({ROOM_TABLE})"
+            yield (
+                line_at(text, match.start()),
+                f"room {room} may not include {header} ({ROOM_TABLE})",
+            )
 
 
 def check_cmake_agrees(rooms, path, text):
@@ -85,38 +129,56 @@ def check_cmake_agrees(rooms, path, text):
         given = set(may_use[1].split()) if may_use else set()
         expected = rooms.may_use.get(match[1])
         if given != expected:
-            yield line_at(text, match.start()), f"room {match[1]} MAY_USE {sorted(given)}, but {ROOM_TABLE} says {sorted(expected or [])}"
+            yield (
+                line_at(text, match.start()),
+                f"room {match[1]} MAY_USE {sorted(given)}, "
+                f"but {ROOM_TABLE} says {sorted(expected or [])}",
+            )
 
 
 def includes():
     rooms = Rooms((TOP / ROOM_TABLE).read_text(), (TOP / "cmake/rooms.cmake").read_text())
     for path, text in sources():
         yield from ((path, *finding) for finding in check_includes(rooms, path, text))
-    for lists in sorted([TOP / "collectives/CMakeLists.txt", *(TOP / "src").rglob("CMakeLists.txt")]):
+    for lists in sorted(
+        [TOP / "collectives/CMakeLists.txt", *(TOP / "src").rglob("CMakeLists.txt")]
+    ):
         path = str(lists.relative_to(TOP))
-        yield from ((path, *finding) for finding in check_cmake_agrees(rooms, path, lists.read_text()))
+        yield from (
+            (path, *finding) for finding in check_cmake_agrees(rooms, path, lists.read_text())
+        )
 
 
-# --- confined ---------------------------------------------------------------------------------------------------------------------------
+# --- confined -------------------------------------------------------------------------------------
 
 LIBRARY = ("include/", "collectives/", "src/", "tools/", "examples/")
 BLOCKING_MPI = (
-    r"\bMPI_(Wait(all|any|some)?|M?[Rr]ecv|[SBR]?[Ss]end|Sendrecv(_replace)?|M?[Pp]robe|Barrier|Bcast|(All)?[Rr]educe|Reduce_scatter(_block)?"
-    r"|Scan|Exscan|(All)?[Gg]atherv?|Scatterv?|Alltoall[vw]?|Comm_split(_type)?|Comm_create(_group)?)\s*\("
+    r"\bMPI_(Wait(all|any|some)?|M?[Rr]ecv|[SBR]?[Ss]end|Sendrecv(_replace)?|M?[Pp]robe|Barrier"
+    r"|Bcast|(All)?[Rr]educe|Reduce_scatter(_block)?|Scan|Exscan|(All)?[Gg]atherv?|Scatterv?"
+    r"|Alltoall[vw]?|Comm_split(_type)?|Comm_create(_group)?)\s*\("
 )
 # What, where it is looked for, where it is allowed, what to do instead.
 CONFINED = [
     (r"#\s*include\s*<mpi\.h>", LIBRARY, ("src/wire/mpi/", "include/guozhuang/interop/mpi.hpp"),
      "mpi.h stays in src/wire/mpi and the interop header"),
-    (r"#\s*include\s*<nccl\.h>", ("",), ("src/backends/nccl/",), "nccl.h stays in src/backends/nccl"),
-    (r"#\s*include\s*<cuda[\w/]*\.h(pp)?>", ("",), ("src/device/cuda/",), "CUDA headers stay in src/device/cuda"),
-    (r"\b(secure_)?getenv\s*\(", LIBRARY, ("src/base/config.cpp",), "the environment is read in src/base/config.cpp"),
-    (BLOCKING_MPI, LIBRARY, ("src/wire/mpi/hosts.cpp",), "after init MPI is entered with calls that do not block"),
-    (r"\b(sleep_for|sleep_until|u?sleep|nanosleep|clock_nanosleep)\s*\(", LIBRARY, (), "sleeping synchronises nothing: use base/wait"),
-    (r"\b(sched_yield|this_thread::yield|SYS_futex|_mm_pause|__builtin_ia32_pause)\b", LIBRARY, ("src/base/wait.cpp",), "base/wait waits"),
-    (r"\bcondition_variable", LIBRARY, ("src/device/host/",), "base/wait waits (streams of the host fake have queues of their own)"),
-    (r"\bstd::(mutex|lock_guard|unique_lock|scoped_lock)\b", LIBRARY, ("src/base/mutex.hpp",), "base::Mutex says what it guards"),
-    (r"\bwhile\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*(;|\{\s*\})", LIBRARY, (), "a loop with nothing in it: use base/wait"),
+    (r"#\s*include\s*<nccl\.h>", ("",), ("src/backends/nccl/",),
+     "nccl.h stays in src/backends/nccl"),
+    (r"#\s*include\s*<cuda[\w/]*\.h(pp)?>", ("",), ("src/device/cuda/",),
+     "CUDA headers stay in src/device/cuda"),
+    (r"\b(secure_)?getenv\s*\(", LIBRARY, ("src/base/config.cpp",),
+     "the environment is read in src/base/config.cpp"),
+    (BLOCKING_MPI, LIBRARY, ("src/wire/mpi/hosts.cpp",),
+     "after init MPI is entered with calls that do not block"),
+    (r"\b(sleep_for|sleep_until|u?sleep|nanosleep|clock_nanosleep)\s*\(", LIBRARY, (),
+     "sleeping synchronises nothing: use base/wait"),
+    (r"\b(sched_yield|this_thread::yield|SYS_futex|_mm_pause|__builtin_ia32_pause)\b", LIBRARY,
+     ("src/base/wait.cpp",), "base/wait waits"),
+    (r"\bcondition_variable", LIBRARY, ("src/device/host/",),
+     "base/wait waits (streams of the host fake have queues of their own)"),
+    (r"\bstd::(mutex|lock_guard|unique_lock|scoped_lock)\b", LIBRARY, ("src/base/mutex.hpp",),
+     "base::Mutex says what it guards"),
+    (r"\bwhile\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*(;|\{\s*\})", LIBRARY, (),
+     "a loop with nothing in it: use base/wait"),
 ]
 
 
@@ -125,7 +187,11 @@ def check_confined(path, text):
     for pattern, looked_for, allowed, instead in CONFINED:
         if path.startswith(looked_for) and not path.startswith(allowed or ("\0",)):
             for match in re.finditer(pattern, code):
-                if not re.search(r"\}[ \t]*\Z", code[: match.start()]) or not match[0].endswith(";"):  # not the end of a do-while
+                # Not the end of a do-while.
+                if (
+                    not re.search(r"\}[ \t]*\Z", code[: match.start()])
+                    or not match[0].endswith(";")
+                ):
                     yield line_at(code, match.start()), f"{match[0].strip()}: {instead}"
 
 
@@ -134,13 +200,14 @@ def confined():
         yield from ((path, *finding) for finding in check_confined(path, text))
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 
 def functions(text):
     """(first line, last line) of every function that is not inside another, found by its braces."""
     code = re.sub(r"^[ \t]*#.*", "", code_of(text), flags=re.MULTILINE)
-    header, open_braces = 0, []  # where the text before the next brace begins; (kind, first line) of each
+    # Where the text before the next brace begins; (kind, first line) of each.
+    header, open_braces = 0, []
     for match in re.finditer(r"[{};]", code):
         before = code[header : match.start()]
         kinds = [kind for kind, _ in open_braces]
@@ -169,18 +236,41 @@ def check_sizes(path, text):
             yield first, f"{last - first + 1} lines: a function has at most {LARGEST_FUNCTION}"
 
 
+def check_width(path, text):
+    """Tables of Markdown cannot be broken, nor what programs have said (```, ```text, ```diff)."""
+    inside = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if path.endswith(".md"):
+            fence = re.match(r"\s*```(\w*)", line)
+            if fence:
+                inside = fence[1] if inside is None else None
+            if line.lstrip().startswith("|") or inside in ("", "text", "diff"):
+                continue
+        if len(line) > WIDEST_LINE:
+            yield number, f"{len(line)} columns: a line has at most {WIDEST_LINE}"
+
+
 def sizes():
+    for path, text in texts():
+        yield from ((path, *finding) for finding in check_width(path, text))
     lengths = []
     for path, text in sources():
         yield from ((path, *finding) for finding in check_sizes(path, text))
         lengths += [last - first + 1 for first, last in functions(text)]
     usual = sorted(lengths)[len(lengths) * 9 // 10]
-    print(f"{len(lengths)} functions, nine in ten with at most {usual} lines, the longest with {max(lengths)}")
+    print(
+        f"{len(lengths)} functions, nine in ten with at most {usual} lines, "
+        f"the longest with {max(lengths)}"
+    )
     if usual > LARGEST_USUAL_FUNCTION:
-        yield "all files", 0, f"nine in ten functions have at most {usual} lines: they should have {LARGEST_USUAL_FUNCTION}"
+        yield (
+            "all files", 0,
+            f"nine in ten functions have at most {usual} lines: "
+            f"they should have {LARGEST_USUAL_FUNCTION}",
+        )
 
 
-# --- links ------------------------------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 def links():
@@ -192,47 +282,67 @@ def links():
             target = (page.parent / match[1]).resolve()
             reached.add(target)
             if not target.exists():
-                yield str(page.relative_to(TOP)), line_at(text, match.start()), f"the link to {match[1]} leads nowhere"
+                yield (
+                    str(page.relative_to(TOP)), line_at(text, match.start()),
+                    f"the link to {match[1]} leads nowhere",
+                )
     for page in pages:
         if page.parent != TOP and page.resolve() not in reached:
             yield str(page.relative_to(TOP)), 1, "no page links to this one"
 
 
-# --- self-test --------------------------------------------------------------------------------------------------------------------------
+# --- self-test ------------------------------------------------------------------------------------
 
 SELF_TEST_ROOMS = Rooms(
-    "| `base` | `src/base` | `base` | `error.hpp` |\n| `wire` | `src/wire` | `base` `wire` `engine_control` | all |\n"
-    "| `engine` | `src/engine` | `base` `engine` | all |\n| `training` | `src/training` | | all |\n",
-    "guozhuang_corridor(base base)\nguozhuang_corridor(wire wire)\nguozhuang_corridor(engine engine)\n"
+    "| `base` | `src/base` | `base` | `error.hpp` |\n"
+    "| `wire` | `src/wire` | `base` `wire` `engine_control` | all |\n"
+    "| `engine` | `src/engine` | `base` `engine` | all |\n"
+    "| `training` | `src/training` | | all |\n",
+    "guozhuang_corridor(base base)\nguozhuang_corridor(wire wire)\n"
+    "guozhuang_corridor(engine engine)\n"
     "guozhuang_corridor(engine_control engine/control.hpp)\n",
 )
 LONG_FUNCTION = "int f() {\n" + "    g();\n" * 59 + "}\n"
 # Rule, path, text, how many findings.
 SELF_TEST = [
-    ("includes", "src/base/a.cpp", '#include "base/b.hpp"\n#include <vector>\n#include <guozhuang/error.hpp>\n', 0),
+    ("includes", "src/base/a.cpp",
+     '#include "base/b.hpp"\n#include <vector>\n#include <guozhuang/error.hpp>\n', 0),
     ("includes", "src/base/a.cpp", "#include <guozhuang/session.hpp>\n", 1),
-    ("includes", "src/base/a.cpp", '#include "engine/engine.hpp"\n#include "../engine/engine.hpp"\n', 2),
+    ("includes", "src/base/a.cpp",
+     '#include "engine/engine.hpp"\n#include "../engine/engine.hpp"\n', 2),
     ("includes", "src/wire/mpi/a.cpp", '#include "engine/control.hpp"\n', 0),
     ("includes", "src/wire/mpi/a.cpp", '#include "engine/engine.hpp"\n', 1),
     ("includes", "src/training/a.cpp", '#include "base/wait.hpp"\n', 1),
-    ("cmake", "src/wire/CMakeLists.txt", "guozhuang_room(wire\n SOURCES a.cpp\n MAY_USE base wire engine_control\n LINK fmt::fmt)", 0),
-    ("cmake", "src/wire/CMakeLists.txt", "guozhuang_room(wire\n SOURCES a.cpp\n MAY_USE base wire engine\n LINK fmt::fmt)", 1),
+    ("cmake", "src/wire/CMakeLists.txt",
+     "guozhuang_room(wire\n SOURCES a.cpp\n MAY_USE base wire engine_control\n LINK fmt::fmt)", 0),
+    ("cmake", "src/wire/CMakeLists.txt",
+     "guozhuang_room(wire\n SOURCES a.cpp\n MAY_USE base wire engine\n LINK fmt::fmt)", 1),
     ("cmake", "src/new/CMakeLists.txt", "guozhuang_room(new SOURCES a.cpp MAY_USE base)", 1),
     ("confined", "src/engine/a.cpp", "#include <mpi.h>\nint x = getenv(NAME);\n", 2),
-    ("confined", "src/wire/mpi/a.cpp", "#include <mpi.h>\nMPI_Isend(x);\nMPI_Send(x);\nMPI_Waitall(x);\nMPI_Allreduce(x);\n", 3),
+    ("confined", "src/wire/mpi/a.cpp",
+     "#include <mpi.h>\nMPI_Isend(x);\nMPI_Send(x);\nMPI_Waitall(x);\nMPI_Allreduce(x);\n", 3),
     ("confined", "src/wire/mpi/hosts.cpp", "MPI_Allreduce(x);\n", 0),
-    ("confined", "src/engine/a.cpp", "// getenv(x), sleep_for(x)\nauto s = \"while (x) {}\";\nnot_asleep(x);\n", 0),
-    ("confined", "src/engine/a.cpp", "while (!done.load()) {\n}\nwhile (busy());\nstd::this_thread::sleep_for(1ms);\n", 3),
-    ("confined", "src/engine/a.cpp", "do {\n x();\n} while (busy());\nwhile (busy()) x();\nint million = 1'000'000; // it's\n", 0),
-    ("confined", "src/engine/a.cpp", "std::mutex a;\nstd::lock_guard lock(a);\nbase::Mutex b;\nbase::Lock other(b);\n", 2),
+    ("confined", "src/engine/a.cpp",
+     "// getenv(x), sleep_for(x)\nauto s = \"while (x) {}\";\nnot_asleep(x);\n", 0),
+    ("confined", "src/engine/a.cpp",
+     "while (!done.load()) {\n}\nwhile (busy());\nstd::this_thread::sleep_for(1ms);\n", 3),
+    ("confined", "src/engine/a.cpp",
+     "do {\n x();\n} while (busy());\nwhile (busy()) x();\nint million = 1'000'000; // it's\n", 0),
+    ("confined", "src/engine/a.cpp",
+     "std::mutex a;\nstd::lock_guard lock(a);\nbase::Mutex b;\nbase::Lock other(b);\n", 2),
     ("confined", "tests/unit/a_test.cpp", "#include <mpi.h>\nsleep(1);\n", 0),
     ("confined", "tests/unit/a_test.cpp", "#include <cuda_runtime.h>\n#include <nccl.h>\n", 2),
     ("sizes", "src/a.cpp", LONG_FUNCTION, 1),
     ("sizes", "src/a.cpp", LONG_FUNCTION.replace("    g();\n", "", 1), 0),
-    ("sizes", "src/a.cpp", "namespace a {\nstruct B : C<(1)> {\n" + LONG_FUNCTION.replace("f()", "f() const noexcept override") + "};\n}\n", 1),
+    ("sizes", "src/a.cpp",
+     "namespace a {\nstruct B : C<(1)> {\n"
+     + LONG_FUNCTION.replace("f()", "f() const noexcept override") + "};\n}\n", 1),
     ("sizes", "src/a.cpp", "B::B() : a_(1), b_{2} {\n" + LONG_FUNCTION[10:], 1),
     ("sizes", "src/a.cpp", "const int table[] = {\n" + "    f(1),\n" * 90 + "};\nvoid f() {}\n", 0),
     ("sizes", "src/a.cpp", "\n" * 501, 1),
+    ("width", "src/a.cpp", "x" * 101 + "\n// " + "x" * 97 + "\n", 1),
+    ("width", "a.md", "x" * 101 + "\n| " + "x" * 101 + "\n```text\n" + "x" * 101 + "\n```\n", 1),
+    ("width", "a.md", "```cpp\n" + "x" * 101 + "\n```\n" + "x" * 101 + "\n", 2),
 ]
 
 
@@ -242,15 +352,22 @@ def self_test():
         "cmake": lambda *file: check_cmake_agrees(SELF_TEST_ROOMS, *file),
         "confined": check_confined,
         "sizes": check_sizes,
+        "width": check_width,
     }
     for number, (rule, path, text, expected) in enumerate(SELF_TEST):
         found = list(checks[rule](path, text))
         if len(found) != expected:
-            yield "self-test", number, f"{rule} of {path} finds {found}, expected are {expected}: {text[:100]!r}"
+            yield (
+                "self-test", number,
+                f"{rule} of {path} finds {found}, expected are {expected}: {text[:100]!r}",
+            )
 
 
 def main():
-    rules = {"includes": includes, "confined": confined, "sizes": sizes, "links": links, "self-test": self_test}
+    rules = {
+        "includes": includes, "confined": confined, "sizes": sizes, "links": links,
+        "self-test": self_test,
+    }
     if len(sys.argv) != 2 or sys.argv[1] not in rules:
         print(__doc__)
         return 2

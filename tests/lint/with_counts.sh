@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Usage: with_counts.sh WITH_COUNTS: what with_counts.py makes of the log of tests that count: sums, and a failure where one has passed in silence.
+# Usage: with_counts.sh WITH_COUNTS: what with_counts.py makes of the log of tests that count: sums,
+# and a failure where one has passed in silence.
 set -euo pipefail
 with_counts=$1
 log=$(mktemp)
@@ -20,7 +21,8 @@ expect() {
   fi
 }
 
-{ passed faults.quick "jobs: 3, hangs: 0"; passed faults.ends "jobs: 4, hangs: 0"; passed unit.wait "all well"; } >"$log"
+{ passed faults.quick "jobs: 3, hangs: 0"; passed faults.ends "jobs: 4, hangs: 0"
+  passed unit.wait "all well"; } >"$log"
 expect 0 "Done: jobs: 7"
 passed faults.quick "" >"$log"
 expect 1 "faults.quick has passed and does not say how much it has done"

@@ -1,11 +1,15 @@
-// Messages through shared memory (src/wire/byte_ring.hpp, host_messages.cpp) as a model: a ring of two cells, through which a rank that has nothing
-// else to do, and so sleeps by local news only, sends more than there is room for to a rank that waits. Cells are put and taken in portions of any
-// size; what a cell holds is its number, so the reader can tell. No wake-up may be lost (an invalid end state: parks have no time limit here), no
-// cell be read before it is written or after it is overwritten.
+// Messages through shared memory (src/wire/byte_ring.hpp, host_messages.cpp) as a model: a ring of
+// two cells, through which a rank that has nothing else to do, and so sleeps by local news only,
+// sends more than there is room for to a rank that waits. Cells are put and taken in portions of
+// any size; what a cell holds is its number, so the reader can tell. No wake-up may be lost (an
+// invalid end state: parks have no time limit here), no cell be read before it is written or after
+// it is overwritten.
 //
-// -DCRASHES: either side may die between any two steps. The other then has read some of the cells, in order, and ends once the monitor has noticed.
+// -DCRASHES: either side may die between any two steps. The other then has read some of the cells,
+// in order, and ends once the monitor has noticed.
 //
-// A defect for the model to find: -DBUG_LOOK_BEFORE_FLAG, -DBUG_NO_SECOND_LOOK, -DBUG_PUBLISH_FIRST, -DBUG_RELEASE_FIRST, -DBUG_WAKE_BY_NEWS.
+// A defect for the model to find: -DBUG_LOOK_BEFORE_FLAG, -DBUG_NO_SECOND_LOOK,
+// -DBUG_PUBLISH_FIRST, -DBUG_RELEASE_FIRST, -DBUG_WAKE_BY_NEWS.
 
 #define CELLS 2
 #define TOTAL 4

@@ -1,12 +1,13 @@
 // The doorbell (src/base/wait.cpp) as a model: two threads of a rank wait, a peer rings when it has
 // news, another nudges when it has ended a round of staging, a local thread rings when it has work.
 // The patient thread waits for the first news, then for two rounds one after another. The idle one
-// parks until there is work, which rings from others must not disturb, and waits for the second news
-// then. With -DCALLER_WAITS there are no rounds, and a caller of the rank waits behind the patient
-// thread until that has ended what it drives. Parks have no time limit here, so a wake-up that is
-// lost is a thread that sleeps for ever: an invalid end state. The threads are of one process set: a
-// ring for another is to them like one that finds nobody asleep, counted and no more. The memory is
-// sequentially consistent, as are the operations of the code; the count of rings does not wrap.
+// parks until there is work, which rings from others must not disturb, and waits for the second
+// news then. With -DCALLER_WAITS there are no rounds, and a caller of the rank waits behind the
+// patient thread until that has ended what it drives. Parks have no time limit here, so a wake-up
+// that is lost is a thread that sleeps for ever: an invalid end state. The threads are of one
+// process set: a ring for another is to them like one that finds nobody asleep, counted and no
+// more. The memory is sequentially consistent, as are the operations of the code; the count of
+// rings does not wrap.
 //
 // A defect for the model to find: -DBUG_LOOK_BEFORE_COUNT, -DBUG_WAKE_ONE, -DBUG_NO_COMPARE,
 // -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE, -DBUG_OTHER_SET; with a caller -DBUG_END_AS_NEWS.
@@ -28,7 +29,8 @@ byte sleeping[3];  // the kernel's: whom each thread lets itself be woken by, 0 
 byte news, rounds;
 bool work, ended;
 
-// The kernel compares the word and puts the thread to sleep in one step, and wakes in one step all whose bits match.
+// The kernel compares the word and puts the thread to sleep in one step, and wakes in one step all
+// whose bits match.
 inline futex_wait(thread, expected, bits) {
     d_step {
         if
@@ -124,8 +126,8 @@ inline park(thread, bits) {
     od
 #endif
 
-// wait_until() with a Patience: once it has spun enough, the thread counts as asleep, reads the rings and looks once more before it parks.
-// After a ring it spins anew, and no longer counts.
+// wait_until() with a Patience: once it has spun enough, the thread counts as asleep, reads the
+// rings and looks once more before it parks. After a ring it spins anew, and no longer counts.
 #ifdef BUG_COUNT_AFTER_LOOK
 #define BEFORE_LOOK skip
 #define AFTER_LOOK skip
@@ -164,7 +166,8 @@ active proctype Patient() {
 #endif
 }
 
-// A caller that waits while the patient thread drives: Patience::pause_behind(). It counts before its last look, as others do.
+// A caller that waits while the patient thread drives: Patience::pause_behind(). It counts before
+// its last look, as others do.
 #ifdef CALLER_WAITS
 active proctype Caller() {
     byte seen;

@@ -1,18 +1,24 @@
-// The negotiation (src/engine/negotiator.cpp) as a model: N ranks in a star or a chain below rank 0, TENSORS names, each submitted up to
-// ROUNDS times in any order, with one of two descriptions; any rank that is willing to may depart at any time, with requests pending or
-// not; any rank may join up to JOINS times, and then takes part without submitting anything until all have joined; and if LEAVES is defined, ranks that are
-// not willing to depart may leave at once, which ends the log. If CRASHES is defined, any rank may die at any time; the others notice, each at some later
-// time, and do nothing more in that epoch. If a leaf of the tree has died, a second epoch begins among the survivors once all have noticed, with the first one's
-// messages still on the links. Links are FIFO; every message goes by itself, so there are more interleavings than with messages that are coalesced. Ids stand for
-// their descriptions here; how they are given, used in flight and forgotten is what the random walks test.
+// The negotiation (src/engine/negotiator.cpp) as a model: N ranks in a star or a chain below rank
+// 0, TENSORS names, each submitted up to ROUNDS times in any order, with one of two descriptions;
+// any rank that is willing to may depart at any time, with requests pending or not; any rank may
+// join up to JOINS times, and then takes part without submitting anything until all have joined;
+// and if LEAVES is defined, ranks that are not willing to depart may leave at once, which ends the
+// log. If CRASHES is defined, any rank may die at any time; the others notice, each at some later
+// time, and do nothing more in that epoch. If a leaf of the tree has died, a second epoch begins
+// among the survivors once all have noticed, with the first one's messages still on the links.
+// Links are FIFO; every message goes by itself, so there are more interleavings than with messages
+// that are coalesced. Ids stand for their descriptions here; how they are given, used in flight and
+// forgotten is what the random walks test.
 //
-// Asserted: P1 nothing gets stuck, P2 what is executed has been submitted by all, alike, and exactly once per round, P3 one log, P4 nothing
-// is left pending after the shutdown, and nothing follows it, P5 whatever all have submitted, joined or departed from is over in the end, P6 what an
-// epoch has left on the links changes nothing in the next.
+// Asserted: P1 nothing gets stuck, P2 what is executed has been submitted by all, alike, and
+// exactly once per round, P3 one log, P4 nothing is left pending after the shutdown, and nothing
+// follows it, P5 whatever all have submitted, joined or departed from is over in the end, P6 what
+// an epoch has left on the links changes nothing in the next.
 //
-// -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DLEAVES] [-DCRASHES] [-DCHAIN]. A defect for the model to find:
-// -DBUG_DEPARTURE_FIRST, -DBUG_SETTLE_EARLY, -DBUG_ABSENT_IGNORED, -DBUG_SHUTDOWN_EARLY, -DBUG_JOIN_FIRST, -DBUG_JOIN_EARLY, -DBUG_JOIN_KEPT,
-// -DBUG_LEAVE_GOES_ON, -DBUG_NEIGHBOURS_NOTICE, -DBUG_EPOCH_IGNORED.
+// -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DLEAVES] [-DCRASHES] [-DCHAIN].
+// A defect for the model to find: -DBUG_DEPARTURE_FIRST, -DBUG_SETTLE_EARLY, -DBUG_ABSENT_IGNORED,
+// -DBUG_SHUTDOWN_EARLY, -DBUG_JOIN_FIRST, -DBUG_JOIN_EARLY, -DBUG_JOIN_KEPT, -DBUG_LEAVE_GOES_ON,
+// -DBUG_NEIGHBOURS_NOTICE, -DBUG_EPOCH_IGNORED.
 
 #ifndef N
 #define N 2
@@ -62,7 +68,8 @@
 #define STANDING_IN(entry) (((entry) & 15) >> 1)
 
 mtype = { report, departure, joining, leaving };
-// To the parent: the epoch, the tensor, who submitted variant 1, who 2; or the epoch and the rank. From the parent: the epoch, an entry.
+// To the parent: the epoch, the tensor, who submitted variant 1, who 2; or the epoch and the rank.
+// From the parent: the epoch, an entry.
 chan up[N] = [EPOCHS * (TENSORS * ROUNDS + N + N * JOINS + 1)] of { mtype, byte, byte, byte, byte };
 chan down[N] = [EPOCHS * (TENSORS * ROUNDS + N + JOINS + 2)] of { byte, byte };
 
@@ -118,7 +125,8 @@ inline apply(n, entry) {
 #endif
         waiting = waiting & ~(1 << n)
     :: KIND(entry) < DEPARTED ->
-        assert(KIND(entry) != EXECUTE || PENDING(n, TENSOR(entry)) == ((STANDING_IN(entry) & (1 << n)) == 0));
+        assert(KIND(entry) != EXECUTE ||
+               PENDING(n, TENSOR(entry)) == ((STANDING_IN(entry) & (1 << n)) == 0));
         assert((STANDING_IN(entry) & (1 << n) & ~waiting) == 0);
         seen[AT(n, TENSOR(entry))]++
     :: else
@@ -142,8 +150,8 @@ inline append(entry) {
     apply(0, entry)
 }
 
-// P2, at the moment the root decides: an execution, a mismatch, or a failure, because some of `absent` have departed without submitting it; the others have
-// joined.
+// P2, at the moment the root decides: an execution, a mismatch, or a failure, because some of
+// `absent` have departed without submitting it; the others have joined.
 inline judge(t, kind, absent) {
     missing = 0;
     votes = 0;
@@ -163,10 +171,14 @@ inline judge(t, kind, absent) {
 
 inline resolve(t, first, second) {
     if
-    :: (ALL & ~(first | second | joined[0])) != 0 -> judge(t, ABANDONED, ALL & ~(first | second)); append(ABANDONED + t)
+    :: (ALL & ~(first | second | joined[0])) != 0 ->
+        judge(t, ABANDONED, ALL & ~(first | second));
+        append(ABANDONED + t)
     :: else ->
         if
-        :: first != 0 && second != 0 -> judge(t, MISMATCH, ALL & ~(first | second)); append(MISMATCH + t)
+        :: first != 0 && second != 0 ->
+            judge(t, MISMATCH, ALL & ~(first | second));
+            append(MISMATCH + t)
         :: else -> ready[t] = true; without[t] = ALL & ~(first | second)
         fi
     fi
@@ -198,7 +210,8 @@ inline announce(n, r) {
     fi
 }
 
-// The root's log speaks of a departure before what it makes fail. Others say it behind the reports that it completes.
+// The root's log speaks of a departure before what it makes fail. Others say it behind the reports
+// that it completes.
 #ifdef BUG_DEPARTURE_FIRST
 #define AHEAD(n) true
 #else
@@ -294,31 +307,33 @@ inline count(n, t, first, second) {
 #endif
 
 // The steps of a rank, for the tensors, variants and children there are.
-#define SUBMIT(t, v)                                                                                                          \
-    :: d_step {                                                                                                               \
-        LIVES(rank) && ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] && seen[AT(rank, t)] < ROUNDS && !PENDING(rank, t) -> \
-            voted[AT(rank, t)] = seen[AT(rank, t)] + 1;                                                                       \
-            variant[AT(rank, t)] = v;                                                                                         \
-            count(rank, t, (v == 1 -> 1 << rank : 0), (v == 2 -> 1 << rank : 0))                                              \
+#define SUBMIT(t, v)                                                                               \
+    :: d_step {                                                                                    \
+        LIVES(rank) && ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] &&             \
+        seen[AT(rank, t)] < ROUNDS && !PENDING(rank, t) ->                                         \
+            voted[AT(rank, t)] = seen[AT(rank, t)] + 1;                                            \
+            variant[AT(rank, t)] = v;                                                              \
+            count(rank, t, (v == 1 -> 1 << rank : 0), (v == 2 -> 1 << rank : 0))                   \
     }
-#define APPEND(t)                                                                                                             \
-    :: d_step {                                                                                                               \
-        LIVES(rank) && rank == 0 && GOES_ON(0) && ready[t] ->                                                                 \
-            ready[t] = false;                                                                                                 \
-            judge(t, EXECUTE, without[t]);                                                                                    \
-            append(EXECUTE + t + (without[t] << 1))                                                                           \
+#define APPEND(t)                                                                                  \
+    :: d_step {                                                                                    \
+        LIVES(rank) && rank == 0 && GOES_ON(0) && ready[t] ->                                      \
+            ready[t] = false;                                                                      \
+            judge(t, EXECUTE, without[t]);                                                         \
+            append(EXECUTE + t + (without[t] << 1))                                                \
     }
-#define RECEIVE(c)                                                                                                            \
-    :: d_step {                                                                                                               \
-        LIVES(rank) && PARENT(c) == rank && nempty(up[c]) ->                                                                  \
-            up[c]?kind, sent_in, what, first, second;                                                                         \
-            if                                                                                                                \
-            :: GOES_ON(rank) && CURRENT(sent_in) && kind == report -> count(rank, what, first, second)                        \
-            :: GOES_ON(rank) && CURRENT(sent_in) && kind == joining -> join(rank, what)                                       \
-            :: GOES_ON(rank) && CURRENT(sent_in) && kind == leaving -> leave(rank, what)                                      \
-            :: GOES_ON(rank) && CURRENT(sent_in) && kind == departure -> depart(rank, what)                                   \
-            :: else                                                                                                           \
-            fi                                                                                                                \
+#define RECEIVE(c)                                                                                 \
+    :: d_step {                                                                                    \
+        LIVES(rank) && PARENT(c) == rank && nempty(up[c]) ->                                       \
+            up[c]?kind, sent_in, what, first, second;                                              \
+            if                                                                                     \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == report ->                              \
+                count(rank, what, first, second)                                                   \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == joining -> join(rank, what)            \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == leaving -> leave(rank, what)           \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == departure -> depart(rank, what)        \
+            :: else                                                                                \
+            fi                                                                                     \
     }
 
 hidden mtype kind;
@@ -394,28 +409,43 @@ end:
             fi
     }
     :: d_step {
-        LIVES(rank) && (willing & ~departed & (1 << rank)) != 0 && !finished[rank] -> departed = departed | (1 << rank); depart(rank, rank)
+        LIVES(rank) && (willing & ~departed & (1 << rank)) != 0 && !finished[rank] ->
+            departed = departed | (1 << rank);
+            depart(rank, rank)
     }
 #if JOINS > 0
     :: d_step {
-        LIVES(rank) && joins[rank] < JOINS && ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] ->
+        LIVES(rank) && joins[rank] < JOINS && ((departed | waiting) & (1 << rank)) == 0 &&
+        !finished[rank] ->
             joins[rank]++;
             waiting = waiting | (1 << rank);
             join(rank, rank)
     }
-    :: d_step { LIVES(rank) && rank == 0 && !finished[0] && ALL_JOINED && NOTHING_READY -> joins_over++; append(JOINED) }
+    :: d_step {
+        LIVES(rank) && rank == 0 && !finished[0] && ALL_JOINED && NOTHING_READY ->
+            joins_over++;
+            append(JOINED)
+    }
 #endif
 #ifdef LEAVES
     :: d_step {
-        LIVES(rank) && (willing & (1 << rank)) == 0 && !someone_left && !finished[rank] -> someone_left = true; leave(rank, rank)
+        LIVES(rank) && (willing & (1 << rank)) == 0 && !someone_left && !finished[rank] ->
+            someone_left = true;
+            leave(rank, rank)
     }
 #endif
 #ifdef CRASHES
     :: d_step { dead == 0 -> dead = 1 << rank }
     :: d_step { epoch == 1 && LIVES(rank) && NOTICES(rank) -> noticed = noticed | (1 << rank) }
-    :: d_step { epoch == 1 && (dead & (1 << rank)) != 0 && IS_LEAF(rank) && (noticed | dead) == EVERYBODY -> begin_epoch() }
+    :: d_step {
+        epoch == 1 && (dead & (1 << rank)) != 0 && IS_LEAF(rank) && (noticed | dead) == EVERYBODY ->
+            begin_epoch()
+    }
 #endif
-    :: d_step { LIVES(rank) && rank == 0 && !finished[0] && ENOUGH_GONE && NOTHING_READY && !ALL_JOINED -> append(SHUTDOWN) }
+    :: d_step {
+        LIVES(rank) && rank == 0 && !finished[0] && ENOUGH_GONE && NOTHING_READY && !ALL_JOINED ->
+            append(SHUTDOWN)
+    }
     od
 }
 
@@ -432,7 +462,8 @@ proctype Observer() {
         }
         if
         :: !LIVES(0)
-        :: LIVES(0) && someone_left -> assert(KIND(log[length - 1]) == LEFT || KIND(log[length - 1]) == SHUTDOWN)
+        :: LIVES(0) && someone_left ->
+            assert(KIND(log[length - 1]) == LEFT || KIND(log[length - 1]) == SHUTDOWN)
         :: LIVES(0) && !someone_left ->
             for (j : 0 .. TENSORS - 1) {
                 votes = 0;
@@ -444,7 +475,8 @@ proctype Observer() {
                     :: VOTED(i, j) -> votes = votes | (1 << i)
                     :: else -> missing = missing | (1 << i)
                     fi;
-                    assert(departed != ALL || !LIVES(i) || (!PENDING(i, j) && BALLOT(i, j, 1) == 0 && BALLOT(i, j, 2) == 0))
+                    assert(departed != ALL || !LIVES(i) ||
+                           (!PENDING(i, j) && BALLOT(i, j, 1) == 0 && BALLOT(i, j, 2) == 0))
                 }
                 assert(votes == 0 || (missing & ALL & ~(departed | standing_in)) != 0);
                 assert(!ready[j]);

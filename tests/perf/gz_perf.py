@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs gz-perf and looks at what it says: gz_perf.py TEST COMMAND..., where COMMAND starts gz-perf as some ranks. Times are not judged."""
+"""Runs gz-perf and looks at what it says: gz_perf.py TEST COMMAND..., where COMMAND starts gz-perf
+as some ranks. Times are not judged."""
 import json
 import os
 import re
@@ -10,8 +11,14 @@ from pathlib import Path
 
 KEYS = {
     "run": "kind version mpi host ranks flag_round_trip_us settings",
-    "sweep": "kind collective series ranks bytes count dtype op algorithm memory p50_us p99_us algbw_GBps busbw_GBps errors",
-    "replay": "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms bytes_sent messages_sent cpu_s_per_step page_faults",
+    "sweep": (
+        "kind collective series ranks bytes count dtype op algorithm memory p50_us p99_us "
+        "algbw_GBps busbw_GBps errors"
+    ),
+    "replay": (
+        "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms "
+        "bytes_sent messages_sent cpu_s_per_step page_faults"
+    ),
     "tune": "kind variable value default ratio",
     "idle": "kind ranks cpu_percent_max",
 }
@@ -20,7 +27,8 @@ COLLECTIVES = ["allreduce", "all_gather", "broadcast", "reduce_scatter", "all_to
 
 
 def lines_of(command, *arguments):
-    """What a run of gz-perf that must succeed writes, the keys of every line looked at, and its first line taken off."""
+    """What a run of gz-perf that must succeed writes, the keys of every line looked at, and its
+    first line taken off."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         subprocess.run([*command, *arguments, "--json", file.name], check=True, timeout=600)
         lines = [json.loads(line) for line in file]
@@ -39,59 +47,111 @@ def look_at(line):
     """Every key that is promised, in that order, with values that fit together."""
     assert list(line) == KEYS[line["kind"]].split(), line
     if line["kind"] == "run":
-        assert line["flag_round_trip_us"] > 0 or not 2 <= line["ranks"] <= len(os.sched_getaffinity(0)), line
+        assert (
+            line["flag_round_trip_us"] > 0
+            or not 2 <= line["ranks"] <= len(os.sched_getaffinity(0))
+        ), line
     if line["kind"] == "sweep":
         assert line["memory"] in MEMORIES and 0 < line["p50_us"] <= line["p99_us"], line
         assert line["bytes"] == line["count"] * ELEMENT_BYTES[line["dtype"]], line
-        assert abs(line["algbw_GBps"] - line["bytes"] / line["p50_us"] / 1e3) <= 1e-6 * line["algbw_GBps"], line
+        assert (
+            abs(line["algbw_GBps"] - line["bytes"] / line["p50_us"] / 1e3)
+            <= 1e-6 * line["algbw_GBps"]
+        ), line
         factor = BUS.get(line["collective"], lambda n: (n - 1) / n)(line["ranks"])
-        assert abs(line["busbw_GBps"] - factor * line["algbw_GBps"]) <= 1e-6 * line["busbw_GBps"], line
+        assert (
+            abs(line["busbw_GBps"] - factor * line["algbw_GBps"]) <= 1e-6 * line["busbw_GBps"]
+        ), line
         assert (line["algorithm"] == line["series"]) == (line["series"] != "guozhuang"), line
     if line["kind"] == "replay":
-        assert line["memory"] in MEMORIES and 0 < line["step_min_ms"] <= line["step_p50_ms"] <= line["step_max_ms"], line
-        assert 0 < line["exposed_ms"] <= line["step_max_ms"] and line["cpu_s_per_step"] > 0 and line["page_faults"] >= 0, line
+        assert (
+            line["memory"] in MEMORIES
+            and 0 < line["step_min_ms"] <= line["step_p50_ms"] <= line["step_max_ms"]
+        ), line
+        assert (
+            0 < line["exposed_ms"] <= line["step_max_ms"]
+            and line["cpu_s_per_step"] > 0
+            and line["page_faults"] >= 0
+        ), line
 
 
 def sweep(command):
     for collective in COLLECTIVES:
-        lines = lines_of(command, collective, "--max-bytes", "64K", "--check", "--peer", "mpi", "--seconds", "0.05")
+        lines = lines_of(
+            command, collective, "--max-bytes", "64K", "--check", "--peer", "mpi",
+            "--seconds", "0.05",
+        )
         sizes = [4**power for power in range(1, 9)]
         expected = [(size, series) for size in sizes for series in ("guozhuang", "mpi")]
         assert [(line["bytes"], line["series"]) for line in lines] == expected, lines
         assert {line["errors"] for line in lines} == {0}, lines
-    for collective, dtype, op in (("allreduce", "i8", "sum"), ("allreduce", "i16", "product"), ("reduce_scatter", "u8", "sum"), ("allreduce", "u64", "max")):
-        arguments = [collective, "--dtype", dtype, "--op", op, "--max-bytes", "64K", "--check", "--peer", "mpi", "--iterations", "1"]
-        ours = [line["errors"] for line in lines_of(command, *arguments) if line["series"] == "guozhuang"]
-        assert ours and set(ours) == {0}, ours  # MPI's need not be: Open MPI 4.1 saturates such sums
+    for collective, dtype, op in (
+        ("allreduce", "i8", "sum"), ("allreduce", "i16", "product"),
+        ("reduce_scatter", "u8", "sum"), ("allreduce", "u64", "max"),
+    ):
+        arguments = [
+            collective, "--dtype", dtype, "--op", op, "--max-bytes", "64K", "--check",
+            "--peer", "mpi", "--iterations", "1",
+        ]
+        ours = [
+            line["errors"]
+            for line in lines_of(command, *arguments)
+            if line["series"] == "guozhuang"
+        ]
+        # MPI's need not be: Open MPI 4.1 saturates such sums.
+        assert ours and set(ours) == {0}, ours
     for memory in ("arena", "shared"):
-        arguments = ["--memory", memory, "--min-bytes", "64K", "--max-bytes", "4M", "--check", "--iterations", "4"]
-        assert {(line["memory"], line["errors"]) for line in lines_of(command, "allreduce", *arguments)} == {(memory, 0)}
+        arguments = [
+            "--memory", memory, "--min-bytes", "64K", "--max-bytes", "4M", "--check",
+            "--iterations", "4",
+        ]
+        assert {
+            (line["memory"], line["errors"])
+            for line in lines_of(command, "allreduce", *arguments)
+        } == {(memory, 0)}
     lines = lines_of(command, "barrier", "--peer", "mpi", "--iterations", "10")
     assert [line["series"] for line in lines] == ["guozhuang", "mpi"], lines
 
 
 def replay(command):
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "mpi")
-    assert [line["series"] for line in lines] == ["guozhuang", "mpi_per_tensor", "mpi_fused_25mb", "mpi_flat", "mpi"], lines
+    assert [line["series"] for line in lines] == [
+        "guozhuang", "mpi_per_tensor", "mpi_fused_25mb", "mpi_flat", "mpi"
+    ], lines
     assert {line["memory"] for line in lines} == {"private"}, lines
     for memory in ("arena", "shared"):
-        (line,) = lines_of(command, "replay", "--set", "resnet50", "--steps", "2", "--memory", memory)
+        (line,) = lines_of(
+            command, "replay", "--set", "resnet50", "--steps", "2", "--memory", memory
+        )
         assert line["memory"] == memory, line
     if lines[0]["ranks"] > 1:
-        assert lines[0]["bytes_sent"] >= 1024 * 1000 / 2 and lines[0]["messages_sent"] >= 0, lines[0]
+        assert (
+            lines[0]["bytes_sent"] >= 1024 * 1000 / 2 and lines[0]["messages_sent"] >= 0
+        ), lines[0]
 
 
 def gloo(command):
-    """gz-perf-gloo: gz-perf with one more peer, which is right, too, and in what is compared alone."""
-    lines = lines_of(command, "allreduce", "--max-bytes", "1M", "--check", "--peer", "gloo", "--iterations", "4")
+    """gz-perf-gloo: gz-perf with one more peer, which is right, too, and in what is compared
+    alone."""
+    lines = lines_of(
+        command, "allreduce", "--max-bytes", "1M", "--check", "--peer", "gloo", "--iterations", "4"
+    )
     expected = [(4**power, series) for power in range(1, 11) for series in ("guozhuang", "gloo")]
     assert [(line["bytes"], line["series"]) for line in lines] == expected, lines
     assert {line["errors"] for line in lines} == {0}, lines
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "gloo")
-    assert [line["series"] for line in lines] == ["guozhuang", "gloo_per_tensor", "gloo_fused_25mb", "gloo_flat", "gloo"], lines
-    assert [line["series"] for line in lines_of(command, "allreduce", "--max-bytes", "4", "--peer", "mpi")] == ["guozhuang", "mpi"]
+    assert [line["series"] for line in lines] == [
+        "guozhuang", "gloo_per_tensor", "gloo_fused_25mb", "gloo_flat", "gloo"
+    ], lines
+    assert [
+        line["series"]
+        for line in lines_of(command, "allreduce", "--max-bytes", "4", "--peer", "mpi")
+    ] == ["guozhuang", "mpi"]
     for line in ("broadcast", "allreduce --dtype f64", "allreduce --op max"):
-        refused_once(command, f"{line} --peer gloo", "--peer gloo: only allreduce is compared, in sums of f32")
+        refused_once(
+            command, f"{line} --peer gloo",
+            "--peer gloo: only allreduce is compared, in sums of f32",
+        )
 
 
 def idle(command):
@@ -127,34 +187,73 @@ REFUSED_BY_RANKS = {  # when options are read, by every rank when it gets ready,
 
 
 def report(command):
-    """./run perf: rounds of MPI as it comes, as it is tuned, and of Gloo if it is there, in turn; every row says which, and what the run was
-    told agrees."""
+    """./run perf: rounds of MPI as it comes, as it is tuned, and of Gloo if it is there, in turn;
+    every row says which, and what the run was told agrees."""
     has_gloo = Path(command[-1]).with_name("gz-perf-gloo").exists()
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "lines.json"
-        program = ["--program", command[-1], "--json", str(file), "--quick", "--ranks", "2", "--rounds", "1"]
-        text = subprocess.run([REPORT, *program], check=True, stdout=subprocess.PIPE, text=True, timeout=1700).stdout
+        program = [
+            "--program", command[-1], "--json", str(file), "--quick", "--ranks", "2",
+            "--rounds", "1",
+        ]
+        text = subprocess.run(
+            [REPORT, *program], check=True, stdout=subprocess.PIPE, text=True, timeout=1700
+        ).stdout
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         page = Path(directory) / "page.html"
-        again = subprocess.run([REPORT, "--from", str(file), "--html", str(page)], check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
+        again = subprocess.run(
+            [REPORT, "--from", str(file), "--html", str(page)],
+            check=True, stdout=subprocess.PIPE, text=True, timeout=600,
+        ).stdout
         plots = page.read_text()
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines if line["peer"] != "gloo"))
-        without = subprocess.run([REPORT, "--from", str(file)], check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
+        file.write_text(
+            "".join(json.dumps(line) + "\n" for line in lines if line["peer"] != "gloo")
+        )
+        without = subprocess.run(
+            [REPORT, "--from", str(file)],
+            check=True, stdout=subprocess.PIPE, text=True, timeout=600,
+        ).stdout
     assert again == text, "what has been measured is reported alike"
-    assert "Gloo was not measured" in without and "beside Gloo" not in without and without.count("\n") == text.count("\n"), without
-    assert ("Gloo was not measured" not in text) == ("beside Gloo" in text) == (">Gloo</" in plots) == has_gloo, text
-    assert plots.count("<svg") == plots.count("</svg>") == 4 and "resnet50, 2 ranks" in plots and "http" not in plots, plots
+    assert (
+        "Gloo was not measured" in without
+        and "beside Gloo" not in without
+        and without.count("\n") == text.count("\n")
+    ), without
+    assert (
+        ("Gloo was not measured" not in text)
+        == ("beside Gloo" in text)
+        == (">Gloo</" in plots)
+        == has_gloo
+    ), text
+    assert (
+        plots.count("<svg") == plots.count("</svg>") == 4
+        and "resnet50, 2 ranks" in plots
+        and "http" not in plots
+    ), plots
     library = next(line["mpi"] for line in lines if line["kind"] == "run")
-    assert library not in ("default", "tuned") and f"beside {library} on" in text.splitlines()[0], text
-    for heading in ("### allreduce of f32, 2 ranks (0 wrong elements)", "### One training step's gradients", "### Idle"):
+    assert (
+        library not in ("default", "tuned") and f"beside {library} on" in text.splitlines()[0]
+    ), text
+    for heading in (
+        "### allreduce of f32, 2 ranks (0 wrong elements)",
+        "### One training step's gradients",
+        "### Idle",
+    ):
         assert heading in text, text
     runs = [line for line in lines if line["kind"] == "run"]
-    told = [(run["peer"], "OMPI_MCA_coll_tuned_use_dynamic_rules" in run["settings"]["environment"]) for run in runs]
+    told = [
+        (run["peer"], "OMPI_MCA_coll_tuned_use_dynamic_rules" in run["settings"]["environment"])
+        for run in runs
+    ]
     in_turn, gloo_too = [("default", False), ("tuned", True)], [("gloo", False)] * has_gloo
     memories = [*in_turn, *gloo_too, *in_turn, *in_turn]  # Gloo beside private memory alone
-    assert told == [*memories * 3, ("default", False), ("default", False)], told  # allreduce, two sets of gradients, idle twice
+    # Allreduce, two sets of gradients, idle twice.
+    assert told == [*memories * 3, ("default", False), ("default", False)], told
     for kind in ("sweep", "replay"):
-        peers = [[key_of(line) for line in lines if line["kind"] == kind and line["peer"] == peer] for peer in ("default", "tuned")]
+        peers = [
+            [key_of(line) for line in lines if line["kind"] == kind and line["peer"] == peer]
+            for peer in ("default", "tuned")
+        ]
         assert peers[0] == peers[1] and len(peers[0]) > 0, peers
 
 
@@ -163,9 +262,14 @@ def key_of(line):
 
 
 def refused_once(command, line, text):
-    run = subprocess.run([*command, *line.split()], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    run = subprocess.run(
+        [*command, *line.split()],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+    )
     said = [each for each in run.stdout.splitlines() if text in each]
-    assert run.returncode == 2 and len(said) == 1 and "MPI_ABORT" not in run.stdout, (line, run.returncode, run.stdout)
+    assert (
+        run.returncode == 2 and len(said) == 1 and "MPI_ABORT" not in run.stdout
+    ), (line, run.returncode, run.stdout)
 
 
 def refusals(command):
@@ -174,21 +278,35 @@ def refusals(command):
         refused_once(command[-1:], line, text)
     for line, text in REFUSED_BY_RANKS.items():
         refused_once(command, line, text)
-    help_text = subprocess.run([*command, "allreduce", "--help"], check=True, capture_output=True, text=True, timeout=600).stdout
+    help_text = subprocess.run(
+        [*command, "allreduce", "--help"], check=True, capture_output=True, text=True, timeout=600
+    ).stdout
     assert help_text.count("Usage:") == 1, help_text
-    for option, default in ("min-bytes", "4"), ("max-bytes", "256M"), ("dtype", "f32"), ("memory", "private"), ("op", "sum"), ("seconds", "2"):
-        assert re.search(rf"--{option} [^\n]*[=[]{default}\b", help_text), (option, help_text)  # =4 or [4], as the version of CLI11 has it
+    for option, default in (
+        ("min-bytes", "4"), ("max-bytes", "256M"), ("dtype", "f32"), ("memory", "private"),
+        ("op", "sum"), ("seconds", "2"),
+    ):
+        # =4 or [4], as the version of CLI11 has it.
+        assert re.search(rf"--{option} [^\n]*[=[]{default}\b", help_text), (option, help_text)
     for command_line in ("", "allreduce", "replay", "idle", "tune"):
-        said = subprocess.run([*command[-1:], *command_line.split(), "--help"], check=True, capture_output=True, text=True, timeout=600).stdout
+        said = subprocess.run(
+            [*command[-1:], *command_line.split(), "--help"],
+            check=True, capture_output=True, text=True, timeout=600,
+        ).stdout
         assert f"Example: mpirun -np 2 gz-perf {command_line}" in said, said
 
 
 def algorithms(command):
     """All that the library knows (the table of its configuration is true by test) are accepted."""
     page = Path(__file__).resolve().parents[2] / "docs/configuration.md"
-    (names,) = re.findall(r"^\| `GUOZHUANG_ALGORITHM` \|[^|]*\|([^|]*)\|", page.read_text(), re.MULTILINE)
+    (names,) = re.findall(
+        r"^\| `GUOZHUANG_ALGORITHM` \|[^|]*\|([^|]*)\|", page.read_text(), re.MULTILINE
+    )
     for name in re.split(r", | or ", names.strip()):
-        for line in lines_of(command, "allreduce", "--algorithm", name, "--max-bytes", "64", "--check", "--iterations", "1"):
+        for line in lines_of(
+            command, "allreduce", "--algorithm", name, "--max-bytes", "64", "--check",
+            "--iterations", "1",
+        ):
             assert line["algorithm"] == name and line["errors"] == 0, line
 
 
@@ -197,22 +315,42 @@ def tune(command):
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "tune.txt"
         lines = lines_of(command, "tune", "--output", str(file), "--rounds", "1")
-        assert {line["variable"] for line in lines} == {f"GUOZHUANG_{name}_BYTES" for name in ("FUSION", "SEGMENT", "SMALL")}, lines
+        assert {line["variable"] for line in lines} == {
+            f"GUOZHUANG_{name}_BYTES" for name in ("FUSION", "SEGMENT", "SMALL")
+        }, lines
         written = [line for line in file.read_text().splitlines() if not line.startswith("#")]
-        best = {line["variable"]: line["value"] for line in sorted(lines, key=lambda line: -line["ratio"]) if line["ratio"] < 0.95}
-        assert sorted(written) == sorted(f"{name}={value}" for name, value in best.items()), (written, lines)
-        file.write_text("GUOZHUANG_SMALL_BYTES=4K\n" + "".join(f"{line}\n" for line in written if "SMALL" not in line))
-        info = subprocess.run([Path(command[-1]).with_name("gz-info"), "--json"], check=True, stdout=subprocess.PIPE, text=True, timeout=600,
-                              env={**os.environ, "GUOZHUANG_TUNE_FILE": str(file)}).stdout
+        best = {
+            line["variable"]: line["value"]
+            for line in sorted(lines, key=lambda line: -line["ratio"])
+            if line["ratio"] < 0.95
+        }
+        assert (
+            sorted(written) == sorted(f"{name}={value}" for name, value in best.items())
+        ), (written, lines)
+        file.write_text(
+            "GUOZHUANG_SMALL_BYTES=4K\n"
+            + "".join(f"{line}\n" for line in written if "SMALL" not in line)
+        )
+        info = subprocess.run(
+            [Path(command[-1]).with_name("gz-info"), "--json"],
+            check=True, stdout=subprocess.PIPE, text=True, timeout=600,
+            env={**os.environ, "GUOZHUANG_TUNE_FILE": str(file)},
+        ).stdout
         configuration = json.loads(info)["configuration"]
-        assert configuration["GUOZHUANG_SMALL_BYTES"] == "4096" and configuration["GUOZHUANG_TUNE_FILE"] == str(file), configuration
+        assert (
+            configuration["GUOZHUANG_SMALL_BYTES"] == "4096"
+            and configuration["GUOZHUANG_TUNE_FILE"] == str(file)
+        ), configuration
     refused_once(command, "tune --output /nonexistent/file", "cannot write /nonexistent/file")
 
 
 def kernels(command):
     """gz-kernels: each dtype has its loops, and every line a speed."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        subprocess.run([*command, "--bytes", "10K", "--rounds", "2", "--seconds", "0", "--json", file.name], check=True, timeout=600)
+        subprocess.run(
+            [*command, "--bytes", "10K", "--rounds", "2", "--seconds", "0", "--json", file.name],
+            check=True, timeout=600,
+        )
         lines = [json.loads(line) for line in file]
     loops = {}
     for line in lines:
@@ -224,7 +362,13 @@ def kernels(command):
         assert loops.pop(dtype) == [*always, *casts, "scale"], dtype
     for dtype in ("f32", "f64"):
         assert loops.pop(dtype) == [*always, "scale"], dtype
-    assert set(loops) == {"i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"} and all(each == always for each in loops.values()), loops
+    assert (
+        set(loops) == {"i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "bool"}
+        and all(each == always for each in loops.values())
+    ), loops
 
 
-{test.__name__: test for test in (sweep, replay, gloo, idle, refusals, algorithms, tune, kernels, report)}[sys.argv[1]](sys.argv[2:])
+{
+    test.__name__: test
+    for test in (sweep, replay, gloo, idle, refusals, algorithms, tune, kernels, report)
+}[sys.argv[1]](sys.argv[2:])

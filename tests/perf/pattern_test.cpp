@@ -1,4 +1,5 @@
-// gz-perf --check is as good as its patterns: right results pass, and results that are wrong in the usual ways do not.
+// gz-perf --check is as good as its patterns: right results pass, and results that are wrong in the
+// usual ways do not.
 
 #include <algorithm>
 #include <vector>
@@ -57,13 +58,15 @@ TEST_CASE("the average is the sum divided by the ranks") {
 }
 
 TEST_CASE("sums of 16-bit floats are encoded as IEEE and bfloat16 have it") {
-    for (const auto& [dtype, bits] : {std::pair{DType::f16, std::vector<std::uint16_t>{0, 0x3C00, 0x4000, 0x4200}},
-                                      std::pair{DType::bf16, std::vector<std::uint16_t>{0, 0x3F80, 0x4000, 0x4040}}}) {
+    for (const auto& [dtype, bits] :
+         {std::pair{DType::f16, std::vector<std::uint16_t>{0, 0x3C00, 0x4000, 0x4200}},
+          std::pair{DType::bf16, std::vector<std::uint16_t>{0, 0x3F80, 0x4000, 0x4040}}}) {
         const Pattern half(dtype, ReduceOp::sum, 1), whole(DType::f32, ReduceOp::sum, 1);
         std::vector<std::uint16_t> halves(100);
         half.fill(std::as_writable_bytes(std::span(halves)), 0, 0);
         const auto values = filled(whole, 0, 0, 100);
-        for (std::size_t i = 0; i < 100; ++i) CHECK(halves[i] == bits[static_cast<std::size_t>(values[i])]);
+        for (std::size_t i = 0; i < 100; ++i)
+            CHECK(halves[i] == bits[static_cast<std::size_t>(values[i])]);
     }
 }
 

@@ -1,6 +1,6 @@
 // A training step on one host needs nothing of MPI: the calls with which the library moves messages
-// are counted on their way. `mpi_calls single`: nor does anything else between the start and the end
-// of a session where the user's MPI is for one thread, and no other thread calls it.
+// are counted on their way. `mpi_calls single`: nor does anything else between the start and the
+// end of a session where the user's MPI is for one thread, and no other thread calls it.
 #include <mpi.h>
 
 #include <atomic>
@@ -24,18 +24,22 @@ void note_call() {
 }
 }  // namespace
 
-// NOLINTBEGIN(readability-identifier-naming,readability-function-size): MPI's names and parameters, in front of its own
+// NOLINTBEGIN(readability-identifier-naming,readability-function-size): MPI's names and parameters,
+// in front of its own
 extern "C" {
 #define GUOZHUANG_COUNTED [[gnu::visibility("default")]] int
-GUOZHUANG_COUNTED MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
+GUOZHUANG_COUNTED MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag,
+                            MPI_Comm comm, MPI_Request* request) {
     note_call();
     return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
-GUOZHUANG_COUNTED MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
+GUOZHUANG_COUNTED MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag,
+                            MPI_Comm comm, MPI_Request* request) {
     note_call();
     return PMPI_Irecv(data, count, type, from, tag, comm, request);
 }
-GUOZHUANG_COUNTED MPI_Improbe(int from, int tag, MPI_Comm comm, int* found, MPI_Message* message, MPI_Status* status) {
+GUOZHUANG_COUNTED MPI_Improbe(int from, int tag, MPI_Comm comm, int* found, MPI_Message* message,
+                              MPI_Status* status) {
     note_call();
     return PMPI_Improbe(from, tag, comm, found, message, status);
 }
@@ -43,7 +47,8 @@ GUOZHUANG_COUNTED MPI_Test(MPI_Request* request, int* done, MPI_Status* status) 
     note_call();
     return PMPI_Test(request, done, status);
 }
-GUOZHUANG_COUNTED MPI_Testsome(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
+GUOZHUANG_COUNTED MPI_Testsome(int count, MPI_Request* requests, int* done, int* indices,
+                               MPI_Status* statuses) {
     note_call();
     return PMPI_Testsome(count, requests, done, indices, statuses);
 }
@@ -57,7 +62,8 @@ struct Descent {
     void step() {}
 };
 
-/// A few training steps with their loss: of gradients that are fused, and of one that is moved alone.
+/// A few training steps with their loss: of gradients that are fused, and of one that is moved
+/// alone.
 void train(gz::Session& session, gz::DistributedOptimizer<Descent>& optimizer, int steps) {
     for (int step = 0; step < steps; ++step) {
         optimizer.step();
@@ -93,10 +99,12 @@ int main(int argc, char** argv) {
         received.wait();
         const auto set = gz::ProcessSet::create(gz::ProcessSet(&session).ranks());
         gz::allreduce(letter, {.process_set = set});
-        std::printf("rank %d: %d calls in 20 steps, %s with a letter\n", self, during, calls - before > during ? "some" : "none");
+        std::printf("rank %d: %d calls in 20 steps, %s with a letter\n", self, during,
+                    calls - before > during ? "some" : "none");
         return during == 0 && (calls > before) != is_single ? 0 : 1;
     });
     if (is_single) MPI_Finalize();
-    if (is_single && calls_elsewhere > 0) std::printf("%d calls on threads of the library\n", calls_elsewhere.load());
+    if (is_single && calls_elsewhere > 0)
+        std::printf("%d calls on threads of the library\n", calls_elsewhere.load());
     return is_single && calls_elsewhere > 0 ? 1 : code;
 }

@@ -1,4 +1,5 @@
-// How the transport and the user's own MPI share a process; a process can see MPI begin and end once only, so each scene is a program run:
+// How the transport and the user's own MPI share a process; a process can see MPI begin and end
+// once only, so each scene is a program run:
 //   mpi_lifecycle SCENE, which ends with 0 if all is as it should be.
 #include <cstdio>
 #include <cstdlib>
@@ -36,8 +37,10 @@ void exchange(wire::Transport& transport) {
     auto received = transport.receive(1 - transport.rank(), data, in);
     auto sent = transport.send(1 - transport.rank(), data, out);
     for (auto* ticket : {&received, &sent})
-        base::wait_until(transport.doorbell(), transport.wait_settings(), [&] { return transport.test(*ticket); });
-    require(in.front() == std::byte(2 - transport.rank()) && in.back() == in.front(), "the other rank's bytes arrive");
+        base::wait_until(transport.doorbell(), transport.wait_settings(),
+                         [&] { return transport.test(*ticket); });
+    require(in.front() == std::byte(2 - transport.rank()) && in.back() == in.front(),
+            "the other rank's bytes arrive");
 }
 
 /// The user runs MPI below MPI_THREAD_MULTIPLE, before and after us.
@@ -52,12 +55,14 @@ void user_owns_mpi() {
     MPI_Finalize();
 }
 
-/// The library starts MPI and finalises it at the exit of the process; the user need not know. mpirun would complain otherwise.
+/// The library starts MPI and finalises it at the exit of the process; the user need not know.
+/// mpirun would complain otherwise.
 void library_owns_mpi() {
     wire::connect()->close();
     require(mpi_says(MPI_Initialized) && !mpi_says(MPI_Finalized), "MPI runs on after close");
     wire::connect()->close();
-    require(mpi_says(MPI_Initialized) && !mpi_says(MPI_Finalized), "MPI runs on after the second close");
+    require(mpi_says(MPI_Initialized) && !mpi_says(MPI_Finalized),
+            "MPI runs on after the second close");
 }
 
 /// The library starts MPI, the user finalises it.
@@ -68,7 +73,8 @@ void user_finalises() {
         wire::connect();
         require(false, "connecting after MPI_Finalize fails");
     } catch (const Error& error) {
-        require(error.code() == ErrorCode::unavailable, "connecting after MPI_Finalize is 'unavailable'");
+        require(error.code() == ErrorCode::unavailable,
+                "connecting after MPI_Finalize is 'unavailable'");
     }
 }
 
@@ -87,16 +93,19 @@ void foreign_launcher() {
         require(false, "a foreign launcher is detected");
     } catch (const Error& error) {
         require(error.code() == ErrorCode::unavailable, "a foreign launcher is 'unavailable'");
-        require(std::string_view(error.what()).find("PMI_SIZE=4") != std::string_view::npos, "the error names the evidence");
+        require(std::string_view(error.what()).find("PMI_SIZE=4") != std::string_view::npos,
+                "the error names the evidence");
     }
 }
 
-/// A job that is over for both ranks: receives are taken back, a long send is not, and the process still ends.
+/// A job that is over for both ranks: receives are taken back, a long send is not, and the process
+/// still ends.
 void abandoned() {
     static std::vector<std::byte> lent(1u << 20), kept(8u << 20);
     constexpr wire::Tag data{0, wire::Lane::host_data, 0};
     int level = 0;
-    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);  // below it no message goes through MPI
+    // below it no message goes through MPI
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     const auto receiver = wire::connect(), sender = wire::connect(), waiting = wire::connect();
     receiver->receive(1 - receiver->rank(), data, lent);
     require(receiver->abandon(), "a receive that has not begun is taken back");
@@ -112,7 +121,8 @@ void abandoned() {
     try {
         base::wait_until(waiting->doorbell(), waiting->wait_settings(), [] { return false; });
     } catch (const Error& error) {
-        require(error.ranks() == std::vector<int>{0} && std::string_view(error.what()).ends_with(": mine"),
+        require(error.ranks() == std::vector<int>{0} &&
+                    std::string_view(error.what()).ends_with(": mine"),
                 "the other rank's words arrive");
     }
 }
@@ -120,12 +130,13 @@ void abandoned() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const std::map<std::string, std::function<void()>> scenes{{"user_owns_mpi", user_owns_mpi},
-                                                              {"library_owns_mpi", library_owns_mpi},
-                                                              {"user_finalises", user_finalises},
-                                                              {"abandoned", abandoned},
-                                                              {"alone", alone},
-                                                              {"foreign_launcher", foreign_launcher}};
+    const std::map<std::string, std::function<void()>> scenes{
+        {"user_owns_mpi", user_owns_mpi},
+        {"library_owns_mpi", library_owns_mpi},
+        {"user_finalises", user_finalises},
+        {"abandoned", abandoned},
+        {"alone", alone},
+        {"foreign_launcher", foreign_launcher}};
     require(argc == 2 && scenes.contains(argv[1]), "the argument names a scene");
     scenes.at(argv[1])();
     std::printf("the scene has ended\n");

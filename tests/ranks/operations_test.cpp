@@ -28,7 +28,8 @@ TEST_CASE("allreduce of many segments") {
 
 namespace {
 
-/// The sum along the balanced tree over rank index, split at the largest power of two below the count.
+/// The sum along the balanced tree over rank index, split at the largest power of two below the
+/// count.
 float tree_sum_of(std::span<const float> terms) {
     if (terms.size() == 1) return terms[0];
     const auto split = std::bit_floor(terms.size() - 1);
@@ -46,10 +47,12 @@ TEST_CASE("on one host large sums are of one order, with shared memory or withou
               std::size_t others = 0;
               std::vector<float> terms(all.size());
               for (std::size_t i = 0; i < sum.count(); ++i) {
-                  for (std::size_t rank = 0; rank < all.size(); ++rank) terms[rank] = all[rank].load<float>(i);
+                  for (std::size_t rank = 0; rank < all.size(); ++rank)
+                      terms[rank] = all[rank].load<float>(i);
                   others += sum.load<float>(i) != tree_sum_of(terms);
               }
-              report.expect(others == 0, text_of(others, " of ", sum.count(), " sums are not the tree's"));
+              report.expect(others == 0,
+                            text_of(others, " of ", sum.count(), " sums are not the tree's"));
           }) == "");
 }
 
@@ -97,7 +100,8 @@ TEST_CASE("random operations in random orders") {
 
 TEST_CASE("many more random operations in random orders", "[.slow]") {
     RandomCount random;
-    for (unsigned more = 0; more < 20; ++more) CHECK(random.found(problems_here(random.count(seed() + more, 200))) == "");
+    for (unsigned more = 0; more < 20; ++more)
+        CHECK(random.found(problems_here(random.count(seed() + more, 200))) == "");
     std::cout << random.text() << std::endl;
 }
 

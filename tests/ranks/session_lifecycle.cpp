@@ -1,4 +1,5 @@
-// How a Session begins and ends around the user's own MPI. A process can see MPI begin and end once only, so each scene is a run of its own:
+// How a Session begins and ends around the user's own MPI. A process can see MPI begin and end once
+// only, so each scene is a run of its own:
 //   session_lifecycle SCENE, which ends with 0 if all is as it should be.
 #include <atomic>
 #include <cstdio>
@@ -42,37 +43,48 @@ void work(gz::Session& session) {
     int sum = session.rank();
     gz::allreduce(sum, {.session = &session});
     require(sum == session.size() * (session.size() - 1) / 2, "the sum of the ranks");
-    const int right = (session.rank() + 1) % session.size(), left = (session.rank() + session.size() - 1) % session.size();
+    const int right = (session.rank() + 1) % session.size(),
+              left = (session.rank() + session.size() - 1) % session.size();
     int out = session.rank(), in = -1;
     const auto sent = gz::send_async(out, right, {.session = &session});
     gz::recv(in, left, {.session = &session});
     sent.wait();
     require(in == left, "the left neighbour's message");
-    require(handle.wait_for(std::chrono::minutes(1)) && numbers.back() == static_cast<float>(session.size()), "the long sum");
+    require(handle.wait_for(std::chrono::minutes(1)) &&
+                numbers.back() == static_cast<float>(session.size()),
+            "the long sum");
     gz::barrier({.session = &session});
 }
 
-/// Long sums in sets that neighbours share, and in the whole job, begun and waited for in another order by each rank.
+/// Long sums in sets that neighbours share, and in the whole job, begun and waited for in another
+/// order by each rank.
 void work_in_sets(gz::Session& session) {
     std::vector<gz::ProcessSet> sets{&session};
-    for (int rank = 0; rank < session.size(); ++rank) sets.push_back(gz::ProcessSet::create({rank, (rank + 1) % session.size()}));
+    for (int rank = 0; rank < session.size(); ++rank)
+        sets.push_back(gz::ProcessSet::create({rank, (rank + 1) % session.size()}));
     std::vector<std::vector<float>> numbers(sets.size(), std::vector<float>(100'000, 1));
     for (int round = 0; round < 10; ++round) {
         std::vector<gz::Handle> handles(sets.size());
         const auto nth = [&](std::size_t i, int step) {
-            return (i * static_cast<std::size_t>(step) + static_cast<std::size_t>(session.rank() + round)) % sets.size();
+            return (i * static_cast<std::size_t>(step) +
+                    static_cast<std::size_t>(session.rank() + round)) %
+                   sets.size();
         };
         for (std::size_t i = 0; i < sets.size(); ++i)
             if (const auto set = nth(i, 3); sets[set].contains(session.rank()))
-                handles[set] = gz::allreduce_async(numbers[set], {.op = gz::ReduceOp::average, .process_set = sets[set]});
+                handles[set] = gz::allreduce_async(
+                    numbers[set], {.op = gz::ReduceOp::average, .process_set = sets[set]});
         for (std::size_t i = 0; i < sets.size(); ++i)
             if (const auto set = nth(i, 1); handles[set]) handles[set].wait();
     }
-    for (std::size_t i = 0; i < sets.size(); ++i) require(numbers[i].back() == 1, "the averages in sets");
-    for (std::size_t i = 1; i < sets.size(); i += 2) sets[i].remove();  // the others end with the session
+    for (std::size_t i = 0; i < sets.size(); ++i)
+        require(numbers[i].back() == 1, "the averages in sets");
+    // the others end with the session
+    for (std::size_t i = 1; i < sets.size(); i += 2) sets[i].remove();
 }
 
-/// What is let go of when an operation of a set is complete may call the library, also while the data of a long sum moves.
+/// What is let go of when an operation of a set is complete may call the library, also while the
+/// data of a long sum moves.
 void call_from_deleters(const gz::Session& session) {
     std::vector<int> everybody(static_cast<std::size_t>(session.size()));
     std::iota(everybody.begin(), everybody.end(), 0);
@@ -136,20 +148,26 @@ void under_user_mpi(int level) {
     MPI_Finalize();
 }
 
-/// Where ranks share no memory, MPI must allow calls on any thread: every rank is told which line to change, and may go on.
+/// Where ranks share no memory, MPI must allow calls on any thread: every rank is told which line
+/// to change, and may go on.
 void needs_threads() {
     MPI_Init(nullptr, nullptr);
     const auto host = std::to_string(mpi_rank(MPI_COMM_WORLD) % 2);
-    for (const auto& [variable, value] : {std::pair("GUOZHUANG_HOST", host.c_str()), std::pair("GUOZHUANG_SHARED_MEMORY", "0")}) {
+    for (const auto& [variable, value] :
+         {std::pair("GUOZHUANG_HOST", host.c_str()), std::pair("GUOZHUANG_SHARED_MEMORY", "0")}) {
         setenv(variable, value, 1);
         try {
             gz::Session session;
             require(false, "a session without threads fails");
         } catch (const gz::Error& error) {
             const std::string_view text = error.what();
-            require(error.code() == gz::ErrorCode::unavailable && error.ranks().size() == 3, error.what());
-            require(text.starts_with("MPI runs below MPI_THREAD_MULTIPLE on ranks 0,1,2"), error.what());
-            require(text.find("MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided)") != std::string::npos, error.what());
+            require(error.code() == gz::ErrorCode::unavailable && error.ranks().size() == 3,
+                    error.what());
+            require(text.starts_with("MPI runs below MPI_THREAD_MULTIPLE on ranks 0,1,2"),
+                    error.what());
+            require(text.find("MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided)") !=
+                        std::string::npos,
+                    error.what());
         }
         unsetenv(variable);
     }
@@ -158,7 +176,8 @@ void needs_threads() {
     session.close();
     MPI_Finalize();
 }
-static_assert(!std::is_convertible_v<MPI_Comm, gz::MpiCommunicator> && !std::is_convertible_v<MPI_Comm*, gz::MpiCommunicator>,
+static_assert(!std::is_convertible_v<MPI_Comm, gz::MpiCommunicator> &&
+                  !std::is_convertible_v<MPI_Comm*, gz::MpiCommunicator>,
               "a handle or its address is not taken for the other");
 
 /// A session on a communicator of the user's; ranks follow it, and it may be freed at once.
@@ -167,7 +186,8 @@ void on_communicator(int (*colour)(int rank), int (*key)(int rank)) {
     const int world_rank = mpi_rank(MPI_COMM_WORLD);
     MPI_Comm communicator = MPI_COMM_NULL;
     try {
-        gz::Session session(nullptr, nullptr, {.mpi_communicator = gz::mpi_communicator(communicator)});
+        gz::Session session(nullptr, nullptr,
+                            {.mpi_communicator = gz::mpi_communicator(communicator)});
         require(false, "a communicator without ranks is refused");
     } catch (const gz::Error& error) {
         require(error.code() == gz::ErrorCode::invalid_argument, error.what());
@@ -177,9 +197,11 @@ void on_communicator(int (*colour)(int rank), int (*key)(int rank)) {
     int size = 0;
     MPI_Comm_size(communicator, &size);
     {
-        gz::Session session(nullptr, nullptr, {.mpi_communicator = gz::mpi_communicator(communicator)});
+        gz::Session session(nullptr, nullptr,
+                            {.mpi_communicator = gz::mpi_communicator(communicator)});
         MPI_Comm_free(&communicator);
-        require(session.rank() == rank && session.size() == size, "rank and size are the communicator's");
+        require(session.rank() == rank && session.size() == size,
+                "rank and size are the communicator's");
         work(session);
     }
     gz::Session world;
@@ -206,8 +228,10 @@ void early_leaver() {
         gz::allreduce(numbers, {.name = "needs all"});
         require(false, "an operation that waits for rank 1 fails");
     } catch (const gz::Error& error) {
-        require(error.code() == gz::ErrorCode::departed && error.ranks() == std::vector<int>{1}, error.what());
-        require(std::string(error.what()).find("rank 1 has shut down") != std::string::npos, error.what());
+        require(error.code() == gz::ErrorCode::departed && error.ranks() == std::vector<int>{1},
+                error.what());
+        require(std::string(error.what()).find("rank 1 has shut down") != std::string::npos,
+                error.what());
     }
     session.rank() == 0 ? gz::send(numbers, 2) : gz::recv(numbers, 0);
 }
@@ -218,13 +242,15 @@ void require_left(const gz::ProcessSet& set) {
         gz::barrier({.process_set = set});
         require(false, "what waits for rank 1 in the set fails");
     } catch (const gz::Error& error) {
-        const std::string_view why = "rank 1 has left process set 0,1 (an exception is leaving its session); barrier";
+        const std::string_view why =
+            "rank 1 has left process set 0,1 (an exception is leaving its session); barrier";
         require(std::string_view(error.what()).starts_with(why), error.what());
     }
 }
 
-/// An exception leaves rank 1's session: the others are told at once, and their own end does not wait either. mpirun reports the job as failed,
-/// as it should, so what counts is the line that rank 1 prints when both others have reported that all is as it should be.
+/// An exception leaves rank 1's session: the others are told at once, and their own end does not
+/// wait either. mpirun reports the job as failed, as it should, so what counts is the line that
+/// rank 1 prints when both others have reported that all is as it should be.
 void left_by_exception() {
     int word = 0;
     try {
@@ -234,13 +260,17 @@ void left_by_exception() {
         if (session.rank() == 0) require_left(set);
         gz::barrier();
     } catch (const gz::Error& error) {
-        const bool why = std::string_view(error.what()).starts_with("rank 1 has shut down (an exception is leaving its session)");
+        const bool why =
+            std::string_view(error.what())
+                .starts_with("rank 1 has shut down (an exception is leaving its session)");
         require(why && !gz::is_initialized() && error.ranks() == std::vector<int>{1}, error.what());
         MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
-        MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);  // or mpirun would end them all before rank 1 has spoken
+        // or mpirun would end them all before rank 1 has spoken
+        MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     } catch (const std::runtime_error&) {
         require(!gz::is_initialized(), "nothing is left");
-        for (const int other : {0, 2}) MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (const int other : {0, 2})
+            MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         std::puts("ranks 0 and 2 have been told");
         std::fflush(stdout);
         for (const int other : {0, 2}) MPI_Send(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD);
@@ -248,8 +278,8 @@ void left_by_exception() {
     std::exit(1);
 }
 
-/// Rank 1 leaves by an exception with an operation in flight that all have begun: nobody waits for ever, neither for that nor for the next one,
-/// nor at the end.
+/// Rank 1 leaves by an exception with an operation in flight that all have begun: nobody waits for
+/// ever, neither for that nor for the next one, nor at the end.
 void left_in_flight() {
     int word = 0;
     std::vector<float> first(1000, 1), next(10, 1);
@@ -267,14 +297,16 @@ void left_in_flight() {
             try {
                 session.close();
             } catch (const gz::Error& again) {  // only if rank 1 had to end the job
-                require(again.code() == gz::ErrorCode::departed && again.ranks() == error.ranks(), again.what());
+                require(again.code() == gz::ErrorCode::departed && again.ranks() == error.ranks(),
+                        again.what());
             }
         }
         MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
         MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     } catch (const std::runtime_error& error) {
         require(std::string_view(error.what()) == "mine", error.what());
-        for (const int other : {0, 2}) MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (const int other : {0, 2})
+            MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         std::puts("ranks 0 and 2 have been told");
         std::fflush(stdout);
         for (const int other : {0, 2}) MPI_Send(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD);
@@ -282,7 +314,8 @@ void left_in_flight() {
     std::_Exit(1);
 }
 
-/// Rank 1 has no room for a result, in the middle of an operation: the others do not wait for it, and know why.
+/// Rank 1 has no room for a result, in the middle of an operation: the others do not wait for it,
+/// and know why.
 void out_of_memory() {
     gz::Session session;
     std::vector<float> numbers(std::size_t{8} << 20, 1);
@@ -290,7 +323,9 @@ void out_of_memory() {
     if (session.rank() == 1) {
         std::size_t pages = 0;
         std::ifstream("/proc/self/statm") >> pages;
-        const rlimit little{.rlim_cur = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + (16u << 20), .rlim_max = RLIM_INFINITY};
+        const rlimit little{
+            .rlim_cur = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + (16u << 20),
+            .rlim_max = RLIM_INFINITY};
         setrlimit(RLIMIT_AS, &little);
     }
     int word = 0;
@@ -298,15 +333,20 @@ void out_of_memory() {
         gz::all_gather(numbers);
         require(false, "an operation that rank 1 cannot finish fails");
     } catch (const gz::Error& error) {
-        const auto expected = session.rank() == 1 ? gz::ErrorCode::out_of_memory : gz::ErrorCode::aborted;
+        const auto expected =
+            session.rank() == 1 ? gz::ErrorCode::out_of_memory : gz::ErrorCode::aborted;
         require(error.code() == expected && error.ranks() == std::vector<int>{1}, error.what());
-        require(std::string(error.what()).find("all_gather: not enough memory") != std::string::npos, error.what());
+        require(
+            std::string(error.what()).find("all_gather: not enough memory") != std::string::npos,
+            error.what());
     }
     if (session.rank() != 1) {
         MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
-        MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);  // mpirun ends all when the first one fails
+        // mpirun ends all when the first one fails
+        MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     } else {
-        for (const int other : {0, 2}) MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (const int other : {0, 2})
+            MPI_Recv(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         std::printf("all were told\n");
         std::fflush(stdout);
         for (const int other : {0, 2}) MPI_Send(&word, 1, MPI_INT, other, 0, MPI_COMM_WORLD);

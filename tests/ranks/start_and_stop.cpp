@@ -1,4 +1,5 @@
-// How a process may come to the library, leave it and end: each scene is a run of its own, under mpirun and without:
+// How a process may come to the library, leave it and end: each scene is a run of its own, under
+// mpirun and without:
 //   start_and_stop SCENE, which ends with 0 and says nothing if all is as it should be.
 #include <algorithm>
 #include <atomic>
@@ -40,7 +41,8 @@ void work(gz::Session& session) {
     gz::allreduce(sum, {.session = &session});
     require(sum == session.size() * (session.size() - 1) / 2, "the sum of the ranks");
     int out = session.rank(), in = -1;
-    const int right = (session.rank() + 1) % session.size(), left = (session.rank() + session.size() - 1) % session.size();
+    const int right = (session.rank() + 1) % session.size(),
+              left = (session.rank() + session.size() - 1) % session.size();
     const auto sent = gz::send_async(out, right, {.session = &session});
     gz::recv(in, left, {.session = &session});
     sent.wait();
@@ -55,8 +57,9 @@ void require_refused(Use&& use, const std::string& what) {
         use();
     } catch (const gz::Error& error) {
         const std::string_view text(error.what());
-        return require(error.code() == gz::ErrorCode::unavailable && text.find("fork()") != text.npos,
-                       what + " in a child: " + error.what());
+        return require(
+            error.code() == gz::ErrorCode::unavailable && text.find("fork()") != text.npos,
+            what + " in a child: " + error.what());
     }
     require(false, what + " in a child is refused");
 }
@@ -87,7 +90,8 @@ void require_departed(const gz::Handle& handle, std::string_view why) {
         require(false, "what nobody else has submitted fails");
     } catch (const gz::Error& error) {
         const std::string_view text(error.what());
-        require(error.code() == gz::ErrorCode::departed && text.starts_with("rank 1 has shut down") && text.find(why) != text.npos,
+        require(error.code() == gz::ErrorCode::departed &&
+                    text.starts_with("rank 1 has shut down") && text.find(why) != text.npos,
                 error.what());
     }
 }
@@ -110,7 +114,8 @@ void child_of_fork() {
     const auto child = fork_child([&] {
         float number = 1;
         require_refused([&] { gz::allreduce(number); }, "allreduce");
-        require_refused([&] { gz::allreduce(number, {.session = &session}); }, "allreduce of a session");
+        require_refused([&] { gz::allreduce(number, {.session = &session}); },
+                        "allreduce of a session");
         require_refused([&] { session.rank(); }, "rank()");
         require_refused([&] { gz::barrier({.process_set = set}); }, "barrier of a set");
         require_refused([&] { plan.ready(0); }, "a plan");
@@ -141,7 +146,8 @@ void child_returns() {
     work(session);
 }
 
-/// Children of a process whose threads are in the middle of everything, and hold every lock at times.
+/// Children of a process whose threads are in the middle of everything, and hold every lock at
+/// times.
 void fork_under_load() {
     gz::Session session;
     std::atomic<bool> stop{false};
@@ -192,14 +198,16 @@ void child_after_the_end() {
 
 struct Everything {
     gz::Session session;
-    std::vector<float> numbers = std::vector<float>(1000, 1), gradients = std::vector<float>(1000, 1);
+    std::vector<float> numbers = std::vector<float>(1000, 1),
+                       gradients = std::vector<float>(1000, 1);
     Sgd sgd;
     std::vector<gz::Parameter> parameters{{"w", numbers, gradients}};
     gz::DistributedOptimizer<Sgd> optimizer{sgd, parameters};
     gz::Handle handle;
 };
 
-/// What is static in a function is destroyed before the library's own end, with operations pending, whose memory lives longer.
+/// What is static in a function is destroyed before the library's own end, with operations pending,
+/// whose memory lives longer.
 void static_session() {
     static std::vector<float> numbers(1000, 1);
     static Everything all;
@@ -225,7 +233,8 @@ void forgotten() {
     work(*session);
 }
 
-/// A thread calls exit() while another closes the session, which takes long, since the other ranks come late: whoever is second waits for the first.
+/// A thread calls exit() while another closes the session, which takes long, since the other ranks
+/// come late: whoever is second waits for the first.
 void exit_beside_close() {
     gz::Session session;
     work(session);
@@ -243,7 +252,9 @@ void require_closed() {
         gz::barrier();
         require(false, "nothing can be done after MPI_Finalize");
     } catch (const gz::Error& error) {
-        const bool says_why = std::string_view(error.what()).find("(its process has called MPI_Finalize") != std::string_view::npos;
+        const bool says_why =
+            std::string_view(error.what()).find("(its process has called MPI_Finalize") !=
+            std::string_view::npos;
         require(error.code() == gz::ErrorCode::not_initialised && says_why, error.what());
     }
 }
@@ -267,8 +278,11 @@ void finalised_while_pending() {
     const bool alone = session.size() == 1;
     MPI_Finalize();
     handle.wait();
-    require(numbers.front() == numbers.back() && (numbers.front() > 1 || alone), "what all have begun is done");
-    if (lonely && !alone) require_departed(lonely, "its process has called MPI_Finalize before the session was closed");
+    require(numbers.front() == numbers.back() && (numbers.front() > 1 || alone),
+            "what all have begun is done");
+    if (lonely && !alone)
+        require_departed(lonely,
+                         "its process has called MPI_Finalize before the session was closed");
     require_closed();
 }
 
@@ -299,7 +313,8 @@ void threads_at_once() {
     gz::shutdown();
 }
 
-/// All sorts of operations are on their way when the session is closed; what all ranks have submitted is done.
+/// All sorts of operations are on their way when the session is closed; what all ranks have
+/// submitted is done.
 void pending_at_the_end() {
     static std::vector<float> numbers(1 << 20, 1), never(1, 1), in(1, 1);
     gz::Session session;
@@ -317,16 +332,19 @@ void pending_at_the_end() {
 }
 
 std::string grown(const char* what, std::ptrdiff_t before, std::ptrdiff_t after) {
-    return std::string(what) + " stay as they were: " + std::to_string(before) + " and then " + std::to_string(after);
+    return std::string(what) + " stay as they were: " + std::to_string(before) + " and then " +
+           std::to_string(after);
 }
 
-/// What a process has of the system, and of the allocator: what it has given out and not taken back, in all threads.
+/// What a process has of the system, and of the allocator: what it has given out and not taken
+/// back, in all threads.
 struct Usage {
     std::ptrdiff_t files, threads, maps, allocated;
 };
 
 std::ptrdiff_t entries(const char* folder) {
-    return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+    return std::distance(std::filesystem::directory_iterator(folder),
+                         std::filesystem::directory_iterator());
 }
 
 /// The least of several looks: a thread that has been joined is listed for a moment more.
@@ -344,11 +362,12 @@ Usage usage() {
     std::string line;
     for (std::ifstream file("/proc/self/maps"); std::getline(file, line);) ++maps;
     const auto memory = mallinfo2();
-    return {entries("/proc/self/fd"), threads(), maps, static_cast<std::ptrdiff_t>(memory.uordblks + memory.hblkhd)};
+    return {entries("/proc/self/fd"), threads(), maps,
+            static_cast<std::ptrdiff_t>(memory.uordblks + memory.hblkhd)};
 }
 
-/// Sessions one after the other leave nothing behind. The allocator makes arenas as threads meet in it, of two mappings
-/// each, and MPI keeps some bytes of each session.
+/// Sessions one after the other leave nothing behind. The allocator makes arenas as threads meet in
+/// it, of two mappings each, and MPI keeps some bytes of each session.
 void cycles(int count) {
     Usage settled{};
     for (int i = 0; i <= count; ++i) {
@@ -361,7 +380,8 @@ void cycles(int count) {
     require(last.files == settled.files, grown("files", settled.files, last.files));
     require(last.threads == settled.threads, grown("threads", settled.threads, last.threads));
     require(last.maps <= settled.maps + count / 10, grown("mappings", settled.maps, last.maps));
-    require(last.allocated <= settled.allocated + count * 100, grown("bytes", settled.allocated, last.allocated));
+    require(last.allocated <= settled.allocated + count * 100,
+            grown("bytes", settled.allocated, last.allocated));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""timeline.py RANKS GZ-TIMELINE JOB...: what a job under mpirun records, and what gz-timeline makes of it."""
+"""timeline.py RANKS GZ-TIMELINE JOB...: what a job under mpirun records, and what gz-timeline
+makes of it."""
 import json
 import subprocess
 import sys
@@ -14,7 +15,10 @@ top = Path(scratch.name)
 
 
 def tool(*arguments):
-    return subprocess.run([gz_timeline, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600)
+    return subprocess.run(
+        [gz_timeline, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600,
+    )
 
 
 def record(scene, read=lambda file: json.loads(file.read_text())):
@@ -64,10 +68,16 @@ for rank, events in enumerate(traces):
 said = tool(directory)
 assert said.returncode == 0 and said.stderr == "", said
 merged = json.loads(said.stdout)
-assert len(merged) == sum(map(len, traces)) and {event["pid"] for event in merged} == set(range(ranks))
+assert (
+    len(merged) == sum(map(len, traces))
+    and {event["pid"] for event in merged} == set(range(ranks))
+)
 look_at_rows(merged)
 assert min(event["ts"] for event in merged if "ts" in event) >= 0
-assert tool(directory, "-o", top / "merged.json").returncode == 0 and json.loads((top / "merged.json").read_text()) == merged
+assert (
+    tool(directory, "-o", top / "merged.json").returncode == 0
+    and json.loads((top / "merged.json").read_text()) == merged
+)
 table = tool(directory, "--summary").stdout
 assert sum(line.startswith("negotiate") for line in table.splitlines()) == ranks, table
 last = [int(line.split()[7]) for line in table.splitlines() if "was the last to submit" in line]
@@ -79,8 +89,16 @@ sets.mkdir()
 requests = {0: [("set", 100), ("", 300)], 1: [("", 200)]}
 for rank, begins in requests.items():
     head = {"name": "guozhuang", "args": {**traces[0][0]["args"], "rank": rank, "ranks": 2}}
-    events = [{"name": "x", "ph": "B", "ts": at, "pid": rank, "tid": at, "args": {"set": name} if name else {}} for name, at in begins]
-    (sets / f"rank{rank}.json").write_text("[\n" + ",\n".join(map(json.dumps, [head, *events])) + "\n]\n")
+    events = [
+        {
+            "name": "x", "ph": "B", "ts": at, "pid": rank, "tid": at,
+            "args": {"set": name} if name else {},
+        }
+        for name, at in begins
+    ]
+    (sets / f"rank{rank}.json").write_text(
+        "[\n" + ",\n".join(map(json.dumps, [head, *events])) + "\n]\n"
+    )
 assert "rank 0 was the last to submit 1 of 1 requests" in tool(sets, "--summary").stdout
 
 # What gz-timeline makes of files that are not whole, or none of ours.
@@ -90,7 +108,9 @@ cut.mkdir()
 for position in (len(whole) - 1, len(whole) - 3, len(whole) - 30, len(whole) // 2):
     (cut / "rank0.json").write_text(whole[:position])
     said = tool(cut)
-    assert said.returncode == 0 and json.loads(said.stdout)[0]["name"] == "guozhuang", (position, said)
+    assert (
+        said.returncode == 0 and json.loads(said.stdout)[0]["name"] == "guozhuang"
+    ), (position, said)
     assert ("ends early" in said.stderr) == (position < len(whole) - 2), said
     assert ("there is no timeline of rank 1" in said.stderr) == (ranks > 1), said
 (cut / "rank0.json").write_text(whole.replace(",\n", ",\n}{\n", 5))
@@ -107,14 +127,20 @@ refused("holds no timeline", top / "empty")
 assert tool("--help").returncode == 0
 assert tool(directory, "-o", "/dev/full").returncode == 1
 
-# A rank that an exception takes out of its session leaves a timeline without loose ends; mpirun may end the others.
+# A rank that an exception takes out of its session leaves a timeline without loose ends; mpirun may
+# end the others.
 directory, code, traces = record("left", read_by_tool)
 assert code != 0 and begun(traces[-1], "what is left") == 1, traces[-1]
 look_at_rows(json.loads((directory / f"rank{ranks - 1}.json").read_text()))
 
-# A rank that is killed leaves an array that is not closed, as do those that mpirun ends for it: gz-timeline takes it, and says so.
+# A rank that is killed leaves an array that is not closed, as do those that mpirun ends for it:
+# gz-timeline takes it, and says so.
 if ranks > 1:
     directory, code, traces = record("killed", read_by_tool)
     assert code != 0 and begun(traces[-1], "the last one of all") == 1, traces
     said = tool(directory)
-    assert said.returncode == 0 and f"rank{ranks - 1}.json ends early: rank {ranks - 1} was killed, or ended because another rank was" in said.stderr, said
+    assert (
+        said.returncode == 0
+        and f"rank{ranks - 1}.json ends early: rank {ranks - 1} was killed, "
+        f"or ended because another rank was" in said.stderr
+    ), said

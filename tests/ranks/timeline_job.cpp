@@ -1,4 +1,5 @@
-// A job that records its timeline: timeline_job SCENE DIRECTORY. timeline.py looks at what it leaves.
+// A job that records its timeline: timeline_job SCENE DIRECTORY. timeline.py looks at what it
+// leaves.
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -27,7 +28,8 @@ void train(gz::Session& session) {
         std::vector<gz::Handle> handles;
         for (std::size_t i = 0; i < gradients.size(); ++i) {
             const auto gradient = (i + static_cast<std::size_t>(session.rank())) % gradients.size();
-            handles.push_back(gz::allreduce_async(gradients[gradient], {.name = "layer" + std::to_string(gradient)}));
+            handles.push_back(gz::allreduce_async(gradients[gradient],
+                                                  {.name = "layer" + std::to_string(gradient)}));
         }
         for (const auto& handle : handles) handle.wait();
         gz::barrier();
@@ -38,7 +40,8 @@ void train(gz::Session& session) {
 void killed(gz::Session& session, const std::string& directory) {
     int number = 1;
     gz::allreduce(number, {.name = "the last one of all"});
-    if (session.rank() + 1 < session.size()) return gz::allreduce(number, {.name = "what never comes"});
+    if (session.rank() + 1 < session.size())
+        return gz::allreduce(number, {.name = "what never comes"});
     std::ostringstream text;
     while (text.str().find("the last one of all") == std::string::npos) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -48,7 +51,8 @@ void killed(gz::Session& session, const std::string& directory) {
     std::raise(SIGKILL);
 }
 
-/// An exception leaves the last rank's session, with an operation that no other submits and whose handle lives on.
+/// An exception leaves the last rank's session, with an operation that no other submits and whose
+/// handle lives on.
 void left(const gz::Session& session) {
     static int number = 1;
     static gz::Handle handle;

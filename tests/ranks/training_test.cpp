@@ -32,8 +32,9 @@ TEST_CASE("samplers of processes share the data set out") {
               std::vector<std::int64_t> expected(101);
               std::iota(expected.begin(), expected.end(), 0);
               report.expect(all == expected, "disjoint, and together the data set");
-              report.expect(steps_per_epoch(101, 1) ==
-                                (101 + static_cast<std::size_t>(session.size()) - 1) / static_cast<std::size_t>(session.size()),
-                            "steps");
+              report.expect(
+                  steps_per_epoch(101, 1) == (101 + static_cast<std::size_t>(session.size()) - 1) /
+                                                 static_cast<std::size_t>(session.size()),
+                  "steps");
           }) == "");
 }

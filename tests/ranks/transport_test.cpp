@@ -1,4 +1,5 @@
-// The MPI transport from the inside: ranks that mpirun started talk to each other without the engine above them.
+// The MPI transport from the inside: ranks that mpirun started talk to each other without the
+// engine above them.
 #include "wire/mpi/mpi_transport.hpp"
 
 #include <algorithm>
@@ -42,7 +43,8 @@ std::string failure_of(Act&& act) {
 
 std::size_t open_files() {
     std::size_t count = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+        ++count;
     return count;
 }
 
@@ -68,7 +70,8 @@ TEST_CASE("the transport knows the job and the host as MPI does") {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     CHECK(transport->rank() == rank);
     CHECK(transport->size() == size);
-    CHECK(transport->hosts() == std::vector<int>(static_cast<std::size_t>(size)));  // the tests run on one host
+    // the tests run on one host
+    CHECK(transport->hosts() == std::vector<int>(static_cast<std::size_t>(size)));
     CHECK(transport->host_count() == 1);
     CHECK(std::string(transport->description()).find("MPI") != std::string::npos);
     transport->close();
@@ -88,7 +91,8 @@ TEST_CASE("ranks that are told so take each other for ranks of several hosts") {
     CHECK(transport->hosts() == hosts);
     CHECK(transport->host_count() == std::min(size, 2));
     CHECK((transport->stage_bytes() > 0) == all_share);  // if one rank has none, none uses its own
-    for (int other = 0; all_share && other < size; ++other) CHECK(transport->look_at(other).has_value() == (other % 2 == rank % 2));
+    for (int other = 0; all_share && other < size; ++other)
+        CHECK(transport->look_at(other).has_value() == (other % 2 == rank % 2));
     const test::TrafficPlan plan(test::seed(), size, 20 * size, 60'000);
     const auto failure = failure_of([&] { test::Traffic(*transport, plan).run(); });
     INFO(failure);
@@ -107,9 +111,11 @@ TEST_CASE("a user's communicator gives the ranks of that communicator") {
     CHECK(transport->rank() == size - 1 - rank);
     int arrived = -1;
     const auto members = all_ranks(size);
-    MemberWire wire({.transport = *transport, .members = members, .position = transport->rank(), .tag = data});
+    MemberWire wire(
+        {.transport = *transport, .members = members, .position = transport->rank(), .tag = data});
     const int right = (wire.rank() + 1) % size, left = (wire.rank() + size - 1) % size;
-    exchange(wire, std::as_bytes(std::span(&rank, 1)), right, std::as_writable_bytes(std::span(&arrived, 1)), left);
+    exchange(wire, std::as_bytes(std::span(&rank, 1)), right,
+             std::as_writable_bytes(std::span(&arrived, 1)), left);
     CHECK(arrived == size - 1 - left);
     transport->close();
 }
@@ -171,10 +177,12 @@ TEST_CASE("a transport does not close over messages in flight, nor serve after i
 
 TEST_CASE("long control messages do not overtake each other") {
     const auto transport = connect();
-    const int size = transport->size(), right = (transport->rank() + 1) % size, left = (transport->rank() + size - 1) % size;
+    const int size = transport->size(), right = (transport->rank() + 1) % size,
+              left = (transport->rank() + size - 1) % size;
     ControlChannel channel(*transport, 0, all_ranks(size));
     const std::array<std::size_t, 4> lengths{3'000'000, 10, 200'000, 0};
-    for (const auto length : lengths) channel.send(right, std::vector<std::byte>(length, std::byte{7}));
+    for (const auto length : lengths)
+        channel.send(right, std::vector<std::byte>(length, std::byte{7}));
     std::vector<std::size_t> arrived;
     int from = left;
     base::wait_until(transport->doorbell(), transport->wait_settings(), [&] {
@@ -194,7 +202,8 @@ TEST_CASE("a message rings where there are doorbells") {
     MpiOptions options;
     options.settings.shared_memory = shared;
     const auto transport = connect(options);
-    const int size = transport->size(), right = (transport->rank() + 1) % size, left = (transport->rank() + size - 1) % size;
+    const int size = transport->size(), right = (transport->rank() + 1) % size,
+              left = (transport->rank() + size - 1) % size;
     std::array<std::byte, 4> out{}, in{};
     auto received = transport->receive(left, data, in);
     const auto before = transport->doorbell().rings.load();
@@ -209,7 +218,8 @@ TEST_CASE("a message rings where there are doorbells") {
 
 TEST_CASE("who looks after one message wakes the thread that sleeps for another") {
     const auto transport = connect();
-    const int size = transport->size(), right = (transport->rank() + 1) % size, left = (transport->rank() + size - 1) % size;
+    const int size = transport->size(), right = (transport->rank() + 1) % size,
+              left = (transport->rank() + size - 1) % size;
     constexpr Tag later{0, Lane::host_data, 1};
     std::array<std::byte, 4> out{}, in{}, other{};
     auto sent = transport->send(right, data, out);
@@ -221,7 +231,9 @@ TEST_CASE("who looks after one message wakes the thread that sleeps for another"
     ++bell.asleep;  // as a thread does before it looks for the last time and parks
     const auto before = bell.rings.load();
     const auto woken = [&] { return transport->test(looked_after) || bell.rings.load() != before; };
-    const auto failure = failure_of([&] { base::wait_until(bell, transport->wait_settings(), woken, base::Clock::now() + 20s); });
+    const auto failure = failure_of([&] {
+        base::wait_until(bell, transport->wait_settings(), woken, base::Clock::now() + 20s);
+    });
     --bell.asleep;
     CHECK(failure == "");
     REQUIRE(everywhere(true));

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""two_hosts.py MPIRUN RANKS COMMAND...: runs the command on that many ranks on each of two hosts. The hosts are network namespaces of this
-machine with a cable between them, each with a name of its own, so that MPI finds two hosts, and no way but TCP from one to the other.
+"""two_hosts.py MPIRUN RANKS COMMAND...: runs the command on that many ranks on each of two hosts.
+The hosts are network namespaces of this machine with a cable between them, each with a name of its
+own, so that MPI finds two hosts, and no way but TCP from one to the other.
 
-Ends as the command does; with 77 and `SKIP: why` where this machine permits no such hosts, and with 1 where it permits them and has not the tools.
-Open MPI's mpirun, whose agent (for rsh) it replaces.
+Ends as the command does; with 77 and `SKIP: why` where this machine permits no such hosts, and with
+1 where it permits them and has not the tools. Open MPI's mpirun, whose agent (for rsh) it replaces.
 """
 import ctypes
 import os
@@ -34,7 +35,9 @@ exec ip netns exec $host unshare --uts sh -c 'hostname "$0" && exec sh -c "$*"' 
 
 def require(*command):
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20
+        )
     except OSError as error:
         sys.exit(fail_or_skip(f"{command[0]}: {error.strerror}; ./run test --all installs it"))
     if done.returncode != 0:
@@ -43,7 +46,8 @@ def require(*command):
 
 
 def are_hosts_permitted():
-    """Whether a process may have a network, mounts and a host's name of its own. Asked of the kernel, in a child, since no tool need be there."""
+    """Whether a process may have a network, mounts and a host's name of its own. Asked of the
+    kernel, in a child, since no tool need be there."""
     new_mounts, new_name, new_network = 0x00020000, 0x04000000, 0x40000000
     child = os.fork()
     if child == 0:
@@ -52,8 +56,11 @@ def are_hosts_permitted():
 
 
 def fail_or_skip(why):
-    """What the kernel does not permit, or has not got, is skipped; all else is a defect of the test or of the machine's set-up."""
-    if not are_hosts_permitted() or re.search("not permitted|not supported|Permission denied|Unknown device type", why):
+    """What the kernel does not permit, or has not got, is skipped; all else is a defect of the test
+    or of the machine's set-up."""
+    if not are_hosts_permitted() or re.search(
+        "not permitted|not supported|Permission denied|Unknown device type", why
+    ):
         return skip(why)
     print(f"This machine permits hosts of their own, and yet: {why}")
     return 1
@@ -67,7 +74,10 @@ def skip(why):
 def build():
     for name in NAMES:
         require("ip", "netns", "add", name)
-    require("ip", "link", "add", "cable", "netns", NAMES[0], "type", "veth", "peer", "name", "cable", "netns", NAMES[1])
+    require(
+        "ip", "link", "add", "cable", "netns", NAMES[0],
+        "type", "veth", "peer", "name", "cable", "netns", NAMES[1],
+    )
     for name, address in zip(NAMES, ADDRESSES):
         require("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "cable")
         require("ip", "-n", name, "link", "set", "lo", "up")
@@ -86,10 +96,14 @@ def run(mpirun, ranks, command):
         agent.write_text(AGENT)
         agent.chmod(0o755)
         networks = [f"{NETWORK}0/24"]
-        options = ["--mca", "plm_rsh_agent", str(agent), "--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp",
-                   "--mca", "btl_tcp_if_include", *networks, "--mca", "oob_tcp_if_include", *networks,
-                   "--host", ",".join(f"{address}:{ranks}" for address in ADDRESSES), "-np", str(2 * ranks),
-                   "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+        options = [
+            "--mca", "plm_rsh_agent", str(agent), "--mca", "pml", "ob1",
+            "--mca", "btl", "self,vader,tcp",
+            "--mca", "btl_tcp_if_include", *networks, "--mca", "oob_tcp_if_include", *networks,
+            "--host", ",".join(f"{address}:{ranks}" for address in ADDRESSES),
+            "-np", str(2 * ranks), "--oversubscribe", "--bind-to", "none",
+            "--mca", "mpi_yield_when_idle", "1",
+        ]
         job = shlex.join([mpirun, *options, *command])
         return subprocess.run([str(agent), ADDRESSES[0], job], check=False).returncode
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# warnings.sh COMMAND...: what every rank would warn about is said once, on a line that names the rank. The command is bound to one processor
-# here, and runs rank 1 without shared memory.
+# warnings.sh COMMAND...: what every rank would warn about is said once, on a line that names the
+# rank. The command is bound to one processor here, and runs rank 1 without shared memory.
 set -u
 export GUOZHUANG_FUSION_BYTE=1 OMP_NUM_THREADS=1000
 processors=$(nproc --all)
@@ -17,7 +17,8 @@ said() {
 }
 said 'FUSION_BYTE ' 1
 said '^guozhuang\[0\] warning: GUOZHUANG_FUSION_BYTE is not a variable of this version' 1
-said '^guozhuang\[1\] warning: no memory shared by the ranks of this host (GUOZHUANG_SHARED_MEMORY=0 on rank 1)' 1
+refusal='no memory shared by the ranks of this host (GUOZHUANG_SHARED_MEMORY=0 on rank 1)'
+said "^guozhuang\[1\] warning: $refusal" 1
 said 'no memory shared' 1
 [ "$processors" -gt 1 ] || exit 0
 said 'OMP_NUM_THREADS' 1

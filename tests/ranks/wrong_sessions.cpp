@@ -1,4 +1,5 @@
-// A training step that goes wrong in the way that the argument says. What is printed stands in docs/errors.md.
+// A training step that goes wrong in the way that the argument says. What is printed stands in
+// docs/errors.md.
 #include <signal.h>
 
 #include <chrono>
@@ -12,15 +13,20 @@ namespace gz = guozhuang;
 int main(int argc, char** argv) {
     const std::string_view scene = argc > 1 ? argv[1] : "";
     return gz::run(&argc, &argv, [&](gz::Session& session) {
-        const auto is = [&](std::string_view which, int rank) { return scene == which && session.rank() == rank; };
+        const auto is = [&](std::string_view which, int rank) {
+            return scene == which && session.rank() == rank;
+        };
         std::vector<float> weight(1000), bias(10), loss(1);
-        const std::vector<std::int64_t> shape = is("shape", 1) ? std::vector<std::int64_t>{10, 100} : std::vector<std::int64_t>{100, 10};
+        const std::vector<std::int64_t> shape = is("shape", 1) ? std::vector<std::int64_t>{10, 100}
+                                                               : std::vector<std::int64_t>{100, 10};
         gz::allreduce(bias, {.name = "grad/fc2.bias"});
-        if (session.rank() == 2)
-            std::this_thread::sleep_for(std::chrono::milliseconds(300));  // so it is always the others who wait for the longest
+        // so it is always the others who wait for the longest
+        if (session.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
         if (is("kill", 2)) raise(SIGKILL);
         const bool missing = is("missing", 2);
-        if (!missing) gz::allreduce(gz::TensorView(weight, shape), {.name = is("typo", 2) ? "grad/fc1.weigth" : "grad/fc1.weight"});
+        if (!missing)
+            gz::allreduce(gz::TensorView(weight, shape),
+                          {.name = is("typo", 2) ? "grad/fc1.weigth" : "grad/fc1.weight"});
         gz::allreduce(loss, {.name = "loss"});
         return 0;
     });

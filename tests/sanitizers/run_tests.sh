@@ -1,25 +1,31 @@
 #!/usr/bin/env bash
-# Usage: run_tests.sh asan|tsan: builds the tests of one process, and of how ranks begin, talk and end, under that preset, and runs them, but for the
-# slow ones. What else runs under mpirun, unit tests do as well, with ranks that are threads.
+# Usage: run_tests.sh asan|tsan: builds the tests of one process, and of how ranks begin, talk and
+# end, under that preset, and runs them, but for the slow ones. What else runs under mpirun, unit
+# tests do as well, with ranks that are threads.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 preset=$1
 cmake --preset "$preset"
-cmake --build --preset "$preset" --target guozhuang_unit guozhuang_transport mpi_lifecycle session_lifecycle start_and_stop
-# Not out_of_memory: what the sanitizers cannot allocate, they end the process for. Not fork_under_load, whose forks take a second each. Not the
-# walks and the simulated hosts, which compute for minutes. Three ranks where there is a choice: more or fewer show nothing new, but take their time.
+cmake --build --preset "$preset" --target guozhuang_unit guozhuang_transport mpi_lifecycle \
+  session_lifecycle start_and_stop
+# Not out_of_memory: what the sanitizers cannot allocate, they end the process for. Not
+# fork_under_load, whose forks take a second each. Not the walks and the simulated hosts, which
+# compute for minutes. Three ranks where there is a choice: more or fewer show nothing new, but take
+# their time.
 excluded='np[1247]$|hosts|out_of_memory|fork_under_load|negotiator_walk'
 under=()
 case $preset in
   asan)
-    # Not what lets go of objects for good: children of fork() leave their parent's alone. Not thousand_cycles, which looks for memory that grows: what
-    # is freed is kept for a while here. Not vptr (in the preset): its check needs a descriptor, and some tests leave none.
+    # Not what lets go of objects for good: children of fork() leave their parent's alone. Not
+    # thousand_cycles, which looks for memory that grows: what is freed is kept for a while here.
+    # Not vptr (in the preset): its check needs a descriptor, and some tests leave none.
     excluded+='|child_|forgotten|thousand_cycles'
     export UBSAN_OPTIONS=print_stacktrace=1
     export LSAN_OPTIONS=print_suppressions=0:suppressions=$here/leaks.supp
     ;;
   tsan)
-    # Not where one thread calls MPI beside the library's: MPI's own synchronisation is not instrumented.
+    # Not where one thread calls MPI beside the library's: MPI's own synchronisation is not
+    # instrumented.
     excluded+='|mpi_multiple'
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$here/threads.supp
     # Clang 16's ThreadSanitizer cannot live with the address randomisation of newer kernels.
@@ -28,9 +34,12 @@ case $preset in
 esac
 # Two for each core: tests that are ranks wait more than they compute.
 run() {
-  "${under[@]}" ctest --test-dir "build/$preset" --label-exclude slow --exclude-regex "$excluded" --no-tests=error --output-on-failure \
+  "${under[@]}" ctest --test-dir "build/$preset" --label-exclude slow --exclude-regex "$excluded" \
+    --no-tests=error --output-on-failure \
     --parallel $((2 * $(nproc))) "$@"
 }
 run --label-regex unit
-# Leaks are MPI's where its libraries are anywhere in the stack, which only the slow unwinder sees whole.
-ASAN_OPTIONS=fast_unwind_on_malloc=0 run --tests-regex '^ranks\.(transport|mpi_lifecycle|session_lifecycle|start_and_stop)\.'
+# Leaks are MPI's where its libraries are anywhere in the stack, which only the slow unwinder sees
+# whole.
+ASAN_OPTIONS=fast_unwind_on_malloc=0 run \
+  --tests-regex '^ranks\.(transport|mpi_lifecycle|session_lifecycle|start_and_stop)\.'

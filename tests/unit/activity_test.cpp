@@ -6,8 +6,8 @@
 
 #include "support/runner/catch.hpp"
 
-using guozhuang::base::Activity;
-using guozhuang::base::Note;
+using guozhuang::trace::Activity;
+using guozhuang::trace::Note;
 
 TEST_CASE("a note says what was written, cut to its room") {
     Note note;
@@ -38,7 +38,8 @@ TEST_CASE("a note that somebody else has spoilt is not believed") {
     note.write("allreduce", "a\nb\x1b[2J\x7f");
     CHECK(note.read()->text == "a?b?[2J?");
     std::uint32_t spoilt[2];
-    for (const std::uint32_t lengths : {0xffffffffu, 225u, 1u | (224u << 16), 0xffffu, 0xffff0000u}) {
+    for (const std::uint32_t lengths :
+         {0xffffffffu, 225u, 1u | (224u << 16), 0xffffu, 0xffff0000u}) {
         std::memcpy(spoilt, &note, sizeof spoilt);
         spoilt[1] = lengths;
         std::memcpy(static_cast<void*>(&note), spoilt, sizeof spoilt);
@@ -55,7 +56,8 @@ TEST_CASE("a reader gets a whole note, whoever writes meanwhile") {
     Note note;
     std::atomic<bool> stop{false};
     const auto write = [&](char letter) {
-        for (std::size_t length = 1; !stop; length = length % 200 + 1) note.write("kind", std::string(length, letter));
+        for (std::size_t length = 1; !stop; length = length % 200 + 1)
+            note.write("kind", std::string(length, letter));
     };
     std::thread one(write, 'a'), two(write, 'b');
     int torn = 0, whole = 0;
@@ -63,7 +65,9 @@ TEST_CASE("a reader gets a whole note, whoever writes meanwhile") {
         const auto content = note.read();
         if (!content) continue;
         ++whole;
-        if (content->kind != "kind" || content->text.find_first_not_of(content->text.front()) != std::string::npos) ++torn;
+        if (content->kind != "kind" ||
+            content->text.find_first_not_of(content->text.front()) != std::string::npos)
+            ++torn;
     }
     stop = true;
     one.join();

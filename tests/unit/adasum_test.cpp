@@ -15,7 +15,8 @@ using Tensors = std::vector<Tensor>;
 Tensors inputs_of_rank(int rank, DType dtype, const std::vector<std::size_t>& counts) {
     Tensors tensors;
     for (const auto count : counts)
-        tensors.push_back(random_tensor(dtype, {static_cast<std::int64_t>(count)}, 1000 * count + static_cast<std::uint64_t>(rank)));
+        tensors.push_back(random_tensor(dtype, {static_cast<std::int64_t>(count)},
+                                        1000 * count + static_cast<std::uint64_t>(rank)));
     return tensors;
 }
 
@@ -28,14 +29,17 @@ AdasumOutcome run_adasum(std::vector<Tensors> tensors, DType dtype) {
     const device::HostReduce reduce(dtype, ReduceOp::sum, 1);
     auto wires = test::run_ranks(static_cast<int>(tensors.size()), [&](ThreadWire& wire) {
         std::vector<std::span<std::byte>> members;
-        for (auto& tensor : tensors[static_cast<std::size_t>(wire.rank())]) members.push_back(tensor.view().memory());
-        TestScratch scratch(adasum::allreduce_scratch_bytes<ThreadWire>(members, reduce, wire.size()));
+        for (auto& tensor : tensors[static_cast<std::size_t>(wire.rank())])
+            members.push_back(tensor.view().memory());
+        TestScratch scratch(
+            adasum::allreduce_scratch_bytes<ThreadWire>(members, reduce, wire.size()));
         adasum::allreduce(wire, {members, scratch.span(), reduce, device::adasum_for(dtype)});
     });
     return {std::move(tensors), std::move(wires)};
 }
 
-/// The first fault of an adasum of tensors of these counts; empty if every rank has what the formula gives, and all the same bits.
+/// The first fault of an adasum of tensors of these counts; empty if every rank has what the
+/// formula gives, and all the same bits.
 std::string fault_of_bundle(int ranks, DType dtype, const std::vector<std::size_t>& counts) {
     std::vector<Tensors> inputs;
     for (int rank = 0; rank < ranks; ++rank) inputs.push_back(inputs_of_rank(rank, dtype, counts));
@@ -46,12 +50,14 @@ std::string fault_of_bundle(int ranks, DType dtype, const std::vector<std::size_
         const auto fault = fault_of(results[0][member], 0, contributions, {.op = ReduceOp::adasum});
         if (!fault.empty()) return text_of("tensor ", member, ": ", fault);
         for (const auto& result : results)
-            if (result[member].bytes != results[0][member].bytes) return text_of("tensor ", member, ": the ranks hold other bits");
+            if (result[member].bytes != results[0][member].bytes)
+                return text_of("tensor ", member, ": the ranks hold other bits");
     }
     return {};
 }
 
-TEST_CASE("adasum is its formula along the tree, for any number of ranks and each tensor by itself", "[adasum]") {
+TEST_CASE("adasum is its formula along the tree, for any number of ranks and each tensor by itself",
+          "[adasum]") {
     for (const auto dtype : {DType::f16, DType::bf16, DType::f32, DType::f64})
         for (const int ranks : group_sizes)
             for (const auto& counts : bundles_for(ranks)) {
@@ -63,11 +69,13 @@ TEST_CASE("adasum is its formula along the tree, for any number of ranks and eac
 TEST_CASE("adasum sends what its cost says", "[adasum]") {
     const auto sent_by = [](int ranks) {
         std::vector<Tensors> inputs;
-        for (int rank = 0; rank < ranks; ++rank) inputs.push_back(inputs_of_rank(rank, DType::bf16, {60, 40}));
+        for (int rank = 0; rank < ranks; ++rank)
+            inputs.push_back(inputs_of_rank(rank, DType::bf16, {60, 40}));
         return run_adasum(std::move(inputs), DType::bf16).wires;
     };
     for (const int ranks : {1, 2, 4, 8, 16}) {
-        const auto steps = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks)) - 1);
+        const auto steps =
+            static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks)) - 1);
         for (const auto& wire : sent_by(ranks)) {
             CHECK(wire.messages() == steps);
             CHECK(wire.bytes() == steps * 100 * sizeof(float));

@@ -18,7 +18,8 @@ TEST_CASE("arenas of threads") {
 }
 
 TEST_CASE("tensors in arenas and elsewhere, in turns that are drawn") {
-    for (std::uint64_t seed = 0; seed < 5; ++seed) CHECK(problems_among(3, unequal_arenas, {.turns = seed}) == "");
+    for (std::uint64_t seed = 0; seed < 5; ++seed)
+        CHECK(problems_among(3, unequal_arenas, {.turns = seed}) == "");
 }
 
 TEST_CASE("rank 0 says when most of what a trainer shares cannot be shared") {
@@ -32,7 +33,11 @@ TEST_CASE("rank 0 says when most of what a trainer shares cannot be shared") {
                   const std::vector<TensorView> views(memory.begin(), memory.end());
                   static_cast<void>(share(views, &session));
               }) == "");
-        return log.with("are in whole pages of their own, and so can be shared; the rest is reduced as other memory is").size();
+        return log
+            .with(
+                "are in whole pages of their own, and so can be shared; the rest is reduced as "
+                "other memory is")
+            .size();
     };
     const auto of_small_ones = warnings_about(200, 1000);
     CHECK(of_small_ones == (is_possible ? 1 : 0));
@@ -41,7 +46,9 @@ TEST_CASE("rank 0 says when most of what a trainer shares cannot be shared") {
 
 TEST_CASE("an arena outlives its session") {
     std::unique_ptr<GradientArena> arena;
-    CHECK(problems_among(1, [&](Session& session, Report&) { arena = std::make_unique<GradientArena>(100, &session); }) == "");
+    CHECK(problems_among(1, [&](Session& session, Report&) {
+              arena = std::make_unique<GradientArena>(100, &session);
+          }) == "");
     std::pmr::vector<int> numbers(10, 7, arena.get());
     CHECK(numbers.back() == 7);
     CHECK(problems_among(1, [&](Session&, Report& report) {
@@ -55,11 +62,14 @@ TEST_CASE("a place is that of the largest part of some memory that is in one ran
     wire::Regions regions;
     CHECK(regions.next_id() == 1);
     CHECK(regions.next_id() == 2);
-    regions.add(7, {{std::span(own).first(60), 1000}, {std::span(own).subspan(70), 60}}, {own, theirs});
+    regions.add(7, {{std::span(own).first(60), 1000}, {std::span(own).subspan(70), 60}},
+                {own, theirs});
     CHECK(regions.next_id() == 8);
     const auto whole = std::span<const std::byte>(own);
-    const auto is = [&](const Place& place, std::uint64_t offset, std::uint64_t begin, std::uint64_t bytes) {
-        return place.region == 7 && place.offset == offset && place.begin == begin && place.bytes == bytes;
+    const auto is = [&](const Place& place, std::uint64_t offset, std::uint64_t begin,
+                        std::uint64_t bytes) {
+        return place.region == 7 && place.offset == offset && place.begin == begin &&
+               place.bytes == bytes;
     };
     CHECK(is(regions.place(whole), 1000, 0, 60));
     CHECK(is(regions.place(whole.subspan(10, 20)), 1010, 0, 20));
@@ -93,7 +103,8 @@ struct Pages {
     std::span<std::byte> memory;
 
     explicit Pages(std::size_t count)
-        : memory(static_cast<std::byte*>(mmap(nullptr, count * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+        : memory(static_cast<std::byte*>(mmap(nullptr, count * page, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
                  count * page) {}
     ~Pages() { munmap(memory.data(), memory.size()); }
     Pages(const Pages&) = delete;
@@ -104,12 +115,17 @@ struct Pages {
 
 TEST_CASE("the whole pages of stretches, those of neighbours joined") {
     const Pages pages(10);
-    const auto part = [&](std::size_t first, std::size_t last) { return pages.memory.subspan(first, last - first); };
-    const auto whole = [](std::vector<std::span<std::byte>> stretches) { return wire::whole_pages(stretches); };
+    const auto part = [&](std::size_t first, std::size_t last) {
+        return pages.memory.subspan(first, last - first);
+    };
+    const auto whole = [](std::vector<std::span<std::byte>> stretches) {
+        return wire::whole_pages(stretches);
+    };
     CHECK(whole({part(0, page)}).front().data() == pages.memory.data());
     CHECK(whole({part(1, 2 * page - 1)}).empty());
     CHECK(whole({part(0, 0)}).empty());
-    const auto joined = whole({part(3 * page, 4 * page + 7), part(1, page / 2), part(page / 2, 3 * page)});
+    const auto joined =
+        whole({part(3 * page, 4 * page + 7), part(1, page / 2), part(page / 2, 3 * page)});
     REQUIRE(joined.size() == 1);
     CHECK(joined.front().data() == pages.memory.data() + page);
     CHECK(joined.front().size() == 3 * page);
@@ -141,7 +157,8 @@ TEST_CASE("memory that takes several pieces to move keeps what it holds, in both
     for (std::size_t i = 0; i < pages.memory.size(); i += page / 2) pages.memory[i] = number_of(i);
     const auto wrong = [&] {
         std::size_t count = 0;
-        for (std::size_t i = 0; i < pages.memory.size(); i += page / 2) count += pages.memory[i] != number_of(i);
+        for (std::size_t i = 0; i < pages.memory.size(); i += page / 2)
+            count += pages.memory[i] != number_of(i);
         return count;
     };
     {
@@ -162,7 +179,8 @@ TEST_CASE("a peer that wakes after the job has ended cannot write to what was sh
     wire::SharedPages shared(std::span(&pages.memory, 1));
     auto peer = wire::SharedFile::attach(shared.file().offer(), 2 * page);
     wire::Regions regions;
-    regions.add(1, shared.ranges(), {shared.file().memory(), peer.memory()}, [&] { shared.make_private(); });
+    regions.add(1, shared.ranges(), {shared.file().memory(), peer.memory()},
+                [&] { shared.make_private(); });
     CHECK(regions.place(pages.memory).region == 1);
     regions.retreat();
     CHECK(regions.place(pages.memory).region == 0);
@@ -195,7 +213,8 @@ TEST_CASE("children of a child keep what it has written") {
     base::notice_forks();
     if (const auto child = fork(); child == 0) {
         pages.memory[0] = std::byte{1};
-        if (const auto grandchild = fork(); grandchild == 0) _exit(pages.memory[0] == std::byte{1} ? 0 : 1);
+        if (const auto grandchild = fork(); grandchild == 0)
+            _exit(pages.memory[0] == std::byte{1} ? 0 : 1);
         int status = -1;
         wait(&status);
         _exit(status == 0 ? 0 : 1);
@@ -210,7 +229,8 @@ TEST_CASE("what somebody else has mapped meanwhile is left alone") {
     const Pages pages(2);
     {
         const wire::SharedPages shared(std::span(&pages.memory, 1));
-        REQUIRE(mmap(pages.memory.data() + page, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+        REQUIRE(mmap(pages.memory.data() + page, page, PROT_READ,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
     }
     CHECK(pages.memory.back() == std::byte{0});
 }

@@ -26,7 +26,8 @@ std::vector<std::int32_t> elements_of(const Blocks& blocks, const Segment& segme
     std::vector<std::int32_t> elements(segment.bytes / sizeof(std::int32_t));
     const auto room = std::as_writable_bytes(std::span(elements));
     const auto bytes = blocks.gather(segment, room);
-    if (!bytes.empty() && bytes.data() != room.data()) std::memcpy(room.data(), bytes.data(), bytes.size());
+    if (!bytes.empty() && bytes.data() != room.data())
+        std::memcpy(room.data(), bytes.data(), bytes.size());
     return elements;
 }
 
@@ -63,7 +64,8 @@ TEST_CASE("a segment in one run is used in place, one across runs is copied", "[
 TEST_CASE("members that are neighbours in memory are one run", "[blocks]") {
     std::vector<std::int32_t> arena(10);
     const auto bytes = std::as_writable_bytes(std::span(arena));
-    const std::span<std::byte> members[] = {bytes.first(12), bytes.subspan(12, 0), bytes.subspan(12)};
+    const std::span<std::byte> members[] = {bytes.first(12), bytes.subspan(12, 0),
+                                            bytes.subspan(12)};
     Blocks blocks(members, 4, 1);
     CHECK(blocks.in_place(blocks.whole(0)).size() == 40);
     blocks.assign(members, 4, 2);  // the first halves of the members are no neighbours
@@ -103,7 +105,9 @@ TEST_CASE("chunks take turns, and a new one takes the slot of one that is done",
     const auto start = [&](std::size_t slot, std::size_t chunk) {
         calls += "start" + std::to_string(chunk) + "@" + std::to_string(slot) + " ";
     };
-    const auto advance = [&](std::size_t slot, int step) { calls += std::to_string(slot) + "." + std::to_string(step) + " "; };
+    const auto advance = [&](std::size_t slot, int step) {
+        calls += std::to_string(slot) + "." + std::to_string(step) + " ";
+    };
     keep_in_flight(4, 2, start, advance);
     CHECK(calls == "start0@0 start1@1 start2@2 0.0 1.0 2.0 0.1 start3@0 1.1 2.1 0.0 0.1 ");
 }

@@ -34,11 +34,14 @@ constexpr auto read_number = [](Reader& in) { in.number(); };
 
 TEST_CASE("numbers come back, small ones in one byte") {
     for (int bit = 0; bit < 64; ++bit) {
-        for (const auto value : {std::uint64_t{1} << bit, (std::uint64_t{1} << bit) - 1, ~std::uint64_t{0} >> bit}) {
+        for (const auto value :
+             {std::uint64_t{1} << bit, (std::uint64_t{1} << bit) - 1, ~std::uint64_t{0} >> bit}) {
             Writer out;
             out.number(value);
             const auto bytes = out.take();
-            CHECK(bytes.size() == std::max<std::size_t>(1, (static_cast<std::size_t>(std::bit_width(value)) + 6) / 7));
+            CHECK(bytes.size() ==
+                  std::max<std::size_t>(1,
+                                        (static_cast<std::size_t>(std::bit_width(value)) + 6) / 7));
             Reader in(bytes);
             CHECK(in.number() == value);
             CHECK(in.at_end());
@@ -49,7 +52,8 @@ TEST_CASE("numbers come back, small ones in one byte") {
 TEST_CASE("signed numbers come back, and magnitudes below 64 take one byte") {
     using Limits = std::numeric_limits<std::int64_t>;
     for (const std::int64_t value :
-         {std::int64_t{0}, std::int64_t{-1}, std::int64_t{63}, std::int64_t{-64}, std::int64_t{64}, Limits::min(), Limits::max()}) {
+         {std::int64_t{0}, std::int64_t{-1}, std::int64_t{63}, std::int64_t{-64}, std::int64_t{64},
+          Limits::min(), Limits::max()}) {
         Writer out;
         out.signed_number(value);
         const auto bytes = out.take();
@@ -72,14 +76,16 @@ TEST_CASE("a message comes back, and every prefix of it is refused") {
 
     bool same = false;
     const auto read = [&](Reader& in) {
-        same = in.number() == 300 && in.signed_number() == -5 && in.real() == -0.1 && in.fixed() == 0x0123456789abcdef &&
-               in.string() == "name" && in.bytes() == bytes_of({1, 2, 3}) && in.enumerator(Colour::blue) == Colour::blue;
+        same = in.number() == 300 && in.signed_number() == -5 && in.real() == -0.1 &&
+               in.fixed() == 0x0123456789abcdef && in.string() == "name" &&
+               in.bytes() == bytes_of({1, 2, 3}) && in.enumerator(Colour::blue) == Colour::blue;
         in.expect_end();
     };
     CHECK_FALSE(refused(bytes, read));
     CHECK(same);
     for (std::size_t length = 0; length < bytes.size(); ++length)
-        CHECK(refused(Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)), read));
+        CHECK(refused(Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)),
+                      read));
     auto longer = bytes;
     longer.push_back({});
     CHECK(refused(longer, read));
@@ -98,14 +104,18 @@ TEST_CASE("values out of range are refused") {
 
 TEST_CASE("a number has one encoding: longer ones are refused") {
     CHECK_FALSE(refused(bytes_of({0x00}), read_number));
-    for (const auto& padded : {bytes_of({0x80, 0x00}), bytes_of({0x81, 0x00}), bytes_of({0x81, 0x80, 0x00})})
+    for (const auto& padded :
+         {bytes_of({0x80, 0x00}), bytes_of({0x81, 0x00}), bytes_of({0x81, 0x80, 0x00})})
         CHECK(refused(padded, read_number));
 }
 
 TEST_CASE("numbers of more than 64 bits are refused") {
-    CHECK_FALSE(refused(bytes_of({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}), read_number));
-    CHECK(refused(bytes_of({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02}), read_number));
-    CHECK(refused(bytes_of({0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00}), read_number));
+    CHECK_FALSE(refused(bytes_of({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}),
+                        read_number));
+    CHECK(refused(bytes_of({0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02}),
+                  read_number));
+    CHECK(refused(bytes_of({0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00}),
+                  read_number));
 }
 
 TEST_CASE("a count or length that the message cannot hold is refused before room is made for it") {

@@ -29,21 +29,28 @@ std::string refusal(const std::string& name, const std::string& value) {
 
 }  // namespace
 
-TEST_CASE("a value that is not acceptable is refused with variable, value and range; the next session starts") {
+TEST_CASE(
+    "a value that is not acceptable is refused with variable, value and range; the next session "
+    "starts") {
     const std::string suffixes = ", with a suffix K, M or G if need be";
     CHECK(refusal("GUOZHUANG_FUSION_BYTES", "abc") ==
           "GUOZHUANG_FUSION_BYTES='abc' is not acceptable: it must be 0 to 1G bytes" + suffixes);
-    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "2G") == "GUOZHUANG_FUSION_BYTES='2G' is not acceptable: it must be 0 to 1G bytes" + suffixes);
+    CHECK(refusal("GUOZHUANG_FUSION_BYTES", "2G") ==
+          "GUOZHUANG_FUSION_BYTES='2G' is not acceptable: it must be 0 to 1G bytes" + suffixes);
     CHECK(refusal("GUOZHUANG_SEGMENT_BYTES", "512") ==
           "GUOZHUANG_SEGMENT_BYTES='512' is not acceptable: it must be 1K to 64M bytes" + suffixes);
-    CHECK(refusal("GUOZHUANG_REPRODUCIBLE", "yes") == "GUOZHUANG_REPRODUCIBLE='yes' is not acceptable: it must be 0 or 1");
+    CHECK(refusal("GUOZHUANG_REPRODUCIBLE", "yes") ==
+          "GUOZHUANG_REPRODUCIBLE='yes' is not acceptable: it must be 0 or 1");
     CHECK(refusal("GUOZHUANG_ALGORITHM", "rings").find("'rings'") != std::string::npos);
-    CHECK(refusal("GUOZHUANG_LOG_LEVEL", "loud").find("debug, info, warning, error or off") != std::string::npos);
+    CHECK(refusal("GUOZHUANG_LOG_LEVEL", "loud").find("debug, info, warning, error or off") !=
+          std::string::npos);
     CHECK(refusal("GUOZHUANG_FAILPOINT", "nowhere@0:1=kill") ==
-          "GUOZHUANG_FAILPOINT='nowhere@0:1=kill' is not acceptable: it must be none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error");
+          "GUOZHUANG_FAILPOINT='nowhere@0:1=kill' is not acceptable: it must be none, or "
+          "NAME@RANK:NTH=kill, stop:MS, delay:US or error");
     CHECK(refusal("GUOZHUANG_ON_DEATH", "ignore").find("exit or report") != std::string::npos);
     CHECK(refusal("GUOZHUANG_SPIN_US", "-1").find("'-1'") != std::string::npos);
-    CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
+    CHECK(problems_among(
+              2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
 }
 
 TEST_CASE("no variable takes garbage: too large, negative, padded, not a number, not text") {
@@ -59,7 +66,8 @@ TEST_CASE("no variable takes garbage: too large, negative, padded, not a number,
             CAPTURE(name, value.substr(0, 20));
             const auto text = refusal(name, value);
             CHECK(text.starts_with(name + "='"));
-            CHECK(text.find("is not acceptable: it must be " + std::string(row.range)) != std::string::npos);
+            CHECK(text.find("is not acceptable: it must be " + std::string(row.range)) !=
+                  std::string::npos);
             CHECK(text.size() < 400);
             CHECK(std::ranges::none_of(text, [](char c) { return c == '\n' || c == '\x01'; }));
         }
@@ -73,14 +81,16 @@ TEST_CASE("numbers are read and printed alike whatever the locale") {
         std::string do_grouping() const override { return "\3"; }
     };
     const auto before = std::locale::global(std::locale(std::locale::classic(), new German));
-    const Environment seconds("GUOZHUANG_STALL_WARN_S", "1234.5"), bytes("GUOZHUANG_FUSION_BYTES", "123456");
+    const Environment seconds("GUOZHUANG_STALL_WARN_S", "1234.5"),
+        bytes("GUOZHUANG_FUSION_BYTES", "123456");
     const auto settings = base::read_settings();
     CHECK(settings.stall_warn == std::chrono::milliseconds(1'234'500));
     for (const auto& row : base::settings_table()) {
         if (row.name == "GUOZHUANG_STALL_WARN_S") CHECK(row.print(settings) == "1234.5");
         if (row.name == "GUOZHUANG_FUSION_BYTES") CHECK(row.print(settings) == "123456");
     }
-    CHECK(refusal("GUOZHUANG_STALL_WARN_S", "1234,5").find("is not acceptable") != std::string::npos);
+    CHECK(refusal("GUOZHUANG_STALL_WARN_S", "1234,5").find("is not acceptable") !=
+          std::string::npos);
     CHECK(base::is_running(base::this_process()));
     std::locale::global(before);
 }
@@ -116,7 +126,8 @@ TEST_CASE("a tune file says what the environment does not") {
     };
     using Catch::Matchers::Contains;
     write("GUOZHUANG_SMALL_BYTES=1\nGUOZHUANG_CUDA=off\n");
-    CHECK_THAT(complaint(), Contains("tune.txt, line 2: 'GUOZHUANG_CUDA=off' is no value for one of GUOZHUANG_FUSION_BYTES"));
+    CHECK_THAT(complaint(), Contains("tune.txt, line 2: 'GUOZHUANG_CUDA=off' is no value for one "
+                                     "of GUOZHUANG_FUSION_BYTES"));
     write("GUOZHUANG_SMALL_BYTES=1\nGUOZHUANG_SMALL_BYTES=2\n");
     CHECK_THAT(complaint(), Contains("tune.txt, line 2: a second value for GUOZHUANG_SMALL_BYTES"));
     write("GUOZHUANG_SEGMENT_BYTES=much\n");
@@ -145,7 +156,8 @@ TEST_CASE("sizes have binary suffixes") {
     CHECK(base::parse_bytes("64k") == 64u * 1024);
     CHECK(base::parse_bytes("3m") == std::size_t{3} << 20);
     CHECK(base::parse_bytes("2g") == std::size_t{2} << 30);
-    for (const char* text : {"", "K", "k", "1t", "1.5M", "-1", "+1", " 1", "1 ", "0x10", "18446744073709551616", "17179869184G"})
+    for (const char* text : {"", "K", "k", "1t", "1.5M", "-1", "+1", " 1", "1 ", "0x10",
+                             "18446744073709551616", "17179869184G"})
         CHECK_FALSE(base::parse_bytes(text));
 }
 
@@ -157,20 +169,26 @@ TEST_CASE("an unknown variable is warned about once for all ranks, with a name t
     REQUIRE(warnings.size() == 1);
     CHECK(warnings.front().find("did you mean GUOZHUANG_FUSION_BYTES?") != std::string::npos);
     const Environment another("GUOZHUANG_ELASTICITY", "1");
-    CHECK(std::ranges::count(base::unknown_variables(), "GUOZHUANG_ELASTICITY is not a variable of this version and has no effect") == 1);
+    CHECK(std::ranges::count(
+              base::unknown_variables(),
+              "GUOZHUANG_ELASTICITY is not a variable of this version and has no effect") == 1);
 }
 
 TEST_CASE("info tells of the job when it begins, once") {
     const LogCapture log;
     const Environment environment("GUOZHUANG_LOG_LEVEL", "info");
     run_ranks(3, [](Session&) {});
-    CHECK(log.with("version ") == std::vector{std::string("version ") + version() + ": 3 ranks on 1 host, in-process, shared memory: yes"});
+    CHECK(log.with("version ") ==
+          std::vector{std::string("version ") + version() +
+                      ": 3 ranks on 1 host, in-process, shared memory: yes"});
 }
 
 TEST_CASE("a ring cannot be had together with reproducible sums") {
     const Environment algorithm("GUOZHUANG_ALGORITHM", "ring");
     const auto text = refusal("GUOZHUANG_REPRODUCIBLE", "1");
-    CHECK(text.find("GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other") != std::string::npos);
+    CHECK(
+        text.find("GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other") !=
+        std::string::npos);
 }
 
 TEST_CASE("the log level says which messages there are") {

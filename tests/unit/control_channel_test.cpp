@@ -15,11 +15,13 @@ constexpr std::uint16_t context = 3;
 
 std::vector<std::byte> bytes_of(std::string_view text) {
     std::vector<std::byte> bytes(text.size());
-    std::transform(text.begin(), text.end(), bytes.begin(), [](char c) { return static_cast<std::byte>(c); });
+    std::transform(text.begin(), text.end(), bytes.begin(),
+                   [](char c) { return static_cast<std::byte>(c); });
     return bytes;
 }
 
-/// Three ranks; the set is {2, 0}. The caller acts for all of them: short control messages arrive at once.
+/// Three ranks; the set is {2, 0}. The caller acts for all of them: short control messages arrive
+/// at once.
 struct Job {
     InprocHub hub{3};
     std::unique_ptr<Transport> ranks[3] = {hub.transport(0), hub.transport(1), hub.transport(2)};
@@ -83,8 +85,10 @@ TEST_CASE("cut, foreign and strange control messages are refused by the name of 
     Job job;
     const auto whole = job.captured("payload");
     CHECK_THAT(job.verdict(2, std::span(whole).first(5)), Contains("too short"));
-    CHECK_THAT(job.verdict(2, std::span(whole).first(whole.size() - 1)), Contains("says 7 bytes and has 6"));
-    CHECK_THAT(job.verdict(2, bytes_of("a text that is no message at all")), Contains("not one of this library"));
+    CHECK_THAT(job.verdict(2, std::span(whole).first(whole.size() - 1)),
+               Contains("says 7 bytes and has 6"));
+    CHECK_THAT(job.verdict(2, bytes_of("a text that is no message at all")),
+               Contains("not one of this library"));
     auto other_version = whole;
     other_version[4] = std::byte{99};
     CHECK_THAT(job.verdict(2, other_version), Contains("version 99"));

@@ -19,9 +19,11 @@ Description group(std::vector<TensorDescription> tensors) {
 }
 
 /// The ranks 0, 1, ... submit these.
-std::string mismatch(const std::vector<Description>& submitted, std::string_view name = "weight", std::string* tensor = nullptr) {
+std::string mismatch(const std::vector<Description>& submitted, std::string_view name = "weight",
+                     std::string* tensor = nullptr) {
     std::vector<Faction> factions;
-    for (std::size_t rank = 0; rank < submitted.size(); ++rank) factions.push_back({share(submitted[rank]), {static_cast<int>(rank)}});
+    for (std::size_t rank = 0; rank < submitted.size(); ++rank)
+        factions.push_back({share(submitted[rank]), {static_cast<int>(rank)}});
     std::string about;
     auto text = describe_mismatch(name, factions, about);
     if (tensor != nullptr) *tensor = about;
@@ -77,7 +79,9 @@ TEST_CASE("a description that ends too early, or goes on, is refused") {
 TEST_CASE("a root that is no number of a rank is refused, not cut to one") {
     auto bytes = encode({.root = 0, .tensors = {}});
     const auto root = bytes.begin() + 18;  // behind two enumerators and two scales
-    const std::vector beyond{std::byte{0x80}, std::byte{0x80}, std::byte{0x80}, std::byte{0x80}, std::byte{0x20}};  // 2^32, zigzag
+    // 2^32, zigzag
+    const std::vector beyond{std::byte{0x80}, std::byte{0x80}, std::byte{0x80}, std::byte{0x80},
+                             std::byte{0x20}};
     bytes.insert(bytes.erase(root), beyond.begin(), beyond.end());
     CHECK_THROWS_AS(decode_description(bytes), Error);
 }
@@ -88,13 +92,15 @@ TEST_CASE("ranks are listed for people") {
 }
 
 TEST_CASE("a mismatch names the tensor, both values and the ranks") {
-    Description wide{.operation = Operation::allreduce, .tensors = {{"layer3.weight", DType::f32, {64, 3, 7, 7}}}};
+    Description wide{.operation = Operation::allreduce,
+                     .tensors = {{"layer3.weight", DType::f32, {64, 3, 7, 7}}}};
     auto narrow = wide;
     narrow.tensors[0].shape = {64, 3, 3, 3};
     const std::vector<Faction> factions{{share(wide), {0, 1, 3}}, {share(narrow), {2}}};
     std::string tensor;
     CHECK(describe_mismatch("layer3.weight", factions, tensor) ==
-          "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] on rank 2");
+          "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] "
+          "on rank 2");
     CHECK(tensor == "layer3.weight");
 }
 
@@ -107,29 +113,37 @@ TEST_CASE("a mismatch of each thing that must match") {
     CHECK(against(4) == "allreduce 'weight': postscales differ: 1 on rank 0; 0.5 on rank 1");
     CHECK(against(5) == "allreduce 'weight': roots differ: 0 on rank 0; -1 on rank 1");
     CHECK(against(6) == "allreduce 'weight': device kinds differ: host on rank 0; cuda on rank 1");
-    CHECK(against(7) == "allreduce 'weight': kinds of request differ: a single tensor on rank 0; a group on rank 1");
+    CHECK(against(7) ==
+          "allreduce 'weight': kinds of request differ: a single tensor on rank 0; a group on rank "
+          "1");
     CHECK(against(8) == "allreduce 'weight': tensors differ: none on rank 0; 'more' on rank 1");
-    CHECK(against(9) == "allreduce 'weight': tensors differ: 'weight' on rank 0; 'other' on rank 1");
+    CHECK(against(9) ==
+          "allreduce 'weight': tensors differ: 'weight' on rank 0; 'other' on rank 1");
     CHECK(against(10) == "allreduce 'weight': dtypes differ: f32 on rank 0; bool on rank 1");
     CHECK(against(12) == "allreduce 'weight': tensors differ: 'weight' on rank 0; none on rank 1");
 }
 
 TEST_CASE("shapes are printed as people write them") {
-    CHECK(mismatch({allreduce({}), allreduce({1})}) == "allreduce 'weight': shapes differ: [] on rank 0; [1] on rank 1");
-    CHECK(mismatch({allreduce({-1, 3}), allreduce({-1})}) == "allreduce 'weight': shapes differ: [any, 3] on rank 0; [any] on rank 1");
+    CHECK(mismatch({allreduce({}), allreduce({1})}) ==
+          "allreduce 'weight': shapes differ: [] on rank 0; [1] on rank 1");
+    CHECK(mismatch({allreduce({-1, 3}), allreduce({-1})}) ==
+          "allreduce 'weight': shapes differ: [any, 3] on rank 0; [any] on rank 1");
 }
 
-TEST_CASE("ranks that agree in the thing that differs are listed together, in the order of the lowest rank") {
+TEST_CASE(
+    "ranks that agree in the thing that differs are listed together, in the order of the lowest "
+    "rank") {
     auto other = allreduce({5});
     other.tensors[0].dtype = DType::f64;
-    CHECK(mismatch({allreduce({4}), other, allreduce({6})}) == "allreduce 'weight': dtypes differ: f32 on ranks 0,2; f64 on rank 1");
+    CHECK(mismatch({allreduce({4}), other, allreduce({6})}) ==
+          "allreduce 'weight': dtypes differ: f32 on ranks 0,2; f64 on rank 1");
 }
 
 TEST_CASE("a mismatch inside a group names the tensor") {
     std::string tensor;
-    const auto text =
-        mismatch({group({{"a", DType::f32, {1}}, {"b", DType::f32, {2}}}), group({{"a", DType::f32, {1}}, {"b", DType::f32, {3}}})}, "both",
-                 &tensor);
+    const auto text = mismatch({group({{"a", DType::f32, {1}}, {"b", DType::f32, {2}}}),
+                                group({{"a", DType::f32, {1}}, {"b", DType::f32, {3}}})},
+                               "both", &tensor);
     CHECK(text == "allreduce 'b': shapes differ: [2] on rank 0; [3] on rank 1");
     CHECK(tensor == "b");
 }
@@ -140,12 +154,18 @@ TEST_CASE("a mismatch of groups names the tensors that only some ranks have") {
         for (const char name : names) tensors.push_back({std::string(1, name), DType::f32, {1}});
         return group(std::move(tensors));
     };
-    const auto text = [&](const std::vector<Description>& submitted) { return mismatch(submitted, "step"); };
-    CHECK(text({of("abc"), of("ac"), of("abc")}) == "allreduce 'step': tensors differ: 'b' on ranks 0,2; none on rank 1");
-    CHECK(text({of("abc"), of("aBc"), of("abc")}) == "allreduce 'step': tensors differ: 'b' on ranks 0,2; 'B' on rank 1");
-    CHECK(text({of("ab"), of("ba")}) == "allreduce 'a': tensor names differ: 'a' on rank 0; 'b' on rank 1");
+    const auto text = [&](const std::vector<Description>& submitted) {
+        return mismatch(submitted, "step");
+    };
+    CHECK(text({of("abc"), of("ac"), of("abc")}) ==
+          "allreduce 'step': tensors differ: 'b' on ranks 0,2; none on rank 1");
+    CHECK(text({of("abc"), of("aBc"), of("abc")}) ==
+          "allreduce 'step': tensors differ: 'b' on ranks 0,2; 'B' on rank 1");
+    CHECK(text({of("ab"), of("ba")}) ==
+          "allreduce 'a': tensor names differ: 'a' on rank 0; 'b' on rank 1");
     CHECK(text({of("a"), of("axyzuvw")}) ==
-          "allreduce 'step': tensors differ: none on rank 0; 'x', 'y', 'z', 'u', 'v' and 1 more on rank 1");
+          "allreduce 'step': tensors differ: none on rank 0; 'x', 'y', 'z', 'u', 'v' and 1 more on "
+          "rank 1");
     const TensorDescription numbered{"", DType::f32, {1}}, longer{"", DType::f32, {2}};
     CHECK(text({group({numbered, numbered}), group({numbered})}) ==
           "allreduce 'step': numbers of tensors differ: 2 on rank 0; 1 on rank 1");
@@ -158,12 +178,15 @@ TEST_CASE("what ranks must agree on besides is compared in its order, behind all
     one.agreements = {{"", "sizes", "1"}, {"b", "colours", "red"}};
     other.agreements = {{"", "sizes", "1"}, {"b", "colours", "blue"}};
     std::string tensor;
-    CHECK(mismatch({one, other, one}, "weight", &tensor) == "allreduce 'b': colours differ: red on ranks 0,2; blue on rank 1");
+    CHECK(mismatch({one, other, one}, "weight", &tensor) ==
+          "allreduce 'b': colours differ: red on ranks 0,2; blue on rank 1");
     CHECK(tensor == "b");
-    CHECK(mismatch({none, one}, "weight", &tensor) == "allreduce 'weight': sizes differ: none on rank 0; 1 on rank 1");
+    CHECK(mismatch({none, one}, "weight", &tensor) ==
+          "allreduce 'weight': sizes differ: none on rank 0; 1 on rank 1");
     CHECK(tensor == "weight");
     other.tensors[0].dtype = DType::f64;
-    CHECK(mismatch({one, other}) == "allreduce 'weight': dtypes differ: f32 on rank 0; f64 on rank 1");
+    CHECK(mismatch({one, other}) ==
+          "allreduce 'weight': dtypes differ: f32 on rank 0; f64 on rank 1");
 }
 
 TEST_CASE("who has discarded a round is named with the reason") {
@@ -171,7 +194,8 @@ TEST_CASE("who has discarded a round is named with the reason") {
     one.discarded = "no such file";
     other.discarded = "bad batch";
     const Faction factions[] = {{share(one), {1}}, {share(other), {2, 3}}};
-    CHECK(describe_discard("weight", factions) == "allreduce 'weight' was discarded by rank 1: no such file; by ranks 2,3: bad batch");
+    CHECK(describe_discard("weight", factions) ==
+          "allreduce 'weight' was discarded by rank 1: no such file; by ranks 2,3: bad batch");
 }
 
 TEST_CASE("requests that differ in bytes alone are told apart, too") {

@@ -40,12 +40,14 @@ std::vector<float> ascending(std::size_t count) {
 }
 
 bool is_documented(const std::string& reason) {
-    return std::any_of(std::begin(cuda_reasons), std::end(cuda_reasons), [&](std::string_view start) { return reason.starts_with(start); });
+    return std::any_of(std::begin(cuda_reasons), std::end(cuda_reasons),
+                       [&](std::string_view start) { return reason.starts_with(start); });
 }
 
 /// Where the build puts the plugin; this program itself lies beside that directory, in bin.
 std::filesystem::path built_plugin() {
-    return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "libguozhuang_cuda.so";
+    return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" /
+           "libguozhuang_cuda.so";
 }
 
 ErrorCode code_of(const std::function<void()>& call) {
@@ -98,7 +100,8 @@ TEST_CASE("an event is done only after the work before it, and before the work a
 
 TEST_CASE("a slow fake stream delays only what waits for it") {
     const auto driver = make_fake_driver();
-    const auto slow = driver->make_stream(0), waiting = driver->make_stream(0), free = driver->make_stream(0);
+    const auto slow = driver->make_stream(0), waiting = driver->make_stream(0),
+               free = driver->make_stream(0);
     std::latch gate(1);
     bool ready = false, seen = false;
     slow->launch([&] {
@@ -120,7 +123,8 @@ TEST_CASE("a slow fake stream delays only what waits for it") {
 TEST_CASE("events order fake streams in a chain") {
     const auto driver = make_fake_driver(2);
     std::array<std::shared_ptr<Stream>, 5> streams;
-    for (std::size_t i = 0; i < streams.size(); ++i) streams[i] = driver->make_stream(static_cast<int>(i % 2));
+    for (std::size_t i = 0; i < streams.size(); ++i)
+        streams[i] = driver->make_stream(static_cast<int>(i % 2));
     int passed = 0;  // unguarded: the events alone order the accesses
     std::shared_ptr<Event> last;
     for (int round = 0; round < 200; ++round) {
@@ -189,7 +193,8 @@ TEST_CASE("copies and reductions of the fake run in stream order") {
     constexpr std::size_t count = 1001;
     auto host = ascending(count);
     std::vector<float> back(count);
-    const auto a = driver->allocate(0, count * sizeof(float)), b = driver->allocate(0, count * sizeof(float));
+    const auto a = driver->allocate(0, count * sizeof(float)),
+               b = driver->allocate(0, count * sizeof(float));
     std::latch gate(1);
     stream->launch([&] { gate.wait(); });
     driver->copy(*stream, a, bytes_of(host));
@@ -219,10 +224,16 @@ TEST_CASE("the fake refuses what a device would refuse") {
     std::vector<float> four(4), five(5);
     CHECK(code_of([&] { driver->make_stream(1); }) == ErrorCode::invalid_argument);
     CHECK(code_of([&] { driver->allocate(-1, 8); }) == ErrorCode::invalid_argument);
-    CHECK(code_of([&] { driver->wrap({.device = {DeviceKind::cuda, 0}}); }) == ErrorCode::invalid_argument);
-    CHECK(code_of([&] { driver->copy(*stream, bytes_of(five), bytes_of(four)); }) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] {
+              driver->wrap({.device = {DeviceKind::cuda, 0}});
+          }) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] { driver->copy(*stream, bytes_of(five), bytes_of(four)); }) ==
+          ErrorCode::invalid_argument);
     const auto reduce = [&](ReduceOp op, DType dtype, std::size_t offset, std::size_t bytes) {
-        return code_of([&] { driver->reduce(*stream, op, dtype, bytes_of(four).subspan(offset, bytes), bytes_of(five).first(bytes)); });
+        return code_of([&] {
+            driver->reduce(*stream, op, dtype, bytes_of(four).subspan(offset, bytes),
+                           bytes_of(five).first(bytes));
+        });
     };
     CHECK(reduce(ReduceOp::sum, DType::boolean, 0, 8) == ErrorCode::invalid_argument);
     CHECK(reduce(ReduceOp::sum, DType::f64, 0, 12) == ErrorCode::invalid_argument);
@@ -240,8 +251,11 @@ TEST_CASE("CUDA is there, or a documented reason says why not") {
 }
 
 TEST_CASE("a plugin that is missing, or none of ours, is refused with its path") {
-    CHECK(load_cuda_plugin("/nonexistent/libguozhuang_cuda.so").reason == "plugin not found: /nonexistent/libguozhuang_cuda.so");
-    CHECK(load_cuda_plugin("libguozhuang_cuda.so").reason == "plugin not found: libguozhuang_cuda.so");  // not absolute: never searched for
+    CHECK(load_cuda_plugin("/nonexistent/libguozhuang_cuda.so").reason ==
+          "plugin not found: /nonexistent/libguozhuang_cuda.so");
+    // not absolute: never searched for
+    CHECK(load_cuda_plugin("libguozhuang_cuda.so").reason ==
+          "plugin not found: libguozhuang_cuda.so");
     CHECK(load_cuda_plugin("/proc/self/exe").reason.starts_with("plugin not loaded: "));
 }
 
@@ -261,21 +275,27 @@ std::vector<std::byte> random_elements(DType dtype, std::size_t count) {
     static unsigned state = guozhuang::test::seed();
     std::vector<std::byte> bytes(count * size_of(dtype));
     for (auto& byte : bytes)
-        byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24 & (dtype == DType::boolean ? 1 : 0xff));
+        byte = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24 &
+                                      (dtype == DType::boolean ? 1 : 0xff));
     if (!is_floating(dtype)) return bytes;
-    for (std::size_t top = size_of(dtype) - 1; top < bytes.size(); top += size_of(dtype)) bytes[top] &= std::byte{0xbf};
+    for (std::size_t top = size_of(dtype) - 1; top < bytes.size(); top += size_of(dtype))
+        bytes[top] &= std::byte{0xbf};
     return bytes;
 }
 
-/// Holds the driver's reduction equal to the host's, at offsets where both, one or none of the sides can be read in packs.
+/// Holds the driver's reduction equal to the host's, at offsets where both, one or none of the
+/// sides can be read in packs.
 void check_reduction_like_host(Driver& driver, Stream& stream, ReduceOp op, DType dtype) {
     constexpr std::size_t count = 4099;
     const auto left = random_elements(dtype, count + 1), right = random_elements(dtype, count + 1);
     const auto a = driver.allocate(0, left.size()), b = driver.allocate(0, right.size());
     for (const auto& [x, y] : {std::pair{0u, 0u}, {1u, 1u}, {1u, 0u}}) {
-        const auto at = [&](auto memory, std::size_t first) { return memory.subspan(first * size_of(dtype), count * size_of(dtype)); };
+        const auto at = [&](auto memory, std::size_t first) {
+            return memory.subspan(first * size_of(dtype), count * size_of(dtype));
+        };
         auto result = left, expected = left;
-        HostReduce(dtype, op, 1).combine(at(std::span(expected), x), at(std::span(left), x), at(std::span(right), y));
+        HostReduce(dtype, op, 1)
+            .combine(at(std::span(expected), x), at(std::span(left), x), at(std::span(right), y));
         driver.copy(stream, a, left);
         driver.copy(stream, b, right);
         driver.reduce(stream, op, dtype, at(a, x), at(b, y));
@@ -351,5 +371,6 @@ TEST_CASE("streams of CUDA order work as those of the fake do") {
     drain(*waiting);
     CHECK(seen);
     CHECK(done->done());
-    CHECK(code_of([&] { waiting->wait(make_fake_driver()->make_stream(0)->record()); }) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] { waiting->wait(make_fake_driver()->make_stream(0)->record()); }) ==
+          ErrorCode::invalid_argument);
 }

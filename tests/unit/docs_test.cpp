@@ -24,7 +24,8 @@ std::string read(const std::string& path) {
 std::string row_of(const base::Setting& row) {
     const auto unit = row.unit.empty() ? std::string() : fmt::format(" {}", row.unit);
     const auto who = row.agreement == base::Agreement::rank0_wins ? "rank 0" : "each rank";
-    return fmt::format("| `{}` | {} | {}{} | {} | {} |\n", row.name, row.print(base::Settings{}), row.range, unit, who, row.effect);
+    return fmt::format("| `{}` | {} | {}{} | {} | {} |\n", row.name, row.print(base::Settings{}),
+                       row.range, unit, who, row.effect);
 }
 
 }  // namespace
@@ -36,7 +37,9 @@ TEST_CASE("docs/configuration.md holds the table of settings, row by row, and no
         INFO("expected in docs/configuration.md:\n" << row_of(setting));
         CHECK(page.find(row_of(setting)) != std::string::npos);
     }
-    for (auto at = page.find("| `GUOZHUANG_"); at != std::string::npos; at = page.find("| `GUOZHUANG_", at + 1)) ++rows;
+    for (auto at = page.find("| `GUOZHUANG_"); at != std::string::npos;
+         at = page.find("| `GUOZHUANG_", at + 1))
+        ++rows;
     CHECK(rows == base::settings_table().size());
 }
 
@@ -51,8 +54,10 @@ TEST_CASE("docs/verification.md names every failpoint") {
 
 TEST_CASE("README.md names only variables that exist") {
     const auto page = read("README.md");
-    for (auto at = page.find("GUOZHUANG_"); at != std::string::npos; at = page.find("GUOZHUANG_", at + 1)) {
-        const auto name = page.substr(at, page.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", at) - at);
+    for (auto at = page.find("GUOZHUANG_"); at != std::string::npos;
+         at = page.find("GUOZHUANG_", at + 1)) {
+        const auto name = page.substr(
+            at, page.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", at) - at);
         INFO(name);
         bool known = false;
         for (const auto& setting : base::settings_table()) known |= setting.name == name;

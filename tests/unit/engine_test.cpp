@@ -1,4 +1,5 @@
-// The engine with a backend of the test's: who drives, and what becomes of the others when a rank fails.
+// The engine with a backend of the test's: who drives, and what becomes of the others when a rank
+// fails.
 #include "engine/engine.hpp"
 
 #include <array>
@@ -22,7 +23,8 @@ using namespace guozhuang::test;
 
 namespace {
 
-/// Bundles that last until they are let go, unless it is the test's own thread that was made to run them: that is counted, and not waited for.
+/// Bundles that last until they are let go, unless it is the test's own thread that was made to run
+/// them: that is counted, and not waited for.
 class HeldBundles {
 public:
     ~HeldBundles() { let_go(); }
@@ -77,7 +79,8 @@ TEST_CASE("a wait with a limit returns while the bundle goes on") {
     CHECK(bundles.run_by_caller() == 0);
 }
 
-TEST_CASE("a caller that waits for a bundle of the coordinator's is not woken by news from other ranks") {
+TEST_CASE(
+    "a caller that waits for a bundle of the coordinator's is not woken by news from other ranks") {
     HeldBundles bundles;
     wire::InprocHub hub(1);
     auto transport = hub.transport(0);
@@ -95,9 +98,11 @@ TEST_CASE("a caller that waits for a bundle of the coordinator's is not woken by
 }
 
 TEST_CASE("of threads that wait, one always drives, whoever has driven before") {
-    constexpr base::WaitSettings park_for_long{.spin = 0us, .park_first = 60s, .park_limit = 60s};  // what nobody wakes stays asleep
+    // what nobody wakes stays asleep
+    constexpr base::WaitSettings park_for_long{.spin = 0us, .park_first = 60s, .park_limit = 60s};
     wire::InprocHub hub(2, park_for_long);
-    EngineRank ranks[] = {{hub.transport(0), [](const engine::Bundle&) {}}, {hub.transport(1), [](const engine::Bundle&) {}}};
+    EngineRank ranks[] = {{hub.transport(0), [](const engine::Bundle&) {}},
+                          {hub.transport(1), [](const engine::Bundle&) {}}};
     std::atomic<int> ended{0};
     std::vector<std::thread> callers;
     for (auto& rank : ranks) {
@@ -148,9 +153,10 @@ public:
     FailingJob(int ranks, const std::function<void()>& fail) : hub_(ranks) {
         for (int rank = 0; rank < ranks; ++rank) {
             auto& transport = *transports_.emplace_back(hub_.transport(rank));
-            ranks_.push_back(std::make_unique<EngineRank>(transports_.back(), [&transport, fail, last = ranks - 1](const engine::Bundle&) {
-                transport.rank() == last ? fail() : wait_for_ever(transport, last);
-            }));
+            ranks_.push_back(std::make_unique<EngineRank>(
+                transports_.back(), [&transport, fail, last = ranks - 1](const engine::Bundle&) {
+                    transport.rank() == last ? fail() : wait_for_ever(transport, last);
+                }));
         }
     }
     wire::Transport& transport(std::size_t rank) { return *transports_[rank]; }
@@ -176,28 +182,34 @@ private:
 TEST_CASE("a rank that fails in the middle of a bundle ends the job for all, with its words") {
     const int ranks = GENERATE(2, 3, 4);
     const bool on_stream = GENERATE(false, true);
-    const auto check = [&](const std::function<void()>& fail, const std::string& own, const std::string& words) {
+    const auto check = [&](const std::function<void()>& fail, const std::string& own,
+                           const std::string& words) {
         FailingJob job(ranks, fail);
         const auto streams = device::make_fake_driver();
-        for (std::size_t rank = 0; on_stream && rank < static_cast<std::size_t>(ranks); ++rank) job[rank].run_on(streams->make_stream(0));
+        for (std::size_t rank = 0; on_stream && rank < static_cast<std::size_t>(ranks); ++rank)
+            job[rank].run_on(streams->make_stream(0));
         auto errors = job.errors();
         CHECK(errors.back() == own + words);
         errors.pop_back();
         const auto last = ranks - 1;
-        const auto departure = text_of("aborted ", last, " rank ", last, " has ended the job: ", words);
+        const auto departure =
+            text_of("aborted ", last, " rank ", last, " has ended the job: ", words);
         for (const auto& error : errors) CHECK(error == departure);
         CHECK_THROWS_AS(job[0].submit("later"), Error);
     };
     check([] { throw Error(ErrorCode::wire, "the cable is out"); }, "wire ", "the cable is out");
-    check([] { throw std::bad_alloc(); }, "out_of_memory " + std::to_string(ranks - 1) + " ", "allreduce: not enough memory");
+    check([] { throw std::bad_alloc(); }, "out_of_memory " + std::to_string(ranks - 1) + " ",
+          "allreduce: not enough memory");
 }
 
 TEST_CASE("a corrupt control message ends the job for all, naming its sender") {
     FailingJob job(3, [] {});
-    const auto waiting = job[2].submit("waits for the others"), receiver = job[0].submit("receives");
+    const auto waiting = job[2].submit("waits for the others"),
+               receiver = job[0].submit("receives");
     job.transport(1).send(0, {0, wire::Lane::control, 0}, std::array<std::byte, 3>{});
     CHECK(error_of(receiver).find("wire 1 rank 1 sent a control message that") == 0);
-    CHECK(error_of(waiting).find("aborted 0 rank 0 has ended the job: rank 1 sent a control message that") == 0);
+    CHECK(error_of(waiting).find(
+              "aborted 0 rank 0 has ended the job: rank 1 sent a control message that") == 0);
 }
 
 TEST_CASE("a rank that leaves in the middle of a bundle ends it for the others") {
@@ -222,7 +234,7 @@ class UnstoppableJob final : public engine::Job {
 public:
     explicit UnstoppableJob(bool stoppable) : stoppable_(stoppable) {}
     void abort(const base::AbortCause&) noexcept override {}
-    std::optional<base::Neighbour> look_at(int) override { return std::nullopt; }
+    std::optional<trace::Neighbour> look_at(int) override { return std::nullopt; }
     bool abandon() noexcept override { return stoppable_; }
 
 private:
@@ -237,11 +249,14 @@ TEST_CASE("memory that messages may still use is not let go when the job ends") 
     const auto released = std::make_shared<bool>(false);  // outlives what is never released
     {
         wire::InprocHub hub(1);
-        EngineRank rank(hub.transport(0), [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); },
+        EngineRank rank(hub.transport(0),
+                        [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); },
                         {.job = std::make_shared<UnstoppableJob>(stoppable)});
         const std::shared_ptr<void> owner(nullptr, [released](void*) { *released = true; });
         const auto handle = rank.submit("kept", owner);
-        const std::string note = "; MPI may still use the memory of operations that were pending: neither free it nor use it again";
+        const std::string note =
+            "; MPI may still use the memory of operations that were pending: neither free it nor "
+            "use it again";
         CHECK(error_of(handle) == "wire mine" + (stoppable ? "" : note));
         CHECK(rank.engine().left_memory_on_loan() == !stoppable);
     }
@@ -260,7 +275,9 @@ public:
 
 }  // namespace
 
-TEST_CASE("a limit ends the job for all that is pending and all that comes later, though a bundle is under way") {
+TEST_CASE(
+    "a limit ends the job for all that is pending and all that comes later, though a bundle is "
+    "under way") {
     std::atomic<bool> held = true;
     wire::InprocHub hub(2);
     EngineRank* zero = nullptr;
@@ -268,7 +285,8 @@ TEST_CASE("a limit ends the job for all that is pending and all that comes later
         base::Patience patience(zero->doorbell(), {});
         while (held) zero->engine().pump() ? patience.progressed() : patience.pause();
     };
-    EngineRank first(hub.transport(0), hold), second(hub.transport(1), [](const engine::Bundle&) {});
+    EngineRank first(hub.transport(0), hold),
+        second(hub.transport(1), [](const engine::Bundle&) {});
     zero = &first;
     const auto held_bundle = first.submit("long"), other = second.submit("long");
     other.wait();
@@ -278,19 +296,23 @@ TEST_CASE("a limit ends the job for all that is pending and all that comes later
     CHECK(late.find("; rank 1 has not submitted it") != std::string::npos);
     for (const auto& handle : {held_bundle, lonely}) CHECK(error_of(handle) == late);
     for (auto* rank : {&first, &second})
-        CHECK_THROWS_WITH(rank->submit("later"), Catch::Matchers::Contains("; rank 1 has not submitted it"));
+        CHECK_THROWS_WITH(rank->submit("later"),
+                          Catch::Matchers::Contains("; rank 1 has not submitted it"));
     held = false;
 }
 
-TEST_CASE("a letter that cannot be sent ends the job for both sides, and no handle is left pending") {
+TEST_CASE(
+    "a letter that cannot be sent ends the job for both sides, and no handle is left pending") {
     NoMail none;
     wire::InprocHub hub(2);
     const auto nothing = [](const engine::Bundle&) {};
-    EngineRank sender(hub.transport(0), nothing, {.mail = &none}), receiver(hub.transport(1), nothing);
+    EngineRank sender(hub.transport(0), nothing, {.mail = &none}),
+        receiver(hub.transport(1), nothing);
     const auto received = receiver.submit(engine::Route{.peer = 0, .tag = 7, .sending = false});
     const auto other = sender.submit(engine::Route{.peer = 1, .tag = 8, .sending = true});
     const auto sent = sender.submit(engine::Route{.peer = 1, .tag = 7, .sending = true});
-    for (const auto& handle : {sent, other}) CHECK(error_of(handle) == "out_of_memory 0 not enough memory");
+    for (const auto& handle : {sent, other})
+        CHECK(error_of(handle) == "out_of_memory 0 not enough memory");
     CHECK(error_of(received) == "aborted 0 rank 0 has ended the job: not enough memory");
     for (const auto& handle : std::vector{sent, other, received}) CHECK(handle.done());
 }
@@ -312,7 +334,8 @@ TEST_CASE("what an operation kept alive may call the library while it goes") {
     EngineRank rank(hub.transport(0), [](const engine::Bundle&) {});
     if (on_stream) rank.run_on(streams->make_stream(0));
     std::string inner = "not run";
-    const auto outer = rank.submit("outer", when_released([&] { inner = error_of(rank.submit("inner")); }));
+    const auto outer =
+        rank.submit("outer", when_released([&] { inner = error_of(rank.submit("inner")); }));
     CHECK(error_of(outer) == "none");
     CHECK(inner == "none");
 }
@@ -336,12 +359,14 @@ TEST_CASE("what a letter kept alive may call the library while it goes") {
 
 TEST_CASE("what an operation kept alive may call the library while the job ends") {
     wire::InprocHub hub(1);
-    EngineRank rank(hub.transport(0), [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); });
+    EngineRank rank(hub.transport(0),
+                    [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); });
     const auto letter = rank.submit(engine::Route{.peer = 0});
     std::string inner = "not run";
     const auto outer = rank.submit("outer", when_released([&] { inner = error_of(letter); }));
     CHECK(error_of(outer) == "wire mine");
-    while (!outer.done()) std::this_thread::yield();  // another thread may still let go of what it kept alive
+    // another thread may still let go of what it kept alive
+    while (!outer.done()) std::this_thread::yield();
     CHECK(inner == "wire mine");
 }
 

@@ -21,9 +21,11 @@ TEST_CASE("groups whose description is as long as it may be are executed, severa
               std::vector<Handle> handles;
               for (std::size_t group = 0; group < 3; ++group) {
                   std::vector<TensorView> tensors;
-                  for (std::size_t i = 0; i < 500; ++i) tensors.emplace_back(numbers[500 * group + i]);
+                  for (std::size_t i = 0; i < 500; ++i)
+                      tensors.emplace_back(numbers[500 * group + i]);
                   const auto name = text_of(group) + std::string(65'000, 'n');
-                  handles.push_back(grouped_allreduce_async(tensors, {.name = name, .session = &session}));
+                  handles.push_back(
+                      grouped_allreduce_async(tensors, {.name = name, .session = &session}));
               }
               for (const auto& handle : handles) handle.wait();
               report.expect(numbers == std::vector<int>(3 * 500, 2), "the sums");
@@ -34,9 +36,10 @@ TEST_CASE("groups whose description is as long as it may be are executed, severa
 TEST_CASE("without a session everything says so") {
     std::vector<float> numbers(2);
     CHECK_FALSE(is_initialized());
-    for (const auto& act :
-         std::vector<std::function<void()>>{[&] { allreduce(numbers); }, [&] { send(numbers, 0); }, [] { barrier(); }, [] { rank(); },
-                                            [] { size(); }, [] { Session::current(); }, [] { DistributedSampler(3); }}) {
+    for (const auto& act : std::vector<std::function<void()>>{
+             [&] { allreduce(numbers); }, [&] { send(numbers, 0); }, [] { barrier(); },
+             [] { rank(); }, [] { size(); }, [] { Session::current(); },
+             [] { DistributedSampler(3); }}) {
         const auto error = error_of(act);
         REQUIRE(error);
         CHECK(error->code() == ErrorCode::not_initialised);
@@ -49,7 +52,8 @@ TEST_CASE("a closed session takes nothing more") {
               std::vector<float> numbers(2);
               session.close();
               session.close();
-              expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { allreduce(numbers); });
+              expect_error(report, ErrorCode::not_initialised, {"closed"},
+                           [&] { allreduce(numbers); });
               expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { session.rank(); });
           }) == "");
 }
@@ -58,10 +62,13 @@ TEST_CASE("what waits for a rank that has shut down fails by its name") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
               if (session.rank() == 1) return;
               std::vector<float> numbers(2), other(2);
-              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "allreduce 'x' waits for it"},
+              expect_error(report, ErrorCode::departed,
+                           {"rank 1 has shut down", "allreduce 'x' waits for it"},
                            [&] { allreduce(numbers, {.name = "x"}); });
-              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "send"}, [&] { send(numbers, 1); });
-              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "recv"}, [&] { recv(numbers, 1); });
+              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "send"},
+                           [&] { send(numbers, 1); });
+              expect_error(report, ErrorCode::departed, {"rank 1 has shut down", "recv"},
+                           [&] { recv(numbers, 1); });
               const auto error = error_of([&] { barrier(); });
               report.expect(error && error->ranks() == std::vector<int>{1}, "names the rank");
               session.rank() == 0 ? send(numbers, 2) : recv(other, 0);  // those who are left go on
@@ -71,7 +78,8 @@ TEST_CASE("what waits for a rank that has shut down fails by its name") {
 TEST_CASE("what a rank submitted before it shut down is still done") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
               const auto number = std::make_shared<int>(1);
-              const auto handle = allreduce_async(*number, {.name = "last words", .keep_alive = number});
+              const auto handle =
+                  allreduce_async(*number, {.name = "last words", .keep_alive = number});
               if (session.rank() == 1) return;
               handle.wait();
               report.expect_equal(*number, 3, "the sum");
@@ -105,14 +113,17 @@ TEST_CASE("an exception of one rank ends the others and is the one that is throw
         INFO("way " << way);
         CHECK_THROWS_WITH(run_ranks(3, job), "mine");
         for (const std::size_t rank : {0u, 2u}) {
-            CHECK(ends[rank] == (way == 3 ? "nothing was thrown" : "departed"));  // closing needs nobody
-            CHECK((way == 3 || texts[rank].starts_with("rank 1 has shut down (std::runtime_error: mine)")));
+            // closing needs nobody
+            CHECK(ends[rank] == (way == 3 ? "nothing was thrown" : "departed"));
+            CHECK((way == 3 ||
+                   texts[rank].starts_with("rank 1 has shut down (std::runtime_error: mine)")));
         }
     }
     CHECK(log.with("nobody waited").empty());  // each of these was told
 }
 
-TEST_CASE("an error that all ranks get is not lost on a slow rank when another leaves because of it") {
+TEST_CASE(
+    "an error that all ranks get is not lost on a slow rank when another leaves because of it") {
     for (int i = 0; i < 100; ++i) {
         std::vector<std::string> ends(3);
         const auto job = [&](Session& session) {
@@ -157,7 +168,8 @@ TEST_CASE("a failure that nobody waited for is logged once") {
             barrier();
         }
     });
-    CHECK(log.with("nobody waited for an operation that failed: allreduce 'forgotten'").size() == 1);
+    CHECK(log.with("nobody waited for an operation that failed: allreduce 'forgotten'").size() ==
+          1);
 }
 
 TEST_CASE("of operations that an exception leaves behind nothing is said besides") {
@@ -166,7 +178,8 @@ TEST_CASE("of operations that an exception leaves behind nothing is said besides
     CHECK_THROWS_WITH(run_ranks(2,
                                 [](Session& session) {
                                     if (session.rank() == 0) {
-                                        const auto pending = allreduce_async(numbers, {.name = "pending"});
+                                        const auto pending =
+                                            allreduce_async(numbers, {.name = "pending"});
                                         throw std::runtime_error("mine");
                                     }
                                     error_of([] { barrier(); });

@@ -1,4 +1,5 @@
-// Faults that are put in: how they are written, and when they happen. What comes of them is for tests/faults.
+// Faults that are put in: how they are written, and when they happen. What comes of them is for
+// tests/faults.
 #include "base/failpoint.hpp"
 
 #include <guozhuang/error.hpp>
@@ -74,7 +75,8 @@ TEST_CASE("what is no fault is refused") {
 }
 
 TEST_CASE("a fault happens at its point, the nth time, and once") {
-    const Armed armed({.point = Failpoint::execute, .rank = 0, .nth = 3, .kind = Fault::Kind::error});
+    const Armed armed(
+        {.point = Failpoint::execute, .rank = 0, .nth = 3, .kind = Fault::Kind::error});
     CHECK_FALSE(fails_at(Failpoint::execute));
     CHECK_FALSE(fails_at(Failpoint::executed));
     CHECK_FALSE(fails_at(Failpoint::execute));

@@ -14,7 +14,8 @@ using namespace std::chrono_literals;
 namespace {
 
 /// What two ranks have after the handshake, each having begun with its own.
-std::pair<base::Settings, base::Settings> agreed(const base::Settings& of_rank0, const base::Settings& of_rank1) {
+std::pair<base::Settings, base::Settings> agreed(const base::Settings& of_rank0,
+                                                 const base::Settings& of_rank1) {
     wire::InprocHub hub(2);
     const auto transport0 = hub.transport(0), transport1 = hub.transport(1);
     base::Settings first, second;
@@ -42,8 +43,11 @@ TEST_CASE("what rank 0 decides holds for all, and it says so") {
     for (const auto& row : base::settings_table()) {
         INFO(row.name);
         CHECK(row.print(first) == row.print(of_rank0));
-        CHECK(row.print(second) == row.print(row.agreement == base::Agreement::rank0_wins ? of_rank0 : of_rank1));
+        CHECK(row.print(second) ==
+              row.print(row.agreement == base::Agreement::rank0_wins ? of_rank0 : of_rank1));
     }
-    CHECK(log.with("GUOZHUANG_STALL_ERROR_S differs: 0.007 on rank 1; 1.5 on rank 0; rank 0's holds for all").size() == 1);
+    CHECK(log.with("GUOZHUANG_STALL_ERROR_S differs: 0.007 on rank 1; 1.5 on rank 0; rank 0's "
+                   "holds for all")
+              .size() == 1);
     CHECK(log.with("LOG_LEVEL").empty());
 }

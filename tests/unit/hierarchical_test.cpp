@@ -37,9 +37,11 @@ std::vector<Place> run_job(const Job& job, const Body& body) {
     std::vector<Place> places;
     for (int rank = 0; rank < job.ranks(); ++rank) {
         const int host = rank / job.locals, local = rank % job.locals;
-        places.push_back({{hosts[static_cast<std::size_t>(host)], local}, {columns[static_cast<std::size_t>(local)], host}});
+        places.push_back({{hosts[static_cast<std::size_t>(host)], local},
+                          {columns[static_cast<std::size_t>(local)], host}});
     }
-    Switchboard board(job.ranks());  // for the threads and their exceptions: no message goes through it
+    // for the threads and their exceptions: no message goes through it
+    Switchboard board(job.ranks());
     run_ranks(board, [&](int rank) {
         try {
             body(rank, places[static_cast<std::size_t>(rank)]);
@@ -53,17 +55,21 @@ std::vector<Place> run_job(const Job& job, const Body& body) {
     return places;
 }
 
-void hierarchical_allreduce(Place& place, MemberSpans members, const Reduce& reduce, const Reduce& within, std::size_t segment_bytes) {
+void hierarchical_allreduce(Place& place, MemberSpans members, const Reduce& reduce,
+                            const Reduce& within, std::size_t segment_bytes) {
     auto& [local, across] = place;
     const Blocks blocks(members, reduce.element_bytes(), local.size() * across.size());
-    TestScratch scratch(hierarchical::allreduce_scratch_bytes(local, across, blocks, segment_bytes));
+    TestScratch scratch(
+        hierarchical::allreduce_scratch_bytes(local, across, blocks, segment_bytes));
     hierarchical::allreduce(local, across, {blocks, scratch.span(), reduce, segment_bytes}, within);
 }
 
-/// The serial reference: block b of a member is in the ring of local rank b / hosts, and its block b % hosts.
+/// The serial reference: block b of a member is in the ring of local rank b / hosts, and its block
+/// b % hosts.
 template <class Format>
-Members<typename Format::Element> level_sum(const std::vector<Members<typename Format::Element>>& inputs, const Job& job,
-                                            typename Format::Partial divisor) {
+Members<typename Format::Element> level_sum(
+    const std::vector<Members<typename Format::Element>>& inputs, const Job& job,
+    typename Format::Partial divisor) {
     const ScalarReduce<Format> reduce(divisor), within(1);
     std::vector<Members<typename Format::Element>> sums;  // by host
     for (int host = 0; host < job.hosts; ++host) {
@@ -71,15 +77,20 @@ Members<typename Format::Element> level_sum(const std::vector<Members<typename F
         sums.push_back(tree_sum<Format>({first, first + job.locals}, 1));
     }
     auto result = inputs[0];
-    const auto hosts = static_cast<std::size_t>(job.hosts), blocks = static_cast<std::size_t>(job.ranks());
+    const auto hosts = static_cast<std::size_t>(job.hosts),
+               blocks = static_cast<std::size_t>(job.ranks());
     for (std::size_t member = 0; member < result.size(); ++member) {
         const auto count = result[member].size();
         for (std::size_t block = 0, begin = 0; block < blocks; ++block) {
             const auto length = count / blocks + (block < count % blocks ? 1 : 0);
-            const auto part = [&](std::size_t host) { return std::as_bytes(std::span(sums[host % hosts][member]).subspan(begin, length)); };
-            const auto into = std::as_writable_bytes(std::span(result[member]).subspan(begin, length));
+            const auto part = [&](std::size_t host) {
+                return std::as_bytes(std::span(sums[host % hosts][member]).subspan(begin, length));
+            };
+            const auto into =
+                std::as_writable_bytes(std::span(result[member]).subspan(begin, length));
             if (length != 0) std::memcpy(into.data(), part(block % hosts + 1).data(), into.size());
-            for (std::size_t step = 2; step <= hosts; ++step) reduce.combine(into, into, part(block % hosts + step));
+            for (std::size_t step = 2; step <= hosts; ++step)
+                reduce.combine(into, into, part(block % hosts + step));
             reduce.finish(into);
             begin += length;
         }
@@ -87,7 +98,8 @@ Members<typename Format::Element> level_sum(const std::vector<Members<typename F
     return result;
 }
 
-/// All jobs, bundles and segment sizes; the bundles of a job one after another through the same stages and wires.
+/// All jobs, bundles and segment sizes; the bundles of a job one after another through the same
+/// stages and wires.
 template <class Format>
 std::vector<std::string> failures() {
     using Element = typename Format::Element;
@@ -108,25 +120,32 @@ std::vector<std::string> failures() {
         const ScalarReduce<Format> reduce(divisor), within(1);
         run_job(job, [&](int rank, Place& place) {
             for (auto& test : cases)
-                hierarchical_allreduce(place, spans_of(test.inputs[static_cast<std::size_t>(rank)]), reduce, within, test.segment_bytes);
+                hierarchical_allreduce(place, spans_of(test.inputs[static_cast<std::size_t>(rank)]),
+                                       reduce, within, test.segment_bytes);
         });
         for (std::size_t i = 0; i < cases.size(); ++i)
             if (!Outcome<Element>{cases[i].inputs, {}}.all_equal(cases[i].expected))
-                failures.push_back(std::to_string(job.hosts) + " hosts of " + std::to_string(job.locals) + ", case " + std::to_string(i));
+                failures.push_back(std::to_string(job.hosts) + " hosts of " +
+                                   std::to_string(job.locals) + ", case " + std::to_string(i));
     }
     return failures;
 }
 
-TEST_CASE("the reference of the hierarchical sum is a sum, and not that of the tree or the ring", "[hierarchical]") {
+TEST_CASE("the reference of the hierarchical sum is a sum, and not that of the tree or the ring",
+          "[hierarchical]") {
     const Job job{.hosts = 3, .locals = 2};
     const auto integers = inputs_of<Plain<std::int64_t>>(job.ranks(), {501});
-    CHECK(level_sum<Plain<std::int64_t>>(integers, job, 1) == tree_sum<Plain<std::int64_t>>(integers, 1));
+    CHECK(level_sum<Plain<std::int64_t>>(integers, job, 1) ==
+          tree_sum<Plain<std::int64_t>>(integers, 1));
     const auto floats = inputs_of<Plain<float>>(job.ranks(), {501});
     CHECK(level_sum<Plain<float>>(floats, job, 1) != tree_sum<Plain<float>>(floats, 1));
     CHECK(level_sum<Plain<float>>(floats, job, 1) != ring_sum<Plain<float>>(floats, 1));
 }
 
-TEST_CASE("hierarchical allreduce is a tree within each host and a ring across, bit for bit, fused or not", "[hierarchical]") {
+TEST_CASE(
+    "hierarchical allreduce is a tree within each host and a ring across, bit for bit, fused or "
+    "not",
+    "[hierarchical]") {
     CHECK(failures<Plain<std::int64_t>>() == std::vector<std::string>{});
     CHECK(failures<Plain<float>>() == std::vector<std::string>{});
     CHECK(failures<HalfLike>() == std::vector<std::string>{});
@@ -142,9 +161,11 @@ TEST_CASE("hierarchical allreduce moves what its cost says", "[hierarchical]") {
         const auto hops = 2 * static_cast<std::size_t>(job.hosts - 1);
         std::size_t across = 0;
         for (const auto& place : run_job(job, [&](int rank, Place& here) {
-                 hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]), reduce, reduce, segment_bytes);
+                 hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]),
+                                        reduce, reduce, segment_bytes);
              })) {
-            CHECK(place.local.bytes() == blocks.total_bytes());  // the others' shares as they are, and the own one complete
+            // the others' shares as they are, and the own one complete
+            CHECK(place.local.bytes() == blocks.total_bytes());
             CHECK(place.local.rounds() == chunks.count() + 3);
             CHECK(place.across.messages() <= hops * chunks.count());
             CHECK(place.across.messages() >= hops * (chunks.count() - 1));
@@ -158,19 +179,24 @@ TEST_CASE("few segments take few rounds", "[hierarchical]") {
     const Job job{.hosts = 2, .locals = 2};
     auto inputs = inputs_of<Plain<float>>(job.ranks(), {1024});
     const ScalarReduce<Plain<float>> reduce(1);
-    for (const auto& [segment_bytes, rounds] : {std::pair<std::size_t, std::size_t>{1024, 2}, {512, 4}, {256, 7}})
+    for (const auto& [segment_bytes, rounds] :
+         {std::pair<std::size_t, std::size_t>{1024, 2}, {512, 4}, {256, 7}})
         for (const auto& place : run_job(job, [&](int rank, Place& here) {
-                 hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]), reduce, reduce, segment_bytes);
+                 hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]),
+                                        reduce, reduce, segment_bytes);
              }))
             CHECK(place.local.rounds() == rounds);
 }
 
-TEST_CASE("a stage has room for the segments of so many hosts, or says that it has none", "[hierarchical]") {
+TEST_CASE("a stage has room for the segments of so many hosts, or says that it has none",
+          "[hierarchical]") {
     CHECK(hierarchical::segment_limit_bytes(std::size_t{2} << 20, 2, 2) == 174'720);
     CHECK(hierarchical::segment_limit_bytes(stage_bytes, 4, 128) == 0);
     for (const auto& [hosts, locals] : jobs) {
         const direct::StageLayout layout(stage_bytes, locals);
-        CHECK(hierarchical::segment_limit_bytes(stage_bytes, locals, hosts) * static_cast<std::size_t>(hosts) <= layout.segment_bytes());
+        CHECK(hierarchical::segment_limit_bytes(stage_bytes, locals, hosts) *
+                  static_cast<std::size_t>(hosts) <=
+              layout.segment_bytes());
     }
 }
 

@@ -21,12 +21,14 @@ namespace {
 /// Of ranks that lie on hosts as a test says and share no memory. Counts messages to other hosts.
 class SpreadTransport final : public test::ForwardingTransport {
 public:
-    SpreadTransport(std::unique_ptr<wire::Transport> inner, const Ranks& hosts, std::atomic<int>& crossings)
+    SpreadTransport(std::unique_ptr<wire::Transport> inner, const Ranks& hosts,
+                    std::atomic<int>& crossings)
         : ForwardingTransport(std::move(inner)), hosts_(hosts), crossings_(crossings) {}
     std::size_t stage_bytes() const noexcept override { return 0; }
     const std::vector<int>& hosts() const noexcept override { return hosts_; }
     Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override {
-        if (hosts_[static_cast<std::size_t>(to)] != hosts_[static_cast<std::size_t>(rank())]) ++crossings_;
+        if (hosts_[static_cast<std::size_t>(to)] != hosts_[static_cast<std::size_t>(rank())])
+            ++crossings_;
         return ForwardingTransport::send(to, tag, bytes);
     }
 
@@ -49,10 +51,15 @@ Outcome run_on(const Ranks& hosts, engine::Operation operation, std::size_t coun
     wire::InprocHub hub(ranks);
     const auto run = [&](int rank) {
         SpreadTransport transport(hub.transport(rank), hosts, crossings);
-        backends::HostBackend backend({.transport = transport, .members = everybody, .position = rank, .tag = {0, wire::Lane::host_data}},
-                                      std::make_shared<backends::ScratchStore>(), true, std::make_shared<base::Timeline>());
+        backends::HostBackend backend({.transport = transport,
+                                       .members = everybody,
+                                       .position = rank,
+                                       .tag = {0, wire::Lane::host_data}},
+                                      std::make_shared<backends::ScratchStore>(), true,
+                                      std::make_shared<trace::Timeline>());
         auto& own = outcome.numbers[static_cast<std::size_t>(rank)];
-        for (std::size_t i = 0; i < count; ++i) own.push_back(1.0f / static_cast<float>(1 + rank + ranks * static_cast<int>(i % 7)));
+        for (std::size_t i = 0; i < count; ++i)
+            own.push_back(1.0f / static_cast<float>(1 + rank + ranks * static_cast<int>(i % 7)));
         const TensorView tensor(own);
         Result result;
         backend.run({.operation = operation,
@@ -128,7 +135,10 @@ TEST_CASE("one rank, or one host, is a grid too") {
 TEST_CASE("ranks that are threads take each other for ranks of several hosts") {
     std::vector<Ranks> hosts(5);
     guozhuang::test::run_inproc_ranks(
-        5, [&](guozhuang::wire::Transport& transport) { hosts[static_cast<std::size_t>(transport.rank())] = transport.hosts(); },
+        5,
+        [&](guozhuang::wire::Transport& transport) {
+            hosts[static_cast<std::size_t>(transport.rank())] = transport.hosts();
+        },
         std::nullopt, 2);
     CHECK(hosts == std::vector<Ranks>(5, {0, 0, 0, 1, 1}));
 }
@@ -143,22 +153,28 @@ TEST_CASE("around a ring the members of a host are neighbours") {
     CHECK(HostGrid(Ranks{0, 0, 0, 1, 1}, 4).host_by_host() == Ranks{0, 1, 2, 3, 4});
 }
 
-TEST_CASE("a ring crosses from host to host as often as there are hosts, whatever the ranks' numbers") {
+TEST_CASE(
+    "a ring crosses from host to host as often as there are hosts, whatever the ranks' numbers") {
     constexpr std::size_t count = 20'000;  // one chunk
-    const auto [hosts, host_count] = GENERATE(std::pair(Ranks{0, 1, 0, 1, 0}, 2), std::pair(Ranks{0, 1, 2, 0, 1, 0, 0}, 3));
+    const auto [hosts, host_count] =
+        GENERATE(std::pair(Ranks{0, 1, 0, 1, 0}, 2), std::pair(Ranks{0, 1, 2, 0, 1, 0, 0}, 3));
     const int ranks = static_cast<int>(hosts.size());
     const auto sums = run_on(hosts, engine::Operation::allreduce, count);
-    CHECK(sums.crossings == 2 * (ranks - 1) * host_count);  // every link carries as many messages as there are hops
-    CHECK(std::ranges::all_of(sums.numbers, [&](const auto& numbers) { return numbers == sums.numbers.front(); }));
+    // every link carries as many messages as there are hops
+    CHECK(sums.crossings == 2 * (ranks - 1) * host_count);
+    CHECK(std::ranges::all_of(
+        sums.numbers, [&](const auto& numbers) { return numbers == sums.numbers.front(); }));
     CHECK(run_on(hosts, engine::Operation::allreduce, count).numbers == sums.numbers);
     for (std::size_t i = 0; i < count; i += 501) {
         double sum = 0;
-        for (int rank = 0; rank < ranks; ++rank) sum += 1.0 / (1 + rank + ranks * static_cast<int>(i % 7));
+        for (int rank = 0; rank < ranks; ++rank)
+            sum += 1.0 / (1 + rank + ranks * static_cast<int>(i % 7));
         CHECK(std::abs(sums.numbers.front()[i] - sum) <= 1e-5 * sum);
     }
 
     const auto gathered = run_on(hosts, engine::Operation::all_gather, count);
-    CHECK(gathered.crossings == 2 * (ranks - 1) * host_count);  // the numbers of rows, then the rows
+    // the numbers of rows, then the rows
+    CHECK(gathered.crossings == 2 * (ranks - 1) * host_count);
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
         CHECK(gathered.numbers[rank] == gathered.numbers.front());
         CHECK(gathered.numbers.front()[rank * count] == 1.0f / static_cast<float>(1 + rank));

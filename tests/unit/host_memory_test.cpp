@@ -41,7 +41,8 @@ TEST_CASE("a ring through one mapping wakes a thread that sleeps on another") {
     std::thread sleeper([&] {
         try {
             base::wait_until(
-                mine.bell(1), {.spin = 0us, .park_first = 60s, .park_limit = 60s}, [&] { return news.load(); }, base::Clock::now() + 20s);
+                mine.bell(1), {.spin = 0us, .park_first = 60s, .park_limit = 60s},
+                [&] { return news.load(); }, base::Clock::now() + 20s);
         } catch (const Error&) {
             in_time = false;
         }
@@ -75,7 +76,8 @@ TEST_CASE("what is touched is real memory beforehand, so that a lack of it is no
         fstat(file, &facts);
         return static_cast<std::size_t>(facts.st_blocks) * 512;
     };
-    CHECK(real_bytes() >= 2 * (sizeof(base::Doorbell) + sizeof(base::Activity)) + wire::MessageRings::bytes_for(2));
+    CHECK(real_bytes() >= 2 * (sizeof(base::Doorbell) + sizeof(trace::Activity)) +
+                              wire::MessageRings::bytes_for(2));
 }
 
 TEST_CASE("a file that may not grow is an error, not a signal that ends the process") {
@@ -124,13 +126,15 @@ TEST_CASE("huge pages begin at the same bytes for all, and keep what lies in the
     auto mine = wire::SharedFile::create(bytes);
     mine.reserve(0, bytes);
     const auto theirs = wire::SharedFile::attach(mine.offer(), bytes);
-    CHECK(reinterpret_cast<std::uintptr_t>(mine.memory().data()) % huge == reinterpret_cast<std::uintptr_t>(theirs.memory().data()) % huge);
+    CHECK(reinterpret_cast<std::uintptr_t>(mine.memory().data()) % huge ==
+          reinterpret_cast<std::uintptr_t>(theirs.memory().data()) % huge);
     for (std::size_t i = 0; i < bytes; ++i) mine.memory()[i] = static_cast<std::byte>(i % 251);
     mine.use_huge_pages();
     theirs.memory().back() = std::byte{252};
     CHECK(mine.memory().back() == std::byte{252});
     bool kept = true;
-    for (std::size_t i = 0; i + 1 < bytes; ++i) kept = kept && theirs.memory()[i] == static_cast<std::byte>(i % 251);
+    for (std::size_t i = 0; i + 1 < bytes; ++i)
+        kept = kept && theirs.memory()[i] == static_cast<std::byte>(i % 251);
     CHECK(kept);
     wire::SharedFile::create(100).use_huge_pages();
 }

@@ -19,14 +19,18 @@ constexpr std::uint16_t context = 7, other_context = 8;
 class Host {
 public:
     explicit Host(int ranks)
-        : memory_((MessageRings::bytes_for(ranks) + sizeof(Line) - 1) / sizeof(Line)), bells_(static_cast<std::size_t>(ranks)) {
+        : memory_((MessageRings::bytes_for(ranks) + sizeof(Line) - 1) / sizeof(Line)),
+          bells_(static_cast<std::size_t>(ranks)) {
         rings().initialise();
         std::vector<HostMessages::Peer> peers;
         for (int rank = 0; rank < ranks; ++rank) peers.push_back({rank, bell(rank)});
         for (int rank = 0; rank < ranks; ++rank) messages_.emplace_back(rings(), peers, rank);
     }
 
-    MessageRings rings() { return {.memory = std::as_writable_bytes(std::span(memory_)), .ranks = static_cast<int>(bells_.size())}; }
+    MessageRings rings() {
+        return {.memory = std::as_writable_bytes(std::span(memory_)),
+                .ranks = static_cast<int>(bells_.size())};
+    }
     base::Doorbell& bell(int rank) { return bells_[static_cast<std::size_t>(rank)]; }
     HostMessages& operator[](int rank) { return messages_[static_cast<std::size_t>(rank)]; }
 
@@ -42,7 +46,8 @@ private:
 /// Different from its neighbours, at every length.
 std::vector<std::byte> letter(std::size_t bytes, unsigned seed) {
     std::vector<std::byte> content(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) content[i] = static_cast<std::byte>(seed + i * 31 + i / 251);
+    for (std::size_t i = 0; i < bytes; ++i)
+        content[i] = static_cast<std::byte>(seed + i * 31 + i / 251);
     return content;
 }
 
@@ -75,7 +80,8 @@ TEST_CASE("the messages of a sender arrive in order, those of each context for t
 TEST_CASE("messages of every length arrive, also those that a ring has no room for") {
     Host host(2);
     const auto ring = ring_bytes(2);
-    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, ring - 9, ring - 8, ring - 7, ring, 3 * ring + 1, 10 * ring}) {
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, ring - 9, ring - 8, ring - 7,
+                                    ring, 3 * ring + 1, 10 * ring}) {
         for (unsigned i = 0; i < 3; ++i) host[0].send(1, context, letter(bytes, i));
         for (unsigned i = 0; i < 3; ++i) {
             auto message = host[1].poll(context);
@@ -127,7 +133,9 @@ TEST_CASE("what cannot be a message is an error that names its sender") {
     const std::uint32_t head[2] = {std::uint32_t{1} << 31, context};
     broken.put(std::as_bytes(std::span(head)));
     broken.publish();
-    CHECK_THROWS_WITH(host[0].poll(context), Catch::Matchers::Contains("rank 1 sent a control message of 2147483648 bytes"));
+    CHECK_THROWS_WITH(
+        host[0].poll(context),
+        Catch::Matchers::Contains("rank 1 sent a control message of 2147483648 bytes"));
     host.rings().ring(0, 1).written = ring_bytes(2) + 1;
     CHECK_THROWS_AS(host[1].poll(context), Error);
 }
@@ -141,17 +149,20 @@ TEST_CASE("ranks that spin little, and mostly sleep, exchange messages of all le
         std::mt19937 random(static_cast<unsigned>((from * ranks + to)) * 1000 + round);
         return random() % (random() % 20 == 0 ? 4 * ring : 100);
     };
-    const base::WaitSettings settings{.spin = std::chrono::microseconds(1), .park_limit = std::chrono::seconds(20)};
+    const base::WaitSettings settings{.spin = std::chrono::microseconds(1),
+                                      .park_limit = std::chrono::seconds(20)};
     std::atomic<int> wrong{0}, finished{0};
     const auto run = [&](int self) {
         auto& messages = host[self];
         std::vector<unsigned> heard(ranks, 0);  // messages, of each rank
         for (unsigned round = 0; round < rounds; ++round) {
-            for (int to = 0; to < ranks; ++to) messages.send(to, context, letter(bytes_of(self, to, round), round));
+            for (int to = 0; to < ranks; ++to)
+                messages.send(to, context, letter(bytes_of(self, to, round), round));
             base::wait_until(host.bell(self), settings, [&] {
                 while (const auto message = messages.poll(context)) {
                     const auto number = heard[static_cast<std::size_t>(message->from)]++;
-                    if (message->bytes != letter(bytes_of(message->from, self, number), number)) ++wrong;
+                    if (message->bytes != letter(bytes_of(message->from, self, number), number))
+                        ++wrong;
                 }
                 return messages.flush() && std::ranges::min(heard) > round;
             });

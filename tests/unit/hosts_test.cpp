@@ -45,36 +45,42 @@ std::set<std::string> algorithms(const Job& job, std::int64_t count, bool in_a_s
                   std::vector<float> numbers(static_cast<std::size_t>(count), 1);
                   std::vector<int> everybody(static_cast<std::size_t>(session.size()));
                   std::iota(everybody.begin(), everybody.end(), 0);
-                  allreduce(numbers, {.process_set = in_a_set ? ProcessSet::create(everybody) : ProcessSet()});
+                  allreduce(numbers, {.process_set =
+                                          in_a_set ? ProcessSet::create(everybody) : ProcessSet()});
               },
               {.hosts = job.hosts});
     std::ostringstream text;
     text << std::ifstream(directory / "traces/rank0.json").rdbuf();
     std::set<std::string> found;
-    for (const auto* const name : {"ring", "recursive_doubling", "direct", "symmetric", "staged", "hierarchical", "adasum"})
-        if (text.str().find("\"" + std::string(name) + "\"") != std::string::npos) found.insert(name);
+    for (const auto* const name :
+         {"ring", "recursive_doubling", "direct", "symmetric", "staged", "hierarchical", "adasum"})
+        if (text.str().find("\"" + std::string(name) + "\"") != std::string::npos)
+            found.insert(name);
     return found;
 }
 
 /// What averages of tensors of many sizes come to, one by one or as one group.
 std::vector<std::byte> averages(const Job& job, bool grouped) {
     std::vector<std::byte> all;
-    run_ranks(job.ranks,
-              [&](Session& session) {
-                  std::vector<Tensor> tensors;
-                  std::vector<TensorView> views;
-                  for (const auto dtype : {DType::bf16, DType::f32, DType::f64})
-                      for (const std::int64_t count : {1, 1000, 9'001, 50'001})
-                          tensors.push_back(contribution(label_of("", dtype, ReduceOp::average, {count}), session.rank(), dtype, {count}));
-                  for (auto& tensor : tensors) views.push_back(tensor.view());
-                  if (grouped)
-                      grouped_allreduce(views, {.op = ReduceOp::average});
-                  else
-                      for (const auto& view : views) allreduce(view, {.op = ReduceOp::average});
-                  if (session.rank() > 0) return;
-                  for (const auto& tensor : tensors) all.insert(all.end(), tensor.bytes.begin(), tensor.bytes.end());
-              },
-              {.hosts = job.hosts});
+    run_ranks(
+        job.ranks,
+        [&](Session& session) {
+            std::vector<Tensor> tensors;
+            std::vector<TensorView> views;
+            for (const auto dtype : {DType::bf16, DType::f32, DType::f64})
+                for (const std::int64_t count : {1, 1000, 9'001, 50'001})
+                    tensors.push_back(contribution(label_of("", dtype, ReduceOp::average, {count}),
+                                                   session.rank(), dtype, {count}));
+            for (auto& tensor : tensors) views.push_back(tensor.view());
+            if (grouped)
+                grouped_allreduce(views, {.op = ReduceOp::average});
+            else
+                for (const auto& view : views) allreduce(view, {.op = ReduceOp::average});
+            if (session.rank() > 0) return;
+            for (const auto& tensor : tensors)
+                all.insert(all.end(), tensor.bytes.begin(), tensor.bytes.end());
+        },
+        {.hosts = job.hosts});
     return all;
 }
 
@@ -86,18 +92,26 @@ TEST_CASE("a session knows where its rank is") {
     check({6, 3}, [](Session& session, Report& report) {
         const int rank = session.rank();
         report.expect(session.local_rank() == rank % 2 && session.local_size() == 2, "local");
-        report.expect(session.cross_rank() == rank / 2 && session.cross_size() == 3 && session.is_homogeneous(), "across");
+        report.expect(session.cross_rank() == rank / 2 && session.cross_size() == 3 &&
+                          session.is_homogeneous(),
+                      "across");
     });
     check({5, 2}, [](Session& session, Report& report) {
         const int rank = session.rank();
-        report.expect(session.local_rank() == (rank < 3 ? rank : rank - 3) && session.local_size() == (rank < 3 ? 3 : 2), "local");
-        report.expect(session.cross_rank() == (rank < 3 ? 0 : 1) && session.cross_size() == 2 && !session.is_homogeneous(), "across");
+        report.expect(session.local_rank() == (rank < 3 ? rank : rank - 3) &&
+                          session.local_size() == (rank < 3 ? 3 : 2),
+                      "local");
+        report.expect(session.cross_rank() == (rank < 3 ? 0 : 1) && session.cross_size() == 2 &&
+                          !session.is_homogeneous(),
+                      "across");
     });
     CHECK_THROWS_AS(run_ranks(2, [](Session&) {}, {.hosts = 3}), Error);
     CHECK_THROWS_AS(run_ranks(2, [](Session&) {}, {.hosts = 0}), Error);
 }
 
-TEST_CASE("large tensors go level by level where there are as many ranks on each host, and else around the ring") {
+TEST_CASE(
+    "large tensors go level by level where there are as many ranks on each host, and else around "
+    "the ring") {
     for (const auto& job : even_jobs) CHECK(algorithms(job, 100'003) == Names{"hierarchical"});
     for (const auto& job : other_jobs) CHECK(algorithms(job, 100'003) == Names{"ring"});
     CHECK(algorithms({4, 2}, 100'003, true) == Names{"hierarchical"});
@@ -139,7 +153,8 @@ TEST_CASE("the other operations on several hosts") {
 }
 
 TEST_CASE("random operations on several hosts, in random orders") {
-    for (const auto& job : {Job{4, 2}, Job{6, 3}, Job{3, 2}}) check(job, random_operations(seed(), 15));
+    for (const auto& job : {Job{4, 2}, Job{6, 3}, Job{3, 2}})
+        check(job, random_operations(seed(), 15));
     for (std::uint64_t turns = 0; turns < 4; ++turns) {
         INFO("turns " << turns);
         CHECK(problems_among(4, random_operations(turns, 5), {.turns = turns, .hosts = 2}) == "");
@@ -161,7 +176,8 @@ TEST_CASE("sums of large tensors on several hosts do not hang on what travels wi
         CHECK((averages(job, true) == expected));
         const Environment segments("GUOZHUANG_SEGMENT_BYTES", "1K");
         CHECK((averages(job, true) == expected));
-        CHECK((averages({job.ranks, 1}, false) != expected));  // or the next case would show nothing
+        // or the next case would show nothing
+        CHECK((averages({job.ranks, 1}, false) != expected));
     }
 }
 
@@ -180,6 +196,8 @@ TEST_CASE("arenas are private where not all ranks are on one host, and all is we
         auto* const numbers = static_cast<float*>(arena.allocate(400'000));
         std::fill_n(numbers, 100'000, static_cast<float>(session.rank()));
         allreduce(std::span(numbers, 100'000));
-        report.expect(std::all_of(numbers, numbers + 100'000, [](float number) { return number == 6; }), "the sum");
+        report.expect(
+            std::all_of(numbers, numbers + 100'000, [](float number) { return number == 6; }),
+            "the sum");
     });
 }

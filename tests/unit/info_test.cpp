@@ -20,9 +20,11 @@ std::vector<InfoItem> info_of_two_ranks() {
     return items;
 }
 
-std::string value_of(const std::vector<InfoItem>& items, std::string_view section, std::string_view key) {
-    const auto found =
-        std::find_if(items.begin(), items.end(), [&](const InfoItem& item) { return item.section == section && item.key == key; });
+std::string value_of(const std::vector<InfoItem>& items, std::string_view section,
+                     std::string_view key) {
+    const auto found = std::find_if(items.begin(), items.end(), [&](const InfoItem& item) {
+        return item.section == section && item.key == key;
+    });
     return found == items.end() ? "(none)" : found->value;
 }
 
@@ -35,13 +37,15 @@ TEST_CASE("info tells of the build, the job and every setting, section by sectio
     CHECK(value_of(items, "topology", "job").starts_with("2 ranks on "));
     const base::Settings defaults;
     for (const auto& row : base::settings_table()) {
-        if (!base::environment(std::string(row.name))) CHECK(value_of(items, "configuration", row.name) == row.print(defaults));
+        if (!base::environment(std::string(row.name)))
+            CHECK(value_of(items, "configuration", row.name) == row.print(defaults));
     }
     std::vector<std::string> sections;
     for (const auto& item : items) {
         if (sections.empty() || sections.back() != item.section) sections.push_back(item.section);
     }
-    CHECK(sections == std::vector<std::string>{"build", "mpi", "topology", "devices", "configuration"});
+    CHECK(sections ==
+          std::vector<std::string>{"build", "mpi", "topology", "devices", "configuration"});
 }
 
 TEST_CASE("info says why CUDA is unusable") {

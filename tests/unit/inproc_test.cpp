@@ -36,7 +36,8 @@ std::optional<ErrorCode> error_of(Act&& act) {
 TEST_CASE("random traffic between ranks that are threads arrives whole and in order") {
     const int ranks = GENERATE(1, 2, 3, 4, 5, 7);
     const bool parking = GENERATE(false, true);
-    const test::TrafficPlan plan(test::seed() + static_cast<unsigned>(ranks), ranks, 60 * ranks, 20'000);
+    const test::TrafficPlan plan(test::seed() + static_cast<unsigned>(ranks), ranks, 60 * ranks,
+                                 20'000);
     const auto settings = parking ? std::optional(park_soon) : std::nullopt;
     REQUIRE_NOTHROW(run_inproc_ranks(
         ranks, [&](Transport& transport) { test::Traffic(transport, plan).run(); }, settings));
@@ -46,8 +47,12 @@ TEST_CASE("data wakes the rank that is parked for it") {
     const auto play = [](Transport& transport) {
         const std::vector<int> members{0, 1};
         const int self = transport.rank(), peer = 1 - self;
-        MemberWire wire(
-            {.transport = transport, .members = members, .position = self, .tag = data, .pump = {}, .deadline = base::Clock::now() + 20s});
+        MemberWire wire({.transport = transport,
+                         .members = members,
+                         .position = self,
+                         .tag = data,
+                         .pump = {},
+                         .deadline = base::Clock::now() + 20s});
         std::array<std::byte, 4> bytes{};
         for (int turn = 0; turn < 2000; ++turn) {
             auto ticket = turn % 2 == self ? wire.send(bytes, peer) : wire.receive(bytes, peer);
@@ -63,8 +68,10 @@ TEST_CASE("messages of one pair and tag arrive in order, whoever comes first") {
         std::array<int, 4> values{3, 1, 4, 1};
         std::vector<Transport::Ticket> tickets;
         for (std::size_t i = 0; i < 4; ++i) {
-            tickets.push_back(transport.rank() == 0 ? transport.send(1, data, std::as_bytes(std::span(&values[i], 1)))
-                                                    : transport.receive(0, data, std::as_writable_bytes(std::span(&got[i], 1))));
+            tickets.push_back(
+                transport.rank() == 0
+                    ? transport.send(1, data, std::as_bytes(std::span(&values[i], 1)))
+                    : transport.receive(0, data, std::as_writable_bytes(std::span(&got[i], 1))));
         }
         for (auto& ticket : tickets) finish(transport, ticket);
     });
@@ -75,7 +82,8 @@ TEST_CASE("ranks that disagree about a length are told so") {
     std::atomic<int> errors{0};
     run_inproc_ranks(2, [&](Transport& transport) {
         std::array<std::byte, 8> bytes{};
-        auto ticket = transport.rank() == 0 ? transport.send(1, data, bytes) : transport.receive(0, data, std::span(bytes).first(4));
+        auto ticket = transport.rank() == 0 ? transport.send(1, data, bytes)
+                                            : transport.receive(0, data, std::span(bytes).first(4));
         if (error_of([&] { finish(transport, ticket); }) == ErrorCode::wire) ++errors;
     });
     CHECK(errors == 2);
@@ -154,10 +162,14 @@ TEST_CASE("a member wire speaks in positions of its set") {
     run_inproc_ranks(3, [&](Transport& transport) {
         if (transport.rank() == 1) return;
         const int position = transport.rank() == 2 ? 0 : 1;
-        MemberWire wire({.transport = transport, .members = members, .position = position, .tag = {5, Lane::host_data, 0}});
+        MemberWire wire({.transport = transport,
+                         .members = members,
+                         .position = position,
+                         .tag = {5, Lane::host_data, 0}});
         const int mine = 10 + wire.rank();
         auto& theirs = got[static_cast<std::size_t>(transport.rank())];
-        exchange(wire, std::as_bytes(std::span(&mine, 1)), 1 - position, std::as_writable_bytes(std::span(&theirs, 1)), 1 - position);
+        exchange(wire, std::as_bytes(std::span(&mine, 1)), 1 - position,
+                 std::as_writable_bytes(std::span(&theirs, 1)), 1 - position);
     });
     CHECK(got == std::array{10, -1, 11});
 }
@@ -201,8 +213,12 @@ TEST_CASE("a member wire gives up at its deadline") {
     InprocHub hub(2, park_soon);
     const auto transport = hub.transport(0);
     const std::vector<int> members{0, 1};
-    MemberWire wire(
-        {.transport = *transport, .members = members, .position = 0, .tag = data, .pump = {}, .deadline = base::Clock::now() + 5ms});
+    MemberWire wire({.transport = *transport,
+                     .members = members,
+                     .position = 0,
+                     .tag = data,
+                     .pump = {},
+                     .deadline = base::Clock::now() + 5ms});
     std::array<std::byte, 4> bytes{};
     auto ticket = wire.receive(bytes, 1);
     CHECK(error_of([&] { wire.wait(ticket); }) == ErrorCode::timeout);

@@ -13,7 +13,8 @@ namespace {
 
 /// The last entry of rank 0's log, which all ranks have.
 const LogEntry& last_of(const Negotiation& negotiation) {
-    for (int rank = 1; rank < negotiation.size(); ++rank) CHECK((negotiation.log(rank) == negotiation.log(0)));
+    for (int rank = 1; rank < negotiation.size(); ++rank)
+        CHECK((negotiation.log(rank) == negotiation.log(0)));
     return negotiation.log(0).back();
 }
 
@@ -63,7 +64,9 @@ TEST_CASE("the last to join is the one whose word came last") {
     CHECK(last_of(three).ranks == std::vector<int>{1});
 }
 
-TEST_CASE("a rank that leaves instead of joining fails the join, and those that have joined are active again") {
+TEST_CASE(
+    "a rank that leaves instead of joining fails the join, and those that have joined are active "
+    "again") {
     Negotiation three(3, {});
     three.join(0);
     three.join(1);
@@ -112,13 +115,16 @@ TEST_CASE("joins on any number of ranks") {
 }
 
 TEST_CASE("joins of ranks with tensors on a device") {
-    for (const int ranks : {1, 2, 3, 5}) CHECK(problems_among(ranks, uneven_steps_on_a_device) == "");
+    for (const int ranks : {1, 2, 3, 5})
+        CHECK(problems_among(ranks, uneven_steps_on_a_device) == "");
 }
 
 TEST_CASE("joins in turns") {
     for (std::uint64_t turns = 0; turns < 3; ++turns)
         for (const auto& body :
-             {uneven_steps, submissions_around_a_join, training_with_uneven_batches, helpers_without_some}) {  // without sets
+             // without sets
+             {uneven_steps, submissions_around_a_join, training_with_uneven_batches,
+              helpers_without_some}) {
             INFO("turns " << turns);
             CHECK(problems_among(3, body, {.turns = turns}) == "");
         }
@@ -128,8 +134,11 @@ TEST_CASE("after a rank has left at once nobody is taken to be joined") {
     const auto problems = problems_among(3, [](Session& session, Report& report) {
         if (session.rank() == 2) return session.leave("no such file");
         int number = 1;
-        if (session.rank() == 0) expect_error(report, ErrorCode::departed, {"rank 2 has shut down (no such file)"}, [] { join(); });
-        expect_error(report, ErrorCode::departed, {"rank 2 has shut down (no such file)"}, [&] { allreduce(number, {.name = "x"}); });
+        if (session.rank() == 0)
+            expect_error(report, ErrorCode::departed, {"rank 2 has shut down (no such file)"},
+                         [] { join(); });
+        expect_error(report, ErrorCode::departed, {"rank 2 has shut down (no such file)"},
+                     [&] { allreduce(number, {.name = "x"}); });
     });
     CHECK(problems == "");
 }
@@ -138,7 +147,8 @@ TEST_CASE("a process set that cannot be removed because a rank has joined can be
     const auto problems = problems_among(3, [](Session& session, Report& report) {
         auto set = ProcessSet::create({1, 2});
         if (session.rank() > 0)
-            expect_error(report, ErrorCode::departed, {"remove_process_set", "it needs every rank, and rank 0 has joined"},
+            expect_error(report, ErrorCode::departed,
+                         {"remove_process_set", "it needs every rank, and rank 0 has joined"},
                          [&] { set.remove(); });
         join();
         set.remove();
@@ -150,7 +160,8 @@ TEST_CASE("a process set that cannot be removed because a rank has joined can be
 TEST_CASE("those that have joined hear that a rank has left instead") {
     const auto problems = problems_among(3, [](Session& session, Report& report) {
         if (session.rank() == 2) return;
-        expect_error(report, ErrorCode::departed, {"rank 2 has shut down; join '#1 join' waits for it"}, [] { join(); });
+        expect_error(report, ErrorCode::departed,
+                     {"rank 2 has shut down; join '#1 join' waits for it"}, [] { join(); });
     });
     CHECK(problems == "");
 }

@@ -56,7 +56,8 @@ TEST_CASE("the machine has cores and caches of believable sizes") {
     CHECK(machine.last_level_bytes >= machine.l2_bytes);
     CHECK(machine.cores_per_last_level >= 1);
     CHECK(machine.numa_nodes >= 1);
-    CHECK(describe(machine).find(std::to_string(count(machine.cores)) + (machine.known ? " core" : " hardware")) == 0);
+    CHECK(describe(machine).find(std::to_string(count(machine.cores)) +
+                                 (machine.known ? " core" : " hardware")) == 0);
 }
 
 TEST_CASE("a thread bound to one processor has one core") {
@@ -68,7 +69,8 @@ TEST_CASE("a thread bound to one processor has one core") {
     CHECK(count(bound.cores) == 1);
     CHECK(bound.threads == 1);
     const Machine free = discover();
-    for (std::size_t word = 0; word < free.cores.size(); ++word) CHECK((bound.cores[word] & ~free.cores[word]) == 0);
+    for (std::size_t word = 0; word < free.cores.size(); ++word)
+        CHECK((bound.cores[word] & ~free.cores[word]) == 0);
 }
 
 TEST_CASE("who computes with more threads than it is bound to is told, and nobody else") {
@@ -78,9 +80,11 @@ TEST_CASE("who computes with more threads than it is bound to is told, and nobod
     CHECK(binding_warning(machine, 0) == "");  // says nothing of its threads
     CHECK(binding_warning(machine, 2) == "");
     CHECK(binding_warning(machine, 4) ==
-          "OMP_NUM_THREADS is 4, but the process is bound to 2 of the host's 8 hardware threads, which these threads and the library's "
+          "OMP_NUM_THREADS is 4, but the process is bound to 2 of the host's 8 hardware threads, "
+          "which these threads and the library's "
           "share; "
-          "start it with mpirun --bind-to none, or give each rank more cores (mpirun --map-by slot:PE=4)");
+          "start it with mpirun --bind-to none, or give each rank more cores (mpirun --map-by "
+          "slot:PE=4)");
     machine.host_threads = 2;  // it is not bound
     CHECK(binding_warning(machine, 4) == "");
 }
@@ -94,44 +98,63 @@ TEST_CASE("a control group's quota counts, and so do those of the groups around 
     const std::string v2 = "sys/fs/cgroup/";
     CHECK(FakeRoot().quota().cores == 0);
     CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "max 100000").quota().cores == 0);
-    CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "200000 100000").quota().cores == 2);  // docker --cpus=2
+    // docker --cpus=2
+    CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "200000 100000").quota().cores == 2);
     CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "399000 100000").quota().cores == 3);
-    CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "50000 100000").quota().cores == 1);  // a half
+    // a half
+    CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "50000 100000").quota().cores == 1);
     CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "garbage").quota().cores == 0);
     CHECK(FakeRoot().group("garbage").file(v2 + "cpu.max", "200000 100000").quota().cores == 0);
 
     FakeRoot pods;
-    pods.group("0::/pods/one/main").file(v2 + "pods/cpu.max", "800000 100000").file(v2 + "pods/one/cpu.max", "300000 100000");
+    pods.group("0::/pods/one/main")
+        .file(v2 + "pods/cpu.max", "800000 100000")
+        .file(v2 + "pods/one/cpu.max", "300000 100000");
     CHECK(pods.file(v2 + "pods/one/main/cpu.max", "max 100000").quota().cores == 3);
     CHECK(pods.file(v2 + "pods/one/main/cpu.max", "250000 50000").quota().cores == 3);
     CHECK(pods.file(v2 + "pods/cpu.max", "200000 200000").quota().cores == 1);
-    CHECK(FakeRoot().group("0::/unseen/name").file(v2 + "cpu.max", "400000 100000").quota().cores == 4);  // a container's own is the top
+    // a container's own is the top
+    CHECK(FakeRoot().group("0::/unseen/name").file(v2 + "cpu.max", "400000 100000").quota().cores ==
+          4);
 }
 
 TEST_CASE("quotas of control groups of version 1, alone and beside version 2") {
     const std::string v1 = "sys/fs/cgroup/cpu/";
-    const auto limited = [](FakeRoot& root, const std::string& group, const std::string& quota) -> FakeRoot& {
-        return root.file(group + "cpu.cfs_quota_us", quota).file(group + "cpu.cfs_period_us", "100000");
+    const auto limited = [](FakeRoot& root, const std::string& group,
+                            const std::string& quota) -> FakeRoot& {
+        return root.file(group + "cpu.cfs_quota_us", quota)
+            .file(group + "cpu.cfs_period_us", "100000");
     };
     FakeRoot none, two, joint, both, hybrid;
     CHECK(limited(none.group("3:cpu:/docker/x\n0::/"), v1, "-1").quota().cores == 0);
-    CHECK(limited(two.group("7:memory:/m\n3:cpu:/docker/x"), v1 + "docker/x/", "200000").quota().cores == 2);
+    CHECK(limited(two.group("7:memory:/m\n3:cpu:/docker/x"), v1 + "docker/x/", "200000")
+              .quota()
+              .cores == 2);
     CHECK(limited(two, v1, "100000").quota().cores == 1);
-    CHECK(limited(joint.group("4:cpu,cpuacct:/"), "sys/fs/cgroup/cpu,cpuacct/", "500000").quota().cores == 5);
-    CHECK(limited(both.group("4:cpuset:/c\n3:cpuacct:/a"), v1 + "c/", "200000").quota().cores == 0);  // not those that limit time
-    CHECK(hybrid.group("0::/x").file("sys/fs/cgroup/unified/x/cpu.max", "600000 100000").quota().cores == 6);
+    CHECK(limited(joint.group("4:cpu,cpuacct:/"), "sys/fs/cgroup/cpu,cpuacct/", "500000")
+              .quota()
+              .cores == 5);
+    // not those that limit time
+    CHECK(limited(both.group("4:cpuset:/c\n3:cpuacct:/a"), v1 + "c/", "200000").quota().cores == 0);
+    CHECK(hybrid.group("0::/x")
+              .file("sys/fs/cgroup/unified/x/cpu.max", "600000 100000")
+              .quota()
+              .cores == 6);
 }
 
 TEST_CASE("processes of one control group share its quota") {
     FakeRoot shared, other;
-    shared.group("0::/a/b").file("sys/fs/cgroup/a/cpu.max", "200000 100000").file("sys/fs/cgroup/a/b/cpu.max", "200000 100000");
+    shared.group("0::/a/b")
+        .file("sys/fs/cgroup/a/cpu.max", "200000 100000")
+        .file("sys/fs/cgroup/a/b/cpu.max", "200000 100000");
     other.group("0::/").file("sys/fs/cgroup/cpu.max", "300000 100000");
     const auto inside = shared.quota();
     const auto outside = shared.group("0::/a/c").quota();  // beside it, within the same limit
     const auto alone = other.quota();
     CHECK(inside.group == outside.group);
     CHECK(inside.group != alone.group);
-    const std::vector<Quota> of_one{inside, outside}, of_two{inside, outside, alone}, with_free{inside, Quota{}};
+    const std::vector<Quota> of_one{inside, outside}, of_two{inside, outside, alone},
+        with_free{inside, Quota{}};
     CHECK(cores_within(64, of_one) == 2);
     CHECK(cores_within(64, of_two) == 5);
     CHECK(cores_within(4, of_two) == 4);
@@ -141,6 +164,8 @@ TEST_CASE("processes of one control group share its quota") {
     CHECK(usable_cores(machine) == 8);
     machine.quota = inside;
     CHECK(usable_cores(machine) == 2);
-    CHECK(describe(machine) == "8 hardware threads, limited to 2 by the control group's CPU quota, caches unknown");
-    CHECK(wait_settings(4, usable_cores(machine)).yields);  // four ranks in a container of two cores on a large host
+    CHECK(describe(machine) ==
+          "8 hardware threads, limited to 2 by the control group's CPU quota, caches unknown");
+    // four ranks in a container of two cores on a large host
+    CHECK(wait_settings(4, usable_cores(machine)).yields);
 }

@@ -25,14 +25,16 @@ void show_each_other(bool streams) {
         std::vector<std::byte> mine(10'001);
         peers.begin(streams);
         for (std::uint64_t show = 1; show <= 20; ++show) {
-            std::ranges::fill(mine, static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(peers.rank())));
+            std::ranges::fill(
+                mine, static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(peers.rank())));
             const auto room = peers.round() % 2 * mine.size();
             require(peers.put(peers.stage(peers.rank()).subspan(room), mine) == mine.size());
             require(peers.bytes_put() == show * mine.size());
             peers.publish(mine.size());
             peers.await();
             const int other = 1 - peers.rank();
-            const auto wanted = static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(other));
+            const auto wanted =
+                static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(other));
             const auto shown = peers.stage(other).subspan(room, mine.size());
             require(std::ranges::all_of(shown, [&](std::byte byte) { return byte == wanted; }));
         }
@@ -50,7 +52,8 @@ TEST_CASE("every rank reads the least of the costs that were told before the rou
     run_staging_ranks(3, [](const Group& group, const Staging& staging) {
         MemberPeers peers(group, staging);
         for (std::size_t turn = 0; turn < 30; ++turn) {
-            peers.tell_cost(turn % 2, static_cast<float>((group.position + static_cast<int>(turn)) % 3 + 5));
+            peers.tell_cost(turn % 2,
+                            static_cast<float>((group.position + static_cast<int>(turn)) % 3 + 5));
             peers.publish(0);
             peers.await();
             require(peers.least_cost(turn % 2) == 5);

@@ -1,4 +1,5 @@
-// What a lack of memory leaves behind: nothing. Allocations of the test's own thread fail when it says so.
+// What a lack of memory leaves behind: nothing. Allocations of the test's own thread fail when it
+// says so.
 #include <cstdlib>
 #include <guozhuang/error.hpp>
 #include <limits>
@@ -45,7 +46,8 @@ public:
     Scarcity& operator=(const Scarcity&) = delete;
 };
 
-/// Does it with so much memory that the first allocation fails, then with a little more, until it works. How often it did not is counted.
+/// Does it with so much memory that the first allocation fails, then with a little more, until it
+/// works. How often it did not is counted.
 template <class Submission>
 Handle submit_in_the_end(Submission&& submission, int& failures) {
     for (int enough = 0;; ++enough) {
@@ -69,7 +71,9 @@ Outcome outcome_of(const Handle& handle) {
         return Outcome::out_of_memory;
     } catch (const Error& error) {
         if (error.code() == ErrorCode::out_of_memory) return Outcome::out_of_memory;
-        return error.code() == ErrorCode::aborted && error.ranks() == std::vector{0} ? Outcome::aborted : Outcome::another;
+        return error.code() == ErrorCode::aborted && error.ranks() == std::vector{0}
+                   ? Outcome::aborted
+                   : Outcome::another;
     }
 }
 
@@ -81,7 +85,8 @@ TEST_CASE("whatever this rank has no memory for while an operation runs, both ra
     for (auto here = Outcome::out_of_memory; here != Outcome::done; ++failures) {
         CAPTURE(failures);
         wire::InprocHub hub(2);
-        EngineRank first(hub.transport(0), nothing, {.own_thread = false}), second(hub.transport(1), nothing, {.own_thread = false});
+        EngineRank first(hub.transport(0), nothing, {.own_thread = false}),
+            second(hub.transport(1), nothing, {.own_thread = false});
         const auto mine = first.submit("grad"), theirs = second.submit("grad");
         auto there = Outcome::another;
         std::thread other([&] { there = outcome_of(theirs); });
@@ -91,12 +96,15 @@ TEST_CASE("whatever this rank has no memory for while an operation runs, both ra
         }
         other.join();
         CHECK((here == Outcome::done || here == Outcome::out_of_memory));
-        CHECK((there == Outcome::done || (there == Outcome::aborted && here == Outcome::out_of_memory)));
+        CHECK((there == Outcome::done ||
+               (there == Outcome::aborted && here == Outcome::out_of_memory)));
     }
     CHECK(failures > 10);
 }
 
-TEST_CASE("a submission that fails for lack of memory has never been: its name is free and its number not used") {
+TEST_CASE(
+    "a submission that fails for lack of memory has never been: its name is free and its number "
+    "not used") {
     wire::InprocHub hub(2);
     const auto nothing = [](const engine::Bundle&) {};
     EngineRank first(hub.transport(0), nothing), second(hub.transport(1), nothing);

@@ -119,7 +119,8 @@ private:
 TEST_CASE("the end of a process is told once, with its rank and how it ended") {
     Child killed("exec sleep 60"), exits("read line < /dev/null; exit 7"), stays("exec sleep 60");
     Ends ends;
-    const Monitor monitor({{4, killed.process()}, {5, exits.process()}, {6, stays.process()}}, ends.listener(3));
+    const Monitor monitor({{4, killed.process()}, {5, exits.process()}, {6, stays.process()}},
+                          ends.listener(3));
     killed.send(SIGKILL);
     auto all = ends.wait_for(2);
     REQUIRE(all.size() == 2);
@@ -141,10 +142,13 @@ TEST_CASE("a process that is stopped has not died") {
     CHECK(ends.wait_for(1).size() == 1);
 }
 
-TEST_CASE("a process that has ended before, or whose number is another's by now, is dead from the start") {
+TEST_CASE(
+    "a process that has ended before, or whose number is another's by now, is dead from the "
+    "start") {
     Child child("exit 0");
     const auto self = base::this_process();
-    const base::ProcessId another{.pid = self.pid, .started = self.started + 1, .numbering = self.numbering};
+    const base::ProcessId another{
+        .pid = self.pid, .started = self.started + 1, .numbering = self.numbering};
     child.reap();
     Ends ends;
     const Monitor monitor({{1, child.process()}, {2, another}}, ends.listener(2));
@@ -168,7 +172,8 @@ TEST_CASE("without descriptors a death is found by looking, after one warning") 
     std::optional<Monitor> monitor;
     {
         const NoFiles none;
-        monitor.emplace(std::vector<Monitor::Peer>{{1, one.process()}, {2, two.process()}}, ends.listener());
+        monitor.emplace(std::vector<Monitor::Peer>{{1, one.process()}, {2, two.process()}},
+                        ends.listener());
         base::wait_for_files({}, 300ms);
         CHECK(ends.so_far().empty());  // that it cannot look means nothing
     }
@@ -215,15 +220,18 @@ namespace {
 /// Both ends of a link, and what a monitor at one of them hears of the other.
 struct Linked {
     wire::HostListener listener;
-    std::shared_ptr<wire::HostLink> here = std::make_shared<wire::HostLink>(listener.offer(), base::deadline_after(20s));
+    std::shared_ptr<wire::HostLink> here =
+        std::make_shared<wire::HostLink>(listener.offer(), base::deadline_after(20s));
     std::shared_ptr<wire::HostLink> there = listener.accept(base::deadline_after(20s));
     std::atomic<int> ends{0};
-    std::optional<Monitor> monitor{std::in_place,
-                                   std::vector<Monitor::Peer>{{.rank = 7, .process = {.pid = 12}, .host = "far", .link = here}},
-                                   [this](const Monitor::End& end) {
-                                       if (!end.status && wire::obituary(end, "") == "rank 7 (host far, pid 12) died") ++ends;
-                                       return false;
-                                   }};
+    std::optional<Monitor> monitor{
+        std::in_place,
+        std::vector<Monitor::Peer>{
+            {.rank = 7, .process = {.pid = 12}, .host = "far", .link = here}},
+        [this](const Monitor::End& end) {
+            if (!end.status && wire::obituary(end, "") == "rank 7 (host far, pid 12) died") ++ends;
+            return false;
+        }};
 
     ~Linked() {
         here->close();
@@ -242,8 +250,10 @@ bool comes_true(const Holds& holds) {
 
 }  // namespace
 
-TEST_CASE("a link to another host ends with the process at its other end, which may say why it leaves") {
-    const std::string reason = GENERATE(as<std::string>{}, "", "no such file", std::string(5000, 'x'));
+TEST_CASE(
+    "a link to another host ends with the process at its other end, which may say why it leaves") {
+    const std::string reason =
+        GENERATE(as<std::string>{}, "", "no such file", std::string(5000, 'x'));
     CAPTURE(reason);
     Linked linked;
     linked.there->say(reason);
@@ -252,7 +262,7 @@ TEST_CASE("a link to another host ends with the process at its other end, which 
     linked.other_process_ends();
     CHECK(comes_true([&] { return linked.ends == 1; }));
     linked.monitor.reset();
-    CHECK(linked.here->reason() == reason.substr(0, base::Note::capacity));
+    CHECK(linked.here->reason() == reason.substr(0, trace::Note::capacity));
     CHECK_FALSE(linked.here->was_closed());
 }
 
@@ -301,7 +311,8 @@ TEST_CASE("nobody at the other end: a link says so in time") {
         const wire::HostListener listener;
         offer = listener.offer();
     }
-    CHECK_THROWS_WITH(wire::HostLink(offer, base::deadline_after(20s)), "none of its addresses can be reached");
+    CHECK_THROWS_WITH(wire::HostLink(offer, base::deadline_after(20s)),
+                      "none of its addresses can be reached");
     wire::HostListener waits;
     CHECK_THROWS_AS(waits.accept(base::deadline_after(10ms)), Error);
     CHECK_THROWS_AS(waits.accept(base::deadline_after(0ms)), Error);
@@ -314,7 +325,8 @@ TEST_CASE("no descriptor is left: neither end of a link waits for one") {
     {
         const NoFiles none;
         CHECK_THROWS_WITH(wire::HostListener(), Catch::Contains("Too many open files"));
-        CHECK_THROWS_WITH(listener.accept(base::deadline_after(20s)), Catch::Contains("Too many open files"));
+        CHECK_THROWS_WITH(listener.accept(base::deadline_after(20s)),
+                          Catch::Contains("Too many open files"));
     }
     listener.accept(base::deadline_after(20s))->close();
 }

@@ -20,10 +20,12 @@ Negotiation ranks(int size, const engine::Negotiator::Settings& settings = {}) {
     return {size, settings};
 }
 
-/// Rank 0's log, an entry a word: "a+b" is an execution, "a+b~1" one in which rank 1 stands in, "!a" a failure, "-a" an id forgotten, "2." a departure,
-/// "join=2" a join whose last rank is 2, "end" the shutdown, "2!" a leaving. On the way all ranks' logs are compared.
+/// Rank 0's log, an entry a word: "a+b" is an execution, "a+b~1" one in which rank 1 stands in,
+/// "!a" a failure, "-a" an id forgotten, "2." a departure, "join=2" a join whose last rank is 2,
+/// "end" the shutdown, "2!" a leaving. On the way all ranks' logs are compared.
 std::string log_of(const Negotiation& negotiation) {
-    for (int rank = 1; rank < negotiation.size(); ++rank) CHECK((negotiation.log(rank) == negotiation.log(0)));
+    for (int rank = 1; rank < negotiation.size(); ++rank)
+        CHECK((negotiation.log(rank) == negotiation.log(0)));
     std::string text;
     for (const auto& entry : negotiation.log(0)) {
         if (!text.empty()) text += ' ';
@@ -32,7 +34,8 @@ std::string log_of(const Negotiation& negotiation) {
         if (entry.kind == Kind::depart) text += std::to_string(entry.ranks.front()) + '.';
         if (entry.kind == Kind::shutdown) text += "end";
         if (entry.kind == Kind::leave) text += std::to_string(entry.ranks.front()) + '!';
-        for (const auto& item : entry.items) text += (&item == &entry.items.front() ? "" : "+") + item.name;
+        for (const auto& item : entry.items)
+            text += (&item == &entry.items.front() ? "" : "+") + item.name;
         for (const int rank : entry.absent) text += '~' + std::to_string(rank);
         if (entry.kind == Kind::join) text += '=' + std::to_string(entry.ranks.front());
     }
@@ -44,26 +47,6 @@ std::size_t bytes_for(Negotiation& negotiation, const Description& description) 
     negotiation.submit_everywhere(description);
     negotiation.settle();
     return negotiation.bytes_sent() - before;
-}
-
-/// The error code that the rank refuses a message with.
-std::string refusal(Negotiation& negotiation, int rank, int from, const Bytes& message) {
-    try {
-        negotiation.at(rank).receive(from, message);
-        return "";
-    } catch (const Error& error) {
-        CHECK(error.code() == ErrorCode::wire);
-        return error.what();
-    }
-}
-
-/// A message of this version and epoch, whose sender says that it has applied so many entries, and this part.
-template <class... Numbers>
-Bytes message(std::uint64_t position, std::uint64_t part, Numbers... numbers) {
-    Writer out;
-    for (const auto number : {std::uint64_t{1}, std::uint64_t{1}, position, part, static_cast<std::uint64_t>(numbers)...})
-        out.number(number);
-    return out.take();
 }
 
 }  // namespace
@@ -111,7 +94,8 @@ TEST_CASE("a rank hears no more than its parent and children") {
         for (const auto& [link, messages] : seven.links()) used.insert(link);
         while (!seven.links().empty()) seven.deliver(seven.links().begin()->first);
     }
-    CHECK(used == std::set<Negotiation::Link>{{0, 1}, {0, 2}, {1, 0}, {2, 0}, {3, 1}, {4, 1}, {5, 2}, {6, 2}});
+    CHECK(used == std::set<Negotiation::Link>{
+                      {0, 1}, {0, 2}, {1, 0}, {2, 0}, {3, 1}, {4, 1}, {5, 2}, {6, 2}});
     seven.settle();
     CHECK(seven.messages_sent() == 12);  // one up and one down on each of six links
     CHECK(log_of(seven) == "a");
@@ -238,7 +222,8 @@ TEST_CASE("a departure does not overtake the votes of those who departed before"
     CHECK(five.at(0).holdings().rounds == 0);
 }
 
-TEST_CASE("a report with several factions is read to its end, although one of them departed before") {
+TEST_CASE(
+    "a report with several factions is read to its end, although one of them departed before") {
     auto five = ranks(5, {.degree = 2});
     for (const int rank : {0, 1, 2}) five.submit(rank, tensor("a"));
     five.submit(3, tensor("a", {5}));
@@ -247,16 +232,20 @@ TEST_CASE("a report with several factions is read to its end, although one of th
     five.submit(4, tensor("a"));
     five.settle();
     REQUIRE(log_of(five) == "3. !a");
-    CHECK(five.log(0).back().text == "allreduce 'a': shapes differ: [4] on ranks 0,1,2,4; [5] on rank 3");
+    CHECK(five.log(0).back().text ==
+          "allreduce 'a': shapes differ: [4] on ranks 0,1,2,4; [5] on rank 3");
     CHECK(five.at(0).holdings().rounds == 0);
 }
 
-TEST_CASE("factions of long descriptions go in messages of their own, and are a report only together") {
+TEST_CASE(
+    "factions of long descriptions go in messages of their own, and are a report only together") {
     constexpr std::size_t tensors = 40,
-                          longest = tensors * 60'000 + (1u << 20) + 4096;  // one description behind a message that is nearly full
+                          // one description behind a message that is nearly full
+        longest = tensors * 60'000 + (1u << 20) + 4096;
     const auto group = [](std::int64_t extent) {
         Description description{.group = true, .tensors = {}};
-        for (std::size_t i = 0; i < tensors; ++i) description.tensors.push_back({std::string(60'000, 'n'), DType::f32, {extent}});
+        for (std::size_t i = 0; i < tensors; ++i)
+            description.tensors.push_back({std::string(60'000, 'n'), DType::f32, {extent}});
         return description;
     };
     const bool departs = GENERATE(false, true);
@@ -274,13 +263,15 @@ TEST_CASE("factions of long descriptions go in messages of their own, and are a 
     }
     chain.settle();
     CHECK(log_of(chain) == (departs ? "3. !a" : "!a"));
-    CHECK(chain.log(0).back().text.find("[0] on rank 0; [1] on rank 1; [2] on rank 2; [3] on rank 3") != std::string::npos);
+    CHECK(chain.log(0).back().text.find(
+              "[0] on rank 0; [1] on rank 1; [2] on rank 2; [3] on rank 3") != std::string::npos);
     CHECK(chain.at(0).holdings().rounds == 0);
 }
 
 TEST_CASE("long names share an entry only as far as a message holds it") {
     auto two = ranks(2);
-    for (int i = 0; i < 64; ++i) two.submit_everywhere(tensor(std::to_string(i) + std::string(60'000, 'n')));
+    for (int i = 0; i < 64; ++i)
+        two.submit_everywhere(tensor(std::to_string(i) + std::string(60'000, 'n')));
     two.flush(1);
     while (!two.links().empty()) two.deliver({1, 0});
     two.flush(0);
@@ -331,7 +322,8 @@ TEST_CASE("only requests of one kind are fused, up to the threshold") {
     CHECK(fused({tensor("a", {1000})}));
     CHECK_FALSE(fused({tensor("a"), tensor("b", {4}, Operation::broadcast)}));
     CHECK(fused({tensor("a", {4}, Operation::broadcast), tensor("b", {4}, Operation::broadcast)}));
-    for (const auto operation : {Operation::all_gather, Operation::all_to_all, Operation::reduce_scatter})
+    for (const auto operation :
+         {Operation::all_gather, Operation::all_to_all, Operation::reduce_scatter})
         CHECK_FALSE(fused({tensor("a", {4}, operation), tensor("b", {4}, operation)}));
     SECTION("not with another dtype") {
         other.tensors[0].dtype = DType::i32;
@@ -361,8 +353,11 @@ TEST_CASE("groups are executed alone, and so are barriers") {
     auto two = ranks(2);
     for (int rank = 0; rank < 2; ++rank) {
         for (const auto* name : {"g", "h"})
-            two.submit(rank, name, {.group = true, .tensors = {{"x", DType::f32, {1}}, {"y", DType::f64, {2}}}});
-        for (const auto* name : {"i", "j"}) two.submit(rank, name, {.operation = Operation::barrier, .tensors = {}});
+            two.submit(
+                rank, name,
+                {.group = true, .tensors = {{"x", DType::f32, {1}}, {"y", DType::f64, {2}}}});
+        for (const auto* name : {"i", "j"})
+            two.submit(rank, name, {.operation = Operation::barrier, .tensors = {}});
         two.submit(rank, "k", {.tensors = {}});
     }
     two.settle();
@@ -370,13 +365,19 @@ TEST_CASE("groups are executed alone, and so are barriers") {
 }
 
 TEST_CASE("the root's policy is in every entry") {
-    auto two = ranks(
-        2, {.policy = {.forced = Algorithm::ring, .reproducible = true, .staging = true, .small_bytes = 1 << 20, .segment_bytes = 7}});
+    auto two = ranks(2, {.policy = {.forced = Algorithm::ring,
+                                    .reproducible = true,
+                                    .staging = true,
+                                    .small_bytes = 1 << 20,
+                                    .segment_bytes = 7}});
     two.submit_everywhere(tensor("a"));
     two.settle();
     REQUIRE(log_of(two) == "a");
-    CHECK(two.log(1)[0].policy ==
-          engine::Policy{.forced = Algorithm::ring, .reproducible = true, .staging = true, .small_bytes = 1 << 20, .segment_bytes = 7});
+    CHECK(two.log(1)[0].policy == engine::Policy{.forced = Algorithm::ring,
+                                                 .reproducible = true,
+                                                 .staging = true,
+                                                 .small_bytes = 1 << 20,
+                                                 .segment_bytes = 7});
 }
 
 TEST_CASE("names that are used once do not fill the table of ids") {
@@ -412,38 +413,6 @@ TEST_CASE("an id that is forgotten while it is on its way up still counts") {
     CHECK(log_of(two) == "a b -a a -b");
 }
 
-TEST_CASE("messages of another version or epoch are refused by name") {
-    auto two = ranks(2);
-    Writer out;
-    for (const auto header : {2, 1, 0}) out.number(static_cast<std::uint64_t>(header));
-    CHECK(refusal(two, 0, 1, out.take()) == "rank 1 speaks protocol version 2, this rank 1");
-    for (const auto header : {1, 2, 0}) out.number(static_cast<std::uint64_t>(header));
-    CHECK(refusal(two, 0, 1, out.take()) == "rank 1 sent a message of epoch 2");
-}
-
-TEST_CASE("a child that reports what cannot be is refused") {
-    constexpr std::uint64_t report = 1, departure = 2;
-    auto five = ranks(5, {.degree = 2});  // 3 and 4 are below 1
-    const auto refused = [&](const Bytes& bytes) { return refusal(five, 0, 1, bytes); };
-    CHECK(refused(message(1, departure, 1, 0)) == "rank 1 has applied log entries that it cannot have");
-    CHECK(refused(message(0, departure, 2, 0)) == "rank 1 reports for ranks that are not below it");
-    CHECK(refused(message(0, 0, 7, 1, 1, 1, 1, 1, 1, 1, 1)) == "rank 1 sent id 7, which nobody has been given");
-
-    const auto barrier = engine::encode({.operation = Operation::barrier, .tensors = {}});
-    const auto report_of = [&](std::initializer_list<int> those) {
-        auto bytes = message(0, report, 1, 'x', 1, 0, barrier.size());
-        bytes.insert(bytes.end(), barrier.begin(), barrier.end());
-        bytes.push_back(static_cast<std::byte>(those.size()));  // none: all that are below
-        for (const int rank : those) bytes.push_back(static_cast<std::byte>(rank));
-        return bytes;
-    };
-    CHECK(refused(report_of({2})) == "rank 1 reports for ranks that are not below it");
-    CHECK(refused(report_of({4, 3})) == "rank 1 reports for ranks that are not below it");
-    CHECK(refused(report_of({3, 3})) == "rank 1 reports for ranks that are not below it");
-    CHECK(refused(report_of({})) == "");
-    CHECK(refused(report_of({})) == "more ranks have submitted 'x' than there are");
-}
-
 TEST_CASE("much that is to be sent at once goes in several messages, in order") {
     auto two = ranks(2);
     const std::size_t half = 600'000, requests = 7;
@@ -460,35 +429,6 @@ TEST_CASE("much that is to be sent at once goes in several messages, in order") 
     for (const auto& each : sent) CHECK(each.size() < 3 * half);
     two.settle();
     CHECK(log_of(two) == "0 1 2 3 4 5 6");
-}
-
-TEST_CASE("a log that cannot be is refused") {
-    constexpr std::uint64_t entry = 3, execute = 0, forget = 2, depart = 3, shutdown = 5;
-    auto two = ranks(2);
-    two.submit_everywhere(tensor("a"));  // gets id 1
-    two.settle();
-    const auto refused = [&](const Bytes& bytes) { return refusal(two, 1, 0, bytes); };
-    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0, 0, 0)) == "the log holds an entry that cannot be");
-    CHECK(refused(message(0, entry, execute, 1, 2, 1, 'a', 0, 0, 0, 0)) == "the log gives 'a' an id that is not its own");
-    CHECK(refused(message(0, entry, forget, 1, 2, 1, 'b')) == "the log gives 'b' an id that is not its own");
-    CHECK(refused(message(0, entry, forget, 2, 1, 1)) == "the log forgets 'a' twice");
-    CHECK(refused(message(0, entry, depart, 0, 0, 0, 0, 0, 0)) == "the log holds an entry that cannot be");
-    CHECK(refused(message(0, entry, shutdown, 0)) == "");
-    CHECK(refused(message(0, entry, shutdown, 0)) == "the log holds an entry that cannot be");
-}
-
-TEST_CASE("messages are refused from those who have no business to send them") {
-    auto four = ranks(4, {.degree = 1});
-    four.submit(3, tensor("a"));
-    four.flush(3);
-    const auto report = four.links().at({3, 2}).front();
-    CHECK(refusal(four, 0, 3, report) != "");
-    CHECK(refusal(four, 3, 2, report) != "");
-    CHECK(refusal(four, 0, 0, report) != "");
-    four.submit(2, tensor("a"));
-    CHECK(refusal(four, 2, 3, report) == "");
-    four.submit(3, tensor("b"));
-    CHECK(refusal(four, 2, 3, {}) != "");
 }
 
 }  // namespace guozhuang::test

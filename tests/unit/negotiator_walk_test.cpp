@@ -6,8 +6,8 @@
 #include "support/oracles/referee.hpp"
 #include "support/runner/catch.hpp"
 
-// Random histories of a process set in one thread, each drawn from a seed alone. A failure prints the seed: with `--rng-seed SEED` that walk is
-// the first one.
+// Random histories of a process set in one thread, each drawn from a seed alone. A failure prints
+// the seed: with `--rng-seed SEED` that walk is the first one.
 
 namespace guozhuang::test {
 namespace {
@@ -42,8 +42,16 @@ Description variant(const std::string& name, std::size_t which) {
         case 4: description.prescale = 0.5; break;
         case 5: description.device = DeviceKind::fake; break;
         case 6: description.operation = Operation::broadcast; break;
-        case 7: description = {.operation = Operation::broadcast, .root = 1, .tensors = std::move(description.tensors)}; break;
-        case 8: description = {.group = true, .tensors = {{name + ".0", DType::f32, {4}}, {name + ".1", DType::f32, {}}}}; break;
+        case 7:
+            description = {.operation = Operation::broadcast,
+                           .root = 1,
+                           .tensors = std::move(description.tensors)};
+            break;
+        case 8:
+            description = {
+                .group = true,
+                .tensors = {{name + ".0", DType::f32, {4}}, {name + ".1", DType::f32, {}}}};
+            break;
         case 9: description = {.operation = Operation::barrier, .tensors = {}}; break;
         case 10: description = tensor(name, {-1, 2}, Operation::all_to_all); break;
     }
@@ -68,12 +76,13 @@ struct Character {
 
     int size = 1;
     Settings settings;
-    std::size_t names = 1, steps = 0, steps_per_departure = 0, steps_per_join = 0, submissions_per_mismatch = 0;
+    std::size_t names = 1, steps = 0, steps_per_departure = 0, steps_per_join = 0,
+                submissions_per_mismatch = 0;
 };
 
-/// A random history of a process set. There are so few ids that they are forgotten while they are in flight; names come back, descriptions
-/// change, ranks disagree, and join or depart at any time, with requests pending or not; or one leaves or dies and ends
-/// it all.
+/// A random history of a process set. There are so few ids that they are forgotten while they are
+/// in flight; names come back, descriptions change, ranks disagree, and join or depart at any time,
+/// with requests pending or not; or one leaves or dies and ends it all.
 class Walk {
 public:
     explicit Walk(std::uint64_t seed, bool tracing = false)
@@ -88,9 +97,11 @@ public:
     void run() {
         steps(character_.steps);
         if (random_.one_in(2)) settle();
-        if (const int rank = any_rank(); random_.one_in(4) && !referee_.has_departed(rank)) return leave(rank);
+        if (const int rank = any_rank(); random_.one_in(4) && !referee_.has_departed(rank))
+            return leave(rank);
         if (random_.one_in(4)) return die(any_rank());
-        while (std::ranges::any_of(all_ranks(), [&](int rank) { return !referee_.has_departed(rank); })) {
+        while (std::ranges::any_of(all_ranks(),
+                                   [&](int rank) { return !referee_.has_departed(rank); })) {
             if (random_.one_in(8)) depart(any_rank());
             step();
         }
@@ -98,7 +109,9 @@ public:
         referee_.expect_finished();
         for (const int rank : all_ranks()) {
             const auto left = ranks_.at(rank).holdings();
-            Referee::require(ranks_.at(rank).finished() && left.rounds == 0 && left.submissions == 0, "something is left behind");
+            Referee::require(
+                ranks_.at(rank).finished() && left.rounds == 0 && left.submissions == 0,
+                "something is left behind");
         }
     }
 
@@ -117,7 +130,9 @@ private:
         std::size_t looked = 0, fresh = 0, unnamed = 0, joins = 0;
     };
 
-    std::ranges::iota_view<int, int> all_ranks() const { return std::views::iota(0, character_.size); }
+    std::ranges::iota_view<int, int> all_ranks() const {
+        return std::views::iota(0, character_.size);
+    }
     int any_rank() { return random_.pick(all_ranks()); }
 
     void step() {
@@ -146,7 +161,8 @@ private:
         if (referee_.pending(rank).contains(name)) return;
         const auto round = referee_.round(rank, name);
         const bool disagree = random_.one_in(character_.submissions_per_mismatch);
-        const auto which = std::hash<std::string>()(name) + seed_ + round / 3 + (disagree ? 1 + random_.below(10) : 0);
+        const auto which = std::hash<std::string>()(name) + seed_ + round / 3 +
+                           (disagree ? 1 + random_.below(10) : 0);
         note("submit", rank, name + " as variant " + std::to_string(which % 11));
         ranks_.submit(rank, name, variant(name, which), named);
         referee_.submitted(rank, name, named, variant(name, which));
@@ -170,7 +186,8 @@ private:
         look(rank);
     }
 
-    /// A rank leaves, and that ends the log, whatever else goes on. What a rank has pending then is what it knows to be unresolved.
+    /// A rank leaves, and that ends the log, whatever else goes on. What a rank has pending then is
+    /// what it knows to be unresolved.
     void leave(int rank) {
         note("leave", rank, "");
         ranks_.leave(rank, "why");
@@ -180,10 +197,12 @@ private:
         ranks_.settle();
         for (const int other : all_ranks()) look(other);
         referee_.expect_left();
-        for (const int other : all_ranks()) Referee::require(ranks_.at(other).finished(), "a rank goes on after the last entry");
+        for (const int other : all_ranks())
+            Referee::require(ranks_.at(other).finished(), "a rank goes on after the last entry");
     }
 
-    /// A rank dies, and the others notice, each at some later time: up to that they go on with what the dead one has still sent.
+    /// A rank dies, and the others notice, each at some later time: up to that they go on with what
+    /// the dead one has still sent.
     void die(int victim) {
         note("die", victim, "");
         std::set<int> living(all_ranks().begin(), all_ranks().end());
@@ -207,13 +226,16 @@ private:
     void flush(int rank) {
         const auto before = ranks_.messages_sent();
         ranks_.flush(rank);
-        if (ranks_.messages_sent() != before) note("flush", rank, std::to_string(ranks_.messages_sent() - before) + " messages");
+        if (ranks_.messages_sent() != before)
+            note("flush", rank, std::to_string(ranks_.messages_sent() - before) + " messages");
         look(rank);
     }
 
     void deliver() {
         if (!ranks_.links().empty())
-            deliver(std::next(ranks_.links().begin(), static_cast<std::ptrdiff_t>(random_.below(ranks_.links().size())))->first);
+            deliver(std::next(ranks_.links().begin(),
+                              static_cast<std::ptrdiff_t>(random_.below(ranks_.links().size())))
+                        ->first);
     }
 
     void deliver_to(int rank) {
@@ -237,20 +259,30 @@ private:
         } while (!ranks_.links().empty());
         referee_.expect_quiet();
         const auto root = ranks_.at(0).holdings();
-        Referee::require(root.ids <= character_.settings.max_ids + root.rounds, "there are more ids than there may be");
-        for (const int rank : all_ranks()) Referee::require(ranks_.at(rank).holdings().ids == root.ids, "the tables of ids differ");
+        Referee::require(root.ids <= character_.settings.max_ids + root.rounds,
+                         "there are more ids than there may be");
+        for (const int rank : all_ranks())
+            Referee::require(ranks_.at(rank).holdings().ids == root.ids,
+                             "the tables of ids differ");
     }
 
     /// Hands what the rank has learnt to the referee.
     void look(int rank) {
         auto& looked = own_[static_cast<std::size_t>(rank)].looked;
-        for (; looked < ranks_.log(rank).size(); ++looked) referee_.learnt(rank, ranks_.log(rank)[looked]);
+        for (; looked < ranks_.log(rank).size(); ++looked)
+            referee_.learnt(rank, ranks_.log(rank)[looked]);
         Referee::require(ranks_.at(rank).holdings().submissions == referee_.pending(rank).size(),
                          "the rank has lost count of its requests");
     }
 
     void note(std::string_view what, int rank, const std::string& detail) {
-        if (tracing_) trace_.append(what).append(" ").append(std::to_string(rank)).append(" ").append(detail).append("\n");
+        if (tracing_)
+            trace_.append(what)
+                .append(" ")
+                .append(std::to_string(rank))
+                .append(" ")
+                .append(detail)
+                .append("\n");
     }
 
     std::uint64_t seed_;
@@ -270,7 +302,10 @@ struct Walks {
     std::size_t refusals = 0;    ///< of damaged messages
     std::size_t violations = 0;  ///< of the rules
 
-    std::string text() const { return "simulated runs: " + std::to_string(runs) + ", violations: " + std::to_string(violations); }
+    std::string text() const {
+        return "simulated runs: " + std::to_string(runs) +
+               ", violations: " + std::to_string(violations);
+    }
 };
 
 /// Walks with the seeds from `first` on, until one breaks a rule.
@@ -301,20 +336,27 @@ void corrupt(engine::Bytes& message, const engine::Bytes& other, Random& random)
     switch (random.below(6)) {
         case 0:
             for (auto flips = 1 + random.below(3); flips > 0; --flips)
-                message[random.below(message.size())] ^= static_cast<std::byte>(1u << random.below(8));
+                message[random.below(message.size())] ^=
+                    static_cast<std::byte>(1u << random.below(8));
             break;
         case 1: message[random.below(message.size())] = any_byte(); break;
         case 2: message.resize(random.below(message.size())); break;
         case 3: message.insert(message.end(), other.begin() + 3, other.end()); break;
-        case 4: message.insert(message.begin() + static_cast<std::ptrdiff_t>(random.below(message.size() + 1)), any_byte()); break;
+        case 4:
+            message.insert(
+                message.begin() + static_cast<std::ptrdiff_t>(random.below(message.size() + 1)),
+                any_byte());
+            break;
         case 5:
             message.resize(3 + random.below(40));
-            for (auto& byte : std::span(message).subspan(3)) byte = random.one_in(2) ? static_cast<std::byte>(random.below(8)) : any_byte();
+            for (auto& byte : std::span(message).subspan(3))
+                byte = random.one_in(2) ? static_cast<std::byte>(random.below(8)) : any_byte();
             break;
     }
 }
 
-/// The ranks go on after that until they have nothing to say, or one of them finds the fault: true. Any other error is ours.
+/// The ranks go on after that until they have nothing to say, or one of them finds the fault: true.
+/// Any other error is ours.
 bool find_fault(Negotiation ranks) {
     try {
         ranks.settle();
@@ -327,7 +369,8 @@ bool find_fault(Negotiation ranks) {
     }
 }
 
-/// Histories in which one message is damaged, in the middle. Nothing may happen but that a rank refuses it.
+/// Histories in which one message is damaged, in the middle. Nothing may happen but that a rank
+/// refuses it.
 Walks walk_damaged(std::uint64_t first, std::size_t count) {
     Walks walks;
     for (auto seed = first; seed < first + count && walks.violations == 0; ++seed) {
@@ -336,7 +379,10 @@ Walks walk_damaged(std::uint64_t first, std::size_t count) {
         history.steps(10 + random.below(150));
         auto ranks = history.ranks();
         if (ranks.links().empty()) continue;
-        const auto link = [&] { return std::next(ranks.links().begin(), static_cast<std::ptrdiff_t>(random.below(ranks.links().size()))); };
+        const auto link = [&] {
+            return std::next(ranks.links().begin(),
+                             static_cast<std::ptrdiff_t>(random.below(ranks.links().size())));
+        };
         auto& queue = link()->second;
         corrupt(queue[random.below(queue.size())], link()->second.front(), random);
         ++walks.runs;

@@ -22,37 +22,41 @@ void check_for_all_sizes(const RankCase& body) {
 }  // namespace
 
 TEST_CASE("worked examples on three ranks") {
-    CHECK(problems_among(3, [](Session& session, Report& report) {
-              const int rank = session.rank();
-              std::vector<float> numbers{static_cast<float>(rank), 2, -1};
-              allreduce(numbers);
-              report.expect(numbers == std::vector<float>{3, 6, -3}, "allreduce");
+    CHECK(
+        problems_among(3, [](Session& session, Report& report) {
+            const int rank = session.rank();
+            std::vector<float> numbers{static_cast<float>(rank), 2, -1};
+            allreduce(numbers);
+            report.expect(numbers == std::vector<float>{3, 6, -3}, "allreduce");
 
-              std::vector<int> rows(static_cast<std::size_t>(rank), rank);
-              const auto gathered = all_gather(rows);
-              report.expect(gathered.as<int>() == std::vector<int>{1, 2, 2} && gathered.rows == std::vector<std::int64_t>{0, 1, 2},
-                            "all_gather");
+            std::vector<int> rows(static_cast<std::size_t>(rank), rank);
+            const auto gathered = all_gather(rows);
+            report.expect(gathered.as<int>() == std::vector<int>{1, 2, 2} &&
+                              gathered.rows == std::vector<std::int64_t>{0, 1, 2},
+                          "all_gather");
 
-              double number = rank;
-              broadcast(number, 2);
-              report.expect(number == 2, "broadcast");
+            double number = rank;
+            broadcast(number, 2);
+            report.expect(number == 2, "broadcast");
 
-              std::vector<int> six{0, 1, 2, 3, 4, 5};
-              const auto exchanged = all_to_all(TensorView(six), std::vector<std::int64_t>{1, 2, 3});
-              const std::vector<int> expected[] = {{0, 0, 0}, {1, 2, 1, 2, 1, 2}, {3, 4, 5, 3, 4, 5, 3, 4, 5}};
-              report.expect(exchanged.as<int>() == expected[rank], "all_to_all");
+            std::vector<int> six{0, 1, 2, 3, 4, 5};
+            const auto exchanged = all_to_all(TensorView(six), std::vector<std::int64_t>{1, 2, 3});
+            const std::vector<int> expected[] = {
+                {0, 0, 0}, {1, 2, 1, 2, 1, 2}, {3, 4, 5, 3, 4, 5, 3, 4, 5}};
+            report.expect(exchanged.as<int>() == expected[rank], "all_to_all");
 
-              std::vector<int> four{1, 2, 3, 4};
-              const auto share = reduce_scatter(four, {.op = ReduceOp::max});
-              const std::vector<int> shares[] = {{1, 2}, {3}, {4}};
-              report.expect(share.as<int>() == shares[rank], "reduce_scatter");
-              barrier();
-          }) == "");
+            std::vector<int> four{1, 2, 3, 4};
+            const auto share = reduce_scatter(four, {.op = ReduceOp::max});
+            const std::vector<int> shares[] = {{1, 2}, {3}, {4}};
+            report.expect(share.as<int>() == shares[rank], "reduce_scatter");
+            barrier();
+        }) == "");
 }
 
 TEST_CASE("the average of integers is exact and truncated toward zero; sums wrap first") {
     CHECK(problems_among(4, [](Session& session, Report& report) {
-              std::vector<int> numbers{-1 - session.rank(), session.rank(), -5, 7};  // sums -10, 6, -20, 28
+              // sums -10, 6, -20, 28
+              std::vector<int> numbers{-1 - session.rank(), session.rank(), -5, 7};
               allreduce(numbers, {.op = ReduceOp::average});
               report.expect(numbers == std::vector<int>{-2, 1, -5, 7}, "i32");
               std::vector<std::int8_t> small{100, -100};  // 400 wraps to -112, -400 to 112
@@ -83,11 +87,13 @@ TEST_CASE("a result goes to one of the threads that take it") {
     run_ranks(1, [&](Session& session) {
         std::vector<int> numbers(100, 7);
         std::vector<ResultHandle> handles;
-        for (int i = 0; i < operations; ++i) handles.push_back(all_gather_async(numbers, {.session = &session}));
+        for (int i = 0; i < operations; ++i)
+            handles.push_back(all_gather_async(numbers, {.session = &session}));
         for (const auto& handle : handles) handle.wait();
         const auto take_all = [&] {
             for (const auto& handle : handles)
-                if (error_of([&] { taken += handle.take().as<int>() == numbers ? 1 : 0; })) ++refused;
+                if (error_of([&] { taken += handle.take().as<int>() == numbers ? 1 : 0; }))
+                    ++refused;
         };
         const std::jthread other(take_all);
         take_all();
@@ -181,13 +187,15 @@ TEST_CASE("many operations in flight, submitted in opposite orders") {
 }
 
 TEST_CASE("random operations in random orders") {
-    for (const int ranks : {1, 2, 3, 4, 5, 8}) CHECK(problems_among(ranks, random_operations(seed(), 20)) == "");
+    for (const int ranks : {1, 2, 3, 4, 5, 8})
+        CHECK(problems_among(ranks, random_operations(seed(), 20)) == "");
 }
 
 TEST_CASE("many more random operations in random orders", "[.slow]") {
     RandomCount random;
     for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 17})
         for (unsigned more = 0; more < 4; ++more)
-            CHECK(random.found(problems_among(ranks, random.count(seed() + more, ranks > 7 ? 30 : 120))) == "");
+            CHECK(random.found(problems_among(
+                      ranks, random.count(seed() + more, ranks > 7 ? 30 : 120))) == "");
     std::cout << random.text() << std::endl;
 }

@@ -33,7 +33,8 @@ TEST_CASE("all-to-all with any splits", "[pairwise]") {
         for (int rank = 0; rank < ranks; ++rank) {
             std::size_t bytes = 0;
             for (int peer = 0; peer < ranks; ++peer) {
-                const auto& part = received[static_cast<std::size_t>(rank)][static_cast<std::size_t>(peer)];
+                const auto& part =
+                    received[static_cast<std::size_t>(rank)][static_cast<std::size_t>(peer)];
                 CHECK(part == std::vector<std::int32_t>(split(peer, rank), value(peer, rank)));
                 if (peer != rank) bytes += split(rank, peer) * sizeof(std::int32_t);
             }

@@ -21,7 +21,8 @@ struct FixedControl final : Control {
     bool flushed() override { return true; }
 };
 
-/// Payloads that stay where they are: what counts here is which were started, and when they are allowed to end.
+/// Payloads that stay where they are: what counts here is which were started, and when they are
+/// allowed to end.
 struct CountedMail final : Mail {
     std::vector<std::size_t> sent, received;  ///< bytes of each
     bool arrived = true;
@@ -51,7 +52,8 @@ struct Side {
     explicit Side(int rank) : control(rank, 2) {}
 
     void post(bool sending, std::uint16_t tag, std::int64_t count) {
-        Request request{.name = "letter", .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
+        Request request{.name = "letter",
+                        .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
         letters.post({{.peer = 1 - control.own, .tag = tag, .sending = sending}, posted.back()});
     }
@@ -130,7 +132,8 @@ TEST_CASE("tensors that differ fail on both sides, alike, and nothing moves") {
     pair.left.post(true, 4, 7);
     pair.right.post(false, 4, 7);
     pair.talk();
-    const std::string text = "send/recv with tag 4: tensors differ: f32 [5] sent by rank 0; f32 [6] expected by rank 1";
+    const std::string text =
+        "send/recv with tag 4: tensors differ: f32 [5] sent by rank 0; f32 [6] expected by rank 1";
     CHECK(pair.left.ends == std::vector<std::string>{text, ""});
     CHECK(pair.right.ends == std::vector<std::string>{text, ""});
     CHECK(pair.left.mail.sent == std::vector<std::size_t>{28});
@@ -145,7 +148,8 @@ TEST_CASE("a departure fails what was never matched, not what was on its way") {
     pair.talk();
     REQUIRE(pair.left.ends.size() == 2);
     CHECK(std::count(pair.left.ends.begin(), pair.left.ends.end(), "") == 1);
-    CHECK(std::count(pair.left.ends.begin(), pair.left.ends.end(), "rank 1 has shut down; recv with it (tag 1) was never matched") == 1);
+    CHECK(std::count(pair.left.ends.begin(), pair.left.ends.end(),
+                     "rank 1 has shut down; recv with it (tag 1) was never matched") == 1);
     pair.left.post(true, 9, 3);  // it is too late for that
     pair.talk();
     CHECK(pair.left.ends.back() == "rank 1 has shut down; send with it (tag 9) was never matched");
@@ -161,7 +165,8 @@ TEST_CASE("what comes after its peer has left fails, whatever that has announced
     pair.talk();
     pair.left.post(false, 1, 3);
     pair.talk();
-    CHECK(pair.left.ends == std::vector<std::string>{"rank 1 has shut down; recv with it (tag 1) was never matched"});
+    CHECK(pair.left.ends ==
+          std::vector<std::string>{"rank 1 has shut down; recv with it (tag 1) was never matched"});
     CHECK(pair.left.mail.received.empty());
     CHECK_FALSE(pair.left.letters.has_letters());
 }

@@ -26,9 +26,10 @@ TEST_CASE("sets in use while sessions close") {
 TEST_CASE("ranks that take turns make no sets") {
     CHECK(problems_among(2,
                          [](Session&, Report& report) {
-                             expect_error(report, ErrorCode::unavailable, {"ranks that take turns have none"}, [] {
-                                 ProcessSet::create({0, 1});
-                             });
+                             expect_error(report, ErrorCode::unavailable,
+                                          {"ranks that take turns have none"}, [] {
+                                              ProcessSet::create({0, 1});
+                                          });
                          },
                          {.turns = 1}) == "");
 }
@@ -45,11 +46,14 @@ TEST_CASE("the end of a job ends what is pending in all its sets") {
         if (session.rank() == 2) return;
         std::vector<float> numbers(10);
         const auto world = allreduce_async(numbers, {.name = "in the world"});
-        const auto left = allreduce_async(numbers, {.process_set = first}), right = allreduce_async(numbers, {.process_set = second});
+        const auto left = allreduce_async(numbers, {.process_set = first}),
+                   right = allreduce_async(numbers, {.process_set = second});
         const auto sent = send_async(word, 1);
         for (const auto& handle : {left, right, world}) {
             const auto error = error_of([&] { handle.wait(); });
-            if (error && (error->code() == ErrorCode::aborted || error->code() == ErrorCode::departed)) ++told;
+            if (error &&
+                (error->code() == ErrorCode::aborted || error->code() == ErrorCode::departed))
+                ++told;
         }
         barrier({.process_set = first});
     };
@@ -59,7 +63,8 @@ TEST_CASE("the end of a job ends what is pending in all its sets") {
 
 TEST_CASE("many sets come and go, and leave nothing behind") {
     const auto descriptors = [] {
-        return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+        return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                             std::filesystem::directory_iterator());
     };
     const auto threads = threads_of_process();
     const auto files = descriptors();
@@ -93,9 +98,11 @@ TEST_CASE("sets that do nothing are not woken for what others do") {
         if (session.rank() == 0) before = sleeps_of_coordinators();
         float number = 0;
         for (int i = 0; i < operations; ++i) allreduce_async(number).wait();
-        for (int i = 0; i < operations; ++i) allreduce_async(number, {.process_set = all.front()}).wait();
+        for (int i = 0; i < operations; ++i)
+            allreduce_async(number, {.process_set = all.front()}).wait();
         if (session.rank() == 0)
-            for (const auto& [thread, count] : sleeps_of_coordinators()) sleeps.push_back(count - before[thread]);
+            for (const auto& [thread, count] : sleeps_of_coordinators())
+                sleeps.push_back(count - before[thread]);
         barrier();
     });
     REQUIRE(sleeps.size() == 2 * sets + 2);
@@ -103,7 +110,8 @@ TEST_CASE("sets that do nothing are not woken for what others do") {
     long quietest = 0;
     for (const auto each : std::span(sleeps).first(quiet)) quietest += each;
     INFO("the 80 quietest coordinators have gone to sleep so often");
-    CHECK(quietest <= 3 * static_cast<long>(quiet));  // some may have been on their way to their first
+    // some may have been on their way to their first
+    CHECK(quietest <= 3 * static_cast<long>(quiet));
 }
 
 TEST_CASE("a set whose members can have no memory to stage in uses messages, and says so once") {
@@ -120,14 +128,15 @@ TEST_CASE("a set whose members can have no memory to stage in uses messages, and
               }
               barrier({.session = &session});
               std::vector<float> numbers(100'000, 1.0f + static_cast<float>(session.rank()));
-              for (int turn = 0; turn < 2 && session.rank() != 1; ++turn) allreduce(numbers, {.session = &session, .process_set = set});
+              for (int turn = 0; turn < 2 && session.rank() != 1; ++turn)
+                  allreduce(numbers, {.session = &session, .process_set = set});
               report.expect(numbers.back() == (session.rank() == 1 ? 2.0f : 8.0f), "another sum");
               barrier({.session = &session});
               if (session.rank() == 1) setrlimit(RLIMIT_FSIZE, &before);
           }) == "");
     set_log_callback(nullptr);
-    CHECK(warnings ==
-          std::vector<std::string>{"process set 0,2: no memory to stage in (ftruncate: File too large): its data travels as messages"});
+    CHECK(warnings == std::vector<std::string>{"process set 0,2: no memory to stage in (ftruncate: "
+                                               "File too large): its data travels as messages"});
 }
 
 TEST_CASE("there can be 4094 sets, and a removed one makes room") {
@@ -157,12 +166,14 @@ TEST_CASE("a set of one job is not for another's") {
               const auto set = ProcessSet::create({0}, &session);
               run_ranks(1, [&](Session& other) {
                   int one = 1;
-                  expect_error(report, ErrorCode::invalid_argument, {"process set 0 belongs to another session"},
+                  expect_error(report, ErrorCode::invalid_argument,
+                               {"process set 0 belongs to another session"},
                                [&] { allreduce(one, {.session = &other, .process_set = set}); });
               });
           }) == "");
 }
 
 TEST_CASE("many more random operations in sets, in many orders", "[.slow]") {
-    for (std::uint64_t seed = 0; seed < 30; ++seed) CHECK(problems_among(4, random_operations_in_sets(seed, 5)) == "");
+    for (std::uint64_t seed = 0; seed < 30; ++seed)
+        CHECK(problems_among(4, random_operations_in_sets(seed, 5)) == "");
 }

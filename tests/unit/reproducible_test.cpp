@@ -19,7 +19,8 @@ namespace {
 const std::vector<Reduce> tensors = [] {
     std::vector<Reduce> all;
     for (const auto dtype : {DType::f16, DType::bf16, DType::f32, DType::f64})
-        for (const std::int64_t count : {1, 7, 1000, 4099, 50'001}) all.push_back({dtype, {count}, {ReduceOp::average}});
+        for (const std::int64_t count : {1, 7, 1000, 4099, 50'001})
+            all.push_back({dtype, {count}, {ReduceOp::average}});
     return all;
 }();
 
@@ -32,16 +33,18 @@ void dawdle(int rank) {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 1000));
 }
 
-/// Everything that rank 0 holds after the tensors were averaged, or added up otherwise, that way, in memory of that kind.
-std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::average, Where where = Where::private_memory,
-                                bool late = false) {
+/// Everything that rank 0 holds after the tensors were averaged, or added up otherwise, that way,
+/// in memory of that kind.
+std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::average,
+                                Where where = Where::private_memory, bool late = false) {
     std::vector<std::byte> all;
     run_ranks(ranks, [&](Session& session) {
         std::vector<Tensor> own;
         std::vector<TensorView> views;
         std::vector<NamedTensor> named;
         for (const auto& [dtype, shape, how] : tensors)
-            own.push_back(contribution(label_of("", dtype, how.op, shape), session.rank(), dtype, shape));
+            own.push_back(
+                contribution(label_of("", dtype, how.op, shape), session.rank(), dtype, shape));
         std::optional<GradientArena> arena;
         if (where == Where::arena) arena.emplace(std::size_t{4} << 20, &session);
         for (auto& tensor : own) {
@@ -58,7 +61,8 @@ std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::aver
         std::vector<Handle> handles;
         if (way == Way::group) grouped_allreduce(views, options);
         if (way == Way::plan) {
-            Plan plan({{named.begin(), named.begin() + 9}, {named.begin() + 9, named.end()}}, {.op = op});
+            Plan plan({{named.begin(), named.begin() + 9}, {named.begin() + 9, named.end()}},
+                      {.op = op});
             if (late) dawdle(session.rank());
             plan.ready(1);
             plan.ready(0);
@@ -71,7 +75,8 @@ std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::aver
         }
         for (const auto& handle : handles) handle.wait();
         if (session.rank() > 0) return;
-        for (const auto& view : views) all.insert(all.end(), view.memory().begin(), view.memory().end());
+        for (const auto& view : views)
+            all.insert(all.end(), view.memory().begin(), view.memory().end());
     });
     return all;
 }
@@ -83,7 +88,8 @@ TEST_CASE("fusion, groups and plans do not change a bit") {
         const auto expected = averages(ranks, Way::single);
         for (const auto* const fusion_bytes : {"0", "10K", "1M"}) {
             const Environment environment("GUOZHUANG_FUSION_BYTES", fusion_bytes);
-            for (const auto way : {Way::at_once, Way::group, Way::plan}) CHECK((averages(ranks, way) == expected));
+            for (const auto way : {Way::at_once, Way::group, Way::plan})
+                CHECK((averages(ranks, way) == expected));
         }
     }
 }
@@ -92,7 +98,8 @@ TEST_CASE("adasum weighs each tensor by itself, whatever travels with it") {
     for (const int ranks : {2, 3, 5}) {
         const auto expected = averages(ranks, Way::single, ReduceOp::adasum);
         CHECK((expected != averages(ranks, Way::single)));
-        for (const auto way : {Way::at_once, Way::group, Way::plan}) CHECK((averages(ranks, way, ReduceOp::adasum) == expected));
+        for (const auto way : {Way::at_once, Way::group, Way::plan})
+            CHECK((averages(ranks, way, ReduceOp::adasum) == expected));
     }
 }
 
@@ -100,10 +107,12 @@ TEST_CASE("reproducible sums do not hang on algorithm, segments or what is small
     const Environment reproducible("GUOZHUANG_REPRODUCIBLE", "1");
     for (const int ranks : {2, 3, 4, 7}) {
         const auto expected = averages(ranks, Way::single);
-        for (const auto* const algorithm : {"direct", "recursive_doubling", "parameter_server", "auto"}) {
+        for (const auto* const algorithm :
+             {"direct", "recursive_doubling", "parameter_server", "auto"}) {
             const Environment forced("GUOZHUANG_ALGORITHM", algorithm);
             INFO(ranks << " ranks, " << algorithm);
-            for (const auto way : {Way::single, Way::at_once, Way::group, Way::plan}) CHECK((averages(ranks, way) == expected));
+            for (const auto way : {Way::single, Way::at_once, Way::group, Way::plan})
+                CHECK((averages(ranks, way) == expected));
             const Environment segments("GUOZHUANG_SEGMENT_BYTES", "1K");
             CHECK((averages(ranks, Way::group) == expected));
             const Environment small("GUOZHUANG_SMALL_BYTES", "0");
@@ -118,7 +127,8 @@ TEST_CASE("reproducible sums do not hang on the kind of memory or on who comes l
         const auto expected = averages(ranks, Way::single);
         for (const auto where : {Where::private_memory, Where::arena, Where::shared}) {
             for (const auto way : {Way::at_once, Way::group, Way::plan}) {
-                INFO(ranks << " ranks, memory " << static_cast<int>(where) << ", way " << static_cast<int>(way));
+                INFO(ranks << " ranks, memory " << static_cast<int>(where) << ", way "
+                           << static_cast<int>(way));
                 CHECK((averages(ranks, way, ReduceOp::average, where, true) == expected));
                 const Environment segments("GUOZHUANG_SEGMENT_BYTES", "1K");
                 CHECK((averages(ranks, way, ReduceOp::average, where) == expected));
@@ -127,7 +137,8 @@ TEST_CASE("reproducible sums do not hang on the kind of memory or on who comes l
     }
 }
 
-TEST_CASE("without asking for it, the ring adds in another order") {  // or the case above would show nothing
+// or the case above would show nothing
+TEST_CASE("without asking for it, the ring adds in another order") {
     const auto ring = [] {
         const Environment forced("GUOZHUANG_ALGORITHM", "ring");
         return averages(5, Way::single);
@@ -148,11 +159,13 @@ TEST_CASE("reduce_scatter gives the bits of a reproducible allreduce") {
 }
 
 TEST_CASE("every algorithm can be forced") {
-    for (const auto* const algorithm : {"ring", "direct", "recursive_doubling", "parameter_server"}) {
+    for (const auto* const algorithm :
+         {"ring", "direct", "recursive_doubling", "parameter_server"}) {
         const Environment forced("GUOZHUANG_ALGORITHM", algorithm);
         for (const int ranks : {1, 2, 3, 8})
             for (const auto& tensor : tensors)
-                CHECK(problems_among(ranks,
-                                     [&](Session& session, Report& report) { start_allreduce(session, "forced", tensor)(report); }) == "");
+                CHECK(problems_among(ranks, [&](Session& session, Report& report) {
+                          start_allreduce(session, "forced", tensor)(report);
+                      }) == "");
     }
 }

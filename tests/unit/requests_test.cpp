@@ -22,7 +22,8 @@ using namespace guozhuang::test;
 
 namespace {
 
-/// The transport of a job of one whose messages carry small user tags only, as where MPI guarantees no more.
+/// The transport of a job of one whose messages carry small user tags only, as where MPI guarantees
+/// no more.
 class NarrowTransport final : public ForwardingTransport {
 public:
     NarrowTransport() : ForwardingTransport(wire::InprocHub(1).transport(0)) {}
@@ -35,9 +36,11 @@ public:
 TEST_CASE("every enumerator has a name, and a number that is none reads past no table") {
     const auto check = [](auto last) {
         using Enum = decltype(last);
-        for (int value = 0; value <= static_cast<int>(last); ++value) CHECK(name_of(static_cast<Enum>(value)) != "unknown");
+        for (int value = 0; value <= static_cast<int>(last); ++value)
+            CHECK(name_of(static_cast<Enum>(value)) != "unknown");
         CHECK(name_of(static_cast<Enum>(static_cast<int>(last) + 1)) == "unknown");
-        CHECK(name_of(static_cast<Enum>(std::numeric_limits<std::underlying_type_t<Enum>>::max())) == "unknown");
+        CHECK(name_of(static_cast<Enum>(
+                  std::numeric_limits<std::underlying_type_t<Enum>>::max())) == "unknown");
     };
     check(*std::prev(std::end(all_dtypes)));
     check(*std::prev(std::end(all_reduce_ops)));
@@ -51,7 +54,8 @@ TEST_CASE("numbers are tensors, one or many, wherever they lie side by side") {
     std::int8_t plain[4] = {};
     std::vector<float> grown(5);
     const std::span<Half> none;
-    const auto expect = [](const TensorView& tensor, const void* data, DType dtype, const Shape& shape) {
+    const auto expect = [](const TensorView& tensor, const void* data, DType dtype,
+                           const Shape& shape) {
         CHECK(tensor.data == data);
         CHECK(tensor.dtype == dtype);
         CHECK(tensor.shape == shape);
@@ -70,11 +74,15 @@ TEST_CASE("numbers are tensors, one or many, wherever they lie side by side") {
 
 TEST_CASE("every integer of the language has a dtype, by sign and size") {
     CHECK(dtype_of<std::size_t> == DType::u64);
-    CHECK((dtype_of<long> == DType::i64 && dtype_of<long long> == DType::i64 && dtype_of<std::ptrdiff_t> == DType::i64));
+    CHECK((dtype_of<long> == DType::i64 && dtype_of<long long> == DType::i64 &&
+           dtype_of<std::ptrdiff_t> == DType::i64));
     CHECK((dtype_of<unsigned long> == DType::u64 && dtype_of<unsigned long long> == DType::u64));
-    CHECK((dtype_of<unsigned> == DType::u32 && dtype_of<std::uint16_t> == DType::u16 && dtype_of<unsigned char> == DType::u8));
-    CHECK((static_cast<int>(DType::f64) == 9 && static_cast<int>(DType::u64) == 12));  // numbers that were given stay
-    CHECK_FALSE((Element<char> || Element<char16_t> || Element<wchar_t> || Element<long double> || Element<const int>));
+    CHECK((dtype_of<unsigned> == DType::u32 && dtype_of<std::uint16_t> == DType::u16 &&
+           dtype_of<unsigned char> == DType::u8));
+    // numbers that were given stay
+    CHECK((static_cast<int>(DType::f64) == 9 && static_cast<int>(DType::u64) == 12));
+    CHECK_FALSE((Element<char> || Element<char16_t> || Element<wchar_t> || Element<long double> ||
+                 Element<const int>));
 }
 
 namespace {
@@ -91,7 +99,8 @@ struct OwnTensor {
 template <class Body>
 bool is_refused(const char* text, Body&& body) {
     const auto error = error_of(body);
-    return error && error->code() == ErrorCode::invalid_argument && std::string(error->what()).find(text) != std::string::npos;
+    return error && error->code() == ErrorCode::invalid_argument &&
+           std::string(error->what()).find(text) != std::string::npos;
 }
 
 }  // namespace
@@ -108,17 +117,22 @@ TEST_CASE("whatever has data() and size() is a tensor; where it is const, one th
     CHECK(ConstTensorView(view).view().shape == Shape{6});
     CHECK_THROWS_AS(ConstTensorView(constant, {4}), Error);
     const double number = 1;
-    CHECK((ConstTensorView(number).view().data == &number && ConstTensorView(number).view().shape.empty()));
-    CHECK(ConstTensorView(std::span<const float>(own.numbers).last(2)).view().data == own.data() + 4);
-    CHECK_FALSE((std::is_constructible_v<TensorView, OwnTensor> || std::is_constructible_v<ConstTensorView, OwnTensor>));
+    CHECK((ConstTensorView(number).view().data == &number &&
+           ConstTensorView(number).view().shape.empty()));
+    CHECK(ConstTensorView(std::span<const float>(own.numbers).last(2)).view().data ==
+          own.data() + 4);
+    CHECK_FALSE((std::is_constructible_v<TensorView, OwnTensor> ||
+                 std::is_constructible_v<ConstTensorView, OwnTensor>));
 }
 
-TEST_CASE("Eigen's vectors and matrices are tensors, and parts of them whose elements lie side by side") {
+TEST_CASE(
+    "Eigen's vectors and matrices are tensors, and parts of them whose elements lie side by side") {
     Eigen::MatrixXf matrix(3, 4);
     Eigen::VectorXd vector(5);
     const Eigen::VectorXd& constant = vector;
     CHECK((TensorView(matrix).data == matrix.data() && TensorView(matrix).shape == Shape{12}));
-    CHECK((TensorView(vector).dtype == DType::f64 && ConstTensorView(constant).view().data == vector.data()));
+    CHECK((TensorView(vector).dtype == DType::f64 &&
+           ConstTensorView(constant).view().data == vector.data()));
     auto column = matrix.col(1);
     auto columns = matrix.middleCols(1, 2);
     CHECK((TensorView(column).data == &matrix(0, 1) && TensorView(column).shape == Shape{3}));
@@ -135,14 +149,17 @@ TEST_CASE("what is only read may be const: the samples of a rank reach the other
     CHECK(problems_among(3, [](Session& session, Report& report) {
               const DistributedSampler sampler(7, {.shuffle = false, .tail = Tail::uneven});
               const auto all = all_gather(sampler.indices());
-              report.expect(all.dtype == DType::u64 && all.shape == Shape{7} && all.rows.size() == 3, "gathered");
+              report.expect(
+                  all.dtype == DType::u64 && all.shape == Shape{7} && all.rows.size() == 3,
+                  "gathered");
               const std::vector<std::uint32_t> mine(4, 7);
               std::vector<std::uint32_t> theirs(4);
               if (session.rank() == 0) send(mine, 1);
               if (session.rank() == 1) recv(theirs, 0);
               report.expect(session.rank() != 1 || theirs == mine, "received");
               const std::vector<std::uint16_t> terms(3, 30'000);
-              report.expect(reduce_scatter(terms).as<std::uint16_t>()[0] == 90'000 % 65'536, "summed");
+              report.expect(reduce_scatter(terms).as<std::uint16_t>()[0] == 90'000 % 65'536,
+                            "summed");
           }) == "");
 }
 
@@ -150,13 +167,15 @@ TEST_CASE("a user tag beyond what the transport carries is refused, and the next
     Runtime runtime(std::make_unique<NarrowTransport>(), {});
     int out = 7, in = 0;
     const auto start = [&](const TensorView& tensor, std::uint16_t tag, bool sending) {
-        return Handle(api::submit_letter(*runtime.world(), tensor, {.peer = 0, .tag = tag, .sending = sending}, {}, false));
+        return Handle(api::submit_letter(*runtime.world(), tensor,
+                                         {.peer = 0, .tag = tag, .sending = sending}, {}, false));
     };
     for (const bool sending : {true, false}) {
         const auto error = error_of([&] { start(out, 2, sending); });
         REQUIRE(error);
         CHECK(error->code() == ErrorCode::invalid_argument);
-        CHECK(error->what() == std::string(sending ? "send" : "recv") + ": tag 2 is too large for a narrow MPI; at most 1");
+        CHECK(error->what() == std::string(sending ? "send" : "recv") +
+                                   ": tag 2 is too large for a narrow MPI; at most 1");
     }
     const auto sent = start(out, 1, true), received = start(in, 1, false);
     sent.wait();

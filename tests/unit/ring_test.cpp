@@ -11,7 +11,8 @@ using namespace guozhuang::test;
 TEST_CASE("the references themselves are right", "[ring]") {
     for (const int ranks : group_sizes) {
         const auto inputs = inputs_of<Plain<float>>(ranks, {501});
-        const auto tree = tree_sum<Plain<float>>(inputs, 1), ring = ring_sum<Plain<float>>(inputs, 1);
+        const auto tree = tree_sum<Plain<float>>(inputs, 1),
+                   ring = ring_sum<Plain<float>>(inputs, 1);
         for (std::size_t i = 0; i < 501; ++i) {
             double exact = 0, magnitude = 0;
             for (const auto& input : inputs) {
@@ -35,14 +36,21 @@ TEST_CASE("tree and ring order can be told apart", "[ring]") {
 }
 
 TEST_CASE("plain ring allreduce", "[ring]") {
-    CHECK(failures_of<Plain<std::int64_t>>(plain_ring<ThreadWire>, ring_sum<Plain<std::int64_t>>).empty());
+    CHECK(failures_of<Plain<std::int64_t>>(plain_ring<ThreadWire>, ring_sum<Plain<std::int64_t>>)
+              .empty());
     CHECK(failures_of<Plain<float>>(plain_ring<ThreadWire>, ring_sum<Plain<float>>).empty());
 }
 
-TEST_CASE("pipelined ring allreduce is the plain one bit for bit, fused or not, whatever the segments", "[ring]") {
-    CHECK(failures_of<Plain<std::int64_t>>(pipelined_ring<ThreadWire>, ring_sum<Plain<std::int64_t>>) == std::vector<std::string>{});
-    CHECK(failures_of<Plain<float>>(pipelined_ring<ThreadWire>, ring_sum<Plain<float>>) == std::vector<std::string>{});
-    CHECK(failures_of<HalfLike>(pipelined_ring<ThreadWire>, ring_sum<HalfLike>) == std::vector<std::string>{});
+TEST_CASE(
+    "pipelined ring allreduce is the plain one bit for bit, fused or not, whatever the segments",
+    "[ring]") {
+    CHECK(failures_of<Plain<std::int64_t>>(pipelined_ring<ThreadWire>,
+                                           ring_sum<Plain<std::int64_t>>) ==
+          std::vector<std::string>{});
+    CHECK(failures_of<Plain<float>>(pipelined_ring<ThreadWire>, ring_sum<Plain<float>>) ==
+          std::vector<std::string>{});
+    CHECK(failures_of<HalfLike>(pipelined_ring<ThreadWire>, ring_sum<HalfLike>) ==
+          std::vector<std::string>{});
 }
 
 TEST_CASE("ring allreduce sends what its cost says", "[ring]") {
@@ -50,20 +58,26 @@ TEST_CASE("ring allreduce sends what its cost says", "[ring]") {
         auto inputs = inputs_of<Plain<float>>(ranks, {4099});
         const Blocks blocks(spans_of(inputs[0]), sizeof(float), ranks);
         const Chunks chunks(blocks.largest_bytes(), 256);
-        const auto outcome = run_allreduce<Plain<float>>(pipelined_ring<ThreadWire>, inputs, 1, 256);
+        const auto outcome =
+            run_allreduce<Plain<float>>(pipelined_ring<ThreadWire>, inputs, 1, 256);
         for (int rank = 0; rank < ranks && ranks > 1; ++rank) {
             const auto& wire = outcome.wires[static_cast<std::size_t>(rank)];
-            CHECK(wire.bytes() == 2 * blocks.total_bytes() - blocks.bytes(rank) - blocks.bytes((rank + 1) % ranks));
+            CHECK(wire.bytes() ==
+                  2 * blocks.total_bytes() - blocks.bytes(rank) - blocks.bytes((rank + 1) % ranks));
             CHECK(wire.messages() <= 2 * static_cast<std::size_t>(ranks - 1) * chunks.count());
-            CHECK(wire.messages() >= 2 * static_cast<std::size_t>(ranks - 1) * (chunks.count() - 1));
+            CHECK(wire.messages() >=
+                  2 * static_cast<std::size_t>(ranks - 1) * (chunks.count() - 1));
         }
     }
 }
 
 TEST_CASE("ring all-gather and reduce-scatter take uneven and empty blocks", "[ring]") {
     for (const int ranks : group_sizes) {
-        const auto size_of_block = [](int block) { return block % 3 == 1 ? std::size_t{0} : static_cast<std::size_t>(block) * 7 + 1; };
-        std::vector<std::vector<std::int32_t>> gathered(static_cast<std::size_t>(ranks)), sums = gathered;
+        const auto size_of_block = [](int block) {
+            return block % 3 == 1 ? std::size_t{0} : static_cast<std::size_t>(block) * 7 + 1;
+        };
+        std::vector<std::vector<std::int32_t>> gathered(static_cast<std::size_t>(ranks)),
+            sums = gathered;
         const auto wires = run_ranks(ranks, [&](ThreadWire& wire) {
             Members<std::int32_t> all, terms;
             for (int block = 0; block < ranks; ++block) {
@@ -72,17 +86,21 @@ TEST_CASE("ring all-gather and reduce-scatter take uneven and empty blocks", "[r
             }
             ring::all_gather(wire, spans_of(all));
             TestScratch inbox(4096);
-            ring::reduce_scatter(wire, spans_of(terms), inbox.span(), ScalarReduce<Plain<std::int32_t>>());
+            ring::reduce_scatter(wire, spans_of(terms), inbox.span(),
+                                 ScalarReduce<Plain<std::int32_t>>());
             const auto rank = static_cast<std::size_t>(wire.rank());
-            for (const auto& block : all) gathered[rank].insert(gathered[rank].end(), block.begin(), block.end());
+            for (const auto& block : all)
+                gathered[rank].insert(gathered[rank].end(), block.begin(), block.end());
             sums[rank] = terms[rank];
         });
         std::vector<std::int32_t> expected;
-        for (int block = 0; block < ranks; ++block) expected.insert(expected.end(), size_of_block(block), block);
+        for (int block = 0; block < ranks; ++block)
+            expected.insert(expected.end(), size_of_block(block), block);
         for (int rank = 0; rank < ranks; ++rank) {
             const auto index = static_cast<std::size_t>(rank);
             CHECK(gathered[index] == expected);
-            CHECK(sums[index] == std::vector<std::int32_t>(size_of_block(rank), ranks * (ranks - 1) / 2 + ranks * rank));
+            CHECK(sums[index] == std::vector<std::int32_t>(size_of_block(rank),
+                                                           ranks * (ranks - 1) / 2 + ranks * rank));
         }
     }
 }

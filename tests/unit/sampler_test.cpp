@@ -14,7 +14,8 @@ namespace {
 using Shares = std::vector<std::vector<std::size_t>>;
 
 /// Every rank's samples in some epoch.
-Shares shares(int ranks, std::size_t samples, SamplerOptions options = {}, std::uint64_t epoch = 0) {
+Shares shares(int ranks, std::size_t samples, SamplerOptions options = {},
+              std::uint64_t epoch = 0) {
     Shares all(static_cast<std::size_t>(ranks));
     run_ranks(ranks, [&](Session& session) {
         DistributedSampler sampler(samples, options);
@@ -43,7 +44,8 @@ std::vector<std::size_t> sizes(const Shares& all) {
 /// The first `batch` samples of all ranks.
 std::set<std::size_t> global_batch(const Shares& all, std::size_t batch) {
     std::set<std::size_t> samples;
-    for (const auto& share : all) samples.insert(share.begin(), share.begin() + static_cast<std::ptrdiff_t>(batch));
+    for (const auto& share : all)
+        samples.insert(share.begin(), share.begin() + static_cast<std::ptrdiff_t>(batch));
     return samples;
 }
 
@@ -56,8 +58,10 @@ TEST_CASE("the shares are disjoint and together the data set") {
             const auto p = static_cast<std::size_t>(ranks);
             const auto uneven = shares(ranks, samples, {.tail = Tail::uneven});
             CHECK(counts(uneven).size() == samples);
-            CHECK(std::ranges::all_of(counts(uneven), [](const auto& entry) { return entry.second == 1; }));
-            for (std::size_t rank = 0; rank < p; ++rank) CHECK(uneven[rank].size() == samples / p + (rank < samples % p ? 1 : 0));
+            CHECK(std::ranges::all_of(counts(uneven),
+                                      [](const auto& entry) { return entry.second == 1; }));
+            for (std::size_t rank = 0; rank < p; ++rank)
+                CHECK(uneven[rank].size() == samples / p + (rank < samples % p ? 1 : 0));
 
             const auto dropped = shares(ranks, samples, {.tail = Tail::drop});
             CHECK(sizes(dropped) == std::vector<std::size_t>(p, samples / p));
@@ -71,7 +75,8 @@ TEST_CASE("the shares are disjoint and together the data set") {
 
 TEST_CASE("padding repeats no sample more often than it must") {
     const auto times = counts(shares(5, 2));  // fewer samples than ranks
-    CHECK(std::ranges::all_of(times, [](const auto& entry) { return entry.second == 2 || entry.second == 3; }));
+    CHECK(std::ranges::all_of(
+        times, [](const auto& entry) { return entry.second == 2 || entry.second == 3; }));
 }
 
 TEST_CASE("the order follows from seed and epoch") {
@@ -92,7 +97,8 @@ TEST_CASE("the order follows from seed and epoch") {
 }
 
 TEST_CASE("without shuffling the samples are dealt in order") {
-    CHECK(shares(3, 7, {.shuffle = false, .tail = Tail::uneven}) == Shares{{0, 3, 6}, {1, 4}, {2, 5}});
+    CHECK(shares(3, 7, {.shuffle = false, .tail = Tail::uneven}) ==
+          Shares{{0, 3, 6}, {1, 4}, {2, 5}});
     CHECK(shares(3, 7, {.shuffle = false}) == Shares{{0, 3, 6}, {1, 4, 0}, {2, 5, 1}});
     CHECK(shares(3, 7, {.shuffle = false, .tail = Tail::drop}) == Shares{{0, 3}, {1, 4}, {2, 5}});
     CHECK(shares(2, 4, {.shuffle = false}, 5) == Shares{{0, 2}, {1, 3}});
@@ -102,7 +108,8 @@ TEST_CASE("a batch of b on p ranks holds the samples of a batch of b p on one") 
     const auto alone = shares(1, 120, {.seed = 3}, 2);
     for (const int ranks : {2, 3, 4})
         for (const std::size_t batch : {1u, 5u, 20u})
-            CHECK(global_batch(shares(ranks, 120, {.seed = 3}, 2), batch) == global_batch(alone, batch * static_cast<std::size_t>(ranks)));
+            CHECK(global_batch(shares(ranks, 120, {.seed = 3}, 2), batch) ==
+                  global_batch(alone, batch * static_cast<std::size_t>(ranks)));
 }
 
 TEST_CASE("every order is about as likely as another") {
@@ -115,5 +122,6 @@ TEST_CASE("every order is about as likely as another") {
         }
     });
     CHECK(times.size() == 6);
-    CHECK(std::ranges::all_of(times, [](const auto& entry) { return entry.second > 850 && entry.second < 1150; }));
+    CHECK(std::ranges::all_of(
+        times, [](const auto& entry) { return entry.second > 850 && entry.second < 1150; }));
 }

@@ -10,7 +10,9 @@ using namespace guozhuang::selection;
 constexpr std::size_t kib = 1024, mib = 1024 * kib;
 
 constexpr Algorithm allreduce(std::size_t tensor, std::size_t bundle, Settings settings = {}) {
-    return choose({.tensor_bytes = tensor, .bundle_bytes = bundle, .ranks = 4, .settings = settings}).algorithm;
+    return choose(
+               {.tensor_bytes = tensor, .bundle_bytes = bundle, .ranks = 4, .settings = settings})
+        .algorithm;
 }
 
 TEST_CASE("allreduce is chosen by size, within the order class of the tensor", "[select]") {
@@ -23,9 +25,11 @@ TEST_CASE("allreduce is chosen by size, within the order class of the tensor", "
 
 TEST_CASE("fusion never changes the order class", "[select]") {
     for (const std::size_t tensor : {std::size_t{4}, 32 * kib, 33 * kib, mib}) {
-        for (const auto& settings : {Settings{}, Settings{.reproducible = true}, Settings{.hierarchy = true}}) {
+        for (const auto& settings :
+             {Settings{}, Settings{.reproducible = true}, Settings{.hierarchy = true}}) {
             for (std::size_t bundle = tensor; bundle <= 64 * mib; bundle *= 2) {
-                CHECK(order_class_of(allreduce(tensor, bundle, settings)) == order_class_of(tensor, settings));
+                CHECK(order_class_of(allreduce(tensor, bundle, settings)) ==
+                      order_class_of(tensor, settings));
             }
         }
     }
@@ -37,10 +41,14 @@ TEST_CASE("on several even hosts what would be a ring goes level by level", "[se
     CHECK(order_class_of(64 * mib, hosts) == OrderClass::hierarchy);
     CHECK(allreduce(4, 4, hosts) == Algorithm::recursive_doubling);
     CHECK(allreduce(4, mib, hosts) == Algorithm::direct);
-    CHECK(allreduce(64 * mib, 64 * mib, {.reproducible = true, .hierarchy = true}) == Algorithm::direct);
-    CHECK(allreduce(64 * mib, 64 * mib, {.forced = Algorithm::ring, .hierarchy = true}) == Algorithm::ring);
-    CHECK(allreduce(64 * mib, 64 * mib, {.forced = Algorithm::direct, .hierarchy = true}) == Algorithm::direct);
-    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 4, .settings = hosts}) == Answer{Algorithm::hierarchical, 128 * kib});
+    CHECK(allreduce(64 * mib, 64 * mib, {.reproducible = true, .hierarchy = true}) ==
+          Algorithm::direct);
+    CHECK(allreduce(64 * mib, 64 * mib, {.forced = Algorithm::ring, .hierarchy = true}) ==
+          Algorithm::ring);
+    CHECK(allreduce(64 * mib, 64 * mib, {.forced = Algorithm::direct, .hierarchy = true}) ==
+          Algorithm::direct);
+    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 4, .settings = hosts}) ==
+          Answer{Algorithm::hierarchical, 128 * kib});
 }
 
 TEST_CASE("reproducible keeps to the tree", "[select]") {
@@ -51,7 +59,8 @@ TEST_CASE("reproducible keeps to the tree", "[select]") {
 }
 
 TEST_CASE("a forced algorithm is taken", "[select]") {
-    for (const auto forced : {Algorithm::ring, Algorithm::recursive_doubling, Algorithm::direct, Algorithm::parameter_server}) {
+    for (const auto forced : {Algorithm::ring, Algorithm::recursive_doubling, Algorithm::direct,
+                              Algorithm::parameter_server}) {
         CHECK(allreduce(4, 4, {.forced = forced}) == forced);
         CHECK(allreduce(64 * mib, 64 * mib, {.forced = forced}) == forced);
     }
@@ -67,12 +76,17 @@ TEST_CASE("where memory is shared, everything is staged", "[select]") {
     CHECK(allreduce(mib, mib, {.forced = Algorithm::ring, .staging = true}) == Algorithm::ring);
 }
 
-TEST_CASE("only algorithms that cut have segments, and direct exchange shorter ones on many ranks", "[select]") {
+TEST_CASE("only algorithms that cut have segments, and direct exchange shorter ones on many ranks",
+          "[select]") {
     const Settings settings{.segment_bytes = 128 * kib};
-    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 16, .settings = settings}) == Answer{Algorithm::ring, 128 * kib});
-    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = 4, .ranks = 16, .settings = settings}) == Answer{Algorithm::recursive_doubling, 0});
-    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 2, .settings = settings}) == Answer{Algorithm::direct, 128 * kib});
-    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 16, .settings = settings}) == Answer{Algorithm::direct, 16 * kib});
+    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 16, .settings = settings}) ==
+          Answer{Algorithm::ring, 128 * kib});
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = 4, .ranks = 16, .settings = settings}) ==
+          Answer{Algorithm::recursive_doubling, 0});
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 2, .settings = settings}) ==
+          Answer{Algorithm::direct, 128 * kib});
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 16, .settings = settings}) ==
+          Answer{Algorithm::direct, 16 * kib});
     CHECK(direct_segment_bytes(1000, 128 * kib) == 8 * kib);
     CHECK(direct_segment_bytes(1000, 1 * kib) == 1 * kib);
 }

@@ -15,7 +15,8 @@ using namespace guozhuang::test;
 
 TEST_CASE("ranks that are threads are one host") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
-              report.expect(&Session::current() == &session && is_initialized(), "the session of the thread");
+              report.expect(&Session::current() == &session && is_initialized(),
+                            "the session of the thread");
               report.expect(rank() == session.rank() && size() == 3, "rank and size");
               report.expect(local_rank() == rank() && local_size() == 3, "local rank and size");
               report.expect(cross_rank() == 0 && cross_size() == 1 && is_homogeneous(), "one host");
@@ -27,7 +28,8 @@ TEST_CASE("a session that a rank makes for itself is its thread's, and closing i
     CHECK(problems_among(3, [](Session& session, Report& report) {
               {
                   Session own;
-                  report.expect(own.rank() == session.rank() && own.size() == 3, "the same rank of the same job");
+                  report.expect(own.rank() == session.rank() && own.size() == 3,
+                                "the same rank of the same job");
                   expect_usable(own, report);
                   own.close();
                   expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { own.rank(); });
@@ -47,7 +49,8 @@ TEST_CASE("a session that a rank makes for itself is its thread's, and closing i
 TEST_CASE("another thread of a rank names its session") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               std::jthread([&] {
-                  report.expect(error_of([] { Session::current(); }).has_value(), "a thread has no session by itself");
+                  report.expect(error_of([] { Session::current(); }).has_value(),
+                                "a thread has no session by itself");
                   int one = 1;
                   allreduce(one, {.name = "elsewhere", .session = &session});
                   report.expect_equal(one, 2, "the sum");
@@ -59,7 +62,8 @@ TEST_CASE("a session that is moved goes on") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               Session moved(std::move(session));
               report.expect(moved.size() == 2, "the new one");
-              // NOLINTNEXTLINE(bugprone-use-after-move): what is left of the old one answers with an error
+              // NOLINTNEXTLINE(bugprone-use-after-move): what is left of the old one answers with
+              // an error
               expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { session.size(); });
               int one = 1;
               allreduce(one, {.session = &moved});
@@ -87,11 +91,15 @@ TEST_CASE("a session may be closed while other threads of the rank use it") {
                           allreduce(one, {.name = "until the end", .session = &session});
                       });
                   });
-                  const std::jthread reader([&] { reader_end = until_closed([&] { session.rank(), session.local_rank(); }); });
+                  const std::jthread reader([&] {
+                      reader_end = until_closed([&] { session.rank(), session.local_rank(); });
+                  });
                   busy.wait();
                   session.close();
               }
-              report.expect(worker_end == ErrorCode::not_initialised || worker_end == ErrorCode::departed, "the worker's end");
+              report.expect(
+                  worker_end == ErrorCode::not_initialised || worker_end == ErrorCode::departed,
+                  "the worker's end");
               report.expect(reader_end == ErrorCode::not_initialised, "the reader's end");
           }) == "");
 }
@@ -106,21 +114,28 @@ TEST_CASE("the process's session may end and begin anew while another thread ask
 
 TEST_CASE("jobs of threads follow each other and lie within each other") {
     for (int again = 0; again < 10; ++again)
-        CHECK(problems_among(2, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
+        CHECK(problems_among(2, [](Session& session, Report& report) {
+                  expect_usable(session, report);
+              }) == "");
     CHECK(problems_among(2, [](Session& session, Report& report) {
-              const auto inner = problems_among(3, [](Session& own, Report& inside) { expect_usable(own, inside); });
+              const auto inner = problems_among(
+                  3, [](Session& own, Report& inside) { expect_usable(own, inside); });
               report.expect(inner.empty(), inner);
               expect_usable(session, report);
           }) == "");
 }
 
-TEST_CASE("sessions close though more letters are on their way than the rings of their receivers hold") {
+TEST_CASE(
+    "sessions close though more letters are on their way than the rings of their receivers hold") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
               std::vector<float> number(1);
               std::vector<Handle> handles;
-              for (int i = 0; session.rank() == 2 && i < 3000; ++i) handles.push_back(send_async(number, 1, {.session = &session}));
+              for (int i = 0; session.rank() == 2 && i < 3000; ++i)
+                  handles.push_back(send_async(number, 1, {.session = &session}));
               session.close();
-              for (const auto& handle : handles) expect_error(report, ErrorCode::departed, {"has shut down"}, [&] { handle.wait(); });
+              for (const auto& handle : handles)
+                  expect_error(report, ErrorCode::departed, {"has shut down"},
+                               [&] { handle.wait(); });
           }) == "");
 }
 
@@ -130,12 +145,14 @@ TEST_CASE("traffic counts what a rank sends") {
               const auto before = traffic(&session);
               allreduce(numbers);
               const auto between = traffic(&session);
-              report.expect(between.bytes - before.bytes == 400'000,
-                            text_of("two ranks stage all once, not ", between.bytes - before.bytes));
+              report.expect(
+                  between.bytes - before.bytes == 400'000,
+                  text_of("two ranks stage all once, not ", between.bytes - before.bytes));
               report.expect(between.messages == before.messages, "messages for what is staged");
               allreduce(numbers, {.op = ReduceOp::adasum});  // which is not staged
               const auto after = traffic(&session);
-              report.expect(after.bytes - between.bytes >= 400'000, text_of("all is sent, not ", after.bytes - between.bytes));
+              report.expect(after.bytes - between.bytes >= 400'000,
+                            text_of("all is sent, not ", after.bytes - between.bytes));
               report.expect(after.messages > between.messages, "messages");
           }) == "");
 }
@@ -191,7 +208,8 @@ TEST_CASE("an exception that leaves a session does not wait for the others") {
 TEST_CASE("run gives what its body returns, and logs the exception that ends it") {
     const LogCapture log;
     CHECK(run(nullptr, nullptr, [](Session& session) { return session.size() + 4; }) == 5);
-    CHECK(run(nullptr, nullptr, [](Session&) -> int { throw std::runtime_error("no such file"); }) == 1);
+    CHECK(run(nullptr, nullptr,
+              [](Session&) -> int { throw std::runtime_error("no such file"); }) == 1);
     CHECK(run(nullptr, nullptr, [](Session&) -> int { throw 7; }) == 1);
     CHECK(log.with("std::runtime_error: no such file").size() == 1);
     CHECK(log.with("int").size() == 1);
@@ -205,9 +223,11 @@ TEST_CASE("a rank that leaves tells the others why, and waits for nobody") {
                   session.leave("enough");
                   session.leave("again");
                   session.close();
-                  return expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { allreduce(number, {.session = &session}); });
+                  return expect_error(report, ErrorCode::not_initialised, {"closed"},
+                                      [&] { allreduce(number, {.session = &session}); });
               }
-              expect_error(report, ErrorCode::departed, {"rank 1 has shut down (enough); allreduce 'grad7' waits for it"},
+              expect_error(report, ErrorCode::departed,
+                           {"rank 1 has shut down (enough); allreduce 'grad7' waits for it"},
                            [&] { allreduce(number, {.name = "grad7"}); });
               session.leave("so do I");
           }) == "");

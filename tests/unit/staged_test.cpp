@@ -22,26 +22,31 @@ using MemberSpans = std::span<const std::span<std::byte>>;
 constexpr std::size_t stage_bytes = std::size_t{256} << 10;
 constexpr std::size_t whole = std::size_t{1} << 20;
 
-void staged(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
+void staged(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+            std::size_t segment_bytes) {
     const Blocks blocks(members, reduce.element_bytes(), peers.size());
     TestScratch scratch(direct::staged_scratch_bytes<ThreadPeers>(peers.size(), members.size()));
     Blocks rest;
-    direct::staged_allreduce(peers, {blocks, scratch.span(), reduce, segment_bytes, members, &rest});
+    direct::staged_allreduce(peers,
+                             {blocks, scratch.span(), reduce, segment_bytes, members, &rest});
 }
 
-void in_place(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
+void in_place(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+              std::size_t segment_bytes) {
     peers.open(1);
     staged(peers, members, reduce, segment_bytes);
 }
 
 /// All but the ends of each member, which are others on each rank.
-void in_place_but_the_ends(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
+void in_place_but_the_ends(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+                           std::size_t segment_bytes) {
     peers.open(1, reduce.element_bytes() * static_cast<std::size_t>(peers.rank() % 3));
     staged(peers, members, reduce, segment_bytes);
 }
 
 /// Some ranks have opened their memory in vain.
-void in_vain(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
+void in_vain(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+             std::size_t segment_bytes) {
     peers.open(static_cast<std::uint64_t>(peers.rank() % 3));
     staged(peers, members, reduce, segment_bytes);
 }
@@ -63,7 +68,8 @@ std::vector<ThreadPeers> run_staged(int ranks, const Body& body) {
     return peers;
 }
 
-/// One rank count after another, all bundles in a row through the same stages: the rounds of one must not disturb the next.
+/// One rank count after another, all bundles in a row through the same stages: the rounds of one
+/// must not disturb the next.
 template <class Format, class Allreduce>
 std::vector<std::string> failures_of(const Allreduce& allreduce) {
     std::vector<std::string> failures;
@@ -83,10 +89,12 @@ std::vector<std::string> failures_of(const Allreduce& allreduce) {
         const ScalarReduce<Format> reduce(divisor);
         run_staged(ranks, [&](ThreadPeers& peers) {
             for (auto& test : cases)
-                allreduce(peers, spans_of(test.inputs[static_cast<std::size_t>(peers.rank())]), reduce, test.segment_bytes);
+                allreduce(peers, spans_of(test.inputs[static_cast<std::size_t>(peers.rank())]),
+                          reduce, test.segment_bytes);
         });
         for (std::size_t i = 0; i < cases.size(); ++i)
-            if (!Outcome<typename Format::Element>{cases[i].inputs, {}}.all_equal(cases[i].expected))
+            if (!Outcome<typename Format::Element>{cases[i].inputs, {}}.all_equal(
+                    cases[i].expected))
                 failures.push_back(std::to_string(ranks) + " ranks, case " + std::to_string(i));
     }
     return failures;
@@ -111,9 +119,11 @@ TEST_CASE("allreduce in place of members whose ends are private sums in tree ord
 }
 
 /// Of every second member all but the ends, and nothing of the others.
-void in_place_here_and_there(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
+void in_place_here_and_there(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+                             std::size_t segment_bytes) {
     std::vector<std::span<std::byte>> open;
-    for (std::size_t member = 0; member < members.size(); member += 2) open.push_back(members[member]);
+    for (std::size_t member = 0; member < members.size(); member += 2)
+        open.push_back(members[member]);
     peers.open(1, reduce.element_bytes() * static_cast<std::size_t>(peers.rank() % 3), open);
     staged(peers, members, reduce, segment_bytes);
 }
@@ -133,8 +143,9 @@ TEST_CASE("what is beyond those members that a stage has room to show is staged"
     const auto inputs = inputs_of<Plain<float>>(2, counts);
     auto sums = inputs;
     const ScalarReduce<Plain<float>> reduce(1);
-    const auto peers =
-        run_staged(2, [&](ThreadPeers& rank) { in_place(rank, spans_of(sums[static_cast<std::size_t>(rank.rank())]), reduce, whole); });
+    const auto peers = run_staged(2, [&](ThreadPeers& rank) {
+        in_place(rank, spans_of(sums[static_cast<std::size_t>(rank.rank())]), reduce, whole);
+    });
     CHECK(sums[1] == tree_sum<Plain<float>>(inputs, 1));
     CHECK(peers[0].rounds() == 4);  // one to show, and three for the rest
     CHECK(peers[0].bytes() < counts.size() * sizeof(float));
@@ -149,7 +160,8 @@ TEST_CASE("symmetric allreduce sums in tree order", "[staged]") {
 std::vector<std::byte> parcel(int from, int to, std::size_t bytes) {
     std::vector<std::byte> content(bytes);
     for (std::size_t i = 0; i < bytes; ++i)
-        content[i] = static_cast<std::byte>(i * 7 + i / 256 + static_cast<std::size_t>(from * 31 + to * 17));
+        content[i] =
+            static_cast<std::byte>(i * 7 + i / 256 + static_cast<std::size_t>(from * 31 + to * 17));
     return content;
 }
 
@@ -177,10 +189,12 @@ TEST_CASE("staged broadcast gives all ranks the root's bytes", "[staged]") {
     std::atomic<int> wrong{0};
     for_many_sizes([&](ThreadPeers& peers, std::size_t scale, std::size_t segment_bytes) {
         for (const int root : {0, peers.size() - 1}) {
-            std::vector<std::vector<std::byte>> members{parcel(peers.rank(), 0, 3 * scale), {}, parcel(peers.rank(), 1, 1)};
+            std::vector<std::vector<std::byte>> members{
+                parcel(peers.rank(), 0, 3 * scale), {}, parcel(peers.rank(), 1, 1)};
             const auto spans = writable(members);
             direct::staged_broadcast(peers, Blocks(spans, 1, 1), root, segment_bytes);
-            if (members[0] != parcel(root, 0, 3 * scale) || members[2] != parcel(root, 1, 1)) ++wrong;
+            if (members[0] != parcel(root, 0, 3 * scale) || members[2] != parcel(root, 1, 1))
+                ++wrong;
         }
     });
     CHECK(wrong == 0);
@@ -190,12 +204,15 @@ TEST_CASE("staged all-gather gives all ranks everybody's block", "[staged]") {
     std::atomic<int> wrong{0};
     for_many_sizes([&](ThreadPeers& peers, std::size_t scale, std::size_t segment_bytes) {
         std::vector<std::vector<std::byte>> blocks;
-        for (int rank = 0; rank < peers.size(); ++rank) blocks.emplace_back(parcel_bytes(rank, 1, scale));
+        for (int rank = 0; rank < peers.size(); ++rank)
+            blocks.emplace_back(parcel_bytes(rank, 1, scale));
         const auto self = static_cast<std::size_t>(peers.rank());
         blocks[self] = parcel(peers.rank(), 0, blocks[self].size());
         direct::staged_all_gather(peers, writable(blocks), segment_bytes);
         for (int rank = 0; rank < peers.size(); ++rank)
-            if (blocks[static_cast<std::size_t>(rank)] != parcel(rank, 0, parcel_bytes(rank, 1, scale))) ++wrong;
+            if (blocks[static_cast<std::size_t>(rank)] !=
+                parcel(rank, 0, parcel_bytes(rank, 1, scale)))
+                ++wrong;
     });
     CHECK(wrong == 0);
 }
@@ -211,12 +228,15 @@ TEST_CASE("staged all-to-all gives every rank its part of every other", "[staged
         const std::vector<std::span<const std::byte>> parts(out.begin(), out.end());
         direct::staged_all_to_all(peers, parts, writable(in), 3 * scale, segment_bytes);
         for (int rank = 0; rank < peers.size(); ++rank)
-            if (in[static_cast<std::size_t>(rank)] != parcel(rank, peers.rank(), parcel_bytes(rank, peers.rank(), scale))) ++wrong;
+            if (in[static_cast<std::size_t>(rank)] !=
+                parcel(rank, peers.rank(), parcel_bytes(rank, peers.rank(), scale)))
+                ++wrong;
     });
     CHECK(wrong == 0);
 }
 
-TEST_CASE("staged reduce-scatter gives each rank its block of the sum, and leaves the input", "[staged]") {
+TEST_CASE("staged reduce-scatter gives each rank its block of the sum, and leaves the input",
+          "[staged]") {
     using Format = HalfLike;
     std::atomic<int> wrong{0};
     for (const int ranks : group_sizes) {
@@ -234,11 +254,12 @@ TEST_CASE("staged reduce-scatter gives each rank its block of the sum, and leave
                 for (auto& block : input) blocks.push_back(std::as_bytes(std::span(block)));
                 std::vector<typename Format::Element> sum(input[self].size());
                 TestScratch scratch(direct::stage_scratch_bytes(ranks));
-                direct::staged_reduce_scatter(peers, {.input = blocks,
-                                                      .output = std::as_writable_bytes(std::span(sum)),
-                                                      .scratch = scratch.span(),
-                                                      .reduce = reduce,
-                                                      .segment_bytes = segment_bytes});
+                direct::staged_reduce_scatter(peers,
+                                              {.input = blocks,
+                                               .output = std::as_writable_bytes(std::span(sum)),
+                                               .scratch = scratch.span(),
+                                               .reduce = reduce,
+                                               .segment_bytes = segment_bytes});
                 if (sum != expected[self] || input != inputs[self]) ++wrong;
                 direct::staged_barrier(peers);
             }
@@ -259,7 +280,8 @@ TEST_CASE("operations of both kinds follow each other on the same stages", "[sta
                 auto members = inputs[self];
                 const std::size_t segment_bytes = turn % 5 == 0 ? 256 : whole;
                 peers.open(turn % 3 == 0 ? 1 : 0);
-                (turn * 7 % 4 < 2 ? staged : symmetric)(peers, spans_of(members), reduce, segment_bytes);
+                (turn * 7 % 4 < 2 ? staged : symmetric)(peers, spans_of(members), reduce,
+                                                        segment_bytes);
                 if (members != expected) ++wrong[self];
             }
         });
@@ -275,21 +297,26 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
         const std::size_t segment_bytes = 512;
         const auto segments = (blocks.largest_bytes() + segment_bytes - 1) / segment_bytes;
         for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
-                 staged(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce, segment_bytes);
+                 staged(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
+                        segment_bytes);
              })) {
-            CHECK(peers.bytes() == blocks.total_bytes());  // the others' blocks as they are, and the own one added up
+            // the others' blocks as they are, and the own one added up
+            CHECK(peers.bytes() == blocks.total_bytes());
             CHECK(peers.rounds() == segments + 2);
         }
         std::size_t written = 0;
         for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
-                 in_place(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce, segment_bytes);
+                 in_place(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
+                          segment_bytes);
              })) {
             written += peers.bytes();
             CHECK(peers.rounds() == 2);
         }
-        CHECK(written == blocks.total_bytes() * static_cast<std::size_t>(ranks - 1));  // the sum, to each of the others
+        // the sum, to each of the others
+        CHECK(written == blocks.total_bytes() * static_cast<std::size_t>(ranks - 1));
         for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
-                 symmetric(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce, segment_bytes);
+                 symmetric(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
+                           segment_bytes);
              })) {
             CHECK(peers.bytes() == blocks.total_bytes());
             CHECK(peers.rounds() == 1);
@@ -298,9 +325,13 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
 }
 
 TEST_CASE("what does not fit the stage is refused by the symmetric algorithm", "[staged]") {
-    auto inputs = inputs_of<Plain<float>>(1, {direct::symmetric_limit_bytes(stage_bytes, 1) / sizeof(float) + 1});
+    auto inputs = inputs_of<Plain<float>>(
+        1, {direct::symmetric_limit_bytes(stage_bytes, 1) / sizeof(float) + 1});
     const ScalarReduce<Plain<float>> reduce(1);
-    CHECK_THROWS_AS(run_staged(1, [&](ThreadPeers& peers) { symmetric(peers, spans_of(inputs[0]), reduce, 0); }), Error);
+    CHECK_THROWS_AS(
+        run_staged(1,
+                   [&](ThreadPeers& peers) { symmetric(peers, spans_of(inputs[0]), reduce, 0); }),
+        Error);
 }
 
 }  // namespace

@@ -26,22 +26,28 @@ void require(bool holds, const char* what) {
 void look_at_stages(wire::Transport& transport, std::uint16_t context) {
     std::vector<int> members(static_cast<std::size_t>(transport.size()));
     std::iota(members.begin(), members.end(), 0);
-    const wire::Group group{
-        .transport = transport, .members = members, .position = transport.rank(), .tag = {context, wire::Lane::host_data}};
+    const wire::Group group{.transport = transport,
+                            .members = members,
+                            .position = transport.rank(),
+                            .tag = {context, wire::Lane::host_data}};
     const wire::HostGrid grid(transport.hosts(), transport.rank());
     wire::MemberWire wire(group);
     const auto stages = SetStages::meet(wire, group);
     require(stages.has_value(), "there is memory");
     const auto staging = stages->staging();
     require(staging.progress.size() == grid.local().size(), "a place for each rank of the host");
-    require(staging.stage(0).size() == transport.stage_bytes(), "stages of the size that there may be");
+    require(staging.stage(0).size() == transport.stage_bytes(),
+            "stages of the size that there may be");
     const auto mine = staging.stage(grid.local_rank());
-    require(reinterpret_cast<std::uintptr_t>(mine.data()) % 64 == 0, "stages begin at a cache line");
+    require(reinterpret_cast<std::uintptr_t>(mine.data()) % 64 == 0,
+            "stages begin at a cache line");
     alignas(scratch_alignment) std::array<std::byte, tree::barrier_scratch_bytes> scratch{};
     mine.back() = static_cast<std::byte>(transport.rank() + 1);
     tree::barrier(wire, scratch);
     for (std::size_t i = 0; i < grid.local().size(); ++i)
-        require(staging.stage(static_cast<int>(i)).back() == static_cast<std::byte>(grid.local()[i] + 1), "what a neighbour has written");
+        require(staging.stage(static_cast<int>(i)).back() ==
+                    static_cast<std::byte>(grid.local()[i] + 1),
+                "what a neighbour has written");
     tree::barrier(wire, scratch);
 }
 
@@ -51,5 +57,6 @@ TEST_CASE("the ranks of each host have stages of their own, and see each other's
     for (const int hosts : {1, 2})
         for (const std::uint16_t context : {std::uint16_t{0}, std::uint16_t{1}})
             CHECK_NOTHROW(run_inproc_ranks(
-                5, [&](wire::Transport& transport) { look_at_stages(transport, context); }, std::nullopt, hosts));
+                5, [&](wire::Transport& transport) { look_at_stages(transport, context); },
+                std::nullopt, hosts));
 }

@@ -19,8 +19,10 @@ using guozhuang::test::run_staging_ranks;
 
 namespace {
 
-/// Takes so many turns; gives how many each way had. Costs come one turn late, as they do when ranks tell each other.
-std::vector<int> take_turns(Trials& trials, int turns, const std::function<float(std::size_t way, int turn)>& cost) {
+/// Takes so many turns; gives how many each way had. Costs come one turn late, as they do when
+/// ranks tell each other.
+std::vector<int> take_turns(Trials& trials, int turns,
+                            const std::function<float(std::size_t way, int turn)>& cost) {
     std::vector<int> had(Trials::most_ways, 0);
     std::optional<std::size_t> before;
     for (int turn = 0; turn < turns; ++turn) {
@@ -49,9 +51,13 @@ TEST_CASE("the cheapest way has the turns but for trials, until another is cheap
     }
 }
 
-TEST_CASE("a way that has become dear is left in a few turns, and found again when it is cheap once more") {
+TEST_CASE(
+    "a way that has become dear is left in a few turns, and found again when it is cheap once "
+    "more") {
     Trials trials(Trials::most_ways);
-    const auto usual = [](std::size_t way, int) { return way == 0 ? 1.0F : way == 1 ? 1.5F : 4.0F; };
+    const auto usual = [](std::size_t way, int) {
+        return way == 0 ? 1.0F : way == 1 ? 1.5F : 4.0F;
+    };
     const auto changed = [](std::size_t way, int) { return way == 1 ? 1.5F : 4.0F; };
     take_turns(trials, 100, usual);
     CHECK(trials.best() == 0);
@@ -74,11 +80,15 @@ TEST_CASE("who is late once does not change the choice, and an unknown cost is n
 
 TEST_CASE("no way has always the same place among operations that come in turns of two") {
     Trials trials(Trials::most_ways);
-    take_turns(trials, 1000, [](std::size_t way, int turn) { return (turn % 2 == 0 ? 10.0F : 1.0F) * (way == 0 ? 1.0F : 1.5F); });
+    take_turns(trials, 1000, [](std::size_t way, int turn) {
+        return (turn % 2 == 0 ? 10.0F : 1.0F) * (way == 0 ? 1.0F : 1.5F);
+    });
     CHECK(trials.best() == 0);
 }
 
-TEST_CASE("ranks that stage choose alike, whoever is late, and take no rounds but those of their operations") {
+TEST_CASE(
+    "ranks that stage choose alike, whoever is late, and take no rounds but those of their "
+    "operations") {
     constexpr int ranks = 3, operations = 120;
     std::vector<std::vector<std::size_t>> segments(ranks);  // by rank, of each operation
     std::vector<std::uint64_t> rounds(ranks);
@@ -88,20 +98,25 @@ TEST_CASE("ranks that stage choose alike, whoever is late, and take no rounds bu
         std::mt19937 random(test::seed() + static_cast<unsigned>(self));
         std::vector<std::byte> mine(24'000);
         for (int operation = 0; operation < operations; ++operation) {
-            const std::size_t bytes = operation % 7 == 0 ? 100 : operation % 5 == 0 ? 140'000 : 70'000;
-            tuner.run(engine::Operation::all_gather, bytes, 65'536, [&](wire::MemberPeers& peers, std::size_t segment) {
-                segments[self].push_back(segment);
-                std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-                const std::size_t each = bytes < mine.size() ? bytes / ranks : mine.size();
-                peers.put(peers.stage(peers.rank()), std::span(mine).first(each));
-                direct::staged_barrier(peers);
-                std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-                direct::staged_barrier(peers);
-            });
+            const std::size_t bytes = operation % 7 == 0   ? 100
+                                      : operation % 5 == 0 ? 140'000
+                                                           : 70'000;
+            tuner.run(engine::Operation::all_gather, bytes, 65'536,
+                      [&](wire::MemberPeers& peers, std::size_t segment) {
+                          segments[self].push_back(segment);
+                          std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+                          const std::size_t each =
+                              bytes < mine.size() ? bytes / ranks : mine.size();
+                          peers.put(peers.stage(peers.rank()), std::span(mine).first(each));
+                          direct::staged_barrier(peers);
+                          std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+                          direct::staged_barrier(peers);
+                      });
         }
         rounds[self] = tuner.peers().round();
     });
     for (const auto& each : segments) CHECK(each == segments.front());
     CHECK(rounds == std::vector<std::uint64_t>(ranks, 2 * operations));
-    for (const std::size_t segment : {65'536u, 32'768u, 16'384u}) CHECK(std::ranges::count(segments.front(), segment) > 0);
+    for (const std::size_t segment : {65'536u, 32'768u, 16'384u})
+        CHECK(std::ranges::count(segments.front(), segment) > 0);
 }

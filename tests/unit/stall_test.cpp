@@ -1,4 +1,5 @@
-// Operations that do not come forward: what is said about them, and how they end the job. Ranks are threads.
+// Operations that do not come forward: what is said about them, and how they end the job. Ranks are
+// threads.
 #include <algorithm>
 #include <atomic>
 #include <guozhuang/guozhuang.hpp>
@@ -59,7 +60,8 @@ TEST_CASE("a warning names who waits, who is missing and what it is doing") {
         allreduce(ones, {.name = "before"});
         if (session.rank() == 2)
             wait_for(warnings,
-                     "allreduce 'loss' has been waiting for [0-9.]+ s on ranks 0,1; rank 2 has not submitted it "
+                     "allreduce 'loss' has been waiting for [0-9.]+ s on ranks 0,1; rank 2 has not "
+                     "submitted it "
                      "\\(a thread of this process; after it had submitted allreduce 'before'\\)");
         allreduce(lonely, {.name = "loss"});
         report.expect_equal(lonely, 3, "the sum, once it has come");
@@ -78,7 +80,9 @@ TEST_CASE("a warning comes from one rank, and not for a join") {
         join();
     });
     CHECK(problems == "");
-    CHECK(warnings.have("allreduce 'b' has been waiting for [0-9.]+ s on rank 2; rank 1 has not submitted it \\(a thread"));
+    CHECK(
+        warnings.have("allreduce 'b' has been waiting for [0-9.]+ s on rank 2; rank 1 has not "
+                      "submitted it \\(a thread"));
     CHECK(!warnings.have("rank 0 has not"));
     CHECK(!warnings.have("join"));
 }
@@ -91,16 +95,20 @@ TEST_CASE("names that are nearly the same are pointed out, and those in another 
         const int self = session.rank();
         int a = 1, b = 1, c = 1, d = 1, e = 1;
         const auto typo = allreduce_async(a, {.name = self == 0 ? "losses" : "loss"});
-        const auto wrong_set =
-            self == 0 ? allreduce_async(b, {.name = "accuracy", .process_set = set}) : allreduce_async(b, {.name = "accuracy"});
+        const auto wrong_set = self == 0
+                                   ? allreduce_async(b, {.name = "accuracy", .process_set = set})
+                                   : allreduce_async(b, {.name = "accuracy"});
         wait_for(warnings,
-                 "allreduce 'losses' .*rank 1 has not submitted it and waits for allreduce 'loss': is that meant to be the same\\?");
+                 "allreduce 'losses' .*rank 1 has not submitted it and waits for allreduce 'loss': "
+                 "is that meant to be the same\\?");
         wait_for(warnings,
-                 "allreduce 'accuracy' in process set 0,1 .*rank 1 has not submitted it and waits for allreduce 'accuracy': is that");
+                 "allreduce 'accuracy' in process set 0,1 .*rank 1 has not submitted it and waits "
+                 "for allreduce 'accuracy': is that");
         allreduce(c, {.name = "both have seen it"});
         const auto right = allreduce_async(d, {.name = self == 0 ? "loss" : "losses"});
-        const auto right_set =
-            self == 1 ? allreduce_async(e, {.name = "accuracy", .process_set = set}) : allreduce_async(e, {.name = "accuracy"});
+        const auto right_set = self == 1
+                                   ? allreduce_async(e, {.name = "accuracy", .process_set = set})
+                                   : allreduce_async(e, {.name = "accuracy"});
         for (const auto& handle : {typo, wrong_set, right, right_set}) handle.wait();
         report.expect_equal(a, 2, "the sum, once it has come");
     });
@@ -115,9 +123,10 @@ TEST_CASE("sends that face each other get a hint at another order") {
             int mine = session.rank(), theirs = -1;
             const int peer = 1 - session.rank();
             const auto first = sends ? send_async(mine, peer) : recv_async(theirs, peer);
-            wait_for(warnings,
-                     sends ? "send to 1 has been .* and waits for send to 0: where both send first, neither receives; use send_async"
-                           : "recv from 1 has been .* and waits for recv from 0: where both receive first, neither sends");
+            wait_for(warnings, sends ? "send to 1 has been .* and waits for send to 0: where both "
+                                       "send first, neither receives; use send_async"
+                                     : "recv from 1 has been .* and waits for recv from 0: where "
+                                       "both receive first, neither sends");
             sends ? recv(theirs, peer) : send(mine, peer);
             first.wait();
             report.expect_equal(theirs, peer, "what has been sent");
@@ -134,7 +143,9 @@ TEST_CASE("a send or receive without its partner is spoken of") {
         int word = 0;
         if (session.rank() == 0) recv(word, 2);
         if (session.rank() != 2) return;
-        wait_for(warnings, "recv from 2 has been waiting for [0-9.]+ s on rank 0; rank 2 has not submitted it");
+        wait_for(
+            warnings,
+            "recv from 2 has been waiting for [0-9.]+ s on rank 0; rank 2 has not submitted it");
         send(word, 0);
     });
     CHECK(problems == "");
@@ -165,7 +176,8 @@ TEST_CASE("with more pending than a rank can publish nobody is accused who has s
         if (session.rank() == 2) wait_for(warnings, "more operations have been waiting as long");
         for (int i = 0; i < operations; ++i) {  // in another order on each rank
             const int which = (i + session.rank() * 37) % operations;
-            handles.push_back(allreduce_async(numbers[static_cast<std::size_t>(which)], {.name = text_of("grad/layer", which, ".weight")}));
+            handles.push_back(allreduce_async(numbers[static_cast<std::size_t>(which)],
+                                              {.name = text_of("grad/layer", which, ".weight")}));
         }
         for (const auto& handle : handles) handle.wait();
         report.expect(numbers == std::vector<int>(operations, 3), "the sums");
@@ -184,7 +196,9 @@ public:
     template <class Act>
     void of(Act&& act) {
         const auto error = error_of(act);
-        auto end = !error ? "no error" : error->code() != ErrorCode::timeout ? text_of(name_of(error->code())) : std::string(error->what());
+        auto end = !error                                ? "no error"
+                   : error->code() != ErrorCode::timeout ? text_of(name_of(error->code()))
+                                                         : std::string(error->what());
         const std::lock_guard lock(mutex_);
         all_.push_back(std::move(end));
     }
@@ -224,30 +238,35 @@ std::string one_end(int ranks, std::size_t count, Body&& body) {
 
 TEST_CASE("what waits too long ends the job for all ranks, with the report as its cause") {
     const bool for_all = GENERATE(true, false);
-    const Environment silent("GUOZHUANG_STALL_WARN_S", "off"), quickly("GUOZHUANG_STALL_ERROR_S", for_all ? "0.05" : "off");
+    const Environment silent("GUOZHUANG_STALL_WARN_S", "off"),
+        quickly("GUOZHUANG_STALL_ERROR_S", for_all ? "0.05" : "off");
     const int ranks = GENERATE(2, 3, 5), last = ranks - 1;
-    const auto end = one_end(ranks, static_cast<std::size_t>(3 * ranks), [&](Session& session, Ends& ends) {
-        int number = 1, other = 1, later = 1;
-        const AllreduceOptions options{.name = "loss", .timeout = for_all ? 0ms : 50ms};
-        if (session.rank() == last) ends.wait_for(static_cast<std::size_t>(last));
-        if (session.rank() == last)
-            return ends.of([&] { allreduce(number, options); }), ends.of([&] { barrier(); }), ends.of([&] { join(); });
-        const auto pending = allreduce_async(other, {.name = "pending"});
-        ends.of([&] { allreduce(number, options); });
-        ends.of([&] { pending.wait_for(20s); });
-        ends.of([&] { allreduce(later, {.name = "later"}); });
-    });
-    CHECK_THAT(end,
-               Catch::Matchers::Matches("allreduce '(loss|pending)' has been waiting for 0.[0-9]+ s \\(its limit is 0.050 s\\) on ranks? "
-                                        "[0-9,]+; rank " +
-                                        std::to_string(last) + " has not submitted it.*"));
+    const auto end =
+        one_end(ranks, static_cast<std::size_t>(3 * ranks), [&](Session& session, Ends& ends) {
+            int number = 1, other = 1, later = 1;
+            const AllreduceOptions options{.name = "loss", .timeout = for_all ? 0ms : 50ms};
+            if (session.rank() == last) ends.wait_for(static_cast<std::size_t>(last));
+            if (session.rank() == last)
+                return ends.of([&] { allreduce(number, options); }), ends.of([&] { barrier(); }),
+                       ends.of([&] { join(); });
+            const auto pending = allreduce_async(other, {.name = "pending"});
+            ends.of([&] { allreduce(number, options); });
+            ends.of([&] { pending.wait_for(20s); });
+            ends.of([&] { allreduce(later, {.name = "later"}); });
+        });
+    CHECK_THAT(end, Catch::Matchers::Matches("allreduce '(loss|pending)' has been waiting for "
+                                             "0.[0-9]+ s \\(its limit is 0.050 s\\) on ranks? "
+                                             "[0-9,]+; rank " +
+                                             std::to_string(last) + " has not submitted it.*"));
 }
 
 TEST_CASE("limits that are reached at the same time give one cause") {
     for (int i = 0; i < 20; ++i)
         one_end(3, 3, [&](Session& session, Ends& ends) {
             int number = 1;
-            ends.of([&] { allreduce(number, {.name = text_of("of rank ", session.rank()), .timeout = 10ms}); });
+            ends.of([&] {
+                allreduce(number, {.name = text_of("of rank ", session.rank()), .timeout = 10ms});
+            });
         });
 }
 
@@ -264,10 +283,11 @@ TEST_CASE("a send or receive that waits too long ends the job as any other opera
     const auto end = one_end(3, 3, [](Session& session, Ends& ends) {
         int word = 0;
         if (session.rank() == 2) ends.wait_for(2);
-        ends.of([&] { session.rank() == 0 ? recv(word, 2, {.tag = 3, .timeout = 20ms}) : barrier(); });
+        ends.of(
+            [&] { session.rank() == 0 ? recv(word, 2, {.tag = 3, .timeout = 20ms}) : barrier(); });
     });
-    CHECK_THAT(end, Catch::Matchers::Matches(
-                        "recv from 2 has been waiting for 0.[0-9]+ s \\(its limit is 0.020 s\\) on rank 0; rank 2 has not .*"));
+    CHECK_THAT(end, Catch::Matchers::Matches("recv from 2 has been waiting for 0.[0-9]+ s \\(its "
+                                             "limit is 0.020 s\\) on rank 0; rank 2 has not .*"));
 }
 
 TEST_CASE("so does a receive from oneself, and nobody else is accused") {
@@ -275,7 +295,8 @@ TEST_CASE("so does a receive from oneself, and nobody else is accused") {
         int word = 1;
         ends.of([&] { session.rank() == 1 ? recv(word, 1, {.timeout = 20ms}) : barrier(); });
     });
-    CHECK_THAT(end, Catch::Matchers::StartsWith("recv from 1 ") && Catch::Matchers::EndsWith(" on rank 1"));
+    CHECK_THAT(end, Catch::Matchers::StartsWith("recv from 1 ") &&
+                        Catch::Matchers::EndsWith(" on rank 1"));
 }
 
 // Whichever comes first. The limit of one rank ends the job for all.
@@ -285,7 +306,8 @@ TEST_CASE("at the last moment either all get the sum or none") {
         std::atomic<int> sums = 0;
         const auto job = [&](Session& session) {
             int number = 1;
-            const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(session.rank() == i % 3 ? i * 200 : 0);
+            const auto until = std::chrono::steady_clock::now() +
+                               std::chrono::microseconds(session.rank() == i % 3 ? i * 200 : 0);
             while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
             allreduce(number, {.name = "x", .timeout = 4ms});
             sums += number == 3 ? 1 : 100;
@@ -334,7 +356,8 @@ TEST_CASE("a limit that is not reached changes nothing") {
 TEST_CASE("a limit cannot be negative") {
     const auto problems = problems_among(1, [](Session&, Report& report) {
         int number = 1;
-        expect_error(report, ErrorCode::invalid_argument, {"timeout of -1 ms"}, [&] { allreduce(number, {.timeout = -1ms}); });
+        expect_error(report, ErrorCode::invalid_argument, {"timeout of -1 ms"},
+                     [&] { allreduce(number, {.timeout = -1ms}); });
         allreduce(number, {.timeout = std::chrono::milliseconds::max()});
     });
     CHECK(problems == "");

@@ -14,17 +14,24 @@ TEST_CASE("launchers say in variables which rank of which job a process is") {
                                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}});
     REQUIRE(open_mpi);
     CHECK((open_mpi->rank == 2 && open_mpi->size == 4 && open_mpi->local_size == 3));
-    const auto slurm =
-        find_launched_rank({{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"PMI_RANK", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}});
+    const auto slurm = find_launched_rank({{"SLURM_JOB_ID", "7"},
+                                           {"SLURM_STEP_ID", "0"},
+                                           {"PMI_RANK", "1"},
+                                           {"SLURM_STEP_NUM_TASKS", "2"}});
     REQUIRE(slurm);
     CHECK((slurm->rank == 1 && slurm->size == 2 && slurm->local_size == 0));
-    CHECK(slurm->job !=
-          find_launched_rank({{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}, {"PMI_RANK", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}})->job);
+    CHECK(slurm->job != find_launched_rank({{"SLURM_JOB_ID", "7"},
+                                            {"SLURM_STEP_ID", "1"},
+                                            {"PMI_RANK", "1"},
+                                            {"SLURM_STEP_NUM_TASKS", "2"}})
+                            ->job);
 }
 
 TEST_CASE("a job of one, or one that nothing tells from others, has no rank to wait for") {
     CHECK_FALSE(find_launched_rank({}));
-    CHECK_FALSE(find_launched_rank({{"PMIX_NAMESPACE", "7"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}));
+    CHECK_FALSE(find_launched_rank(
+        {{"PMIX_NAMESPACE", "7"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}));
     CHECK_FALSE(find_launched_rank({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}));
-    CHECK_FALSE(find_launched_rank({{"PMIX_NAMESPACE", "7"}, {"OMPI_COMM_WORLD_RANK", "two"}, {"OMPI_COMM_WORLD_SIZE", "4"}}));
+    CHECK_FALSE(find_launched_rank(
+        {{"PMIX_NAMESPACE", "7"}, {"OMPI_COMM_WORLD_RANK", "two"}, {"OMPI_COMM_WORLD_SIZE", "4"}}));
 }

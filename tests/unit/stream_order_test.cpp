@@ -1,4 +1,5 @@
-// Tensors behind a stream: the operation waits for the stream, nobody else does. On the host fake, so on any machine.
+// Tensors behind a stream: the operation waits for the stream, nobody else does. On the host fake,
+// so on any machine.
 #include <future>
 #include <guozhuang/guozhuang.hpp>
 
@@ -47,7 +48,8 @@ Tensor on_fake(Tensor tensor) {
     return tensor;
 }
 
-/// The tensor gets its contents on the stream, behind what holds it up; host operations pass meanwhile.
+/// The tensor gets its contents on the stream, behind what holds it up; host operations pass
+/// meanwhile.
 void allreduce_behind_slow_stream(Session& session, Report& report, const Reduce& reduce) {
     const auto name = label_of("streamed", reduce.dtype, reduce.how.op, reduce.shape);
     const auto contents = contribution(name, session.rank(), reduce.dtype, reduce.shape);
@@ -66,12 +68,15 @@ void allreduce_behind_slow_stream(Session& session, Report& report, const Reduce
 
 }  // namespace
 
-TEST_CASE("allreduce of device tensors behind a slow stream is that of host tensors, which do not wait for it") {
+TEST_CASE(
+    "allreduce of device tensors behind a slow stream is that of host tensors, which do not wait "
+    "for it") {
     for (const int ranks : {1, 2, 3, 5})
         CHECK(problems_among(ranks, [](Session& session, Report& report) {
                   for (const auto dtype : {DType::f32, DType::bf16, DType::i8})
                       for (const std::int64_t count : {0, 1, session.size() + 1, 4099, 60'001})
-                          allreduce_behind_slow_stream(session, report, {dtype, {count}, {ReduceOp::average}});
+                          allreduce_behind_slow_stream(session, report,
+                                                       {dtype, {count}, {ReduceOp::average}});
               }) == "");
 }
 
@@ -87,19 +92,24 @@ TEST_CASE("device tensors give the bits of host tensors") {
           }) == "");
 }
 
-TEST_CASE("waiting on a stream returns when the operation is enqueued, and orders what follows on the stream") {
+TEST_CASE(
+    "waiting on a stream returns when the operation is enqueued, and orders what follows on the "
+    "stream") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
               std::vector<float> numbers(1000, 0), seen;
               SlowStream stream;
               stream.launch([&] { numbers.assign(1000, 2); });
               const TensorView tensor(numbers.data(), DType::f32, {1000}, {DeviceKind::fake, 0});
-              const auto handle = allreduce_async(tensor, {.name = "enqueued", .stream = stream.ref()});
+              const auto handle =
+                  allreduce_async(tensor, {.name = "enqueued", .stream = stream.ref()});
               handle.wait(stream.ref());
               stream.launch([&] { seen = numbers; });
               report.expect(!handle.done(), "enqueued, not finished");  // the stream stands still
               stream.let_go();
               stream.finish();
-              report.expect(seen == std::vector<float>(1000, 2.0F * static_cast<float>(session.size())), "the work behind it sees the sum");
+              report.expect(
+                  seen == std::vector<float>(1000, 2.0F * static_cast<float>(session.size())),
+                  "the work behind it sees the sum");
               handle.wait();
           }) == "");
 }
@@ -113,9 +123,11 @@ TEST_CASE("every operation takes device tensors") {
               auto tensor = on_fake(contribution("all", rank, DType::i32, {3, 2}));
               const auto all = contributions("all", 3, DType::i32, {3, 2});
               check_parts(report, "all_gather", all_gather(tensor.view(), options), all);
-              check_parts(report, "all_to_all", all_to_all(tensor.view(), {}, options),
-                          {rows_of(all[0], rank, 1), rows_of(all[1], rank, 1), rows_of(all[2], rank, 1)});
-              check_reduce_scattered(session, report, "all", reduce_scatter(tensor.view(), {.stream = stream.ref()}),
+              check_parts(
+                  report, "all_to_all", all_to_all(tensor.view(), {}, options),
+                  {rows_of(all[0], rank, 1), rows_of(all[1], rank, 1), rows_of(all[2], rank, 1)});
+              check_reduce_scattered(session, report, "all",
+                                     reduce_scatter(tensor.view(), {.stream = stream.ref()}),
                                      {DType::i32, {3, 2}, {}});
               broadcast(tensor.view(), 1, options);
               report.expect(tensor.bytes == all[1].bytes, "broadcast");
@@ -125,15 +137,19 @@ TEST_CASE("every operation takes device tensors") {
 TEST_CASE("a session closes while device operations are on their way, whose handles are dropped") {
     for (int again = 0; again < 20; ++again) {
         CHECK(problems_among(2, [](Session& session, Report& report) {
-                  std::vector<float> numbers[3] = {std::vector<float>(3000, 1), std::vector<float>(5, 2), std::vector<float>(0)};
+                  std::vector<float> numbers[3] = {std::vector<float>(3000, 1),
+                                                   std::vector<float>(5, 2), std::vector<float>(0)};
                   SlowStream stream;
                   for (auto& tensor : numbers)
-                      allreduce_async(
-                          TensorView(tensor.data(), DType::f32, {static_cast<std::int64_t>(tensor.size())}, {DeviceKind::fake, 0}),
-                          {.stream = stream.ref()});
+                      allreduce_async(TensorView(tensor.data(), DType::f32,
+                                                 {static_cast<std::int64_t>(tensor.size())},
+                                                 {DeviceKind::fake, 0}),
+                                      {.stream = stream.ref()});
                   stream.let_go();
                   session.close();
-                  report.expect(numbers[0] == std::vector<float>(3000, 2) && numbers[1] == std::vector<float>(5, 4), "the sums");
+                  report.expect(numbers[0] == std::vector<float>(3000, 2) &&
+                                    numbers[1] == std::vector<float>(5, 4),
+                                "the sums");
               }) == "");
     }
 }
@@ -148,8 +164,9 @@ TEST_CASE("a job is aborted while device operations are on their way") {
             SlowStream stream;
             for (auto& tensor : numbers[rank]) {
                 tensor.assign(100'000, 1);
-                handles[rank] =
-                    allreduce_async(TensorView(tensor.data(), DType::f32, {100'000}, {DeviceKind::fake, 0}), {.stream = stream.ref()});
+                handles[rank] = allreduce_async(
+                    TensorView(tensor.data(), DType::f32, {100'000}, {DeviceKind::fake, 0}),
+                    {.stream = stream.ref()});
             }
             if (rank == 0) throw std::runtime_error("mine");
             handles[rank].wait();  // for ever, if nothing happened: rank 1 never lets go
@@ -170,16 +187,19 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
               expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] {
                   allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 0}));
               });
-              expect_error(report, ErrorCode::invalid_argument, {"not a stream of the host fake"}, [&] {
-                  allreduce(fake, {.stream = StreamRef{.device = {DeviceKind::cuda, 0}, .native = nullptr}});
-              });
+              expect_error(report, ErrorCode::invalid_argument, {"not a stream of the host fake"},
+                           [&] {
+                               allreduce(fake, {.stream = StreamRef{.device = {DeviceKind::cuda, 0},
+                                                                    .native = nullptr}});
+                           });
               expect_error(report, ErrorCode::invalid_argument, {}, [&] {
                   allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 7}));
               });
               expect_error(report, ErrorCode::invalid_argument, {"must be on one device"}, [&] {
                   grouped_allreduce(std::vector<TensorView>{fake, numbers});
               });
-              expect_error(report, ErrorCode::invalid_argument, {"only host tensors can be sent"}, [&] { send(fake, 0); });
+              expect_error(report, ErrorCode::invalid_argument, {"only host tensors can be sent"},
+                           [&] { send(fake, 0); });
               allreduce(fake);
           }) == "");
 }

@@ -1,4 +1,5 @@
-// The timeline: a file that is an array in the end, the rows of a trace, and what a session records.
+// The timeline: a file that is an array in the end, the rows of a trace, and what a session
+// records.
 #include "trace/timeline.hpp"
 
 #include <csignal>
@@ -21,8 +22,8 @@
 
 using namespace guozhuang;
 using namespace guozhuang::test;
-using base::TimelineRecord;
 using nlohmann::json;
+using trace::TimelineRecord;
 
 namespace {
 
@@ -64,7 +65,8 @@ std::vector<std::string> row_of(const std::vector<json>& events, int row) {
     std::vector<std::string> found;
     for (const auto& event : events)
         if (event["tid"] == row && event["ph"] != "M")
-            found.push_back(event["ph"].get<std::string>() + (event.contains("name") ? " " + event["name"].get<std::string>() : ""));
+            found.push_back(event["ph"].get<std::string>() +
+                            (event.contains("name") ? " " + event["name"].get<std::string>() : ""));
     return found;
 }
 
@@ -99,7 +101,8 @@ std::vector<std::string> life_of(const std::vector<json>& events, const std::str
     return life;
 }
 
-const std::vector<std::string> usual_phases = {"B negotiate", "E", "B queue", "E", "B bundle", "E", "E"};
+const std::vector<std::string> usual_phases = {"B negotiate", "E", "B queue", "E",
+                                               "B bundle",    "E", "E"};
 
 std::vector<std::string> usual_life(const std::string& name) {
     auto life = usual_phases;
@@ -114,19 +117,22 @@ TEST_CASE("a trace file is a JSON array that is closed in the end, and for its o
     const auto path = directory / "trace.json";
     std::string expected = "[\n";
     {
-        base::TraceFile file(path);
+        trace::TraceFile file(path);
         CHECK(text_in(path) == expected);
         for (int n = 0; n < 200; ++n) {
             std::string elements;
-            for (int i = 0; i < n % 7; ++i) elements += fmt::format("{}{{\"n\":\"{:{}}\"}}", i > 0 ? ",\n" : "", n, 7 * n);
+            for (int i = 0; i < n % 7; ++i)
+                elements += fmt::format("{}{{\"n\":\"{:{}}\"}}", i > 0 ? ",\n" : "", n, 7 * n);
             file.append(elements);
             if (!elements.empty()) expected += (expected.size() > 2 ? ",\n" : "") + elements;
-            REQUIRE(text_in(path) == expected);  // nothing but what is known, for a process that is killed now
+            // nothing but what is known, for a process that is killed now
+            REQUIRE(text_in(path) == expected);
         }
-        CHECK(std::filesystem::status(path).permissions() == (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
+        CHECK(std::filesystem::status(path).permissions() ==
+              (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
     }
     CHECK(text_in(path) == expected + "\n]\n");
-    { const base::TraceFile empty(directory / "empty.json"); }
+    { const trace::TraceFile empty(directory / "empty.json"); }
     CHECK(read(directory / "empty.json").empty());
 }
 
@@ -135,23 +141,24 @@ TEST_CASE("a trace file is made anew, and no link is followed") {
     const auto there = directory / "there.json", link = directory / "link.json";
     std::ofstream(there) << "mine";
     std::filesystem::create_symlink(directory / "elsewhere.json", link);
-    CHECK_THROWS_AS(base::TraceFile(there), std::system_error);
-    CHECK_THROWS_AS(base::TraceFile(link), std::system_error);
+    CHECK_THROWS_AS(trace::TraceFile(there), std::system_error);
+    CHECK_THROWS_AS(trace::TraceFile(link), std::system_error);
     CHECK(std::filesystem::file_size(there) == 4);
     CHECK_FALSE(std::filesystem::exists(directory / "elsewhere.json"));
 }
 
 TEST_CASE("a disk that is full leaves the array as it was") {
-    CHECK_THROWS_AS(base::TraceFile(open("/dev/full", O_WRONLY | O_CLOEXEC)), std::system_error);
+    CHECK_THROWS_AS(trace::TraceFile(open("/dev/full", O_WRONLY | O_CLOEXEC)), std::system_error);
 
     const TemporaryDirectory directory;
     const auto path = directory / "trace.json";
     {
-        base::TraceFile file(path);
+        trace::TraceFile file(path);
         file.append(R"({"n":1})");
         {
             const FileSizeLimit limit(10'000);
-            CHECK_THROWS_AS(file.append(fmt::format(R"({{"n":"{}"}})", std::string(20'000, 'x'))), std::system_error);
+            CHECK_THROWS_AS(file.append(fmt::format(R"({{"n":"{}"}})", std::string(20'000, 'x'))),
+                            std::system_error);
         }
         CHECK(text_in(path) == "[\n{\"n\":1}");
         file.append(R"({"n":2})");
@@ -165,19 +172,29 @@ TEST_CASE("names come through as they are, whatever is in them") {
         for (char c = 0; c < 127; ++c) text += c;
         return text;
     }();
-    base::TraceText text({});
-    for (const std::string& name : {all_ascii, std::string("\"}],\n[{\\"), std::string("锅庄/\u2028\U0001f483"), std::string(500, '\0')}) {
-        const auto events = parse(text.of({{{.kind = TimelineRecord::Kind::begin, .request = &name, .name = name, .phase = "negotiate"},
+    trace::TraceText text({});
+    for (const std::string& name : {all_ascii, std::string("\"}],\n[{\\"),
+                                    std::string("锅庄/\u2028\U0001f483"), std::string(500, '\0')}) {
+        const auto events = parse(text.of({{{.kind = TimelineRecord::Kind::begin,
+                                             .request = &name,
+                                             .name = name,
+                                             .phase = "negotiate"},
                                             {.kind = TimelineRecord::Kind::end, .request = &name}}},
                                           0));
         CHECK(rows_with(events, name).size() == 1);
     }
     const int request = 0;
-    const auto events = parse(
-        text.of({{{.kind = TimelineRecord::Kind::begin, .request = &request, .name = "no \xff\xc3 UTF-8", .phase = "negotiate"}}}, 0));
+    const auto events = parse(text.of({{{.kind = TimelineRecord::Kind::begin,
+                                         .request = &request,
+                                         .name = "no \xff\xc3 UTF-8",
+                                         .phase = "negotiate"}}},
+                                      0));
     CHECK(rows_with(events, "no \ufffd\ufffd UTF-8").size() == 1);
-    const auto cut =
-        text.of({{{.kind = TimelineRecord::Kind::begin, .request = &text, .name = std::string(64'000, '\1'), .phase = "negotiate"}}}, 0);
+    const auto cut = text.of({{{.kind = TimelineRecord::Kind::begin,
+                                .request = &text,
+                                .name = std::string(64'000, '\1'),
+                                .phase = "negotiate"}}},
+                             0);
     CHECK(rows_with(parse(cut), std::string(497, '\1') + "...").size() == 1);
     CHECK(cut.size() < 4096);
 }
@@ -185,43 +202,57 @@ TEST_CASE("names come through as they are, whatever is in them") {
 TEST_CASE("a request takes the first row that is free; what is lost leaves no row open") {
     const int a = 0, b = 0, c = 0, d = 0;
     const auto begin = [](const int& request, const char* name) {
-        return TimelineRecord{.kind = TimelineRecord::Kind::begin, .request = &request, .name = name, .phase = "negotiate"};
+        return TimelineRecord{.kind = TimelineRecord::Kind::begin,
+                              .request = &request,
+                              .name = name,
+                              .phase = "negotiate"};
     };
-    const auto end = [](const int& request) { return TimelineRecord{.kind = TimelineRecord::Kind::end, .request = &request}; };
-    base::TraceText text({});
-    const auto events =
-        parse(text.of({{begin(a, "a"), begin(b, "b"), end(a), begin(c, "c"), end(d), end(b), end(c), begin(a, "a again")}}, 3));
+    const auto end = [](const int& request) {
+        return TimelineRecord{.kind = TimelineRecord::Kind::end, .request = &request};
+    };
+    trace::TraceText text({});
+    const auto events = parse(text.of({{begin(a, "a"), begin(b, "b"), end(a), begin(c, "c"), end(d),
+                                        end(b), end(c), begin(a, "a again")}},
+                                      3));
     CHECK(rows_with(events, "a") == rows_with(events, "c"));
     CHECK(rows_with(events, "a") == rows_with(events, "a again"));
     CHECK(rows_with(events, "b") != rows_with(events, "a"));
-    CHECK(life_of(events, "a again") == std::vector<std::string>{"B a again", "B negotiate", "E", "E"});
+    CHECK(life_of(events, "a again") ==
+          std::vector<std::string>{"B a again", "B negotiate", "E", "E"});
     CHECK(row_of(events, 0) == std::vector<std::string>{"i 3 records lost"});
     const auto later = parse(text.of({{end(a), begin(b, "next")}}, 0));
-    CHECK(row_of(later, rows_with(events, "a").front()) == std::vector<std::string>{"B next", "B negotiate"});
+    CHECK(row_of(later, rows_with(events, "a").front()) ==
+          std::vector<std::string>{"B next", "B negotiate"});
 }
 
 TEST_CASE("requests of each process set have rows of their own, which say so") {
     const int a = 0, b = 0, c = 0, d = 0;
     const auto few = std::make_shared<const std::string>("process set 0,2"),
-               many = std::make_shared<const std::string>("process set " + std::string(10'000, '7'));
-    const auto begin = [](const int& request, const std::string& name, const std::shared_ptr<const std::string>& set) {
+               many =
+                   std::make_shared<const std::string>("process set " + std::string(10'000, '7'));
+    const auto begin = [](const int& request, const std::string& name,
+                          const std::shared_ptr<const std::string>& set) {
         return TimelineRecord{.kind = TimelineRecord::Kind::begin,
                               .request = &request,
                               .name = name,
                               .phase = "negotiate",
                               .facts = {.bytes = 8, .set = set}};
     };
-    const auto end = [](const int& request) { return TimelineRecord{.kind = TimelineRecord::Kind::end, .request = &request}; };
-    base::TraceText text({});
-    const auto elements = text.of({{begin(a, "world", nullptr), end(a), begin(b, "set", few), end(b), begin(c, "again", few),
-                                    begin(d, std::string(64'000, '\1'), many)}},
-                                  1);
+    const auto end = [](const int& request) {
+        return TimelineRecord{.kind = TimelineRecord::Kind::end, .request = &request};
+    };
+    trace::TraceText text({});
+    const auto elements =
+        text.of({{begin(a, "world", nullptr), end(a), begin(b, "set", few), end(b),
+                  begin(c, "again", few), begin(d, std::string(64'000, '\1'), many)}},
+                1);
     const auto events = parse(elements);
     CHECK(name_of_row(events, rows_with(events, "world").front()) == "requests");
     CHECK(name_of_row(events, rows_with(events, "set").front()) == "requests of process set 0,2");
     CHECK(rows_with(events, "set") == rows_with(events, "again"));
     const auto set_of = [&](const std::string& name) {
-        const auto found = std::ranges::find_if(events, [&](const json& event) { return event.value("name", "") == name; });
+        const auto found = std::ranges::find_if(
+            events, [&](const json& event) { return event.value("name", "") == name; });
         return (*found)["args"].value("set", "");
     };
     CHECK(set_of("world").empty());
@@ -241,7 +272,8 @@ TEST_CASE("a timeline begins and ends while ranks train, and has every request b
               report.expect(start_timeline(directory / "traces"), "it starts");
               std::vector<Handle> handles;
               for (int i = 0; i < 5; ++i)
-                  handles.push_back(allreduce_async(numbers[static_cast<std::size_t>(i)], {.name = text_of("grad", i)}));
+                  handles.push_back(allreduce_async(numbers[static_cast<std::size_t>(i)],
+                                                    {.name = text_of("grad", i)}));
               for (const auto& handle : handles) handle.wait();
               grouped_allreduce(std::vector<TensorView>{numbers, numbers}, {.name = "\"group\"\n"});
               barrier();
@@ -255,20 +287,25 @@ TEST_CASE("a timeline begins and ends while ranks train, and has every request b
     for (int rank = 0; rank < 3; ++rank) {
         const auto file = "/rank" + std::to_string(rank) + ".json";
         const auto events = read(directory / "traces" + file);
-        for (const char* name : {"grad0", "grad1", "grad2", "grad3", "grad4", "\"group\"\n", "#1 barrier"}) {
+        for (const char* name :
+             {"grad0", "grad1", "grad2", "grad3", "grad4", "\"group\"\n", "#1 barrier"}) {
             INFO(name);
             CHECK(life_of(events, name) == usual_life(name));
         }
         CHECK(life_of(events, "odd") == std::vector<std::string>{"B odd", "B negotiate", "E", "E"});
-        const auto failed =
-            std::ranges::count_if(events, [](const json& event) { return event.contains("args") && event["args"].contains("failed"); });
+        const auto failed = std::ranges::count_if(events, [](const json& event) {
+            return event.contains("args") && event["args"].contains("failed");
+        });
         CHECK(failed == 1);
         CHECK(rows_with(events, "before").empty());
         CHECK(rows_with(events, "after").empty());
         CHECK(events.front()["args"]["rank"] == rank);
         for (const char* slice : {"wait", "bundle", "part"})
-            CHECK(std::ranges::any_of(events, [&](const json& event) { return event["ph"] == "X" && event["name"] == slice; }));
-        CHECK(life_of(read(directory / "more" + file), "again") == usual_life("again"));  // ended by the end of the session
+            CHECK(std::ranges::any_of(events, [&](const json& event) {
+                return event["ph"] == "X" && event["name"] == slice;
+            }));
+        // ended by the end of the session
+        CHECK(life_of(read(directory / "more" + file), "again") == usual_life("again"));
     }
 }
 
@@ -279,7 +316,8 @@ TEST_CASE("what process sets do is on the timeline of their members") {
               const auto set = ProcessSet::create({0, 2});
               std::vector<float> numbers(1000, 1), others(1000, 1);
               const auto world = allreduce_async(numbers, {.name = "grad"});
-              if (set.contains(session.rank())) allreduce(others, {.name = "grad", .process_set = set});
+              if (set.contains(session.rank()))
+                  allreduce(others, {.name = "grad", .process_set = set});
               world.wait();
           }) == "");
     for (int rank = 0; rank < 3; ++rank) {
@@ -287,7 +325,8 @@ TEST_CASE("what process sets do is on the timeline of their members") {
         std::vector<std::string> rows, bundles;
         for (const int row : rows_with(events, "grad")) rows.push_back(name_of_row(events, row));
         for (const auto& event : events)
-            if (event["ph"] == "X" && event["name"] == "bundle") bundles.push_back(event["args"].value("set", "the world"));
+            if (event["ph"] == "X" && event["name"] == "bundle")
+                bundles.push_back(event["args"].value("set", "the world"));
         std::ranges::sort(bundles);
         if (rank == 1) {
             CHECK(rows == std::vector<std::string>{"requests"});
@@ -297,7 +336,8 @@ TEST_CASE("what process sets do is on the timeline of their members") {
             CHECK(bundles == std::vector<std::string>{"process set 0,2", "the world"});
         }
         CHECK(life_of(events, "#1 create_process_set") ==
-              std::vector<std::string>{"B #1 create_process_set", "B negotiate", "E", "B queue", "E", "E"});
+              std::vector<std::string>{"B #1 create_process_set", "B negotiate", "E", "B queue",
+                                       "E", "E"});
     }
 }
 
@@ -317,7 +357,8 @@ TEST_CASE("the end of a session or of a job ends the timeline, even where handle
         barrier();
     };
     CHECK_THROWS_WITH(run_ranks(2, body), "mine");
-    CHECK(life_of(read(directory / "traces/rank0.json"), "never") == std::vector<std::string>{"B never", "B negotiate", "E", "E"});
+    CHECK(life_of(read(directory / "traces/rank0.json"), "never") ==
+          std::vector<std::string>{"B never", "B negotiate", "E", "E"});
     CHECK_FALSE(life_of(read(directory / "traces/rank1.json"), "#1 barrier").empty());
     for (const auto& handle : handles) error_of([&] { handle.wait(); });
 }
@@ -329,7 +370,8 @@ TEST_CASE("messages between ranks are on the timeline") {
               int number = 0;
               session.rank() == 0 ? send(number, 1) : recv(number, 0);
           }) == "");
-    CHECK(life_of(read(directory / "traces/rank0.json"), "send to 1") == std::vector<std::string>{"B send to 1", "B message", "E", "E"});
+    CHECK(life_of(read(directory / "traces/rank0.json"), "send to 1") ==
+          std::vector<std::string>{"B send to 1", "B message", "E", "E"});
     CHECK(life_of(read(directory / "traces/rank1.json"), "recv from 0") ==
           std::vector<std::string>{"B recv from 0", "B message", "E", "E"});
 }
@@ -340,9 +382,12 @@ TEST_CASE("where no timeline can be recorded there is one warning, and training 
     const LogCapture log;
     {
         const Environment environment("GUOZHUANG_TIMELINE", directory / "file/traces");
-        CHECK(problems_among(3, [](Session& session, Report& report) { expect_usable(session, report); }) == "");
+        CHECK(problems_among(3, [](Session& session, Report& report) {
+                  expect_usable(session, report);
+              }) == "");
     }
-    CHECK(log.with("no timeline is recorded in '" + (directory / "file/traces") + "': ").size() == 1);
+    CHECK(log.with("no timeline is recorded in '" + (directory / "file/traces") + "': ").size() ==
+          1);
     CHECK(problems_among(1, [&](Session& session, Report& report) {
               report.expect(start_timeline(directory / "traces"), "the first");
               report.expect(!start_timeline(directory / "others"), "one at a time");
@@ -353,15 +398,19 @@ TEST_CASE("where no timeline can be recorded there is one warning, and training 
           }) == "");
     CHECK(log.with("/traces/rank0.json' is being recorded").size() == 1);
     CHECK(log.with("traces': File exists").size() == 1);
-    CHECK(life_of(read(directory / "traces/rank0.json"), "nothing") == std::vector<std::string>{"it begins 0 times"});
+    CHECK(life_of(read(directory / "traces/rank0.json"), "nothing") ==
+          std::vector<std::string>{"it begins 0 times"});
 }
 
-TEST_CASE("a disk that becomes full ends the timeline with one warning, and leaves what is there; training goes on") {
+TEST_CASE(
+    "a disk that becomes full ends the timeline with one warning, and leaves what is there; "
+    "training goes on") {
     const TemporaryDirectory directory;
     const LogCapture log;
     CHECK(problems_among(1, [&](Session& session, Report& report) {
               report.expect(start_timeline(directory / "traces"), "it starts");
-              const FileSizeLimit limit(std::filesystem::file_size(directory / "traces/rank0.json") + 1000);
+              const FileSizeLimit limit(
+                  std::filesystem::file_size(directory / "traces/rank0.json") + 1000);
               for (int i = 0; i < 100; ++i) expect_usable(session, report);
               stop_timeline();
               report.expect(start_timeline(directory / "more"), "and starts again");

@@ -13,7 +13,8 @@ namespace {
 std::vector<double> trained(int ranks, int passes, int steps) {
     std::vector<std::vector<double>> values(static_cast<std::size_t>(ranks));
     run_ranks(ranks, [&](Session& session) {
-        values[static_cast<std::size_t>(session.rank())] = train(session, two_samples, passes, steps, 1e-3);
+        values[static_cast<std::size_t>(session.rank())] =
+            train(session, two_samples, passes, steps, 1e-3);
     });
     for (const auto& value : values) CHECK(value == values[0]);
     return values[0];
@@ -35,15 +36,19 @@ std::string refusal(const std::function<void(Session&)>& act) {
     std::string text;
     run_ranks(1, [&](Session& session) {
         const auto error = error_of([&] { act(session); });
-        if (error) text = error->code() == ErrorCode::invalid_argument ? error->what() : "another error";
+        if (error)
+            text = error->code() == ErrorCode::invalid_argument ? error->what() : "another error";
     });
     return text;
 }
 
 }  // namespace
 
-// Gradients at zero: sample 1 -2*15*(6, 2, 1) = (-180, -60, -30), sample 2 -2*12*(5, 2, 1) = (-120, -48, -24); their mean (-150, -54, -27).
-TEST_CASE("two ranks with a sample each, one rank with both, and two passes of one rank are the same training") {
+// Gradients at zero: sample 1 -2*15*(6, 2, 1) = (-180, -60, -30), sample 2 -2*12*(5, 2, 1) = (-120,
+// -48, -24); their mean (-150, -54, -27).
+TEST_CASE(
+    "two ranks with a sample each, one rank with both, and two passes of one rank are the same "
+    "training") {
     CHECK(are_close(trained(2, 1, 1), {0.150, 0.054, 0.027}, 1e-15));
     // Exactly: halving a double is exact, so (a + b)/2 and a/2 + b/2 are the same number.
     for (const int steps : {1, 2, 100}) {
@@ -58,7 +63,8 @@ TEST_CASE("a batch of 64 is four batches of 16 with the loss divided by 4") {
     const auto batch = random_samples(64);
     run_ranks(1, [&](Session& session) {
         CHECK(are_close(train(session, batch, 4, 100, 4e-5), train_alone(batch, 100, 4e-5), 1e-12));
-        CHECK_FALSE(are_close(train(session, batch, 4, 100, 4e-5), train_alone(batch, 101, 4e-5), 1e-12));
+        CHECK_FALSE(
+            are_close(train(session, batch, 4, 100, 4e-5), train_alone(batch, 101, 4e-5), 1e-12));
     });
 }
 
@@ -108,7 +114,8 @@ TEST_CASE("what was marked while gradients only accumulate is not zero") {
         CHECK(optimizer.step());
         CHECK(model.gradient_b[0] == 2);
 
-        DistributedOptimizer twice(stepper, model.parameters(), {.name = "twice", .backward_passes_per_step = 2});
+        DistributedOptimizer twice(stepper, model.parameters(),
+                                   {.name = "twice", .backward_passes_per_step = 2});
         twice.on_gradient()("b");
         CHECK_FALSE(twice.step());
         twice.on_gradient()("a");
@@ -137,7 +144,9 @@ TEST_CASE("no_sync holds the reduction back") {
               optimizer.on_gradient()("b");
               optimizer.on_gradient()("a");
               optimizer.step();
-              report.expect(model.gradient_a[0] == 3 && model.gradient_b[0] == 2 && stepper.steps == 1, "the average of what accumulated");
+              report.expect(
+                  model.gradient_a[0] == 3 && model.gradient_b[0] == 2 && stepper.steps == 1,
+                  "the average of what accumulated");
           }) == "");
 }
 
@@ -152,11 +161,12 @@ TEST_CASE("synchronize gives the averages, and step then only steps") {
               optimizer.synchronize();
               report.expect(clip_by_global_norm(model.parameters(), 1) == 5, "the norm of (3, 4)");
               report.expect(optimizer.step() && stepper.steps == 1, "stepped");
-              report.expect(std::abs(model.gradient_a[0] - 0.6F) < 1e-6F && std::abs(model.gradient_b[0] - 0.8F) < 1e-6F,
+              report.expect(std::abs(model.gradient_a[0] - 0.6F) < 1e-6F &&
+                                std::abs(model.gradient_b[0] - 0.8F) < 1e-6F,
                             "clipped, and not reduced again");
-              report.expect(
-                  std::abs(clip_by_global_norm(model.parameters(), 10) - 1) < 1e-6 && std::abs(model.gradient_b[0] - 0.8F) < 1e-6F,
-                  "short enough");
+              report.expect(std::abs(clip_by_global_norm(model.parameters(), 10) - 1) < 1e-6 &&
+                                std::abs(model.gradient_b[0] - 0.8F) < 1e-6F,
+                            "short enough");
           }) == "");
 }
 
@@ -170,9 +180,12 @@ TEST_CASE("misuse of an optimizer is an error at once") {
     CHECK(construct({}) == "DistributedOptimizer: there are no parameters");
     CHECK(construct({good, good}) == "DistributedOptimizer: two parameters are called 'w'");
     CHECK(construct({{"", value, gradient}}) == "DistributedOptimizer: parameter 0 has no name");
-    CHECK(construct({{"w", value, short_gradient}}) == "DistributedOptimizer: value and gradient of 'w' differ in shape");
-    CHECK(construct({good}, {.backward_passes_per_step = 0}).find("must be 1 at least") != std::string::npos);
-    CHECK(construct({good}, {.name = "#1 plan"}).find("plan '#1 plan': names that begin with # are those of") == 0);
+    CHECK(construct({{"w", value, short_gradient}}) ==
+          "DistributedOptimizer: value and gradient of 'w' differ in shape");
+    CHECK(construct({good}, {.backward_passes_per_step = 0}).find("must be 1 at least") !=
+          std::string::npos);
+    CHECK(construct({good}, {.name = "#1 plan"})
+              .find("plan '#1 plan': names that begin with # are those of") == 0);
     auto strided = good;
     strided.gradient.strides = {2};
     CHECK(construct({strided}).find("'w': the tensor is not contiguous") != std::string::npos);
@@ -180,17 +193,20 @@ TEST_CASE("misuse of an optimizer is an error at once") {
     const auto mark = [&](const std::vector<std::string>& names) {
         return refusal([&](Session&) {
             GradientReducer reducer({good, {"v", value, gradient}});
-            for (const auto& name : names) name == "step" ? static_cast<void>(reducer.finish_pass()) : reducer.mark(name);
+            for (const auto& name : names)
+                name == "step" ? static_cast<void>(reducer.finish_pass()) : reducer.mark(name);
         });
     };
     CHECK(mark({"w", "v", "step", "v", "w", "step"}) == "");
-    CHECK(
-        mark({"w", "w"}) ==
-        "DistributedOptimizer '#1 optimizer': the gradient of 'w' was marked ready twice in one step; a batch that step() will not end is "
-        "ended by discard()");
+    CHECK(mark({"w", "w"}) ==
+          "DistributedOptimizer '#1 optimizer': the gradient of 'w' was marked ready twice in one "
+          "step; a batch that step() will not end is "
+          "ended by discard()");
     CHECK(mark({"u"}) == "DistributedOptimizer '#1 optimizer': there is no parameter called 'u'");
     CHECK(mark({"w", "v", "step", "step"}).find("was it called twice?") != std::string::npos);
-    CHECK(refusal([&](Session&) { GradientReducer({good}).mark(1); }).find("there is no parameter 1; there are 1") != std::string::npos);
+    CHECK(refusal([&](Session&) {
+              GradientReducer({good}).mark(1);
+          }).find("there is no parameter 1; there are 1") != std::string::npos);
 }
 
 TEST_CASE("parameters are made of whatever a trainer keeps them in") {
@@ -200,7 +216,8 @@ TEST_CASE("parameters are made of whatever a trainer keeps them in") {
         std::vector<double> gradient;
     };
     std::vector<float> numbers(6);
-    std::vector<Layer> layers{{"a", std::span(numbers).first(2), {1, 2}}, {"b", std::span(numbers).last(4), {1, 2, 3, 4}}};
+    std::vector<Layer> layers{{"a", std::span(numbers).first(2), {1, 2}},
+                              {"b", std::span(numbers).last(4), {1, 2, 3, 4}}};
     const auto parameters = parameters_of(layers);
     REQUIRE(parameters.size() == 2);
     CHECK(parameters[1].name == "b");
@@ -213,11 +230,21 @@ TEST_CASE("parameters are made of whatever a trainer keeps them in") {
 
 TEST_CASE("plans refuse what they cannot do") {
     std::vector<float> numbers(2);
-    CHECK(refusal([&](Session&) { Plan({{{"", numbers}}}); }).find("has no name") != std::string::npos);
-    CHECK(refusal([&](Session&) { Plan({{{"a", numbers}, {"a", numbers}}}); }).find("two tensors are called 'a'") != std::string::npos);
-    CHECK(refusal([&](Session&) { Plan(std::vector<std::vector<NamedTensor>>(1)); }).find("has no tensors") != std::string::npos);
-    CHECK(refusal([&](Session&) { Plan({{{"a", TensorView(nullptr, DType::f32, {2})}}}); }).find("null data") != std::string::npos);
-    CHECK(refusal([&](Session&) { Plan({{{"a", numbers}}}).ready(1); }).find("there is no bundle 1") != std::string::npos);
+    CHECK(refusal([&](Session&) {
+              Plan({{{"", numbers}}});
+          }).find("has no name") != std::string::npos);
+    CHECK(refusal([&](Session&) {
+              Plan({{{"a", numbers}, {"a", numbers}}});
+          }).find("two tensors are called 'a'") != std::string::npos);
+    CHECK(refusal([&](Session&) {
+              Plan(std::vector<std::vector<NamedTensor>>(1));
+          }).find("has no tensors") != std::string::npos);
+    CHECK(refusal([&](Session&) {
+              Plan({{{"a", TensorView(nullptr, DType::f32, {2})}}});
+          }).find("null data") != std::string::npos);
+    CHECK(refusal([&](Session&) {
+              Plan({{{"a", numbers}}}).ready(1);
+          }).find("there is no bundle 1") != std::string::npos);
     run_ranks(1, [&](Session&) {
         Plan plan({{{"a", numbers}}});
         plan.ready(0);
@@ -256,7 +283,8 @@ TEST_CASE("a plan that takes the place of another leaves what that one has under
 TEST_CASE("gradients of several devices and dtypes are reduced, each kind in bundles of its own") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               std::vector<float> values(2);
-              std::vector<std::vector<float>> gradients(4, std::vector<float>(2, static_cast<float>(session.rank())));
+              std::vector<std::vector<float>> gradients(
+                  4, std::vector<float>(2, static_cast<float>(session.rank())));
               std::vector<Parameter> parameters;
               for (std::size_t i = 0; i < gradients.size(); ++i) {
                   TensorView gradient(gradients[i]);
@@ -264,7 +292,8 @@ TEST_CASE("gradients of several devices and dtypes are reduced, each kind in bun
                   parameters.push_back({text_of("p", i), values, gradient});
               }
               GradientReducer(parameters).finish_pass();
-              for (const auto& gradient : gradients) report.expect(gradient == std::vector<float>(2, 0.5F), "the average");
+              for (const auto& gradient : gradients)
+                  report.expect(gradient == std::vector<float>(2, 0.5F), "the average");
           }) == "");
 }
 
@@ -277,12 +306,15 @@ TEST_CASE("learning rate, steps and printing") {
         CHECK(steps_per_epoch(0, 10) == 0);
         CHECK_THROWS_AS(steps_per_epoch(10, 0), Error);
         std::vector<std::int32_t> integers(2);
-        CHECK_THROWS_AS(clip_by_global_norm(std::vector<Parameter>{{"n", integers, integers}}, 1), Error);
+        CHECK_THROWS_AS(clip_by_global_norm(std::vector<Parameter>{{"n", integers, integers}}, 1),
+                        Error);
         std::vector<float> gradient{3, 4};
         for (const double bad : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
-            CHECK_THROWS_AS(clip_by_global_norm(std::vector<Parameter>{{"w", gradient, gradient}}, bad), Error);
+            CHECK_THROWS_AS(
+                clip_by_global_norm(std::vector<Parameter>{{"w", gradient, gradient}}, bad), Error);
             CHECK(gradient == std::vector<float>{3, 4});
         }
-        CHECK(clip_by_global_norm(std::vector<Parameter>{{"w", gradient, gradient}}, std::numeric_limits<double>::infinity()) == 5);
+        CHECK(clip_by_global_norm(std::vector<Parameter>{{"w", gradient, gradient}},
+                                  std::numeric_limits<double>::infinity()) == 5);
     });
 }

@@ -11,9 +11,11 @@ namespace {
 using namespace guozhuang;
 using namespace guozhuang::test;
 
-std::vector<ThreadWire> broadcast_all(std::vector<Members<std::int64_t>>& members, int root, std::size_t segment_bytes) {
+std::vector<ThreadWire> broadcast_all(std::vector<Members<std::int64_t>>& members, int root,
+                                      std::size_t segment_bytes) {
     return run_ranks(static_cast<int>(members.size()), [&](ThreadWire& wire) {
-        const Blocks blocks(spans_of(members[static_cast<std::size_t>(wire.rank())]), sizeof(std::int64_t), 1);
+        const Blocks blocks(spans_of(members[static_cast<std::size_t>(wire.rank())]),
+                            sizeof(std::int64_t), 1);
         TestScratch scratch(tree::broadcast_scratch_bytes(blocks, segment_bytes));
         tree::broadcast(wire, {blocks, scratch.span(), segment_bytes, root});
     });
@@ -28,7 +30,8 @@ TEST_CASE("broadcast from every root, any bundle, any segments", "[tree]") {
                     auto members = inputs;
                     broadcast_all(members, root % ranks, segment_bytes);
                     const auto& expected = inputs[static_cast<std::size_t>(root % ranks)];
-                    REQUIRE(std::all_of(members.begin(), members.end(), [&](const auto& got) { return got == expected; }));
+                    REQUIRE(std::all_of(members.begin(), members.end(),
+                                        [&](const auto& got) { return got == expected; }));
                 }
             }
         }
@@ -42,7 +45,8 @@ TEST_CASE("broadcast sends what its cost says", "[tree]") {
         std::size_t total = 0;
         for (const auto& wire : wires) total += wire.messages();
         CHECK(total == 4 * static_cast<std::size_t>(ranks - 1));
-        CHECK(wires.back().messages() == 4 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks - 1))));
+        CHECK(wires.back().messages() ==
+              4 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks - 1))));
     }
 }
 
@@ -60,7 +64,8 @@ TEST_CASE("nobody leaves the barrier before all have come", "[tree]") {
         });
         CHECK(early == 0);
         for (const auto& wire : wires)
-            CHECK(wire.messages() == 10 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks - 1))));
+            CHECK(wire.messages() ==
+                  10 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks - 1))));
     }
 }
 

@@ -1,4 +1,5 @@
-// Ranks that take turns: the real engine over the in-process wire, in an order of events that a seed repeats.
+// Ranks that take turns: the real engine over the in-process wire, in an order of events that a
+// seed repeats.
 #include <guozhuang/guozhuang.hpp>
 #include <memory>
 #include <set>
@@ -15,7 +16,8 @@ namespace {
 /// What happened in a job, in the order in which it did. No lock: only one rank runs at a time.
 using Trace = std::vector<std::string>;
 
-/// Allreduces that every rank submits in an order of its own and waits for in another; the trace says when each was submitted and complete, where.
+/// Allreduces that every rank submits in an order of its own and waits for in another; the trace
+/// says when each was submitted and complete, where.
 void traced_allreduces(Session& session, Trace& trace, Numbers& own) {
     constexpr std::size_t operations = 4;
     std::vector<std::vector<float>> numbers(operations, std::vector<float>(100, 1));
@@ -24,9 +26,11 @@ void traced_allreduces(Session& session, Trace& trace, Numbers& own) {
     for (std::size_t i = 0; i < operations; ++i) {
         const auto which = (first + i) % operations;
         const auto name = text_of("rank ", session.rank(), " operation ", which);
-        std::shared_ptr<void> end(nullptr, [&trace, name](void*) { trace.push_back(name + " ends"); });
+        std::shared_ptr<void> end(nullptr,
+                                  [&trace, name](void*) { trace.push_back(name + " ends"); });
         trace.push_back(name + " begins");
-        handles.push_back(allreduce_async(numbers[which], {.name = text_of("traced ", which), .keep_alive = std::move(end)}));
+        handles.push_back(allreduce_async(
+            numbers[which], {.name = text_of("traced ", which), .keep_alive = std::move(end)}));
         barrier({.name = text_of("between ", i)});
     }
     for (const auto& handle : handles) handle.wait();
@@ -35,16 +39,17 @@ void traced_allreduces(Session& session, Trace& trace, Numbers& own) {
 /// A job of mixed operations under these turns: what went wrong, and the trace.
 std::pair<std::string, Trace> run_in_turns(int ranks, std::uint64_t turns) {
     Trace trace;
-    auto problems = problems_among(ranks,
-                                   [&](Session& session, Report& report) {
-                                       Numbers own(1, static_cast<std::uint64_t>(session.rank()));
-                                       for (int round = 0; round < 2; ++round) {
-                                           traced_allreduces(session, trace, own);
-                                           RandomOperations(session, 99).run(report, 1);
-                                           trace.push_back(text_of("rank ", session.rank(), " ends round ", round));
-                                       }
-                                   },
-                                   {.turns = turns});
+    auto problems = problems_among(
+        ranks,
+        [&](Session& session, Report& report) {
+            Numbers own(1, static_cast<std::uint64_t>(session.rank()));
+            for (int round = 0; round < 2; ++round) {
+                traced_allreduces(session, trace, own);
+                RandomOperations(session, 99).run(report, 1);
+                trace.push_back(text_of("rank ", session.rank(), " ends round ", round));
+            }
+        },
+        {.turns = turns});
     return {std::move(problems), std::move(trace)};
 }
 
@@ -81,13 +86,15 @@ void work_that_may_fail(MaybeFail&& maybe_fail) {
 }
 
 /// What each rank's part of a job ends with, in which one rank throws "mine" at that point.
-std::vector<std::string> ends_where_one_fails(int ranks, int victim, std::uint64_t failing_point, std::uint64_t turns) {
+std::vector<std::string> ends_where_one_fails(int ranks, int victim, std::uint64_t failing_point,
+                                              std::uint64_t turns) {
     std::vector<std::string> ends(static_cast<std::size_t>(ranks));
     const auto job = [&](Session& session) {
         std::uint64_t point = 0;
         try {
             work_that_may_fail([&] {
-                if (session.rank() == victim && point++ == failing_point) throw std::runtime_error("mine");
+                if (session.rank() == victim && point++ == failing_point)
+                    throw std::runtime_error("mine");
             });
         } catch (const std::exception& error) {
             ends[static_cast<std::size_t>(session.rank())] = error.what();
@@ -100,7 +107,8 @@ std::vector<std::string> ends_where_one_fails(int ranks, int victim, std::uint64
 
 }  // namespace
 
-TEST_CASE("the seed of the turns gives the order of events, and every order gives the right results") {
+TEST_CASE(
+    "the seed of the turns gives the order of events, and every order gives the right results") {
     check_turns(12);
 }
 
@@ -117,6 +125,8 @@ TEST_CASE("a rank that fails anywhere ends a job of turns for all ranks, in ever
             const auto ends = ends_where_one_fails(ranks, victim, turns % failing_points, turns);
             for (const auto& end : ends) CHECK_THAT(end, Catch::Matchers::Contains("mine"));
             for (int rank = 0; rank < ranks; ++rank)
-                if (rank != victim) CHECK_THAT(ends[static_cast<std::size_t>(rank)], Catch::Matchers::Contains(text_of("rank ", victim)));
+                if (rank != victim)
+                    CHECK_THAT(ends[static_cast<std::size_t>(rank)],
+                               Catch::Matchers::Contains(text_of("rank ", victim)));
         }
 }

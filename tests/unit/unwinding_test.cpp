@@ -20,11 +20,14 @@ TEST_CASE("an arena that is gone while its tensors are on their way") {
 }
 
 TEST_CASE("a registration that ends while its tensors are on their way") {
-    for (const int ranks : {1, 2, 3}) CHECK(problems_among(ranks, registration_ended_in_flight) == "");
+    for (const int ranks : {1, 2, 3})
+        CHECK(problems_among(ranks, registration_ended_in_flight) == "");
 }
 
 TEST_CASE("gradients on a device whose optimizer is gone") {
-    const auto body = [](Session& session, Report& report) { exception_in_backward(session, report, 50'000, DeviceKind::fake); };
+    const auto body = [](Session& session, Report& report) {
+        exception_in_backward(session, report, 50'000, DeviceKind::fake);
+    };
     for (const int ranks : {2, 3}) CHECK(problems_among(ranks, body) == "");
 }
 
@@ -51,15 +54,18 @@ TEST_CASE("an operation whose data moves is waited for") {
 // Slow, so that no sanitizer runs it: they end what asks for too much memory.
 TEST_CASE("an operation for whose tensors there is no other memory is waited for", "[.slow]") {
     wire::InprocHub hub(2);
-    EngineRank here(hub.transport(0), [](const engine::Bundle&) {}), there(hub.transport(1), [](const engine::Bundle&) {});
+    EngineRank here(hub.transport(0), [](const engine::Bundle&) {}),
+        there(hub.transport(1), [](const engine::Bundle&) {});
     float number = 0;
     const Shape huge{std::int64_t{1} << 59};
-    const engine::Request request{.name = "huge",
-                                  .description = engine::share(engine::Description{.tensors = {{"huge", DType::f32, huge}}}),
-                                  .tensors = engine::share({TensorView(&number, DType::f32, huge)})};
+    const engine::Request request{
+        .name = "huge",
+        .description = engine::share(engine::Description{.tensors = {{"huge", DType::f32, huge}}}),
+        .tensors = engine::share({TensorView(&number, DType::f32, huge)})};
     const Handle handle(here.engine().submit(request, false));
     auto released = std::async(std::launch::async, [&] {
-        here.engine().release_tensors([&](const engine::Request& each) { return each.tensors == request.tensors; });
+        here.engine().release_tensors(
+            [&](const engine::Request& each) { return each.tensors == request.tensors; });
         return handle.done();
     });
     CHECK(released.wait_for(20ms) == std::future_status::timeout);
@@ -81,7 +87,8 @@ TEST_CASE("an operation that fails while its data moves is waited for, too") {
     auto released = std::async(std::launch::async, [&] {
         try {
             rank.engine().release_tensors([](const engine::Request&) { return true; });
-        } catch (const Error&) {  // NOLINT(bugprone-empty-catch): that the job is over, if it sees that first
+        } catch (const Error&) {  // NOLINT(bugprone-empty-catch)
+            // that the job is over, if it sees that first
         }
     });
     CHECK(released.wait_for(20ms) == std::future_status::timeout);

@@ -40,7 +40,8 @@ std::optional<ErrorCode> error_of(Wait&& wait) {
     return std::nullopt;
 }
 
-/// Restricts the calling thread to the first core that it may use: then it never sees its partner run while it spins, and parks every time.
+/// Restricts the calling thread to the first core that it may use: then it never sees its partner
+/// run while it spins, and parks every time.
 void stay_on_one_core() {
     cpu_set_t allowed, one;
     CPU_ZERO(&one);
@@ -146,7 +147,8 @@ TEST_CASE("a nudge rings for a sleeper only, and never too late") {
         for (int round = 1; round <= rounds; ++round) {
             const auto error = error_of([&] {
                 wait_until(
-                    bell, {.spin = 0us, .park_first = 60s, .park_limit = 60s}, [&] { return staged.load() >= round; }, after(20s));
+                    bell, {.spin = 0us, .park_first = 60s, .park_limit = 60s},
+                    [&] { return staged.load() >= round; }, after(20s));
             });
             if (error) in_time = false;
             staged = -round;  // taken
@@ -184,14 +186,16 @@ TEST_CASE("abort wakes whoever is parked, and ends every later wait") {
                 bell, park_for_long, [] { return false; }, after(10s));
         });
     });
-    std::thread sleeper([&] { idle = error_of([&] { Patience(bell, park_for_long, after(10s)).park_idle(); }); });
+    std::thread sleeper(
+        [&] { idle = error_of([&] { Patience(bell, park_for_long, after(10s)).park_idle(); }); });
     until_asleep(bell);
     abort(bell);
     waiter.join();
     sleeper.join();
     CHECK(waiting == ErrorCode::aborted);
     CHECK(idle == ErrorCode::aborted);
-    CHECK(error_of([&] { wait_until(bell, park_for_long, [] { return true; }); }) == ErrorCode::aborted);
+    CHECK(error_of([&] { wait_until(bell, park_for_long, [] { return true; }); }) ==
+          ErrorCode::aborted);
 }
 
 TEST_CASE("an aborted wait says who ended the job and why, in the words of the first") {
@@ -199,7 +203,8 @@ TEST_CASE("an aborted wait says who ended the job and why, in the words of the f
         try {
             Patience patience(bell, park_for_long);
         } catch (const Error& error) {
-            return error.what() + (error.ranks().empty() ? "" : " " + std::to_string(error.ranks().front()));
+            return error.what() +
+                   (error.ranks().empty() ? "" : " " + std::to_string(error.ranks().front()));
         }
         return {};
     };
@@ -211,7 +216,8 @@ TEST_CASE("an aborted wait says who ended the job and why, in the words of the f
     abort(nameless);
     CHECK(words_of(nameless) == "the job was aborted");
     abort(wordy, {.rank = 0, .text = std::string(10'000, 'x')});
-    CHECK(words_of(wordy) == "rank 0 has ended the job: " + std::string(wordy.cause.size(), 'x') + " 0");
+    CHECK(words_of(wordy) ==
+          "rank 0 has ended the job: " + std::string(wordy.cause.size(), 'x') + " 0");
 }
 
 TEST_CASE("a wait that ends by a death or a departure throws that, in words of their own") {
@@ -232,7 +238,8 @@ TEST_CASE("a wait that ends by a death or a departure throws that, in words of t
     CHECK(error_of([&] { Patience(spoilt, park_for_long); }) == ErrorCode::aborted);
 }
 
-TEST_CASE("a cause that is being written while somebody else aborts is waited for, but not for ever") {
+TEST_CASE(
+    "a cause that is being written while somebody else aborts is waited for, but not for ever") {
     Doorbell slow, never;
     for (Doorbell* bell : {&slow, &never}) {
         bell->cause_state = Doorbell::CauseState::being_written;
@@ -329,7 +336,8 @@ TEST_CASE("a ring for one process set wakes nobody of another") {
     CHECK_FALSE(code.has_value());
 }
 
-TEST_CASE("a thread that waits behind another is woken when that one rings for callers, not by news") {
+TEST_CASE(
+    "a thread that waits behind another is woken when that one rings for callers, not by news") {
     Doorbell bell;
     std::atomic<pid_t> thread{0};
     std::atomic<bool> ended{false};

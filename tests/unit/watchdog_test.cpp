@@ -27,7 +27,8 @@ int exit_code_at(double (*share)()) {
 
 }  // namespace
 
-TEST_CASE("a watchdog ends what does not finish, and is patient where the machine has little time") {
+TEST_CASE(
+    "a watchdog ends what does not finish, and is patient where the machine has little time") {
     CHECK(exit_code_at([] { return 1.0; }) == 124);
     CHECK(exit_code_at([] { return 0.01; }) == 0);
     CHECK(share_of_a_core() > 0);

@@ -42,13 +42,15 @@ void GlooGroup::join(std::uint16_t port) {
     if (!state_->store) state_->store = open_store(false, port);
     auto options = c10d::ProcessGroupGloo::Options::create();
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(host));
-    state_->group = c10::make_intrusive<c10d::ProcessGroupGloo>(state_->store, state_->rank, state_->size, options);
+    state_->group = c10::make_intrusive<c10d::ProcessGroupGloo>(state_->store, state_->rank,
+                                                                state_->size, options);
 }
 
 void GlooGroup::sum(const std::vector<Floats>& buffers) {
     std::vector<c10::intrusive_ptr<c10d::Work>> under_way;
     for (const auto& floats : buffers) {
-        std::vector<at::Tensor> tensors{at::from_blob(floats.data, {static_cast<std::int64_t>(floats.count)}, at::kFloat)};
+        std::vector<at::Tensor> tensors{
+            at::from_blob(floats.data, {static_cast<std::int64_t>(floats.count)}, at::kFloat)};
         under_way.push_back(state_->group->allreduce(tensors));
     }
     for (const auto& work : under_way) work->wait();

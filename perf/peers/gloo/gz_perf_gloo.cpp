@@ -1,4 +1,5 @@
-// gz-perf-gloo: gz-perf with one more peer, Gloo as PyTorch's DistributedDataParallel uses it on CPUs, through c10d.
+// gz-perf-gloo: gz-perf with one more peer, Gloo as PyTorch's DistributedDataParallel uses it on
+// CPUs, through c10d.
 
 #include <array>
 #include <stdexcept>
@@ -15,7 +16,8 @@ Floats floats_in(std::span<std::byte> buffer) {
 
 class GlooSeries final : public Series {
 public:
-    GlooSeries(GlooGroup& group, std::span<std::byte> buffer) : group_(group), buffer_(buffer), floats_{floats_in(buffer)} {}
+    GlooSeries(GlooGroup& group, std::span<std::byte> buffer)
+        : group_(group), buffer_(buffer), floats_{floats_in(buffer)} {}
     std::string_view name() const noexcept override { return "gloo"; }
     void run() override { group_.sum(floats_); }
     std::span<const std::byte> result() const override { return buffer_; }
@@ -39,8 +41,10 @@ public:
 
     std::string_view name() const noexcept override { return "gloo"; }
 
-    std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input, std::span<std::byte>) override {
-        if (test.collective != Collective::allreduce || test.dtype != DType::f32 || test.op != ReduceOp::sum)
+    std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input,
+                                   std::span<std::byte>) override {
+        if (test.collective != Collective::allreduce || test.dtype != DType::f32 ||
+            test.op != ReduceOp::sum)
             throw std::invalid_argument("--peer gloo: only allreduce is compared, in sums of f32");
         return std::make_unique<GlooSeries>(group_, input.first(test.bytes()));
     }
@@ -64,6 +68,7 @@ std::unique_ptr<Peer> make_gloo_peer(const Job& job) {
 
 int main(int argc, char** argv) {
     using namespace guozhuang::perf;
-    static constexpr std::array peers{PeerKind{"gloo", make_gloo_peer}, PeerKind{"mpi", make_mpi_peer}};
+    static constexpr std::array peers{PeerKind{"gloo", make_gloo_peer},
+                                      PeerKind{"mpi", make_mpi_peer}};
     return run_program("gz-perf-gloo", peers, argc, argv);
 }

@@ -44,21 +44,27 @@ std::size_t row_bytes(const TensorView& tensor) {
     return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
 }
 
-/// Of what other ranks have said: no rank has fewer than no rows, nor all together more bytes than there can be.
-void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes, const wire::MemberWire& wire) {
-    auto left = static_cast<std::int64_t>(std::numeric_limits<std::int64_t>::max() / std::max<std::size_t>(row_bytes, 1));
+/// Of what other ranks have said: no rank has fewer than no rows, nor all together more bytes than
+/// there can be.
+void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes,
+                      const wire::MemberWire& wire) {
+    auto left = static_cast<std::int64_t>(std::numeric_limits<std::int64_t>::max() /
+                                          std::max<std::size_t>(row_bytes, 1));
     for (std::size_t position = 0; position < rows.size(); ++position) {
         if (rows[position] >= 0 && rows[position] <= left) {
             left -= rows[position];
             continue;
         }
         const int rank = wire.world_rank(static_cast<int>(position));
-        throw Error(ErrorCode::wire, fmt::format("rank {} says that it has {} rows", rank, rows[position]), {.ranks = {rank}});
+        throw Error(ErrorCode::wire,
+                    fmt::format("rank {} says that it has {} rows", rank, rows[position]),
+                    {.ranks = {rank}});
     }
 }
 
 /// Prepares a result of these rows from each rank and gives each rank's place in it.
-std::vector<std::span<std::byte>> lay_out(Result& result, const TensorView& like, std::span<const std::int64_t> rows) {
+std::vector<std::span<std::byte>> lay_out(Result& result, const TensorView& like,
+                                          std::span<const std::int64_t> rows) {
     const auto row = row_bytes(like);
     result.dtype = like.dtype;
     result.rows.assign(rows.begin(), rows.end());
@@ -75,7 +81,8 @@ std::vector<std::span<std::byte>> lay_out(Result& result, const TensorView& like
 }
 
 /// The tensor cut along dim 0.
-std::vector<std::span<const std::byte>> cut(std::span<const std::byte> memory, std::size_t row, std::span<const std::int64_t> rows) {
+std::vector<std::span<const std::byte>> cut(std::span<const std::byte> memory, std::size_t row,
+                                            std::span<const std::int64_t> rows) {
     std::vector<std::span<const std::byte>> parts;
     for (const auto count : rows) {
         parts.push_back(memory.first(static_cast<std::size_t>(count) * row));
@@ -98,9 +105,11 @@ std::span<std::byte> ScratchPool::get(std::size_t bytes) {
     if (bytes > bytes_ || !memory_) {
         memory_.reset();
         bytes_ = 0;
-        memory_.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(scratch_alignment))));
+        memory_.reset(
+            static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(scratch_alignment))));
         bytes_ = bytes;
-        std::memset(memory_.get(), 0, bytes);  // the pages are fresh now, not in the middle of an operation
+        // the pages are fresh now, not in the middle of an operation
+        std::memset(memory_.get(), 0, bytes);
     }
     return {memory_.get(), bytes_};
 }
@@ -119,18 +128,20 @@ void ScratchStore::give_back(ScratchPool pool) {
 }
 
 HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages,
-                         std::shared_ptr<base::Timeline> timeline)
+                         std::shared_ptr<trace::Timeline> timeline)
     : wire_(group),
       group_(group),
       grid_(group.transport.hosts(), group.members, group.transport.rank()),
       ring_(host_by_host(group, grid_)),
       store_(std::move(store)),
       timeline_(std::move(timeline)) {
-    meets_ = stages && wire_.size() > 1 && (can_stage(group_.transport, group_.members) || Levels::suit(group_));
+    meets_ = stages && wire_.size() > 1 &&
+             (can_stage(group_.transport, group_.members) || Levels::suit(group_));
     if (is_the_world(group_)) meet();
 }
 
-/// In the constructor, where all ranks are at the same point; or with the first bundle that moves data, from which on they do the same in the same order.
+/// In the constructor, where all ranks are at the same point; or with the first bundle that moves
+/// data, from which on they do the same in the same order.
 void HostBackend::meet() {
     if (!std::exchange(meets_, false)) return;
     set_stages_ = SetStages::meet(wire_, group_);
@@ -141,8 +152,9 @@ void HostBackend::meet() {
         levels_.emplace(group_, set_stages_->staging());
 }
 
-/// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on none. On one host all sums are of the tree,
-/// so tensors on every kind of device get the same bits, and so does a job without shared memory.
+/// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on
+/// none. On one host all sums are of the tree, so tensors on every kind of device get the same
+/// bits, and so does a job without shared memory.
 selection::Settings HostBackend::settings_of(const engine::Policy& policy) const {
     selection::Settings settings{.forced = policy.forced,
                                  .reproducible = policy.reproducible || grid_.hosts() == 1,
@@ -151,8 +163,9 @@ selection::Settings HostBackend::settings_of(const engine::Policy& policy) const
                                  .small_bytes = static_cast<std::size_t>(policy.small_bytes),
                                  .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
     if (settings.staging)
-        settings.small_bytes =
-            std::min(settings.small_bytes, direct::symmetric_limit_bytes(stages_->peers().stage(0).size(), stages_->peers().size()));
+        settings.small_bytes = std::min(
+            settings.small_bytes, direct::symmetric_limit_bytes(stages_->peers().stage(0).size(),
+                                                                stages_->peers().size()));
     return settings;
 }
 
@@ -179,11 +192,12 @@ void HostBackend::move(const engine::Bundle& bundle) {
         case engine::Operation::barrier: barrier(bundle.policy); break;
         case engine::Operation::create_process_set:
         case engine::Operation::remove_process_set:
-        case engine::Operation::join: throw Error(ErrorCode::internal, "a matter of the log has come to a backend");
+        case engine::Operation::join:
+            throw Error(ErrorCode::internal, "a matter of the log has come to a backend");
     }
 }
 
-base::TimelineFacts HostBackend::facts_of(std::string_view algorithm, const Part& part) {
+trace::TimelineFacts HostBackend::facts_of(std::string_view algorithm, const Part& part) {
     return {.algorithm = algorithm, .bytes = part.total_bytes, .tensors = part.members.size()};
 }
 
@@ -192,10 +206,14 @@ std::vector<HostBackend::Part> HostBackend::parts_of(const engine::Bundle& bundl
     std::vector<Part> parts;
     for (const auto& piece : bundle.pieces) {
         const auto memory = piece.tensor.memory();
-        const bool small = selection::order_class_of(memory.size(), settings) == selection::OrderClass::tree;
-        auto part =
-            std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.dtype == piece.tensor.dtype && p.small == small; });
-        if (part == parts.end()) part = parts.insert(parts.end(), Part{.dtype = piece.tensor.dtype, .small = small, .members = {}});
+        const bool small =
+            selection::order_class_of(memory.size(), settings) == selection::OrderClass::tree;
+        auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) {
+            return p.dtype == piece.tensor.dtype && p.small == small;
+        });
+        if (part == parts.end())
+            part = parts.insert(parts.end(),
+                                Part{.dtype = piece.tensor.dtype, .small = small, .members = {}});
         part->members.push_back(memory);
         part->largest_bytes = std::max(part->largest_bytes, memory.size());
         part->total_bytes += memory.size();
@@ -206,16 +224,18 @@ std::vector<HostBackend::Part> HostBackend::parts_of(const engine::Bundle& bundl
 void HostBackend::allreduce(const engine::Bundle& bundle) {
     for (const auto& part : parts_of(bundle)) {
         if (bundle.prescale != 1)
-            for (const auto& member : part.members) device::scale(part.dtype, member, bundle.prescale);
+            for (const auto& member : part.members)
+                device::scale(part.dtype, member, bundle.prescale);
         bundle.op == ReduceOp::adasum ? adasum(bundle, part) : allreduce(bundle, part);
     }
 }
 
 void HostBackend::adasum(const engine::Bundle& bundle, const Part& part) {
     const device::HostReduce reduce(part.dtype, ReduceOp::sum, wire_.size(), bundle.postscale);
-    const base::TimelineSlice slice(*timeline_, "part", [&] { return facts_of("adasum", part); });
+    const trace::TimelineSlice slice(*timeline_, "part", [&] { return facts_of("adasum", part); });
     adasum::allreduce(wire_, {.tensors = part.members,
-                              .scratch = scratch_.get(adasum::allreduce_scratch_bytes<MemberWire>(part.members, reduce, wire_.size())),
+                              .scratch = scratch_.get(adasum::allreduce_scratch_bytes<MemberWire>(
+                                  part.members, reduce, wire_.size())),
                               .reduce = reduce,
                               .pair = device::adasum_for(part.dtype)});
 }
@@ -223,10 +243,15 @@ void HostBackend::adasum(const engine::Bundle& bundle, const Part& part) {
 void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
     const auto ranks = wire_.size();
     const device::HostReduce reduce(part.dtype, bundle.op, bundle.contributors, bundle.postscale);
-    const auto [algorithm, segment_bytes] = selection::choose(
-        {.tensor_bytes = part.largest_bytes, .bundle_bytes = part.total_bytes, .ranks = ranks, .settings = settings_of(bundle.policy)});
-    const base::TimelineSlice slice(*timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, part); });
-    if (algorithm == Algorithm::hierarchical) return allreduce_by_levels(bundle, part, segment_bytes);
+    const auto [algorithm, segment_bytes] =
+        selection::choose({.tensor_bytes = part.largest_bytes,
+                           .bundle_bytes = part.total_bytes,
+                           .ranks = ranks,
+                           .settings = settings_of(bundle.policy)});
+    const trace::TimelineSlice slice(
+        *timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, part); });
+    if (algorithm == Algorithm::hierarchical)
+        return allreduce_by_levels(bundle, part, segment_bytes);
     const auto plan = [&](int blocks, auto&& scratch_bytes) -> AllreducePlan {
         blocks_.assign(part.members, reduce.element_bytes(), blocks);
         return {.blocks = blocks_,
@@ -236,43 +261,58 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const Part& part) {
                 .members = part.members,
                 .rest = &rest_};
     };
-    const auto direct_scratch = [&] { return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes); };
+    const auto direct_scratch = [&] {
+        return direct::allreduce_scratch_bytes<MemberWire>(blocks_, ranks, segment_bytes);
+    };
     const auto staged = [&](auto&& move, int blocks) {
-        auto arguments = plan(blocks, [&] { return direct::staged_scratch_bytes<MemberPeers>(ranks, part.members.size()); });
-        stages_->run(bundle.operation, part.total_bytes, segment_bytes, [&](MemberPeers& peers, std::size_t segment) {
-            arguments.segment_bytes = segment;
-            move(peers, arguments);
+        auto arguments = plan(blocks, [&] {
+            return direct::staged_scratch_bytes<MemberPeers>(ranks, part.members.size());
         });
+        stages_->run(bundle.operation, part.total_bytes, segment_bytes,
+                     [&](MemberPeers& peers, std::size_t segment) {
+                         arguments.segment_bytes = segment;
+                         move(peers, arguments);
+                     });
     };
     switch (algorithm) {
         case Algorithm::symmetric: staged(direct::symmetric_allreduce<MemberPeers>, 1); break;
         case Algorithm::staged: staged(direct::staged_allreduce<MemberPeers>, ranks); break;
         case Algorithm::ring:
-            ring::pipelined_allreduce(ring_, plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
+            ring::pipelined_allreduce(
+                ring_,
+                plan(ranks, [&] { return ring::pipelined_scratch_bytes(blocks_, segment_bytes); }));
             break;
         case Algorithm::recursive_doubling:
-            recursive::doubling_allreduce(wire_,
-                                          plan(1, [&] { return recursive::doubling_scratch_bytes<MemberWire>(blocks_, reduce, ranks); }));
+            recursive::doubling_allreduce(wire_, plan(1, [&] {
+                                              return recursive::doubling_scratch_bytes<MemberWire>(
+                                                  blocks_, reduce, ranks);
+                                          }));
             break;
         case Algorithm::direct: direct::allreduce(wire_, plan(ranks, direct_scratch)); break;
         case Algorithm::parameter_server: direct::allreduce(wire_, plan(1, direct_scratch)); break;
-        default: throw Error(ErrorCode::internal, "the log names an algorithm that does no allreduce");
+        default:
+            throw Error(ErrorCode::internal, "the log names an algorithm that does no allreduce");
     }
 }
 
-void HostBackend::allreduce_by_levels(const engine::Bundle& bundle, const Part& part, std::size_t segment_bytes) {
-    const device::HostReduce reduce(part.dtype, bundle.op, bundle.contributors, bundle.postscale), within(part.dtype, bundle.op, 1);
+void HostBackend::allreduce_by_levels(const engine::Bundle& bundle, const Part& part,
+                                      std::size_t segment_bytes) {
+    const device::HostReduce reduce(part.dtype, bundle.op, bundle.contributors, bundle.postscale),
+        within(part.dtype, bundle.op, 1);
     auto& local = levels_->local();
     auto& across = levels_->across();
     blocks_.assign(part.members, reduce.element_bytes(), wire_.size());
-    local.run(bundle.operation, part.total_bytes, segment_bytes, [&](MemberPeers& peers, std::size_t segment) {
-        hierarchical::allreduce(peers, across,
-                                {.blocks = blocks_,
-                                 .scratch = scratch_.get(hierarchical::allreduce_scratch_bytes(peers, across, blocks_, segment)),
-                                 .reduce = reduce,
-                                 .segment_bytes = segment},
-                                within);
-    });
+    local.run(bundle.operation, part.total_bytes, segment_bytes,
+              [&](MemberPeers& peers, std::size_t segment) {
+                  hierarchical::allreduce(
+                      peers, across,
+                      {.blocks = blocks_,
+                       .scratch = scratch_.get(
+                           hierarchical::allreduce_scratch_bytes(peers, across, blocks_, segment)),
+                       .reduce = reduce,
+                       .segment_bytes = segment},
+                      within);
+              });
 }
 
 void HostBackend::broadcast(const engine::Bundle& bundle) {
@@ -281,13 +321,15 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
     blocks_.assign(members, 1, 1);
     const auto segment_bytes = static_cast<std::size_t>(bundle.policy.segment_bytes);
     if (stages(bundle.policy))
-        return stages_->run(bundle.operation, blocks_.total_bytes(), segment_bytes, [&](MemberPeers& peers, std::size_t segment) {
-            direct::staged_broadcast(peers, blocks_, bundle.root, segment);
-        });
-    tree::broadcast(wire_, {.blocks = blocks_,
-                            .scratch = scratch_.get(tree::broadcast_scratch_bytes(blocks_, segment_bytes)),
-                            .segment_bytes = segment_bytes,
-                            .root = bundle.root});
+        return stages_->run(bundle.operation, blocks_.total_bytes(), segment_bytes,
+                            [&](MemberPeers& peers, std::size_t segment) {
+                                direct::staged_broadcast(peers, blocks_, bundle.root, segment);
+                            });
+    tree::broadcast(wire_,
+                    {.blocks = blocks_,
+                     .scratch = scratch_.get(tree::broadcast_scratch_bytes(blocks_, segment_bytes)),
+                     .segment_bytes = segment_bytes,
+                     .root = bundle.root});
 }
 
 /// The log has made sure that all have come; this lets them leave together.
@@ -297,16 +339,22 @@ void HostBackend::barrier(const engine::Policy& policy) {
 }
 
 /// places[r] is for what rank r has; this rank's is filled.
-void HostBackend::gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places) {
+void HostBackend::gather(const engine::Policy& policy,
+                         std::span<const std::span<std::byte>> places) {
     if (stages(policy)) {
         std::size_t bytes = 0;
         for (const auto place : places) bytes += place.size();
-        return stages_->run(engine::Operation::all_gather, bytes, static_cast<std::size_t>(policy.segment_bytes),
-                            [&](MemberPeers& peers, std::size_t segment) { direct::staged_all_gather(peers, places, segment); });
+        return stages_->run(engine::Operation::all_gather, bytes,
+                            static_cast<std::size_t>(policy.segment_bytes),
+                            [&](MemberPeers& peers, std::size_t segment) {
+                                direct::staged_all_gather(peers, places, segment);
+                            });
     }
     std::vector<std::span<std::byte>> around;
     for (const int rank : grid_.host_by_host()) {
-        const auto position = std::ranges::lower_bound(group_.members, rank) - group_.members.begin();  // they ascend
+        // they ascend
+        const auto position =
+            std::ranges::lower_bound(group_.members, rank) - group_.members.begin();
         around.push_back(places[static_cast<std::size_t>(position)]);
     }
     ring::all_gather(ring_, around);
@@ -326,12 +374,18 @@ void HostBackend::all_gather(const engine::Policy& policy, const engine::Piece& 
     gather(policy, places);
 }
 
-/// parts[r] goes to rank r, places[r] comes from there; `longest_bytes` is the longest that any rank gives any other.
-void HostBackend::exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
-                           std::span<const std::span<std::byte>> places, std::size_t longest_bytes) {
+/// parts[r] goes to rank r, places[r] comes from there; `longest_bytes` is the longest that any
+/// rank gives any other.
+void HostBackend::exchange(const engine::Policy& policy,
+                           std::span<const std::span<const std::byte>> parts,
+                           std::span<const std::span<std::byte>> places,
+                           std::size_t longest_bytes) {
     if (!stages(policy)) return pairwise::all_to_all(wire_, parts, places);
-    stages_->run(engine::Operation::all_to_all, longest_bytes * places.size(), static_cast<std::size_t>(policy.segment_bytes),
-                 [&](MemberPeers& peers, std::size_t segment) { direct::staged_all_to_all(peers, parts, places, longest_bytes, segment); });
+    stages_->run(engine::Operation::all_to_all, longest_bytes * places.size(),
+                 static_cast<std::size_t>(policy.segment_bytes),
+                 [&](MemberPeers& peers, std::size_t segment) {
+                     direct::staged_all_to_all(peers, parts, places, longest_bytes, segment);
+                 });
 }
 
 /// The same as with all_gather.
@@ -365,16 +419,19 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     const auto ranks = wire_.size();
     const auto& tensor = piece.tensor;
     const device::HostReduce reduce(tensor.dtype, bundle.op, bundle.contributors, bundle.postscale);
-    const auto segment_bytes = selection::direct_segment_bytes(ranks, static_cast<std::size_t>(bundle.policy.segment_bytes));
+    const auto segment_bytes = selection::direct_segment_bytes(
+        ranks, static_cast<std::size_t>(bundle.policy.segment_bytes));
     std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), tensor.shape[0] / ranks);
-    for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks))) ++row;
+    for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks)))
+        ++row;
 
     const std::span<const std::byte> given = tensor.memory();
     const bool scales = bundle.prescale != 1;
     auto blocks = cut(given, row_bytes(tensor), rows);
     const bool staged = stages(bundle.policy);
     const auto scratch_bytes =
-        staged ? direct::stage_scratch_bytes(ranks) : direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, segment_bytes);
+        staged ? direct::stage_scratch_bytes(ranks)
+               : direct::reduce_scatter_scratch_bytes<MemberWire>(blocks, segment_bytes);
     Scratch scratch(scratch_.get(padded(scratch_bytes) + (scales ? padded(given.size()) : 0)));
     const auto working = scratch.cut(scratch_bytes);
     if (scales) {  // a copy: the caller's input stays as it is
@@ -385,13 +442,17 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Pie
     }
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
     const auto place = lay_out(*piece.result, tensor, own);
-    direct::ReduceScatterPlan plan{
-        .input = blocks, .output = place.front(), .scratch = working, .reduce = reduce, .segment_bytes = segment_bytes};
+    direct::ReduceScatterPlan plan{.input = blocks,
+                                   .output = place.front(),
+                                   .scratch = working,
+                                   .reduce = reduce,
+                                   .segment_bytes = segment_bytes};
     if (!staged) return direct::reduce_scatter(wire_, plan);
-    stages_->run(bundle.operation, given.size(), segment_bytes, [&](MemberPeers& peers, std::size_t segment) {
-        plan.segment_bytes = segment;
-        direct::staged_reduce_scatter(peers, plan);
-    });
+    stages_->run(bundle.operation, given.size(), segment_bytes,
+                 [&](MemberPeers& peers, std::size_t segment) {
+                     plan.segment_bytes = segment;
+                     direct::staged_reduce_scatter(peers, plan);
+                 });
 }
 
 }  // namespace guozhuang::backends

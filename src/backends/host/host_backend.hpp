@@ -15,7 +15,8 @@
 
 namespace guozhuang::backends {
 
-/// Memory for algorithms that is made once and kept: it grows to the largest need. Starts at a cache line.
+/// Memory for algorithms that is made once and kept: it grows to the largest need. Starts at a
+/// cache line.
 class ScratchPool {
 public:
     std::span<std::byte> get(std::size_t bytes);
@@ -28,8 +29,8 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// The scratch memory of a rank, lent to whichever of its backends runs a bundle: many process sets need no more than those in use at once.
-/// Thread-safe.
+/// The scratch memory of a rank, lent to whichever of its backends runs a bundle: many process sets
+/// need no more than those in use at once. Thread-safe.
 class ScratchStore {
 public:
     ScratchPool take();
@@ -40,13 +41,15 @@ private:
     std::vector<ScratchPool> pools_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
-/// Collectives on memory that this processor can reach: host tensors and those of the host fake. See engine::Backend.
+/// Collectives on memory that this processor can reach: host tensors and those of the host fake.
+/// See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
-    /// `stages`: whether it stages, where it can, in memory that the ranks of its set make for themselves. The
-    /// world's are made here: its constructor is collective, and throws what ends the job. Those of any other
-    /// set are made with the first bundle that moves data.
-    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages, std::shared_ptr<base::Timeline> timeline);
+    /// `stages`: whether it stages, where it can, in memory that the ranks of its set make for
+    /// themselves. The world's are made here: its constructor is collective, and throws what ends
+    /// the job. Those of any other set are made with the first bundle that moves data.
+    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages,
+                std::shared_ptr<trace::Timeline> timeline);
 
     void run(const engine::Bundle& bundle) override;
 
@@ -62,7 +65,8 @@ private:
     void move(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle, const Part& part);
-    void allreduce_by_levels(const engine::Bundle& bundle, const Part& part, std::size_t segment_bytes);
+    void allreduce_by_levels(const engine::Bundle& bundle, const Part& part,
+                             std::size_t segment_bytes);
     void adasum(const engine::Bundle& bundle, const Part& part);
     void broadcast(const engine::Bundle& bundle);
     void barrier(const engine::Policy& policy);
@@ -74,21 +78,23 @@ private:
     void gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places);
     void exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
                   std::span<const std::span<std::byte>> places, std::size_t longest_bytes);
-    static base::TimelineFacts facts_of(std::string_view algorithm, const Part& part);
+    static trace::TimelineFacts facts_of(std::string_view algorithm, const Part& part);
     std::vector<Part> parts_of(const engine::Bundle& bundle) const;
     selection::Settings settings_of(const engine::Policy& policy) const;
 
     wire::MemberWire wire_;
     const wire::Group group_;
     const wire::HostGrid grid_;
-    wire::MemberWire ring_;  ///< the same ranks in another order, for rings: those of a host are neighbours
-    bool meets_ = false;     ///< before it moves data, to make memory to stage in
+    /// the same ranks in another order, for rings: those of a host are neighbours
+    wire::MemberWire ring_;
+    bool meets_ = false;  ///< before it moves data, to make memory to stage in
     std::optional<SetStages> set_stages_;
     std::optional<StagingTuner> stages_;  ///< if all can reach each other's stages
     std::optional<Levels> levels_;        ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;
-    ScratchPool scratch_;  ///< of the bundle under way; after a failure it stays, since messages may still use it
-    const std::shared_ptr<base::Timeline> timeline_;
+    /// of the bundle under way; after a failure it stays, since messages may still use it
+    ScratchPool scratch_;
+    const std::shared_ptr<trace::Timeline> timeline_;
     Blocks blocks_, rest_;  ///< of a bundle; of what is left of it where some is reduced in place
 };
 

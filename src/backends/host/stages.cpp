@@ -17,15 +17,18 @@
 namespace guozhuang::backends {
 namespace {
 
-constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;  // for each of its hosts, up to four: there may be many sets
+// for each of its hosts, up to four: there may be many sets
+constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;
 
 /// A stage of a set other than the world, on so many hosts.
 std::size_t set_stage_bytes(const wire::Transport& transport, int hosts) {
-    return std::min(transport.stage_bytes(), most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4)));
+    return std::min(transport.stage_bytes(),
+                    most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4)));
 }
 
 std::size_t stage_bytes_of(const wire::Group& group, const wire::HostGrid& grid) {
-    return is_the_world(group) ? group.transport.stage_bytes() : set_stage_bytes(group.transport, grid.hosts());
+    return is_the_world(group) ? group.transport.stage_bytes()
+                               : set_stage_bytes(group.transport, grid.hosts());
 }
 
 wire::HostGrid grid_of(const wire::Group& group) {
@@ -57,24 +60,31 @@ bool is_the_world(const wire::Group& group) noexcept {
 }
 
 bool on_one_host(const wire::Transport& transport, std::span<const int> members) {
-    const auto host_of = [&](int rank) { return transport.hosts()[static_cast<std::size_t>(rank)]; };
-    return std::ranges::all_of(members, [&](int rank) { return host_of(rank) == host_of(members.front()); });
+    const auto host_of = [&](int rank) {
+        return transport.hosts()[static_cast<std::size_t>(rank)];
+    };
+    return std::ranges::all_of(members,
+                               [&](int rank) { return host_of(rank) == host_of(members.front()); });
 }
 
 bool can_stage(const wire::Transport& transport, std::span<const int> members) {
     return on_one_host(transport, members) &&
-           direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(members.size())).segment_bytes() > 0;
+           direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(members.size()))
+                   .segment_bytes() > 0;
 }
 
 SetStages SetStages::create(int ranks, std::size_t stage_bytes) {
-    SetStages stages(wire::SharedFile::create(wire::Staging::bytes_for(ranks, stage_bytes)), ranks, stage_bytes);
+    SetStages stages(wire::SharedFile::create(wire::Staging::bytes_for(ranks, stage_bytes)), ranks,
+                     stage_bytes);
     stages.file_.reserve(0, wire::Staging::stage_offset(ranks, 0, 0));
     wire::Staging::initialise(stages.file_.memory(), ranks);
     return stages;
 }
 
-SetStages SetStages::attach(const wire::SharedFile::Offer& offer, int ranks, std::size_t stage_bytes) {
-    return {wire::SharedFile::attach(offer, wire::Staging::bytes_for(ranks, stage_bytes)), ranks, stage_bytes};
+SetStages SetStages::attach(const wire::SharedFile::Offer& offer, int ranks,
+                            std::size_t stage_bytes) {
+    return {wire::SharedFile::attach(offer, wire::Staging::bytes_for(ranks, stage_bytes)), ranks,
+            stage_bytes};
 }
 
 void SetStages::reserve_stage(int rank) {
@@ -114,9 +124,11 @@ std::optional<SetStages> SetStages::meet(wire::MemberWire& wire, const wire::Gro
         return stages;
     }
     if (without == wire.rank())
-        base::log_warning(fmt::format("{}: no memory to stage in ({}): its data travels as messages",
-                                      is_the_world(group) ? "the world" : fmt::format("process set {}", fmt::join(group.members, ",")),
-                                      failure));
+        base::log_warning(fmt::format(
+            "{}: no memory to stage in ({}): its data travels as messages",
+            is_the_world(group) ? "the world"
+                                : fmt::format("process set {}", fmt::join(group.members, ",")),
+            failure));
     return std::nullopt;
 }
 
@@ -124,10 +136,12 @@ bool Levels::suit(const wire::Group& group) {
     const auto grid = grid_of(group);
     const auto locals = static_cast<int>(grid.local().size());
     return grid.is_even() && grid.hosts() > 1 && locals > 1 &&
-           hierarchical::segment_limit_bytes(stage_bytes_of(group, grid), locals, grid.hosts()) >= hierarchical::least_segment_bytes;
+           hierarchical::segment_limit_bytes(stage_bytes_of(group, grid), locals, grid.hosts()) >=
+               hierarchical::least_segment_bytes;
 }
 
-/// Messages across have the group's own tag: each rank runs its bundles in one order, so between two of them none is taken for another.
+/// Messages across have the group's own tag: each rank runs its bundles in one order, so between
+/// two of them none is taken for another.
 Levels::Levels(const wire::Group& group, const wire::Staging& staging)
     : grid_(grid_of(group)),
       local_(part_of(group, grid_.local(), grid_.local_rank()), staging, /*tries_segments=*/false),

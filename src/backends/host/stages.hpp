@@ -19,15 +19,17 @@ bool is_the_world(const wire::Group& group) noexcept;
 /// Whether all these ranks are on one host.
 bool on_one_host(const wire::Transport& transport, std::span<const int> members);
 
-/// Whether these ranks are on one host, share memory there, and stages have room for as many. The same on all of them.
+/// Whether these ranks are on one host, share memory there, and stages have room for as many. The
+/// same on all of them.
 bool can_stage(const wire::Transport& transport, std::span<const int> members);
 
-/// The stages of a process set (the world is the first), one for each of its ranks on this host: of their own, because a
-/// rank may stage for several sets at once. On each host the first of its ranks makes them, the others attach.
+/// The stages of a process set (the world is the first), one for each of its ranks on this host: of
+/// their own, because a rank may stage for several sets at once. On each host the first of its
+/// ranks makes them, the others attach.
 class SetStages {
 public:
-    /// Collective among the ranks of the group, whose wire it is. Empty on all if one could not have its stage; the first of those warns. Throws what the wire
-    /// throws.
+    /// Collective among the ranks of the group, whose wire it is. Empty on all if one could not
+    /// have its stage; the first of those warns. Throws what the wire throws.
     static std::optional<SetStages> meet(wire::MemberWire& wire, const wire::Group& group);
 
     /// By position among the group's ranks on this host. Valid while this object lives.
@@ -37,7 +39,8 @@ private:
     SetStages(wire::SharedFile file, int ranks, std::size_t stage_bytes)
         : file_(std::move(file)), ranks_(ranks), stage_bytes_(stage_bytes) {}
     static SetStages create(int ranks, std::size_t stage_bytes);
-    static SetStages attach(const wire::SharedFile::Offer& offer, int ranks, std::size_t stage_bytes);
+    static SetStages attach(const wire::SharedFile::Offer& offer, int ranks,
+                            std::size_t stage_bytes);
     void reserve_stage(int rank);
 
     wire::SharedFile file_;
@@ -45,10 +48,12 @@ private:
     std::size_t stage_bytes_;
 };
 
-/// A group on several hosts, for what goes level by level: the members on this rank's host, and those that have its place on each host.
+/// A group on several hosts, for what goes level by level: the members on this rank's host, and
+/// those that have its place on each host.
 class Levels {
 public:
-    /// Whether it can be, which is the same on all members: there are as many on each host, more than one, and their stages have room enough.
+    /// Whether it can be, which is the same on all members: there are as many on each host, more
+    /// than one, and their stages have room enough.
     static bool suit(const wire::Group& group);
     /// `staging`: of the members on this host.
     Levels(const wire::Group& group, const wire::Staging& staging);

@@ -10,7 +10,8 @@
 namespace guozhuang::backends {
 namespace {
 
-/// Costs are those of operations of 64 KiB and more: what smaller ones take is the scheduler's matter. They do as the least of these.
+/// Costs are those of operations of 64 KiB and more: what smaller ones take is the scheduler's
+/// matter. They do as the least of these.
 constexpr int least_class = 16;
 /// Larger ones do as these: few are so large, and their trials would take long.
 constexpr int largest_class = 24;
@@ -26,8 +27,8 @@ std::size_t Trials::next() noexcept {
     return cycle % 2 == 0 ? place : ways_ - 1 - place;
 }
 
-/// Whoever takes part may be late, never early: so what a way is believed to cost falls at once and rises by steps, of which one alone does not change
-/// the choice.
+/// Whoever takes part may be late, never early: so what a way is believed to cost falls at once and
+/// rises by steps, of which one alone does not change the choice.
 bool Trials::record(std::size_t way, float cost) noexcept {
     constexpr float step = 1.125F, margin = 1.15F;
     if (cost >= unknown) return false;
@@ -44,11 +45,16 @@ StagingTuner::Run StagingTuner::begin(engine::Operation operation, std::size_t b
     auto& trials = trials_.try_emplace(key, ways_).first->second;
     const auto way = size < least_class ? trials.best() : trials.next();
     peers_.begin(streams(way));
-    return {.key = key, .bytes = bytes, .round = peers_.round(), .way = way, .began = base::Clock::now()};
+    return {.key = key,
+            .bytes = bytes,
+            .round = peers_.round(),
+            .way = way,
+            .began = base::Clock::now()};
 }
 
 void StagingTuner::end(const Run& run) {
-    if (peers_.round() == run.round) return;  // there was nothing to move, so the others may not have told yet
+    // there was nothing to move, so the others may not have told yet
+    if (peers_.round() == run.round) return;
     if (told_) record(*told_);
     told_.reset();
     if (run.bytes >> least_class == 0) return;
@@ -57,20 +63,23 @@ void StagingTuner::end(const Run& run) {
     told_ = run;
 }
 
-/// An allreduce may leave the stages out, where all ranks can reach its memory, and then says nothing about them. Of the others every rank, whatever it
-/// gives, takes part in every byte.
+/// An allreduce may leave the stages out, where all ranks can reach its memory, and then says
+/// nothing about them. Of the others every rank, whatever it gives, takes part in every byte.
 float StagingTuner::cost_of(const Run& run) const {
-    const auto staged = run.key.first == engine::Operation::allreduce ? peers_.bytes_put() : run.bytes;
+    const auto staged =
+        run.key.first == engine::Operation::allreduce ? peers_.bytes_put() : run.bytes;
     if (staged < run.bytes / static_cast<std::size_t>(2 * peers_.size())) return Trials::unknown;
-    return std::chrono::duration<float, std::nano>(base::Clock::now() - run.began).count() / static_cast<float>(staged);
+    return std::chrono::duration<float, std::nano>(base::Clock::now() - run.began).count() /
+           static_cast<float>(staged);
 }
 
 void StagingTuner::record(const Run& run) {
     const auto& [operation, size] = run.key;
     auto& trials = trials_.at(run.key);
     if (!trials.record(run.way, peers_.least_cost(slot_)) || peers_.rank() != 0) return;
-    base::log(LogLevel::debug, "{} of {} KiB by {} ranks: {} stores, segments of 1/{}", name_of(operation), (std::size_t{1} << size) / 1024,
-              peers_.size(), streams(trials.best()) ? "streaming" : "plain", 1 << trials.best() / 2);
+    base::log(LogLevel::debug, "{} of {} KiB by {} ranks: {} stores, segments of 1/{}",
+              name_of(operation), (std::size_t{1} << size) / 1024, peers_.size(),
+              streams(trials.best()) ? "streaming" : "plain", 1 << trials.best() / 2);
 }
 
 std::size_t StagingTuner::shortened(std::size_t segment_bytes, std::size_t way) noexcept {

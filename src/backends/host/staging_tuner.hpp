@@ -14,10 +14,12 @@
 namespace guozhuang::backends {
 
 /// Finds by trying which of a few ways of doing the same costs least where the program runs, and
-/// keeps to it until another costs less. Pure: objects that are told the same costs choose the same.
+/// keeps to it until another costs less. Pure: objects that are told the same costs choose the
+/// same.
 class Trials {
 public:
-    /// One turn in so many tries a way anew. Odd, so that among turns that come in pairs no way always has the same place.
+    /// One turn in so many tries a way anew. Odd, so that among turns that come in pairs no way
+    /// always has the same place.
     static constexpr std::size_t between = 31;
     static constexpr std::size_t most_ways = 6;
     static constexpr float unknown = std::numeric_limits<float>::infinity();
@@ -26,7 +28,8 @@ public:
 
     /// The way of the next turn: the best, or one that is tried. At first all are, twice.
     std::size_t next() noexcept;
-    /// What a turn has cost, in any unit; unknown says nothing. In the order of the turns. True: another way is now the best.
+    /// What a turn has cost, in any unit; unknown says nothing. In the order of the turns. True:
+    /// another way is now the best.
     bool record(std::size_t way, float cost) noexcept;
     std::size_t best() const noexcept { return best_; }
 
@@ -35,10 +38,12 @@ private:
     std::array<float, most_ways> costs_{};  ///< of each way, as it is believed to be
 };
 
-/// Runs what a group stages, and finds out how: with stores that stay in the caches or go past them, in segments as long as they may be, half or a
-/// quarter. Which is faster depends on the caches, and on which of them the ranks share, and nothing but the time depends on it. Every operation and size
-/// has its own answer, found on operations that run anyway, whose cost is the fastest rank's, which was the last to begin and waited for nobody. The others
-/// see its figure one operation later, so that all ranks change at the same one. One thread at a time.
+/// Runs what a group stages, and finds out how: with stores that stay in the caches or go past
+/// them, in segments as long as they may be, half or a quarter. Which is faster depends on the
+/// caches, and on which of them the ranks share, and nothing but the time depends on it. Every
+/// operation and size has its own answer, found on operations that run anyway, whose cost is the
+/// fastest rank's, which was the last to begin and waited for nobody. The others see its figure one
+/// operation later, so that all ranks change at the same one. One thread at a time.
 class StagingTuner {
 public:
     /// `tries_segments`: false where others than this group must cut the same segments.
@@ -48,9 +53,11 @@ public:
     wire::MemberPeers& peers() noexcept { return peers_; }
     const wire::MemberPeers& peers() const noexcept { return peers_; }
 
-    /// move(peers, segment_bytes) is an operation that moves so many bytes in segments of at most so many: all ranks say the same.
+    /// move(peers, segment_bytes) is an operation that moves so many bytes in segments of at most
+    /// so many: all ranks say the same.
     template <class Move>
-    void run(engine::Operation operation, std::size_t bytes, std::size_t segment_bytes, const Move& move) {
+    void run(engine::Operation operation, std::size_t bytes, std::size_t segment_bytes,
+             const Move& move) {
         const auto run = begin(operation, bytes);
         move(peers_, shortened(segment_bytes, run.way));
         end(run);
@@ -76,8 +83,9 @@ private:
     wire::MemberPeers peers_;
     const std::size_t ways_;
     std::map<Key, Trials> trials_;
-    std::optional<Run> told_;  ///< the operation whose cost this rank told last, if the others' are yet to be read
-    std::size_t slot_ = 0;     ///< where it told it
+    /// the operation whose cost this rank told last, if the others' are yet to be read
+    std::optional<Run> told_;
+    std::size_t slot_ = 0;  ///< where it told it
 };
 
 }  // namespace guozhuang::backends

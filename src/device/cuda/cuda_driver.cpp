@@ -25,15 +25,17 @@ int attribute(cudaDeviceAttr which, int device) {
 }  // namespace
 
 CudaDriver::CudaDriver(int device_count) {
-    for (int device = 0; device < device_count; ++device) processors_.push_back(attribute(cudaDevAttrMultiProcessorCount, device));
+    for (int device = 0; device < device_count; ++device)
+        processors_.push_back(attribute(cudaDevAttrMultiProcessorCount, device));
 }
 
 std::string CudaDriver::description(int device) const {
     check_device(device, device_count());
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, device), "cannot read the properties of the device");
-    return std::string(properties.name) + ", " + std::to_string(properties.totalGlobalMem >> 30) + " GiB, compute capability " +
-           std::to_string(properties.major) + "." + std::to_string(properties.minor);
+    return std::string(properties.name) + ", " + std::to_string(properties.totalGlobalMem >> 30) +
+           " GiB, compute capability " + std::to_string(properties.major) + "." +
+           std::to_string(properties.minor);
 }
 
 std::span<std::byte> CudaDriver::allocate(int device, std::size_t bytes) {
@@ -41,7 +43,8 @@ std::span<std::byte> CudaDriver::allocate(int device, std::size_t bytes) {
     if (bytes == 0) return {};
     const OnDevice here(device);
     void* memory = nullptr;
-    check(cudaMalloc(&memory, bytes), ("cannot allocate " + std::to_string(bytes) + " bytes").c_str());
+    check(cudaMalloc(&memory, bytes),
+          ("cannot allocate " + std::to_string(bytes) + " bytes").c_str());
     return {static_cast<std::byte*>(memory), bytes};
 }
 
@@ -60,16 +63,20 @@ void CudaDriver::copy(Stream& stream, std::span<std::byte> to, std::span<const s
     const auto& cuda = ours(stream);
     if (to.empty()) return;
     const OnDevice here(cuda.device());
-    check(cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyDefault, cuda.native()), "cannot copy");
+    check(cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyDefault, cuda.native()),
+          "cannot copy");
 }
 
-void CudaDriver::reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into, std::span<const std::byte> other) {
+void CudaDriver::reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
+                        std::span<const std::byte> other) {
     check_reduction(op, dtype, into, other);
     const auto& cuda = ours(stream);
     if (into.empty()) return;
     const OnDevice here(cuda.device());
     const ReduceLaunch launch{op, dtype, into.data(), other.data(), into.size() / size_of(dtype)};
-    check(launch_reduce(launch, processors_[static_cast<std::size_t>(cuda.device())], cuda.native()), "cannot launch a reduction");
+    check(
+        launch_reduce(launch, processors_[static_cast<std::size_t>(cuda.device())], cuda.native()),
+        "cannot launch a reduction");
 }
 
 std::shared_ptr<Stream> CudaDriver::make_stream(int device) {
@@ -79,7 +86,8 @@ std::shared_ptr<Stream> CudaDriver::make_stream(int device) {
 
 std::shared_ptr<Stream> CudaDriver::wrap(StreamRef stream) {
     if (stream.device.kind != DeviceKind::cuda)
-        throw Error(ErrorCode::invalid_argument, "not a CUDA stream, but one of " + std::string(name_of(stream.device.kind)));
+        throw Error(ErrorCode::invalid_argument,
+                    "not a CUDA stream, but one of " + std::string(name_of(stream.device.kind)));
     check_device(stream.device.index, device_count());
     return CudaStream::wrap(stream.device.index, static_cast<cudaStream_t>(stream.native));
 }

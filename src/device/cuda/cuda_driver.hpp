@@ -19,7 +19,8 @@ public:
     std::span<std::byte> allocate(int device, std::size_t bytes) override;
     void release(int device, std::span<std::byte> memory) noexcept override;
     void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) override;
-    void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into, std::span<const std::byte> other) override;
+    void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
+                std::span<const std::byte> other) override;
 
     std::shared_ptr<Stream> make_stream(int device) override;
     std::shared_ptr<Stream> wrap(StreamRef stream) override;

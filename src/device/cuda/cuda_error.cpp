@@ -7,7 +7,8 @@
 namespace guozhuang::device {
 namespace {
 
-/// The two functions of the driver that the runtime has no words for. Through the runtime: the plugin is not linked to libcuda.
+/// The two functions of the driver that the runtime has no words for. Through the runtime: the
+/// plugin is not linked to libcuda.
 struct Contexts {
     CUresult(CUDAAPI* get)(CUcontext*) = nullptr;
     CUresult(CUDAAPI* set)(CUcontext) = nullptr;
@@ -17,8 +18,11 @@ template <class Function>
 void find(const char* name, Function& function) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
-    check(cudaGetDriverEntryPointByVersion(name, &found, CUDART_VERSION, cudaEnableDefault, &result), name);
-    if (result != cudaDriverEntryPointSuccess) throw Error(ErrorCode::unavailable, std::string("the NVIDIA driver has no ") + name);
+    check(
+        cudaGetDriverEntryPointByVersion(name, &found, CUDART_VERSION, cudaEnableDefault, &result),
+        name);
+    if (result != cudaDriverEntryPointSuccess)
+        throw Error(ErrorCode::unavailable, std::string("the NVIDIA driver has no ") + name);
     function = reinterpret_cast<Function>(found);
 }
 
@@ -37,13 +41,18 @@ const Contexts& contexts() {
 
 void check(cudaError_t status, const char* tried, std::source_location where) {
     if (status == cudaSuccess) return;
-    const auto code = status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::unavailable;
-    throw Error(code, std::string("CUDA: ") + tried + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")", where);
+    const auto code =
+        status == cudaErrorMemoryAllocation ? ErrorCode::out_of_memory : ErrorCode::unavailable;
+    throw Error(code,
+                std::string("CUDA: ") + tried + ": " + cudaGetErrorString(status) + " (" +
+                    cudaGetErrorName(status) + ")",
+                where);
 }
 
 OnDevice::OnDevice(int device) {
     CUcontext before = nullptr;
-    if (contexts().get(&before) != CUDA_SUCCESS) throw Error(ErrorCode::unavailable, "CUDA: no current context can be read");
+    if (contexts().get(&before) != CUDA_SUCCESS)
+        throw Error(ErrorCode::unavailable, "CUDA: no current context can be read");
     before_ = before;
     check(cudaSetDevice(device), "cannot use the device");
 }

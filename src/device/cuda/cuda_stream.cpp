@@ -24,7 +24,8 @@ CudaEvent::CudaEvent(int device, cudaStream_t stream) : device_(device) {
     }
 }
 
-// Destructors ignore errors: they come from a device that has failed before, which was reported, or from a process at its end.
+// Destructors ignore errors: they come from a device that has failed before, which was reported, or
+// from a process at its end.
 CudaEvent::~CudaEvent() {
     try {
         const OnDevice here(device_);
@@ -45,8 +46,10 @@ std::shared_ptr<CudaStream> CudaStream::make(int device) {
     const OnDevice here(device);
     int least = 0, greatest = 0;
     cudaStream_t stream = nullptr;
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cannot read the priorities of streams");
-    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "cannot make a stream");
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+          "cannot read the priorities of streams");
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+          "cannot make a stream");
     return std::shared_ptr<CudaStream>(new CudaStream(device, stream, true));
 }
 
@@ -65,9 +68,12 @@ CudaStream::~CudaStream() {
 
 void CudaStream::wait(const std::shared_ptr<const Event>& event) {
     const auto* ours = dynamic_cast<const CudaEvent*>(event.get());
-    if (!ours) throw Error(ErrorCode::invalid_argument, "a CUDA stream waits only for events of CUDA streams");
+    if (!ours)
+        throw Error(ErrorCode::invalid_argument,
+                    "a CUDA stream waits only for events of CUDA streams");
     const OnDevice here(device_);
-    check(cudaStreamWaitEvent(stream_, ours->native(), cudaEventWaitDefault), "cannot wait for an event");
+    check(cudaStreamWaitEvent(stream_, ours->native(), cudaEventWaitDefault),
+          "cannot wait for an event");
 }
 
 void CudaStream::launch(std::function<void()> work) {

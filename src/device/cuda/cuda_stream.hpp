@@ -24,7 +24,8 @@ private:
 
 class CudaStream final : public Stream {
 public:
-    /// A stream of our own: independent of the default stream, and ahead of others where the device has priorities.
+    /// A stream of our own: independent of the default stream, and ahead of others where the device
+    /// has priorities.
     static std::shared_ptr<CudaStream> make(int device);
     static std::shared_ptr<CudaStream> wrap(int device, cudaStream_t stream);
 
@@ -35,13 +36,16 @@ public:
     void wait(const std::shared_ptr<const Event>& event) override;
     void launch(std::function<void()> work) override;
     std::shared_ptr<Event> record() override;
-    StreamRef ref() const noexcept override { return {.device = {DeviceKind::cuda, device_}, .native = stream_}; }
+    StreamRef ref() const noexcept override {
+        return {.device = {DeviceKind::cuda, device_}, .native = stream_};
+    }
 
     int device() const noexcept { return device_; }
     cudaStream_t native() const noexcept { return stream_; }
 
 private:
-    CudaStream(int device, cudaStream_t stream, bool owned) noexcept : device_(device), stream_(stream), owned_(owned) {}
+    CudaStream(int device, cudaStream_t stream, bool owned) noexcept
+        : device_(device), stream_(stream), owned_(owned) {}
 
     const int device_;
     const cudaStream_t stream_;

@@ -9,8 +9,8 @@
 namespace guozhuang::device {
 namespace {
 
-/// The driver, or the reason why there is none. Of the process: CUDA is one per process, and this file is never unloaded. Never destroyed,
-/// since streams may outlive static destruction.
+/// The driver, or the reason why there is none. Of the process: CUDA is one per process, and this
+/// file is never unloaded. Never destroyed, since streams may outlive static destruction.
 struct Answer {
     Driver* driver = nullptr;
     std::string reason = {};
@@ -22,13 +22,16 @@ std::string version_text(int version) {
 
 Answer look_for_devices() {
     int version = 0, devices = 0;
-    if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) return {.reason = "no NVIDIA driver"};
+    if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
+        return {.reason = "no NVIDIA driver"};
     const auto status = cudaGetDeviceCount(&devices);
     if (status == cudaErrorInsufficientDriver)
-        return {.reason = "NVIDIA driver too old: it supports CUDA " + version_text(version) + ", this build needs " +
-                          version_text(CUDART_VERSION)};
-    if (status == cudaErrorNoDevice || (status == cudaSuccess && devices == 0)) return {.reason = "no CUDA device"};
-    if (status != cudaSuccess) return {.reason = std::string("CUDA failed: ") + cudaGetErrorString(status)};
+        return {.reason = "NVIDIA driver too old: it supports CUDA " + version_text(version) +
+                          ", this build needs " + version_text(CUDART_VERSION)};
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && devices == 0))
+        return {.reason = "no CUDA device"};
+    if (status != cudaSuccess)
+        return {.reason = std::string("CUDA failed: ") + cudaGetErrorString(status)};
     return {.driver = new CudaDriver(devices)};
 }
 
@@ -43,7 +46,8 @@ Answer look_without_throwing() noexcept {
 }  // namespace
 }  // namespace guozhuang::device
 
-extern "C" GUOZHUANG_API guozhuang::device::CudaPlugin guozhuang_cuda_plugin(const char* build_id) noexcept {
+extern "C" GUOZHUANG_API guozhuang::device::CudaPlugin guozhuang_cuda_plugin(
+    const char* build_id) noexcept {
     if (std::string_view(build_id) != GUOZHUANG_BUILD_ID)
         return {.driver = nullptr, .reason = "build mismatch: the plugin is " GUOZHUANG_BUILD_ID};
     static const auto& answer = *new auto(guozhuang::device::look_without_throwing());

@@ -1,5 +1,5 @@
-// into = into (op) other, element by element. Memory-bound: 16 bytes per access where both sides allow it, blocks enough to fill the
-// device.
+// into = into (op) other, element by element. Memory-bound: 16 bytes per access where both sides
+// allow it, blocks enough to fill the device.
 
 #include <algorithm>
 #include <cstdint>
@@ -35,9 +35,11 @@ struct Arithmetic<__nv_bfloat16> {
 
 /// Sums and products modulo 2^bits are the same for signed and unsigned numbers.
 template <class T>
-using Modular = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+using Modular = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
+                                            std::type_identity<T>>::type;
 
-/// Wide enough that narrow integers are not promoted to a signed type, in which wrapping would be undefined.
+/// Wide enough that narrow integers are not promoted to a signed type, in which wrapping would be
+/// undefined.
 template <class T>
 using Wrapping = std::common_type_t<unsigned, T>;
 
@@ -59,7 +61,8 @@ struct Product {
             return a * b;
     }
 };
-/// Floats that are neither less nor greater: the same number, zeros of either sign (-0 is below +0), or NaN (which the sum then is).
+/// Floats that are neither less nor greater: the same number, zeros of either sign (-0 is below
+/// +0), or NaN (which the sum then is).
 struct Min {
     template <class T>
     static __device__ T apply(T a, T b) {
@@ -96,7 +99,8 @@ struct Extent {
 };
 
 template <class Op, class T>
-__global__ void __launch_bounds__(threads_per_block) reduce_kernel(T* __restrict__ into, const T* __restrict__ other, Extent extent) {
+__global__ void __launch_bounds__(threads_per_block)
+    reduce_kernel(T* __restrict__ into, const T* __restrict__ other, Extent extent) {
     const std::size_t first = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
     const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
     auto* to = reinterpret_cast<Pack<T>*>(into + extent.head);
@@ -105,7 +109,8 @@ __global__ void __launch_bounds__(threads_per_block) reduce_kernel(T* __restrict
         Pack<T> sum = to[p];
         const Pack<T> arrived = from[p];
 #pragma unroll
-        for (unsigned lane = 0; lane < Pack<T>::lanes; ++lane) sum.lane[lane] = combine<Op>(sum.lane[lane], arrived.lane[lane]);
+        for (unsigned lane = 0; lane < Pack<T>::lanes; ++lane)
+            sum.lane[lane] = combine<Op>(sum.lane[lane], arrived.lane[lane]);
         to[p] = sum;
     }
     const std::size_t packed = extent.packs * Pack<T>::lanes;
@@ -131,10 +136,12 @@ cudaError_t launch_as(const ReduceLaunch& launch, int processors, cudaStream_t s
     auto extent = extent_of<T>(into, other, launch.count);
     const std::size_t work = std::max(extent.packs, extent.count - extent.packs * Pack<T>::lanes);
     const std::size_t wanted = (work + threads_per_block - 1) / threads_per_block;
-    const auto blocks = static_cast<unsigned>(std::min<std::size_t>(wanted, static_cast<unsigned>(processors) * blocks_per_processor));
+    const auto blocks = static_cast<unsigned>(
+        std::min<std::size_t>(wanted, static_cast<unsigned>(processors) * blocks_per_processor));
     void* arguments[] = {&into, &other, &extent};
     // Not <<<>>>: this returns the launch's own error, not the last one of the thread.
-    return cudaLaunchKernel(reduce_kernel<Op, T>, dim3(blocks), dim3(threads_per_block), arguments, 0, stream);
+    return cudaLaunchKernel(reduce_kernel<Op, T>, dim3(blocks), dim3(threads_per_block), arguments,
+                            0, stream);
 }
 
 template <class T>

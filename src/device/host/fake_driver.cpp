@@ -44,7 +44,9 @@ public:
 
     void wait(const std::shared_ptr<const Event>& event) override {
         auto ours = std::dynamic_pointer_cast<const FakeEvent>(event);
-        if (!ours) throw Error(ErrorCode::invalid_argument, "a stream of the host fake waits only for events of the host fake");
+        if (!ours)
+            throw Error(ErrorCode::invalid_argument,
+                        "a stream of the host fake waits only for events of the host fake");
         launch([ours = std::move(ours)] { ours->wait_until_done(); });
     }
 
@@ -62,7 +64,9 @@ public:
         return event;
     }
 
-    StreamRef ref() const noexcept override { return {.device = {DeviceKind::fake, device_}, .native = const_cast<FakeStream*>(this)}; }
+    StreamRef ref() const noexcept override {
+        return {.device = {DeviceKind::fake, device_}, .native = const_cast<FakeStream*>(this)};
+    }
 
 private:
     /// The function is gone, with everything it holds, before the next one starts.
@@ -92,7 +96,8 @@ private:
 
 class FakeDriver final : public Driver {
 public:
-    explicit FakeDriver(int devices) : devices_(devices), default_streams_(static_cast<std::size_t>(devices)) {}
+    explicit FakeDriver(int devices)
+        : devices_(devices), default_streams_(static_cast<std::size_t>(devices)) {}
 
     int device_count() const noexcept override { return devices_; }
     std::string description(int device) const override {
@@ -104,20 +109,27 @@ public:
         check_device(device, device_count());
         if (bytes == 0) return {};
         auto* memory = ::operator new(bytes, alignment, std::nothrow);
-        if (!memory) throw Error(ErrorCode::out_of_memory, "the host fake cannot allocate " + std::to_string(bytes) + " bytes");
+        if (!memory)
+            throw Error(ErrorCode::out_of_memory,
+                        "the host fake cannot allocate " + std::to_string(bytes) + " bytes");
         return {static_cast<std::byte*>(memory), bytes};
     }
-    void release(int, std::span<std::byte> memory) noexcept override { ::operator delete(memory.data(), alignment); }
+    void release(int, std::span<std::byte> memory) noexcept override {
+        ::operator delete(memory.data(), alignment);
+    }
 
     void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) override {
         check_same_size(to, from);
         stream.launch([to, from] { std::copy(from.begin(), from.end(), to.begin()); });
     }
 
-    void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into, std::span<const std::byte> other) override {
+    void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
+                std::span<const std::byte> other) override {
         check_reduction(op, dtype, into, other);
         // One rank: no division, which belongs to the finish of the whole reduction.
-        stream.launch([reduce = HostReduce(dtype, op, 1), into, other] { reduce.combine(into, into, other); });
+        stream.launch([reduce = HostReduce(dtype, op, 1), into, other] {
+            reduce.combine(into, into, other);
+        });
     }
 
     std::shared_ptr<Stream> make_stream(int device) override {
@@ -127,7 +139,8 @@ public:
 
     std::shared_ptr<Stream> wrap(StreamRef stream) override {
         if (stream.device.kind != DeviceKind::fake)
-            throw Error(ErrorCode::invalid_argument, "not a stream of the host fake, but of " + std::string(name_of(stream.device.kind)));
+            throw Error(ErrorCode::invalid_argument, "not a stream of the host fake, but of " +
+                                                         std::string(name_of(stream.device.kind)));
         check_device(stream.device.index, device_count());
         if (!stream.native) return default_stream(stream.device.index);
         return {std::shared_ptr<void>(), static_cast<FakeStream*>(stream.native)};  // does not own
@@ -143,7 +156,8 @@ private:
 
     const int devices_;
     base::Mutex mutex_;
-    std::vector<std::shared_ptr<Stream>> default_streams_ GUOZHUANG_GUARDED_BY(mutex_);  ///< made on first use
+    /// made on first use
+    std::vector<std::shared_ptr<Stream>> default_streams_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -13,12 +13,15 @@ constexpr std::size_t block_bytes = 4096;  // of partials
 
 double checked_scale(DType dtype, double factor) {
     if (factor == 1.0 || is_floating(dtype)) return factor;
-    throw Error(ErrorCode::invalid_argument,
-                "scale " + std::to_string(factor) + " on " + std::string(name_of(dtype)) + ": only floating-point tensors can be scaled");
+    throw Error(ErrorCode::invalid_argument, "scale " + std::to_string(factor) + " on " +
+                                                 std::string(name_of(dtype)) +
+                                                 ": only floating-point tensors can be scaled");
 }
 
 int checked_divisor(ReduceOp op, int ranks) {
-    if (ranks < 1) throw Error(ErrorCode::invalid_argument, "a reduction over " + std::to_string(ranks) + " ranks");
+    if (ranks < 1)
+        throw Error(ErrorCode::invalid_argument,
+                    "a reduction over " + std::to_string(ranks) + " ranks");
     return op == ReduceOp::average ? ranks : 1;
 }
 
@@ -28,7 +31,9 @@ int checked_divisor(ReduceOp op, int ranks) {
 struct HostReduce::Block {
     std::size_t offset;  // bytes of elements
     std::size_t bytes;   // bytes of elements
-    std::span<const std::byte> of(std::span<const std::byte> input) const { return input.subspan(offset, bytes); }
+    std::span<const std::byte> of(std::span<const std::byte> input) const {
+        return input.subspan(offset, bytes);
+    }
 };
 
 HostReduce::HostReduce(DType dtype, ReduceOp op, int ranks, double postscale)
@@ -37,7 +42,8 @@ HostReduce::HostReduce(DType dtype, ReduceOp op, int ranks, double postscale)
       element_bytes_(size_of(dtype)),
       partial_bytes_(partial_size_of(dtype)) {}
 
-void HostReduce::combine(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const {
+void HostReduce::combine(std::span<std::byte> into, std::span<const std::byte> left,
+                         std::span<const std::byte> right) const {
     kernels_.combine(into, left, right);
 }
 
@@ -49,7 +55,8 @@ void HostReduce::widen(std::span<std::byte> partials, std::span<const std::byte>
     kernels_.widen(partials, elements);
 }
 
-void HostReduce::combine_partials(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const {
+void HostReduce::combine_partials(std::span<std::byte> into, std::span<const std::byte> left,
+                                  std::span<const std::byte> right) const {
     kernels_.combine_partials(into, left, right);
 }
 
@@ -57,9 +64,11 @@ void HostReduce::narrow(std::span<std::byte> elements, std::span<const std::byte
     kernels_.narrow(elements, partials, finish_);
 }
 
-void HostReduce::combine_tree(std::span<std::byte> into, std::span<const std::span<const std::byte>> inputs) const {
+void HostReduce::combine_tree(std::span<std::byte> into,
+                              std::span<const std::span<const std::byte>> inputs) const {
     // Two inputs and nothing to finish: rounding the one sum is all there is.
-    if (inputs.size() == 2 && finish_.is_identity()) return kernels_.combine(into, inputs[0], inputs[1]);
+    if (inputs.size() == 2 && finish_.is_identity())
+        return kernels_.combine(into, inputs[0], inputs[1]);
     alignas(64) std::array<std::byte, block_bytes> scratch;
     const std::size_t step = block_bytes / partial_bytes_ * element_bytes_;
     for (std::size_t offset = 0; offset < into.size(); offset += step) {
@@ -69,8 +78,10 @@ void HostReduce::combine_tree(std::span<std::byte> into, std::span<const std::sp
     }
 }
 
-/// The partials of the inputs' block, combined: in `scratch`, or the lone input itself where it already is partials.
-std::span<const std::byte> HostReduce::subtree(std::span<std::byte> scratch, std::span<const std::span<const std::byte>> inputs,
+/// The partials of the inputs' block, combined: in `scratch`, or the lone input itself where it
+/// already is partials.
+std::span<const std::byte> HostReduce::subtree(std::span<std::byte> scratch,
+                                               std::span<const std::span<const std::byte>> inputs,
                                                const Block& block) const {
     if (inputs.size() == 1 && element_bytes_ == partial_bytes_) return block.of(inputs[0]);
     const auto result = scratch.first(block.bytes / element_bytes_ * partial_bytes_);

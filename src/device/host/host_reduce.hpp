@@ -9,26 +9,33 @@
 
 namespace guozhuang::device {
 
-/// Reduce on this processor. A small value that allocates nothing; immutable, so any thread may use it.
+/// Reduce on this processor. A small value that allocates nothing; immutable, so any thread may use
+/// it.
 class HostReduce final : public Reduce {
 public:
-    /// `ranks`: how many contributions an average divides by (>= 1; other ops ignore it). `postscale`: multiplies the full result.
-    /// Throws Error(invalid_argument) for an op that the dtype does not have, and for a postscale other than 1 on integers and boolean.
+    /// `ranks`: how many contributions an average divides by (>= 1; other ops ignore it).
+    /// `postscale`: multiplies the full result. Throws Error(invalid_argument) for an op that the
+    /// dtype does not have, and for a postscale other than 1 on integers and boolean.
     HostReduce(DType dtype, ReduceOp op, int ranks, double postscale = 1.0);
 
     std::size_t element_bytes() const noexcept override { return element_bytes_; }
     std::size_t partial_bytes() const noexcept override { return partial_bytes_; }
-    void combine(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const override;
+    void combine(std::span<std::byte> into, std::span<const std::byte> left,
+                 std::span<const std::byte> right) const override;
     void finish(std::span<std::byte> elements) const override;
     void widen(std::span<std::byte> partials, std::span<const std::byte> elements) const override;
-    void combine_partials(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const override;
+    void combine_partials(std::span<std::byte> into, std::span<const std::byte> left,
+                          std::span<const std::byte> right) const override;
     void narrow(std::span<std::byte> elements, std::span<const std::byte> partials) const override;
-    /// At least one input. One pass in blocks that stay in the first-level cache; 4 KiB of stack per level of the tree.
-    void combine_tree(std::span<std::byte> into, std::span<const std::span<const std::byte>> inputs) const override;
+    /// At least one input. One pass in blocks that stay in the first-level cache; 4 KiB of stack
+    /// per level of the tree.
+    void combine_tree(std::span<std::byte> into,
+                      std::span<const std::span<const std::byte>> inputs) const override;
 
 private:
     struct Block;
-    std::span<const std::byte> subtree(std::span<std::byte> scratch, std::span<const std::span<const std::byte>> inputs,
+    std::span<const std::byte> subtree(std::span<std::byte> scratch,
+                                       std::span<const std::span<const std::byte>> inputs,
                                        const Block& block) const;
 
     Kernels kernels_;
@@ -37,8 +44,8 @@ private:
     std::size_t partial_bytes_;
 };
 
-/// elements *= factor, in place, in the tensor's own type (f16 and bf16 through f32, rounded once). Throws Error(invalid_argument) for a
-/// factor other than 1 on integers and boolean. Thread-safe.
+/// elements *= factor, in place, in the tensor's own type (f16 and bf16 through f32, rounded once).
+/// Throws Error(invalid_argument) for a factor other than 1 on integers and boolean. Thread-safe.
 void scale(DType dtype, std::span<std::byte> elements, double factor);
 
 }  // namespace guozhuang::device

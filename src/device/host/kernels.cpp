@@ -10,14 +10,16 @@
 
 #include "device/host/float16.hpp"
 
-// This file is compiled once per target, by foreach_target.h. On x86 that is AVX2, AVX-512 and a plain loop for anything older.
+// This file is compiled once per target, by foreach_target.h. On x86 that is AVX2, AVX-512 and a
+// plain loop for anything older.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/host/kernels.cpp"
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-// Whether the target converts f16 in hardware. Highway's substitute neither rounds to nearest nor knows NaN.
+// Whether the target converts f16 in hardware. Highway's substitute neither rounds to nearest nor
+// knows NaN.
 #undef GUOZHUANG_NATIVE_F16
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || (HWY_ARCH_ARM_A64 && HWY_TARGET <= HWY_NEON)
 #define GUOZHUANG_NATIVE_F16 1
@@ -31,7 +33,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// ---- Formats: how numbers lie in memory, `element_bytes` each, and the vectors (tag D) in which they are computed.
+// ---- Formats: how numbers lie in memory, `element_bytes` each, and the vectors (tag D) in which
+// they are computed.
 
 template <class D>
 HWY_INLINE hn::Vec<D> load_lanes(D d, const std::byte* from) {
@@ -63,10 +66,13 @@ struct Same {
     static constexpr std::size_t element_bytes = sizeof(T);
 
     static HWY_INLINE hn::Vec<D> load(const std::byte* from) { return load_lanes(D(), from); }
-    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) { store_lanes(D(), values, into); }
+    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) {
+        store_lanes(D(), values, into);
+    }
 };
 
-/// Half as many bits in memory as in the vectors: 16-bit floats are computed in f32, bytes modulo 2^16.
+/// Half as many bits in memory as in the vectors: 16-bit floats are computed in f32, bytes modulo
+/// 2^16.
 template <class Stored, class Lane>
 struct Widened {
     using D = hn::ScalableTag<Lane>;
@@ -75,23 +81,33 @@ struct Widened {
 };
 
 struct Bytes : Widened<std::uint8_t, std::uint16_t> {
-    static HWY_INLINE hn::Vec<D> load(const std::byte* from) { return hn::PromoteTo(D(), load_lanes(DStored(), from)); }
-    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) { store_lanes(DStored(), hn::TruncateTo(DStored(), values), into); }
+    static HWY_INLINE hn::Vec<D> load(const std::byte* from) {
+        return hn::PromoteTo(D(), load_lanes(DStored(), from));
+    }
+    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) {
+        store_lanes(DStored(), hn::TruncateTo(DStored(), values), into);
+    }
 };
 
 struct BFloats : Widened<std::uint16_t, float> {
     using DU = hn::RebindToUnsigned<D>;
 
     static HWY_INLINE hn::Vec<D> load(const std::byte* from) {
-        return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), load_lanes(DStored(), from))));
+        return hn::BitCast(D(),
+                           hn::ShiftLeft<16>(hn::PromoteTo(DU(), load_lanes(DStored(), from))));
     }
-    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) {  // as to_bfloat16; Highway's own conversion truncates
+    // as to_bfloat16; Highway's own conversion truncates
+    static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) {
         const auto bits = hn::BitCast(DU(), values);
         const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DU(), 1u));
         const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(DU(), 0x7fffu)));
         const auto quieted = hn::Or(bits, hn::Set(DU(), 0x00400000u));
-        const auto number = hn::RebindMask(DU(), hn::Eq(values, values));  // Ne will not do: on AVX it is false for NaN
-        store_lanes(DStored(), hn::TruncateTo(DStored(), hn::ShiftRight<16>(hn::IfThenElse(number, rounded, quieted))), into);
+        // Ne will not do: on AVX it is false for NaN
+        const auto number = hn::RebindMask(DU(), hn::Eq(values, values));
+        store_lanes(
+            DStored(),
+            hn::TruncateTo(DStored(), hn::ShiftRight<16>(hn::IfThenElse(number, rounded, quieted))),
+            into);
     }
 };
 
@@ -146,7 +162,8 @@ struct Product {
 };
 
 struct Minimum {
-    /// Floats: both selections agree unless the operands are zeros or one is NaN; then their union is -0 if there is one, or a NaN.
+    /// Floats: both selections agree unless the operands are zeros or one is NaN; then their union
+    /// is -0 if there is one, or a NaN.
     template <class V>
     HWY_INLINE V operator()(V a, V b) const {
         if constexpr (is_float_vector<V>) {
@@ -196,7 +213,8 @@ struct DivideAndScale {
 
 // ---- Loops.
 
-/// into[i] = f(from[i]...) by whole vectors; what is left over at the end goes through one padded vector and so meets the same arithmetic.
+/// into[i] = f(from[i]...) by whole vectors; what is left over at the end goes through one padded
+/// vector and so meets the same arithmetic.
 template <class To, class From, class F, class... In>
 HWY_INLINE void transform(std::span<std::byte> into, F f, In... from) {
     constexpr typename To::D d;
@@ -204,21 +222,25 @@ HWY_INLINE void transform(std::span<std::byte> into, F f, In... from) {
     const std::size_t count = into.size() / To::element_bytes;
     std::size_t i = 0;
     for (; i + step <= count; i += step) {
-        To::store(f(From::load(from.data() + i * From::element_bytes)...), into.data() + i * To::element_bytes);
+        To::store(f(From::load(from.data() + i * From::element_bytes)...),
+                  into.data() + i * To::element_bytes);
     }
     if (i == count) return;
     const auto padded = [&](std::span<const std::byte> whole) {
         std::array<std::byte, hn::MaxLanes(d) * From::element_bytes> vector{};
-        std::memcpy(vector.data(), whole.data() + i * From::element_bytes, (count - i) * From::element_bytes);
+        std::memcpy(vector.data(), whole.data() + i * From::element_bytes,
+                    (count - i) * From::element_bytes);
         return vector;
     };
     std::array<std::byte, hn::MaxLanes(d) * To::element_bytes> result;
     To::store(f(From::load(padded(from).data())...), result.data());
-    std::memcpy(into.data() + i * To::element_bytes, result.data(), (count - i) * To::element_bytes);
+    std::memcpy(into.data() + i * To::element_bytes, result.data(),
+                (count - i) * To::element_bytes);
 }
 
 template <class To, class From, class Op>
-void combine(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) {
+void combine(std::span<std::byte> into, std::span<const std::byte> left,
+             std::span<const std::byte> right) {
     transform<To, From>(into, Op(), left, right);
 }
 
@@ -228,16 +250,20 @@ void convert(std::span<std::byte> into, std::span<const std::byte> from) {
 }
 
 template <class To, class From>
-void finish_floats(std::span<std::byte> into, std::span<const std::byte> from, const Finish& finish) {
-    if (finish.divisor != 1) return transform<To, From>(into, DivideAndScale{finish.divisor, {finish.scale}}, from);
+void finish_floats(std::span<std::byte> into, std::span<const std::byte> from,
+                   const Finish& finish) {
+    if (finish.divisor != 1)
+        return transform<To, From>(into, DivideAndScale{finish.divisor, {finish.scale}}, from);
     if (finish.scale != 1.0) return transform<To, From>(into, Scale{finish.scale}, from);
     convert<To, From>(into, from);
 }
 
 template <class T>
-void finish_integers(std::span<std::byte> into, std::span<const std::byte> from, const Finish& finish) {
+void finish_integers(std::span<std::byte> into, std::span<const std::byte> from,
+                     const Finish& finish) {
     if (finish.divisor == 1) return convert<Same<T>, Same<T>>(into, from);
-    using Wide = std::common_type_t<T, int>;  // holds every T and the divisor, which is positive: C++ then divides as we promise
+    // holds every T and the divisor, which is positive: C++ then divides as we promise
+    using Wide = std::common_type_t<T, int>;
     for (std::size_t at = 0; at < into.size(); at += sizeof(T)) {
         T value;
         std::memcpy(&value, from.data() + at, sizeof value);
@@ -285,7 +311,8 @@ struct Blend {
 };
 
 template <class T>
-void adasum(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) {
+void adasum(std::span<std::byte> into, std::span<const std::byte> left,
+            std::span<const std::byte> right) {
     const auto count = into.size() / sizeof(T);
     const auto* const a = reinterpret_cast<const T*>(left.data());
     const auto* const b = reinterpret_cast<const T*>(right.data());
@@ -299,7 +326,8 @@ void adasum(std::span<std::byte> into, std::span<const std::byte> left, std::spa
         sums.add(rest_of_a.data(), rest_of_b.data());
     }
     const auto dot = total(sums.ab);
-    transform<Same<T>, Same<T>>(into, Blend{weight(dot, total(sums.aa)), weight(dot, total(sums.bb))}, left, right);
+    transform<Same<T>, Same<T>>(
+        into, Blend{weight(dot, total(sums.aa)), weight(dot, total(sums.bb))}, left, right);
 }
 
 CombineKernel adasum_of_target(DType dtype) {
@@ -354,7 +382,8 @@ Kernels integer_kernels(ReduceOp op) {
 Kernels kernels_of_target(DType dtype, ReduceOp op) {
     switch (dtype) {
         case DType::u8:
-        case DType::boolean: return integer_kernels<std::uint8_t>(op);  // on 0 and 1, min is "and", max is "or"
+        // on 0 and 1, min is "and", max is "or"
+        case DType::boolean: return integer_kernels<std::uint8_t>(op);
         case DType::i8: return integer_kernels<std::int8_t>(op);
         case DType::i16: return integer_kernels<std::int16_t>(op);
         case DType::i32: return integer_kernels<std::int32_t>(op);
@@ -382,15 +411,21 @@ HWY_EXPORT(adasum_of_target);
 
 Kernels kernels_for(DType dtype, ReduceOp op) {
     if (dtype == DType::boolean && op != ReduceOp::min && op != ReduceOp::max) {
-        throw Error(ErrorCode::invalid_argument,
-                    "reduce op '" + std::string(name_of(op)) + "' is not defined on bool; use min (and), max (or), or convert to u8 first");
+        throw Error(
+            ErrorCode::invalid_argument,
+            "reduce op '" + std::string(name_of(op)) +
+                "' is not defined on bool; use min (and), max (or), or convert to u8 first");
     }
-    if (op == ReduceOp::adasum) throw Error(ErrorCode::invalid_argument, "adasum weighs whole tensors and is no reduction of elements");
+    if (op == ReduceOp::adasum)
+        throw Error(ErrorCode::invalid_argument,
+                    "adasum weighs whole tensors and is no reduction of elements");
     return HWY_DYNAMIC_DISPATCH(kernels_of_target)(dtype, op);
 }
 
 CombineKernel adasum_for(DType dtype) {
-    if (!is_floating(dtype)) throw Error(ErrorCode::invalid_argument, "adasum is not defined on " + std::string(name_of(dtype)));
+    if (!is_floating(dtype))
+        throw Error(ErrorCode::invalid_argument,
+                    "adasum is not defined on " + std::string(name_of(dtype)));
     return HWY_DYNAMIC_DISPATCH(adasum_of_target)(dtype);
 }
 

@@ -4,26 +4,30 @@
 #include <guozhuang/types.hpp>
 #include <span>
 
-// The arithmetic of host reductions: vectorised loops, chosen at run time for the processor at hand. Elements and partials are those of
-// collectives/concepts/reduce.hpp. Spans of one call hold the same number of elements and need no alignment; `into` may be one of the operands (the
-// same span), but not overlap one otherwise. Pure, thread-safe; the kernels never throw.
+// The arithmetic of host reductions: vectorised loops, chosen at run time for the processor at
+// hand. Elements and partials are those of collectives/concepts/reduce.hpp. Spans of one call hold
+// the same number of elements and need no alignment; `into` may be one of the operands (the same
+// span), but not overlap one otherwise. Pure, thread-safe; the kernels never throw.
 //
-// Integer sums and products wrap modulo 2^bits. Floating min and max propagate NaN from either side and put -0 below +0, so that the result
-// does not depend on the order of the operands. Which of two NaNs a sum or a product returns is left open.
+// Integer sums and products wrap modulo 2^bits. Floating min and max propagate NaN from either side
+// and put -0 below +0, so that the result does not depend on the order of the operands. Which of
+// two NaNs a sum or a product returns is left open.
 
 namespace guozhuang::device {
 
-/// The last step of a reduction: x / divisor, then times scale, in the partial's type. Integers are divided exactly, truncated toward zero,
-/// and never scaled.
+/// The last step of a reduction: x / divisor, then times scale, in the partial's type. Integers are
+/// divided exactly, truncated toward zero, and never scaled.
 struct Finish {
     int divisor = 1;
     double scale = 1.0;
     bool is_identity() const noexcept { return divisor == 1 && scale == 1.0; }
 };
 
-using CombineKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right);
+using CombineKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> left,
+                               std::span<const std::byte> right);
 using ConvertKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> from);
-using FinishKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> from, const Finish& finish);
+using FinishKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> from,
+                              const Finish& finish);
 
 /// The loops of one dtype and op.
 struct Kernels {
@@ -40,13 +44,16 @@ constexpr std::size_t partial_size_of(DType dtype) noexcept {
     return dtype == DType::f16 || dtype == DType::bf16 ? size_of(DType::f32) : size_of(dtype);
 }
 
-/// The best kernels that this processor can run; average combines as sum does. Throws Error(invalid_argument) for an op that is not defined
-/// on the dtype: sum, average and product of boolean; and for adasum, which is no loop over elements.
+/// The best kernels that this processor can run; average combines as sum does. Throws
+/// Error(invalid_argument) for an op that is not defined on the dtype: sum, average and product of
+/// boolean; and for adasum, which is no loop over elements.
 Kernels kernels_for(DType dtype, ReduceOp op);
 
-/// into = Adasum(left, right) = (1 - l.r / 2|l|^2) l + (1 - l.r / 2|r|^2) r, on the partials of one whole tensor, aligned to their size; zeros give
-/// the other side. Dot products are added up in f64 and in an order that does not hang on the processor: every rank that is given the same
-/// gets the same bits. (f64 whose squares f64 cannot hold, beyond about 1e154, give NaN.) Throws Error(invalid_argument) for integers and boolean.
+/// into = Adasum(left, right) = (1 - l.r / 2|l|^2) l + (1 - l.r / 2|r|^2) r, on the partials of one
+/// whole tensor, aligned to their size; zeros give the other side. Dot products are added up in f64
+/// and in an order that does not hang on the processor: every rank that is given the same gets the
+/// same bits. (f64 whose squares f64 cannot hold, beyond about 1e154, give NaN.) Throws
+/// Error(invalid_argument) for integers and boolean.
 CombineKernel adasum_for(DType dtype);
 
 }  // namespace guozhuang::device

@@ -38,7 +38,8 @@ void fill_neutral(DType dtype, ReduceOp op, std::span<std::byte> elements) noexc
         case DType::u16: return fill(elements, neutral<std::uint16_t>(op));
         case DType::u32: return fill(elements, neutral<std::uint32_t>(op));
         case DType::u64: return fill(elements, neutral<std::uint64_t>(op));
-        case DType::boolean: return fill(elements, static_cast<std::uint8_t>(op == ReduceOp::min ? 1 : 0));
+        case DType::boolean:
+            return fill(elements, static_cast<std::uint8_t>(op == ReduceOp::min ? 1 : 0));
         case DType::f16: return fill(elements, to_half(neutral<float>(op)));
         case DType::bf16: return fill(elements, to_bfloat16(neutral<float>(op)));
         case DType::f32: return fill(elements, neutral<float>(op));

@@ -25,7 +25,8 @@ void stream_lines(std::byte* into, const std::byte* from, std::size_t bytes) {
     const hn::CappedTag<std::uint8_t, 64> lanes;
     const auto* const source = reinterpret_cast<const std::uint8_t*>(from);
     auto* const target = reinterpret_cast<std::uint8_t*>(into);
-    for (std::size_t at = 0; at < bytes; at += hn::Lanes(lanes)) hn::Stream(hn::LoadU(lanes, source + at), lanes, target + at);
+    for (std::size_t at = 0; at < bytes; at += hn::Lanes(lanes))
+        hn::Stream(hn::LoadU(lanes, source + at), lanes, target + at);
 #endif
 }
 
@@ -45,7 +46,8 @@ void stream_copy(std::span<std::byte> into, std::span<const std::byte> from) noe
     const auto tail = (from.size() - head) % line_bytes;
     const auto lines = from.size() - head - tail;
     if (head > 0) std::memcpy(into.data(), from.data(), head);
-    if (lines > 0) HWY_DYNAMIC_DISPATCH(stream_lines)(into.data() + head, from.data() + head, lines);
+    if (lines > 0)
+        HWY_DYNAMIC_DISPATCH(stream_lines)(into.data() + head, from.data() + head, lines);
     if (tail > 0) std::memcpy(into.data() + head + lines, from.data() + head + lines, tail);
 }
 

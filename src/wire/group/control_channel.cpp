@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::size_t largest_message = std::size_t{64} << 20;
 
-/// In front of every message, in the byte order of the hosts (which must be alike anyway: tensors are sent as they lie in memory).
+/// In front of every message, in the byte order of the hosts (which must be alike anyway: tensors
+/// are sent as they lie in memory).
 struct Header {
     static constexpr std::uint32_t expected_magic = 0x4A5A5547;  // "GUZJ"
     static constexpr std::uint32_t expected_version = 1;
@@ -30,7 +31,8 @@ struct Header {
 static_assert(largest_message + sizeof(Header) <= max_control_bytes);
 
 [[noreturn]] void refuse(int sender, std::string_view why) {
-    throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that {}", sender, why), {.ranks = {sender}});
+    throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that {}", sender, why),
+                {.ranks = {sender}});
 }
 
 /// Takes the header off a message from `sender` and returns the rest; `header` receives it.
@@ -40,10 +42,14 @@ std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender, Header
     message.erase(message.begin(), message.begin() + sizeof header);
     if (header.magic != Header::expected_magic) refuse(sender, "is not one of this library");
     if (header.version != Header::expected_version) {
-        refuse(sender, fmt::format("has version {} of the format; this rank has {}: run the same build on all ranks", header.version,
-                                   Header::expected_version));
+        refuse(
+            sender,
+            fmt::format(
+                "has version {} of the format; this rank has {}: run the same build on all ranks",
+                header.version, Header::expected_version));
     }
-    if (header.bytes != message.size()) refuse(sender, fmt::format("says {} bytes and has {}", header.bytes, message.size()));
+    if (header.bytes != message.size())
+        refuse(sender, fmt::format("says {} bytes and has {}", header.bytes, message.size()));
     if (header.checksum != XXH3_64bits_withSeed(message.data(), message.size(), header.life))
         refuse(sender, "is corrupt (its checksum is wrong)");
     return message;
@@ -51,7 +57,8 @@ std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender, Header
 
 }  // namespace
 
-ControlChannel::ControlChannel(Transport& transport, std::uint16_t context, std::vector<int> members, std::uint64_t life)
+ControlChannel::ControlChannel(Transport& transport, std::uint16_t context,
+                               std::vector<int> members, std::uint64_t life)
     : transport_(transport),
       tag_{context, Lane::control, 0},
       life_(life),
@@ -60,15 +67,19 @@ ControlChannel::ControlChannel(Transport& transport, std::uint16_t context, std:
 
 ControlChannel::~ControlChannel() {
     if (outgoing_.empty()) return;
-    base::log_info(fmt::format("{} control messages were still being sent: their memory is left to the transport", outgoing_.size()));
-    base::keep_for_ever(std::move(outgoing_));  // freeing it would let the transport read freed memory
+    base::log_info(fmt::format(
+        "{} control messages were still being sent: their memory is left to the transport",
+        outgoing_.size()));
+    // freeing it would let the transport read freed memory
+    base::keep_for_ever(std::move(outgoing_));
 }
 
 int ControlChannel::position_of(int world_rank) const {
     const auto found = std::find(members_.begin(), members_.end(), world_rank);
     if (found == members_.end()) {
         throw Error(ErrorCode::wire,
-                    fmt::format("rank {} takes part in process set {}, of which it is no member", world_rank, tag_.context),
+                    fmt::format("rank {} takes part in process set {}, of which it is no member",
+                                world_rank, tag_.context),
                     {.ranks = {world_rank}});
     }
     return static_cast<int>(found - members_.begin());
@@ -76,7 +87,9 @@ int ControlChannel::position_of(int world_rank) const {
 
 void ControlChannel::send(int to, std::vector<std::byte> message) {
     if (message.size() > largest_message) {
-        throw Error(ErrorCode::invalid_argument, fmt::format("a control message of {} bytes; at most {}", message.size(), largest_message));
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("a control message of {} bytes; at most {}", message.size(),
+                                largest_message));
     }
     base::pass(base::Failpoint::control_send);
     Header header;
@@ -86,8 +99,9 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
     const auto* raw = reinterpret_cast<const std::byte*>(&header);
     message.insert(message.begin(), raw, raw + sizeof header);
     Outgoing outgoing{{}, std::move(message)};
+    // a vector that moves keeps its bytes in place
     outgoing.ticket =
-        transport_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);  // a vector that moves keeps its bytes in place
+        transport_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
     outgoing_.push_back(std::move(outgoing));
     base::pass(base::Failpoint::control_sent);
     retire();
@@ -104,7 +118,8 @@ std::optional<engine::Control::Message> ControlChannel::poll() {
         Header header;
         auto bytes = unwrap(std::move(arrived->bytes), arrived->from, header);
         base::pass(base::Failpoint::control_received);
-        if (header.life > life_) refuse(arrived->from, "comes from a process set that does not exist yet");
+        if (header.life > life_)
+            refuse(arrived->from, "comes from a process set that does not exist yet");
         if (header.life == life_) return Message{position_of(arrived->from), std::move(bytes)};
     }
     return std::nullopt;

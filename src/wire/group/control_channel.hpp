@@ -8,14 +8,17 @@
 
 namespace guozhuang::wire {
 
-/// The control messages of one process set. Every message carries the format's version, its length and a checksum, so that what is corrupt,
-/// cut off, foreign or of another version becomes an Error(wire) that names the sender. What was sent in an earlier life of the context id, and
-/// nobody waited for any more, is dropped. Not thread-safe (see engine::Control). The
-/// transport must outlive it; before the transport is closed, flushed() must have returned true.
+/// The control messages of one process set. Every message carries the format's version, its length
+/// and a checksum, so that what is corrupt, cut off, foreign or of another version becomes an
+/// Error(wire) that names the sender. What was sent in an earlier life of the context id, and
+/// nobody waited for any more, is dropped. Not thread-safe (see engine::Control). The transport
+/// must outlive it; before the transport is closed, flushed() must have returned true.
 class ControlChannel final : public engine::Control {
 public:
-    /// `members` are world ranks by position in the set; this rank is one of them. `life` grows with every set that is given this context id.
-    ControlChannel(Transport& transport, std::uint16_t context, std::vector<int> members, std::uint64_t life = 0);
+    /// `members` are world ranks by position in the set; this rank is one of them. `life` grows
+    /// with every set that is given this context id.
+    ControlChannel(Transport& transport, std::uint16_t context, std::vector<int> members,
+                   std::uint64_t life = 0);
     ~ControlChannel() override;
     ControlChannel(const ControlChannel&) = delete;
     ControlChannel& operator=(const ControlChannel&) = delete;

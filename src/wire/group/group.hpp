@@ -14,8 +14,9 @@ struct Group {
     std::span<const int> members;  ///< world ranks by position in the set
     int position = 0;              ///< this rank's
     Tag tag;                       ///< not of the control lane
-    /// Does what else there is to do, without blocking; true if something was done. May throw. Empty: nothing. Called while waiting, so that
-    /// control messages do not stand still while data moves.
+    /// Does what else there is to do, without blocking; true if something was done. May throw.
+    /// Empty: nothing. Called while waiting, so that control messages do not stand still while data
+    /// moves.
     std::function<bool()> pump = {};
     /// When a wait fails with Error(timeout).
     base::Deadline deadline = base::no_deadline;
@@ -26,8 +27,10 @@ struct Group {
         if (ready()) return;
         base::Patience patience(transport.doorbell(), transport.wait_settings(), deadline);
         for (unsigned look = 1; !ready(); ++look) {
-            // A look at the control messages costs as much as one at the data: rarely while spinning, always before sleeping.
-            const bool pump_now = pump && (look % looks_for_each_pump == 0 || patience.about_to_park());
+            // A look at the control messages costs as much as one at the data: rarely while
+            // spinning, always before sleeping.
+            const bool pump_now =
+                pump && (look % looks_for_each_pump == 0 || patience.about_to_park());
             if (pump_now && pump()) {
                 patience.progressed();
             } else {

@@ -9,7 +9,8 @@
 
 namespace guozhuang::wire {
 
-/// The point-to-point payloads of one process set. Thread-safe as the transport is; the transport must outlive it.
+/// The point-to-point payloads of one process set. Thread-safe as the transport is; the transport
+/// must outlive it.
 class MailChannel final : public engine::Mail {
 public:
     /// `members` are world ranks by position in the set.
@@ -18,11 +19,17 @@ public:
 
     Ticket send(int to, std::uint16_t tag, std::span<const std::byte> bytes) override {
         base::pass(base::Failpoint::letter_send);
-        return transport_.send(members_[static_cast<std::size_t>(to)], {context_, Lane::point_to_point, tag}, bytes).id;
+        return transport_
+            .send(members_[static_cast<std::size_t>(to)], {context_, Lane::point_to_point, tag},
+                  bytes)
+            .id;
     }
     Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) override {
         base::pass(base::Failpoint::letter_receive);
-        return transport_.receive(members_[static_cast<std::size_t>(from)], {context_, Lane::point_to_point, tag}, bytes).id;
+        return transport_
+            .receive(members_[static_cast<std::size_t>(from)],
+                     {context_, Lane::point_to_point, tag}, bytes)
+            .id;
     }
     bool test(Ticket& ticket) override {
         Transport::Ticket message{ticket};

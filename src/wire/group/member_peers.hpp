@@ -16,13 +16,15 @@
 
 namespace guozhuang::wire {
 
-/// The PeerMemory of a process set whose ranks are on one host: what the collective algorithms stage in. One thread at a time. What the group refers to
-/// must outlive it.
+/// The PeerMemory of a process set whose ranks are on one host: what the collective algorithms
+/// stage in. One thread at a time. What the group refers to must outlive it.
 class MemberPeers {
 public:
     /// `staging`: of as many ranks, and no other object's; outlives this one.
     MemberPeers(Group group, const Staging& staging)
-        : group_(std::move(group)), staging_(staging), round_(progress(rank()).load(std::memory_order_seq_cst)) {}
+        : group_(std::move(group)),
+          staging_(staging),
+          round_(progress(rank()).load(std::memory_order_seq_cst)) {}
 
     int rank() const noexcept { return group_.position; }
     int size() const noexcept { return static_cast<int>(group_.members.size()); }
@@ -47,44 +49,58 @@ public:
         progress(rank()).store(++round_, std::memory_order_seq_cst);
         for (int peer = 0; peer < size(); ++peer)
             if (peer != rank())
-                group_.transport.nudge(group_.members[static_cast<std::size_t>(peer)], base::audience_of(group_.tag.context));
+                group_.transport.nudge(group_.members[static_cast<std::size_t>(peer)],
+                                       base::audience_of(group_.tag.context));
     }
 
     /// Throws Error(aborted), Error(timeout), or what the pump throws.
     void await() {
         base::pass(base::Failpoint::round_await);
         for (int peer = 0; peer < size(); ++peer)
-            group_.wait_until([&] { return progress(peer).load(std::memory_order_seq_cst) >= round_; });
+            group_.wait_until(
+                [&] { return progress(peer).load(std::memory_order_seq_cst) >= round_; });
     }
 
-    Place place(std::span<const std::byte> memory) const { return group_.transport.regions()->place(memory); }
+    Place place(std::span<const std::byte> memory) const {
+        return group_.transport.regions()->place(memory);
+    }
     std::span<std::byte> at(int peer, const Place& place) const {
-        const auto memory = group_.transport.regions()->at(group_.members[static_cast<std::size_t>(peer)], place);
-        if (memory.empty() && base::is_aborted(group_.transport.doorbell())) base::throw_cause(group_.transport.doorbell());
+        const auto memory =
+            group_.transport.regions()->at(group_.members[static_cast<std::size_t>(peer)], place);
+        if (memory.empty() && base::is_aborted(group_.transport.doorbell()))
+            base::throw_cause(group_.transport.doorbell());
         return memory;
     }
     void attend() {
         if (group_.pump) group_.pump();
     }
 
-    /// Before an operation. `streams`: what is put on this rank's stage goes past its caches, which the others need not know.
+    /// Before an operation. `streams`: what is put on this rank's stage goes past its caches, which
+    /// the others need not know.
     void begin(bool streams) noexcept {
         streams_ = streams;
         bytes_put_ = 0;
     }
     std::size_t bytes_put() const noexcept { return bytes_put_; }  ///< since then
 
-    /// Tells the others a figure, which they can read after the next round; and reads the least that any rank has told in that slot.
-    void tell_cost(std::size_t slot, float cost) noexcept { staging_.progress[static_cast<std::size_t>(rank())].costs[slot] = cost; }
+    /// Tells the others a figure, which they can read after the next round; and reads the least
+    /// that any rank has told in that slot.
+    void tell_cost(std::size_t slot, float cost) noexcept {
+        staging_.progress[static_cast<std::size_t>(rank())].costs[slot] = cost;
+    }
     float least_cost(std::size_t slot) const noexcept {
-        const auto least = std::ranges::min_element(staging_.progress, {}, [slot](const auto& peer) { return peer.costs[slot]; });
+        const auto least = std::ranges::min_element(
+            staging_.progress, {}, [slot](const auto& peer) { return peer.costs[slot]; });
         return least->costs[slot];
     }
 
 private:
-    static constexpr std::size_t least_streamed = 1024;  ///< below, most of it would be parts of lines
+    /// below, most of it would be parts of lines
+    static constexpr std::size_t least_streamed = 1024;
 
-    std::atomic<std::uint64_t>& progress(int peer) const noexcept { return staging_.progress[static_cast<std::size_t>(peer)].rounds; }
+    std::atomic<std::uint64_t>& progress(int peer) const noexcept {
+        return staging_.progress[static_cast<std::size_t>(peer)].rounds;
+    }
 
     Group group_;
     Staging staging_;

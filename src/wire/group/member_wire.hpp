@@ -9,8 +9,8 @@
 
 namespace guozhuang::wire {
 
-/// The Wire of a process set: what the collective algorithms send and receive through. One thread at a time. What the group refers to must
-/// outlive it.
+/// The Wire of a process set: what the collective algorithms send and receive through. One thread
+/// at a time. What the group refers to must outlive it.
 class MemberWire {
 public:
     using Ticket = Transport::Ticket;
@@ -18,7 +18,9 @@ public:
     explicit MemberWire(Group group) : group_(std::move(group)) {}
 
     int rank() const noexcept { return group_.position; }
-    int world_rank(int position) const noexcept { return group_.members[static_cast<std::size_t>(position)]; }
+    int world_rank(int position) const noexcept {
+        return group_.members[static_cast<std::size_t>(position)];
+    }
     int size() const noexcept { return static_cast<int>(group_.members.size()); }
 
     Ticket send(std::span<const std::byte> bytes, int to) {
@@ -41,8 +43,8 @@ public:
     }
 
 private:
-    /// After an exception the job is over for this rank: it has abandoned all messages, because the algorithm's own memory goes with
-    /// the exception.
+    /// After an exception the job is over for this rank: it has abandoned all messages, because the
+    /// algorithm's own memory goes with the exception.
     template <class Act>
     std::invoke_result_t<const Act&> or_abandon(const Act& act) {
         try {

@@ -20,15 +20,19 @@ std::size_t stage_bytes_for(int hosts) {
     return hosts == 1 ? on_one_host : 2 * on_one_host * static_cast<std::size_t>(hosts);
 }
 
+}  // namespace
+
+namespace inproc {
+
 struct alignas(64) CacheLine {
     std::byte bytes[64];
 };
 
 /// One half of a message: a send or a receive. Its address is the ticket.
-struct Operation {
+struct InFlight {
     enum class Progress : std::uint8_t { pending, done, wrong_length };
 
-    int rank = 0;  ///< whose operation it is
+    int rank = 0;  ///< whose half it is
     int peer = 0;
     Tag tag;
     std::span<const std::byte> source;
@@ -36,65 +40,72 @@ struct Operation {
     std::atomic<Progress> progress{Progress::pending};
 };
 
-/// The operations of one rank. They live as long as the hub: an aborted wait leaves its operation behind.
-class OperationPool {
+/// The sends and receives of one rank. They live as long as the hub: an aborted wait leaves its
+/// half behind.
+class InFlightPool {
 public:
-    Operation& take() {
+    InFlight& take() {
         const base::Lock lock(mutex_);
-        if (spent_.empty()) return operations_.emplace_back();
-        Operation& operation = *spent_.back();
+        if (spent_.empty()) return messages_.emplace_back();
+        InFlight& half = *spent_.back();
         spent_.pop_back();
-        return operation;
+        return half;
     }
-    void give_back(Operation& operation) {
+    void give_back(InFlight& half) {
         const base::Lock lock(mutex_);
-        spent_.push_back(&operation);
+        spent_.push_back(&half);
     }
 
 private:
     base::Mutex mutex_;
-    std::deque<Operation> operations_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::vector<Operation*> spent_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::deque<InFlight> messages_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::vector<InFlight*> spent_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 /// Everything that is addressed to one rank and not yet matched, oldest first.
 struct Mailbox {
     base::Mutex mutex;
-    std::deque<Operation*> sends GUOZHUANG_GUARDED_BY(mutex);
-    std::deque<Operation*> receives GUOZHUANG_GUARDED_BY(mutex);
+    std::deque<InFlight*> sends GUOZHUANG_GUARDED_BY(mutex);
+    std::deque<InFlight*> receives GUOZHUANG_GUARDED_BY(mutex);
 };
 
 struct Endpoint {
     base::Doorbell bell;
-    base::Activity activity;
+    trace::Activity activity;
     Mailbox mailbox;
-    OperationPool operations;
+    InFlightPool messages;
 };
 
-/// The oldest half in `waiting` that `other` (of rank `peer`) completes, taken out of it; null if none.
-Operation* take_match(std::deque<Operation*>& waiting, const Operation& other, bool other_sends) {
-    const auto fits = [&](const Operation* half) {
-        return half->tag == other.tag && (other_sends ? half->peer == other.rank : half->rank == other.peer);
+/// The oldest half in `waiting` that `other` (of rank `peer`) completes, taken out of it; null if
+/// none.
+InFlight* take_match(std::deque<InFlight*>& waiting, const InFlight& other, bool other_sends) {
+    const auto fits = [&](const InFlight* half) {
+        return half->tag == other.tag &&
+               (other_sends ? half->peer == other.rank : half->rank == other.peer);
     };
     const auto found = std::find_if(waiting.begin(), waiting.end(), fits);
     if (found == waiting.end()) return nullptr;
-    Operation* match = *found;
+    InFlight* match = *found;
     waiting.erase(found);
     return match;
 }
 
-/// Completes both halves. Neither may be touched afterwards: its owner may already have taken it back.
-void complete(Operation& send, Operation& receive) {
-    auto outcome = Operation::Progress::wrong_length;
+/// Completes both halves. Neither may be touched afterwards: its owner may already have taken it
+/// back.
+void complete(InFlight& send, InFlight& receive) {
+    auto outcome = InFlight::Progress::wrong_length;
     if (send.source.size() == receive.target.size()) {
-        outcome = Operation::Progress::done;
-        if (!send.source.empty()) std::memcpy(receive.target.data(), send.source.data(), send.source.size());
+        outcome = InFlight::Progress::done;
+        if (!send.source.empty())
+            std::memcpy(receive.target.data(), send.source.data(), send.source.size());
     }
     send.progress.store(outcome, std::memory_order_release);
     receive.progress.store(outcome, std::memory_order_release);
 }
 
-}  // namespace
+}  // namespace inproc
+
+using namespace inproc;
 
 struct InprocHub::State {
     State(int ranks, const base::WaitSettings& wait_settings, int hosts)
@@ -108,10 +119,14 @@ struct InprocHub::State {
     }
 
     Endpoint& of(int rank) { return endpoints[static_cast<std::size_t>(rank)]; }
-    MessageRings rings() { return {.memory = std::as_writable_bytes(std::span(messages)), .ranks = static_cast<int>(endpoints.size())}; }
+    MessageRings rings() {
+        return {.memory = std::as_writable_bytes(std::span(messages)),
+                .ranks = static_cast<int>(endpoints.size())};
+    }
     std::vector<HostMessages::Peer> peers() {
         std::vector<HostMessages::Peer> all;
-        for (Endpoint& endpoint : endpoints) all.push_back({static_cast<int>(all.size()), endpoint.bell});
+        for (Endpoint& endpoint : endpoints)
+            all.push_back({static_cast<int>(all.size()), endpoint.bell});
         return all;
     }
     void abort(const base::AbortCause& cause) noexcept;
@@ -131,7 +146,9 @@ namespace {
 class InprocTransport final : public Transport {
 public:
     InprocTransport(std::shared_ptr<InprocHub::State> state, int rank)
-        : state_(std::move(state)), rank_(rank), messages_(state_->rings(), state_->peers(), rank) {}
+        : state_(std::move(state)),
+          rank_(rank),
+          messages_(state_->rings(), state_->peers(), rank) {}
 
     int rank() const noexcept override { return rank_; }
     int size() const noexcept override { return static_cast<int>(state_->endpoints.size()); }
@@ -150,21 +167,25 @@ public:
 
     Ticket receive(int from, Tag tag, std::span<std::byte> bytes) override {
         require_rank(from);
-        if (tag.lane == Lane::control) throw Error(ErrorCode::internal, "control messages are polled, not received");
+        if (tag.lane == Lane::control)
+            throw Error(ErrorCode::internal, "control messages are polled, not received");
         return start(from, tag, {}, bytes, false);
     }
 
     bool test(Ticket& ticket) override {
         if (ticket.id == 0) return true;
-        auto& operation = *reinterpret_cast<Operation*>(ticket.id);  // NOLINT(performance-no-int-to-ptr): a ticket is an address
-        const auto progress = operation.progress.load(std::memory_order_acquire);
-        if (progress == Operation::Progress::pending) return false;
-        const int peer = operation.peer;
-        state_->of(rank_).operations.give_back(operation);
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): a ticket is an address
+        auto& half = *reinterpret_cast<InFlight*>(ticket.id);
+        const auto progress = half.progress.load(std::memory_order_acquire);
+        if (progress == InFlight::Progress::pending) return false;
+        const int peer = half.peer;
+        state_->of(rank_).messages.give_back(half);
         ticket = {};
-        if (progress == Operation::Progress::wrong_length) {
-            throw Error(ErrorCode::wire, fmt::format("ranks {} and {} disagree about the length of a message", rank_, peer),
-                        {.ranks = {rank_, peer}});
+        if (progress == InFlight::Progress::wrong_length) {
+            throw Error(
+                ErrorCode::wire,
+                fmt::format("ranks {} and {} disagree about the length of a message", rank_, peer),
+                {.ranks = {rank_, peer}});
         }
         return true;
     }
@@ -174,11 +195,12 @@ public:
 
     void abort(const base::AbortCause& cause) noexcept override { state_->abort(cause); }
 
-    /// Every copy is made under the lock of a mailbox: once this rank's halves are out of all of them, nobody touches their memory.
+    /// Every copy is made under the lock of a mailbox: once this rank's halves are out of all of
+    /// them, nobody touches their memory.
     bool abandon() noexcept override {
         abandoned_.store(true, std::memory_order_seq_cst);
         regions()->retreat();
-        const auto is_mine = [&](const Operation* half) { return half->rank == rank_; };
+        const auto is_mine = [&](const InFlight* half) { return half->rank == rank_; };
         for (Endpoint& endpoint : state_->endpoints) {
             const base::Lock lock(endpoint.mailbox.mutex);
             std::erase_if(endpoint.mailbox.sends, is_mine);
@@ -187,18 +209,25 @@ public:
         return true;
     }
 
-    base::Activity& activity() noexcept override { return state_->of(rank_).activity; }
+    trace::Activity& activity() noexcept override { return state_->of(rank_).activity; }
     base::Doorbell& doorbell() noexcept override { return state_->of(rank_).bell; }
     const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
-    void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
-    std::size_t stage_bytes() const noexcept override { return state_->stage_bytes; }
-    std::optional<base::Neighbour> look_at(int rank) override {
-        return base::Neighbour{.activity = &state_->of(rank).activity, .process = "a thread of this process"};
+    void count_staged(std::size_t bytes) noexcept override {
+        bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
     }
-    void nudge(int rank, base::Audience audience) noexcept override { base::nudge(state_->of(rank).bell, audience); }
+    std::size_t stage_bytes() const noexcept override { return state_->stage_bytes; }
+    std::optional<trace::Neighbour> look_at(int rank) override {
+        return trace::Neighbour{.activity = &state_->of(rank).activity,
+                                .process = "a thread of this process"};
+    }
+    void nudge(int rank, base::Audience audience) noexcept override {
+        base::nudge(state_->of(rank).bell, audience);
+    }
     const std::vector<int>& hosts() const noexcept override { return state_->host_of; }
     const char* description() const noexcept override { return "in-process"; }
-    Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
+    Traffic traffic() const noexcept override {
+        return {bytes_sent_.load(), messages_sent_.load()};
+    }
 
     void close() override {
         if (closed_) return;
@@ -213,39 +242,43 @@ public:
 
 private:
     void require_rank(int rank) const {
-        if (rank < 0 || rank >= size()) throw Error(ErrorCode::internal, fmt::format("no rank {} among {}", rank, size()));
+        if (rank < 0 || rank >= size())
+            throw Error(ErrorCode::internal, fmt::format("no rank {} among {}", rank, size()));
     }
 
     void require_running() const {
-        if (state_->aborted.load(std::memory_order_seq_cst) || abandoned_.load(std::memory_order_seq_cst))
+        if (state_->aborted.load(std::memory_order_seq_cst) ||
+            abandoned_.load(std::memory_order_seq_cst))
             base::throw_cause(state_->of(rank_).bell);
     }
 
-    /// Completes the message if its other half is there, or leaves this half for the one that comes second. The copy is made under the
-    /// receiver's lock: that is what lets abort() promise that no copy is under way.
-    Ticket start(int peer, Tag tag, std::span<const std::byte> source, std::span<std::byte> target, bool sends) {
-        Operation& operation = state_->of(rank_).operations.take();
-        operation.rank = rank_;
-        operation.peer = peer;
-        operation.tag = tag;
-        operation.source = source;
-        operation.target = target;
-        operation.progress.store(Operation::Progress::pending, std::memory_order_relaxed);
-        match(operation, state_->of(sends ? peer : rank_).mailbox, sends);
+    /// Completes the message if its other half is there, or leaves this half for the one that comes
+    /// second. The copy is made under the receiver's lock: that is what lets abort() promise that
+    /// no copy is under way.
+    Ticket start(int peer, Tag tag, std::span<const std::byte> source, std::span<std::byte> target,
+                 bool sends) {
+        InFlight& half = state_->of(rank_).messages.take();
+        half.rank = rank_;
+        half.peer = peer;
+        half.tag = tag;
+        half.source = source;
+        half.target = target;
+        half.progress.store(InFlight::Progress::pending, std::memory_order_relaxed);
+        match(half, state_->of(sends ? peer : rank_).mailbox, sends);
         base::ring(state_->of(peer).bell, base::audience_of(tag.context));
-        return {reinterpret_cast<std::uintptr_t>(&operation)};
+        return {reinterpret_cast<std::uintptr_t>(&half)};
     }
 
-    void match(Operation& operation, Mailbox& receiver, bool sends) {
+    void match(InFlight& half, Mailbox& receiver, bool sends) {
         const base::Lock lock(receiver.mutex);
         require_running();
-        Operation* other = take_match(sends ? receiver.receives : receiver.sends, operation, sends);
+        InFlight* other = take_match(sends ? receiver.receives : receiver.sends, half, sends);
         if (other == nullptr) {
-            (sends ? receiver.sends : receiver.receives).push_back(&operation);
+            (sends ? receiver.sends : receiver.receives).push_back(&half);
         } else if (sends) {
-            complete(operation, *other);
+            complete(half, *other);
         } else {
-            complete(*other, operation);
+            complete(*other, half);
         }
     }
 
@@ -261,7 +294,11 @@ private:
 
 InprocHub::InprocHub(int ranks, std::optional<base::WaitSettings> settings, int hosts)
     : state_(std::make_shared<State>(
-          ranks, settings ? *settings : topology::wait_settings(ranks, topology::usable_cores(topology::this_machine())), hosts)) {}
+          ranks,
+          settings
+              ? *settings
+              : topology::wait_settings(ranks, topology::usable_cores(topology::this_machine())),
+          hosts)) {}
 
 InprocHub::~InprocHub() = default;
 

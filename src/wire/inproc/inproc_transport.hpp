@@ -6,24 +6,27 @@
 
 namespace guozhuang::wire {
 
-/// Ranks as threads of one process: the transport of tests, of simulations, and of a process that was started alone. The ranks are one
-/// host, or take each other for ranks of several.
+/// Ranks as threads of one process: the transport of tests, of simulations, and of a process that
+/// was started alone. The ranks are one host, or take each other for ranks of several.
 ///
-/// Data is moved once, from the sender's memory to the receiver's, by whichever of the two comes second. Thread-safe.
+/// Data is moved once, from the sender's memory to the receiver's, by whichever of the two comes
+/// second. Thread-safe.
 class InprocHub {
 public:
-    /// `settings` defaults to what suits `ranks` threads on the cores of this process. `hosts`: at most as many as ranks; neighbours are together, as
-    /// evenly as can be.
-    explicit InprocHub(int ranks, std::optional<base::WaitSettings> settings = std::nullopt, int hosts = 1);
+    /// `settings` defaults to what suits `ranks` threads on the cores of this process. `hosts`: at
+    /// most as many as ranks; neighbours are together, as evenly as can be.
+    explicit InprocHub(int ranks, std::optional<base::WaitSettings> settings = std::nullopt,
+                       int hosts = 1);
     ~InprocHub();
     InprocHub(const InprocHub&) = delete;
     InprocHub& operator=(const InprocHub&) = delete;
 
-    /// The transport of one rank; to be taken at most once for each. It keeps what it needs of the hub alive.
+    /// The transport of one rank; to be taken at most once for each. It keeps what it needs of the
+    /// hub alive.
     std::unique_ptr<Transport> transport(int rank);
 
-    /// Ends the job: every wait of every rank throws Error(aborted), and so does every later send and receive. When it returns, nobody
-    /// touches memory that was lent to a message.
+    /// Ends the job: every wait of every rank throws Error(aborted), and so does every later send
+    /// and receive. When it returns, nobody touches memory that was lent to a message.
     void abort(const base::AbortCause& cause = {}) noexcept;
 
     struct State;  ///< what the ranks share

@@ -19,8 +19,10 @@ void ControlInbox::accept(MPI_Comm communicator, int tag) {
     if (found == 0) return;
     check(MPI_Get_count(&status, MPI_BYTE, &length), "MPI_Get_count");
     if (length < 0 || static_cast<std::size_t>(length) > max_control_bytes) {
-        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", status.MPI_SOURCE, length),
-                    {.ranks = {status.MPI_SOURCE}});
+        throw Error(
+            ErrorCode::wire,
+            fmt::format("rank {} sent a control message of {} bytes", status.MPI_SOURCE, length),
+            {.ranks = {status.MPI_SOURCE}});
     }
     Incoming incoming;
     incoming.tag = tag;
@@ -28,7 +30,8 @@ void ControlInbox::accept(MPI_Comm communicator, int tag) {
     incoming.message.bytes.resize(static_cast<std::size_t>(length));
     auto& place = incoming_.emplace_back(std::move(incoming));
     try {
-        check(MPI_Imrecv(place.message.bytes.data(), length, MPI_BYTE, &handle, &place.request), "MPI_Imrecv");
+        check(MPI_Imrecv(place.message.bytes.data(), length, MPI_BYTE, &handle, &place.request),
+              "MPI_Imrecv");
     } catch (...) {
         incoming_.pop_back();  // which would look as if it had arrived
         throw;

@@ -8,20 +8,23 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Control messages that have been matched and may still be arriving. To be used under the lock that is around every call of MPI.
+/// Control messages that have been matched and may still be arriving. To be used under the lock
+/// that is around every call of MPI.
 class ControlInbox {
 public:
-    /// The next message with this tag that is whole and that no earlier one of its sender must precede.
+    /// The next message with this tag that is whole and that no earlier one of its sender must
+    /// precede.
     std::optional<Transport::Message> poll(MPI_Comm communicator, int tag);
 
     /// The same, but it does not look more often than every few milliseconds.
     std::optional<Transport::Message> poll_seldom(MPI_Comm communicator, int tag);
 
-    /// The last words of some cross those of others, and nobody looks for them any more. With the communicator MPI would lose the memory they
-    /// are in.
+    /// The last words of some cross those of others, and nobody looks for them any more. With the
+    /// communicator MPI would lose the memory they are in.
     void take_the_rest(MPI_Comm communicator);
 
-    /// Of messages that may never arrive, or arrive after the end: their memory is kept to the end of the process.
+    /// Of messages that may never arrive, or arrive after the end: their memory is kept to the end
+    /// of the process.
     void keep_for_ever();
 
 private:

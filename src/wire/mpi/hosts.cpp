@@ -30,7 +30,8 @@ std::vector<T> gather(MPI_Comm communicator, const T& mine) {
     check(MPI_Comm_size(communicator, &size), "MPI_Comm_size");
     std::vector<T> all(static_cast<std::size_t>(size));
     constexpr int bytes = sizeof mine;
-    check(MPI_Allgather(&mine, bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, communicator), "MPI_Allgather");
+    check(MPI_Allgather(&mine, bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, communicator),
+          "MPI_Allgather");
     return all;
 }
 
@@ -43,7 +44,9 @@ std::vector<int> first_ranks(MPI_Comm world, int rank, MPI_Comm host) {
 
 void sort_into_hosts(const std::vector<int>& first_of, int rank, Host& host) {
     std::map<int, int> numbers;  // of the hosts, by their first rank
-    for (const int first : first_of) host.of.push_back(numbers.try_emplace(first, static_cast<int>(numbers.size())).first->second);
+    for (const int first : first_of)
+        host.of.push_back(
+            numbers.try_emplace(first, static_cast<int>(numbers.size())).first->second);
     host.hosts = static_cast<int>(numbers.size());
     const HostGrid grid(host.of, rank);
     host.ranks = grid.local();
@@ -75,7 +78,8 @@ auto attempt(Make&& make) -> Attempt<decltype(make())> {
     }
 }
 
-/// What the first rank of a host says of itself to those of the hosts before and after it: plain bytes.
+/// What the first rank of a host says of itself to those of the hosts before and after it: plain
+/// bytes.
 struct Introduction {
     base::ProcessId process = {};
     std::array<char, 256> host{};
@@ -87,16 +91,19 @@ template <class T>
 T exchange(MPI_Comm world, const T& mine, int to, int from) {
     T theirs{};
     constexpr int bytes = sizeof mine;
-    check(MPI_Sendrecv(&mine, bytes, MPI_BYTE, to, 0, &theirs, bytes, MPI_BYTE, from, 0, world, MPI_STATUS_IGNORE), "MPI_Sendrecv");
+    check(MPI_Sendrecv(&mine, bytes, MPI_BYTE, to, 0, &theirs, bytes, MPI_BYTE, from, 0, world,
+                       MPI_STATUS_IGNORE),
+          "MPI_Sendrecv");
     return theirs;
 }
 
-/// A ring of links between the first ranks of the hosts, so that somebody is left to tell of a host whose
-/// ranks all die. Returns those before and after this rank, if it is a first rank.
+/// A ring of links between the first ranks of the hosts, so that somebody is left to tell of a host
+/// whose ranks all die. Returns those before and after this rank, if it is a first rank.
 std::vector<Monitor::Peer> link_hosts(MPI_Comm world, int rank, const Host& host) {
     if (host.hosts == 1 || host.position != 0) return {};
     const auto first_rank_of = [&](int which) {
-        return static_cast<int>(std::ranges::find(host.of, (which + host.hosts) % host.hosts) - host.of.begin());
+        return static_cast<int>(std::ranges::find(host.of, (which + host.hosts) % host.hosts) -
+                                host.of.begin());
     };
     const int here = host.of[static_cast<std::size_t>(rank)];
     const int before = first_rank_of(here - 1), after = first_rank_of(here + 1);
@@ -104,24 +111,28 @@ std::vector<Monitor::Peer> link_hosts(MPI_Comm world, int rank, const Host& host
     Introduction mine{.process = base::this_process()};
     base::host_name().copy(mine.host.data(), mine.host.size() - 1);
     if (listener.made) mine.offer = (*listener.made)->offer();
-    const auto next = exchange(world, mine, before, after), previous = exchange(world, mine, after, before);
-    // The kernel connects with a process that listens, so both ends need not be there at the same time; nor does a connection mean
-    // that the right process is there.
-    auto onward = attempt([&] { return std::make_shared<HostLink>(next.offer, base::deadline_after(time_to_link)); });
+    const auto next = exchange(world, mine, before, after),
+               previous = exchange(world, mine, after, before);
+    // The kernel connects with a process that listens, so both ends need not be there at the same
+    // time; nor does a connection mean that the right process is there.
+    auto onward = attempt(
+        [&] { return std::make_shared<HostLink>(next.offer, base::deadline_after(time_to_link)); });
     Attempt<std::shared_ptr<HostLink>> back;
     if (exchange(world, onward.made.has_value(), after, before))
-        back = attempt([&] { return listener.made.value()->accept(base::deadline_after(time_to_link)); });
+        back = attempt(
+            [&] { return listener.made.value()->accept(base::deadline_after(time_to_link)); });
     const bool is_accepted = exchange(world, back.made.has_value(), before, after);
     if (onward.made && !is_accepted) {
         (*onward.made)->close();
         onward = {std::nullopt, "it has not answered"};
     }
     if (!listener.made)
-        base::log_warning(
-            fmt::format("rank {} (host {}) cannot connect with this one: {}", before, previous.host.data(), listener.failure));
+        base::log_warning(fmt::format("rank {} (host {}) cannot connect with this one: {}", before,
+                                      previous.host.data(), listener.failure));
     if (!onward.made) {
         base::log_warning(
-            fmt::format("no TCP connection with rank {} (host {}): {}; should all ranks of a host die at once, the others "
+            fmt::format("no TCP connection with rank {} (host {}): {}; should all ranks of a host "
+                        "die at once, the others "
                         "may not notice (GUOZHUANG_STALL_ERROR_S limits how long they wait)",
                         after, next.host.data(), onward.failure));
     }
@@ -146,7 +157,9 @@ bool end_with(const Monitor::End& end, bool has_other_hosts) {
 int cores_together(MPI_Comm machine) {
     const auto& mine = topology::this_machine();
     topology::CoreMask all{};
-    check(MPI_Allreduce(mine.cores.data(), all.data(), static_cast<int>(all.size()), MPI_UINT64_T, MPI_BOR, machine), "MPI_Allreduce");
+    check(MPI_Allreduce(mine.cores.data(), all.data(), static_cast<int>(all.size()), MPI_UINT64_T,
+                        MPI_BOR, machine),
+          "MPI_Allreduce");
     return topology::cores_within(topology::count(all), gather(machine, mine.quota));
 }
 
@@ -159,10 +172,12 @@ std::vector<int> exceptions(MPI_Comm world, bool here) {
     return ranks;
 }
 
-/// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep until it is rung.
+/// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep
+/// until it is rung.
 std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, bool wanted) {
     Attempt<HostMemory> mine{std::nullopt,
-                             fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}", host.ranks[static_cast<std::size_t>(host.position)])};
+                             fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}",
+                                         host.ranks[static_cast<std::size_t>(host.position)])};
     const auto ranks = static_cast<int>(host.ranks.size());
     HostMemory::Offer offer;
     if (host.position == 0 && wanted) {
@@ -170,10 +185,13 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, bo
         if (mine.made) offer = mine.made->offer();
     }
     check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, neighbours), "MPI_Bcast");
-    if (host.position != 0 && wanted) mine = attempt([&] { return HostMemory::attach(offer, ranks); });
-    const std::array failed_and_wanted = {mine.made ? INT_MAX : host.position, wanted ? host.position : INT_MAX};
+    if (host.position != 0 && wanted)
+        mine = attempt([&] { return HostMemory::attach(offer, ranks); });
+    const std::array failed_and_wanted = {mine.made ? INT_MAX : host.position,
+                                          wanted ? host.position : INT_MAX};
     std::array<int, 2> first{};
-    check(MPI_Allreduce(failed_and_wanted.data(), first.data(), 2, MPI_INT, MPI_MIN, neighbours), "MPI_Allreduce");
+    check(MPI_Allreduce(failed_and_wanted.data(), first.data(), 2, MPI_INT, MPI_MIN, neighbours),
+          "MPI_Allreduce");
     const auto [first_failed, first_wanted] = first;
     if (first_failed == INT_MAX) {
         mine.made->close_file();
@@ -181,7 +199,8 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, bo
     }
     if (first_failed == host.position && first_wanted != INT_MAX) {
         base::log_warning(
-            fmt::format("no memory shared by the ranks of this host ({}): data travels as MPI messages, and waiting ranks look for "
+            fmt::format("no memory shared by the ranks of this host ({}): data travels as MPI "
+                        "messages, and waiting ranks look for "
                         "messages at intervals of up to 1 ms instead of being woken",
                         mine.failure));
     }
@@ -196,21 +215,24 @@ std::vector<Monitor::Peer> watched_by(const Host& host) {
     return all;
 }
 
-EarlyEnd describe_end(const Monitor::End& end, const base::Activity* theirs) {
+EarlyEnd describe_end(const Monitor::End& end, const trace::Activity* theirs) {
     std::string reason(end.peer.link ? end.peer.link->reason() : "");
-    if (const auto note = theirs != nullptr ? theirs->departure.read() : std::nullopt) reason = note->text;
-    if (reason.empty()) return {obituary(end, theirs != nullptr ? base::describe(*theirs) : ""), ErrorCode::rank_died};
+    if (const auto note = theirs != nullptr ? theirs->departure.read() : std::nullopt)
+        reason = note->text;
+    if (reason.empty())
+        return {obituary(end, theirs != nullptr ? trace::describe(*theirs) : ""),
+                ErrorCode::rank_died};
     return {fmt::format("rank {} has shut down ({})", end.peer.rank, reason), ErrorCode::departed};
 }
 
-base::Activity* activity_of(Host& host, int rank) {
+trace::Activity* activity_of(Host& host, int rank) {
     const auto place = std::ranges::lower_bound(host.ranks, rank);
     if (!host.memory || place == host.ranks.end() || *place != rank) return nullptr;
     return &host.memory->activity(static_cast<int>(place - host.ranks.begin()));
 }
 
-std::optional<base::Neighbour> look_at(Host& host, int rank) {
-    base::Neighbour neighbour{.activity = activity_of(host, rank), .process = {}};
+std::optional<trace::Neighbour> look_at(Host& host, int rank) {
+    trace::Neighbour neighbour{.activity = activity_of(host, rank), .process = {}};
     if (neighbour.activity == nullptr) return std::nullopt;
     const auto peer = std::ranges::find(host.others, rank, &Monitor::Peer::rank);
     const auto process = peer == host.others.end() ? base::this_process() : peer->process;
@@ -222,18 +244,25 @@ std::optional<base::Neighbour> look_at(Host& host, int rank) {
 
 void refuse_threads(const Host& host) {
     const auto& below = host.without_threads;
-    throw Error(ErrorCode::unavailable,
-                fmt::format("MPI runs below MPI_THREAD_MULTIPLE on {}, which is enough only among ranks that share memory: {}, so "
-                            "threads of this library call MPI. Replace MPI_Init(&argc, &argv) by MPI_Init_thread(&argc, &argv, "
-                            "MPI_THREAD_MULTIPLE, &provided), or make the Session first, which does that",
-                            base::list_ranks(below),
-                            host.hosts > 1 ? fmt::format("here they are on {} hosts", host.hosts) : "here they share none"),
-                {.operation = "init", .ranks = below});
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format("MPI runs below MPI_THREAD_MULTIPLE on {}, which is enough only among ranks "
+                    "that share memory: {}, so "
+                    "threads of this library call MPI. Replace MPI_Init(&argc, &argv) by "
+                    "MPI_Init_thread(&argc, &argv, "
+                    "MPI_THREAD_MULTIPLE, &provided), or make the Session first, which does that",
+                    base::list_ranks(below),
+                    host.hosts > 1 ? fmt::format("here they are on {} hosts", host.hosts)
+                                   : "here they share none"),
+        {.operation = "init", .ranks = below});
 }
 
 std::vector<int> to_tell(const Host& host, const base::AbortCause& cause) {
-    const int here = host.of[static_cast<std::size_t>(host.ranks.front())], me = host.ranks[static_cast<std::size_t>(host.position)];
-    const int died_on = cause.code == ErrorCode::rank_died && cause.rank >= 0 ? host.of[static_cast<std::size_t>(cause.rank)] : -1;
+    const int here = host.of[static_cast<std::size_t>(host.ranks.front())],
+              me = host.ranks[static_cast<std::size_t>(host.position)];
+    const int died_on = cause.code == ErrorCode::rank_died && cause.rank >= 0
+                            ? host.of[static_cast<std::size_t>(cause.rank)]
+                            : -1;
     std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(host.hosts));
     for (int rank = 0; std::cmp_less(rank, host.of.size()); ++rank)
         ranks_of[static_cast<std::size_t>(host.of[static_cast<std::size_t>(rank)])].push_back(rank);
@@ -244,7 +273,8 @@ std::vector<int> to_tell(const Host& host, const base::AbortCause& cause) {
         if (died_on == here && host.all_have_memory)
             all.push_back(ranks[static_cast<std::size_t>(host.position) % ranks.size()]);
         else
-            std::ranges::copy_if(ranks, std::back_inserter(all), [me](int rank) { return rank != me; });
+            std::ranges::copy_if(ranks, std::back_inserter(all),
+                                 [me](int rank) { return rank != me; });
     }
     return all;
 }
@@ -253,14 +283,16 @@ Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads) {
     int rank = 0;
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
     MPI_Comm machine = MPI_COMM_NULL, neighbours = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine), "MPI_Comm_split_type");
+    check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine),
+          "MPI_Comm_split_type");
     const int colour = settings.simulated_host ? 1 + *settings.simulated_host : 0;
     check(MPI_Comm_split(machine, colour, rank, &neighbours), "MPI_Comm_split");
     Host host;
     sort_into_hosts(first_ranks(world, rank, neighbours), rank, host);
     host.others = others_of(neighbours, host);
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
-    const Monitor of_this_host(host.others, on_end, LogLevel::debug);  // the one that stays will say it
+    // the one that stays will say it
+    const Monitor of_this_host(host.others, on_end, LogLevel::debug);
     host.linked = link_hosts(world, rank, host);
     const Monitor of_other_hosts(host.linked, on_end, LogLevel::debug);
     base::pass(base::Failpoint::meet);

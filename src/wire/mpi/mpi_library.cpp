@@ -19,10 +19,12 @@ std::atomic<bool> gave_up{false};
 std::atomic<void (*)()> end_uses{nullptr};
 
 void finalise_at_exit() {
-    if (!base::is_forked() && is_running() && open_uses.load() == 0 && !gave_up.load()) MPI_Finalize();
+    if (!base::is_forked() && is_running() && open_uses.load() == 0 && !gave_up.load())
+        MPI_Finalize();
 }
 
-/// MPI_Finalize deletes the attributes of MPI_COMM_SELF before it does anything else (MPI 3.1, 8.7.1): the last moment for those who use MPI.
+/// MPI_Finalize deletes the attributes of MPI_COMM_SELF before it does anything else (MPI 3.1,
+/// 8.7.1): the last moment for those who use MPI.
 int finalise_begins(MPI_Comm, int, void*, void*) {
     const auto end = end_uses.load();
     if (open_uses.load() > 0 && end != nullptr) end();
@@ -31,7 +33,8 @@ int finalise_begins(MPI_Comm, int, void*, void*) {
 
 void watch_finalise() {
     int key = MPI_KEYVAL_INVALID;
-    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalise_begins, &key, nullptr), "MPI_Comm_create_keyval");
+    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalise_begins, &key, nullptr),
+          "MPI_Comm_create_keyval");
     check(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr), "MPI_Comm_set_attr");
     check(MPI_Comm_free_keyval(&key), "MPI_Comm_free_keyval");
 }
@@ -65,7 +68,8 @@ std::string error_text(int code) {
 }
 
 void check(int code, const char* operation) {
-    if (code != MPI_SUCCESS) throw Error(ErrorCode::wire, fmt::format("{} failed: {}", operation, error_text(code)));
+    if (code != MPI_SUCCESS)
+        throw Error(ErrorCode::wire, fmt::format("{} failed: {}", operation, error_text(code)));
 }
 
 std::string library_name() {
@@ -83,13 +87,15 @@ bool is_running() {
     return initialised != 0 && finalised == 0;
 }
 
-// Open MPI and what starts it say OMPI_COMM_WORLD_SIZE; MPICH, Intel MPI and their relatives PMI_SIZE; any launcher that speaks PMIx at
-// least PMIX_RANK. Slurm gives the size of the step beside them. The size is the largest that any of them proves.
+// Open MPI and what starts it say OMPI_COMM_WORLD_SIZE; MPICH, Intel MPI and their relatives
+// PMI_SIZE; any launcher that speaks PMIx at least PMIX_RANK. Slurm gives the size of the step
+// beside them. The size is the largest that any of them proves.
 std::optional<Launcher> find_launcher() {
     std::optional<Launcher> launcher;
     const auto consider = [&](const char* name, int more) {
         const auto value = base::parse_number<int>(base::environment(name).value_or(""));
-        if (value && (!launcher || *value + more > launcher->ranks)) launcher = {fmt::format("{}={}", name, *value), *value + more};
+        if (value && (!launcher || *value + more > launcher->ranks))
+            launcher = {fmt::format("{}={}", name, *value), *value + more};
     };
     consider("OMPI_COMM_WORLD_SIZE", 0);
     consider("PMI_SIZE", 0);
@@ -104,23 +110,26 @@ void require_one_job() {
     check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     const auto launcher = find_launcher();
     if (size > 1 || !launcher || launcher->ranks <= 1) return;
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("the launcher started at least {} processes ({}), but {} sees only this one: mpirun and the MPI library that this "
-                    "program is linked to do not belong together; use the mpirun of {}",
-                    launcher->ranks, launcher->evidence, library_name(), library_name()));
+    throw Error(ErrorCode::unavailable,
+                fmt::format("the launcher started at least {} processes ({}), but {} sees only "
+                            "this one: mpirun and the MPI library that this "
+                            "program is linked to do not belong together; use the mpirun of {}",
+                            launcher->ranks, launcher->evidence, library_name(), library_name()));
 }
 
 Use::Use(void (*before_finalise)()) {
     int finalised = 0;
     MPI_Finalized(&finalised);
-    if (finalised != 0) throw Error(ErrorCode::unavailable, "MPI has been finalised in this process and cannot be started again");
+    if (finalised != 0)
+        throw Error(ErrorCode::unavailable,
+                    "MPI has been finalised in this process and cannot be started again");
     if (is_running()) {
         check(MPI_Query_thread(&thread_level_), "MPI_Query_thread");
     } else {
         thread_level_ = initialise();
     }
-    if (before_finalise != nullptr && end_uses.exchange(before_finalise) == nullptr) watch_finalise();
+    if (before_finalise != nullptr && end_uses.exchange(before_finalise) == nullptr)
+        watch_finalise();
     open_uses.fetch_add(1);
 }
 
@@ -137,7 +146,8 @@ void Use::give_up() noexcept {
 }  // namespace guozhuang::wire::mpi
 
 std::string guozhuang::wire::describe_mpi() {
-    return mpi::library_name() + ", " + (mpi::is_running() ? mpi::thread_level_name() : "not running in this process");
+    return mpi::library_name() + ", " +
+           (mpi::is_running() ? mpi::thread_level_name() : "not running in this process");
 }
 
 void guozhuang::wire::abort_mpi() {

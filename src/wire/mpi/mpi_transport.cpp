@@ -17,9 +17,9 @@
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/control_inbox.hpp"
 #include "wire/mpi/hosts.hpp"
+#include "wire/mpi/messages_in_flight.hpp"
 #include "wire/mpi/mpi_library.hpp"
 #include "wire/mpi/notice.hpp"
-#include "wire/mpi/operation_table.hpp"
 #include "wire/mpi/tags.hpp"
 #include "wire/shm/host_messages.hpp"
 #include "wire/shm/ring_receives.hpp"
@@ -29,20 +29,9 @@ namespace {
 
 using mpi::check;
 using mpi::Half;
-using mpi::Operation;
-
-/// From here on a sender may need its receiver to make progress (rendezvous): the receiver then says when it has. MPI libraries send less
-/// at once.
-constexpr std::size_t eager_bytes = 4096;
 
 /// Tells another host why the job ends. The handshake has this context, and no data.
 constexpr Tag notice_tag{0xfff, Lane::host_data, 0};
-
-/// What MPI moves of an operation at once.
-struct Piece {
-    std::uint32_t place = 0;  ///< of the operation in the table
-    int bytes = 0;
-};
 
 class MpiTransport final : public Transport {
 public:
@@ -62,17 +51,31 @@ public:
     void depart(std::string_view reason) noexcept override;
     bool abandon() noexcept override;
 
-    base::Activity& activity() noexcept override { return host_.memory ? host_.memory->activity(host_.position) : private_activity_; }
-    base::Doorbell& doorbell() noexcept override { return host_.memory ? host_.memory->bell(host_.position) : private_bell_; }
-    void count_staged(std::size_t bytes) noexcept override { bytes_sent_.fetch_add(bytes, std::memory_order_relaxed); }
-    std::size_t stage_bytes() const noexcept override { return host_.all_have_memory ? mpi::stage_bytes : 0; }
-    void nudge(int rank, base::Audience audience) noexcept override { with_bell(rank, base::nudge, audience); }
-    std::optional<base::Neighbour> look_at(int rank) override { return mpi::look_at(host_, rank); }
+    trace::Activity& activity() noexcept override {
+        return host_.memory ? host_.memory->activity(host_.position) : private_activity_;
+    }
+    base::Doorbell& doorbell() noexcept override {
+        return host_.memory ? host_.memory->bell(host_.position) : private_bell_;
+    }
+    void count_staged(std::size_t bytes) noexcept override {
+        bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+    }
+    std::size_t stage_bytes() const noexcept override {
+        return host_.all_have_memory ? mpi::stage_bytes : 0;
+    }
+    void nudge(int rank, base::Audience audience) noexcept override {
+        with_bell(rank, base::nudge, audience);
+    }
+    std::optional<trace::Neighbour> look_at(int rank) override { return mpi::look_at(host_, rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const std::vector<int>& hosts() const noexcept override { return host_.of; }
-    std::uint16_t largest_user_tag() const noexcept override { return mpi::largest_user_tag(largest_tag_); }
+    std::uint16_t largest_user_tag() const noexcept override {
+        return mpi::largest_user_tag(largest_tag_);
+    }
     const char* description() const noexcept override { return name_.c_str(); }
-    Traffic traffic() const noexcept override { return {bytes_sent_.load(), messages_sent_.load()}; }
+    Traffic traffic() const noexcept override {
+        return {bytes_sent_.load(), messages_sent_.load()};
+    }
     void close() override;
 
 private:
@@ -89,13 +92,16 @@ private:
     }
     void obey(const Message& message);
     bool notice_end(const Monitor::End& end);
-    void ring(int rank, base::Audience audience = base::everybody) noexcept { with_bell(rank, base::ring, audience); }
-    void with_bell(int rank, void (&act)(base::Doorbell&, base::Audience), base::Audience audience) noexcept {
+    void ring(int rank, base::Audience audience = base::everybody) noexcept {
+        with_bell(rank, base::ring, audience);
+    }
+    void with_bell(int rank, void (&act)(base::Doorbell&, base::Audience),
+                   base::Audience audience) noexcept {
         if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) act(*bell, audience);
     }
-    Ticket start(const Half& half, int code, std::span<const std::byte> source, std::span<std::byte> target, std::size_t piece_bytes);
+    Ticket start(const Half& half, int code, std::span<const std::byte> source,
+                 std::span<std::byte> target, std::size_t fragment_bytes);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
-    void complete(const Piece& piece, const MPI_Status& status, bool failed) GUOZHUANG_REQUIRES(mutex_);
 
     mpi::Use use_;
     const std::size_t split_bytes_;
@@ -105,32 +111,35 @@ private:
     std::int64_t largest_tag_ = 0;
     mpi::Host host_;
     base::Doorbell private_bell_;
-    base::Activity private_activity_;
+    trace::Activity private_activity_;
     std::vector<base::Doorbell*> bell_of_;  ///< by rank; null where there is none to ring
-    std::vector<base::Doorbell*> bells_;    ///< of this host's ranks, ascending; this rank's alone without shared memory
-    std::optional<HostMessages> messages_;  ///< control messages within the host, if it has shared memory
-    bool all_through_rings_ = false;        ///< data too, because MPI may not be called on any thread
+    /// of this host's ranks, ascending; this rank's alone without shared memory
+    std::vector<base::Doorbell*> bells_;
+    /// control messages within the host, if it has shared memory
+    std::optional<HostMessages> messages_;
+    /// data too, because MPI may not be called on any thread
+    bool all_through_rings_ = false;
     base::WaitSettings wait_settings_;
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
 
     base::Mutex mutex_;  ///< around every call of MPI
     MPI_Comm comm_ GUOZHUANG_GUARDED_BY(mutex_) = MPI_COMM_NULL;
-    mpi::OperationTable operations_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::vector<MPI_Request> requests_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of all pieces in flight
-    std::vector<Piece> pieces_ GUOZHUANG_GUARDED_BY(mutex_);          ///< beside each request
-    std::vector<int> indices_ GUOZHUANG_GUARDED_BY(mutex_);           ///< room for what MPI_Testsome answers
-    std::vector<MPI_Status> statuses_ GUOZHUANG_GUARDED_BY(mutex_);
+    mpi::MessagesInFlight in_flight_ GUOZHUANG_GUARDED_BY(mutex_);
     mpi::ControlInbox inbox_ GUOZHUANG_GUARDED_BY(mutex_);
     RingReceives ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
-    std::atomic<bool> others_know_{false};  ///< those for whom this rank cannot ring: it has told them of the end, or they have told it
-    std::atomic<bool> untold_{false};       ///< not all of them could be told
-    std::optional<Monitor> monitor_;        ///< last: it looks at the rest
+    /// those for whom this rank cannot ring: it has told them of the end, or they have told it
+    std::atomic<bool> others_know_{false};
+    std::atomic<bool> untold_{false};  ///< not all of them could be told
+    std::optional<Monitor> monitor_;   ///< last: it looks at the rest
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
-    : use_(use), split_bytes_(options.split_bytes), exit_on_death_(options.settings.exit_on_death), name_(mpi::library_name()) {
+    : use_(use),
+      split_bytes_(options.split_bytes),
+      exit_on_death_(options.settings.exit_on_death),
+      name_(mpi::library_name()) {
     check(MPI_Comm_dup(communicator, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
@@ -154,18 +163,21 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     else
         wait_settings_.idle_limit = std::chrono::milliseconds(100);
     if (settings.spin_us) wait_settings_.spin = std::chrono::microseconds(*settings.spin_us);
-    monitor_.emplace(mpi::watched_by(host_), [this](const Monitor::End& end) { return notice_end(end); });
+    monitor_.emplace(mpi::watched_by(host_),
+                     [this](const Monitor::End& end) { return notice_end(end); });
 }
 
 MpiTransport::~MpiTransport() {
     monitor_.reset();
     if (comm_ == MPI_COMM_NULL) return;
     use_.give_up();
-    base::log_info("the MPI transport was not closed: its communicator is left to the end of the process");
+    base::log_info(
+        "the MPI transport was not closed: its communicator is left to the end of the process");
     inbox_.keep_for_ever();
 }
 
-/// On one host nothing has to go through MPI, so any thread level will do. Between hosts the coordinator threads call MPI.
+/// On one host nothing has to go through MPI, so any thread level will do. Between hosts the
+/// coordinator threads call MPI.
 void MpiTransport::require_threads() {
     const base::Lock lock(mutex_);
     all_through_rings_ = !host_.without_threads.empty();
@@ -220,11 +232,13 @@ bool MpiTransport::tell_others(const base::AbortCause& cause) noexcept try {
     {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return true;
-        for (const int to : mpi::to_tell(host_, cause)) all_sent &= notice.send(comm_, to, encode(notice_tag));
+        for (const int to : mpi::to_tell(host_, cause))
+            all_sent &= notice.send(comm_, to, encode(notice_tag));
     }
     return notice.has_left_soon(mutex_, wait_settings_) && all_sent;
 } catch (const std::exception& error) {
-    base::log(LogLevel::debug, "other ranks could not be told of the end of the job: {}", error.what());
+    base::log(LogLevel::debug, "other ranks could not be told of the end of the job: {}",
+              error.what());
     return false;
 }
 
@@ -235,14 +249,19 @@ void MpiTransport::obey(const Message& message) {
     abort_host(notice.cause());
 }
 
-/// Whether the process of a rank has ended too early: then the job is over. On the monitor's thread.
+/// Whether the process of a rank has ended too early: then the job is over. On the monitor's
+/// thread.
 bool MpiTransport::notice_end(const Monitor::End& end) try {
     const auto* const theirs = mpi::activity_of(host_, end.peer.rank);
-    if (theirs != nullptr ? theirs->closed.load() : !end.peer.link && closing_ && end.status.value_or(0) == 0) return false;
+    if (theirs != nullptr ? theirs->closed.load()
+                          : !end.peer.link && closing_ && end.status.value_or(0) == 0)
+        return false;
     if (end.peer.link && mpi::hears_of_the_end(doorbell(), activity(), wait_settings_)) return true;
     const auto [text, code] = mpi::describe_end(end, theirs);
     const bool all_know = end_job({.rank = end.peer.rank, .text = text, .code = code});
-    if (exit_on_death_) base::end_process(base::cause_of(doorbell()), base::time_to_unwind, all_know ? nullptr : abort_mpi);
+    if (exit_on_death_)
+        base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
+                          all_know ? nullptr : abort_mpi);
     return true;
 } catch (const std::bad_alloc&) {  // to say more takes memory
     end_job({.rank = end.peer.rank, .text = "a rank died", .code = ErrorCode::rank_died});
@@ -250,72 +269,45 @@ bool MpiTransport::notice_end(const Monitor::End& end) try {
     return true;
 }
 
-/// A receive that has not begun can be cancelled. What has begun cannot, and a send never ends where nobody receives (MPI_Cancel of a long one
-/// does not complete on Open MPI 4.1): these keep their memory. Allocates nothing that it needs, since a lack of memory may be what ends the job.
-/// The ranks of a host on which somebody has died are ended by those who notice it, the others here: all of them come here.
+/// A receive that has not begun can be cancelled. What has begun cannot, and a send never ends
+/// where nobody receives (MPI_Cancel of a long one does not complete on Open MPI 4.1): these keep
+/// their memory. Allocates nothing that it needs, since a lack of memory may be what ends the job.
+/// The ranks of a host on which somebody has died are ended by those who notice it, the others
+/// here: all of them come here.
 bool MpiTransport::abandon() noexcept {
     regions()->retreat();
     const auto culprit = base::culprit_of_death(doorbell());
     const bool died_elsewhere = culprit && !std::ranges::binary_search(host_.ranks, *culprit);
     if (exit_on_death_ && (died_elsewhere || base::code_of(doorbell()) == ErrorCode::timeout))
-        base::end_process(base::cause_of(doorbell()), base::time_to_unwind, untold_ ? abort_mpi : nullptr);
+        base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
+                          untold_ ? abort_mpi : nullptr);
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
-    if (abandoned_.exchange(true)) return requests_.empty();
+    if (abandoned_.exchange(true)) return in_flight_.none_at_mpi();
     ring_receives_.forget();
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-        int done = 0;
-        if (operations_.at(pieces_[i].place).half.receives) MPI_Cancel(&requests_[i]);
-        MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
-    }
-    std::erase(requests_, MPI_REQUEST_NULL);
-    pieces_.clear();  // nobody asks for them any more
-    return requests_.empty();
+    return in_flight_.cancel();
 }
 
-/// Sends `source`; or, if this half receives, fills `target`.
-Transport::Ticket MpiTransport::start(const Half& half, int code, std::span<const std::byte> source, std::span<std::byte> target,
-                                      std::size_t piece_bytes) {
+Transport::Ticket MpiTransport::start(const Half& half, int code, std::span<const std::byte> source,
+                                      std::span<std::byte> target, std::size_t fragment_bytes) {
     const base::Lock lock(mutex_);
     require_open();
-    Ticket ticket;
-    Operation& operation = operations_.open(ticket);
-    const auto place = static_cast<std::uint32_t>(ticket.id) - 1;
-    operation.half = half;
-    std::size_t offset = 0;
-    do {  // an empty message is one empty piece
-        const int length = static_cast<int>(std::min(half.bytes - offset, piece_bytes));
-        const std::size_t in_flight = requests_.size();
-        try {
-            pieces_.push_back({place, length});
-            MPI_Request* const request = &requests_.emplace_back(MPI_REQUEST_NULL);
-            if (half.receives)
-                check(MPI_Irecv(target.data() + offset, length, MPI_BYTE, half.peer, code, comm_, request), "MPI_Irecv");
-            else
-                check(MPI_Isend(source.data() + offset, length, MPI_BYTE, half.peer, code, comm_, request), "MPI_Isend");
-        } catch (...) {
-            pieces_.resize(in_flight);
-            requests_.resize(in_flight);
-            if (operation.missing == 0) operations_.retire(ticket);  // else earlier pieces still refer to it
-            throw;
-        }
-        ++operation.missing;
-        offset += static_cast<std::size_t>(length);
-    } while (offset < half.bytes);
-    return ticket;
+    return in_flight_.start(comm_, half, {code, fragment_bytes}, source, target);
 }
 
 Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte> bytes) {
     const int code = encode(tag);
     const bool control = tag.lane == Lane::control;
-    if (control && bytes.size() > max_control_bytes) throw Error(ErrorCode::internal, "a control message beyond its limit");
+    if (control && bytes.size() > max_control_bytes)
+        throw Error(ErrorCode::internal, "a control message beyond its limit");
     if (!control) {
         bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
         messages_sent_.fetch_add(1, std::memory_order_relaxed);
     }
     if (control && bell_of_[static_cast<std::size_t>(to)] != nullptr) {
         require_open();
-        messages_->send(to, static_cast<std::uint32_t>(code), bytes, base::audience_of(tag.context));
+        messages_->send(to, static_cast<std::uint32_t>(code), bytes,
+                        base::audience_of(tag.context));
         return {};
     }
     if (all_through_rings_) {
@@ -323,14 +315,16 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
         RingReceives::send(*messages_, to, tag, static_cast<std::uint32_t>(code), bytes);
         return {};
     }
-    const auto piece_bytes = control ? max_control_bytes : split_bytes_;  // what is polled is one piece
-    const Ticket ticket = start({to, bytes.size(), false}, code, bytes, {}, piece_bytes);
+    // what is polled is one fragment
+    const auto fragment_bytes = control ? max_control_bytes : split_bytes_;
+    const Ticket ticket = start({to, bytes.size(), false}, code, bytes, {}, fragment_bytes);
     ring(to, base::audience_of(tag.context));
     return ticket;
 }
 
 Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> bytes) {
-    if (tag.lane == Lane::control) throw Error(ErrorCode::internal, "control messages are polled, not received");
+    if (tag.lane == Lane::control)
+        throw Error(ErrorCode::internal, "control messages are polled, not received");
     const int code = encode(tag);
     if (all_through_rings_) {
         const base::Lock lock(mutex_);
@@ -338,51 +332,15 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
         return ring_receives_.start(from, static_cast<std::uint32_t>(code), bytes);
     }
     const Ticket ticket = start({from, bytes.size(), true}, code, {}, bytes, split_bytes_);
-    if (bytes.size() > eager_bytes) ring(from, base::audience_of(tag.context));
+    if (bytes.size() > mpi::eager_bytes) ring(from, base::audience_of(tag.context));
     return ticket;
 }
 
-/// Looks at everything in flight, not at one message alone: MPI may complete any of them at any call, and the sender of a long one sleeps until
-/// it is told. So may another thread of this rank, whose operation has come to its end here. Returns whom to ring.
+/// Another thread of this rank may wait for what has ended here. Returns whom to ring.
 std::vector<int> MpiTransport::progress() {
-    std::vector<int> to_tell;
-    if (requests_.empty()) return to_tell;
-    indices_.resize(requests_.size());
-    statuses_.resize(requests_.size());
-    int count = 0;
-    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
-    if (code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
-    if (count == MPI_UNDEFINED) return to_tell;
-    for (int i = 0; i < count; ++i) {
-        const Piece& piece = pieces_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
-        const MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
-        complete(piece, status, code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS);
-        const Operation& operation = operations_.at(piece.place);
-        if (operation.missing == 0 && operation.half.receives && operation.half.bytes > eager_bytes) to_tell.push_back(operation.half.peer);
-    }
-    if (count > 0) base::nudge(doorbell());  // they look under this lock
-    for (std::size_t i = requests_.size(); count > 0 && i-- > 0;) {
-        if (requests_[i] != MPI_REQUEST_NULL) continue;
-        requests_[i] = requests_.back();
-        pieces_[i] = pieces_.back();
-        requests_.pop_back();
-        pieces_.pop_back();
-    }
-    return to_tell;
-}
-
-void MpiTransport::complete(const Piece& piece, const MPI_Status& status, bool failed) {
-    Operation& operation = operations_.at(piece.place);
-    --operation.missing;
-    const auto& [peer, bytes, receives] = operation.half;
-    if (failed) {
-        operation.error =
-            fmt::format("the {} rank {} failed: {}", receives ? "receive from" : "send to", peer, mpi::error_text(status.MPI_ERROR));
-        return;
-    }
-    int arrived = piece.bytes;
-    if (receives) check(MPI_Get_count(&status, MPI_BYTE, &arrived), "MPI_Get_count");
-    if (arrived != piece.bytes) operation.error = fmt::format("rank {} sent {} bytes where {} were expected", peer, arrived, piece.bytes);
+    const auto [any, senders] = in_flight_.progress();
+    if (any) base::nudge(doorbell());  // they look under this lock
+    return senders;
 }
 
 bool MpiTransport::test(Ticket& ticket) {
@@ -398,12 +356,12 @@ bool MpiTransport::test(Ticket& ticket) {
     {
         const base::Lock lock(mutex_);
         require_open();
-        const Operation& operation = operations_.find(ticket);
-        if (operation.missing > 0) to_tell = progress();
-        if (operation.missing == 0) {
-            error = operation.error;
-            peer = operation.half.peer;
-            operations_.retire(std::exchange(ticket, {}));
+        const mpi::InFlight& message = in_flight_.find(ticket);
+        if (message.missing > 0) to_tell = progress();
+        if (message.missing == 0) {
+            error = message.error;
+            peer = message.half.peer;
+            in_flight_.retire(std::exchange(ticket, {}));
         }
     }
     for (const int sender : to_tell) ring(sender);
@@ -428,7 +386,8 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     }
     if (notice) obey(*notice);
     for (const int sender : to_tell) ring(sender);
-    if (message && message->bytes.size() > eager_bytes) ring(message->from, base::audience_of(tag.context));
+    if (message && message->bytes.size() > mpi::eager_bytes)
+        ring(message->from, base::audience_of(tag.context));
     return message;
 }
 
@@ -436,9 +395,10 @@ void MpiTransport::close() {
     {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return;
-        if (operations_.in_flight() != 0) {
+        if (in_flight_.count() != 0) {
             throw Error(ErrorCode::internal,
-                        fmt::format("the MPI transport is closed with {} messages in flight", operations_.in_flight()));
+                        fmt::format("the MPI transport is closed with {} messages in flight",
+                                    in_flight_.count()));
         }
     }
     base::pass(base::Failpoint::close);
@@ -457,7 +417,8 @@ void MpiTransport::close() {
         {
             const base::Lock lock(mutex_);
             require_open();
-            check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE), "MPI_Test of MPI_Ibarrier");
+            check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE),
+                  "MPI_Test of MPI_Ibarrier");
             if (done == 0) notice = next_notice();
         }
         if (notice) obey(*notice);
@@ -481,7 +442,8 @@ std::unique_ptr<Transport> connect(const MpiOptions& options) {
     const auto given = options.communicator;
     if (given && given.as<MPI_Comm>() == MPI_COMM_NULL)
         throw Error(ErrorCode::invalid_argument,
-                    "Session: its communicator is MPI_COMM_NULL, which has no ranks; a rank that is not to take part makes no session");
+                    "Session: its communicator is MPI_COMM_NULL, which has no ranks; a rank that "
+                    "is not to take part makes no session");
     if (!given && !mpi::is_running() && !mpi::find_launcher()) {
         base::set_log_rank(0);
         return InprocHub(1).transport(0);
@@ -489,7 +451,8 @@ std::unique_ptr<Transport> connect(const MpiOptions& options) {
     mpi::Use use(options.before_finalise);
     try {
         if (!given) mpi::require_one_job();
-        return std::make_unique<MpiTransport>(use, given ? given.as<MPI_Comm>() : MPI_COMM_WORLD, options);
+        return std::make_unique<MpiTransport>(use, given ? given.as<MPI_Comm>() : MPI_COMM_WORLD,
+                                              options);
     } catch (...) {
         use.close();
         throw;

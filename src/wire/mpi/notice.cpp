@@ -9,11 +9,13 @@
 namespace guozhuang::wire::mpi {
 namespace {
 
-constexpr auto time_to_tell = std::chrono::milliseconds(200), time_to_hear = std::chrono::milliseconds(400);
+constexpr auto time_to_tell = std::chrono::milliseconds(200),
+               time_to_hear = std::chrono::milliseconds(400);
 
 /// Whether it is so before the time is over. At a bell of its own: the rank's may be aborted.
 template <class Holds>
-bool comes_true(const base::WaitSettings& wait, std::chrono::milliseconds time, const Holds& holds) {
+bool comes_true(const base::WaitSettings& wait, std::chrono::milliseconds time,
+                const Holds& holds) {
     const auto deadline = base::Clock::now() + time;
     bool is_so = false;
     base::Doorbell bell;
@@ -29,14 +31,18 @@ bool comes_true(const base::WaitSettings& wait, std::chrono::milliseconds time, 
 Notice Notice::from(const Transport::Message& message) {
     Notice notice;
     if (message.bytes.size() != sizeof notice)
-        throw Error(ErrorCode::wire, fmt::format("rank {} sent a notice of {} bytes", message.from, message.bytes.size()),
-                    {.ranks = {message.from}});
+        throw Error(
+            ErrorCode::wire,
+            fmt::format("rank {} sent a notice of {} bytes", message.from, message.bytes.size()),
+            {.ranks = {message.from}});
     std::memcpy(&notice, message.bytes.data(), sizeof notice);
     return notice;
 }
 
 base::AbortCause Notice::cause() const noexcept {
-    return {.rank = culprit, .text = {text.data(), strnlen(text.data(), text.size())}, .code = static_cast<ErrorCode>(code)};
+    return {.rank = culprit,
+            .text = {text.data(), strnlen(text.data(), text.size())},
+            .code = static_cast<ErrorCode>(code)};
 }
 
 OutgoingNotice::OutgoingNotice(const base::AbortCause& cause) noexcept {
@@ -47,7 +53,8 @@ OutgoingNotice::OutgoingNotice(const base::AbortCause& cause) noexcept {
 
 bool OutgoingNotice::send(MPI_Comm communicator, int to, int tag) {
     auto& request = requests_.emplace_back(MPI_REQUEST_NULL);
-    return MPI_Isend(&notice_, sizeof notice_, MPI_BYTE, to, tag, communicator, &request) == MPI_SUCCESS;
+    return MPI_Isend(&notice_, sizeof notice_, MPI_BYTE, to, tag, communicator, &request) ==
+           MPI_SUCCESS;
 }
 
 bool OutgoingNotice::has_left_soon(base::Mutex& calls, const base::WaitSettings& wait) {
@@ -59,12 +66,16 @@ bool OutgoingNotice::has_left_soon(base::Mutex& calls, const base::WaitSettings&
 
 bool OutgoingNotice::has_left() {
     int done = 0;
-    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                      MPI_STATUSES_IGNORE),
+          "MPI_Testall");
     return done != 0;
 }
 
-bool hears_of_the_end(const base::Doorbell& bell, const base::Activity& own, const base::WaitSettings& wait) {
-    return comes_true(wait, time_to_hear, [&] { return base::is_aborted(bell) || own.closed.load(); });
+bool hears_of_the_end(const base::Doorbell& bell, const trace::Activity& own,
+                      const base::WaitSettings& wait) {
+    return comes_true(wait, time_to_hear,
+                      [&] { return base::is_aborted(bell) || own.closed.load(); });
 }
 
 }  // namespace guozhuang::wire::mpi

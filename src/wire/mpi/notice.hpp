@@ -41,8 +41,9 @@ private:
     std::vector<MPI_Request> requests_;
 };
 
-/// Whether the job of this rank is over within a moment, or its session closed. A rank whose link to another
-/// host has ended asks, since ranks of that host may say more about the death.
-bool hears_of_the_end(const base::Doorbell& bell, const base::Activity& own, const base::WaitSettings& wait);
+/// Whether the job of this rank is over within a moment, or its session closed. A rank whose link
+/// to another host has ended asks, since ranks of that host may say more about the death.
+bool hears_of_the_end(const base::Doorbell& bell, const trace::Activity& own,
+                      const base::WaitSettings& wait);
 
 }  // namespace guozhuang::wire::mpi

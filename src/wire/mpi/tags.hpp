@@ -15,16 +15,21 @@ constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context
 
 /// `largest`: of MPI's own tags, MPI_TAG_UB.
 inline std::uint16_t largest_user_tag(std::int64_t largest) noexcept {
-    return static_cast<std::uint16_t>(std::min<std::int64_t>(largest >> user_shift, std::numeric_limits<std::uint16_t>::max()));
+    return static_cast<std::uint16_t>(
+        std::min<std::int64_t>(largest >> user_shift, std::numeric_limits<std::uint16_t>::max()));
 }
 
 /// Throws Error(invalid_argument) for a context or a user tag for which MPI's has no room.
 inline int encode(Tag tag, std::int64_t largest) {
-    const std::int64_t code = (std::int64_t{tag.user} << user_shift) | (tag.context << lane_bits) | static_cast<int>(tag.lane);
-    if (tag.context >= 1 << context_bits) throw Error(ErrorCode::invalid_argument, fmt::format("too many process sets: {}", tag.context));
+    const std::int64_t code = (std::int64_t{tag.user} << user_shift) | (tag.context << lane_bits) |
+                              static_cast<int>(tag.lane);
+    if (tag.context >= 1 << context_bits)
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("too many process sets: {}", tag.context));
     if (code > largest)
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("tag {} is too large for this MPI: at most {}", tag.user, largest_user_tag(largest)));
+                    fmt::format("tag {} is too large for this MPI: at most {}", tag.user,
+                                largest_user_tag(largest)));
     return static_cast<int>(code);
 }
 

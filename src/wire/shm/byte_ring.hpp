@@ -10,11 +10,13 @@
 
 namespace guozhuang::wire {
 
-/// Bytes from one rank to another, in order, through memory that both have mapped. Each counter is changed by one side only, and after what it
-/// speaks for: a side that dies leaves at any point what the other can go on with. (L. Lamport: Proving the correctness of multiprocess
-/// programs, IEEE Transactions on Software Engineering 3(2), 1977.)
+/// Bytes from one rank to another, in order, through memory that both have mapped. Each counter is
+/// changed by one side only, and after what it speaks for: a side that dies leaves at any point
+/// what the other can go on with. (L. Lamport: Proving the correctness of multiprocess programs,
+/// IEEE Transactions on Software Engineering 3(2), 1977.)
 ///
-/// This is the part in shared memory; in front of the bytes, whose number is a power of two. Beside it each side has its own view.
+/// This is the part in shared memory; in front of the bytes, whose number is a power of two. Beside
+/// it each side has its own view.
 struct ByteRing {
     alignas(64) std::atomic<std::uint64_t> written{0};
     std::atomic<std::uint32_t> writer_waits{0};  ///< for room; the reader takes it back
@@ -24,10 +26,11 @@ struct ByteRing {
 /// The writing side. One thread at a time.
 class RingWriter {
 public:
-    RingWriter(ByteRing& ring, std::span<std::byte> bytes) : ring_(ring), bytes_(bytes), written_(ring.written), read_(ring.read) {}
+    RingWriter(ByteRing& ring, std::span<std::byte> bytes)
+        : ring_(ring), bytes_(bytes), written_(ring.written), read_(ring.read) {}
 
-    /// Whether there is room for so many bytes; if not, the reader will say when there is more (see RingReader::release).
-    /// Throws Error(wire) if the other side has spoilt its counter.
+    /// Whether there is room for so many bytes; if not, the reader will say when there is more (see
+    /// RingReader::release). Throws Error(wire) if the other side has spoilt its counter.
     bool has_room(std::size_t count) {
         if (room() >= count) return true;
         look();
@@ -37,13 +40,16 @@ public:
         return room() >= count;
     }
     /// How many fit, as far as this side knows.
-    std::size_t room() const noexcept { return bytes_.size() - static_cast<std::size_t>(written_ - read_); }
+    std::size_t room() const noexcept {
+        return bytes_.size() - static_cast<std::size_t>(written_ - read_);
+    }
     /// Not more than there is room for. The reader sees them after publish().
     void put(std::span<const std::byte> some) noexcept {
         const auto at = static_cast<std::size_t>(written_) & (bytes_.size() - 1);
         const auto first = std::min(some.size(), bytes_.size() - at);
         if (first > 0) std::memcpy(bytes_.data() + at, some.data(), first);
-        if (some.size() > first) std::memcpy(bytes_.data(), some.data() + first, some.size() - first);
+        if (some.size() > first)
+            std::memcpy(bytes_.data(), some.data() + first, some.size() - first);
         written_ += some.size();
     }
     /// News as base::nudge() wants them.
@@ -52,7 +58,8 @@ public:
 private:
     void look() {
         read_ = ring_.read.load(std::memory_order_seq_cst);
-        if (written_ - read_ > bytes_.size()) throw Error(ErrorCode::wire, "the memory for messages is corrupt");
+        if (written_ - read_ > bytes_.size())
+            throw Error(ErrorCode::wire, "the memory for messages is corrupt");
     }
 
     ByteRing& ring_;
@@ -63,12 +70,14 @@ private:
 /// The reading side. One thread at a time.
 class RingReader {
 public:
-    RingReader(ByteRing& ring, std::span<const std::byte> bytes) : ring_(ring), bytes_(bytes), written_(ring.written), read_(ring.read) {}
+    RingReader(ByteRing& ring, std::span<const std::byte> bytes)
+        : ring_(ring), bytes_(bytes), written_(ring.written), read_(ring.read) {}
 
     /// How many bytes are there. Throws Error(wire) if the other side has spoilt its counter.
     std::size_t available() {
         written_ = ring_.written.load(std::memory_order_seq_cst);
-        if (written_ - read_ > bytes_.size()) throw Error(ErrorCode::wire, "the memory for messages is corrupt");
+        if (written_ - read_ > bytes_.size())
+            throw Error(ErrorCode::wire, "the memory for messages is corrupt");
         return static_cast<std::size_t>(written_ - read_);
     }
     /// As many as are there and fit; how many. The writer gets the room after release().
@@ -83,10 +92,12 @@ public:
     }
     /// All that are there, unread.
     void skip() { read_ += available(); }
-    /// Gives the room back. Whether the writer waits for it, and must be woken even if it has nothing else to do.
+    /// Gives the room back. Whether the writer waits for it, and must be woken even if it has
+    /// nothing else to do.
     bool release() noexcept {
         ring_.read.store(read_, std::memory_order_seq_cst);
-        return ring_.writer_waits.load(std::memory_order_seq_cst) != 0 && ring_.writer_waits.exchange(0) != 0;
+        return ring_.writer_waits.load(std::memory_order_seq_cst) != 0 &&
+               ring_.writer_waits.exchange(0) != 0;
     }
 
 private:

@@ -10,7 +10,7 @@ std::size_t activities_offset(int ranks) {
     return static_cast<std::size_t>(ranks) * sizeof(base::Doorbell);
 }
 std::size_t rings_offset(int ranks) {
-    return activities_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(base::Activity);
+    return activities_offset(ranks) + static_cast<std::size_t>(ranks) * sizeof(trace::Activity);
 }
 std::size_t bytes_for(int ranks) {
     return rings_offset(ranks) + MessageRings::bytes_for(ranks);
@@ -28,7 +28,7 @@ HostMemory HostMemory::create(int ranks) {
     memory.file_.reserve(0, bytes_for(ranks));
     for (int rank = 0; rank < ranks; ++rank) {
         ::new (&memory.bell(rank)) base::Doorbell;
-        ::new (&memory.activity(rank)) base::Activity;
+        ::new (&memory.activity(rank)) trace::Activity;
     }
     memory.rings().initialise();
     return memory;
@@ -42,12 +42,13 @@ base::Doorbell& HostMemory::bell(int rank) noexcept {
     return at<base::Doorbell>(0)[rank];
 }
 
-base::Activity& HostMemory::activity(int rank) noexcept {
-    return at<base::Activity>(activities_offset(ranks_))[rank];
+trace::Activity& HostMemory::activity(int rank) noexcept {
+    return at<trace::Activity>(activities_offset(ranks_))[rank];
 }
 
 MessageRings HostMemory::rings() noexcept {
-    return {.memory = {at<std::byte>(rings_offset(ranks_)), MessageRings::bytes_for(ranks_)}, .ranks = ranks_};
+    return {.memory = {at<std::byte>(rings_offset(ranks_)), MessageRings::bytes_for(ranks_)},
+            .ranks = ranks_};
 }
 
 }  // namespace guozhuang::wire

@@ -10,10 +10,11 @@
 
 namespace guozhuang::wire {
 
-/// Memory that the ranks of one host have all mapped: a doorbell for each (MPI cannot wake a process that sleeps, a futex word can), what each
-/// is doing, and rings for their messages.
+/// Memory that the ranks of one host have all mapped: a doorbell for each (MPI cannot wake a
+/// process that sleeps, a futex word can), what each is doing, and rings for their messages.
 ///
-/// The host's first rank creates it, the others attach (see SharedFile). Not thread-safe, except for the bells themselves.
+/// The host's first rank creates it, the others attach (see SharedFile). Not thread-safe, except
+/// for the bells themselves.
 class HostMemory {
 public:
     using Offer = SharedFile::Offer;
@@ -27,7 +28,7 @@ public:
     int ranks() const noexcept { return ranks_; }
     /// The bell of the host's i-th rank. Valid while this object lives.
     base::Doorbell& bell(int rank) noexcept;
-    base::Activity& activity(int rank) noexcept;
+    trace::Activity& activity(int rank) noexcept;
     MessageRings rings() noexcept;
 
 private:

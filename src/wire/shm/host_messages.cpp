@@ -16,7 +16,8 @@ HostMessages::HostMessages(const MessageRings& rings, std::span<const Peer> peer
     }
 }
 
-void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte> bytes, base::Audience audience) {
+void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte> bytes,
+                        base::Audience audience) {
     const Head head{.bytes = static_cast<std::uint32_t>(bytes.size()), .channel = channel};
     const auto head_bytes = std::as_bytes(std::span(&head, 1));
     const base::Lock lock(mutex_);
@@ -30,7 +31,9 @@ void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte
     }
     const bool first = peer.backlog.empty();
     const auto needed = peer.backlog.size() + head_bytes.size() + bytes.size();
-    if (needed > peer.backlog.capacity()) peer.backlog.reserve(std::max(needed, 2 * peer.backlog.capacity()));  // for all of it, or none
+    // for all of it, or none
+    if (needed > peer.backlog.capacity())
+        peer.backlog.reserve(std::max(needed, 2 * peer.backlog.capacity()));
     peer.backlog.insert(peer.backlog.end(), head_bytes.begin(), head_bytes.end());
     peer.backlog.insert(peer.backlog.end(), bytes.begin(), bytes.end());
     if (first) ++backlogs_;
@@ -81,23 +84,32 @@ bool HostMessages::receive(Neighbour& peer) {
         if (peer.arrived < head.size()) {
             peer.arrived += peer.in.take(head.subspan(peer.arrived));
             if (peer.arrived == head.size() && peer.head.bytes > max_control_bytes)
-                throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message of {} bytes", peer.rank, peer.head.bytes),
+                throw Error(ErrorCode::wire,
+                            fmt::format("rank {} sent a control message of {} bytes", peer.rank,
+                                        peer.head.bytes),
                             {.ranks = {peer.rank}});
             if (peer.arrived == head.size()) peer.message.resize(peer.head.bytes);
         }
-        if (peer.arrived >= head.size()) peer.arrived += peer.in.take(std::span(peer.message).subspan(peer.arrived - head.size()));
+        if (peer.arrived >= head.size())
+            peer.arrived +=
+                peer.in.take(std::span(peer.message).subspan(peer.arrived - head.size()));
         if (peer.in.release()) base::ring_local(peer.bell);
-        if (peer.arrived >= head.size() && peer.arrived == head.size() + peer.message.size()) return true;
+        if (peer.arrived >= head.size() && peer.arrived == head.size() + peer.message.size())
+            return true;
     }
     return false;
 }
 
-std::optional<Transport::Message> HostMessages::poll(std::uint32_t channel, std::optional<int> from) {
+std::optional<Transport::Message> HostMessages::poll(std::uint32_t channel,
+                                                     std::optional<int> from) {
     const base::Lock lock(mutex_);
     flush_all();
-    const auto is_wanted = [&](const Transport::Message& message) { return !from || message.from == *from; };
+    const auto is_wanted = [&](const Transport::Message& message) {
+        return !from || message.from == *from;
+    };
     if (const auto waiting = arrived_.find(channel); waiting != arrived_.end()) {
-        if (const auto first = std::ranges::find_if(waiting->second, is_wanted); first != waiting->second.end()) {
+        if (const auto first = std::ranges::find_if(waiting->second, is_wanted);
+            first != waiting->second.end()) {
             auto message = std::move(*first);
             waiting->second.erase(first);
             if (waiting->second.empty()) arrived_.erase(waiting);

@@ -15,21 +15,26 @@
 
 namespace guozhuang::wire {
 
-/// Messages between the ranks of one host, through shared memory: those of one sender and channel arrive in order. What a ring has no room for waits
-/// on the sender's side until the receiver has looked, even one that expects nothing. Ranks are world ranks. Nothing blocks. Thread-safe.
+/// Messages between the ranks of one host, through shared memory: those of one sender and channel
+/// arrive in order. What a ring has no room for waits on the sender's side until the receiver has
+/// looked, even one that expects nothing. Ranks are world ranks. Nothing blocks. Thread-safe.
 class HostMessages {
 public:
     struct Peer {
         int rank = 0;
         base::Doorbell& bell;
     };
-    /// `peers` are the host's ranks, ascending, this one, at `position`, included; bells and rings outlive this.
+    /// `peers` are the host's ranks, ascending, this one, at `position`, included; bells and rings
+    /// outlive this.
     HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position);
 
     /// Takes a copy and wakes the receiver, if it waits, with a ring for this audience.
-    void send(int to, std::uint32_t channel, std::span<const std::byte> bytes, base::Audience audience = base::everybody);
-    /// The next whole message of a channel, of one sender or of anybody, if one is there. Throws Error(wire) for what cannot be a message.
-    std::optional<Transport::Message> poll(std::uint32_t channel, std::optional<int> from = std::nullopt);
+    void send(int to, std::uint32_t channel, std::span<const std::byte> bytes,
+              base::Audience audience = base::everybody);
+    /// The next whole message of a channel, of one sender or of anybody, if one is there. Throws
+    /// Error(wire) for what cannot be a message.
+    std::optional<Transport::Message> poll(std::uint32_t channel,
+                                           std::optional<int> from = std::nullopt);
     /// Sends what waits for room; false if some still does.
     bool flush();
     /// For a rank that polls no more: the same, and makes room for those who still send.
@@ -46,7 +51,8 @@ private:
         base::Doorbell& bell;
         RingWriter out;
         RingReader in;
-        std::vector<std::byte> backlog = {};  ///< what waits for room, and before it what was sent of it
+        /// what waits for room, and before it what was sent of it
+        std::vector<std::byte> backlog = {};
         std::size_t sent = 0;
         Head head = {};           ///< of the message that is arriving
         std::size_t arrived = 0;  ///< of the head and the message
@@ -57,9 +63,12 @@ private:
     static bool receive(Neighbour& peer);
 
     base::Mutex mutex_;
-    std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);                                 ///< by rank, ascending
-    std::map<std::uint32_t, std::deque<Transport::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);  ///< while another was asked for
-    std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;                                         ///< how many there are
+    /// by rank, ascending
+    std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);
+    /// while another was asked for
+    std::map<std::uint32_t, std::deque<Transport::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);
+    /// how many there are
+    std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace guozhuang::wire

@@ -16,7 +16,8 @@ std::uintptr_t end_of(std::span<const std::byte> memory) noexcept {
 
 }  // namespace
 
-void Regions::add(std::uint64_t id, const std::vector<Range>& own, std::vector<std::span<std::byte>> parts, std::function<void()> retreat) {
+void Regions::add(std::uint64_t id, const std::vector<Range>& own,
+                  std::vector<std::span<std::byte>> parts, std::function<void()> retreat) {
     const base::Lock lock(mutex_);
     for (const auto& range : own) own_.push_back({range, id});
     std::ranges::sort(own_, {}, [](const OwnRange& each) { return begin_of(each.range.memory); });
@@ -51,10 +52,12 @@ Place Regions::place(std::span<const std::byte> memory) const {
     const auto begin = begin_of(memory), end = end_of(memory);
     Place best;
     const base::Lock lock(mutex_);
-    auto next = std::ranges::upper_bound(own_, begin, {}, [](const OwnRange& each) { return end_of(each.range.memory); });
+    auto next = std::ranges::upper_bound(
+        own_, begin, {}, [](const OwnRange& each) { return end_of(each.range.memory); });
     for (; next != own_.end() && begin_of(next->range.memory) < end; ++next) {
         const auto range_begin = begin_of(next->range.memory);
-        const auto first = std::max(begin, range_begin), last = std::min(end, end_of(next->range.memory));
+        const auto first = std::max(begin, range_begin),
+                   last = std::min(end, end_of(next->range.memory));
         if (first < last && last - first > best.bytes)
             best = {.region = next->region,
                     .offset = next->range.offset + (first - range_begin),
@@ -67,10 +70,12 @@ Place Regions::place(std::span<const std::byte> memory) const {
 std::span<std::byte> Regions::at(int position, const Place& place) const {
     const base::Lock lock(mutex_);
     const auto region = regions_.find(place.region);
-    if (region == regions_.end() || std::cmp_greater_equal(position, region->second.parts.size())) return {};
+    if (region == regions_.end() || std::cmp_greater_equal(position, region->second.parts.size()))
+        return {};
     const auto part = region->second.parts[static_cast<std::size_t>(position)];
     if (place.offset > part.size() || place.bytes > part.size() - place.offset) return {};
-    return part.subspan(static_cast<std::size_t>(place.offset), static_cast<std::size_t>(place.bytes));
+    return part.subspan(static_cast<std::size_t>(place.offset),
+                        static_cast<std::size_t>(place.bytes));
 }
 
 }  // namespace guozhuang::wire

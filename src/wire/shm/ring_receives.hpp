@@ -13,12 +13,15 @@ namespace guozhuang::wire {
 class RingReceives {
 public:
     /// Cuts what is longer than a message may be.
-    static void send(HostMessages& messages, int to, Tag tag, std::uint32_t channel, std::span<const std::byte> bytes);
+    static void send(HostMessages& messages, int to, Tag tag, std::uint32_t channel,
+                     std::span<const std::byte> bytes);
 
-    /// The memory is written to in test() alone, until it has returned true, or forget() was called.
+    /// The memory is written to in test() alone, until it has returned true, or forget() was
+    /// called.
     Transport::Ticket start(int from, std::uint32_t channel, std::span<std::byte> memory);
-    /// Whether all bytes have arrived; the ticket is then spent. What arrives belongs to the oldest receive of its
-    /// sender and channel. Throws Error(wire) if more bytes arrive than were expected.
+    /// Whether all bytes have arrived; the ticket is then spent. What arrives belongs to the oldest
+    /// receive of its sender and channel. Throws Error(wire) if more bytes arrive than were
+    /// expected.
     bool test(HostMessages& messages, Transport::Ticket& ticket);
     void forget() noexcept { receives_.clear(); }
 

@@ -21,20 +21,27 @@ namespace {
 
 constexpr std::string_view file_name = "guozhuang-host-memory";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr std::size_t header_bytes = std::size_t{64} << 10;  // the largest page that Linux uses; only its first word is real
+// the largest page that Linux uses; only its first word is real
+constexpr std::size_t header_bytes = std::size_t{64} << 10;
 
-constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;  // what they are where normal ones have 4 KiB
-constexpr int make_huge = 25;                                  // MADV_COLLAPSE of Linux 6.1, which not all headers know
+// what they are where normal ones have 4 KiB
+constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+// MADV_COLLAPSE of Linux 6.1, which not all headers know
+constexpr int make_huge = 25;
 
 std::byte* next_huge_page(void* address) {
-    const auto before = (huge_page_bytes - reinterpret_cast<std::uintptr_t>(address) % huge_page_bytes) % huge_page_bytes;
+    const auto before =
+        (huge_page_bytes - reinterpret_cast<std::uintptr_t>(address) % huge_page_bytes) %
+        huge_page_bytes;
     return static_cast<std::byte*>(address) + before;
 }
 
-/// Where there is room for so much, with the beginning of a file where a huge page may begin. Somebody may be faster to take it: it is a hint.
+/// Where there is room for so much, with the beginning of a file where a huge page may begin.
+/// Somebody may be faster to take it: it is a hint.
 void* place_for(std::size_t bytes) {
     if (bytes < huge_page_bytes) return nullptr;
-    void* const room = mmap(nullptr, bytes + huge_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const room = mmap(nullptr, bytes + huge_page_bytes, PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) return nullptr;
     munmap(room, bytes + huge_page_bytes);
     return next_huge_page(room);
@@ -43,7 +50,8 @@ void* place_for(std::size_t bytes) {
 std::uint64_t random_nonce() {
     std::uint64_t nonce = 0;
     while (nonce == 0) {
-        if (getrandom(&nonce, sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce) && errno != EINTR)
+        if (getrandom(&nonce, sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce) &&
+            errno != EINTR)
             throw_unavailable("getrandom", errno);
     }
     return nonce;
@@ -53,18 +61,24 @@ void reserve_file(int file, std::size_t offset, std::size_t bytes) {
     if (bytes == 0) return;
     const base::FileSizeErrors errors;
     int error = EINTR;
-    while (error == EINTR) error = posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    while (error == EINTR)
+        error = posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes));
     if (error != 0) throw_unavailable("posix_fallocate", error);
 }
 
-/// Opens only what is a file of ours by name: opening an unknown file of another process may have effects.
+/// Opens only what is a file of ours by name: opening an unknown file of another process may have
+/// effects.
 int open_offered(const SharedFile::Offer& offer) {
     const std::string path = fmt::format("/proc/{}/fd/{}", offer.process, offer.file);
     char target[256];
     const ssize_t length = readlink(path.c_str(), target, sizeof target);
     if (length < 0) throw_unavailable(path.c_str(), errno);
-    if (!std::string_view(target, static_cast<std::size_t>(length)).starts_with(fmt::format("/memfd:{}", file_name))) {
-        throw Error(ErrorCode::unavailable, fmt::format("{} is not the host's shared memory (ranks in different containers?)", path));
+    if (!std::string_view(target, static_cast<std::size_t>(length))
+             .starts_with(fmt::format("/memfd:{}", file_name))) {
+        throw Error(
+            ErrorCode::unavailable,
+            fmt::format("{} is not the host's shared memory (ranks in different containers?)",
+                        path));
     }
     const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (file < 0) throw_unavailable(path.c_str(), errno);
@@ -110,10 +124,12 @@ void SharedFile::map() {
 }
 
 SharedFile SharedFile::create(std::size_t bytes) {
-    SharedFile file(memfd_create(std::string(file_name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING), bytes);
+    SharedFile file(memfd_create(std::string(file_name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING),
+                    bytes);
     if (file.file_ < 0) throw_unavailable("memfd_create", errno);
     const base::FileSizeErrors errors;
-    if (ftruncate(file.file_, static_cast<off_t>(file.bytes_)) != 0) throw_unavailable("ftruncate", errno);
+    if (ftruncate(file.file_, static_cast<off_t>(file.bytes_)) != 0)
+        throw_unavailable("ftruncate", errno);
     reserve_file(file.file_, 0, sizeof(std::uint64_t));
     if (fcntl(file.file_, F_ADD_SEALS, seals) != 0) throw_unavailable("F_ADD_SEALS", errno);
     file.map();
@@ -128,10 +144,14 @@ SharedFile SharedFile::attach(const Offer& offer, std::size_t bytes) {
     if (fstat(file.file_, &facts) != 0) throw_unavailable("fstat", errno);
     // A system may add seals of its own (against execution).
     const bool sealed = (fcntl(file.file_, F_GET_SEALS) & seals) == seals;
-    const bool fits = facts.st_uid == geteuid() && std::cmp_equal(facts.st_size, file.bytes_) && sealed;
-    if (!fits) throw Error(ErrorCode::unavailable, "the shared memory found is not this job's: another owner, size or seal");
+    const bool fits =
+        facts.st_uid == geteuid() && std::cmp_equal(facts.st_size, file.bytes_) && sealed;
+    if (!fits)
+        throw Error(ErrorCode::unavailable,
+                    "the shared memory found is not this job's: another owner, size or seal");
     file.map();
-    if (*file.nonce() != offer.nonce) throw Error(ErrorCode::unavailable, "the shared memory found is another job's");
+    if (*file.nonce() != offer.nonce)
+        throw Error(ErrorCode::unavailable, "the shared memory found is another job's");
     return file;
 }
 
@@ -140,8 +160,9 @@ void SharedFile::reserve(std::size_t offset, std::size_t bytes) {
 }
 
 void SharedFile::release(std::size_t offset, std::size_t bytes) noexcept {
-    static_cast<void>(
-        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(header_bytes + offset), static_cast<off_t>(bytes)));
+    static_cast<void>(fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                static_cast<off_t>(header_bytes + offset),
+                                static_cast<off_t>(bytes)));
 }
 
 void SharedFile::use_huge_pages() noexcept {
@@ -149,13 +170,17 @@ void SharedFile::use_huge_pages() noexcept {
     auto* const begin = next_huge_page(nonce());
     const auto* const end = memory_.data() + memory_.size();
     if (begin + huge_page_bytes > end) return;
-    static_cast<void>(madvise(begin, static_cast<std::size_t>(end - begin) / huge_page_bytes * huge_page_bytes, make_huge));
+    static_cast<void>(
+        madvise(begin, static_cast<std::size_t>(end - begin) / huge_page_bytes * huge_page_bytes,
+                make_huge));
 }
 
-int SharedFile::map_over(std::span<std::byte> pages, std::size_t offset, bool apart) const noexcept {
+int SharedFile::map_over(std::span<std::byte> pages, std::size_t offset,
+                         bool apart) const noexcept {
     const int kind = apart ? MAP_PRIVATE : MAP_SHARED | MAP_POPULATE;
     const void* const there =
-        mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, kind | MAP_FIXED, file_, static_cast<off_t>(header_bytes + offset));
+        mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, kind | MAP_FIXED, file_,
+             static_cast<off_t>(header_bytes + offset));
     return there == MAP_FAILED ? errno : 0;
 }
 

@@ -6,8 +6,9 @@
 
 namespace guozhuang::wire {
 
-/// Memory that processes of one host have mapped. One creates it and gives its `offer()` to the others, which attach; once all have, `close_file()`
-/// leaves nothing but the mappings. The memory has no name anywhere and cannot be resized, so it can neither be left behind nor shrink under a
+/// Memory that processes of one host have mapped. One creates it and gives its `offer()` to the
+/// others, which attach; once all have, `close_file()` leaves nothing but the mappings. The memory
+/// has no name anywhere and cannot be resized, so it can neither be left behind nor shrink under a
 /// reader. Creating, attaching and reserving throw Error(unavailable) saying why. Not thread-safe.
 class SharedFile {
 public:
@@ -15,7 +16,8 @@ public:
     struct Offer {
         std::int64_t process = 0;  ///< 0: there is nothing to attach to
         std::int64_t file = 0;
-        std::uint64_t nonce = 0;  ///< also written into the file: proves that the file found is the file meant
+        /// also written into the file: proves that the file found is the file meant
+        std::uint64_t nonce = 0;
     };
 
     SharedFile() = default;  ///< of no memory
@@ -30,18 +32,21 @@ public:
 
     /// Begins with a page of its own. Valid while this object lives.
     std::span<std::byte> memory() const noexcept { return memory_; }
-    /// Makes a part real memory, near the calling thread: full memory is an error now rather than a SIGBUS at the first touch.
+    /// Makes a part real memory, near the calling thread: full memory is an error now rather than a
+    /// SIGBUS at the first touch.
     void reserve(std::size_t offset, std::size_t bytes);
 
     /// Gives the memory of a part back, of which every byte is 0 from then on. If that fails, it is
     /// kept.
     void release(std::size_t offset, std::size_t bytes) noexcept;
 
-    /// Makes huge pages of what has been reserved, as far as the kernel can: fewer faults and misses of the address cache, for all who map it.
+    /// Makes huge pages of what has been reserved, as far as the kernel can: fewer faults and
+    /// misses of the address cache, for all who map it.
     void use_huge_pages() noexcept;
 
-    /// Maps a part over pages of this process, in the place of what they are; as long as the file is open. `apart`: what is written there from then on is
-    /// for this process alone. An errno, or 0. Safe in a signal handler.
+    /// Maps a part over pages of this process, in the place of what they are; as long as the file
+    /// is open. `apart`: what is written there from then on is for this process alone. An errno, or
+    /// 0. Safe in a signal handler.
     int map_over(std::span<std::byte> pages, std::size_t offset, bool apart = false) const noexcept;
     /// Its number, as /proc/self/maps shows it; stays known when the file is closed.
     std::uint64_t inode() const noexcept { return inode_; }

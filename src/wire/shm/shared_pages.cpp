@@ -27,7 +27,10 @@ struct Mapping {
     std::uint64_t offset = 0, inode = 0;
     std::string access, name;
 
-    bool is_ordinary() const { return access == "rw-p" && inode == 0 && (name.empty() || name == "[heap]" || name.starts_with("[anon")); }
+    bool is_ordinary() const {
+        return access == "rw-p" && inode == 0 &&
+               (name.empty() || name == "[heap]" || name.starts_with("[anon"));
+    }
 };
 
 /// By address; none if they cannot be read.
@@ -39,8 +42,8 @@ std::vector<Mapping> all_mappings() {
         Mapping mapping;
         std::string device;
         char dash = 0;
-        words >> std::hex >> mapping.begin >> dash >> mapping.end >> mapping.access >> mapping.offset >> device >> std::dec >>
-            mapping.inode;
+        words >> std::hex >> mapping.begin >> dash >> mapping.end >> mapping.access >>
+            mapping.offset >> device >> std::dec >> mapping.inode;
         std::getline(words >> std::ws, mapping.name);
         all.push_back(std::move(mapping));
     }
@@ -49,10 +52,12 @@ std::vector<Mapping> all_mappings() {
 
 /// Whether every page of the memory is in a mapping of which `is_right` holds.
 template <class IsRight>
-bool all_of(const std::vector<Mapping>& mappings, std::span<const std::byte> memory, IsRight&& is_right) {
+bool all_of(const std::vector<Mapping>& mappings, std::span<const std::byte> memory,
+            IsRight&& is_right) {
     auto next = address_of(memory.data());
     const auto end = next + memory.size();
-    for (auto mapping = std::ranges::upper_bound(mappings, next, {}, &Mapping::end); mapping != mappings.end(); ++mapping) {
+    for (auto mapping = std::ranges::upper_bound(mappings, next, {}, &Mapping::end);
+         mapping != mappings.end(); ++mapping) {
         if (mapping->begin > next || !is_right(*mapping)) return false;
         next = mapping->end;
         if (next >= end) return true;
@@ -68,16 +73,21 @@ constexpr std::size_t piece_bytes = std::size_t{16} << 20;
 template <class Visit>
 int for_each_piece(std::span<std::byte> pages, Visit&& visit) {
     for (; !pages.empty(); pages = pages.subspan(std::min(piece_bytes, pages.size())))
-        if (const int error = visit(pages.first(std::min(piece_bytes, pages.size()))); error != 0) return error;
+        if (const int error = visit(pages.first(std::min(piece_bytes, pages.size()))); error != 0)
+            return error;
     return 0;
 }
 
-/// A private copy takes the place of the pages: whoever reads them meanwhile sees the same. An errno, or 0.
+/// A private copy takes the place of the pages: whoever reads them meanwhile sees the same. An
+/// errno, or 0.
 int put_copy_over(std::span<std::byte> pages) noexcept {
-    void* const copy = mmap(nullptr, pages.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void* const copy = mmap(nullptr, pages.size(), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (copy == MAP_FAILED) return errno;
     std::memcpy(copy, pages.data(), pages.size());
-    if (mremap(copy, pages.size(), pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED, pages.data()) != MAP_FAILED) return 0;
+    if (mremap(copy, pages.size(), pages.size(), MREMAP_MAYMOVE | MREMAP_FIXED, pages.data()) !=
+        MAP_FAILED)
+        return 0;
     const int error = errno;
     munmap(copy, pages.size());
     return error;
@@ -87,7 +97,8 @@ int put_copy_over(std::span<std::byte> pages) noexcept {
 
 std::vector<std::span<std::byte>> whole_pages(std::span<const std::span<std::byte>> memory) {
     std::vector<std::span<std::byte>> stretches(memory.begin(), memory.end());
-    std::ranges::sort(stretches, {}, [](const auto& stretch) { return address_of(stretch.data()); });
+    std::ranges::sort(stretches, {},
+                      [](const auto& stretch) { return address_of(stretch.data()); });
     std::vector<std::span<std::byte>> joined;
     for (const auto& stretch : stretches) {
         if (!joined.empty() && joined.back().data() + joined.back().size() == stretch.data())
@@ -115,8 +126,10 @@ SharedPages::SharedPages(std::span<const std::span<std::byte>> memory)
     const auto mappings = all_mappings();
     if (mappings.empty()) throw_unavailable("/proc/self/maps", errno);
     for (const auto& stretch : pages)
-        if (!all_of(mappings, stretch, [](const Mapping& mapping) { return mapping.is_ordinary(); }))
-            throw Error(ErrorCode::unavailable, "it is not ordinary memory: a file's, shared already, or a stack");
+        if (!all_of(mappings, stretch,
+                    [](const Mapping& mapping) { return mapping.is_ordinary(); }))
+            throw Error(ErrorCode::unavailable,
+                        "it is not ordinary memory: a file's, shared already, or a stack");
     file_ = SharedFile::create(bytes);
     ranges_.reserve(pages.size());
     std::uint64_t offset = 0;
@@ -157,21 +170,27 @@ SharedPages::~SharedPages() {
 std::string SharedPages::put_back(bool release) noexcept try {
     std::string problem;
     const auto mappings = ranges_.empty() ? std::vector<Mapping>() : all_mappings();
-    const auto is_ours = [&](const Mapping& mapping) { return mapping.inode == file_.inode() && mapping.name.starts_with("/memfd:"); };
+    const auto is_ours = [&](const Mapping& mapping) {
+        return mapping.inode == file_.inode() && mapping.name.starts_with("/memfd:");
+    };
     for (; !ranges_.empty(); ranges_.pop_back()) {
         const auto [memory, offset] = ranges_.back();
         if (memory.empty()) continue;
-        const bool is_there = mappings.empty() || all_of(mappings, memory, is_ours);  // nobody may free it before
-        const auto put_piece_back = [&, start = memory.data(), first = offset](std::span<std::byte> piece) {
+        // nobody may free it before
+        const bool is_there = mappings.empty() || all_of(mappings, memory, is_ours);
+        const auto put_piece_back = [&, start = memory.data(),
+                                     first = offset](std::span<std::byte> piece) {
             const int error = put_copy_over(piece);
-            if (release && error == 0) file_.release(first + static_cast<std::size_t>(piece.data() - start), piece.size());
+            if (release && error == 0)
+                file_.release(first + static_cast<std::size_t>(piece.data() - start), piece.size());
             return error;
         };
         const int error = is_there ? for_each_piece(memory, put_piece_back) : 0;
         if (is_there && error == 0) continue;
-        problem =
-            fmt::format("{} bytes at {} that were shared {}", memory.size(), static_cast<const void*>(memory.data()),
-                        is_there ? fmt::format("stay so: {}", std::strerror(error)) : "are left alone: something else is mapped there now");
+        problem = fmt::format("{} bytes at {} that were shared {}", memory.size(),
+                              static_cast<const void*>(memory.data()),
+                              is_there ? fmt::format("stay so: {}", std::strerror(error))
+                                       : "are left alone: something else is mapped there now");
     }
     return problem;
 } catch (const std::exception& error) {

@@ -12,9 +12,11 @@
 
 namespace guozhuang::wire {
 
-/// Memory that this process already has, moved into a SharedFile without changing its addresses: of each stretch the whole pages. They are private again
-/// after the end of this object, or make_private(), with what they hold then; unless somebody has mapped something else there meanwhile, which stays.
-/// Children of fork() see what they hold, and what they write there stays with them.
+/// Memory that this process already has, moved into a SharedFile without changing its addresses: of
+/// each stretch the whole pages. They are private again after the end of this object, or
+/// make_private(), with what they hold then; unless somebody has mapped something else there
+/// meanwhile, which stays. Children of fork() see what they hold, and what they write there stays
+/// with them.
 /// Nobody may write to the memory while it is moved, in either direction. Not thread-safe.
 class SharedPages {
 public:

@@ -9,8 +9,9 @@
 
 namespace guozhuang::wire {
 
-/// Memory in which the ranks of one host stage what they give each other: a stage of each rank, and how many rounds each has ended. A view.
-/// See PeerMemory in collectives/concepts/peer_memory.hpp for who may write what, and when.
+/// Memory in which the ranks of one host stage what they give each other: a stage of each rank, and
+/// how many rounds each has ended. A view. See PeerMemory in collectives/concepts/peer_memory.hpp
+/// for who may write what, and when.
 struct Staging {
     struct alignas(64) Progress {
         std::atomic<std::uint64_t> rounds{0};
@@ -20,18 +21,25 @@ struct Staging {
     std::span<std::byte> stages;   ///< one after another, all of one size
 
     /// How it lies in shared memory: progress words; then, from a page of its own, the stages.
-    static constexpr std::size_t stage_offset(int ranks, int rank, std::size_t stage_bytes) noexcept {
-        constexpr std::size_t page_bytes = std::size_t{64} << 10;  // the largest that Linux uses, so whole pages everywhere
+    static constexpr std::size_t stage_offset(int ranks, int rank,
+                                              std::size_t stage_bytes) noexcept {
+        // the largest that Linux uses, so whole pages everywhere
+        constexpr std::size_t page_bytes = std::size_t{64} << 10;
         const auto progress_bytes = static_cast<std::size_t>(ranks) * sizeof(Progress);
-        return (progress_bytes + page_bytes - 1) / page_bytes * page_bytes + static_cast<std::size_t>(rank) * stage_bytes;
+        return (progress_bytes + page_bytes - 1) / page_bytes * page_bytes +
+               static_cast<std::size_t>(rank) * stage_bytes;
     }
-    static constexpr std::size_t bytes_for(int ranks, std::size_t stage_bytes) noexcept { return stage_offset(ranks, ranks, stage_bytes); }
+    static constexpr std::size_t bytes_for(int ranks, std::size_t stage_bytes) noexcept {
+        return stage_offset(ranks, ranks, stage_bytes);
+    }
     /// Once, by whoever has made the memory, of bytes_for(); it begins at a cache line.
     static void initialise(std::span<std::byte> memory, int ranks) noexcept {
-        for (int rank = 0; rank < ranks; ++rank) ::new (memory.data() + static_cast<std::size_t>(rank) * sizeof(Progress)) Progress;
+        for (int rank = 0; rank < ranks; ++rank)
+            ::new (memory.data() + static_cast<std::size_t>(rank) * sizeof(Progress)) Progress;
     }
     static Staging in(std::span<std::byte> memory, int ranks) noexcept {
-        return {.progress = {std::launder(reinterpret_cast<Progress*>(memory.data())), static_cast<std::size_t>(ranks)},
+        return {.progress = {std::launder(reinterpret_cast<Progress*>(memory.data())),
+                             static_cast<std::size_t>(ranks)},
                 .stages = memory.subspan(stage_offset(ranks, 0, 0))};
     }
 

@@ -13,13 +13,15 @@ namespace guozhuang::test {
 
 using MemberSpans = std::span<const std::span<std::byte>>;
 
-/// The plain ring knows no bundles: one member after another, which is what fusion must not differ from.
+/// The plain ring knows no bundles: one member after another, which is what fusion must not differ
+/// from.
 template <Wire W>
 void plain_ring(W& wire, MemberSpans members, const Reduce& reduce, std::size_t) {
     for (const auto& member : members) {
         const Blocks blocks({&member, 1}, reduce.element_bytes(), wire.size());
         std::vector<std::span<std::byte>> spans;
-        for (int block = 0; block < blocks.count(); ++block) spans.push_back(blocks.in_place(blocks.whole(block)));
+        for (int block = 0; block < blocks.count(); ++block)
+            spans.push_back(blocks.in_place(blocks.whole(block)));
         TestScratch inbox(blocks.largest_bytes());
         ring::allreduce(wire, spans, inbox.span(), reduce);
     }
@@ -33,7 +35,8 @@ void pipelined_ring(W& wire, MemberSpans members, const Reduce& reduce, std::siz
 }
 
 template <Wire W>
-void direct_exchange(W& wire, MemberSpans members, const Reduce& reduce, std::size_t segment_bytes) {
+void direct_exchange(W& wire, MemberSpans members, const Reduce& reduce,
+                     std::size_t segment_bytes) {
     const Blocks blocks(members, reduce.element_bytes(), wire.size());
     TestScratch scratch(direct::allreduce_scratch_bytes<W>(blocks, wire.size(), segment_bytes));
     direct::allreduce(wire, {blocks, scratch.span(), reduce, segment_bytes});

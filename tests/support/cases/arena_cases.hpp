@@ -29,27 +29,32 @@ struct Placed {
     Tensor tensor;
     TensorView view;
 
-    Placed(Tensor contents, GradientArena* arena) : tensor(std::move(contents)), view(tensor.view()) {
+    Placed(Tensor contents, GradientArena* arena)
+        : tensor(std::move(contents)), view(tensor.view()) {
         if (arena == nullptr || tensor.bytes.empty()) return;
         view.data = arena->allocate(tensor.bytes.size());
         std::memcpy(view.data, tensor.bytes.data(), tensor.bytes.size());
     }
     const Tensor& now() {
-        if (!tensor.bytes.empty() && view.data != tensor.bytes.data()) std::memcpy(tensor.bytes.data(), view.data, tensor.bytes.size());
+        if (!tensor.bytes.empty() && view.data != tensor.bytes.data())
+            std::memcpy(tensor.bytes.data(), view.data, tensor.bytes.size());
         return tensor;
     }
 };
 
-/// Reduces tensors of several sizes that lie in this rank's arena, as a group; looks at every element.
+/// Reduces tensors of several sizes that lie in this rank's arena, as a group; looks at every
+/// element.
 void reduce_group(Session& session, Report& report, const std::string& name, GradientArena* arena,
                   const Reduce& reduce = {.dtype = DType::f32, .shape = {}, .how = {}});
 
 void all_reductions_in_an_arena(Session& session, Report& report);
 
-/// In place a rank gives its sums to each other rank; where memory is private, its terms besides. So less is counted of what is in place.
+/// In place a rank gives its sums to each other rank; where memory is private, its terms besides.
+/// So less is counted of what is in place.
 void in_place_is_seen(Session& session, Report& report);
 
-/// Arenas of other sizes, tensors at other places in them, some on some ranks only: all of it is right.
+/// Arenas of other sizes, tensors at other places in them, some on some ranks only: all of it is
+/// right.
 void unequal_arenas(Session& session, Report& report);
 
 /// The bits do not depend on where the tensors lie.
@@ -69,13 +74,15 @@ void other_operations_in_an_arena(Session& session, Report& report);
 /// Memory that each rank has from malloc, at its own distance from a page's beginning.
 class Buffer {
 public:
-    Buffer(Session& session, std::size_t bytes) : memory_(bytes + 5000), offset_(static_cast<std::size_t>(session.rank() * 4 % 5000)) {}
+    Buffer(Session& session, std::size_t bytes)
+        : memory_(bytes + 5000), offset_(static_cast<std::size_t>(session.rank() * 4 % 5000)) {}
     std::span<float> numbers(std::size_t first, std::size_t count) {
         return {reinterpret_cast<float*>(memory_.data() + offset_) + first, count};
     }
     /// At an odd distance on odd ranks.
     std::span<std::byte> oddly(Session& session, std::size_t bytes) {
-        return std::span(memory_).subspan(offset_ + static_cast<std::size_t>(session.rank() % 2), bytes);
+        return std::span(memory_).subspan(offset_ + static_cast<std::size_t>(session.rank() % 2),
+                                          bytes);
     }
 
 private:
@@ -84,7 +91,8 @@ private:
 };
 
 /// Fills with this rank's number, reduces, and looks at every element.
-void reduce_numbers(Session& session, Report& report, const std::string& name, const std::vector<std::span<float>>& tensors);
+void reduce_numbers(Session& session, Report& report, const std::string& name,
+                    const std::vector<std::span<float>>& tensors);
 
 /// Neighbours, with and without a gap; of a few bytes, of more than a page, and none.
 std::vector<std::span<float>> several(Buffer& buffer);
@@ -140,7 +148,8 @@ struct Marks {
 
 /// One step of a backward that adds to the tied gradient twice, and marks it either time or once.
 template <class Optimizer>
-void step_tied(Session& session, Report& report, Tied& tied, Optimizer& optimizer, const Marks& marks) {
+void step_tied(Session& session, Report& report, Tied& tied, Optimizer& optimizer,
+               const Marks& marks) {
     const auto& [name, hooks, once] = marks;
     const auto number = static_cast<float>(session.rank() + 1);
     const auto hook = optimizer.on_gradient();
@@ -151,10 +160,12 @@ void step_tied(Session& session, Report& report, Tied& tied, Optimizer& optimize
     for (auto& element : tied.shared) element += 1;
     if (hooks) hook("embedding");
     optimizer.step();
-    const auto size = static_cast<float>(session.size()), sum = size * (size + 1) / 2, both = sum + size;
+    const auto size = static_cast<float>(session.size()), sum = size * (size + 1) / 2,
+               both = sum + size;
     report.expect(std::ranges::all_of(tied.shared, [&](float element) { return element == both; }),
                   text_of(name, ": the tied gradient is ", tied.shared[100], ", not ", both));
-    report.expect(std::ranges::all_of(tied.other, [&](float element) { return element == sum; }), name + ": the other gradient");
+    report.expect(std::ranges::all_of(tied.other, [&](float element) { return element == sum; }),
+                  name + ": the other gradient");
 }
 
 /// A gradient of two parameters is summed once, wherever it lies and however often it is marked.

@@ -37,7 +37,15 @@ constexpr const char* unlike_any_other = "something else";
 
 /// A request as one rank makes it: all that any operation may need, whichever it is.
 struct Input {
-    enum class Kind { allreduce, group, broadcast, all_gather, all_to_all, reduce_scatter, last = reduce_scatter };
+    enum class Kind {
+        allreduce,
+        group,
+        broadcast,
+        all_gather,
+        all_to_all,
+        reduce_scatter,
+        last = reduce_scatter
+    };
     Kind kind = Kind::allreduce;
     std::vector<std::pair<DType, Shape>> tensors = {};  ///< more than one in a group only
     Reduction how = {};
@@ -46,13 +54,16 @@ struct Input {
     Splits splits = {};
     DeviceKind device = DeviceKind::host;
 
-    bool reduces() const { return kind == Kind::allreduce || kind == Kind::group || kind == Kind::reduce_scatter; }
+    bool reduces() const {
+        return kind == Kind::allreduce || kind == Kind::group || kind == Kind::reduce_scatter;
+    }
     /// Dim 0 may differ.
     bool has_rows() const { return kind == Kind::all_gather || kind == Kind::all_to_all; }
     bool has_scales() const { return how.prescale != 1 || how.postscale != 1; }
 
     std::string operation() const {
-        constexpr const char* names[] = {"allreduce", "allreduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter"};
+        constexpr const char* names[] = {"allreduce",  "allreduce",  "broadcast",
+                                         "all_gather", "all_to_all", "reduce_scatter"};
         return names[static_cast<std::size_t>(kind)];
     }
 
@@ -63,8 +74,9 @@ struct Input {
         if (kind != Kind::group && tensors.size() > 1) return false;
         if (!reduces()) return true;
         if (how.op == ReduceOp::adasum && kind == Kind::reduce_scatter) return false;
-        return std::ranges::all_of(
-            tensors, [&](const auto& tensor) { return is_defined(how.op, tensor.first) && (!has_scales() || is_floating(tensor.first)); });
+        return std::ranges::all_of(tensors, [&](const auto& tensor) {
+            return is_defined(how.op, tensor.first) && (!has_scales() || is_floating(tensor.first));
+        });
     }
 };
 
@@ -103,20 +115,26 @@ auto draw_until(Draw&& draw, IsGood&& is_good) {
 
 class BadInputSource {
 public:
-    BadInputSource(int ranks, std::uint64_t seed) : ranks_(static_cast<std::size_t>(ranks)), numbers_(seed) {}
+    BadInputSource(int ranks, std::uint64_t seed)
+        : ranks_(static_cast<std::size_t>(ranks)), numbers_(seed) {}
 
     BadInput draw() {
         BadInput bad{.wrong = static_cast<Wrong>(below(static_cast<std::size_t>(Wrong::last) + 1)),
                      .name = text_of("input/", below(20), ".weight")};
         bad.odd_name = below(4) == 0 ? std::string(unlike_any_other) : mistyped(bad.name);
-        bad.is_odd = draw_until([&] { return draw_ranks(); },
-                                [](const auto& odd) { return std::ranges::count(odd, odd.front()) < std::ssize(odd); });
-        bad.usual =
-            draw_until([&] { return draw_input(); }, [&](const auto& input) { return input.is_valid() && concerns(bad.wrong, input); });
+        bad.is_odd = draw_until(
+            [&] { return draw_ranks(); },
+            [](const auto& odd) { return std::ranges::count(odd, odd.front()) < std::ssize(odd); });
+        bad.usual = draw_until(
+            [&] { return draw_input(); },
+            [&](const auto& input) { return input.is_valid() && concerns(bad.wrong, input); });
         bad.tensor = below(bad.usual.tensors.size());
-        bad.odd = draw_until(
-            [&] { return spoilt(bad); },
-            [&](const auto& input) { return bad.wrong >= Wrong::order || (input.is_valid() && bad.value(input) != bad.value(bad.usual)); });
+        bad.odd =
+            draw_until([&] { return spoilt(bad); },
+                       [&](const auto& input) {
+                           return bad.wrong >= Wrong::order ||
+                                  (input.is_valid() && bad.value(input) != bad.value(bad.usual));
+                       });
         bad.odd_is_early = below(2) == 0;
         bad.variant = below(2);
         return bad;
@@ -137,7 +155,10 @@ private:
             case Wrong::op: return input.reduces();
             case Wrong::prescale:
             case Wrong::postscale:
-                return input.reduces() && std::ranges::all_of(input.tensors, [](const auto& tensor) { return is_floating(tensor.first); });
+                return input.reduces() &&
+                       std::ranges::all_of(input.tensors, [](const auto& tensor) {
+                           return is_floating(tensor.first);
+                       });
             case Wrong::root: return input.kind == Input::Kind::broadcast;
             case Wrong::tensors: return input.kind == Input::Kind::group;
             case Wrong::group: return input.kind == Input::Kind::allreduce;
@@ -146,14 +167,17 @@ private:
     }
 
     Input draw_input() {
-        Input input{.kind = static_cast<Input::Kind>(below(static_cast<std::size_t>(Input::Kind::last) + 1)), .root = draw_root()};
+        Input input{.kind = static_cast<Input::Kind>(
+                        below(static_cast<std::size_t>(Input::Kind::last) + 1)),
+                    .root = draw_root()};
         for (auto left = input.kind == Input::Kind::group ? 1 + below(4) : 1; left > 0; --left)
             input.tensors.emplace_back(draw_dtype(), draw_shape());
         input.how = {draw_op(), below(4) == 0 ? draw_scale() : 1, below(4) == 0 ? draw_scale() : 1};
         for (std::size_t rank = 0; rank < ranks_; ++rank) {
             input.rows.push_back(static_cast<std::int64_t>(below(4)));
             auto& split = input.splits.emplace_back();
-            for (std::size_t to = 0; to < ranks_; ++to) split.push_back(static_cast<std::int64_t>(below(3)));
+            for (std::size_t to = 0; to < ranks_; ++to)
+                split.push_back(static_cast<std::int64_t>(below(3)));
         }
         return input;
     }
@@ -172,7 +196,9 @@ private:
             case Wrong::device: input.device = DeviceKind::fake; break;
             case Wrong::tensors: input.tensors.resize(1 + below(5), input.tensors.front()); break;
             case Wrong::group: input.kind = Input::Kind::group; break;
-            case Wrong::order: return draw_until([&] { return draw_input(); }, [](const auto& second) { return second.is_valid(); });
+            case Wrong::order:
+                return draw_until([&] { return draw_input(); },
+                                  [](const auto& second) { return second.is_valid(); });
             default: break;
         }
         return input;

@@ -8,7 +8,8 @@
 #include "support/cases/bad_input_source.hpp"
 #include "support/cases/error_cases.hpp"
 
-/// Requests of which some ranks get one thing wrong. Whatever it is ends as docs/errors.md says, and the next operation is right.
+/// Requests of which some ranks get one thing wrong. Whatever it is ends as docs/errors.md says,
+/// and the next operation is right.
 namespace guozhuang::test {
 
 /// What came of a job's inputs.
@@ -17,7 +18,8 @@ struct Tally {
 
     int faults() const { return hangs + wrong_results + unnamed_culprits; }
     std::string text() const {
-        return text_of("bad inputs: ", inputs, ", hangs: ", hangs, ", wrong results: ", wrong_results,
+        return text_of("bad inputs: ", inputs, ", hangs: ", hangs,
+                       ", wrong results: ", wrong_results,
                        ", unnamed culprits: ", unnamed_culprits);
     }
 };
@@ -52,7 +54,9 @@ private:
     static constexpr auto patience = std::chrono::seconds(20);
 
     bool is_odd() const { return bad_.is_odd[static_cast<std::size_t>(session_.rank())]; }
-    std::string label(const std::string& name) const { return bad_.usual.operation() + " '" + name + "'"; }
+    std::string label(const std::string& name) const {
+        return bad_.usual.operation() + " '" + name + "'";
+    }
 
     void play() {
         switch (bad_.wrong) {
@@ -64,7 +68,9 @@ private:
         }
     }
 
-    Finish start(const Input& input, const std::string& name) const { return test::start(input, Among(everybody_).within(patience), name); }
+    Finish start(const Input& input, const std::string& name) const {
+        return test::start(input, Among(everybody_).within(patience), name);
+    }
 
     void play_mismatch() {
         const bool odd_first = bad_.is_odd.front();
@@ -72,18 +78,22 @@ private:
         const auto& second = odd_first ? bad_.usual : bad_.odd;
         const bool of_tensor = bad_.wrong == Wrong::shape || bad_.wrong == Wrong::dtype;
         const bool of_member = of_tensor && bad_.usual.kind == Input::Kind::group;
-        const auto text = text_of(bad_.wrong == Wrong::operation ? "" : first.operation() + " ", "'", bad_.name,
-                                  of_member ? text_of("[", bad_.tensor, "]") : "", "': ", aspect_of(first, bad_.wrong, bad_.tensor).first,
-                                  " differ: ", bad_.value(first), " on ", list(bad_.ranks(odd_first)), "; ", bad_.value(second), " on ",
-                                  list(bad_.ranks(!odd_first)));
-        judge(error_of_operation([&] { return start(is_odd() ? bad_.odd : bad_.usual, bad_.name); }), ErrorCode::mismatch, text,
-              [&](const auto& said) { return said == text; });
+        const auto text =
+            text_of(bad_.wrong == Wrong::operation ? "" : first.operation() + " ", "'", bad_.name,
+                    of_member ? text_of("[", bad_.tensor, "]") : "",
+                    "': ", aspect_of(first, bad_.wrong, bad_.tensor).first,
+                    " differ: ", bad_.value(first), " on ", list(bad_.ranks(odd_first)), "; ",
+                    bad_.value(second), " on ", list(bad_.ranks(!odd_first)));
+        judge(
+            error_of_operation([&] { return start(is_odd() ? bad_.odd : bad_.usual, bad_.name); }),
+            ErrorCode::mismatch, text, [&](const auto& said) { return said == text; });
     }
 
     void play_order() {
         std::vector<Finish> started;
         for (const bool second : {is_odd(), !is_odd()})
-            started.push_back(start(second ? bad_.odd : bad_.usual, second ? bad_.name + ", the second" : bad_.name));
+            started.push_back(start(second ? bad_.odd : bad_.usual,
+                                    second ? bad_.name + ", the second" : bad_.name));
         for (const auto& finish : started) expect_right([&] { return finish; });
     }
 
@@ -93,7 +103,8 @@ private:
             std::string complaint;
             const auto error = error_of([&] { start_badly(complaint); });
             judge(error, ErrorCode::invalid_argument, complaint, [&](const auto& said) {
-                return said.starts_with(bad_.usual.operation() + " '" + bad_.name) && said.find(complaint) != std::string::npos;
+                return said.starts_with(bad_.usual.operation() + " '" + bad_.name) &&
+                       said.find(complaint) != std::string::npos;
             });
         }
         expect_right([&] { return start(bad_.usual, bad_.name); });
@@ -104,7 +115,8 @@ private:
         auto [dtype, shape] = bad_.usual.tensors.front();
         const Options options{.name = bad_.name, .process_set = everybody_};
         if (bad_.variant == 0 && bad_.usual.kind == Input::Kind::broadcast) {
-            complaint = text_of("root ", session_.size(), " is not a rank; there are ranks 0 to ", session_.size() - 1);
+            complaint = text_of("root ", session_.size(), " is not a rank; there are ranks 0 to ",
+                                session_.size() - 1);
             broadcast_async(Tensor(dtype, shape).view(), session_.size(), options);
         } else if (bad_.variant == 0 && bad_.usual.kind == Input::Kind::all_to_all) {
             auto splits = bad_.usual.splits[static_cast<std::size_t>(session_.rank())];
@@ -119,7 +131,8 @@ private:
                 input.how = {ReduceOp::max, 0.5};
             else
                 input.how.op = static_cast<ReduceOp>(77);
-            complaint = is_scaled ? text_of("scales must be 1 on ", name_of(dtype)) : "no reduce op 77";
+            complaint =
+                is_scaled ? text_of("scales must be 1 on ", name_of(dtype)) : "no reduce op 77";
             start(input, bad_.name);
         } else {
             complaint = "negative extent";
@@ -130,7 +143,8 @@ private:
     /// The usual operation on another tensor.
     void start_on(const TensorView& tensor) const {
         const Options options{.name = bad_.name, .process_set = everybody_};
-        const AllreduceOptions reduction{.name = bad_.name, .op = ReduceOp::max, .process_set = everybody_};
+        const AllreduceOptions reduction{
+            .name = bad_.name, .op = ReduceOp::max, .process_set = everybody_};
         switch (bad_.usual.kind) {
             case Input::Kind::allreduce: allreduce_async(tensor, reduction); break;
             case Input::Kind::group: grouped_allreduce_async({&tensor, 1}, reduction); break;
@@ -145,7 +159,8 @@ private:
     /// nothing else is disturbed, until each rank has submitted what the others have, too.
     void play_stall(const ProcessSet& odd_set, const std::string& odd_name) {
         const auto submit = [&](bool odd) {
-            return test::start(bad_.usual, Among(odd ? odd_set : everybody_).within(patience), odd ? odd_name : bad_.name);
+            return test::start(bad_.usual, Among(odd ? odd_set : everybody_).within(patience),
+                               odd ? odd_name : bad_.name);
         };
         const bool odd_first = bad_.odd_is_early;
         std::optional<Finish> early;
@@ -160,28 +175,39 @@ private:
         return error_of([&] { start()(unread); });
     }
 
-    void judge(const std::optional<Error>& error, ErrorCode code, const std::string& text, const IsSaid& is_said) {
+    void judge(const std::optional<Error>& error, ErrorCode code, const std::string& text,
+               const IsSaid& is_said) {
         if (!error) return fault(tally_.wrong_results, "no error, but this was expected: " + text);
-        if (error->code() == ErrorCode::timeout && code != ErrorCode::timeout) return fault(tally_.hangs, error->what());
-        if (error->code() != code) return fault(tally_.wrong_results, text_of("is ", name_of(error->code()), ": ", error->what()));
-        if (!is_said(error->what())) fault(tally_.unnamed_culprits, text_of(error->what(), " instead of ", text));
+        if (error->code() == ErrorCode::timeout && code != ErrorCode::timeout)
+            return fault(tally_.hangs, error->what());
+        if (error->code() != code)
+            return fault(tally_.wrong_results,
+                         text_of("is ", name_of(error->code()), ": ", error->what()));
+        if (!is_said(error->what()))
+            fault(tally_.unnamed_culprits, text_of(error->what(), " instead of ", text));
     }
 
     template <class Start>
     void expect_right(Start&& start) {
         Report found;
         const auto error = error_of([&] { start()(found); });
-        if (error) return fault(error->code() == ErrorCode::timeout ? tally_.hangs : tally_.wrong_results, error->what());
+        if (error)
+            return fault(error->code() == ErrorCode::timeout ? tally_.hangs : tally_.wrong_results,
+                         error->what());
         if (!found.problems().empty()) fault(tally_.wrong_results, found.problems().front());
     }
 
     /// The next operation is right, and no rank has found a fault.
     bool is_usable() {
         std::vector<int> sums{1, tally_.faults()};
-        const auto error =
-            error_of([&] { allreduce(sums, {.name = "the next operation", .process_set = everybody_, .timeout = patience}); });
+        const auto error = error_of([&] {
+            allreduce(
+                sums,
+                {.name = "the next operation", .process_set = everybody_, .timeout = patience});
+        });
         if (error)
-            fault(error->code() == ErrorCode::timeout ? tally_.hangs : tally_.wrong_results, error->what());
+            fault(error->code() == ErrorCode::timeout ? tally_.hangs : tally_.wrong_results,
+                  error->what());
         else if (sums[0] != session_.size())
             fault(tally_.wrong_results, "the next operation is wrong");
         return !error && sums[1] == 0;
@@ -189,7 +215,8 @@ private:
 
     void fault(int& counter, const std::string& what) {
         ++counter;
-        report_.expect(false, text_of("input ", tally_.inputs, ", ", label(bad_.name), " with a wrong ", name_of(bad_.wrong), ": ", what));
+        report_.expect(false, text_of("input ", tally_.inputs, ", ", label(bad_.name),
+                                      " with a wrong ", name_of(bad_.wrong), ": ", what));
     }
 
     Session& session_;

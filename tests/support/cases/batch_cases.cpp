@@ -24,24 +24,31 @@ void discarded_batches(Session& session, Report& report) {
         trainer.uses_hooks = uses_hooks;
         int steps = 0;
         train_on(trainer, report, ++steps, "before");
-        for (const std::size_t marks : {std::size_t{0}, std::size_t{1}, Trainer::count - 1, Trainer::count}) {
+        for (const std::size_t marks :
+             {std::size_t{0}, std::size_t{1}, Trainer::count - 1, Trainer::count}) {
             for (const auto& failing : {std::set{last}, std::set{0}, odd, all}) {
                 if (failing.empty()) continue;
-                const auto what = text_of(uses_hooks ? "hooks, " : "", marks, " gradients, ", text_of_ranks(failing));
+                const auto what = text_of(uses_hooks ? "hooks, " : "", marks, " gradients, ",
+                                          text_of_ranks(failing));
                 if (failing.contains(session.rank())) {
                     trainer.backward(marks);
                     trainer.optimizer.discard("no such file");
                 } else {
                     trainer.backward();
                     const auto error = error_of([&] { trainer.optimizer.step(); });
-                    report.expect(error && error->code() == ErrorCode::discarded, what + ": discarded");
+                    report.expect(error && error->code() == ErrorCode::discarded,
+                                  what + ": discarded");
                     if (!error) continue;
                     // The first bundle that fails names those that had not submitted that one.
                     const std::set<int> named(error->ranks().begin(), error->ranks().end());
-                    report.expect(!named.empty() && std::ranges::includes(failing, named), what + ": the ranks");
-                    if (!uses_hooks || failing.size() == 1) report.expect(named == failing, what + ": all of them");
-                    const auto text = text_of(" was discarded by ", text_of_ranks(named), ": no such file");
-                    report.expect(std::string(error->what()).ends_with(text), text_of(what, ": says ", error->what()));
+                    report.expect(!named.empty() && std::ranges::includes(failing, named),
+                                  what + ": the ranks");
+                    if (!uses_hooks || failing.size() == 1)
+                        report.expect(named == failing, what + ": all of them");
+                    const auto text =
+                        text_of(" was discarded by ", text_of_ranks(named), ": no such file");
+                    report.expect(std::string(error->what()).ends_with(text),
+                                  text_of(what, ": says ", error->what()));
                 }
                 trainer.expect_steps(report, steps, what);
                 train_on(trainer, report, ++steps, what + ", the next batch");
@@ -62,19 +69,25 @@ void discarded_in_other_ways(Session& session, Report& report) {
                 trainer.optimizer.step();
             }
         };
-        session.rank() == last ? trainer.optimizer.discard("") : expect_error(report, ErrorCode::discarded, {"no reason given"}, rest);
+        session.rank() == last
+            ? trainer.optimizer.discard("")
+            : expect_error(report, ErrorCode::discarded, {"no reason given"}, rest);
         for (int pass = 0; pass < 3; ++pass) {
             trainer.backward();
-            report.expect(trainer.optimizer.step() == (pass == 2), text_of("pass ", pass, " of the next batch"));
+            report.expect(trainer.optimizer.step() == (pass == 2),
+                          text_of("pass ", pass, " of the next batch"));
         }
         trainer.expect_steps(report, 1, "passes");
     }
     Trainer trainer(session);
     if (session.rank() == 0) {
         std::string text;
-        for (int rank = 1; rank <= last; ++rank) text += text_of(rank > 1 ? "; " : "", "by rank ", rank, ": reason ", rank);
+        for (int rank = 1; rank <= last; ++rank)
+            text += text_of(rank > 1 ? "; " : "", "by rank ", rank, ": reason ", rank);
         trainer.backward();
-        last == 0 ? trainer.optimizer.discard("") : expect_error(report, ErrorCode::discarded, {text}, [&] { trainer.optimizer.step(); });
+        last == 0
+            ? trainer.optimizer.discard("")
+            : expect_error(report, ErrorCode::discarded, {text}, [&] { trainer.optimizer.step(); });
     } else {
         const auto guard = trainer.optimizer.no_sync();
         trainer.backward();
@@ -92,12 +105,18 @@ void hooks_that_throw(Session& session, Report& report) {
         const auto before = trainer.descent.steps;
         trainer.backward(1);
         if (session.rank() == last) {
-            expect_error(report, ErrorCode::invalid_argument, {text}, [&] { hook(trainer.optimizer.on_gradient()); });
-            for (std::size_t i = 1; i < Trainer::count; ++i) trainer.optimizer.on_gradient()(trainer.order(i));  // caught and gone on
-            expect_error(report, ErrorCode::invalid_argument, {text}, [&] { trainer.optimizer.step(); });
+            expect_error(report, ErrorCode::invalid_argument, {text},
+                         [&] { hook(trainer.optimizer.on_gradient()); });
+            // caught and gone on
+            for (std::size_t i = 1; i < Trainer::count; ++i)
+                trainer.optimizer.on_gradient()(trainer.order(i));
+            expect_error(report, ErrorCode::invalid_argument, {text},
+                         [&] { trainer.optimizer.step(); });
         } else {
-            for (std::size_t i = 1; i < Trainer::count; ++i) trainer.optimizer.on_gradient()(trainer.order(i));
-            expect_error(report, ErrorCode::discarded, {text_of("was discarded by rank ", last, ": "), text},
+            for (std::size_t i = 1; i < Trainer::count; ++i)
+                trainer.optimizer.on_gradient()(trainer.order(i));
+            expect_error(report, ErrorCode::discarded,
+                         {text_of("was discarded by rank ", last, ": "), text},
                          [&] { trainer.optimizer.step(); });
         }
         trainer.expect_steps(report, before, what);
@@ -115,7 +134,8 @@ void batches_that_are_not_ended(Session& session, Report& report) {
     const std::vector<std::string> twice = {"marked ready twice", "discard()"};
     if (session.rank() == last) {
         trainer.backward(2);
-        expect_error(report, ErrorCode::invalid_argument, twice, [&] { trainer.optimizer.on_gradient()(trainer.order(0)); });
+        expect_error(report, ErrorCode::invalid_argument, twice,
+                     [&] { trainer.optimizer.on_gradient()(trainer.order(0)); });
         expect_error(report, ErrorCode::invalid_argument, twice, [&] { trainer.optimizer.step(); });
     } else {
         trainer.backward();
@@ -129,7 +149,8 @@ void retried_steps(Session& session, Report& report) {
         for (const bool everywhere : {true, false}) {
             Trainer trainer(session);
             trainer.uses_hooks = uses_hooks;
-            const auto what = text_of(uses_hooks ? "hooks, " : "", everywhere ? "all ranks" : "the last rank");
+            const auto what =
+                text_of(uses_hooks ? "hooks, " : "", everywhere ? "all ranks" : "the last rank");
             for (int step = 1; step <= 3; ++step) {
                 if (everywhere || session.rank() == session.size() - 1) trainer.descent.throws = 2;
                 trainer.backward();
@@ -138,7 +159,8 @@ void retried_steps(Session& session, Report& report) {
                         report.expect(trainer.optimizer.step(), what + ": stepped");
                         break;
                     } catch (const std::runtime_error& error) {
-                        report.expect_equal(std::string(error.what()), std::string("no step"), what);
+                        report.expect_equal(std::string(error.what()), std::string("no step"),
+                                            what);
                         trainer.optimizer.synchronize();  // does nothing
                     }
                 }
@@ -179,7 +201,8 @@ void steps_left_out(Session& session, Report& report) {
         for (int step = 0; step < 2; ++step) {
             trainer.backward();
             expect_error(report, ErrorCode::mismatch,
-                         {"numbers of batches that were reduced and then left out differ: " + sides(session, "2", "3")},
+                         {"numbers of batches that were reduced and then left out differ: " +
+                          sides(session, "2", "3")},
                          [&] { trainer.optimizer.step(); });
         }
     }
@@ -190,15 +213,20 @@ void gradients_of_a_step_that_fails(Session& session, Report& report) {
     std::vector<float> value(2), host(2, 5), device(2, 6);
     TensorView on_device(device);
     on_device.device = {DeviceKind::fake, 0};
-    GradientReducer reducer({{"marked", value, value}, {"device", value, on_device}, {"host", value, host}}, {.session = &session});
+    GradientReducer reducer(
+        {{"marked", value, value}, {"device", value, on_device}, {"host", value, host}},
+        {.session = &session});
     const bool odd = session.rank() == session.size() - 1;
     reducer.mark("marked");
     if (!odd) reducer.mark("device");
     if (odd)
-        expect_error(report, ErrorCode::invalid_argument, {"'device' was not marked in this step"}, [&] { reducer.finish_pass(); });
+        expect_error(report, ErrorCode::invalid_argument, {"'device' was not marked in this step"},
+                     [&] { reducer.finish_pass(); });
     else
-        expect_error(report, ErrorCode::discarded, {"'device' was not marked in this step"}, [&] { reducer.finish_pass(); });
-    report.expect(!odd || host == std::vector<float>(2, 5), "a gradient that was not marked is as it was");
+        expect_error(report, ErrorCode::discarded, {"'device' was not marked in this step"},
+                     [&] { reducer.finish_pass(); });
+    report.expect(!odd || host == std::vector<float>(2, 5),
+                  "a gradient that was not marked is as it was");
     expect_usable(session, report);
 }
 
@@ -214,10 +242,12 @@ void unlike_options(Session& session, Report& report) {
         };
     };
     const std::string text = "allreduce 'net/bundle 0': values of ";
-    expect_mismatch(session, report, text + "backward_passes_per_step differ: " + sides(session, "1", "2"), step({.name = "net"}),
-                    step({.name = "net", .backward_passes_per_step = 2}));
-    expect_mismatch(session, report, text + "check_values differ: " + sides(session, "true", "false"), step({.name = "net"}),
-                    step({.name = "net", .check_values = false}));
+    expect_mismatch(session, report,
+                    text + "backward_passes_per_step differ: " + sides(session, "1", "2"),
+                    step({.name = "net"}), step({.name = "net", .backward_passes_per_step = 2}));
+    expect_mismatch(session, report,
+                    text + "check_values differ: " + sides(session, "true", "false"),
+                    step({.name = "net"}), step({.name = "net", .check_values = false}));
 }
 
 void unlike_values(Session& session, Report& report) {
@@ -229,11 +259,15 @@ void unlike_values(Session& session, Report& report) {
         const auto error = error_of([&] { trainer.optimizer.step(); });
         report.expect(error && error->code() == ErrorCode::mismatch, name + ": mismatch");
         if (!error) return;
-        const std::string text = error->what(), begin = text_of("allreduce '", name, "': values (broadcast_parameters");
+        const std::string text = error->what(),
+                          begin = text_of("allreduce '", name, "': values (broadcast_parameters");
         report.expect(text.starts_with(begin), text);
-        report.expect(text.find(text_of(" on ", all_but_last(session), "; ")) != std::string::npos, text);
+        report.expect(text.find(text_of(" on ", all_but_last(session), "; ")) != std::string::npos,
+                      text);
         report.expect(text.ends_with(text_of(" on rank ", session.size() - 1)), text);
-        report.expect(error->tensor() == name && error->ranks() == std::vector<int>{session.size() - 1}, "tensor and rank");
+        report.expect(
+            error->tensor() == name && error->ranks() == std::vector<int>{session.size() - 1},
+            "tensor and rank");
         report.expect_equal(trainer.descent.steps, steps, "nobody steps");
     };
     Trainer trainer(session);
@@ -268,19 +302,23 @@ void values_of_late_ranks(Session& session, Report& report) {
     const int last = join({.session = &session});
     report.expect_equal(last, 0, "the last to join");
     trainer.backward();
-    expect_error(report, ErrorCode::mismatch, {"'p1': values (broadcast_parameters makes them the same) differ: "},
+    expect_error(report, ErrorCode::mismatch,
+                 {"'p1': values (broadcast_parameters makes them the same) differ: "},
                  [&] { trainer.optimizer.step(); });  // p0 moves by 0 on rank 0
     broadcast_parameters(trainer.parameters(), 1, &session);
     trainer.descent.steps = 0;
     trainer.backward();
     session.rank() == 0 ? trainer.optimizer.discard("late")
-                        : expect_error(report, ErrorCode::discarded, {"by rank 0: late"}, [&] { trainer.optimizer.step(); });
+                        : expect_error(report, ErrorCode::discarded, {"by rank 0: late"},
+                                       [&] { trainer.optimizer.step(); });
     train_on(trainer, report, 1, "in the end");
 }
 
 void parameters_without_gradient(Session& session, Report& report) {
-    std::vector<float> weight(2), statistics(3, static_cast<float>(session.rank())), gradient(2, static_cast<float>(session.rank()));
-    const std::vector<Parameter> parameters{{"weight", weight, gradient}, {"statistics", statistics, {}}};
+    std::vector<float> weight(2), statistics(3, static_cast<float>(session.rank())),
+        gradient(2, static_cast<float>(session.rank()));
+    const std::vector<Parameter> parameters{{"weight", weight, gradient},
+                                            {"statistics", statistics, {}}};
     broadcast_parameters(parameters, 0, &session);
     report.expect(statistics[0] == 0, "broadcast");
     statistics[0] = static_cast<float>(session.rank());
@@ -290,10 +328,12 @@ void parameters_without_gradient(Session& session, Report& report) {
     report.expect(gradient[1] == static_cast<float>(session.size() - 1) / 2, "averaged");
     report.expect(statistics[0] == static_cast<float>(session.rank()), "left alone");
     clip_by_global_norm(parameters, 1);
-    expect_error(report, ErrorCode::invalid_argument, {"'statistics' was given without a gradient"}, [&] { reducer.mark("statistics"); });
+    expect_error(report, ErrorCode::invalid_argument, {"'statistics' was given without a gradient"},
+                 [&] { reducer.mark("statistics"); });
     reducer.discard("");
     expect_error(report, ErrorCode::invalid_argument, {"no parameter has a gradient"}, [&] {
-        GradientReducer(std::vector<Parameter>{{"statistics", statistics, {}}}, {.session = &session});
+        GradientReducer(std::vector<Parameter>{{"statistics", statistics, {}}},
+                        {.session = &session});
     });
 }
 
@@ -308,8 +348,10 @@ void discarded_in_a_set(Session& session, Report& report) {
             trainer.optimizer.discard("no such file");
         } else {
             const auto error = error_of([&] { trainer.optimizer.step(); });
-            report.expect(error && std::string(error->what()).ends_with(text_of("was discarded by rank ", last, ": no such file")),
-                          "the text");
+            report.expect(
+                error && std::string(error->what())
+                             .ends_with(text_of("was discarded by rank ", last, ": no such file")),
+                "the text");
             report.expect(error && error->ranks() == std::vector<int>{last}, "the rank");
         }
         trainer.backward();
@@ -329,10 +371,13 @@ void discarded_rounds(Session& session, Report& report) {
             plan.discard("why");
         } else {
             plan.ready(1);
-            expect_error(report, ErrorCode::discarded, {"allreduce 'p/bundle 1' was discarded by rank 0: why"}, [&] { plan.wait(); });
+            expect_error(report, ErrorCode::discarded,
+                         {"allreduce 'p/bundle 1' was discarded by rank 0: why"},
+                         [&] { plan.wait(); });
         }
         const auto size = static_cast<float>(session.size());
-        report.expect(a == std::vector<float>(2, size) && b == std::vector<float>(2, 1), "what all had made ready, and nothing else");
+        report.expect(a == std::vector<float>(2, size) && b == std::vector<float>(2, 1),
+                      "what all had made ready, and nothing else");
         plan.ready(1);
         plan.ready(0);
         plan.wait();
@@ -341,7 +386,9 @@ void discarded_rounds(Session& session, Report& report) {
     if (session.size() == 1) return;
     plan.agree({{"a", "colours", session.rank() == 0 ? "red" : "blue"}});
     plan.ready(0);
-    expect_error(report, ErrorCode::mismatch, {"allreduce 'a': colours differ: red on rank 0; blue on rank"}, [&] { plan.wait(); });
+    expect_error(report, ErrorCode::mismatch,
+                 {"allreduce 'a': colours differ: red on rank 0; blue on rank"},
+                 [&] { plan.wait(); });
     plan.agree({});
     plan.ready(0);
     plan.wait();

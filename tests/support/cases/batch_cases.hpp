@@ -41,16 +41,20 @@ struct Trainer {
     }
     std::vector<Parameter> parameters() {
         std::vector<Parameter> all;
-        for (std::size_t i = 0; i < count; ++i) all.push_back({text_of("p", i), values[i], gradients[i]});
+        for (std::size_t i = 0; i < count; ++i)
+            all.push_back({text_of("p", i), values[i], gradients[i]});
         return all;
     }
-    /// The same in every batch, and on no rank what the average is; calls the hook for as many, if hooks are used.
+    /// The same in every batch, and on no rank what the average is; calls the hook for as many, if
+    /// hooks are used.
     void backward(std::size_t marks = count) {
         const auto own = static_cast<float>(420 * session.rank() * session.rank());
         for (std::size_t i = 0; i < count; ++i) gradients[i].assign(2, own + static_cast<float>(i));
         for (std::size_t i = 0; uses_hooks && i < marks; ++i) optimizer.on_gradient()(order(i));
     }
-    std::size_t order(std::size_t i) const { return (i + static_cast<std::size_t>(session.rank())) % count; }
+    std::size_t order(std::size_t i) const {
+        return (i + static_cast<std::size_t>(session.rank())) % count;
+    }
     /// That so many steps have been made, each with the averages of all ranks.
     void expect_steps(Report& report, int steps, const std::string& what) const {
         report.expect_equal(descent.steps, steps, what + ": steps");
@@ -58,13 +62,15 @@ struct Trainer {
         for (std::size_t i = 0; i < count; ++i) {
             const auto value = -static_cast<float>(steps) * (mean + static_cast<float>(i));
             report.expect(values[i] == std::vector<float>(2, value),
-                          text_of(what, ": p", i, " is ", values[i][0], " instead of ", value, " after ", steps, " steps"));
+                          text_of(what, ": p", i, " is ", values[i][0], " instead of ", value,
+                                  " after ", steps, " steps"));
         }
     }
 
     Session& session;
     bool uses_hooks = true;
-    std::vector<std::vector<float>> values = std::vector(count, std::vector<float>(2)), gradients = values;
+    std::vector<std::vector<float>> values = std::vector(count, std::vector<float>(2)),
+                                    gradients = values;
     Descent descent{*this};
     DistributedOptimizer<Descent> optimizer;
 };
@@ -75,7 +81,8 @@ void train_on(Trainer& trainer, Report& report, int steps, const std::string& wh
 /// "rank 2", "ranks 0,2".
 std::string text_of_ranks(const std::set<int>& ranks);
 
-/// Some ranks cannot go on in the middle of backward, after any number of gradients: nobody steps, and all go on.
+/// Some ranks cannot go on in the middle of backward, after any number of gradients: nobody steps,
+/// and all go on.
 void discarded_batches(Session& session, Report& report);
 
 /// In a batch of several passes; with gradients that only accumulate; for different reasons.
@@ -90,7 +97,8 @@ void batches_that_are_not_ended(Session& session, Report& report);
 /// A step of the wrapped optimizer that throws on some ranks is made again, with the same averages.
 void retried_steps(Session& session, Report& report);
 
-/// Where a step is not made again, that batch is left out: on all ranks, or they have parted and are told so.
+/// Where a step is not made again, that batch is left out: on all ranks, or they have parted and
+/// are told so.
 void steps_left_out(Session& session, Report& report);
 
 /// Nothing is zeroed by a step that fails for reasons of this rank, and the others hear of it.

@@ -18,7 +18,8 @@
 
 namespace guozhuang::test {
 
-/// The numbers of ranks that the algorithms are tried with: powers of two, their neighbours and odd ones.
+/// The numbers of ranks that the algorithms are tried with: powers of two, their neighbours and odd
+/// ones.
 inline constexpr int group_sizes[] = {1, 2, 3, 4, 5, 7, 8, 16, 17};
 
 /// A bundle's members, on one rank.
@@ -28,7 +29,8 @@ using Members = std::vector<std::vector<Element>>;
 /// Scratch of exactly the size asked for, aligned, with nothing useful in it.
 class TestScratch {
 public:
-    explicit TestScratch(std::size_t bytes) : lines_(padded(bytes) / scratch_alignment), bytes_(bytes) {
+    explicit TestScratch(std::size_t bytes)
+        : lines_(padded(bytes) / scratch_alignment), bytes_(bytes) {
         if (bytes != 0) std::memset(lines_.data(), 0xCD, padded(bytes));
     }
     std::span<std::byte> span() { return std::as_writable_bytes(std::span(lines_)).first(bytes_); }
@@ -64,9 +66,11 @@ std::vector<typename Format::Element> numbers(std::size_t count, std::uint64_t s
     return elements;
 }
 
-/// Every rank's members: [rank][member][element]. A member's numbers do not depend on the other members.
+/// Every rank's members: [rank][member][element]. A member's numbers do not depend on the other
+/// members.
 template <class Format>
-std::vector<Members<typename Format::Element>> inputs_of(int ranks, const std::vector<std::size_t>& counts) {
+std::vector<Members<typename Format::Element>> inputs_of(int ranks,
+                                                         const std::vector<std::size_t>& counts) {
     std::vector<Members<typename Format::Element>> inputs(static_cast<std::size_t>(ranks));
     for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
         for (std::size_t member = 0; member < counts.size(); ++member) {
@@ -78,7 +82,9 @@ std::vector<Members<typename Format::Element>> inputs_of(int ranks, const std::v
 
 /// The serial reference of order class tree, one element after another.
 template <class Format>
-Members<typename Format::Element> tree_sum(const std::vector<Members<typename Format::Element>>& inputs, typename Format::Partial divisor) {
+Members<typename Format::Element> tree_sum(
+    const std::vector<Members<typename Format::Element>>& inputs,
+    typename Format::Partial divisor) {
     const ScalarReduce<Format> reduce(divisor);
     auto result = inputs[0];
     for (std::size_t member = 0; member < result.size(); ++member) {
@@ -89,9 +95,12 @@ Members<typename Format::Element> tree_sum(const std::vector<Members<typename Fo
     return result;
 }
 
-/// The serial reference of order class ring: an element of part b of its member is summed b+1, b+2, ..., b.
+/// The serial reference of order class ring: an element of part b of its member is summed b+1, b+2,
+/// ..., b.
 template <class Format>
-Members<typename Format::Element> ring_sum(const std::vector<Members<typename Format::Element>>& inputs, typename Format::Partial divisor) {
+Members<typename Format::Element> ring_sum(
+    const std::vector<Members<typename Format::Element>>& inputs,
+    typename Format::Partial divisor) {
     const ScalarReduce<Format> reduce(divisor);
     const auto ranks = inputs.size();
     auto result = inputs[0];
@@ -100,11 +109,14 @@ Members<typename Format::Element> ring_sum(const std::vector<Members<typename Fo
         for (std::size_t block = 0, begin = 0; block < ranks; ++block) {
             const auto length = count / ranks + (block < count % ranks ? 1 : 0);
             const auto part = [&](std::size_t rank) {
-                return std::as_bytes(std::span(inputs[rank % ranks][member]).subspan(begin, length));
+                return std::as_bytes(
+                    std::span(inputs[rank % ranks][member]).subspan(begin, length));
             };
-            const auto into = std::as_writable_bytes(std::span(result[member]).subspan(begin, length));
+            const auto into =
+                std::as_writable_bytes(std::span(result[member]).subspan(begin, length));
             if (length != 0) std::memcpy(into.data(), part(block + 1).data(), into.size());
-            for (std::size_t step = 2; step <= ranks; ++step) reduce.combine(into, into, part(block + step));
+            for (std::size_t step = 2; step <= ranks; ++step)
+                reduce.combine(into, into, part(block + step));
             reduce.finish(into);
             begin += length;
         }
@@ -122,7 +134,9 @@ struct Outcome {
         for (const auto& result : results) {
             for (std::size_t member = 0; member < expected.size(); ++member) {
                 const auto bytes = expected[member].size() * sizeof(Element);
-                if (bytes != 0 && std::memcmp(result[member].data(), expected[member].data(), bytes) != 0) return false;
+                if (bytes != 0 &&
+                    std::memcmp(result[member].data(), expected[member].data(), bytes) != 0)
+                    return false;
             }
         }
         return true;
@@ -131,11 +145,13 @@ struct Outcome {
 
 /// An allreduce under test: runs on one rank, over its members.
 using AllreduceUnderTest =
-    std::function<void(ThreadWire&, std::span<const std::span<std::byte>> members, const Reduce&, std::size_t segment_bytes)>;
+    std::function<void(ThreadWire&, std::span<const std::span<std::byte>> members, const Reduce&,
+                       std::size_t segment_bytes)>;
 
 template <class Format>
-Outcome<typename Format::Element> run_allreduce(const AllreduceUnderTest& allreduce, std::vector<Members<typename Format::Element>> inputs,
-                                                typename Format::Partial divisor, std::size_t segment_bytes) {
+Outcome<typename Format::Element> run_allreduce(
+    const AllreduceUnderTest& allreduce, std::vector<Members<typename Format::Element>> inputs,
+    typename Format::Partial divisor, std::size_t segment_bytes) {
     const ScalarReduce<Format> reduce(divisor);
     auto wires = run_ranks(static_cast<int>(inputs.size()), [&](ThreadWire& wire) {
         const auto members = spans_of(inputs[static_cast<std::size_t>(wire.rank())]);
@@ -147,23 +163,32 @@ Outcome<typename Format::Element> run_allreduce(const AllreduceUnderTest& allred
 /// The bundles that every allreduce must get right on p ranks.
 inline std::vector<std::vector<std::size_t>> bundles_for(int ranks) {
     const auto p = static_cast<std::size_t>(ranks);
-    return {{}, {0}, {1}, {p - 1}, {p}, {p + 1}, {4099}, {5, 0, 1000, 3, 1}, {1, 1, 1}, {0, 700, 0, 900}};
+    return {{},        {0},
+            {1},       {p - 1},
+            {p},       {p + 1},
+            {4099},    {5, 0, 1000, 3, 1},
+            {1, 1, 1}, {0, 700, 0, 900}};
 }
 
-/// Runs an allreduce over all group sizes, bundles and segment sizes; returns a line for each run whose result is not `reference` bit for
-/// bit on every rank. 64 bytes a segment put many chunks in flight.
+/// Runs an allreduce over all group sizes, bundles and segment sizes; returns a line for each run
+/// whose result is not `reference` bit for bit on every rank. 64 bytes a segment put many chunks in
+/// flight.
 template <class Format, class Reference>
-std::vector<std::string> failures_of(const AllreduceUnderTest& allreduce, const Reference& reference) {
+std::vector<std::string> failures_of(const AllreduceUnderTest& allreduce,
+                                     const Reference& reference) {
     std::vector<std::string> failures;
     for (const int ranks : group_sizes) {
         const auto divisor = static_cast<typename Format::Partial>(ranks);
         for (const auto& counts : bundles_for(ranks)) {
             const auto inputs = inputs_of<Format>(ranks, counts);
             const auto expected = reference(inputs, divisor);
-            for (const std::size_t segment_bytes : {std::size_t{64}, std::size_t{1000}, std::size_t{1} << 20}) {
-                const auto outcome = run_allreduce<Format>(allreduce, inputs, divisor, segment_bytes);
+            for (const std::size_t segment_bytes :
+                 {std::size_t{64}, std::size_t{1000}, std::size_t{1} << 20}) {
+                const auto outcome =
+                    run_allreduce<Format>(allreduce, inputs, divisor, segment_bytes);
                 if (outcome.all_equal(expected)) continue;
-                std::string line = std::to_string(ranks) + " ranks, segments of " + std::to_string(segment_bytes) + ", members:";
+                std::string line = std::to_string(ranks) + " ranks, segments of " +
+                                   std::to_string(segment_bytes) + ", members:";
                 for (const auto count : counts) line += " " + std::to_string(count);
                 failures.push_back(line);
             }

@@ -28,13 +28,16 @@ std::optional<Error> error_of(Act&& act) {
 
 /// The act fails with that code and these words in its text.
 template <class Act>
-void expect_error(Report& report, ErrorCode code, const std::vector<std::string>& words, Act&& act) {
+void expect_error(Report& report, ErrorCode code, const std::vector<std::string>& words,
+                  Act&& act) {
     const auto error = error_of(act);
     const auto what = words.empty() ? std::string(name_of(code)) : words.front();
     if (!error) return report.expect(false, what + ": no error");
-    report.expect(error->code() == code, text_of(what, ": is ", name_of(error->code()), ": ", error->what()));
+    report.expect(error->code() == code,
+                  text_of(what, ": is ", name_of(error->code()), ": ", error->what()));
     for (const auto& word : words)
-        report.expect(std::string(error->what()).find(word) != std::string::npos, text_of("no '", word, "' in: ", error->what()));
+        report.expect(std::string(error->what()).find(word) != std::string::npos,
+                      text_of("no '", word, "' in: ", error->what()));
 }
 
 void expect_usable(Session& session, Report& report);
@@ -42,14 +45,18 @@ void expect_usable(Session& session, Report& report);
 /// "rank 0", "ranks 0,1,2": all but the last of the job.
 std::string all_but_last(const Session& session);
 
-/// The last rank submits something else than the others under one name. Everybody gets the same error, with that text, and can go on.
+/// The last rank submits something else than the others under one name. Everybody gets the same
+/// error, with that text, and can go on.
 template <class Usual, class Other>
-void expect_mismatch(Session& session, Report& report, const std::string& text, Usual&& usual, Other&& other) {
+void expect_mismatch(Session& session, Report& report, const std::string& text, Usual&& usual,
+                     Other&& other) {
     const int odd = session.size() - 1;
-    const auto error = error_of([&] { session.rank() == odd ? static_cast<void>(other()) : static_cast<void>(usual()); });
+    const auto error = error_of(
+        [&] { session.rank() == odd ? static_cast<void>(other()) : static_cast<void>(usual()); });
     report.expect(error.has_value(), text + ": no error");
     if (error) {
-        report.expect(error->code() == ErrorCode::mismatch, text_of("is ", name_of(error->code()), ": ", error->what()));
+        report.expect(error->code() == ErrorCode::mismatch,
+                      text_of("is ", name_of(error->code()), ": ", error->what()));
         report.expect_equal(std::string(error->what()), text, "text");
         report.expect(error->ranks() == std::vector<int>{odd}, text + ": names the odd rank");
     }
@@ -80,7 +87,8 @@ void duplicate_names(Session& session, Report& report);
 /// The two sides of a message differ: both learn it, and the next message passes.
 void mismatched_messages(Session& session, Report& report);
 
-inline const RankCase all_error_cases[] = {mismatched_tensors, mismatched_options, mismatched_groups, three_sides,
-                                           bad_arguments,      impossible_values,  duplicate_names,   mismatched_messages};
+inline const RankCase all_error_cases[] = {
+    mismatched_tensors, mismatched_options, mismatched_groups, three_sides,
+    bad_arguments,      impossible_values,  duplicate_names,   mismatched_messages};
 
 }  // namespace guozhuang::test

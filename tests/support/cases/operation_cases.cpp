@@ -3,10 +3,13 @@
 namespace guozhuang::test {
 
 Tensor contribution(const std::string& name, int rank, DType dtype, Shape shape) {
-    return random_tensor(dtype, std::move(shape), Numbers(std::hash<std::string>{}(name), static_cast<std::uint64_t>(rank)).next());
+    return random_tensor(
+        dtype, std::move(shape),
+        Numbers(std::hash<std::string>{}(name), static_cast<std::uint64_t>(rank)).next());
 }
 
-std::vector<Tensor> contributions(const std::string& name, int ranks, DType dtype, const Shape& shape) {
+std::vector<Tensor> contributions(const std::string& name, int ranks, DType dtype,
+                                  const Shape& shape) {
     std::vector<Tensor> all;
     for (int rank = 0; rank < ranks; ++rank) all.push_back(contribution(name, rank, dtype, shape));
     return all;
@@ -31,16 +34,19 @@ Options options_of(const Among& among, const std::string& name) {
     return {.name = name, .process_set = among.set(), .timeout = among.timeout()};
 }
 
-SharedTensor input_of(const Among& among, const std::string& name, DType dtype, const Shape& shape) {
+SharedTensor input_of(const Among& among, const std::string& name, DType dtype,
+                      const Shape& shape) {
     auto tensor = std::make_shared<Tensor>(contribution(name, among.rank(), dtype, shape));
     tensor->device = among.device();
     return tensor;
 }
 
-void check_allreduced(const Among& among, Report& report, const std::string& name, const Tensor& result, const Reduction& how) {
+void check_allreduced(const Among& among, Report& report, const std::string& name,
+                      const Tensor& result, const Reduction& how) {
     if (!among.is_part()) report.same_everywhere(name, result.bytes);
     if (!among.is_part() && among.rank() != 0) return;
-    const auto fault = fault_of(result, 0, contributions(name, among.size(), result.dtype, result.shape), how);
+    const auto fault =
+        fault_of(result, 0, contributions(name, among.size(), result.dtype, result.shape), how);
     report.expect(fault.empty(), name + ": " + fault);
 }
 
@@ -53,11 +59,13 @@ Finish start_allreduce(const Among& among, const std::string& name, const Reduce
     };
 }
 
-Finish start_grouped_allreduce(const Among& among, const std::string& name, const std::vector<Reduce>& members) {
+Finish start_grouped_allreduce(const Among& among, const std::string& name,
+                               const std::vector<Reduce>& members) {
     const auto tensors = std::make_shared<std::vector<Tensor>>();
     std::vector<TensorView> views;
     for (std::size_t i = 0; i < members.size(); ++i)
-        tensors->push_back(contribution(text_of(name, "/", i), among.rank(), members[i].dtype, members[i].shape));
+        tensors->push_back(
+            contribution(text_of(name, "/", i), among.rank(), members[i].dtype, members[i].shape));
     for (auto& tensor : *tensors) {
         tensor.device = among.device();
         views.push_back(tensor.view());
@@ -66,20 +74,25 @@ Finish start_grouped_allreduce(const Among& among, const std::string& name, cons
     const auto handle = grouped_allreduce_async(views, options_of(among, name, how));
     return [among, name, tensors, handle, how](Report& report) {
         handle.wait();
-        for (std::size_t i = 0; i < tensors->size(); ++i) check_allreduced(among, report, text_of(name, "/", i), (*tensors)[i], how);
+        for (std::size_t i = 0; i < tensors->size(); ++i)
+            check_allreduced(among, report, text_of(name, "/", i), (*tensors)[i], how);
     };
 }
 
-Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape, int root) {
+Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape,
+                       int root) {
     const auto tensor = input_of(among, name, dtype, shape);
-    const auto handle = broadcast_async(tensor->view(), among.rank_of_job(root), options_of(among, name));
+    const auto handle =
+        broadcast_async(tensor->view(), among.rank_of_job(root), options_of(among, name));
     return [name, tensor, handle, root](Report& report) {
         handle.wait();
-        report.expect(tensor->bytes == contribution(name, root, tensor->dtype, tensor->shape).bytes, name + ": not what the root had");
+        report.expect(tensor->bytes == contribution(name, root, tensor->dtype, tensor->shape).bytes,
+                      name + ": not what the root had");
     };
 }
 
-void check_parts(Report& report, const std::string& name, const Result& result, const std::vector<Tensor>& parts) {
+void check_parts(Report& report, const std::string& name, const Result& result,
+                 const std::vector<Tensor>& parts) {
     std::vector<std::byte> bytes;
     std::vector<std::int64_t> rows;
     auto shape = parts.front().shape;
@@ -101,16 +114,21 @@ Shape with_rows(std::int64_t rows, const Shape& row) {
     return shape;
 }
 
-Finish start_all_gather(const Among& among, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows, const Shape& row) {
-    const auto of_rank = [=](std::size_t rank) { return contribution(name, static_cast<int>(rank), dtype, with_rows(rows[rank], row)); };
-    const auto tensor = input_of(among, name, dtype, with_rows(rows[static_cast<std::size_t>(among.rank())], row));
+Finish start_all_gather(const Among& among, const std::string& name, DType dtype,
+                        const std::vector<std::int64_t>& rows, const Shape& row) {
+    const auto of_rank = [=](std::size_t rank) {
+        return contribution(name, static_cast<int>(rank), dtype, with_rows(rows[rank], row));
+    };
+    const auto tensor =
+        input_of(among, name, dtype, with_rows(rows[static_cast<std::size_t>(among.rank())], row));
     const auto handle = all_gather_async(tensor->view(), options_of(among, name));
     return [=](Report& report) {
         const auto result = handle.take();
         std::vector<Tensor> parts;
         for (std::size_t rank = 0; rank < rows.size(); ++rank) parts.push_back(of_rank(rank));
         check_parts(report, name, result, parts);
-        report.expect(tensor->bytes == parts[static_cast<std::size_t>(among.rank())].bytes, name + ": the input was changed");
+        report.expect(tensor->bytes == parts[static_cast<std::size_t>(among.rank())].bytes,
+                      name + ": the input was changed");
     };
 }
 
@@ -119,15 +137,18 @@ Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
     shape[0] = count;
     Tensor part(tensor.dtype, shape);
     const auto row = count_of(std::span(shape).subspan(1)) * size_of(tensor.dtype);
-    const auto begin = tensor.bytes.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * row);
+    const auto begin =
+        tensor.bytes.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * row);
     std::copy_n(begin, part.bytes.size(), part.bytes.begin());
     return part;
 }
 
-Finish start_all_to_all(const Among& among, const std::string& name, DType dtype, const Splits& splits, const Shape& row) {
+Finish start_all_to_all(const Among& among, const std::string& name, DType dtype,
+                        const Splits& splits, const Shape& row) {
     const auto self = static_cast<std::size_t>(among.rank());
     const auto of_rank = [=](std::size_t rank) {
-        const auto rows = std::accumulate(splits[rank].begin(), splits[rank].end(), std::int64_t{0});
+        const auto rows =
+            std::accumulate(splits[rank].begin(), splits[rank].end(), std::int64_t{0});
         return contribution(name, static_cast<int>(rank), dtype, with_rows(rows, row));
     };
     const auto tensor = input_of(among, name, dtype, of_rank(self).shape);
@@ -136,8 +157,9 @@ Finish start_all_to_all(const Among& among, const std::string& name, DType dtype
         const auto result = handle.take();
         std::vector<Tensor> parts;
         for (std::size_t from = 0; from < splits.size(); ++from) {
-            const auto first =
-                std::accumulate(splits[from].begin(), splits[from].begin() + static_cast<std::ptrdiff_t>(self), std::int64_t{0});
+            const auto first = std::accumulate(
+                splits[from].begin(), splits[from].begin() + static_cast<std::ptrdiff_t>(self),
+                std::int64_t{0});
             parts.push_back(rows_of(of_rank(from), first, splits[from][self]));
         }
         check_parts(report, name, result, parts);
@@ -150,11 +172,13 @@ std::pair<std::int64_t, std::int64_t> share_of(std::int64_t rows, int rank, int 
     return {rank * each + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
 }
 
-void check_reduce_scattered(const Among& among, Report& report, const std::string& name, const Result& result, const Reduce& reduce) {
+void check_reduce_scattered(const Among& among, Report& report, const std::string& name,
+                            const Result& result, const Reduce& reduce) {
     const auto [first, count] = share_of(reduce.shape[0], among.rank(), among.size());
     auto shape = reduce.shape;
     shape[0] = count;
-    report.expect(result.shape == shape && result.dtype == reduce.dtype, name + ": wrong shape or dtype");
+    report.expect(result.shape == shape && result.dtype == reduce.dtype,
+                  name + ": wrong shape or dtype");
     report.expect(result.rows == std::vector<std::int64_t>{count}, name + ": wrong rows");
     Tensor tensor(reduce.dtype, shape);
     report.expect(result.bytes.size() == tensor.bytes.size(), name + ": wrong number of elements");
@@ -170,7 +194,8 @@ Finish start_reduce_scatter(const Among& among, const std::string& name, const R
     const auto handle = reduce_scatter_async(tensor->view(), options_of(among, name, reduce.how));
     return [among, name, tensor, handle, reduce](Report& report) {
         check_reduce_scattered(among, report, name, handle.take(), reduce);
-        const bool intact = tensor->bytes == contribution(name, among.rank(), reduce.dtype, reduce.shape).bytes;
+        const bool intact =
+            tensor->bytes == contribution(name, among.rank(), reduce.dtype, reduce.shape).bytes;
         report.expect(intact, name + ": the input was changed");
     };
 }
@@ -187,7 +212,8 @@ Finish start_message(const Among& among, const std::string& name, const Message&
     if (among.rank() == message.from) {
         const auto copy = std::make_shared<Tensor>(sent);
         handles.push_back(
-            send_async(copy->view(), among.rank_of_job(message.to), {.tag = message.tag, .keep_alive = copy, .process_set = among.set()}));
+            send_async(copy->view(), among.rank_of_job(message.to),
+                       {.tag = message.tag, .keep_alive = copy, .process_set = among.set()}));
     }
     return [name, sent, handles, received](Report& report) {
         for (const auto& handle : handles) handle.wait();

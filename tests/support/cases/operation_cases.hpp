@@ -12,15 +12,18 @@
 #include "support/oracles/reduction_oracle.hpp"
 #include "support/runner/report.hpp"
 
-/// One operation each, from its start on this rank to the check of what it left here. What every rank puts in follows from the name alone, so
-/// that each rank knows what all the others did.
+/// One operation each, from its start on this rank to the check of what it left here. What every
+/// rank puts in follows from the name alone, so that each rank knows what all the others did.
 namespace guozhuang::test {
 
-/// Among whom an operation takes place: all ranks of a session, or those of a process set. Ranks are places in the set.
+/// Among whom an operation takes place: all ranks of a session, or those of a process set. Ranks
+/// are places in the set.
 class Among {
 public:
-    Among(Session& session) : set_(&session) {}                   // NOLINT(google-explicit-constructor): most cases are about all ranks
-    Among(ProcessSet set) : set_(std::move(set)), part_(true) {}  // NOLINT(google-explicit-constructor)
+    Among(Session& session)
+        : set_(&session) {}  // NOLINT(google-explicit-constructor): most cases are about all ranks
+    Among(ProcessSet set)
+        : set_(std::move(set)), part_(true) {}  // NOLINT(google-explicit-constructor)
 
     int rank() const { return set_.rank(); }
     int size() const { return set_.size(); }
@@ -56,7 +59,8 @@ using SharedTensor = std::shared_ptr<Tensor>;
 /// What a rank contributes under a name.
 Tensor contribution(const std::string& name, int rank, DType dtype, Shape shape);
 
-std::vector<Tensor> contributions(const std::string& name, int ranks, DType dtype, const Shape& shape);
+std::vector<Tensor> contributions(const std::string& name, int ranks, DType dtype,
+                                  const Shape& shape);
 
 std::string label_of(const std::string& operation, DType dtype, ReduceOp op, const Shape& shape);
 
@@ -73,35 +77,43 @@ Options options_of(const Among& among, const std::string& name);
 /// What this rank contributes.
 SharedTensor input_of(const Among& among, const std::string& name, DType dtype, const Shape& shape);
 
-/// Of a whole job rank 0 checks the numbers, and the others' bits must be the same; of a part of it every rank checks.
-void check_allreduced(const Among& among, Report& report, const std::string& name, const Tensor& result, const Reduction& how);
+/// Of a whole job rank 0 checks the numbers, and the others' bits must be the same; of a part of it
+/// every rank checks.
+void check_allreduced(const Among& among, Report& report, const std::string& name,
+                      const Tensor& result, const Reduction& how);
 
 Finish start_allreduce(const Among& among, const std::string& name, const Reduce& reduce);
 
 /// Several tensors, of whatever dtypes and shapes, by one operation.
-Finish start_grouped_allreduce(const Among& among, const std::string& name, const std::vector<Reduce>& members);
+Finish start_grouped_allreduce(const Among& among, const std::string& name,
+                               const std::vector<Reduce>& members);
 
-Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape, int root);
+Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape,
+                       int root);
 
 /// What a result must be: these parts one after the other.
-void check_parts(Report& report, const std::string& name, const Result& result, const std::vector<Tensor>& parts);
+void check_parts(Report& report, const std::string& name, const Result& result,
+                 const std::vector<Tensor>& parts);
 
 Shape with_rows(std::int64_t rows, const Shape& row);
 
 /// `rows` of each rank, each row of this shape.
-Finish start_all_gather(const Among& among, const std::string& name, DType dtype, const std::vector<std::int64_t>& rows, const Shape& row);
+Finish start_all_gather(const Among& among, const std::string& name, DType dtype,
+                        const std::vector<std::int64_t>& rows, const Shape& row);
 
 /// `splits[from][to]` rows.
 using Splits = std::vector<std::vector<std::int64_t>>;
 
 Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count);
 
-Finish start_all_to_all(const Among& among, const std::string& name, DType dtype, const Splits& splits, const Shape& row);
+Finish start_all_to_all(const Among& among, const std::string& name, DType dtype,
+                        const Splits& splits, const Shape& row);
 
 /// What a rank is left with: its first row, and how many.
 std::pair<std::int64_t, std::int64_t> share_of(std::int64_t rows, int rank, int ranks);
 
-void check_reduce_scattered(const Among& among, Report& report, const std::string& name, const Result& result, const Reduce& reduce);
+void check_reduce_scattered(const Among& among, Report& report, const std::string& name,
+                            const Result& result, const Reduce& reduce);
 
 Finish start_reduce_scatter(const Among& among, const std::string& name, const Reduce& reduce);
 

@@ -6,18 +6,22 @@
 
 #include "support/cases/operation_cases.hpp"
 
-/// Every operation over dtypes, ops, sizes and roots: for ranks that are threads and for ranks that are processes.
+/// Every operation over dtypes, ops, sizes and roots: for ranks that are threads and for ranks that
+/// are processes.
 namespace guozhuang::test {
 
-/// Nothing, less than one element a rank, one each, one more; more than a segment of any kind where `large` says so.
+/// Nothing, less than one element a rank, one each, one more; more than a segment of any kind where
+/// `large` says so.
 std::vector<std::int64_t> counts_for(int ranks, bool large);
 
-/// Every dtype, op and size. Those of one dtype and op are all on their way at once, so that they are fused.
+/// Every dtype, op and size. Those of one dtype and op are all on their way at once, so that they
+/// are fused.
 RankCase allreduce_sweep(bool large);
 
 void allreduce_scales(Session& session, Report& report);
 
-/// The same numbers again and again, of sizes at which the library tries ways to move them: always the same sums, bit for bit.
+/// The same numbers again and again, of sizes at which the library tries ways to move them: always
+/// the same sums, bit for bit.
 void repeated_allreduces(Session& session, Report& report);
 
 /// Groups of mixed dtypes and sizes, empty tensors and 0-dimensional ones among them.
@@ -40,7 +44,8 @@ void all_to_all_sweep(Session& session, Report& report);
 
 void reduce_scatter_sweep(Session& session, Report& report);
 
-/// Everybody to everybody, oneself too: several in flight between each pair, told apart by tag, the receives in the opposite order.
+/// Everybody to everybody, oneself too: several in flight between each pair, told apart by tag, the
+/// receives in the opposite order.
 void message_sweep(Session& session, Report& report);
 
 /// Two messages of one tag arrive in the order in which they were sent.

@@ -18,7 +18,8 @@ std::vector<std::vector<int>> choices_of_ranks(int size) {
 
 std::vector<ProcessSet> create_sets(Session& session) {
     std::vector<ProcessSet> sets;
-    for (const auto& ranks : choices_of_ranks(session.size())) sets.push_back(ProcessSet::create(ranks, &session));
+    for (const auto& ranks : choices_of_ranks(session.size()))
+        sets.push_back(ProcessSet::create(ranks, &session));
     return sets;
 }
 
@@ -29,16 +30,24 @@ void facts_of_sets(Session& session, Report& report) {
         const auto& ranks = choices[i];
         const auto place = std::ranges::find(ranks, session.rank());
         const bool inside = place != ranks.end();
-        report.expect(sets[i].ranks() == ranks && sets[i].size() == static_cast<int>(ranks.size()), "ranks and size");
-        report.expect(sets[i].contains(session.rank()) == inside && !sets[i].contains(session.size()), "contains");
+        report.expect(sets[i].ranks() == ranks && sets[i].size() == static_cast<int>(ranks.size()),
+                      "ranks and size");
+        report.expect(
+            sets[i].contains(session.rank()) == inside && !sets[i].contains(session.size()),
+            "contains");
         if (inside)
             report.expect(sets[i].rank() == place - ranks.begin(), "rank");
         else
-            expect_error(report, ErrorCode::invalid_argument, {"not in process set"}, [&] { return sets[i].rank(); });
+            expect_error(report, ErrorCode::invalid_argument, {"not in process set"},
+                         [&] { return sets[i].rank(); });
     }
     const ProcessSet world(&session), copy = sets[0];
-    report.expect(world.rank() == session.rank() && world.size() == session.size() && world.contains(0), "all ranks");
-    report.expect(copy == sets[0] && copy != sets[1 % sets.size()] && world == ProcessSet(&session) && world != copy, "equality");
+    report.expect(
+        world.rank() == session.rank() && world.size() == session.size() && world.contains(0),
+        "all ranks");
+    report.expect(copy == sets[0] && copy != sets[1 % sets.size()] &&
+                      world == ProcessSet(&session) && world != copy,
+                  "equality");
     auto backwards = choices[0];
     std::ranges::reverse(backwards);
     report.expect(ProcessSet::create(backwards, &session).ranks() == choices[0], "any order");
@@ -78,17 +87,20 @@ void sets_in_different_orders(Session& session, Report& report) {
         std::vector<std::vector<float>> numbers(pairs.size() + 1, std::vector<float>(50'000, 1));
         std::vector<Handle> handles(numbers.size());
         for (std::size_t i = 0; i < numbers.size(); ++i) {
-            const auto which = (i * (session.rank() % 2 == 0 ? 1 : numbers.size() - 1) + static_cast<std::size_t>(session.rank() + round)) %
+            const auto which = (i * (session.rank() % 2 == 0 ? 1 : numbers.size() - 1) +
+                                static_cast<std::size_t>(session.rank() + round)) %
                                numbers.size();
             const ProcessSet set = which < pairs.size() ? pairs[which] : ProcessSet(&session);
-            if (set.contains(session.rank())) handles[which] = allreduce_async(numbers[which], {.process_set = set});
+            if (set.contains(session.rank()))
+                handles[which] = allreduce_async(numbers[which], {.process_set = set});
         }
         for (std::size_t i = 0; i < numbers.size(); ++i) {
             const auto which = (i + 3 * static_cast<std::size_t>(session.rank())) % numbers.size();
             if (!handles[which]) continue;
             handles[which].wait();
             const int size = which < pairs.size() ? pairs[which].size() : session.size();
-            report.expect(numbers[which] == std::vector<float>(50'000, static_cast<float>(size)), text_of("the sum of set ", which));
+            report.expect(numbers[which] == std::vector<float>(50'000, static_cast<float>(size)),
+                          text_of("the sum of set ", which));
         }
     }
     for (auto& pair : pairs) pair.remove();
@@ -105,16 +117,21 @@ RankCase sets_come_and_go(int cycles) {
     return [=](Session& session, Report& report) {
         const auto choices = choices_of_ranks(session.size());
         for (int cycle = 0; cycle < cycles; ++cycle) {
-            auto set = ProcessSet::create(choices[static_cast<std::size_t>(cycle) % choices.size()], &session);
+            auto set = ProcessSet::create(choices[static_cast<std::size_t>(cycle) % choices.size()],
+                                          &session);
             if (set.contains(session.rank())) {
                 int one = 1;
-                Handle lonely;  // a message that nobody takes: word of it is on its way when the set is gone
-                if (cycle % 3 == 0 && set.rank() == 0 && set.size() > 1) lonely = send_async(one, set.ranks().back(), {.process_set = set});
+                // a message that nobody takes: word of it is on its way when the set is gone
+                Handle lonely;
+                if (cycle % 3 == 0 && set.rank() == 0 && set.size() > 1)
+                    lonely = send_async(one, set.ranks().back(), {.process_set = set});
                 int sum = 1;
                 allreduce(sum, {.name = "again", .process_set = set});
                 report.expect_equal(sum, set.size(), "the sum of a set that comes and goes");
                 set.remove();
-                if (lonely) expect_error(report, ErrorCode::departed, {"has left process set", "never matched"}, [&] { lonely.wait(); });
+                if (lonely)
+                    expect_error(report, ErrorCode::departed,
+                                 {"has left process set", "never matched"}, [&] { lonely.wait(); });
             } else {
                 set.remove();
             }
@@ -125,18 +142,25 @@ RankCase sets_come_and_go(int cycles) {
 
 void errors_of_creation(Session& session, Report& report) {
     const auto bad = ErrorCode::invalid_argument;
-    const auto create = [&](std::vector<int> ranks) { return ProcessSet::create(std::move(ranks), &session); };
+    const auto create = [&](std::vector<int> ranks) {
+        return ProcessSet::create(std::move(ranks), &session);
+    };
     expect_error(report, bad, {"process set: it has no ranks"}, [&] { create({}); });
-    expect_error(report, bad, {text_of("rank ", session.size(), " does not exist; there are ranks 0 to ", session.size() - 1)}, [&] {
-        create({0, session.size()});
-    });
+    expect_error(report, bad,
+                 {text_of("rank ", session.size(), " does not exist; there are ranks 0 to ",
+                          session.size() - 1)},
+                 [&] {
+                     create({0, session.size()});
+                 });
     expect_error(report, bad, {"rank -1 does not exist"}, [&] { create({-1}); });
     expect_error(report, bad, {"rank 0 is in it twice"}, [&] { create({0, 0}); });
-    expect_error(report, bad, {"no set that can be removed"}, [&] { ProcessSet(&session).remove(); });
+    expect_error(report, bad, {"no set that can be removed"},
+                 [&] { ProcessSet(&session).remove(); });
     if (session.size() < 2) return;
     const int last = session.size() - 1;
     expect_mismatch(
-        session, report, "process set: ranks differ: " + sides(session, "0", text_of("0,", last)), [&] { create({0}); },
+        session, report, "process set: ranks differ: " + sides(session, "0", text_of("0,", last)),
+        [&] { create({0}); },
         [&] {
             create({last, 0});
         });
@@ -148,15 +172,21 @@ void errors_in_sets(Session& session, Report& report) {
     std::vector<float> numbers(6, 1);
     auto one = ProcessSet::create({session.size() - 1}, &session);
     if (!one.contains(session.rank())) {
-        const auto text = text_of("rank ", session.rank(), " is not in process set ", session.size() - 1);
+        const auto text =
+            text_of("rank ", session.rank(), " is not in process set ", session.size() - 1);
         expect_error(report, bad, {text}, [&] { allreduce(numbers, {.process_set = one}); });
-        expect_error(report, bad, {text}, [&] { send(numbers, session.rank(), {.process_set = one}); });
-        expect_error(report, bad, {text}, [&] { GradientReducer({{"w", numbers, numbers}}, {.process_set = one}); });
+        expect_error(report, bad, {text},
+                     [&] { send(numbers, session.rank(), {.process_set = one}); });
+        expect_error(report, bad, {text}, [&] {
+            GradientReducer({{"w", numbers, numbers}}, {.process_set = one});
+        });
         expect_error(report, bad, {text}, [&] { average_metrics({{"loss", 1}}, one); });
     } else if (session.size() > 1) {
         const auto text = text_of(" 0 is not in process set ", session.size() - 1);
-        expect_error(report, bad, {"broadcast 'x'", "root" + text}, [&] { broadcast(numbers, 0, {.name = "x", .process_set = one}); });
-        expect_error(report, bad, {"recv: rank" + text}, [&] { recv(numbers, 0, {.process_set = one}); });
+        expect_error(report, bad, {"broadcast 'x'", "root" + text},
+                     [&] { broadcast(numbers, 0, {.name = "x", .process_set = one}); });
+        expect_error(report, bad, {"recv: rank" + text},
+                     [&] { recv(numbers, 0, {.process_set = one}); });
         const std::vector<std::int64_t> splits(static_cast<std::size_t>(session.size()), 0);
         expect_error(report, bad, {text_of(session.size(), " splits for 1 ranks")},
                      [&] { all_to_all(numbers, splits, {.process_set = one}); });
@@ -177,19 +207,29 @@ void mismatches_in_sets(Session& session, Report& report) {
         std::vector<float> few(4), more(5);
         auto& own = odd ? more : few;
         const auto error = error_of([&] { allreduce(own, {.name = "x", .process_set = set}); });
-        report.expect(error && error->what() == text_of("allreduce 'x': shapes differ: [4] on rank 1; [5] on rank ", last) &&
-                          error->ranks() == std::vector<int>{last},
-                      error ? error->what() : "no error");
-        expect_error(report, ErrorCode::mismatch, {text_of("broadcast 'y': roots differ: 1 on rank 1; ", last, " on rank ", last)},
-                     [&] { broadcast(few, session.rank(), {.name = "y", .process_set = set}); });
-        expect_error(report, ErrorCode::mismatch, {"f32 [4] sent by rank 1", text_of("f32 [5] expected by rank ", last)},
-                     [&] { odd ? recv(own, 1, {.process_set = set}) : send(own, last, {.process_set = set}); });
+        report.expect(
+            error &&
+                error->what() ==
+                    text_of("allreduce 'x': shapes differ: [4] on rank 1; [5] on rank ", last) &&
+                error->ranks() == std::vector<int>{last},
+            error ? error->what() : "no error");
+        expect_error(
+            report, ErrorCode::mismatch,
+            {text_of("broadcast 'y': roots differ: 1 on rank 1; ", last, " on rank ", last)},
+            [&] { broadcast(few, session.rank(), {.name = "y", .process_set = set}); });
+        expect_error(report, ErrorCode::mismatch,
+                     {"f32 [4] sent by rank 1", text_of("f32 [5] expected by rank ", last)}, [&] {
+                         odd ? recv(own, 1, {.process_set = set})
+                             : send(own, last, {.process_set = set});
+                     });
         LinearModel model{.bias = odd ? 2.0 : 1.0};
         const auto parameters = model.parameters();
-        expect_error(report, ErrorCode::mismatch, {text_of("'bias' holds other values on rank ", last, " than on rank 1")},
+        expect_error(report, ErrorCode::mismatch,
+                     {text_of("'bias' holds other values on rank ", last, " than on rank 1")},
                      [&] { check_consistent(parameters, set); });
         std::map<std::string, double> metrics{{odd ? "lose" : "loss", 1}};
-        expect_error(report, ErrorCode::mismatch, {text_of("keys differ: 'loss' on rank 1; 'lose' on rank ", last)},
+        expect_error(report, ErrorCode::mismatch,
+                     {text_of("keys differ: 'loss' on rank 1; 'lose' on rank ", last)},
                      [&] { average_metrics(metrics, set); });
         few.assign(4, 1);
         allreduce(few, {.name = "x", .process_set = set});
@@ -213,7 +253,9 @@ void removal_with_pending(Session& session, Report& report) {
     }
     if (lonely && set.size() > 1)
         expect_error(report, ErrorCode::departed,
-                     {"rank 2 has left process set 0,2", "(it has removed it)", "allreduce 'lonely' waits for it"}, [&] { lonely.wait(); });
+                     {"rank 2 has left process set 0,2", "(it has removed it)",
+                      "allreduce 'lonely' waits for it"},
+                     [&] { lonely.wait(); });
     else if (lonely)
         lonely.wait();
     expect_usable(session, report);
@@ -222,30 +264,41 @@ void removal_with_pending(Session& session, Report& report) {
 void training_in_sets(Session& session, Report& report) {
     std::vector<ProcessSet> halves;
     for (int colour = 0; colour < std::min(2, session.size()); ++colour)
-        halves.push_back(ProcessSet::create(choices_of_ranks(session.size())[static_cast<std::size_t>(colour)], &session));
+        halves.push_back(ProcessSet::create(
+            choices_of_ranks(session.size())[static_cast<std::size_t>(colour)], &session));
     const auto& half = halves[static_cast<std::size_t>(session.rank() % 2)];
     const auto colour = static_cast<double>(session.rank() % 2);
     LinearModel model{.weights = {session.rank() + 1.0, colour}, .bias = 5};
     broadcast_parameters(model.parameters(), half.ranks().back(), half);
-    report.expect(model.weights[0] == half.ranks().back() + 1.0, "the parameters of the half's root");
+    report.expect(model.weights[0] == half.ranks().back() + 1.0,
+                  "the parameters of the half's root");
     check_consistent(model.parameters(), half);
     Sgd sgd{model, 1};
-    DistributedOptimizer optimizer(sgd, model.parameters(), {.name = "the same name", .process_set = half});
-    GradientReducer beside({{"b", model.bias, model.bias_gradient}}, {.name = "the same name", .session = &session});
+    DistributedOptimizer optimizer(sgd, model.parameters(),
+                                   {.name = "the same name", .process_set = half});
+    GradientReducer beside({{"b", model.bias, model.bias_gradient}},
+                           {.name = "the same name", .session = &session});
     model.weight_gradients = {static_cast<double>(half.rank()), 10.0 * half.rank()};
     model.bias = 0;
     optimizer.step();
     const double mean = (half.size() - 1) / 2.0;
-    report.expect(model.weights[0] == half.ranks().back() + 1.0 - mean && model.weights[1] == colour - 10 * mean, "the half's averages");
+    report.expect(model.weights[0] == half.ranks().back() + 1.0 - mean &&
+                      model.weights[1] == colour - 10 * mean,
+                  "the half's averages");
     const auto metrics = average_metrics({{"loss", static_cast<double>(session.rank())}}, half);
     double expected = 0;
     for (const int rank : half.ranks()) expected += rank;
-    report.expect(std::abs(metrics.at("loss") - expected / half.size()) < 1e-12, "the half's metrics");
-    const DistributedSampler sampler(100, {.shuffle = false, .tail = Tail::uneven, .process_set = half});
-    report.expect(sampler.indices()[0] == static_cast<std::size_t>(half.rank()), "the half's samples");
-    report.expect(scale_learning_rate(0.5, half) == 0.5 * half.size() &&
-                      steps_per_epoch(100, 1, half) == (99 + static_cast<std::size_t>(half.size())) / static_cast<std::size_t>(half.size()),
-                  "local helpers");
+    report.expect(std::abs(metrics.at("loss") - expected / half.size()) < 1e-12,
+                  "the half's metrics");
+    const DistributedSampler sampler(100,
+                                     {.shuffle = false, .tail = Tail::uneven, .process_set = half});
+    report.expect(sampler.indices()[0] == static_cast<std::size_t>(half.rank()),
+                  "the half's samples");
+    report.expect(
+        scale_learning_rate(0.5, half) == 0.5 * half.size() &&
+            steps_per_epoch(100, 1, half) == (99 + static_cast<std::size_t>(half.size())) /
+                                                 static_cast<std::size_t>(half.size()),
+        "local helpers");
     beside.finish_pass();
 }
 
@@ -254,15 +307,18 @@ void closing_with_sets(Session& session, Report& report) {
     std::vector<std::vector<float>> numbers(sets.size(), std::vector<float>(1000, 1));
     std::vector<Handle> handles;
     for (std::size_t i = 0; i < sets.size(); ++i) {
-        const bool submits = session.rank() % 2 == 1 || (i + static_cast<std::size_t>(session.rank())) % 3 != 0;
+        const bool submits =
+            session.rank() % 2 == 1 || (i + static_cast<std::size_t>(session.rank())) % 3 != 0;
         if (submits && sets[i].contains(session.rank()))
-            handles.push_back(allreduce_async(numbers[i], {.name = "last", .process_set = sets[i]}));
+            handles.push_back(
+                allreduce_async(numbers[i], {.name = "last", .process_set = sets[i]}));
     }
     if (session.rank() % 2 == 0) session.close();
     for (const auto& handle : handles) {
         const auto error = error_of([&] { handle.wait(); });
-        const bool told = error && error->code() == ErrorCode::departed &&
-                          std::string(error->what()).find("(its session has been closed)") != std::string::npos;
+        const bool told =
+            error && error->code() == ErrorCode::departed &&
+            std::string(error->what()).find("(its session has been closed)") != std::string::npos;
         report.expect(!error || told, error ? error->what() : "");
     }
     session.close();
@@ -286,8 +342,9 @@ void sets_share_memory(Session& session, Report& report) {
     for (const auto& set : sets) {
         if (!set.contains(session.rank()) || set.size() == 1) continue;
         const auto members = set.ranks();
-        const bool shares =
-            may_share() && std::ranges::all_of(members, [&](int rank) { return hosts[static_cast<std::size_t>(rank)] == host; });
+        const bool shares = may_share() && std::ranges::all_of(members, [&](int rank) {
+                                return hosts[static_cast<std::size_t>(rank)] == host;
+                            });
         int first = 1;
         allreduce(first, {.session = &session, .process_set = set});
         for (const auto numbers : {std::span<float>(apart), std::span<float>(inside)}) {
@@ -297,8 +354,11 @@ void sets_share_memory(Session& session, Report& report) {
             const auto before = traffic(&session);
             allreduce(numbers, {.session = &session, .process_set = set});
             const auto after = traffic(&session);
-            report.expect(std::ranges::all_of(numbers, [&](float number) { return number == wanted; }), "another sum");
-            report.expect((after.messages == before.messages) == shares, "messages where there need be none, or none without");
+            report.expect(
+                std::ranges::all_of(numbers, [&](float number) { return number == wanted; }),
+                "another sum");
+            report.expect((after.messages == before.messages) == shares,
+                          "messages where there need be none, or none without");
             if (can_share() && numbers.data() == inside.data())
                 report.expect(after.bytes - before.bytes < bytes, "what is in an arena was staged");
         }

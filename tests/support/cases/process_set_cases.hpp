@@ -16,7 +16,8 @@
 /// Process sets: some ranks among themselves, while others do something else.
 namespace guozhuang::test {
 
-/// Even, odd, without the first, without the last, the ends, the last alone, and everybody: they overlap.
+/// Even, odd, without the first, without the last, the ends, the last alone, and everybody: they
+/// overlap.
 std::vector<std::vector<int>> choices_of_ranks(int size);
 
 std::vector<ProcessSet> create_sets(Session& session);
@@ -26,15 +27,18 @@ void facts_of_sets(Session& session, Report& report);
 /// Each set alone, one after the other.
 void every_operation_in_sets(Session& session, Report& report);
 
-/// Operations of all sets and of the whole job at once, under the same names, each rank in an order of its own.
+/// Operations of all sets and of the whole job at once, under the same names, each rank in an order
+/// of its own.
 RankCase random_operations_in_sets(std::uint64_t seed, int rounds);
 
-/// Neighbours share sets of two, all round; each rank uses its two sets, and the whole job, in another order. What is long blocks its driver.
+/// Neighbours share sets of two, all round; each rank uses its two sets, and the whole job, in
+/// another order. What is long blocks its driver.
 void sets_in_different_orders(Session& session, Report& report);
 
 std::size_t threads_of_process();
 
-/// Contexts, threads and names come again; what was said in an earlier life of a context means nothing in a later one.
+/// Contexts, threads and names come again; what was said in an earlier life of a context means
+/// nothing in a later one.
 RankCase sets_come_and_go(int cycles);
 
 void errors_of_creation(Session& session, Report& report);
@@ -44,17 +48,19 @@ void errors_in_sets(Session& session, Report& report);
 /// Errors of a group name ranks of the job, not places in the set.
 void mismatches_in_sets(Session& session, Report& report);
 
-/// An operation that is pending when its set goes: it completes if all have submitted it, else it fails.
+/// An operation that is pending when its set goes: it completes if all have submitted it, else it
+/// fails.
 void removal_with_pending(Session& session, Report& report);
 
 /// Two halves of the ranks train a model each, with their own averages, samples and metrics.
 void training_in_sets(Session& session, Report& report);
 
-/// Sets are in use when the session ends. Even ranks leave at once and have not submitted all that odd ones wait for: that completes or says who has
-/// left, and nobody waits for ever.
+/// Sets are in use when the session ends. Even ranks leave at once and have not submitted all that
+/// odd ones wait for: that completes or says who has left, and nobody waits for ever.
 void closing_with_sets(Session& session, Report& report);
 
-/// No set of ranks of one host needs messages where they share memory, once they have met; and in an arena none stages.
+/// No set of ranks of one host needs messages where they share memory, once they have met; and in
+/// an arena none stages.
 void sets_share_memory(Session& session, Report& report);
 
 inline const RankCase all_process_set_cases[] = {facts_of_sets,

@@ -6,8 +6,8 @@
 
 #include "support/cases/operation_cases.hpp"
 
-/// Operations drawn from a seed that all ranks share. They are submitted in rounds; within a round every rank submits in an order of its own,
-/// and waits in another.
+/// Operations drawn from a seed that all ranks share. They are submitted in rounds; within a round
+/// every rank submits in an order of its own, and waits in another.
 namespace guozhuang::test {
 
 class RandomOperations {
@@ -33,19 +33,22 @@ public:
     /// The operations of a round, to be started in any order.
     std::vector<Step> draw_round() {
         std::vector<Step> steps;
-        for (auto left = 1 + common_.below(12); left > 0; --left) steps.push_back(draw_step(static_cast<std::uint16_t>(left)));
+        for (auto left = 1 + common_.below(12); left > 0; --left)
+            steps.push_back(draw_step(static_cast<std::uint16_t>(left)));
         return steps;
     }
 
     /// In this rank's own order.
     template <class T>
     void shuffle(std::vector<T>& items) {
-        for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[own_.below(i)]);
+        for (std::size_t i = items.size(); i > 1; --i)
+            std::swap(items[i - 1], items[own_.below(i)]);
     }
 
 private:
     Step draw_step(std::uint16_t tag) {
-        const auto name = text_of("random ", common_.below(40), " ", tag);  // names come again, with other contents
+        // names come again, with other contents
+        const auto name = text_of("random ", common_.below(40), " ", tag);
         const auto dtype = draw_dtype();
         const int first = draw_rank(), second = draw_rank();
         const auto& among = among_;
@@ -53,20 +56,40 @@ private:
         if (kind < 7) ++collectives_;
         switch (kind) {
             case 0:
-            case 1: return [=, reduce = draw_reduce()] { return start_allreduce(among, name, reduce); };
-            case 2: return [=, members = draw_group()] { return start_grouped_allreduce(among, name, members); };
-            case 3: return [=, shape = draw_shape()] { return start_broadcast(among, name, dtype, shape, first); };
-            case 4: return [=, rows = draw_rows()] { return start_all_gather(among, name, dtype, rows, {3}); };
-            case 5: return [=, splits = draw_splits()] { return start_all_to_all(among, name, dtype, splits, {2}); };
-            case 6: return [=, reduce = draw_scattered()] { return start_reduce_scatter(among, name, reduce); };
+            case 1:
+                return [=, reduce = draw_reduce()] { return start_allreduce(among, name, reduce); };
+            case 2:
+                return [=, members = draw_group()] {
+                    return start_grouped_allreduce(among, name, members);
+                };
+            case 3:
+                return [=, shape = draw_shape()] {
+                    return start_broadcast(among, name, dtype, shape, first);
+                };
+            case 4:
+                return [=, rows = draw_rows()] {
+                    return start_all_gather(among, name, dtype, rows, {3});
+                };
+            case 5:
+                return [=, splits = draw_splits()] {
+                    return start_all_to_all(among, name, dtype, splits, {2});
+                };
+            case 6:
+                return [=, reduce = draw_scattered()] {
+                    return start_reduce_scatter(among, name, reduce);
+                };
             default: break;
         }
         if (common_.below(4) == 0) return [=] { return start_barrier(among, name); };
-        return [=, shape = draw_shape()] { return start_message(among, name, {first, second, tag, dtype, shape}); };
+        return [=, shape = draw_shape()] {
+            return start_message(among, name, {first, second, tag, dtype, shape});
+        };
     }
 
     DType draw_dtype() { return all_dtypes[common_.below(std::size(all_dtypes))]; }
-    int draw_rank() { return static_cast<int>(common_.below(static_cast<std::size_t>(among_.size()))); }
+    int draw_rank() {
+        return static_cast<int>(common_.below(static_cast<std::size_t>(among_.size())));
+    }
     std::int64_t draw_count() {
         constexpr std::size_t limits[] = {3, 40, 3000, 30'000};
         return static_cast<std::int64_t>(common_.below(limits[common_.below(4)]));
@@ -74,7 +97,9 @@ private:
     Shape draw_shape() { return common_.below(10) == 0 ? Shape{} : Shape{draw_count()}; }
 
     Reduce draw_reduce() {
-        Reduce reduce{draw_dtype(), {draw_count()}, {all_reduce_ops[common_.below(std::size(all_reduce_ops))]}};
+        Reduce reduce{draw_dtype(),
+                      {draw_count()},
+                      {all_reduce_ops[common_.below(std::size(all_reduce_ops))]}};
         if (!is_defined(reduce.how.op, reduce.dtype)) reduce.how.op = ReduceOp::max;
         if (is_floating(reduce.dtype) && common_.below(4) == 0) reduce.how.postscale = 0.75;
         return reduce;
@@ -94,14 +119,16 @@ private:
     }
     std::vector<std::int64_t> draw_rows() {
         std::vector<std::int64_t> rows;
-        for (int rank = 0; rank < among_.size(); ++rank) rows.push_back(common_.below(3) == 0 ? 0 : draw_count() / 4);
+        for (int rank = 0; rank < among_.size(); ++rank)
+            rows.push_back(common_.below(3) == 0 ? 0 : draw_count() / 4);
         return rows;
     }
     Splits draw_splits() {
         Splits splits;
         for (int from = 0; from < among_.size(); ++from) {
             splits.emplace_back();
-            for (int to = 0; to < among_.size(); ++to) splits.back().push_back(common_.below(3) == 0 ? 0 : draw_count() / 8);
+            for (int to = 0; to < among_.size(); ++to)
+                splits.back().push_back(common_.below(3) == 0 ? 0 : draw_count() / 8);
         }
         return splits;
     }
@@ -128,7 +155,9 @@ public:
         wrong_ += static_cast<std::size_t>(std::ranges::count(problems, '\n'));
         return problems;
     }
-    std::string text() const { return text_of("random collectives: ", collectives_, ", wrong results: ", wrong_); }
+    std::string text() const {
+        return text_of("random collectives: ", collectives_, ", wrong results: ", wrong_);
+    }
 
 private:
     std::size_t collectives_ = 0, wrong_ = 0;

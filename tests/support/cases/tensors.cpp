@@ -4,9 +4,11 @@ namespace guozhuang::test {
 
 double value_of_bits(std::uint16_t bits, int mantissa_bits) {
     const int exponent_bits = 15 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
-    const int exponent = (bits & 0x7fff) >> mantissa_bits, mantissa = bits & ((1 << mantissa_bits) - 1);
+    const int exponent = (bits & 0x7fff) >> mantissa_bits,
+              mantissa = bits & ((1 << mantissa_bits) - 1);
     const double magnitude = exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
-                                           : std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+                                           : std::ldexp(mantissa + (1 << mantissa_bits),
+                                                        exponent - bias - mantissa_bits);
     return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
@@ -39,17 +41,21 @@ Tensor random_tensor(DType dtype, Shape shape, std::uint64_t seed) {
         const auto bits = numbers.next();
         const auto half = [&](int bias, int mantissa_bits) {
             const auto exponent = static_cast<unsigned>(bias) - static_cast<unsigned>(bits & 1);
-            return static_cast<std::uint16_t>((bits & 0x8000) | (exponent << mantissa_bits) | ((bits >> 32) & ((1u << mantissa_bits) - 1)));
+            return static_cast<std::uint16_t>((bits & 0x8000) | (exponent << mantissa_bits) |
+                                              ((bits >> 32) & ((1u << mantissa_bits) - 1)));
         };
-        const double real =
-            (bits & 2 ? 1 : -1) * std::ldexp(static_cast<double>((bits >> 11) | (std::uint64_t{1} << 52)), bits & 1 ? -53 : -52);
+        const double real = (bits & 2 ? 1 : -1) *
+                            std::ldexp(static_cast<double>((bits >> 11) | (std::uint64_t{1} << 52)),
+                                       bits & 1 ? -53 : -52);
         switch (dtype) {
             case DType::boolean: tensor.store<std::uint8_t>(i, (bits & 1) != 0); break;
             case DType::f16: tensor.store(i, half(15, 10)); break;
             case DType::bf16: tensor.store(i, half(127, 7)); break;
             case DType::f32: tensor.store(i, static_cast<float>(real)); break;
             case DType::f64: tensor.store(i, real); break;
-            default: std::memcpy(tensor.bytes.data() + i * size_of(dtype), &bits, size_of(dtype)); break;
+            default:
+                std::memcpy(tensor.bytes.data() + i * size_of(dtype), &bits, size_of(dtype));
+                break;
         }
     }
     return tensor;

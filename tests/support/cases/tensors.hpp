@@ -14,7 +14,8 @@ namespace guozhuang::test {
 class Numbers {
 public:
     explicit Numbers(std::uint64_t seed) noexcept : state_(seed) {}
-    Numbers(std::uint64_t seed, std::uint64_t stream) noexcept : state_(Numbers(seed).next() ^ (stream * 0xd1342543de82ef95u)) {}
+    Numbers(std::uint64_t seed, std::uint64_t stream) noexcept
+        : state_(Numbers(seed).next() ^ (stream * 0xd1342543de82ef95u)) {}
 
     std::uint64_t next() noexcept {
         state_ += 0x9e3779b97f4a7c15u;
@@ -24,7 +25,9 @@ public:
         return z ^ (z >> 31);
     }
     /// Below the bound, which is not 0.
-    std::size_t below(std::size_t bound) noexcept { return static_cast<std::size_t>(next() % bound); }
+    std::size_t below(std::size_t bound) noexcept {
+        return static_cast<std::size_t>(next() % bound);
+    }
 
 private:
     std::uint64_t state_;
@@ -38,7 +41,8 @@ struct Tensor {
     Device device = {};
 
     Tensor() = default;
-    Tensor(DType type, Shape extents) : dtype(type), shape(std::move(extents)), bytes(count_of(shape) * size_of(dtype)) {}
+    Tensor(DType type, Shape extents)
+        : dtype(type), shape(std::move(extents)), bytes(count_of(shape) * size_of(dtype)) {}
 
     std::size_t count() const noexcept { return count_of(shape); }
     TensorView view() { return {bytes.data(), dtype, shape, device}; }
@@ -64,8 +68,9 @@ std::int64_t integer_at(const Tensor& tensor, std::size_t i);
 /// An element of a floating dtype.
 double real_at(const Tensor& tensor, std::size_t i);
 
-/// Integers over their whole range, so that sums wrap; floating numbers of magnitude 0.5 to 2 and either sign, with every bit of the mantissa
-/// drawn, so that sums round and products neither vanish nor overflow.
+/// Integers over their whole range, so that sums wrap; floating numbers of magnitude 0.5 to 2 and
+/// either sign, with every bit of the mantissa drawn, so that sums round and products neither
+/// vanish nor overflow.
 Tensor random_tensor(DType dtype, Shape shape, std::uint64_t seed);
 
 }  // namespace guozhuang::test

@@ -29,7 +29,8 @@ struct LinearModel {
     double bias_gradient = 0;
 
     std::vector<Parameter> parameters() {
-        return {{"weights", TensorView(std::span<double>(weights)), TensorView(std::span<double>(weight_gradients))},
+        return {{"weights", TensorView(std::span<double>(weights)),
+                 TensorView(std::span<double>(weight_gradients))},
                 {"bias", bias, bias_gradient}};
     }
     void zero_gradients() {
@@ -64,8 +65,10 @@ struct Sgd {
 
 inline constexpr Sample two_samples[] = {{6, 2, 15}, {5, 2, 12}};
 
-/// Parameters after so many steps, with the batch divided evenly among the ranks and then into passes.
-std::vector<double> train(Session& session, std::span<const Sample> batch, int passes, int steps, double rate);
+/// Parameters after so many steps, with the batch divided evenly among the ranks and then into
+/// passes.
+std::vector<double> train(Session& session, std::span<const Sample> batch, int passes, int steps,
+                          double rate);
 
 /// The same in one process without the library.
 std::vector<double> train_alone(std::span<const Sample> batch, int steps, double rate);
@@ -75,7 +78,8 @@ std::vector<Sample> random_samples(std::size_t count);
 
 bool are_close(const std::vector<double>& a, const std::vector<double>& b, double relative);
 
-/// Whatever the number of ranks and passes, the whole batch counts the same. Not bit for bit: the sums of many samples round in other orders.
+/// Whatever the number of ranks and passes, the whole batch counts the same. Not bit for bit: the
+/// sums of many samples round in other orders.
 void same_batch_same_model(Session& session, Report& report);
 
 /// Gradients marked in another order on each rank, in bundles of one parameter and of several.
@@ -95,7 +99,8 @@ void byte_strings(Session& session, Report& report);
 /// What optimizers keep: of every kind that can be shown.
 struct Momentum {
     enum class Phase : std::uint8_t { warm_up, plain };
-    std::vector<std::pair<std::string, std::vector<float>>> velocities{{"w", {0, 0, 0}}, {"b", {0}}};
+    std::vector<std::pair<std::string, std::vector<float>>> velocities{{"w", {0, 0, 0}},
+                                                                       {"b", {0}}};
     std::size_t step = 0;
     double rate = 0;
     Phase phase = Phase::warm_up;

@@ -24,18 +24,23 @@ void exception_in_backward(Session& session, Report& report, std::size_t count, 
     auto view = TensorView(gradient);
     view.device.kind = device;
     try {
-        Plan plan({{{"w", view}}}, {.session = &session});  // an optimizer would hold back its last bundle
-        if (session.rank() == session.size() - 1 && session.rank() != 0) last_rank_after_rank0(session);
+        // an optimizer would hold back its last bundle
+        Plan plan({{{"w", view}}}, {.session = &session});
+        if (session.rank() == session.size() - 1 && session.rank() != 0)
+            last_rank_after_rank0(session);
         plan.ready(0);
         if (session.rank() == 0) throw std::domain_error("in backward");
         plan.wait();
-        report.expect(all_are(gradient, mean_of_ranks(session)), text_of("the mean of ", count, " is not right: ", gradient[0]));
+        report.expect(all_are(gradient, mean_of_ranks(session)),
+                      text_of("the mean of ", count, " is not right: ", gradient[0]));
     } catch (const std::domain_error&) {
         std::ranges::fill(gradient, checkpoint);
         last_rank_after_rank0(session);
     }
     barrier({.session = &session});
-    if (session.rank() == 0) report.expect(all_are(gradient, checkpoint), text_of("memory of ", count, " was written to: ", gradient[0]));
+    if (session.rank() == 0)
+        report.expect(all_are(gradient, checkpoint),
+                      text_of("memory of ", count, " was written to: ", gradient[0]));
 }
 
 void exceptions_in_backward(Session& session, Report& report) {
@@ -47,11 +52,14 @@ void arena_gone_in_flight(Session& session, Report& report) {
     constexpr std::size_t count = 200'000;
     const int last = session.size() - 1;
     auto arena = std::make_unique<GradientArena>(2 << 20, &session);
-    const std::span<float> numbers(static_cast<float*>(arena->allocate(count * sizeof(float))), count);
+    const std::span<float> numbers(static_cast<float*>(arena->allocate(count * sizeof(float))),
+                                   count);
     std::ranges::fill(numbers, static_cast<float>(session.rank() + 1));
     if (session.rank() == 0) {
-        const auto sum = allreduce_async(numbers, {.name = "in the arena", .op = ReduceOp::average, .session = &session});
-        const auto letter = last == 0 ? Handle() : send_async(numbers, last, {.tag = 1, .session = &session});
+        const auto sum = allreduce_async(
+            numbers, {.name = "in the arena", .op = ReduceOp::average, .session = &session});
+        const auto letter =
+            last == 0 ? Handle() : send_async(numbers, last, {.tag = 1, .session = &session});
         arena.reset();
         last_rank_after_rank0(session);
         sum.wait();
@@ -60,7 +68,8 @@ void arena_gone_in_flight(Session& session, Report& report) {
     }
     if (session.rank() == last) last_rank_after_rank0(session);
     allreduce(numbers, {.name = "in the arena", .op = ReduceOp::average, .session = &session});
-    report.expect(all_are(numbers, mean_of_ranks(session)), text_of("the mean in the arena is not right: ", numbers[0]));
+    report.expect(all_are(numbers, mean_of_ranks(session)),
+                  text_of("the mean in the arena is not right: ", numbers[0]));
     if (session.rank() != last) return;
     recv(numbers, 0, {.tag = 1, .session = &session});
     report.expect(all_are(numbers, 1), text_of("what the arena had is lost: ", numbers[0]));
@@ -72,11 +81,13 @@ void registration_ended_in_flight(Session& session, Report& report) {
     for (int turn = 0; turn < 20; ++turn) {
         auto registration = share({&view, 1}, &session);
         std::ranges::fill(numbers, static_cast<float>(session.rank() + 1));
-        const auto handle = allreduce_async(view, {.name = "shared", .op = ReduceOp::average, .session = &session});
+        const auto handle =
+            allreduce_async(view, {.name = "shared", .op = ReduceOp::average, .session = &session});
         if (turn % 2 == 1) static_cast<void>(handle.wait_for(std::chrono::microseconds(20 * turn)));
         if ((session.rank() + turn) % 2 == 0) registration = {};
         handle.wait();
-        report.expect(all_are(numbers, mean_of_ranks(session)), text_of("turn ", turn, ": the mean is not right"));
+        report.expect(all_are(numbers, mean_of_ranks(session)),
+                      text_of("turn ", turn, ": the mean is not right"));
     }
 }
 

@@ -18,7 +18,8 @@ namespace guozhuang::test {
 /// A backend that does what the test says.
 class ScriptedBackend final : public engine::Backend {
 public:
-    explicit ScriptedBackend(std::function<void(const engine::Bundle&)> script) : script_(std::move(script)) {}
+    explicit ScriptedBackend(std::function<void(const engine::Bundle&)> script)
+        : script_(std::move(script)) {}
     void run(const engine::Bundle& bundle) override { script_(bundle); }
 
 private:
@@ -34,20 +35,20 @@ struct EngineOptions {
 /// An engine of the world of an in-process job, with a backend of the test's.
 class EngineRank {
 public:
-    EngineRank(std::shared_ptr<wire::Transport> transport, std::function<void(const engine::Bundle&)> run,
-               const EngineOptions& options = {})
+    EngineRank(std::shared_ptr<wire::Transport> transport,
+               std::function<void(const engine::Bundle&)> run, const EngineOptions& options = {})
         : transport_(std::move(transport)),
           control_(*transport_, 0, everybody()),
           mail_(*transport_, 0, everybody()),
           backend_(std::move(run)) {
-        engine_ = std::make_shared<engine::Engine>(
-            engine::Engine::Parts{.control = control_,
-                                  .mail = options.mail ? *options.mail : mail_,
-                                  .doorbell = transport_->doorbell(),
-                                  .activity = transport_->activity(),
-                                  .wait = transport_->wait_settings(),
-                                  .negotiator = {},
-                                  .job = options.job ? options.job : std::make_shared<wire::TransportJob>(transport_)});
+        engine_ = std::make_shared<engine::Engine>(engine::Engine::Parts{
+            .control = control_,
+            .mail = options.mail ? *options.mail : mail_,
+            .doorbell = transport_->doorbell(),
+            .activity = transport_->activity(),
+            .wait = transport_->wait_settings(),
+            .negotiator = {},
+            .job = options.job ? options.job : std::make_shared<wire::TransportJob>(transport_)});
         engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = nullptr});
         if (options.own_thread) engine_->start();
     }
@@ -58,23 +59,27 @@ public:
     engine::Engine& engine() { return *engine_; }
     base::Doorbell& doorbell() { return transport_->doorbell(); }
     void run_on(std::shared_ptr<device::Stream> stream) {
-        engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = std::move(stream)});
+        engine_->add_executor(DeviceKind::host,
+                              {.backend = &backend_, .stream = std::move(stream)});
     }
 
     /// An operation on a tensor of one element.
-    Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {}, base::Deadline deadline = base::no_deadline) {
-        engine::Request request{.name = name,
-                                .submitted = base::Clock::now(),
-                                .deadline = deadline,
-                                .description = engine::share(engine::Description{.tensors = {{name, DType::f32, {1}}}}),
-                                .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),
-                                .keep_alive = std::move(keep_alive)};
+    Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {},
+                  base::Deadline deadline = base::no_deadline) {
+        engine::Request request{
+            .name = name,
+            .submitted = base::Clock::now(),
+            .deadline = deadline,
+            .description = engine::share(engine::Description{.tensors = {{name, DType::f32, {1}}}}),
+            .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),
+            .keep_alive = std::move(keep_alive)};
         return Handle(engine_->submit(std::move(request), false));
     }
 
     /// A letter of one element.
     Handle submit(const engine::Route& route, std::shared_ptr<void> keep_alive = {}) {
-        engine::Request request{.name = "letter", .tensors = engine::share({TensorView(&number_, DType::f32, {1})})};
+        engine::Request request{.name = "letter",
+                                .tensors = engine::share({TensorView(&number_, DType::f32, {1})})};
         request.keep_alive = std::move(keep_alive);
         return Handle(engine_->submit(std::move(request), route, false));
     }

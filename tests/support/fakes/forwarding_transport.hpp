@@ -10,24 +10,33 @@ namespace guozhuang::test {
 /// Does what another transport does; a test overrides what it wants to be otherwise.
 class ForwardingTransport : public wire::Transport {
 public:
-    explicit ForwardingTransport(std::unique_ptr<wire::Transport> inner) : inner_(std::move(inner)) {}
+    explicit ForwardingTransport(std::unique_ptr<wire::Transport> inner)
+        : inner_(std::move(inner)) {}
 
     int rank() const noexcept override { return inner_->rank(); }
     int size() const noexcept override { return inner_->size(); }
-    Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override { return inner_->send(to, tag, bytes); }
-    Ticket receive(int from, wire::Tag tag, std::span<std::byte> bytes) override { return inner_->receive(from, tag, bytes); }
+    Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override {
+        return inner_->send(to, tag, bytes);
+    }
+    Ticket receive(int from, wire::Tag tag, std::span<std::byte> bytes) override {
+        return inner_->receive(from, tag, bytes);
+    }
     bool test(Ticket& ticket) override { return inner_->test(ticket); }
     std::optional<Message> poll(wire::Tag tag) override { return inner_->poll(tag); }
     bool flushed() override { return inner_->flushed(); }
     void abort(const base::AbortCause& cause) noexcept override { inner_->abort(cause); }
     bool abandon() noexcept override { return inner_->abandon(); }
-    base::Activity& activity() noexcept override { return inner_->activity(); }
-    std::optional<base::Neighbour> look_at(int rank) override { return inner_->look_at(rank); }
+    trace::Activity& activity() noexcept override { return inner_->activity(); }
+    std::optional<trace::Neighbour> look_at(int rank) override { return inner_->look_at(rank); }
     base::Doorbell& doorbell() noexcept override { return inner_->doorbell(); }
     std::size_t stage_bytes() const noexcept override { return inner_->stage_bytes(); }
     void count_staged(std::size_t bytes) noexcept override { inner_->count_staged(bytes); }
-    void nudge(int rank, base::Audience audience) noexcept override { inner_->nudge(rank, audience); }
-    const base::WaitSettings& wait_settings() const noexcept override { return inner_->wait_settings(); }
+    void nudge(int rank, base::Audience audience) noexcept override {
+        inner_->nudge(rank, audience);
+    }
+    const base::WaitSettings& wait_settings() const noexcept override {
+        return inner_->wait_settings();
+    }
     const std::vector<int>& hosts() const noexcept override { return inner_->hosts(); }
     std::uint16_t largest_user_tag() const noexcept override { return inner_->largest_user_tag(); }
     const char* description() const noexcept override { return inner_->description(); }

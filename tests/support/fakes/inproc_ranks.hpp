@@ -15,10 +15,12 @@
 
 namespace guozhuang::test {
 
-/// Runs `body(transport)` on `ranks` threads, one for each rank of an in-process job, and waits for all. The first exception ends the job
-/// for all ranks and is thrown again here. The body does not call close(): that happens here, if all is well.
+/// Runs `body(transport)` on `ranks` threads, one for each rank of an in-process job, and waits for
+/// all. The first exception ends the job for all ranks and is thrown again here. The body does not
+/// call close(): that happens here, if all is well.
 template <class Body>
-void run_inproc_ranks(int ranks, Body&& body, std::optional<base::WaitSettings> settings = std::nullopt, int hosts = 1) {
+void run_inproc_ranks(int ranks, Body&& body,
+                      std::optional<base::WaitSettings> settings = std::nullopt, int hosts = 1) {
     wire::InprocHub hub(ranks, settings, hosts);
     std::mutex mutex;
     std::exception_ptr first;
@@ -55,21 +57,25 @@ void run_staging_ranks(int ranks, Body&& body) {
     std::vector<int> members(static_cast<std::size_t>(ranks));
     std::iota(members.begin(), members.end(), 0);
     run_inproc_ranks(ranks, [&](wire::Transport& transport) {
-        const wire::Group group{
-            .transport = transport, .members = members, .position = transport.rank(), .tag = {0, wire::Lane::host_data}};
+        const wire::Group group{.transport = transport,
+                                .members = members,
+                                .position = transport.rank(),
+                                .tag = {0, wire::Lane::host_data}};
         body(group, wire::Staging::in(memory, ranks));
     });
 }
 
 /// Waits for a message, as a rank does.
 inline void finish(wire::Transport& transport, wire::Transport::Ticket& ticket) {
-    base::wait_until(transport.doorbell(), transport.wait_settings(), [&] { return transport.test(ticket); });
+    base::wait_until(transport.doorbell(), transport.wait_settings(),
+                     [&] { return transport.test(ticket); });
 }
 
 /// The next control message of a tag.
 inline wire::Transport::Message next_control(wire::Transport& transport, wire::Tag tag) {
     std::optional<wire::Transport::Message> message;
-    base::wait_until(transport.doorbell(), transport.wait_settings(), [&] { return (message = transport.poll(tag)).has_value(); });
+    base::wait_until(transport.doorbell(), transport.wait_settings(),
+                     [&] { return (message = transport.poll(tag)).has_value(); });
     return std::move(*message);
 }
 

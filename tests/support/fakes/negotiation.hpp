@@ -15,24 +15,28 @@
 namespace guozhuang::test {
 
 /// A request for one tensor.
-inline engine::Description tensor(std::string name, Shape shape = {4}, engine::Operation operation = engine::Operation::allreduce) {
+inline engine::Description tensor(std::string name, Shape shape = {4},
+                                  engine::Operation operation = engine::Operation::allreduce) {
     return {.operation = operation, .tensors = {{std::move(name), DType::f32, std::move(shape)}}};
 }
 
-/// The negotiators of a process set and the links between them, stepped by hand in one thread: what happens, and in which order, is the
-/// test's choice alone. A link delivers in order. Copyable, so that a state can be tried out and gone back to.
+/// The negotiators of a process set and the links between them, stepped by hand in one thread: what
+/// happens, and in which order, is the test's choice alone. A link delivers in order. Copyable, so
+/// that a state can be tried out and gone back to.
 class Negotiation {
 public:
     using Link = std::pair<int, int>;  ///< from, to
 
-    Negotiation(int size, const engine::Negotiator::Settings& settings) : logs_(static_cast<std::size_t>(size)) {
+    Negotiation(int size, const engine::Negotiator::Settings& settings)
+        : logs_(static_cast<std::size_t>(size)) {
         for (int rank = 0; rank < size; ++rank) negotiators_.emplace_back(rank, size, settings);
     }
 
     int size() const { return static_cast<int>(negotiators_.size()); }
     engine::Negotiator& at(int rank) { return negotiators_[static_cast<std::size_t>(rank)]; }
 
-    void submit(int rank, const std::string& name, const engine::Description& description, bool named = true) {
+    void submit(int rank, const std::string& name, const engine::Description& description,
+                bool named = true) {
         at(rank).submit(name, named, engine::share(description));
         collect(rank);
     }
@@ -92,7 +96,9 @@ public:
     }
 
     /// All entries that the rank has learnt so far.
-    const std::vector<engine::LogEntry>& log(int rank) const { return logs_[static_cast<std::size_t>(rank)]; }
+    const std::vector<engine::LogEntry>& log(int rank) const {
+        return logs_[static_cast<std::size_t>(rank)];
+    }
     std::size_t messages_sent() const { return messages_; }
     std::size_t bytes_sent() const { return bytes_; }
 

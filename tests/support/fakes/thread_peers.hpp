@@ -17,15 +17,19 @@
 
 namespace guozhuang::test {
 
-/// The stages of a group of threads, and how many rounds each has ended. A wait that lasts half a minute is a deadlock.
+/// The stages of a group of threads, and how many rounds each has ended. A wait that lasts half a
+/// minute is a deadlock.
 class Stages {
 public:
     Stages(int ranks, std::size_t stage_bytes)
-        : rounds_(static_cast<std::size_t>(ranks)), lines_(rounds_.size() * stage_bytes / sizeof(Line)), stage_bytes_(stage_bytes) {}
+        : rounds_(static_cast<std::size_t>(ranks)),
+          lines_(rounds_.size() * stage_bytes / sizeof(Line)),
+          stage_bytes_(stage_bytes) {}
 
     int ranks() const { return static_cast<int>(rounds_.size()); }
     std::span<std::byte> stage(int rank) {
-        return std::as_writable_bytes(std::span(lines_)).subspan(static_cast<std::size_t>(rank) * stage_bytes_, stage_bytes_);
+        return std::as_writable_bytes(std::span(lines_))
+            .subspan(static_cast<std::size_t>(rank) * stage_bytes_, stage_bytes_);
     }
     std::uint64_t rounds(int rank) {
         const std::lock_guard lock(mutex_);
@@ -45,7 +49,8 @@ public:
                 if (theirs < mine) return false;
             return true;
         };
-        if (!news_.wait_for(lock, std::chrono::seconds(30), all_there)) throw std::runtime_error("deadlock: a round is never ended");
+        if (!news_.wait_for(lock, std::chrono::seconds(30), all_there))
+            throw std::runtime_error("deadlock: a round is never ended");
     }
 
 private:
@@ -59,8 +64,8 @@ private:
     std::size_t stage_bytes_;
 };
 
-/// A PeerMemory between threads. A rank dawdles where it reads and where it writes, each time another one, so what is written over too early
-/// is seen; and counts what it stages.
+/// A PeerMemory between threads. A rank dawdles where it reads and where it writes, each time
+/// another one, so what is written over too early is seen; and counts what it stages.
 class ThreadPeers {
 public:
     ThreadPeers(Stages& stages, int rank) : stages_(&stages), rank_(rank) {}
@@ -80,12 +85,14 @@ public:
     }
     void await() {
         stages_->await(rank_);
-        if ((round() + static_cast<std::uint64_t>(rank_)) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+        if ((round() + static_cast<std::uint64_t>(rank_)) % 3 == 0)
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
 
     /// From here on all memory of this rank is in that region, but for so many bytes at both ends
     /// of each piece; in none, if 0. `only`: if it is not empty, no other pieces.
-    void open(std::uint64_t region, std::size_t but_at_the_ends = 0, std::span<const std::span<std::byte>> only = {}) {
+    void open(std::uint64_t region, std::size_t but_at_the_ends = 0,
+              std::span<const std::span<std::byte>> only = {}) {
         region_ = region;
         ends_ = but_at_the_ends;
         only_.clear();
@@ -95,10 +102,14 @@ public:
         if (region_ == 0 || memory.size() <= 2 * ends_) return {};
         if (!only_.empty() && std::ranges::find(only_, memory.data()) == only_.end()) return {};
         const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-        return {.region = region_, .offset = address + ends_, .begin = ends_, .bytes = memory.size() - 2 * ends_};
+        return {.region = region_,
+                .offset = address + ends_,
+                .begin = ends_,
+                .bytes = memory.size() - 2 * ends_};
     }
     std::span<std::byte> at(int, const Place& place) const {
-        auto* const memory = reinterpret_cast<std::byte*>(place.offset);  // NOLINT(performance-no-int-to-ptr): a thread's is everybody's
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): a thread's memory is everybody's
+        auto* const memory = reinterpret_cast<std::byte*>(place.offset);
         return {memory, place.bytes};
     }
     void attend() {}

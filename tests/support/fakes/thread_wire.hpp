@@ -18,9 +18,10 @@
 
 namespace guozhuang::test {
 
-/// Where the messages of a group of threads meet. As unhelpful as a Wire may be: nothing is buffered, bytes move only when the receiver
-/// waits, received memory is spoilt until then, and a sender that changes its memory too early is caught. A wait that lasts half a minute
-/// is a deadlock.
+/// Where the messages of a group of threads meet. As unhelpful as a Wire may be: nothing is
+/// buffered, bytes move only when the receiver waits, received memory is spoilt until then, and a
+/// sender that changes its memory too early is caught. A wait that lasts half a minute is a
+/// deadlock.
 class Switchboard {
 public:
     struct Message {
@@ -29,7 +30,10 @@ public:
         bool delivered = false;
     };
 
-    explicit Switchboard(int size) : lanes_(static_cast<std::size_t>(size * size)), news_(static_cast<std::size_t>(size)), size_(size) {}
+    explicit Switchboard(int size)
+        : lanes_(static_cast<std::size_t>(size * size)),
+          news_(static_cast<std::size_t>(size)),
+          size_(size) {}
 
     int size() const { return size_; }
 
@@ -95,7 +99,8 @@ private:
     };
 
     static std::size_t hash_of(std::span<const std::byte> bytes) {
-        return std::hash<std::string_view>{}({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+        return std::hash<std::string_view>{}(
+            {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     }
 
     Lane& lane_of(int from, int to) { return lanes_[static_cast<std::size_t>(from * size_ + to)]; }
@@ -103,17 +108,22 @@ private:
 
     template <class Ready>
     void await(std::unique_lock<std::mutex>& lock, int rank, const Ready& ready) {
-        const bool in_time = news_of(rank).wait_for(lock, std::chrono::seconds(30), [&] { return failed_ || ready(); });
+        const bool in_time = news_of(rank).wait_for(lock, std::chrono::seconds(30),
+                                                    [&] { return failed_ || ready(); });
         if (failed_) throw std::runtime_error("another rank failed");
-        if (!in_time) throw std::runtime_error("deadlock: rank " + std::to_string(rank) + " waits for a message that never comes");
+        if (!in_time)
+            throw std::runtime_error("deadlock: rank " + std::to_string(rank) +
+                                     " waits for a message that never comes");
     }
 
     void deliver(int from, int to, std::size_t index, std::span<std::byte> room) {
         auto& message = lane_of(from, to).sent[index];
         const auto lane = std::to_string(from) + " -> " + std::to_string(to);
-        if (message.bytes.size() != room.size()) throw std::runtime_error("lengths differ, " + lane);
+        if (message.bytes.size() != room.size())
+            throw std::runtime_error("lengths differ, " + lane);
         if (message.bytes.empty()) throw std::runtime_error("empty message, " + lane);
-        if (message.hash != hash_of(message.bytes)) throw std::runtime_error("sent memory changed before its time, " + lane);
+        if (message.hash != hash_of(message.bytes))
+            throw std::runtime_error("sent memory changed before its time, " + lane);
         std::memcpy(room.data(), message.bytes.data(), room.size());
         message.delivered = true;
         news_of(from).notify_one();
@@ -150,13 +160,19 @@ public:
         return {Ticket::Kind::received, peer, board_->post_receive(peer, rank_, room), room};
     }
     void wait(Ticket& ticket) {
-        if (ticket.kind == Ticket::Kind::sent) board_->await_delivered(rank_, ticket.peer, ticket.index);
-        if (ticket.kind == Ticket::Kind::received) board_->await_delivery(ticket.peer, rank_, ticket.index, ticket.room);
+        if (ticket.kind == Ticket::Kind::sent)
+            board_->await_delivered(rank_, ticket.peer, ticket.index);
+        if (ticket.kind == Ticket::Kind::received)
+            board_->await_delivery(ticket.peer, rank_, ticket.index, ticket.room);
         ticket = {};
     }
     bool done(Ticket& ticket) {
-        if (ticket.kind == Ticket::Kind::sent && !board_->delivered(rank_, ticket.peer, ticket.index)) return false;
-        if (ticket.kind == Ticket::Kind::received && !board_->try_deliver(ticket.peer, rank_, ticket.index, ticket.room)) return false;
+        if (ticket.kind == Ticket::Kind::sent &&
+            !board_->delivered(rank_, ticket.peer, ticket.index))
+            return false;
+        if (ticket.kind == Ticket::Kind::received &&
+            !board_->try_deliver(ticket.peer, rank_, ticket.index, ticket.room))
+            return false;
         ticket = {};
         return true;
     }
@@ -171,8 +187,8 @@ private:
     std::size_t bytes_ = 0;
 };
 
-/// Runs body(rank) on a thread per rank. An exception on one ends all; the first is thrown here. Catch2 macros are for the caller's thread
-/// only.
+/// Runs body(rank) on a thread per rank. An exception on one ends all; the first is thrown here.
+/// Catch2 macros are for the caller's thread only.
 template <class Body>
 void run_ranks(Switchboard& board, const Body& body) {
     std::vector<std::thread> threads;

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "collectives/concepts/reduce.hpp"
@@ -19,7 +20,8 @@
 
 namespace guozhuang::test {
 
-/// An element that is a text: its block's label and what has been added up in it, "b2 = 3+0". Texts live in one table for the process.
+/// An element that is a text: its block's label and what has been added up in it, "b2 = 3+0". Texts
+/// live in one table for the process.
 using Symbol = std::uint32_t;
 
 class SymbolTable {
@@ -75,21 +77,26 @@ class SymbolReduce final : public Reduce {
 public:
     std::size_t element_bytes() const noexcept override { return sizeof(Symbol); }
     std::size_t partial_bytes() const noexcept override { return sizeof(Symbol); }
-    void combine(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const override {
-        for (std::size_t i = 0; i < into.size() / sizeof(Symbol); ++i) put(into, i, SymbolTable::add(at(left, i), at(right, i)));
+    void combine(std::span<std::byte> into, std::span<const std::byte> left,
+                 std::span<const std::byte> right) const override {
+        for (std::size_t i = 0; i < into.size() / sizeof(Symbol); ++i)
+            put(into, i, SymbolTable::add(at(left, i), at(right, i)));
     }
     void finish(std::span<std::byte>) const override {}
     void widen(std::span<std::byte> partials, std::span<const std::byte> elements) const override {
         std::memcpy(partials.data(), elements.data(), elements.size());
     }
-    void combine_partials(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const override {
+    void combine_partials(std::span<std::byte> into, std::span<const std::byte> left,
+                          std::span<const std::byte> right) const override {
         combine(into, left, right);
     }
     void narrow(std::span<std::byte> elements, std::span<const std::byte> partials) const override {
         std::memcpy(elements.data(), partials.data(), partials.size());
     }
-    void combine_tree(std::span<std::byte> into, std::span<const std::span<const std::byte>> inputs) const override {
-        for (std::size_t i = 0; i < into.size() / sizeof(Symbol); ++i) put(into, i, tree(inputs, i));
+    void combine_tree(std::span<std::byte> into,
+                      std::span<const std::span<const std::byte>> inputs) const override {
+        for (std::size_t i = 0; i < into.size() / sizeof(Symbol); ++i)
+            put(into, i, tree(inputs, i));
     }
 
 private:
@@ -109,8 +116,9 @@ private:
     }
 };
 
-/// What all ranks sent, and in which step: the one-port model, where a rank starts one message per step and one that it waited for ends the
-/// step it was sent in. So a step depends on the algorithm's text alone, not on the threads' luck.
+/// What all ranks sent, and in which step: the one-port model, where a rank starts one message per
+/// step and one that it waited for ends the step it was sent in. So a step depends on the
+/// algorithm's text alone, not on the threads' luck.
 class Trace {
 public:
     explicit Trace(int size) : sent_(static_cast<std::size_t>(size)) {}
@@ -133,31 +141,66 @@ public:
         return steps_.at({from, to, index});
     }
 
-    /// A row per step and a column per rank; the last row is `ends`.
+    /// A row per step and a column per rank; the last row is `ends`. Where that is wider than a
+    /// page, the blocks of a cell stand one below the other.
     std::vector<std::string> figure(const std::vector<std::string>& ends) const {
-        std::size_t steps = 0, width = 6;
-        for (const auto& cells : sent_) {
-            steps = std::max(steps, cells.size());
-            for (const auto& cell : cells) width = std::max(width, cell.size());
-        }
-        for (const auto& end : ends) width = std::max(width, end.size());
-        std::vector<std::string> lines{row("", width, [](std::size_t rank) { return "rank " + std::to_string(rank); })};
+        std::vector<Row> rows{{""}};
+        std::size_t steps = 0;
+        for (const auto& cells : sent_) steps = std::max(steps, cells.size());
+        for (std::size_t rank = 0; rank < sent_.size(); ++rank)
+            rows[0].cells.push_back("rank " + std::to_string(rank));
         for (std::size_t step = 0; step < steps; ++step) {
-            lines.push_back(row("step " + std::to_string(step), width,
-                                [&](std::size_t rank) { return step < sent_[rank].size() ? sent_[rank][step] : std::string(); }));
+            rows.push_back({"step " + std::to_string(step)});
+            for (const auto& cells : sent_)
+                rows.back().cells.push_back(step < cells.size() ? cells[step] : "");
         }
-        if (!ends.empty()) lines.push_back(row("end", width, [&](std::size_t rank) { return ends[rank]; }));
+        if (!ends.empty()) rows.push_back({"end", ends});
+        if (width_of(rows) > page_width) rows = one_block_a_line(rows);
+        std::vector<std::string> lines;
+        const std::size_t width = column_width(rows);
+        for (const Row& row : rows) lines.push_back(text_of(row, width));
         return lines;
     }
 
 private:
-    template <class Cell>
-    std::string row(std::string line, std::size_t width, const Cell& cell) const {
-        line.resize(8, ' ');
-        for (std::size_t rank = 0; rank < sent_.size(); ++rank) {
-            auto text = cell(rank);
-            text.resize(width + 3, ' ');
-            line += text;
+    struct Row {
+        std::string label;
+        std::vector<std::string> cells = {};
+    };
+    static constexpr std::size_t page_width = 95, label_width = 8;
+
+    static std::size_t column_width(const std::vector<Row>& rows) {
+        std::size_t width = 6;
+        for (const Row& row : rows)
+            for (const auto& cell : row.cells) width = std::max(width, cell.size());
+        return width + 3;
+    }
+    static std::size_t width_of(const std::vector<Row>& rows) {
+        return label_width + rows.front().cells.size() * column_width(rows);
+    }
+    static std::vector<Row> one_block_a_line(const std::vector<Row>& rows) {
+        std::vector<Row> narrow;
+        for (Row row : rows) {
+            for (bool more = true; std::exchange(more, false);) {
+                Row rest{"", std::vector<std::string>(row.cells.size())};
+                for (std::size_t i = 0; i < row.cells.size(); ++i) {
+                    const auto next = row.cells[i].find(" b");
+                    if (next == std::string::npos) continue;
+                    rest.cells[i] = row.cells[i].substr(next + 1);
+                    row.cells[i].resize(next);
+                    more = true;
+                }
+                narrow.push_back(std::exchange(row, rest));
+            }
+        }
+        return narrow;
+    }
+    static std::string text_of(const Row& row, std::size_t width) {
+        std::string line = row.label;
+        line.resize(label_width, ' ');
+        for (std::string cell : row.cells) {
+            cell.resize(width, ' ');
+            line += cell;
         }
         line.erase(line.find_last_not_of(' ') + 1);
         return line;
@@ -168,12 +211,14 @@ private:
     std::vector<std::vector<std::string>> sent_;  ///< by rank and step
 };
 
-/// Where some ranks' part of a figure is: their columns, by position, if those are not the positions; the step in which they begin; and how many
-/// steps a round is.
+/// Where some ranks' part of a figure is: their columns, by position, if those are not the
+/// positions; the step in which they begin; and how many steps a round is.
 struct InFigure {
     std::vector<int> columns = {};
     std::size_t first_step = 0, steps_a_round = 1;
-    int column(int rank) const { return columns.empty() ? rank : columns[static_cast<std::size_t>(rank)]; }
+    int column(int rank) const {
+        return columns.empty() ? rank : columns[static_cast<std::size_t>(rank)];
+    }
 };
 
 /// A ThreadWire that writes a Trace.
@@ -193,13 +238,19 @@ public:
 
     Ticket send(std::span<const std::byte> bytes, int peer) {
         // Noted before it is on its way: the receiver asks for its step.
-        trace_->sent(where_.column(rank()), where_.column(peer), sends_[peer]++, step_++, SymbolTable::show(bytes));
+        trace_->sent(where_.column(rank()), where_.column(peer), sends_[peer]++, step_++,
+                     SymbolTable::show(bytes));
         return {wire_.send(bytes, peer), -1, 0};
     }
-    Ticket receive(std::span<std::byte> room, int peer) { return {wire_.receive(room, peer), peer, receives_[peer]++}; }
+    Ticket receive(std::span<std::byte> room, int peer) {
+        return {wire_.receive(room, peer), peer, receives_[peer]++};
+    }
     void wait(Ticket& ticket) {
         wire_.wait(ticket.inner);
-        if (ticket.from >= 0) step_ = std::max(step_, trace_->step_of(where_.column(ticket.from), where_.column(rank()), ticket.index) + 1);
+        if (ticket.from >= 0)
+            step_ = std::max(step_, trace_->step_of(where_.column(ticket.from),
+                                                    where_.column(rank()), ticket.index) +
+                                        1);
         ticket = {};
     }
     bool done(Ticket& ticket) {
@@ -220,11 +271,16 @@ private:
 class TracePeers {
 public:
     TracePeers(Stages& stages, Trace& trace, int rank, InFigure where = {})
-        : peers_(stages, rank), trace_(&trace), where_(std::move(where)), before_(stage(rank).size() / sizeof(Symbol), nothing) {
+        : peers_(stages, rank),
+          trace_(&trace),
+          where_(std::move(where)),
+          before_(stage(rank).size() / sizeof(Symbol), nothing) {
         const auto own = stage(rank);
         std::memcpy(own.data(), before_.data(), own.size());
         const direct::StageLayout layout(own.size(), size());
-        for (const std::uint64_t round : {std::uint64_t{0}, std::uint64_t{1}}) layout.places_shown(own, round) = 0;  // as it stays
+        // as it stays
+        for (const std::uint64_t round : {std::uint64_t{0}, std::uint64_t{1}})
+            layout.places_shown(own, round) = 0;
         std::memcpy(before_.data(), own.data(), own.size());
     }
 
@@ -232,15 +288,19 @@ public:
     int size() const { return peers_.size(); }
     std::span<std::byte> stage(int peer) { return peers_.stage(peer); }
     std::uint64_t round() { return peers_.round(); }
-    std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) { return peers_.put(room, bytes); }
+    std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) {
+        return peers_.put(room, bytes);
+    }
     void publish(std::size_t bytes) {
         std::vector<Symbol> now(stage(rank()).size() / sizeof(Symbol)), fresh;
         std::memcpy(now.data(), stage(rank()).data(), stage(rank()).size());
         for (std::size_t i = 0; i < now.size(); ++i)
             if (now[i] != before_[i]) fresh.push_back(now[i]);
-        if (fresh.size() * sizeof(Symbol) != bytes) throw std::runtime_error("other bytes were staged than were published");
+        if (fresh.size() * sizeof(Symbol) != bytes)
+            throw std::runtime_error("other bytes were staged than were published");
         if (!fresh.empty())
-            trace_->staged(where_.column(rank()), where_.first_step + where_.steps_a_round * round(),
+            trace_->staged(where_.column(rank()),
+                           where_.first_step + where_.steps_a_round * round(),
                            SymbolTable::show(std::as_bytes(std::span(fresh))));
         before_ = now;
         peers_.publish(bytes);

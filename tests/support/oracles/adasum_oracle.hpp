@@ -20,7 +20,8 @@ struct AdasumTerm {
 
 double dot(const std::vector<double>& a, const std::vector<double>& b);
 
-/// `rounding`: that of partial sums. A term that is short beside the other is turned far by a small error: hence the ratios of the norms.
+/// `rounding`: that of partial sums. A term that is short beside the other is turned far by a small
+/// error: hence the ratios of the norms.
 AdasumTerm adasum_pair(const AdasumTerm& a, const AdasumTerm& b, double rounding);
 
 /// Of the contributions of all ranks, each multiplied by `prescale` in its own dtype first.

@@ -23,7 +23,8 @@ std::int64_t wrapped(DType dtype, std::uint64_t number) {
 std::int64_t reduced_integer(const std::vector<Tensor>& contributions, std::size_t i, ReduceOp op) {
     const auto dtype = contributions.front().dtype;
     const auto less = [&](std::int64_t a, std::int64_t b) {
-        return dtype == DType::u64 ? static_cast<std::uint64_t>(a) < static_cast<std::uint64_t>(b) : a < b;
+        return dtype == DType::u64 ? static_cast<std::uint64_t>(a) < static_cast<std::uint64_t>(b)
+                                   : a < b;
     };
     std::int64_t lowest = integer_at(contributions.front(), i), highest = lowest;
     std::uint64_t sum = 0, product = 1;
@@ -47,7 +48,8 @@ std::int64_t reduced_integer(const std::vector<Tensor>& contributions, std::size
     return wrapped(dtype, sum);
 }
 
-Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i, const Reduction& reduction) {
+Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i,
+                  const Reduction& reduction) {
     double sum = 0, product = 1, absolute = 0, lowest = HUGE_VAL, highest = -HUGE_VAL;
     for (const auto& contribution : contributions) {
         const auto element = real_at(contribution, i) * reduction.prescale;
@@ -72,17 +74,21 @@ Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i, const
     return scaled(sum, absolute);
 }
 
-std::string fault_of_adasum(const Tensor& result, const std::vector<Tensor>& contributions, const Reduction& reduction) {
+std::string fault_of_adasum(const Tensor& result, const std::vector<Tensor>& contributions,
+                            const Reduction& reduction) {
     const auto [values, error] = adasum_of(contributions, reduction.prescale);
     for (std::size_t i = 0, count = result.count(); i < count; ++i) {
         const auto value = values[i] * reduction.postscale, got = real_at(result, i);
-        if (std::abs(got - value) <= std::abs(reduction.postscale) * error + 2 * epsilon_of(result.dtype) * std::abs(value)) continue;
+        if (std::abs(got - value) <=
+            std::abs(reduction.postscale) * error + 2 * epsilon_of(result.dtype) * std::abs(value))
+            continue;
         return text_of("element ", i, " is ", got, " instead of ", value, " give or take ", error);
     }
     return {};
 }
 
-std::string fault_of(const Tensor& result, std::size_t first, const std::vector<Tensor>& contributions, const Reduction& reduction) {
+std::string fault_of(const Tensor& result, std::size_t first,
+                     const std::vector<Tensor>& contributions, const Reduction& reduction) {
     if (reduction.op == ReduceOp::adasum) return fault_of_adasum(result, contributions, reduction);
     const auto roundings = static_cast<double>(contributions.size() + 2);
     for (std::size_t i = 0, count = result.count(); i < count; ++i) {
@@ -93,7 +99,8 @@ std::string fault_of(const Tensor& result, std::size_t first, const std::vector<
             return text_of("element ", i, " is ", got, " instead of ", value);
         }
         const auto value = reduced_integer(contributions, first + i, reduction.op);
-        if (integer_at(result, i) != value) return text_of("element ", i, " is ", integer_at(result, i), " instead of ", value);
+        if (integer_at(result, i) != value)
+            return text_of("element ", i, " is ", integer_at(result, i), " instead of ", value);
     }
     return {};
 }

@@ -9,7 +9,8 @@
 #include "support/oracles/adasum_oracle.hpp"
 #include "support/runner/report.hpp"
 
-/// What a reduction must give, worked out element by element: exactly for integers, in f64 with a bound for floating numbers.
+/// What a reduction must give, worked out element by element: exactly for integers, in f64 with a
+/// bound for floating numbers.
 namespace guozhuang::test {
 
 struct Reduction {
@@ -29,13 +30,17 @@ struct Real {
     double magnitude = 0;  ///< to which rounding is relative
 };
 
-Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i, const Reduction& reduction);
+Real reduced_real(const std::vector<Tensor>& contributions, std::size_t i,
+                  const Reduction& reduction);
 
 /// What is wrong with the whole result of an adasum; empty if nothing is.
-std::string fault_of_adasum(const Tensor& result, const std::vector<Tensor>& contributions, const Reduction& reduction);
+std::string fault_of_adasum(const Tensor& result, const std::vector<Tensor>& contributions,
+                            const Reduction& reduction);
 
-/// Says what is wrong with elements `first`, `first` + 1 ... of the reduction, as far as the result goes; empty if nothing is. Each of n
-/// contributions may have been rounded once by its scale and once by its addition, the whole twice more: half a unit each time.
-std::string fault_of(const Tensor& result, std::size_t first, const std::vector<Tensor>& contributions, const Reduction& reduction);
+/// Says what is wrong with elements `first`, `first` + 1 ... of the reduction, as far as the result
+/// goes; empty if nothing is. Each of n contributions may have been rounded once by its scale and
+/// once by its addition, the whole twice more: half a unit each time.
+std::string fault_of(const Tensor& result, std::size_t first,
+                     const std::vector<Tensor>& contributions, const Reduction& reduction);
 
 }  // namespace guozhuang::test

@@ -14,17 +14,20 @@
 
 namespace guozhuang::test {
 
-/// Watches the log of every rank and knows, from the submissions and departures alone, what each entry has to be. Throws Violation at the
-/// first entry that breaks a rule of the protocol; P1 to P5 are those of docs/verification.md.
+/// Watches the log of every rank and knows, from the submissions and departures alone, what each
+/// entry has to be. Throws Violation at the first entry that breaks a rule of the protocol; P1 to
+/// P5 are those of docs/verification.md.
 class Referee {
 public:
     struct Violation : std::runtime_error {
         using std::runtime_error::runtime_error;
     };
 
-    Referee(int size, const engine::Negotiator::Settings& settings) : settings_(settings), ranks_(static_cast<std::size_t>(size)) {}
+    Referee(int size, const engine::Negotiator::Settings& settings)
+        : settings_(settings), ranks_(static_cast<std::size_t>(size)) {}
 
-    void submitted(int rank, const std::string& name, bool named, const engine::Description& description) {
+    void submitted(int rank, const std::string& name, bool named,
+                   const engine::Description& description) {
         auto& round = rounds_[{name, this->round(rank, name)}];
         round.named = named;
         round.votes[rank] = description;
@@ -33,7 +36,9 @@ public:
 
     void departed(int rank, const std::string& reason) { departed_[rank] = reason; }
 
-    void joined(int rank) { submitted(rank, join, false, {.operation = engine::Operation::join, .tensors = {}}); }
+    void joined(int rank) {
+        submitted(rank, join, false, {.operation = engine::Operation::join, .tensors = {}});
+    }
     /// Whether the rank has, and has not seen that all have.
     bool has_joined(int rank) const { return at(rank).pending.contains(join); }
 
@@ -54,33 +59,42 @@ public:
     }
 
     /// How many rounds of the name the rank has seen resolved.
-    std::size_t round(int rank, const std::string& name) const { return value_or_zero(at(rank).resolved, name); }
+    std::size_t round(int rank, const std::string& name) const {
+        return value_or_zero(at(rank).resolved, name);
+    }
     /// The names that the rank has submitted and not seen resolved.
     const std::set<std::string>& pending(int rank) const { return at(rank).pending; }
     bool has_departed(int rank) const { return departed_.contains(rank); }
     const std::vector<engine::LogEntry>& log() const { return log_; }
 
-    /// When nothing is on its way any more. P5: every round that all have voted in, joined or departed from is over, and every rank knows it.
+    /// When nothing is on its way any more. P5: every round that all have voted in, joined or
+    /// departed from is over, and every rank knows it.
     void expect_quiet() const {
         for (const auto& [key, round] : rounds_) {
             if (key.second < value_or_zero(resolved_, key.first)) continue;  // as has been judged
-            const bool over = std::ranges::all_of(absent(round), [&](int rank) { return has_departed(rank) || joins(rank); });
+            const bool over = std::ranges::all_of(
+                absent(round), [&](int rank) { return has_departed(rank) || joins(rank); });
             require(!over, "'" + key.first + "' should be over");
         }
-        for (const auto& rank : ranks_) require(rank.position == log_.size(), "a rank has not heard all");
+        for (const auto& rank : ranks_)
+            require(rank.position == log_.size(), "a rank has not heard all");
     }
 
     /// When all have departed and nothing is on its way any more. P4: no request is left.
     void expect_finished() const {
         expect_quiet();
-        require(!log_.empty() && log_.back().kind == engine::LogEntry::Kind::shutdown, "the log does not end with the shutdown");
-        for (const auto& rank : ranks_) require(rank.pending.empty(), "a request was never resolved");
+        require(!log_.empty() && log_.back().kind == engine::LogEntry::Kind::shutdown,
+                "the log does not end with the shutdown");
+        for (const auto& rank : ranks_)
+            require(rank.pending.empty(), "a request was never resolved");
     }
 
     /// When a rank has left and nothing is on its way any more.
     void expect_left() const {
-        require(!log_.empty() && log_.back().kind == engine::LogEntry::Kind::leave, "the log does not end with the leaving");
-        for (const auto& rank : ranks_) require(rank.position == log_.size(), "a rank has not heard all");
+        require(!log_.empty() && log_.back().kind == engine::LogEntry::Kind::leave,
+                "the log does not end with the leaving");
+        for (const auto& rank : ranks_)
+            require(rank.position == log_.size(), "a rank has not heard all");
     }
 
     static void require(bool condition, const std::string& rule) {
@@ -100,7 +114,8 @@ private:
         std::set<std::string> pending;
     };
 
-    static std::size_t value_or_zero(const std::map<std::string, std::size_t>& map, const std::string& name) {
+    static std::size_t value_or_zero(const std::map<std::string, std::size_t>& map,
+                                     const std::string& name) {
         const auto found = map.find(name);
         return found == map.end() ? 0 : found->second;
     }
@@ -131,32 +146,38 @@ private:
         using enum engine::Operation;
         if (ranks.empty()) return false;
         return description.operation == all_to_all ||
-               (description.operation == broadcast && std::ranges::count(ranks, description.root) > 0);
+               (description.operation == broadcast &&
+                std::ranges::count(ranks, description.root) > 0);
     }
 
     void judge(const engine::LogEntry& entry) {
         using Kind = engine::LogEntry::Kind;
-        require(log_.empty() || (log_.back().kind != Kind::shutdown && log_.back().kind != Kind::leave),
-                "something follows the last entry");
+        require(
+            log_.empty() || (log_.back().kind != Kind::shutdown && log_.back().kind != Kind::leave),
+            "something follows the last entry");
         switch (entry.kind) {
             case Kind::execute: judge_execute(entry); break;
             case Kind::fail: judge_failure(entry); break;
             case Kind::forget:
-                for (const auto& item : entry.items) require(ids_.erase(item.name) == 1, "a name without an id is forgotten");
+                for (const auto& item : entry.items)
+                    require(ids_.erase(item.name) == 1, "a name without an id is forgotten");
                 return;
             case Kind::depart:
-                require(entry.items.empty() && entry.ranks.size() == 1, "a departure is of one rank and resolves nothing");
+                require(entry.items.empty() && entry.ranks.size() == 1,
+                        "a departure is of one rank and resolves nothing");
                 judge_reason(entry, entry.ranks.front());
                 require(announced_.insert(entry.ranks.front()).second, "a rank departs twice");
                 break;
             case Kind::join: judge_join(entry); break;
             case Kind::shutdown:
-                require(announced_.size() == ranks_.size(), "shutdown before every departure is in the log");
+                require(announced_.size() == ranks_.size(),
+                        "shutdown before every departure is in the log");
                 require(departed_.size() == ranks_.size(), "shutdown before all have departed");
                 require(entry.items.empty(), "the shutdown resolves something");
                 break;
             case Kind::leave:
-                require(entry.items.empty() && entry.ranks.size() == 1, "a leaving is of one rank and resolves nothing");
+                require(entry.items.empty() && entry.ranks.size() == 1,
+                        "a leaving is of one rank and resolves nothing");
                 judge_reason(entry, entry.ranks.front());
                 break;
         }
@@ -166,7 +187,8 @@ private:
     /// The round of the name that the log resolves next.
     const Round& current(const std::string& name) const {
         const auto found = rounds_.find({name, value_or_zero(resolved_, name)});
-        require(found != rounds_.end(), "'" + name + "' is resolved though nobody has submitted it");
+        require(found != rounds_.end(),
+                "'" + name + "' is resolved though nobody has submitted it");
         return found->second;
     }
 
@@ -187,44 +209,55 @@ private:
         std::size_t bytes = 0;
         for (const auto& item : entry.items) {
             const auto& round = current(item.name);
-            require(missing(round).empty(), "'" + item.name + "' is executed though not all have submitted it");
-            require(absent(round) == entry.absent, "'" + item.name + "' is executed with the wrong ranks standing in");
+            require(missing(round).empty(),
+                    "'" + item.name + "' is executed though not all have submitted it");
+            require(absent(round) == entry.absent,
+                    "'" + item.name + "' is executed with the wrong ranks standing in");
             const auto& first = round.votes.begin()->second;
-            require(!needs(first, entry.absent), "'" + item.name + "' is executed without a rank that it needs");
+            require(!needs(first, entry.absent),
+                    "'" + item.name + "' is executed without a rank that it needs");
             require(entry.absent.empty()
                         ? entry.descriptions.empty()
-                        : entry.descriptions.at(static_cast<std::size_t>(&item - entry.items.data())) == engine::encode(first),
+                        : entry.descriptions.at(static_cast<std::size_t>(
+                              &item - entry.items.data())) == engine::encode(first),
                     "'" + item.name + "' is described wrongly");
-            require(std::ranges::all_of(round.votes, [&](const auto& vote) { return vote.second == first; }),
+            require(std::ranges::all_of(round.votes,
+                                        [&](const auto& vote) { return vote.second == first; }),
                     "'" + item.name + "' is executed though the ranks disagree");
             require((item.id != 0) == round.named, "named requests have an id, others none");
             if (round.named) judge_id(item);
             bytes += bytes_of(first);
-            require(&item == &entry.items.front() || may_share(first, current(entry.items.front().name).votes.begin()->second),
+            require(&item == &entry.items.front() ||
+                        may_share(first, current(entry.items.front().name).votes.begin()->second),
                     "'" + item.name + "' is fused with what it cannot be fused with");
         }
         require(!entry.items.empty(), "an entry executes nothing");
-        require(entry.items.size() == 1 || bytes <= settings_.fusion_bytes, "a bundle is larger than the threshold");
+        require(entry.items.size() == 1 || bytes <= settings_.fusion_bytes,
+                "a bundle is larger than the threshold");
         require(entry.policy == settings_.policy, "the policy is not the root's");
     }
 
     void judge_id(const engine::Item& item) {
-        const bool fresh = std::ranges::none_of(ids_, [&](const auto& known) { return known.second == item.id; });
+        const bool fresh =
+            std::ranges::none_of(ids_, [&](const auto& known) { return known.second == item.id; });
         const auto [known, inserted] = ids_.emplace(item.name, item.id);
-        require(known->second == item.id && (!inserted || fresh), "'" + item.name + "' changes its id or takes another's");
+        require(known->second == item.id && (!inserted || fresh),
+                "'" + item.name + "' changes its id or takes another's");
     }
 
     static std::size_t bytes_of(const engine::Description& description) {
         std::size_t bytes = 0;
-        for (const auto& tensor : description.tensors) bytes += count_of(tensor.shape) * size_of(tensor.dtype);
+        for (const auto& tensor : description.tensors)
+            bytes += count_of(tensor.shape) * size_of(tensor.dtype);
         return bytes;
     }
 
     static bool may_share(const engine::Description& a, const engine::Description& b) {
         using enum engine::Operation;
-        return (a.operation == allreduce || a.operation == broadcast) && a.operation == b.operation && a.op == b.op && a.root == b.root &&
-               a.prescale == b.prescale && a.postscale == b.postscale && a.device == b.device && !a.group && !b.group &&
-               a.tensors[0].dtype == b.tensors[0].dtype;
+        return (a.operation == allreduce || a.operation == broadcast) &&
+               a.operation == b.operation && a.op == b.op && a.root == b.root &&
+               a.prescale == b.prescale && a.postscale == b.postscale && a.device == b.device &&
+               !a.group && !b.group && a.tensors[0].dtype == b.tensors[0].dtype;
     }
 
     void judge_failure(const engine::LogEntry& entry) {
@@ -240,28 +273,33 @@ private:
         std::vector<engine::Faction> factions;
         for (const auto& [rank, vote] : round.votes) {
             const auto description = engine::share(vote);
-            auto faction =
-                std::ranges::find_if(factions, [&](const auto& each) { return engine::are_same(each.description, description); });
+            auto faction = std::ranges::find_if(factions, [&](const auto& each) {
+                return engine::are_same(each.description, description);
+            });
             if (faction == factions.end()) faction = factions.insert(faction, {description, {}});
             faction->ranks.push_back(rank);
         }
         if (factions.size() == 1) {
             require(needs(round.votes.begin()->second, absent(round)),
                     "'" + name + "' fails though all have submitted the same: " + entry.text);
-            require(entry.code == ErrorCode::departed && entry.ranks == absent(round) && entry.text.find("joined") != std::string::npos,
+            require(entry.code == ErrorCode::departed && entry.ranks == absent(round) &&
+                        entry.text.find("joined") != std::string::npos,
                     "'" + name + "' fails for the wrong reason: " + entry.text);
             return;
         }
         std::string tensor;
-        require(
-            entry.code == ErrorCode::mismatch && entry.text == engine::describe_mismatch(name, factions, tensor) && entry.tensor == tensor,
-            "'" + name + "' fails with the wrong text: " + entry.text);
+        require(entry.code == ErrorCode::mismatch &&
+                    entry.text == engine::describe_mismatch(name, factions, tensor) &&
+                    entry.tensor == tensor,
+                "'" + name + "' fails with the wrong text: " + entry.text);
     }
 
     /// The entry speaks of the departure of a rank that has departed, and says why.
     void judge_reason(const engine::LogEntry& entry, int rank) const {
-        require(has_departed(rank), "rank " + std::to_string(rank) + " has not departed: " + entry.text);
-        require(entry.text.find(departed_.at(rank)) != std::string::npos, "the reason of a departure is lost: " + entry.text);
+        require(has_departed(rank),
+                "rank " + std::to_string(rank) + " has not departed: " + entry.text);
+        require(entry.text.find(departed_.at(rank)) != std::string::npos,
+                "the reason of a departure is lost: " + entry.text);
     }
 
     engine::Negotiator::Settings settings_;
@@ -269,7 +307,8 @@ private:
     std::map<int, std::string> departed_;
     std::set<int> announced_;  ///< departures in the log
     std::map<std::pair<std::string, std::size_t>, Round> rounds_;
-    std::map<std::string, std::size_t> resolved_;  ///< rounds of each name that the log has resolved
+    /// rounds of each name that the log has resolved
+    std::map<std::string, std::size_t> resolved_;
     std::map<std::string, std::uint32_t> ids_;
     std::vector<engine::LogEntry> log_;
 };

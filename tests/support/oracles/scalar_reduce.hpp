@@ -24,8 +24,12 @@ struct Plain {
 struct HalfLike {
     using Element = std::uint16_t;
     using Partial = float;
-    static Partial widen(Element element) { return std::bit_cast<float>(static_cast<std::uint32_t>(element) << 16); }
-    static Element narrow(Partial partial) { return static_cast<Element>(std::bit_cast<std::uint32_t>(partial) >> 16); }
+    static Partial widen(Element element) {
+        return std::bit_cast<float>(static_cast<std::uint32_t>(element) << 16);
+    }
+    static Element narrow(Partial partial) {
+        return static_cast<Element>(std::bit_cast<std::uint32_t>(partial) >> 16);
+    }
 };
 
 /// Sums one element after another, then divides: the plainest Reduce there is.
@@ -40,32 +44,41 @@ public:
     std::size_t element_bytes() const noexcept override { return sizeof(Element); }
     std::size_t partial_bytes() const noexcept override { return sizeof(Partial); }
 
-    void combine(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const override {
+    void combine(std::span<std::byte> into, std::span<const std::byte> left,
+                 std::span<const std::byte> right) const override {
         for (std::size_t at = 0; at < into.size(); at += sizeof(Element)) {
-            store(into, at, Format::narrow(Format::widen(load<Element>(left, at)) + Format::widen(load<Element>(right, at))));
+            store(into, at,
+                  Format::narrow(Format::widen(load<Element>(left, at)) +
+                                 Format::widen(load<Element>(right, at))));
         }
     }
     void finish(std::span<std::byte> elements) const override {
         for (std::size_t at = 0; at < elements.size(); at += sizeof(Element)) {
-            store(elements, at, Format::narrow(Format::widen(load<Element>(elements, at)) / divisor_));
+            store(elements, at,
+                  Format::narrow(Format::widen(load<Element>(elements, at)) / divisor_));
         }
     }
     void widen(std::span<std::byte> partials, std::span<const std::byte> elements) const override {
         for (std::size_t i = 0; i < elements.size() / sizeof(Element); ++i) {
-            store(partials, i * sizeof(Partial), Format::widen(load<Element>(elements, i * sizeof(Element))));
+            store(partials, i * sizeof(Partial),
+                  Format::widen(load<Element>(elements, i * sizeof(Element))));
         }
     }
-    void combine_partials(std::span<std::byte> into, std::span<const std::byte> left, std::span<const std::byte> right) const override {
+    void combine_partials(std::span<std::byte> into, std::span<const std::byte> left,
+                          std::span<const std::byte> right) const override {
         for (std::size_t at = 0; at < into.size(); at += sizeof(Partial)) {
-            store(into, at, static_cast<Partial>(load<Partial>(left, at) + load<Partial>(right, at)));
+            store(into, at,
+                  static_cast<Partial>(load<Partial>(left, at) + load<Partial>(right, at)));
         }
     }
     void narrow(std::span<std::byte> elements, std::span<const std::byte> partials) const override {
         for (std::size_t i = 0; i < elements.size() / sizeof(Element); ++i) {
-            store(elements, i * sizeof(Element), Format::narrow(load<Partial>(partials, i * sizeof(Partial)) / divisor_));
+            store(elements, i * sizeof(Element),
+                  Format::narrow(load<Partial>(partials, i * sizeof(Partial)) / divisor_));
         }
     }
-    void combine_tree(std::span<std::byte> into, std::span<const std::span<const std::byte>> inputs) const override {
+    void combine_tree(std::span<std::byte> into,
+                      std::span<const std::span<const std::byte>> inputs) const override {
         for (std::size_t at = 0; at < into.size(); at += sizeof(Element)) {
             store(into, at, Format::narrow(tree(inputs, at) / divisor_));
         }

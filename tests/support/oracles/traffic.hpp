@@ -13,8 +13,9 @@
 
 namespace guozhuang::test {
 
-/// Random messages between all pairs of ranks, itself included, over any Transport: every rank draws the same plan from the seed, so each
-/// knows what must arrive, in which order. Throws on the first wrong byte; so it can run on threads. Collective.
+/// Random messages between all pairs of ranks, itself included, over any Transport: every rank
+/// draws the same plan from the seed, so each knows what must arrive, in which order. Throws on the
+/// first wrong byte; so it can run on threads. Collective.
 struct TrafficPlan {
     struct Item {
         int from = 0, to = 0;
@@ -25,14 +26,17 @@ struct TrafficPlan {
 
     TrafficPlan(unsigned seed, int ranks, int messages, std::size_t largest) {
         std::mt19937 random(seed);
-        const auto below = [&](std::size_t bound) { return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random); };
+        const auto below = [&](std::size_t bound) {
+            return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random);
+        };
         for (int i = 0; i < messages; ++i) {
             Item item;
             item.from = static_cast<int>(below(static_cast<std::size_t>(ranks)));
             item.to = static_cast<int>(below(static_cast<std::size_t>(ranks)));
             item.tag.context = static_cast<std::uint16_t>(below(2));
             item.tag.lane = static_cast<wire::Lane>(below(4));
-            if (item.tag.lane == wire::Lane::point_to_point) item.tag.user = static_cast<std::uint16_t>(below(3));
+            if (item.tag.lane == wire::Lane::point_to_point)
+                item.tag.user = static_cast<std::uint16_t>(below(3));
             item.bytes = below(4) == 0 ? below(largest + 1) : below(64);
             item.first = static_cast<unsigned char>(below(256));
             items.push_back(item);
@@ -41,7 +45,8 @@ struct TrafficPlan {
 
     static std::vector<std::byte> content(const Item& item) {
         std::vector<std::byte> bytes(item.bytes);
-        for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(item.first + i * 7);
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            bytes[i] = static_cast<std::byte>(item.first + i * 7);
         return bytes;
     }
 
@@ -51,7 +56,8 @@ struct TrafficPlan {
 /// One rank's part in a plan.
 class Traffic {
 public:
-    Traffic(wire::Transport& transport, const TrafficPlan& plan) : transport_(transport), plan_(plan) {}
+    Traffic(wire::Transport& transport, const TrafficPlan& plan)
+        : transport_(transport), plan_(plan) {}
 
     void run() {
         for (const auto& item : plan_.items) {
@@ -76,11 +82,13 @@ private:
 
     void receive(const TrafficPlan::Item& item) {
         if (item.tag.lane == wire::Lane::control) return control_.push_back(&item);
-        Flight& flight = receives_.emplace_back(Flight{&item, std::vector<std::byte>(item.bytes), {}});
+        Flight& flight =
+            receives_.emplace_back(Flight{&item, std::vector<std::byte>(item.bytes), {}});
         flight.ticket = transport_.receive(item.from, item.tag, flight.bytes);
     }
 
-    /// Whether everything has arrived. Every kind of message is looked at: a long control message is not sent before it is polled.
+    /// Whether everything has arrived. Every kind of message is looked at: a long control message
+    /// is not sent before it is polled.
     bool look() {
         while (poll_control()) {
         }
@@ -96,8 +104,9 @@ private:
         const wire::Tag tag = control_.front()->tag;
         const auto message = transport_.poll(tag);
         if (!message) return false;
-        const auto expected = std::find_if(control_.begin(), control_.end(),
-                                           [&](const auto* item) { return item->from == message->from && item->tag == tag; });
+        const auto expected = std::find_if(control_.begin(), control_.end(), [&](const auto* item) {
+            return item->from == message->from && item->tag == tag;
+        });
         if (expected == control_.end()) throw std::runtime_error("an unexpected control message");
         compare(message->bytes, **expected);
         control_.erase(expected);
@@ -106,8 +115,8 @@ private:
 
     void compare(const std::vector<std::byte>& got, const TrafficPlan::Item& item) const {
         if (got == TrafficPlan::content(item)) return;
-        throw std::runtime_error("rank " + std::to_string(transport_.rank()) + " got a wrong message from rank " +
-                                 std::to_string(item.from));
+        throw std::runtime_error("rank " + std::to_string(transport_.rank()) +
+                                 " got a wrong message from rank " + std::to_string(item.from));
     }
 
     wire::Transport& transport_;

@@ -1,7 +1,8 @@
 #pragma once
 
-/// Catch2, in whichever major version the system has. Write `Catch::Approx`. The macros are not thread-safe: in ranks that are threads, collect
-/// results and check them after run_ranks(); under mpirun, REQUIRE only what all ranks agree on.
+/// Catch2, in whichever major version the system has. Write `Catch::Approx`. The macros are not
+/// thread-safe: in ranks that are threads, collect results and check them after run_ranks(); under
+/// mpirun, REQUIRE only what all ranks agree on.
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
 #define GUOZHUANG_CATCH_VERSION 3
@@ -23,7 +24,8 @@
 
 namespace guozhuang::test {
 
-/// What random test data starts from: the same on all ranks, printed with a failure, chosen with --rng-seed. Never 0.
+/// What random test data starts from: the same on all ranks, printed with a failure, chosen with
+/// --rng-seed. Never 0.
 inline unsigned seed() {
     return Catch::rngSeed();
 }

@@ -15,10 +15,13 @@ namespace guozhuang::test {
 /// Sets a variable, for the life of this object.
 class Environment {
 public:
-    Environment(std::string name, const std::string& value) : name_(std::move(name)), before_(base::environment(name_)) {
+    Environment(std::string name, const std::string& value)
+        : name_(std::move(name)), before_(base::environment(name_)) {
         setenv(name_.c_str(), value.c_str(), 1);
     }
-    ~Environment() { before_ ? setenv(name_.c_str(), before_->c_str(), 1) : unsetenv(name_.c_str()); }
+    ~Environment() {
+        before_ ? setenv(name_.c_str(), before_->c_str(), 1) : unsetenv(name_.c_str());
+    }
     Environment(const Environment&) = delete;
     Environment& operator=(const Environment&) = delete;
 

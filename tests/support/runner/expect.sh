@@ -1,6 +1,7 @@
 #!/bin/sh
-# expect.sh CODE COUNT PATTERN COMMAND...: the command exits with that code, and exactly so many lines of its output match the extended regular
-# expression. A command that is skipped (code 77) is skipped here.
+# expect.sh CODE COUNT PATTERN COMMAND...: the command exits with that code, and exactly so many
+# lines of its output match the extended regular expression. A command that is skipped (code 77) is
+# skipped here.
 set -u
 expected=$1
 count=$2

@@ -1,4 +1,5 @@
-// The main of tests that run under mpirun: one Session for all test cases, one seed, one verdict. Every rank ends with the worst rank's code.
+// The main of tests that run under mpirun: one Session for all test cases, one seed, one verdict.
+// Every rank ends with the worst rank's code.
 #include "support/runner/runner.hpp"
 
 #include <algorithm>

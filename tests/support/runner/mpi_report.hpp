@@ -8,7 +8,8 @@
 
 namespace guozhuang::test {
 
-/// Runs the case on this rank of the mpirun job, and compares with rank 0; returns this rank's problems, a line for each.
+/// Runs the case on this rank of the mpirun job, and compares with rank 0; returns this rank's
+/// problems, a line for each.
 inline std::string problems_here(const RankCase& body) {
     auto& session = Session::current();
     Report report;
@@ -25,7 +26,8 @@ inline std::string problems_here(const RankCase& body) {
     std::istringstream words(of_rank0);
     const std::vector<std::uint64_t> expected(std::istream_iterator<std::uint64_t>(words), {});
     for (const auto& problem : report.problems()) problems += problem + "\n";
-    if (const auto unlike = difference(report.digests(), expected); !unlike.empty()) problems += unlike + "\n";
+    if (const auto unlike = difference(report.digests(), expected); !unlike.empty())
+        problems += unlike + "\n";
     return problems;
 }
 

@@ -11,8 +11,9 @@
 #include <utility>
 #include <vector>
 
-/// Test cases that run as ranks, be they threads or processes. A case calls no Catch macro (they are not thread-safe, and a rank that leaves a
-/// case early leaves the others waiting): it writes a Report, and what the reports of all ranks say is checked once at the end.
+/// Test cases that run as ranks, be they threads or processes. A case calls no Catch macro (they
+/// are not thread-safe, and a rank that leaves a case early leaves the others waiting): it writes a
+/// Report, and what the reports of all ranks say is checked once at the end.
 namespace guozhuang::test {
 
 template <class... Parts>
@@ -40,13 +41,17 @@ public:
     }
     void same_everywhere(const std::string& label, std::span<const std::byte> bytes) {
         std::uint64_t hash = 0xcbf29ce484222325u + bytes.size();  // FNV-1a
-        for (const auto byte : bytes) hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
+        for (const auto byte : bytes)
+            hash = (hash ^ std::to_integer<std::uint64_t>(byte)) * 0x100000001b3u;
         digests_.push_back({label, hash});
     }
-    void same_everywhere(const std::string& label, const std::string& text) { same_everywhere(label, std::as_bytes(std::span(text))); }
+    void same_everywhere(const std::string& label, const std::string& text) {
+        same_everywhere(label, std::as_bytes(std::span(text)));
+    }
 
     const std::vector<std::string>& problems() const noexcept { return problems_; }
-    /// By label, and by time among those of one label: ranks may have come to them in different orders.
+    /// By label, and by time among those of one label: ranks may have come to them in different
+    /// orders.
     std::vector<Digest> digests() const {
         auto sorted = digests_;
         std::ranges::stable_sort(sorted, {}, &Digest::label);
@@ -62,11 +67,13 @@ private:
 using RankCase = std::function<void(Session&, Report&)>;
 
 /// How this rank's digests differ from rank 0's; empty if they do not.
-std::string difference(const std::vector<Report::Digest>& own, const std::vector<std::uint64_t>& of_rank0);
+std::string difference(const std::vector<Report::Digest>& own,
+                       const std::vector<std::uint64_t>& of_rank0);
 
 std::vector<std::uint64_t> hashes_of(const Report& report);
 
-/// Runs the case as so many ranks, each a thread; returns a line for each problem, so the empty text if all is well.
+/// Runs the case as so many ranks, each a thread; returns a line for each problem, so the empty
+/// text if all is well.
 std::string problems_among(int ranks, const RankCase& body, const RankOptions& options = {});
 
 }  // namespace guozhuang::test

@@ -35,7 +35,8 @@ Run& run() {
     return instance;
 }
 
-/// Starts the watchdog for every case, and lets a rank other than 0 speak when its case failed: at once, since the others may now hang.
+/// Starts the watchdog for every case, and lets a rank other than 0 speak when its case failed: at
+/// once, since the others may now hang.
 class CaseListener : public ListenerBase {
 public:
     using ListenerBase::ListenerBase;
@@ -60,8 +61,8 @@ CATCH_REGISTER_LISTENER(CaseListener)
 
 int read_command_line(int argc, char** argv) {
     auto& session = run().catch_session;
-    session.cli(session.cli() |
-                cli::Opt(run().case_timeout_s, "seconds")["--case-timeout"]("end the process when a test case takes longer"));
+    session.cli(session.cli() | cli::Opt(run().case_timeout_s, "seconds")["--case-timeout"](
+                                    "end the process when a test case takes longer"));
     const int error = session.applyCommandLine(argc, argv);
     run().watchdog = std::make_unique<Watchdog>(std::chrono::seconds(run().case_timeout_s));
     return error;

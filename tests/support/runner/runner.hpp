@@ -1,7 +1,8 @@
 #pragma once
 
-/// One process's run of Catch: the command line, the seed, the output of ranks other than 0, and a watchdog that ends a process whose test case
-/// takes too long (--case-timeout SECONDS), naming rank and case. Main thread only.
+/// One process's run of Catch: the command line, the seed, the output of ranks other than 0, and a
+/// watchdog that ends a process whose test case takes too long (--case-timeout SECONDS), naming
+/// rank and case. Main thread only.
 namespace guozhuang::test {
 
 /// Reads Catch's command line and ours; not 0 if the process should end with it.

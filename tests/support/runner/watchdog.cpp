@@ -25,7 +25,8 @@ double share_of_a_core() {
     return std::min(1.0, cores / std::max(running, 1));
 }
 
-Watchdog::Watchdog(std::chrono::seconds limit, double (*share)()) : limit_(limit), share_(share), thread_([this] { watch(); }) {}
+Watchdog::Watchdog(std::chrono::seconds limit, double (*share)())
+    : limit_(limit), share_(share), thread_([this] { watch(); }) {}
 
 Watchdog::~Watchdog() {
     {
@@ -65,11 +66,16 @@ void Watchdog::watch() {
         const auto looked = Clock::now();
         changed_.wait_for(lock, look_every);
         if (!seconds_) continue;
-        *seconds_ += share_() * std::min(std::chrono::duration<double>(Clock::now() - looked).count(), longest_look_s);
+        *seconds_ +=
+            share_() *
+            std::min(std::chrono::duration<double>(Clock::now() - looked).count(), longest_look_s);
         if (*seconds_ >= static_cast<double>(limit_.count())) {
-            std::fprintf(stderr, "%s: '%s' is not finished after %lld s of an idle machine's time, giving up\n", process_.c_str(),
-                         what_.c_str(), static_cast<long long>(limit_.count()));
-            // No MPI_Abort: the thread that hangs may be inside MPI. mpirun ends the other ranks when one leaves like this.
+            std::fprintf(
+                stderr,
+                "%s: '%s' is not finished after %lld s of an idle machine's time, giving up\n",
+                process_.c_str(), what_.c_str(), static_cast<long long>(limit_.count()));
+            // No MPI_Abort: the thread that hangs may be inside MPI. mpirun ends the other ranks
+            // when one leaves like this.
             _exit(exit_code_of_timeout);
         }
     }

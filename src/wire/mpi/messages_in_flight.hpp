@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <mpi.h>
+#include <span>
+#include <vector>
+
+#include "wire/mpi/message_table.hpp"
+#include "wire/transport.hpp"
+
+namespace guozhuang::wire::mpi {
+
+/// From here on a sender may need its receiver to make progress (rendezvous): the receiver then
+/// says when it has. MPI libraries send less at once.
+inline constexpr std::size_t eager_bytes = 4096;
+
+/// The sends and receives that MPI has in hand, each cut into fragments of what MPI moves at once.
+/// To be used under the lock that is around every call of MPI.
+class MessagesInFlight {
+public:
+    using Ticket = Transport::Ticket;
+    struct Envelope {
+        int code = 0;                    ///< MPI's tag
+        std::size_t fragment_bytes = 0;  ///< of the longest; at most what an int holds
+    };
+    struct Progress {
+        bool any = false;          ///< something has ended, perhaps a message of another thread
+        std::vector<int> senders;  ///< of long messages that have arrived: they sleep until told
+    };
+
+    /// Sends `source`; or, if this half receives, fills `target`.
+    Ticket start(MPI_Comm communicator, const Half& half, const Envelope& envelope,
+                 std::span<const std::byte> source, std::span<std::byte> target);
+    /// Looks at everything in flight, since MPI may complete any of it at any call.
+    Progress progress();
+    const InFlight& find(Ticket ticket) { return table_.find(ticket); }
+    void retire(Ticket ticket) { table_.retire(ticket); }
+    std::size_t count() const noexcept { return table_.in_flight(); }
+
+    /// Gives up all messages: cancels the receives that have not begun, and forgets the rest.
+    /// Returns none_at_mpi(). Allocates nothing.
+    bool cancel() noexcept;
+    /// Whether MPI has no memory of messages in hand.
+    bool none_at_mpi() const noexcept { return requests_.empty(); }
+
+private:
+    /// What MPI moves of a message at once.
+    struct Fragment {
+        std::uint32_t index = 0;  ///< of the message in the table
+        int bytes = 0;
+    };
+    void complete(const Fragment& fragment, const MPI_Status& status, bool failed);
+    void drop_completed();
+
+    MessageTable table_;
+    std::vector<MPI_Request> requests_;  ///< of all fragments in flight
+    std::vector<Fragment> fragments_;    ///< beside each request
+    std::vector<int> indices_;           ///< room for what MPI_Testsome answers
+    std::vector<MPI_Status> statuses_;
+};
+
+}  // namespace guozhuang::wire::mpi
