@@ -8,7 +8,7 @@ namespace guozhuang {
 namespace {
 
 using api::Draft;
-using engine::Operation;
+using protocol::OperationKind;
 
 template <class H = Handle>
 H start(Draft draft, bool caller_waits) {
@@ -16,8 +16,8 @@ H start(Draft draft, bool caller_waits) {
 }
 
 template <class O>
-Draft draft_of(Operation operation, std::span<const TensorView> tensors, const O& options) {
-    api::check_name(engine::name_of(operation), options.name);
+Draft draft_of(OperationKind operation, std::span<const TensorView> tensors, const O& options) {
+    api::check_name(protocol::name_of(operation), options.name);
     Draft draft{.set = api::member_of(options.session, options.process_set),
                 .description = {.operation = operation},
                 .name = options.name,
@@ -34,28 +34,28 @@ Draft draft_of(Operation operation, std::span<const TensorView> tensors, const O
 }
 
 template <class O>
-Draft group_of(Operation operation, std::span<const TensorView> tensors, const O& options) {
+Draft group_of(OperationKind operation, std::span<const TensorView> tensors, const O& options) {
     auto draft = draft_of(operation, tensors, options);
     draft.description.group = true;
     return draft;
 }
 
 Draft broadcast_of(const TensorView& tensor, int root, const Options& options) {
-    auto draft = draft_of(Operation::broadcast, {&tensor, 1}, options);
+    auto draft = draft_of(OperationKind::broadcast, {&tensor, 1}, options);
     draft.description.root = root;
     return draft;
 }
 
 Draft all_to_all_of(const ConstTensorView& tensor, std::span<const std::int64_t> splits,
                     const Options& options) {
-    auto draft = draft_of(Operation::all_to_all, {&tensor.view(), 1}, options);
+    auto draft = draft_of(OperationKind::all_to_all, {&tensor.view(), 1}, options);
     draft.splits.assign(splits.begin(), splits.end());
     return draft;
 }
 
 JoinHandle start_join(const JoinOptions& options, bool caller_waits) {
     return start<JoinHandle>({.set = api::member_of(options.session, options.process_set),
-                              .description = {.operation = Operation::join}},
+                              .description = {.operation = OperationKind::join}},
                              caller_waits);
 }
 
@@ -68,26 +68,27 @@ Handle letter(const TensorView& tensor, const engine::Route& route,
 }  // namespace
 
 void allreduce(const TensorView& tensor, const AllreduceOptions& options) {
-    start(draft_of(Operation::allreduce, {&tensor, 1}, options), true).wait();
+    start(draft_of(OperationKind::allreduce, {&tensor, 1}, options), true).wait();
 }
 Handle allreduce_async(const TensorView& tensor, const AllreduceOptions& options) {
-    return start(draft_of(Operation::allreduce, {&tensor, 1}, options), false);
+    return start(draft_of(OperationKind::allreduce, {&tensor, 1}, options), false);
 }
 
 void grouped_allreduce(std::span<const TensorView> tensors, const AllreduceOptions& options) {
-    start(group_of(Operation::allreduce, tensors, options), true).wait();
+    start(group_of(OperationKind::allreduce, tensors, options), true).wait();
 }
 Handle grouped_allreduce_async(std::span<const TensorView> tensors,
                                const AllreduceOptions& options) {
-    return start(group_of(Operation::allreduce, tensors, options), false);
+    return start(group_of(OperationKind::allreduce, tensors, options), false);
 }
 
 Result all_gather(const ConstTensorView& tensor, const Options& options) {
-    return start<ResultHandle>(draft_of(Operation::all_gather, {&tensor.view(), 1}, options), true)
+    return start<ResultHandle>(draft_of(OperationKind::all_gather, {&tensor.view(), 1}, options),
+                               true)
         .take();
 }
 ResultHandle all_gather_async(const ConstTensorView& tensor, const Options& options) {
-    return start<ResultHandle>(draft_of(Operation::all_gather, {&tensor.view(), 1}, options),
+    return start<ResultHandle>(draft_of(OperationKind::all_gather, {&tensor.view(), 1}, options),
                                false);
 }
 
@@ -108,31 +109,32 @@ ResultHandle all_to_all_async(const ConstTensorView& tensor, std::span<const std
 }
 
 Result reduce_scatter(const ConstTensorView& tensor, const AllreduceOptions& options) {
-    return start<ResultHandle>(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options),
-                               true)
+    return start<ResultHandle>(
+               draft_of(OperationKind::reduce_scatter, {&tensor.view(), 1}, options), true)
         .take();
 }
 ResultHandle reduce_scatter_async(const ConstTensorView& tensor, const AllreduceOptions& options) {
-    return start<ResultHandle>(draft_of(Operation::reduce_scatter, {&tensor.view(), 1}, options),
-                               false);
+    return start<ResultHandle>(
+        draft_of(OperationKind::reduce_scatter, {&tensor.view(), 1}, options), false);
 }
 
 std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors,
                                        const Options& options) {
-    return start<ResultsHandle>(group_of(Operation::all_gather, tensors, options), true).take();
+    return start<ResultsHandle>(group_of(OperationKind::all_gather, tensors, options), true).take();
 }
 ResultsHandle grouped_all_gather_async(std::span<const TensorView> tensors,
                                        const Options& options) {
-    return start<ResultsHandle>(group_of(Operation::all_gather, tensors, options), false);
+    return start<ResultsHandle>(group_of(OperationKind::all_gather, tensors, options), false);
 }
 
 std::vector<Result> grouped_reduce_scatter(std::span<const TensorView> tensors,
                                            const AllreduceOptions& options) {
-    return start<ResultsHandle>(group_of(Operation::reduce_scatter, tensors, options), true).take();
+    return start<ResultsHandle>(group_of(OperationKind::reduce_scatter, tensors, options), true)
+        .take();
 }
 ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors,
                                            const AllreduceOptions& options) {
-    return start<ResultsHandle>(group_of(Operation::reduce_scatter, tensors, options), false);
+    return start<ResultsHandle>(group_of(OperationKind::reduce_scatter, tensors, options), false);
 }
 
 void send(const ConstTensorView& tensor, int to, const PointToPointOptions& options) {
@@ -149,10 +151,10 @@ Handle recv_async(const TensorView& tensor, int from, const PointToPointOptions&
 }
 
 void barrier(const Options& options) {
-    start(draft_of(Operation::barrier, {}, options), true).wait();
+    start(draft_of(OperationKind::barrier, {}, options), true).wait();
 }
 Handle barrier_async(const Options& options) {
-    return start(draft_of(Operation::barrier, {}, options), false);
+    return start(draft_of(OperationKind::barrier, {}, options), false);
 }
 
 int join(const JoinOptions& options) {

@@ -20,7 +20,7 @@ constexpr std::size_t max_reason_bytes = 4096;  // longer ones are cut
 /// Of a bundle, without its tensors.
 api::Draft draft_of(const std::shared_ptr<SetMember>& set, const PlanOptions& options) {
     return {.set = set,
-            .description = {.operation = engine::Operation::allreduce,
+            .description = {.operation = protocol::OperationKind::allreduce,
                             .op = options.op,
                             .prescale = options.prescale,
                             .postscale = options.postscale,
@@ -124,20 +124,20 @@ void Plan::ready(std::size_t bundle) {
 void Plan::agree(std::vector<Agreement> agreements) {
     if (size() == 0) return;
     auto& request = state_->bundles.front().request;
-    engine::Description description = *request.description;
+    protocol::Description description = *request.description;
     description.agreements = std::move(agreements);
     for (const auto& [tensor, what, value] : description.agreements)
-        if (std::max({tensor.size(), what.size(), value.size()}) > engine::max_name_bytes)
+        if (std::max({tensor.size(), what.size(), value.size()}) > protocol::max_name_bytes)
             throw Error(ErrorCode::invalid_argument,
                         fmt::format("Plan '{}': a text to agree on is longer than {} bytes", name(),
-                                    engine::max_name_bytes));
-    auto shared = engine::share(std::move(description));
-    if (shared->bytes.size() > engine::max_description_bytes)
+                                    protocol::max_name_bytes));
+    auto shared = protocol::share(std::move(description));
+    if (shared->bytes.size() > protocol::max_description_bytes)
         throw Error(
             ErrorCode::invalid_argument,
             fmt::format("Plan '{}': to agree on {} things takes {} bytes; at most {} are supported",
                         name(), shared->agreements.size(), shared->bytes.size(),
-                        engine::max_description_bytes));
+                        protocol::max_description_bytes));
     request.description = std::move(shared);
 }
 
@@ -155,11 +155,11 @@ void Plan::discard(std::string_view reason) {
     for (auto& [request, handle] : state_->bundles) {
         if (handle) continue;
         attempt([&] {
-            engine::Description description = *request.description;
+            protocol::Description description = *request.description;
             description.discarded =
                 reason.empty() ? "no reason given" : reason.substr(0, max_reason_bytes);
             auto discarded = request;
-            discarded.description = engine::share(std::move(description));
+            discarded.description = protocol::share(std::move(description));
             handle = Handle(api::submit(*state_->set, std::move(discarded), state_->stream, false));
         });
     }

@@ -75,8 +75,8 @@ ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
         state->member = std::move(opened->member);
     };
     agree(*runtime,
-          {.description = engine::share(engine::Description{
-               .operation = engine::Operation::create_process_set, .ranks = state->ranks}),
+          {.description = protocol::share(protocol::Description{
+               .operation = protocol::OperationKind::create_process_set, .ranks = state->ranks}),
            .action = open});
     if (state->id.context == SetId{}.context)
         throw Error(
@@ -98,8 +98,8 @@ void ProcessSet::remove() {
         agree(*runtime,
               {.name = fmt::format("#{} {}", state_->id.life, name),
                .named = false,
-               .description = engine::share(
-                   engine::Description{.operation = engine::Operation::remove_process_set}),
+               .description = protocol::share(
+                   protocol::Description{.operation = protocol::OperationKind::remove_process_set}),
                .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
     } catch (...) {
         state_->removed = false;  // that may be tried again: somebody has joined, say

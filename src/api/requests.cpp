@@ -15,12 +15,12 @@
 namespace guozhuang::api {
 namespace {
 
-using engine::Description;
-using engine::Operation;
+using protocol::Description;
+using protocol::OperationKind;
 
 // Of a tensor in an encoded description.
 constexpr std::size_t most_bytes_beside_name = 8, most_bytes_of_extent = 10;
-static_assert(2 * engine::max_description_bytes <= wire::max_control_bytes);
+static_assert(2 * protocol::max_description_bytes <= wire::max_control_bytes);
 
 /// Errors of the caller: which operation, on which tensor, what is wrong.
 class Check {
@@ -82,9 +82,9 @@ void check_tensor(const TensorView& tensor, const Check& check) {
     check.that(is_enumerator(tensor.dtype), "there is no dtype {}", static_cast<int>(tensor.dtype));
     check.that(is_enumerator(tensor.device.kind), "there is no device kind {}",
                static_cast<int>(tensor.device.kind));
-    check.that(tensor.shape.size() <= engine::max_dimensions,
+    check.that(tensor.shape.size() <= protocol::max_dimensions,
                "{} dimensions; at most {} are supported", tensor.shape.size(),
-               engine::max_dimensions);
+               protocol::max_dimensions);
     check.that(std::ranges::all_of(tensor.shape, [](auto extent) { return extent >= 0; }),
                "shape [{}] has a negative extent", list_of(tensor.shape));
     check.that(is_countable(tensor),
@@ -99,8 +99,8 @@ void check_tensor(const TensorView& tensor, const Check& check) {
 }
 
 void check_reduction(const Description& description, DType dtype, const Check& check) {
-    if (description.operation != Operation::allreduce &&
-        description.operation != Operation::reduce_scatter)
+    if (description.operation != OperationKind::allreduce &&
+        description.operation != OperationKind::reduce_scatter)
         return;
     const bool logical = description.op == ReduceOp::min || description.op == ReduceOp::max;
     check.that(dtype != DType::boolean || logical,
@@ -109,7 +109,7 @@ void check_reduction(const Description& description, DType dtype, const Check& c
         check.that(is_floating(dtype),
                    "op adasum is not defined on {}; it needs f16, bf16, f32 or f64",
                    name_of(dtype));
-        check.that(description.operation == Operation::allreduce,
+        check.that(description.operation == OperationKind::allreduce,
                    "op adasum weighs whole tensors; use allreduce");
     }
     check.that(
@@ -118,9 +118,9 @@ void check_reduction(const Description& description, DType dtype, const Check& c
         name_of(dtype), description.prescale, description.postscale);
 }
 
-bool has_rows(Operation operation) {
-    return operation == Operation::all_gather || operation == Operation::all_to_all ||
-           operation == Operation::reduce_scatter;
+bool has_rows(OperationKind operation) {
+    return operation == OperationKind::all_gather || operation == OperationKind::all_to_all ||
+           operation == OperationKind::reduce_scatter;
 }
 
 /// Explicit splits, checked; or equal ones.
@@ -145,12 +145,12 @@ std::vector<std::int64_t> splits_of(const Draft& draft, int size, const Check& c
     return draft.splits;
 }
 
-engine::TensorDescription describe(const Draft& draft, std::size_t i) {
+protocol::TensorDescription describe(const Draft& draft, std::size_t i) {
     const auto& tensor = draft.tensors[i];
-    engine::TensorDescription description{.dtype = tensor.dtype, .shape = tensor.shape};
+    protocol::TensorDescription description{.dtype = tensor.dtype, .shape = tensor.shape};
     if (!draft.tensor_names.empty()) description.name = draft.tensor_names[i];
     const auto operation = draft.description.operation;
-    if (operation == Operation::all_gather || operation == Operation::all_to_all)
+    if (operation == OperationKind::all_gather || operation == OperationKind::all_to_all)
         description.shape.front() = -1;
     return description;
 }
@@ -162,14 +162,14 @@ Description describe(const Draft& draft, const Check& check) {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < draft.tensors.size(); ++i) {
         const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(draft, i));
-        check.that(name.size() <= engine::max_name_bytes,
+        check.that(name.size() <= protocol::max_name_bytes,
                    "the name of tensor {} is {} bytes long; at most {} are supported", i,
-                   name.size(), engine::max_name_bytes);
+                   name.size(), protocol::max_name_bytes);
         bytes += name.size() + most_bytes_beside_name + shape.size() * most_bytes_of_extent;
-        check.that(bytes <= engine::max_description_bytes,
+        check.that(bytes <= protocol::max_description_bytes,
                    "the names and shapes of its first {} tensors alone take {} bytes to describe; "
                    "at most {} are supported: make several groups",
-                   i + 1, bytes, engine::max_description_bytes);
+                   i + 1, bytes, protocol::max_description_bytes);
     }
     return description;
 }
@@ -186,13 +186,13 @@ void set_deadline(engine::Request& request, std::chrono::milliseconds timeout) {
 
 void check_draft(const Draft& draft, const Check& check) {
     const auto& description = draft.description;
-    check.that(draft.name.size() <= engine::max_name_bytes,
+    check.that(draft.name.size() <= protocol::max_name_bytes,
                "the name is {} bytes long; at most {} are supported", draft.name.size(),
-               engine::max_name_bytes);
+               protocol::max_name_bytes);
     check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
-    check.that(draft.tensors.size() <= engine::max_tensors,
+    check.that(draft.tensors.size() <= protocol::max_tensors,
                "{} tensors in one group; at most {} are supported", draft.tensors.size(),
-               engine::max_tensors);
+               protocol::max_tensors);
     check_timeout(draft.timeout, check);
     check.that(is_enumerator(description.op), "there is no reduce op {}",
                static_cast<int>(description.op));
@@ -200,7 +200,7 @@ void check_draft(const Draft& draft, const Check& check) {
     check.that(description.root >= 0 && description.root < transport.size(),
                "root {} is not a rank; there are ranks 0 to {}", description.root,
                transport.size() - 1);
-    check.that(description.operation != Operation::broadcast ||
+    check.that(description.operation != OperationKind::broadcast ||
                    draft.set->members().position_of(description.root),
                "root {} is not in {}", description.root, draft.set->members().name());
     for (const auto& tensor : draft.tensors) {
@@ -277,14 +277,15 @@ void move_once(std::span<Draft> drafts, std::string_view operation, std::string_
 
 engine::Request prepare(Draft draft) {
     const auto operation = draft.description.operation;
-    const Check check(engine::name_of(operation), draft.name, {draft.set->transport().rank()});
+    const Check check(protocol::name_of(operation), draft.name, {draft.set->transport().rank()});
     check_draft(draft, check);
-    const bool writes = operation == Operation::allreduce || operation == Operation::broadcast;
+    const bool writes =
+        operation == OperationKind::allreduce || operation == OperationKind::broadcast;
     if (writes && draft.tensors.size() > 1)
-        move_once({&draft, 1}, engine::name_of(operation), draft.name);
-    if (draft.description.operation == Operation::all_to_all)
+        move_once({&draft, 1}, protocol::name_of(operation), draft.name);
+    if (draft.description.operation == OperationKind::all_to_all)
         draft.splits = splits_of(draft, draft.set->size(), check);
-    auto description = engine::share(describe(draft, check));
+    auto description = protocol::share(describe(draft, check));
     return {.name = std::move(draft.name),
             .description = std::move(description),
             .tensors = engine::share(std::move(draft.tensors)),

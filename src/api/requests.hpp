@@ -21,8 +21,8 @@ namespace guozhuang::api {
 /// An operation as the caller put it.
 struct Draft {
     std::shared_ptr<SetMember> set;
-    engine::Description description;  ///< without its tensors
-    std::string name = {};            ///< empty: unnamed
+    protocol::Description description;  ///< without its tensors
+    std::string name = {};              ///< empty: unnamed
     std::vector<TensorView> tensors = {};
     std::vector<std::string> tensor_names = {};  ///< of a group; empty: numbered
     std::optional<StreamRef> stream = {};

@@ -119,7 +119,7 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
         activity_.submitted.write(name_of(operation), name_among(members_, request.name));
         pending = std::make_shared<Pending>(std::move(request), shared_from_this());
         enter(pending_, std::pair(pending->request().name, pending), submitted_, pending);
-        if (operation == Operation::join) joined_ = true;
+        if (operation == protocol::OperationKind::join) joined_ = true;
         activity_.last_pending = pending.get();
         // last: ranks must count alike, and what has failed does not count
         if (numbered) ++unnamed;
@@ -312,7 +312,7 @@ bool Engine::take_submissions() {
         const auto& request = pending->request();
         stalls_.expect(request.deadline);
         open_.insert_or_assign(request.name, pending);
-        if (request.description->operation == Operation::join)
+        if (request.description->operation == protocol::OperationKind::join)
             negotiator_.join(request.name);
         else
             negotiator_.submit(request.name, request.named, request.description);
@@ -338,7 +338,7 @@ void Engine::receive(const Control::Message& message) {
         point_to_point_.receive(message.from, bytes.subspan(1));
 }
 
-void Engine::send(int to, Channel channel, Bytes bytes) {
+void Engine::send(int to, Channel channel, protocol::Bytes bytes) {
     bytes.insert(bytes.begin(), static_cast<std::byte>(channel));
     control_.send(to, std::move(bytes));
 }

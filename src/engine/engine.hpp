@@ -18,11 +18,11 @@
 #include "base/wait.hpp"
 #include "engine/backend.hpp"
 #include "engine/control.hpp"
-#include "engine/members.hpp"
-#include "engine/negotiator.hpp"
 #include "engine/pending.hpp"
 #include "engine/point_to_point.hpp"
 #include "engine/stall_watch.hpp"
+#include "protocol/members.hpp"
+#include "protocol/negotiator.hpp"
 #include "trace/activity.hpp"
 #include "trace/timeline.hpp"
 
@@ -52,7 +52,7 @@ public:
         base::Doorbell& doorbell;
         trace::Activity& activity;  ///< lives as long as the doorbell
         base::WaitSettings wait;
-        Negotiator::Settings negotiator;
+        protocol::Negotiator::Settings negotiator;
         StallSettings stalls = {};
         /// keeps the doorbell alive: callers may still wait there when all else is gone
         std::shared_ptr<Job> job;
@@ -155,20 +155,20 @@ private:
     void finish_log() GUOZHUANG_REQUIRES(mutex_);
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
     void receive(const Control::Message& message) GUOZHUANG_REQUIRES(mutex_);
-    void send(int to, Channel channel, Bytes bytes) GUOZHUANG_REQUIRES(mutex_);
+    void send(int to, Channel channel, protocol::Bytes bytes) GUOZHUANG_REQUIRES(mutex_);
     using Requests = std::vector<std::shared_ptr<Pending>>;
     /// An entry of the log that is to be executed, with this rank's requests: by then their names
     /// may be those of others.
     struct Due {
-        LogEntry entry;
+        protocol::LogEntry entry;
         Requests requests;
     };
-    void accept(LogEntry entry) GUOZHUANG_REQUIRES(mutex_);
-    Requests take_open(const LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
+    void accept(protocol::LogEntry entry) GUOZHUANG_REQUIRES(mutex_);
+    Requests take_open(const protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
     void execute(Due due) GUOZHUANG_REQUIRES(mutex_);
-    Requests stand_ins_for(const LogEntry& entry);
-    bool stands_in(const LogEntry& entry) const;
-    void end_log(const LogEntry& leave) GUOZHUANG_REQUIRES(mutex_);
+    Requests stand_ins_for(const protocol::LogEntry& entry);
+    bool stands_in(const protocol::LogEntry& entry) const;
+    void end_log(const protocol::LogEntry& leave) GUOZHUANG_REQUIRES(mutex_);
     void end_join(Due due) GUOZHUANG_REQUIRES(mutex_);
     void fail_departed(Requests requests) GUOZHUANG_REQUIRES(mutex_);
     /// On the timeline: these go on to this phase.
@@ -180,7 +180,7 @@ private:
     Executor executor_of(DeviceKind kind);
     void run(Due due) GUOZHUANG_REQUIRES(mutex_);
     void run_on(Backend& backend, const Bundle& bundle, std::string_view name);
-    void attempt(Operation operation, const std::function<void()>& work);
+    void attempt(protocol::OperationKind operation, const std::function<void()>& work);
     void run_on_stream(const Executor& executor, Bundle bundle, Requests requests);
     /// The end of these, as the log or a backend has it. complete_ended() makes it known to those
     /// who wait. Takes them: the last owner must not be somebody who holds a lock.
@@ -200,7 +200,7 @@ private:
 
     const std::shared_ptr<Job> job_;
     const std::shared_ptr<trace::Timeline> timeline_;
-    const Members members_;
+    const protocol::Members members_;
     const std::shared_ptr<const std::string> set_;  ///< its name, for the timeline; null: the world
     const int rank_;                                ///< of the world
     base::Doorbell& doorbell_;
@@ -210,7 +210,7 @@ private:
 
     base::Mutex mutex_;  ///< whoever holds it drives
     Control& control_ GUOZHUANG_GUARDED_BY(mutex_);
-    Negotiator negotiator_ GUOZHUANG_GUARDED_BY(mutex_);
+    protocol::Negotiator negotiator_ GUOZHUANG_GUARDED_BY(mutex_);
     PointToPoint point_to_point_ GUOZHUANG_GUARDED_BY(mutex_);
     StallWatch stalls_ GUOZHUANG_GUARDED_BY(mutex_);
     /// By name: what the negotiator has and the log has not resolved, as far as this rank has heard
@@ -218,7 +218,7 @@ private:
     std::unordered_map<std::string, std::shared_ptr<Pending>> open_ GUOZHUANG_GUARDED_BY(mutex_);
     std::deque<Due> log_ GUOZHUANG_GUARDED_BY(mutex_);  ///< heard and not yet executed
     /// the log's last entry, if a rank has left
-    std::optional<LogEntry> left_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::optional<protocol::LogEntry> left_ GUOZHUANG_GUARDED_BY(mutex_);
 
     base::Mutex queue_mutex_;  ///< held for moments only; may be taken while driving
     std::map<DeviceKind, Executor> executors_ GUOZHUANG_GUARDED_BY(queue_mutex_);
@@ -231,7 +231,7 @@ private:
     std::unordered_set<std::shared_ptr<Pending>> pending_nameless_
         GUOZHUANG_GUARDED_BY(queue_mutex_);
     /// how many so far, since all joined
-    std::map<Operation, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(queue_mutex_);
+    std::map<protocol::OperationKind, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(queue_mutex_);
     /// and waits for the others to join
     bool joined_ GUOZHUANG_GUARDED_BY(queue_mutex_) = false;
     /// how often all have

@@ -12,18 +12,19 @@
 namespace guozhuang::engine {
 
 /// A failure is one at once: nothing moves for it, and what is due before it may take long.
-void Engine::accept(LogEntry entry) {
+void Engine::accept(protocol::LogEntry entry) {
     auto requests = take_open(entry);
-    if (entry.kind == LogEntry::Kind::fail) return finish(requests, error_of(entry, members_));
-    if (entry.kind == LogEntry::Kind::execute) mark(requests, "queue");
+    if (entry.kind == protocol::LogEntry::Kind::fail)
+        return finish(requests, error_of(entry, members_));
+    if (entry.kind == protocol::LogEntry::Kind::execute) mark(requests, "queue");
     log_.push_back({std::move(entry), std::move(requests)});
 }
 
 /// This rank's requests of an entry, which resolves them. A departed rank may have submitted none
 /// of what fails for its sake.
-Engine::Requests Engine::take_open(const LogEntry& entry) {
+Engine::Requests Engine::take_open(const protocol::LogEntry& entry) {
     Requests requests;
-    if (entry.kind == LogEntry::Kind::forget) return requests;
+    if (entry.kind == protocol::LogEntry::Kind::forget) return requests;
     for (const auto& item : entry.items)
         if (auto found = open_.extract(item.name)) requests.push_back(std::move(found.mapped()));
     return requests;
@@ -32,18 +33,20 @@ Engine::Requests Engine::take_open(const LogEntry& entry) {
 void Engine::execute(Due due) {
     const auto& entry = due.entry;
     switch (entry.kind) {
-        case LogEntry::Kind::execute: run(std::move(due)); break;
-        case LogEntry::Kind::fail:
-        case LogEntry::Kind::forget: break;
-        case LogEntry::Kind::depart: point_to_point_.depart(entry.ranks.front(), entry.text); break;
-        case LogEntry::Kind::shutdown:
+        case protocol::LogEntry::Kind::execute: run(std::move(due)); break;
+        case protocol::LogEntry::Kind::fail:
+        case protocol::LogEntry::Kind::forget: break;
+        case protocol::LogEntry::Kind::depart:
+            point_to_point_.depart(entry.ranks.front(), entry.text);
+            break;
+        case protocol::LogEntry::Kind::shutdown:
             point_to_point_.fail_unmatched(members_.are_the_world()
                                                ? "every rank has shut down"
                                                : "every rank has left " + members_.name());
             finish_log();
             break;
-        case LogEntry::Kind::join: end_join(std::move(due)); break;
-        case LogEntry::Kind::leave: end_log(entry); break;
+        case protocol::LogEntry::Kind::join: end_join(std::move(due)); break;
+        case protocol::LogEntry::Kind::leave: end_log(entry); break;
     }
 }
 
@@ -63,7 +66,7 @@ void Engine::end_join(Due due) {
 }
 
 /// What the log has not resolved it never will: every operation would need the rank that has left.
-void Engine::end_log(const LogEntry& leave) {
+void Engine::end_log(const protocol::LogEntry& leave) {
     left_ = leave;
     {
         const base::Lock lock(queue_mutex_);
@@ -93,13 +96,13 @@ void Engine::mark(std::span<const std::shared_ptr<Pending>> requests, std::strin
     for (const auto& pending : requests) timeline_->enter(pending.get(), phase);
 }
 
-bool Engine::stands_in(const LogEntry& entry) const {
+bool Engine::stands_in(const protocol::LogEntry& entry) const {
     return std::ranges::any_of(
         entry.absent, [this](int position) { return members_.world_rank(position) == rank_; });
 }
 
-Engine::Requests Engine::stand_ins_for(const LogEntry& entry) {
-    if (use_device_) use_device_(decode_description(entry.descriptions.front()).device);
+Engine::Requests Engine::stand_ins_for(const protocol::LogEntry& entry) {
+    if (use_device_) use_device_(protocol::decode_description(entry.descriptions.front()).device);
     Requests requests;
     for (std::size_t i = 0; i < entry.items.size(); ++i)
         requests.push_back(std::make_shared<Pending>(stand_in_for(entry, i), shared_from_this()));
@@ -144,7 +147,7 @@ void Engine::run_on(Backend& backend, const Bundle& bundle, std::string_view nam
 }
 
 /// What fails half-way cannot be finished by the others.
-void Engine::attempt(Operation operation, const std::function<void()>& work) {
+void Engine::attempt(protocol::OperationKind operation, const std::function<void()>& work) {
     try {
         work();
     } catch (...) {

@@ -52,7 +52,8 @@ bool Engine::report_stall(const Stalled& stalled, StallScene& scene, std::size_t
     const auto& request = stalled.pending->request();
     const bool is_collective = request.kind == Request::Kind::collective,
                is_open = is_collective && open_.contains(request.name);
-    const bool is_join = is_collective && request.description->operation == Operation::join;
+    const bool is_join =
+        is_collective && request.description->operation == protocol::OperationKind::join;
     const StallReport report(request, is_collective && !is_open, scene);
     if (is_join && !report.has_stopped()) return false;
     const bool is_unmet =

@@ -9,8 +9,8 @@
 
 namespace guozhuang::engine {
 
-Request stand_in_for(const LogEntry& entry, std::size_t item) {
-    auto description = decode_description(entry.descriptions[item]);
+Request stand_in_for(const protocol::LogEntry& entry, std::size_t item) {
+    auto description = protocol::decode_description(entry.descriptions[item]);
     description.prescale = 1;  // it changes what is neutral
     std::vector<TensorView> tensors;
     auto memory = std::make_shared<std::vector<std::vector<std::byte>>>();
@@ -28,8 +28,9 @@ Request stand_in_for(const LogEntry& entry, std::size_t item) {
             .keep_alive = std::move(memory)};
 }
 
-Bundle bundle_of(const LogEntry& entry, std::span<const std::shared_ptr<Pending>> requests,
-                 const Members& members, int ranks) {
+Bundle bundle_of(const protocol::LogEntry& entry,
+                 std::span<const std::shared_ptr<Pending>> requests,
+                 const protocol::Members& members, int ranks) {
     const auto& description = *requests.front()->request().description;
     Bundle bundle{.operation = description.operation,
                   .op = description.op,
@@ -68,7 +69,7 @@ trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const 
     return facts;
 }
 
-std::exception_ptr error_of(const LogEntry& entry, const Members& members) {
+std::exception_ptr error_of(const protocol::LogEntry& entry, const protocol::Members& members) {
     return std::make_exception_ptr(Error(entry.code, entry.text,
                                          {.tensor = entry.tensor,
                                           .operation = entry.operation,

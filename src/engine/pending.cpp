@@ -63,10 +63,12 @@ SharedTensors share(std::vector<TensorView> tensors) {
 Pending::Pending(Request request, std::shared_ptr<Driver> driver)
     : request_(std::move(request)), driver_(std::move(driver)) {
     switch (request_.description->operation) {
-        case Operation::all_gather:
-        case Operation::all_to_all:
-        case Operation::reduce_scatter: results_.resize(request_.tensors->size()); break;
-        case Operation::join: results_.resize(1); break;
+        case protocol::OperationKind::all_gather:
+        case protocol::OperationKind::all_to_all:
+        case protocol::OperationKind::reduce_scatter:
+            results_.resize(request_.tensors->size());
+            break;
+        case protocol::OperationKind::join: results_.resize(1); break;
         default: break;
     }
 }

@@ -12,7 +12,7 @@
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
-#include "engine/description.hpp"
+#include "protocol/description.hpp"
 #include "trace/activity.hpp"
 
 namespace guozhuang::engine {
@@ -38,7 +38,7 @@ struct Request {
     base::Clock::time_point submitted = base::Clock::time_point::max();
     /// up to which it may wait for others
     base::Deadline deadline = base::no_deadline;
-    SharedDescription description = share(Description{});
+    protocol::SharedDescription description = share(protocol::Description{});
     SharedTensors tensors = share(std::vector<TensorView>{});
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};

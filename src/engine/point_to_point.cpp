@@ -22,7 +22,7 @@ void PointToPoint::post(Letter letter) {
     if (gone != departed_.end() && left_.contains(route.peer))
         return outcomes_.push_back({letter.pending, departed_error(route, gone->second)});
     const auto& tensor = letter.pending->request().tensors->front();
-    Writer out;
+    protocol::Writer out;
     out.enumerator(Part::notice);
     out.number(route.tag);
     out.number(route.sending ? 1 : 0);
@@ -37,23 +37,23 @@ void PointToPoint::post(Letter letter) {
 }
 
 void PointToPoint::receive(int from, std::span<const std::byte> message) {
-    Reader in(message);
+    protocol::Reader in(message);
     switch (in.enumerator(Part::answer)) {
         case Part::notice: {
             Route route{.peer = from};
             route.tag =
                 static_cast<std::uint16_t>(in.number(std::numeric_limits<std::uint16_t>::max()));
             route.sending = in.number(1) == 0;  // they send, so this rank receives
-            TensorDescription tensor;
+            protocol::TensorDescription tensor;
             tensor.dtype = in.enumerator(DType::u64);
-            tensor.shape.resize(in.count(max_dimensions));
+            tensor.shape.resize(in.count(protocol::max_dimensions));
             for (auto& extent : tensor.shape) extent = in.signed_number();
             notices_[route].push_back(std::move(tensor));
             match(route);
             break;
         }
         case Part::question: {
-            Writer answer;
+            protocol::Writer answer;
             answer.enumerator(Part::answer);
             outbox_.push_back({from, answer.take()});
             break;
@@ -72,7 +72,7 @@ void PointToPoint::receive(int from, std::span<const std::byte> message) {
 void PointToPoint::say_goodbye() {
     for (int peer = 0; peer < size_; ++peer) {
         if (peer == rank_) continue;
-        Writer answer;
+        protocol::Writer answer;
         answer.enumerator(Part::answer);
         outbox_.push_back({peer, answer.take()});
     }
@@ -85,7 +85,7 @@ void PointToPoint::depart(int rank, const std::string& text) {
         return fail_unmatched_with(rank, text);
     }
     departing_.emplace(rank, text);
-    Writer question;
+    protocol::Writer question;
     question.enumerator(Part::question);
     outbox_.push_back({rank, question.take()});
 }
@@ -140,7 +140,7 @@ void PointToPoint::match(const Route& route) {
     if (notices.empty()) notices_.erase(route);
 }
 
-void PointToPoint::begin(Letter letter, const TensorDescription& theirs) {
+void PointToPoint::begin(Letter letter, const protocol::TensorDescription& theirs) {
     const auto& tensor = letter.pending->request().tensors->front();
     if (tensor.dtype != theirs.dtype || tensor.shape != theirs.shape)
         return outcomes_.push_back({letter.pending, mismatch(letter, theirs)});
@@ -160,7 +160,7 @@ std::exception_ptr PointToPoint::departed_error(const Route& route, const std::s
 }
 
 std::exception_ptr PointToPoint::mismatch(const Letter& letter,
-                                          const TensorDescription& theirs) const {
+                                          const protocol::TensorDescription& theirs) const {
     const auto& tensor = letter.pending->request().tensors->front();
     const auto& route = letter.route;
     const auto print = [](DType dtype, const Shape& shape) {

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/codec.hpp"
 #include "engine/control.hpp"
-#include "engine/description.hpp"
-#include "engine/members.hpp"
 #include "engine/pending.hpp"
+#include "protocol/codec.hpp"
+#include "protocol/description.hpp"
+#include "protocol/members.hpp"
 
 namespace guozhuang::engine {
 
@@ -48,10 +48,10 @@ public:
     };
     struct Outgoing {
         int to = 0;
-        Bytes bytes;
+        protocol::Bytes bytes;
     };
 
-    PointToPoint(Control& control, Mail& mail, Members members = {})
+    PointToPoint(Control& control, Mail& mail, protocol::Members members = {})
         : rank_(control.rank()), size_(control.size()), mail_(mail), members_(std::move(members)) {}
 
     void post(Letter letter);
@@ -93,16 +93,17 @@ private:
     enum class Part : std::uint8_t { notice, question, answer };
 
     void match(const Route& route);
-    void begin(Letter letter, const TensorDescription& theirs);
+    void begin(Letter letter, const protocol::TensorDescription& theirs);
     std::exception_ptr departed_error(const Route& route, const std::string& text) const;
     void fail_unmatched_with(int peer, const std::string& text);
-    std::exception_ptr mismatch(const Letter& letter, const TensorDescription& theirs) const;
+    std::exception_ptr mismatch(const Letter& letter,
+                                const protocol::TensorDescription& theirs) const;
 
     int rank_, size_;
     Mail& mail_;
-    const Members members_;                        ///< whom errors name
+    const protocol::Members members_;              ///< whom errors name
     std::map<Route, std::deque<Letter>> letters_;  ///< unmatched ones of this rank
-    std::map<Route, std::deque<TensorDescription>>
+    std::map<Route, std::deque<protocol::TensorDescription>>
         /// what the peers have announced, unmatched, under this rank's view of the route
         notices_;
     std::vector<Moving> moving_;

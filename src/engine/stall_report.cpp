@@ -31,7 +31,8 @@ bool is_near(std::string_view a, std::string_view b) {
 }
 
 /// What a rank publishes that waits for it: long names are cut.
-std::string as_noted(std::string_view operation, const std::string& name, const Members& members) {
+std::string as_noted(std::string_view operation, const std::string& name,
+                     const protocol::Members& members) {
     trace::Note note;
     note.write(operation, name_among(members, name));
     return note.read().value_or(Content{}).text;
@@ -64,7 +65,7 @@ std::optional<StallScene::Sight> StallScene::look_at(int rank) const {
         if (auto content = place.note.read()) sight.waiting.push_back(std::move(*content));
     if (activity.last_pending != nullptr) sight.last = activity.submitted.read();
     const auto is_join = [&](const Content& content) {
-        return content.kind == name_of(Operation::join) &&
+        return content.kind == name_of(protocol::OperationKind::join) &&
                content.text == as_noted(content.kind, std::string(bare(content.text)), members_);
     };
     sight.has_joined =

@@ -24,10 +24,10 @@ public:
     };
 
     /// `rank`: this one's in the world. All must outlive this.
-    StallScene(const Members& members, int size, int rank, Job& job)
+    StallScene(const protocol::Members& members, int size, int rank, Job& job)
         : members_(members), size_(size), rank_(rank), job_(job) {}
 
-    const Members& members() const noexcept { return members_; }
+    const protocol::Members& members() const noexcept { return members_; }
     int size() const noexcept { return size_; }  ///< of the process set
     int rank() const noexcept { return rank_; }
     /// A rank of the world; empty where it cannot be seen.
@@ -36,7 +36,7 @@ public:
 private:
     std::optional<Sight> look_at(int rank) const;
 
-    const Members& members_;
+    const protocol::Members& members_;
     int size_, rank_;
     Job& job_;
     std::map<int, std::optional<Sight>> sights_;

@@ -21,7 +21,8 @@ std::chrono::milliseconds between_looks(const StallSettings& settings) {
 
 }  // namespace
 
-StallWatch::StallWatch(const StallSettings& settings, const Members& members, trace::Activity& own)
+StallWatch::StallWatch(const StallSettings& settings, const protocol::Members& members,
+                       trace::Activity& own)
     : settings_(settings), members_(members), own_(own), between_looks_(between_looks(settings)) {}
 
 std::vector<Stalled> StallWatch::look(const std::vector<std::shared_ptr<Pending>>& pending,
@@ -71,7 +72,7 @@ bool StallWatch::publish(Pending& pending) {
     return true;
 }
 
-std::string name_among(const Members& members, const std::string& name) {
+std::string name_among(const protocol::Members& members, const std::string& name) {
     return members.are_the_world() ? name : fmt::format("{} in {}", name, members.name());
 }
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/wait.hpp"
-#include "engine/members.hpp"
 #include "engine/pending.hpp"
+#include "protocol/members.hpp"
 #include "trace/activity.hpp"
 
 namespace guozhuang::engine {
@@ -36,7 +36,8 @@ struct Stalled {
 class StallWatch {
 public:
     /// `own`: this rank's; lives longer.
-    StallWatch(const StallSettings& settings, const Members& members, trace::Activity& own);
+    StallWatch(const StallSettings& settings, const protocol::Members& members,
+               trace::Activity& own);
     ~StallWatch() { tell_untold(0); }
     StallWatch(const StallWatch&) = delete;
     StallWatch& operator=(const StallWatch&) = delete;
@@ -63,7 +64,7 @@ private:
     base::Deadline deadline_of(const Request& request, base::Clock::time_point since) const;
 
     const StallSettings settings_;
-    const Members members_;
+    const protocol::Members members_;
     trace::Activity& own_;
     const std::chrono::milliseconds between_looks_;
     base::Clock::time_point next_look_{};
@@ -73,6 +74,6 @@ private:
 };
 
 /// How an operation is called among the ranks of a host: "loss", "loss in process set 0,2".
-std::string name_among(const Members& members, const std::string& name);
+std::string name_among(const protocol::Members& members, const std::string& name);
 
 }  // namespace guozhuang::engine

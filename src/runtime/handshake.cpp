@@ -14,8 +14,8 @@
 
 #include "base/error_text.hpp"
 #include "base/log.hpp"
-#include "engine/codec.hpp"
-#include "engine/description.hpp"
+#include "protocol/codec.hpp"
+#include "protocol/description.hpp"
 #include "wire/group/control_channel.hpp"
 
 namespace guozhuang {
@@ -102,7 +102,7 @@ public:
         facts[0] = std::move(own);
         for (std::size_t heard = 1; heard < facts.size(); ++heard) {
             const auto message = next(facts);
-            engine::Reader in(message.bytes);
+            protocol::Reader in(message.bytes);
             auto& theirs = facts[static_cast<std::size_t>(message.from)];
             if (!theirs.empty())
                 throw Error(ErrorCode::wire,
@@ -131,16 +131,16 @@ public:
     }
 
     void tell(int to, const Facts& facts) {
-        engine::Writer out;
+        protocol::Writer out;
         for (const auto& fact : facts)
-            out.string(std::string_view(fact).substr(0, engine::max_name_bytes));
+            out.string(std::string_view(fact).substr(0, protocol::max_name_bytes));
         channel_.send(to, out.take());
     }
 
     /// Rank 0's judgement, and the settings that it decides.
     Facts hear() {
         const auto message = next({});
-        engine::Reader in(message.bytes);
+        protocol::Reader in(message.bytes);
         Facts facts{in.string()};
         while (!in.at_end()) facts.push_back(in.string());
         return facts;

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/members.hpp"
+#include "protocol/members.hpp"
 #include "runtime/runtime.hpp"
 
 namespace guozhuang {
@@ -23,7 +23,7 @@ struct ProcessSetState {
     std::shared_ptr<SetMember> member = {};  ///< null: this rank is not in it
     std::atomic<bool> removed{false};
 
-    engine::Members members() const { return engine::Members(ranks); }
+    protocol::Members members() const { return protocol::Members(ranks); }
 };
 
 namespace api {

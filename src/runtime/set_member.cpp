@@ -11,9 +11,9 @@
 namespace guozhuang {
 namespace {
 
-engine::Negotiator::Settings negotiator_settings(const base::Settings& settings,
-                                                 const engine::Members& members, bool staging) {
-    engine::Negotiator::Settings negotiator;
+protocol::Negotiator::Settings negotiator_settings(const base::Settings& settings,
+                                                   const protocol::Members& members, bool staging) {
+    protocol::Negotiator::Settings negotiator;
     negotiator.fusion_bytes = settings.fusion_bytes;
     negotiator.policy = {.forced = settings.algorithm,
                          .reproducible = settings.reproducible,
@@ -30,7 +30,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
     : shared_(std::move(shared)),
       id_(id),
       ranks_(std::move(ranks)),
-      members_(id_.context == 0 ? engine::Members() : engine::Members(ranks_)),
+      members_(id_.context == 0 ? protocol::Members() : protocol::Members(ranks_)),
       control_(*shared_->transport, id_.context, ranks_, id_.life),
       mail_(*shared_->transport, id_.context, ranks_) {
     auto& transport = *shared_->transport;

@@ -14,7 +14,7 @@
 #include "base/config.hpp"
 #include "base/mutex.hpp"
 #include "engine/engine.hpp"
-#include "engine/members.hpp"
+#include "protocol/members.hpp"
 #include "runtime/devices.hpp"
 #include "trace/timeline.hpp"
 #include "wire/group/control_channel.hpp"
@@ -54,7 +54,7 @@ public:
     wire::Transport& transport() noexcept { return *shared_->transport; }
     int position() const noexcept { return control_.rank(); }  ///< this rank's
     int size() const noexcept { return control_.size(); }
-    const engine::Members& members() const noexcept { return members_; }
+    const protocol::Members& members() const noexcept { return members_; }
 
     /// Makes sure that bundles on this kind of device can be run, and gives its driver; null for
     /// the plain host. Throws Error(unavailable) where they cannot.
@@ -76,7 +76,7 @@ private:
     std::shared_ptr<Shared> shared_;
     const SetId id_;
     const std::vector<int> ranks_;  ///< of the world, by position
-    const engine::Members members_;
+    const protocol::Members members_;
     wire::ControlChannel control_;
     wire::MailChannel mail_;
     base::Mutex devices_mutex_;

@@ -1,11 +1,11 @@
 // Descriptions of requests: what is taken for one is, byte for byte, what encodes it.
-#include "engine/description.hpp"
+#include "protocol/description.hpp"
 
 #include "fuzz/fuzz.hpp"
 
 namespace guozhuang::fuzz {
 
-using namespace engine;
+using namespace protocol;
 
 void decode(Input input) {
     Description description;
@@ -23,8 +23,9 @@ void decode(Input input) {
 std::vector<Seed> seeds() {
     return {
         encode({.tensors = {{"loss", DType::f32, {4}}}}),
-        encode({.operation = Operation::all_gather, .tensors = {{"rows", DType::i64, {-1, 3}}}}),
-        encode({.operation = Operation::broadcast,
+        encode(
+            {.operation = OperationKind::all_gather, .tensors = {{"rows", DType::i64, {-1, 3}}}}),
+        encode({.operation = OperationKind::broadcast,
                 .root = 2,
                 .device = DeviceKind::cuda,
                 .tensors = {{"w", DType::f64, {}}}}),
@@ -32,8 +33,9 @@ std::vector<Seed> seeds() {
                 .prescale = 0.5,
                 .group = true,
                 .tensors = {{"", DType::f16, {2}}, {"", DType::f16, {0}}}}),
-        encode({.operation = Operation::create_process_set, .ranks = {0, 2, 300}, .tensors = {}}),
-        encode({.operation = Operation::barrier, .tensors = {}}),
+        encode(
+            {.operation = OperationKind::create_process_set, .ranks = {0, 2, 300}, .tensors = {}}),
+        encode({.operation = OperationKind::barrier, .tensors = {}}),
         encode({.tensors = {{"loss", DType::f32, {4}}},
                 .agreements = {{"loss", "values", "1"}, {"", "passes", "2"}}}),
         encode({.tensors = {{"loss", DType::f32, {4}}}, .discarded = "no such file"}),

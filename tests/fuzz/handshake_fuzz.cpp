@@ -4,8 +4,8 @@
 
 #include <guozhuang/version.hpp>
 
-#include "engine/codec.hpp"
 #include "fuzz/fuzz.hpp"
+#include "protocol/codec.hpp"
 #include "wire/group/control_channel.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
@@ -22,7 +22,7 @@ void send(wire::Transport& from, int to, Input message) {
 }
 
 Seed facts(const std::vector<std::string>& values) {
-    engine::Writer out;
+    protocol::Writer out;
     for (const auto& value : values) out.string(value);
     return out.take();
 }

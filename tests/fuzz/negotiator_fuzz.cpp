@@ -7,7 +7,7 @@
 
 namespace guozhuang::fuzz {
 
-using engine::Negotiator;
+using protocol::Negotiator;
 using test::Negotiation;
 using test::tensor;
 

@@ -10,6 +10,7 @@
 namespace guozhuang::fuzz {
 
 using namespace engine;
+using namespace protocol;
 
 namespace {
 

@@ -275,8 +275,9 @@ def sizes():
 
 def links():
     pages = [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")]
+    rooms = [page for folder in SOURCE_FOLDERS for page in (TOP / folder).rglob("README.md")]
     reached = set()
-    for page in pages:
+    for page in pages + rooms:
         text = page.read_text()
         for match in re.finditer(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", text):
             target = (page.parent / match[1]).resolve()

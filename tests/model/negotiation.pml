@@ -1,4 +1,4 @@
-// The negotiation (src/engine/negotiator.cpp) as a model: N ranks in a star or a chain below rank
+// The negotiation (src/protocol/negotiator.cpp) as a model: N ranks in a star or a chain below rank
 // 0, TENSORS names, each submitted up to ROUNDS times in any order, with one of two descriptions;
 // any rank that is willing to may depart at any time, with requests pending or not; any rank may
 // join up to JOINS times, and then takes part without submitting anything until all have joined;

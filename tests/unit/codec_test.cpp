@@ -1,11 +1,11 @@
-#include "engine/codec.hpp"
+#include "protocol/codec.hpp"
 
 #include <guozhuang/error.hpp>
 #include <limits>
 
 #include "support/runner/catch.hpp"
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 namespace {
 
 enum class Colour : std::uint8_t { red, green, blue };
@@ -129,4 +129,4 @@ TEST_CASE("a count or length that the message cannot hold is refused before room
     CHECK(refused(endless, [](Reader& in) { in.string(~std::size_t{0}); }));
 }
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

@@ -1,4 +1,4 @@
-#include "engine/description.hpp"
+#include "protocol/description.hpp"
 
 #include <guozhuang/error.hpp>
 #include <limits>
@@ -7,15 +7,16 @@
 #include "base/error_text.hpp"
 #include "support/runner/catch.hpp"
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 namespace {
 
 Description allreduce(Shape shape = {4}, DType dtype = DType::f32) {
-    return {.operation = Operation::allreduce, .tensors = {{"weight", dtype, std::move(shape)}}};
+    return {.operation = OperationKind::allreduce,
+            .tensors = {{"weight", dtype, std::move(shape)}}};
 }
 
 Description group(std::vector<TensorDescription> tensors) {
-    return {.operation = Operation::allreduce, .group = true, .tensors = std::move(tensors)};
+    return {.operation = OperationKind::allreduce, .group = true, .tensors = std::move(tensors)};
 }
 
 /// The ranks 0, 1, ... submit these.
@@ -33,7 +34,7 @@ std::string mismatch(const std::vector<Description>& submitted, std::string_view
 /// Descriptions of which each differs from the first in one thing.
 std::vector<Description> variants() {
     std::vector<Description> all(16, allreduce());
-    all[1].operation = Operation::broadcast;
+    all[1].operation = OperationKind::broadcast;
     all[2].op = ReduceOp::max;
     all[3].prescale = 0.5;
     all[4].postscale = 0.5;
@@ -92,7 +93,7 @@ TEST_CASE("ranks are listed for people") {
 }
 
 TEST_CASE("a mismatch names the tensor, both values and the ranks") {
-    Description wide{.operation = Operation::allreduce,
+    Description wide{.operation = OperationKind::allreduce,
                      .tensors = {{"layer3.weight", DType::f32, {64, 3, 7, 7}}}};
     auto narrow = wide;
     narrow.tensors[0].shape = {64, 3, 3, 3};
@@ -205,4 +206,4 @@ TEST_CASE("requests that differ in bytes alone are told apart, too") {
     CHECK(mismatch({positive, negative}) == "'weight': the requests differ");
 }
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

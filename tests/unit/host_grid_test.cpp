@@ -42,7 +42,7 @@ struct Outcome {
     std::vector<std::vector<float>> numbers;
     int crossings = 0;
 };
-Outcome run_on(const Ranks& hosts, engine::Operation operation, std::size_t count) {
+Outcome run_on(const Ranks& hosts, protocol::OperationKind operation, std::size_t count) {
     const int ranks = static_cast<int>(hosts.size());
     Ranks everybody(hosts.size());
     std::iota(everybody.begin(), everybody.end(), 0);
@@ -66,7 +66,7 @@ Outcome run_on(const Ranks& hosts, engine::Operation operation, std::size_t coun
                      .contributors = ranks,
                      .policy = {.small_bytes = 32 << 10, .segment_bytes = 256 << 10},
                      .pieces = {{.tensor = tensor, .result = &result}}});
-        if (operation == engine::Operation::all_gather) {
+        if (operation == protocol::OperationKind::all_gather) {
             own.resize(result.bytes.size() / sizeof(float));
             std::memcpy(own.data(), result.bytes.data(), result.bytes.size());
         }
@@ -159,12 +159,12 @@ TEST_CASE(
     const auto [hosts, host_count] =
         GENERATE(std::pair(Ranks{0, 1, 0, 1, 0}, 2), std::pair(Ranks{0, 1, 2, 0, 1, 0, 0}, 3));
     const int ranks = static_cast<int>(hosts.size());
-    const auto sums = run_on(hosts, engine::Operation::allreduce, count);
+    const auto sums = run_on(hosts, protocol::OperationKind::allreduce, count);
     // every link carries as many messages as there are hops
     CHECK(sums.crossings == 2 * (ranks - 1) * host_count);
     CHECK(std::ranges::all_of(
         sums.numbers, [&](const auto& numbers) { return numbers == sums.numbers.front(); }));
-    CHECK(run_on(hosts, engine::Operation::allreduce, count).numbers == sums.numbers);
+    CHECK(run_on(hosts, protocol::OperationKind::allreduce, count).numbers == sums.numbers);
     for (std::size_t i = 0; i < count; i += 501) {
         double sum = 0;
         for (int rank = 0; rank < ranks; ++rank)
@@ -172,7 +172,7 @@ TEST_CASE(
         CHECK(std::abs(sums.numbers.front()[i] - sum) <= 1e-5 * sum);
     }
 
-    const auto gathered = run_on(hosts, engine::Operation::all_gather, count);
+    const auto gathered = run_on(hosts, protocol::OperationKind::all_gather, count);
     // the numbers of rows, then the rows
     CHECK(gathered.crossings == 2 * (ranks - 1) * host_count);
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {

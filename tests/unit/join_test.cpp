@@ -5,9 +5,9 @@
 
 using namespace guozhuang;
 using namespace guozhuang::test;
-using engine::LogEntry;
-using engine::Operation;
-using Kind = engine::LogEntry::Kind;
+using protocol::LogEntry;
+using protocol::OperationKind;
+using Kind = protocol::LogEntry::Kind;
 
 namespace {
 
@@ -28,7 +28,8 @@ TEST_CASE("what is executed names the ranks that stand in, and describes it to t
     three.submit(2, tensor("a"));
     three.settle();
     CHECK(last_of(three).absent == std::vector<int>{1});
-    CHECK((last_of(three).descriptions == std::vector<engine::Bytes>{engine::encode(tensor("a"))}));
+    CHECK((last_of(three).descriptions ==
+           std::vector<protocol::Bytes>{protocol::encode(tensor("a"))}));
     const auto id = last_of(three).items.front().id;
     for (const int rank : {2, 0}) three.join(rank);
     three.settle();

@@ -1,15 +1,15 @@
 #include <guozhuang/error.hpp>
 
-#include "engine/negotiator.hpp"
+#include "protocol/negotiator.hpp"
 #include "support/fakes/negotiation.hpp"
 #include "support/runner/catch.hpp"
 
 namespace guozhuang::test {
 namespace {
 
-using engine::Bytes;
-using engine::Operation;
-using engine::Writer;
+using protocol::Bytes;
+using protocol::OperationKind;
+using protocol::Writer;
 
 /// The error text with which the rank refuses a message; empty: it takes it.
 std::string refusal(Negotiation& negotiation, int rank, int from, const Bytes& message) {
@@ -54,7 +54,7 @@ TEST_CASE("a child that reports what cannot be is refused") {
     CHECK(refused(message(0, 0, 7, 1, 1, 1, 1, 1, 1, 1, 1)) ==
           "rank 1 sent id 7, which nobody has been given");
 
-    const auto barrier = engine::encode({.operation = Operation::barrier, .tensors = {}});
+    const auto barrier = protocol::encode({.operation = OperationKind::barrier, .tensors = {}});
     const auto report_of = [&](std::initializer_list<int> those) {
         auto bytes = message(0, report, 1, 'x', 1, 0, barrier.size());
         bytes.insert(bytes.end(), barrier.begin(), barrier.end());

@@ -1,4 +1,4 @@
-#include "engine/negotiator.hpp"
+#include "protocol/negotiator.hpp"
 
 #include <guozhuang/error.hpp>
 #include <set>
@@ -9,14 +9,14 @@
 namespace guozhuang::test {
 namespace {
 
-using engine::Bytes;
-using engine::Description;
-using engine::LogEntry;
-using engine::Operation;
-using engine::Writer;
-using Kind = engine::LogEntry::Kind;
+using protocol::Bytes;
+using protocol::Description;
+using protocol::LogEntry;
+using protocol::OperationKind;
+using protocol::Writer;
+using Kind = protocol::LogEntry::Kind;
 
-Negotiation ranks(int size, const engine::Negotiator::Settings& settings = {}) {
+Negotiation ranks(int size, const protocol::Negotiator::Settings& settings = {}) {
     return {size, settings};
 }
 
@@ -320,10 +320,11 @@ TEST_CASE("only requests of one kind are fused, up to the threshold") {
     CHECK(fused({tensor("a", {5}), tensor("b", {5})}));
     CHECK_FALSE(fused({tensor("a", {5}), tensor("b", {6})}));
     CHECK(fused({tensor("a", {1000})}));
-    CHECK_FALSE(fused({tensor("a"), tensor("b", {4}, Operation::broadcast)}));
-    CHECK(fused({tensor("a", {4}, Operation::broadcast), tensor("b", {4}, Operation::broadcast)}));
+    CHECK_FALSE(fused({tensor("a"), tensor("b", {4}, OperationKind::broadcast)}));
+    CHECK(fused(
+        {tensor("a", {4}, OperationKind::broadcast), tensor("b", {4}, OperationKind::broadcast)}));
     for (const auto operation :
-         {Operation::all_gather, Operation::all_to_all, Operation::reduce_scatter})
+         {OperationKind::all_gather, OperationKind::all_to_all, OperationKind::reduce_scatter})
         CHECK_FALSE(fused({tensor("a", {4}, operation), tensor("b", {4}, operation)}));
     SECTION("not with another dtype") {
         other.tensors[0].dtype = DType::i32;
@@ -357,7 +358,7 @@ TEST_CASE("groups are executed alone, and so are barriers") {
                 rank, name,
                 {.group = true, .tensors = {{"x", DType::f32, {1}}, {"y", DType::f64, {2}}}});
         for (const auto* name : {"i", "j"})
-            two.submit(rank, name, {.operation = Operation::barrier, .tensors = {}});
+            two.submit(rank, name, {.operation = OperationKind::barrier, .tensors = {}});
         two.submit(rank, "k", {.tensors = {}});
     }
     two.settle();
@@ -373,11 +374,11 @@ TEST_CASE("the root's policy is in every entry") {
     two.submit_everywhere(tensor("a"));
     two.settle();
     REQUIRE(log_of(two) == "a");
-    CHECK(two.log(1)[0].policy == engine::Policy{.forced = Algorithm::ring,
-                                                 .reproducible = true,
-                                                 .staging = true,
-                                                 .small_bytes = 1 << 20,
-                                                 .segment_bytes = 7});
+    CHECK(two.log(1)[0].policy == protocol::Policy{.forced = Algorithm::ring,
+                                                   .reproducible = true,
+                                                   .staging = true,
+                                                   .small_bytes = 1 << 20,
+                                                   .segment_bytes = 7});
 }
 
 TEST_CASE("names that are used once do not fill the table of ids") {

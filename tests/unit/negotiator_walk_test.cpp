@@ -12,9 +12,9 @@
 namespace guozhuang::test {
 namespace {
 
-using engine::Description;
-using engine::Operation;
-using Settings = engine::Negotiator::Settings;
+using protocol::Description;
+using protocol::OperationKind;
+using Settings = protocol::Negotiator::Settings;
 
 /// Random numbers that are the same with every standard library.
 class Random {
@@ -41,9 +41,9 @@ Description variant(const std::string& name, std::size_t which) {
         case 3: description.op = ReduceOp::max; break;
         case 4: description.prescale = 0.5; break;
         case 5: description.device = DeviceKind::fake; break;
-        case 6: description.operation = Operation::broadcast; break;
+        case 6: description.operation = OperationKind::broadcast; break;
         case 7:
-            description = {.operation = Operation::broadcast,
+            description = {.operation = OperationKind::broadcast,
                            .root = 1,
                            .tensors = std::move(description.tensors)};
             break;
@@ -52,8 +52,8 @@ Description variant(const std::string& name, std::size_t which) {
                 .group = true,
                 .tensors = {{name + ".0", DType::f32, {4}}, {name + ".1", DType::f32, {}}}};
             break;
-        case 9: description = {.operation = Operation::barrier, .tensors = {}}; break;
-        case 10: description = tensor(name, {-1, 2}, Operation::all_to_all); break;
+        case 9: description = {.operation = OperationKind::barrier, .tensors = {}}; break;
+        case 10: description = tensor(name, {-1, 2}, OperationKind::all_to_all); break;
     }
     return description;
 }
@@ -331,7 +331,7 @@ Walks walk(std::uint64_t first, std::size_t count) {
 }
 
 /// One thing that may not happen to a message, or a message of nobody.
-void corrupt(engine::Bytes& message, const engine::Bytes& other, Random& random) {
+void corrupt(protocol::Bytes& message, const protocol::Bytes& other, Random& random) {
     const auto any_byte = [&] { return static_cast<std::byte>(random.below(256)); };
     switch (random.below(6)) {
         case 0:

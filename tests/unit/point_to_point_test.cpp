@@ -8,6 +8,7 @@
 
 using namespace guozhuang;
 using namespace guozhuang::engine;
+using namespace guozhuang::protocol;
 
 namespace {
 

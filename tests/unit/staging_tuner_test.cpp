@@ -101,7 +101,7 @@ TEST_CASE(
             const std::size_t bytes = operation % 7 == 0   ? 100
                                       : operation % 5 == 0 ? 140'000
                                                            : 70'000;
-            tuner.run(engine::Operation::all_gather, bytes, 65'536,
+            tuner.run(protocol::OperationKind::all_gather, bytes, 65'536,
                       [&](wire::MemberPeers& peers, std::size_t segment) {
                           segments[self].push_back(segment);
                           std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));

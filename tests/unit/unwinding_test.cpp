@@ -60,7 +60,8 @@ TEST_CASE("an operation for whose tensors there is no other memory is waited for
     const Shape huge{std::int64_t{1} << 59};
     const engine::Request request{
         .name = "huge",
-        .description = engine::share(engine::Description{.tensors = {{"huge", DType::f32, huge}}}),
+        .description =
+            protocol::share(protocol::Description{.tensors = {{"huge", DType::f32, huge}}}),
         .tensors = engine::share({TensorView(&number, DType::f32, huge)})};
     const Handle handle(here.engine().submit(request, false));
     auto released = std::async(std::launch::async, [&] {

@@ -155,7 +155,7 @@ void HostBackend::meet() {
 /// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on
 /// none. On one host all sums are of the tree, so tensors on every kind of device get the same
 /// bits, and so does a job without shared memory.
-selection::Settings HostBackend::settings_of(const engine::Policy& policy) const {
+selection::Settings HostBackend::settings_of(const protocol::Policy& policy) const {
     selection::Settings settings{.forced = policy.forced,
                                  .reproducible = policy.reproducible || grid_.hosts() == 1,
                                  .staging = stages(policy),
@@ -171,28 +171,28 @@ selection::Settings HostBackend::settings_of(const engine::Policy& policy) const
 
 void HostBackend::run(const engine::Bundle& bundle) {
     scratch_ = store_->take();
-    if (bundle.operation != engine::Operation::barrier) meet();
+    if (bundle.operation != protocol::OperationKind::barrier) meet();
     move(bundle);
     store_->give_back(std::move(scratch_));
 }
 
 void HostBackend::move(const engine::Bundle& bundle) {
     switch (bundle.operation) {
-        case engine::Operation::allreduce: allreduce(bundle); break;
-        case engine::Operation::broadcast: broadcast(bundle); break;
-        case engine::Operation::all_gather:
+        case protocol::OperationKind::allreduce: allreduce(bundle); break;
+        case protocol::OperationKind::broadcast: broadcast(bundle); break;
+        case protocol::OperationKind::all_gather:
             for (const auto& piece : bundle.pieces) all_gather(bundle.policy, piece);
             break;
-        case engine::Operation::all_to_all:
+        case protocol::OperationKind::all_to_all:
             for (const auto& piece : bundle.pieces) all_to_all(bundle.policy, piece);
             break;
-        case engine::Operation::reduce_scatter:
+        case protocol::OperationKind::reduce_scatter:
             for (const auto& piece : bundle.pieces) reduce_scatter(bundle, piece);
             break;
-        case engine::Operation::barrier: barrier(bundle.policy); break;
-        case engine::Operation::create_process_set:
-        case engine::Operation::remove_process_set:
-        case engine::Operation::join:
+        case protocol::OperationKind::barrier: barrier(bundle.policy); break;
+        case protocol::OperationKind::create_process_set:
+        case protocol::OperationKind::remove_process_set:
+        case protocol::OperationKind::join:
             throw Error(ErrorCode::internal, "a matter of the log has come to a backend");
     }
 }
@@ -333,18 +333,18 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
 }
 
 /// The log has made sure that all have come; this lets them leave together.
-void HostBackend::barrier(const engine::Policy& policy) {
+void HostBackend::barrier(const protocol::Policy& policy) {
     if (stages(policy)) return direct::staged_barrier(stages_->peers());
     tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
 }
 
 /// places[r] is for what rank r has; this rank's is filled.
-void HostBackend::gather(const engine::Policy& policy,
+void HostBackend::gather(const protocol::Policy& policy,
                          std::span<const std::span<std::byte>> places) {
     if (stages(policy)) {
         std::size_t bytes = 0;
         for (const auto place : places) bytes += place.size();
-        return stages_->run(engine::Operation::all_gather, bytes,
+        return stages_->run(protocol::OperationKind::all_gather, bytes,
                             static_cast<std::size_t>(policy.segment_bytes),
                             [&](MemberPeers& peers, std::size_t segment) {
                                 direct::staged_all_gather(peers, places, segment);
@@ -361,7 +361,7 @@ void HostBackend::gather(const engine::Policy& policy,
 }
 
 /// The numbers of rows first, because they are in no description; then the rows.
-void HostBackend::all_gather(const engine::Policy& policy, const engine::Piece& piece) {
+void HostBackend::all_gather(const protocol::Policy& policy, const engine::Piece& piece) {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(wire_.size()));
     const auto self = static_cast<std::size_t>(wire_.rank());
     rows[self] = piece.tensor.shape[0];
@@ -376,12 +376,12 @@ void HostBackend::all_gather(const engine::Policy& policy, const engine::Piece& 
 
 /// parts[r] goes to rank r, places[r] comes from there; `longest_bytes` is the longest that any
 /// rank gives any other.
-void HostBackend::exchange(const engine::Policy& policy,
+void HostBackend::exchange(const protocol::Policy& policy,
                            std::span<const std::span<const std::byte>> parts,
                            std::span<const std::span<std::byte>> places,
                            std::size_t longest_bytes) {
     if (!stages(policy)) return pairwise::all_to_all(wire_, parts, places);
-    stages_->run(engine::Operation::all_to_all, longest_bytes * places.size(),
+    stages_->run(protocol::OperationKind::all_to_all, longest_bytes * places.size(),
                  static_cast<std::size_t>(policy.segment_bytes),
                  [&](MemberPeers& peers, std::size_t segment) {
                      direct::staged_all_to_all(peers, parts, places, longest_bytes, segment);
@@ -389,7 +389,7 @@ void HostBackend::exchange(const engine::Policy& policy,
 }
 
 /// The same as with all_gather.
-void HostBackend::all_to_all(const engine::Policy& policy, const engine::Piece& piece) {
+void HostBackend::all_to_all(const protocol::Policy& policy, const engine::Piece& piece) {
     struct Split {
         std::int64_t rows = 0, longest = 0;  ///< for the other; of all that this rank gives
     };

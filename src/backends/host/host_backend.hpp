@@ -69,18 +69,18 @@ private:
                              std::size_t segment_bytes);
     void adasum(const engine::Bundle& bundle, const Part& part);
     void broadcast(const engine::Bundle& bundle);
-    void barrier(const engine::Policy& policy);
-    void all_gather(const engine::Policy& policy, const engine::Piece& piece);
-    void all_to_all(const engine::Policy& policy, const engine::Piece& piece);
+    void barrier(const protocol::Policy& policy);
+    void all_gather(const protocol::Policy& policy, const engine::Piece& piece);
+    void all_to_all(const protocol::Policy& policy, const engine::Piece& piece);
     void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
     void meet();
-    bool stages(const engine::Policy& policy) const noexcept { return policy.staging && stages_; }
-    void gather(const engine::Policy& policy, std::span<const std::span<std::byte>> places);
-    void exchange(const engine::Policy& policy, std::span<const std::span<const std::byte>> parts,
+    bool stages(const protocol::Policy& policy) const noexcept { return policy.staging && stages_; }
+    void gather(const protocol::Policy& policy, std::span<const std::span<std::byte>> places);
+    void exchange(const protocol::Policy& policy, std::span<const std::span<const std::byte>> parts,
                   std::span<const std::span<std::byte>> places, std::size_t longest_bytes);
     static trace::TimelineFacts facts_of(std::string_view algorithm, const Part& part);
     std::vector<Part> parts_of(const engine::Bundle& bundle) const;
-    selection::Settings settings_of(const engine::Policy& policy) const;
+    selection::Settings settings_of(const protocol::Policy& policy) const;
 
     wire::MemberWire wire_;
     const wire::Group group_;

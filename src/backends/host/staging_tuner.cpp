@@ -39,7 +39,7 @@ bool Trials::record(std::size_t way, float cost) noexcept {
     return true;
 }
 
-StagingTuner::Run StagingTuner::begin(engine::Operation operation, std::size_t bytes) {
+StagingTuner::Run StagingTuner::begin(protocol::OperationKind operation, std::size_t bytes) {
     const int size = static_cast<int>(std::bit_width(bytes)) - 1;
     const Key key{operation, std::clamp(size, least_class, largest_class)};
     auto& trials = trials_.try_emplace(key, ways_).first->second;
@@ -67,7 +67,7 @@ void StagingTuner::end(const Run& run) {
 /// nothing about them. Of the others every rank, whatever it gives, takes part in every byte.
 float StagingTuner::cost_of(const Run& run) const {
     const auto staged =
-        run.key.first == engine::Operation::allreduce ? peers_.bytes_put() : run.bytes;
+        run.key.first == protocol::OperationKind::allreduce ? peers_.bytes_put() : run.bytes;
     if (staged < run.bytes / static_cast<std::size_t>(2 * peers_.size())) return Trials::unknown;
     return std::chrono::duration<float, std::nano>(base::Clock::now() - run.began).count() /
            static_cast<float>(staged);

@@ -56,7 +56,7 @@ public:
     /// move(peers, segment_bytes) is an operation that moves so many bytes in segments of at most
     /// so many: all ranks say the same.
     template <class Move>
-    void run(engine::Operation operation, std::size_t bytes, std::size_t segment_bytes,
+    void run(protocol::OperationKind operation, std::size_t bytes, std::size_t segment_bytes,
              const Move& move) {
         const auto run = begin(operation, bytes);
         move(peers_, shortened(segment_bytes, run.way));
@@ -64,7 +64,7 @@ public:
     }
 
 private:
-    using Key = std::pair<engine::Operation, int>;  ///< and the binary logarithm of the size
+    using Key = std::pair<protocol::OperationKind, int>;  ///< and the binary logarithm of the size
     struct Run {
         Key key;
         std::size_t bytes;
@@ -72,7 +72,7 @@ private:
         std::size_t way;
         base::Clock::time_point began;
     };
-    Run begin(engine::Operation operation, std::size_t bytes);
+    Run begin(protocol::OperationKind operation, std::size_t bytes);
     void end(const Run& run);
     void record(const Run& run);
     float cost_of(const Run& run) const;

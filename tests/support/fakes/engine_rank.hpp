@@ -66,13 +66,13 @@ public:
     /// An operation on a tensor of one element.
     Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {},
                   base::Deadline deadline = base::no_deadline) {
-        engine::Request request{
-            .name = name,
-            .submitted = base::Clock::now(),
-            .deadline = deadline,
-            .description = engine::share(engine::Description{.tensors = {{name, DType::f32, {1}}}}),
-            .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),
-            .keep_alive = std::move(keep_alive)};
+        engine::Request request{.name = name,
+                                .submitted = base::Clock::now(),
+                                .deadline = deadline,
+                                .description = protocol::share(
+                                    protocol::Description{.tensors = {{name, DType::f32, {1}}}}),
+                                .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),
+                                .keep_alive = std::move(keep_alive)};
         return Handle(engine_->submit(std::move(request), false));
     }
 

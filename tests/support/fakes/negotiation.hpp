@@ -10,13 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "engine/negotiator.hpp"
+#include "protocol/negotiator.hpp"
 
 namespace guozhuang::test {
 
 /// A request for one tensor.
-inline engine::Description tensor(std::string name, Shape shape = {4},
-                                  engine::Operation operation = engine::Operation::allreduce) {
+inline protocol::Description tensor(
+    std::string name, Shape shape = {4},
+    protocol::OperationKind operation = protocol::OperationKind::allreduce) {
     return {.operation = operation, .tensors = {{std::move(name), DType::f32, std::move(shape)}}};
 }
 
@@ -27,24 +28,24 @@ class Negotiation {
 public:
     using Link = std::pair<int, int>;  ///< from, to
 
-    Negotiation(int size, const engine::Negotiator::Settings& settings)
+    Negotiation(int size, const protocol::Negotiator::Settings& settings)
         : logs_(static_cast<std::size_t>(size)) {
         for (int rank = 0; rank < size; ++rank) negotiators_.emplace_back(rank, size, settings);
     }
 
     int size() const { return static_cast<int>(negotiators_.size()); }
-    engine::Negotiator& at(int rank) { return negotiators_[static_cast<std::size_t>(rank)]; }
+    protocol::Negotiator& at(int rank) { return negotiators_[static_cast<std::size_t>(rank)]; }
 
-    void submit(int rank, const std::string& name, const engine::Description& description,
+    void submit(int rank, const std::string& name, const protocol::Description& description,
                 bool named = true) {
-        at(rank).submit(name, named, engine::share(description));
+        at(rank).submit(name, named, protocol::share(description));
         collect(rank);
     }
     /// Under the name of its first tensor.
-    void submit(int rank, const engine::Description& description, bool named = true) {
+    void submit(int rank, const protocol::Description& description, bool named = true) {
         submit(rank, description.tensors.front().name, description, named);
     }
-    void submit_everywhere(const engine::Description& description, bool named = true) {
+    void submit_everywhere(const protocol::Description& description, bool named = true) {
         for (int rank = 0; rank < size(); ++rank) submit(rank, description, named);
     }
 
@@ -85,7 +86,7 @@ public:
     }
 
     /// The links that have messages, with them.
-    std::map<Link, std::deque<engine::Bytes>>& links() { return links_; }
+    std::map<Link, std::deque<protocol::Bytes>>& links() { return links_; }
 
     /// Flushes and delivers until nobody has anything to say.
     void settle() {
@@ -96,7 +97,7 @@ public:
     }
 
     /// All entries that the rank has learnt so far.
-    const std::vector<engine::LogEntry>& log(int rank) const {
+    const std::vector<protocol::LogEntry>& log(int rank) const {
         return logs_[static_cast<std::size_t>(rank)];
     }
     std::size_t messages_sent() const { return messages_; }
@@ -108,9 +109,9 @@ private:
         for (auto& entry : at(rank).take_entries()) log.push_back(std::move(entry));
     }
 
-    std::vector<engine::Negotiator> negotiators_;
-    std::map<Link, std::deque<engine::Bytes>> links_;
-    std::vector<std::vector<engine::LogEntry>> logs_;
+    std::vector<protocol::Negotiator> negotiators_;
+    std::map<Link, std::deque<protocol::Bytes>> links_;
+    std::vector<std::vector<protocol::LogEntry>> logs_;
     std::size_t messages_ = 0, bytes_ = 0;
 };
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/negotiator.hpp"
+#include "protocol/negotiator.hpp"
 
 namespace guozhuang::test {
 
@@ -23,11 +23,11 @@ public:
         using std::runtime_error::runtime_error;
     };
 
-    Referee(int size, const engine::Negotiator::Settings& settings)
+    Referee(int size, const protocol::Negotiator::Settings& settings)
         : settings_(settings), ranks_(static_cast<std::size_t>(size)) {}
 
     void submitted(int rank, const std::string& name, bool named,
-                   const engine::Description& description) {
+                   const protocol::Description& description) {
         auto& round = rounds_[{name, this->round(rank, name)}];
         round.named = named;
         round.votes[rank] = description;
@@ -37,13 +37,13 @@ public:
     void departed(int rank, const std::string& reason) { departed_[rank] = reason; }
 
     void joined(int rank) {
-        submitted(rank, join, false, {.operation = engine::Operation::join, .tensors = {}});
+        submitted(rank, join, false, {.operation = protocol::OperationKind::join, .tensors = {}});
     }
     /// Whether the rank has, and has not seen that all have.
     bool has_joined(int rank) const { return at(rank).pending.contains(join); }
 
     /// The next entry of the rank's log. P3: the same as on all other ranks.
-    void learnt(int rank, const engine::LogEntry& entry) {
+    void learnt(int rank, const protocol::LogEntry& entry) {
         auto& own = at(rank);
         if (own.position == log_.size()) {
             require(rank == 0, "a rank knows more than the root");
@@ -51,7 +51,7 @@ public:
             log_.push_back(entry);
         }
         require(log_[own.position++] == entry, "the logs differ");
-        if (entry.kind == engine::LogEntry::Kind::forget) return;
+        if (entry.kind == protocol::LogEntry::Kind::forget) return;
         for (const auto& item : entry.items) {
             own.pending.erase(item.name);
             ++own.resolved[item.name];
@@ -65,7 +65,7 @@ public:
     /// The names that the rank has submitted and not seen resolved.
     const std::set<std::string>& pending(int rank) const { return at(rank).pending; }
     bool has_departed(int rank) const { return departed_.contains(rank); }
-    const std::vector<engine::LogEntry>& log() const { return log_; }
+    const std::vector<protocol::LogEntry>& log() const { return log_; }
 
     /// When nothing is on its way any more. P5: every round that all have voted in, joined or
     /// departed from is over, and every rank knows it.
@@ -83,7 +83,7 @@ public:
     /// When all have departed and nothing is on its way any more. P4: no request is left.
     void expect_finished() const {
         expect_quiet();
-        require(!log_.empty() && log_.back().kind == engine::LogEntry::Kind::shutdown,
+        require(!log_.empty() && log_.back().kind == protocol::LogEntry::Kind::shutdown,
                 "the log does not end with the shutdown");
         for (const auto& rank : ranks_)
             require(rank.pending.empty(), "a request was never resolved");
@@ -91,7 +91,7 @@ public:
 
     /// When a rank has left and nothing is on its way any more.
     void expect_left() const {
-        require(!log_.empty() && log_.back().kind == engine::LogEntry::Kind::leave,
+        require(!log_.empty() && log_.back().kind == protocol::LogEntry::Kind::leave,
                 "the log does not end with the leaving");
         for (const auto& rank : ranks_)
             require(rank.position == log_.size(), "a rank has not heard all");
@@ -106,7 +106,7 @@ private:
 
     struct Round {
         bool named = true;
-        std::map<int, engine::Description> votes;
+        std::map<int, protocol::Description> votes;
     };
     struct Rank {
         std::size_t position = 0;
@@ -142,16 +142,16 @@ private:
         return result;
     }
 
-    static bool needs(const engine::Description& description, const std::vector<int>& ranks) {
-        using enum engine::Operation;
+    static bool needs(const protocol::Description& description, const std::vector<int>& ranks) {
+        using enum protocol::OperationKind;
         if (ranks.empty()) return false;
         return description.operation == all_to_all ||
                (description.operation == broadcast &&
                 std::ranges::count(ranks, description.root) > 0);
     }
 
-    void judge(const engine::LogEntry& entry) {
-        using Kind = engine::LogEntry::Kind;
+    void judge(const protocol::LogEntry& entry) {
+        using Kind = protocol::LogEntry::Kind;
         require(
             log_.empty() || (log_.back().kind != Kind::shutdown && log_.back().kind != Kind::leave),
             "something follows the last entry");
@@ -192,7 +192,7 @@ private:
         return found->second;
     }
 
-    void judge_join(const engine::LogEntry& entry) {
+    void judge_join(const protocol::LogEntry& entry) {
         require(entry.items.size() == 1 && entry.items.front().name == join, "a join is one");
         const auto& round = current(join);
         const auto absentees = absent(round);
@@ -205,7 +205,7 @@ private:
     }
 
     /// P2: all ranks have submitted it, the same, or joined. Only what may share a bundle does.
-    void judge_execute(const engine::LogEntry& entry) {
+    void judge_execute(const protocol::LogEntry& entry) {
         std::size_t bytes = 0;
         for (const auto& item : entry.items) {
             const auto& round = current(item.name);
@@ -219,7 +219,7 @@ private:
             require(entry.absent.empty()
                         ? entry.descriptions.empty()
                         : entry.descriptions.at(static_cast<std::size_t>(
-                              &item - entry.items.data())) == engine::encode(first),
+                              &item - entry.items.data())) == protocol::encode(first),
                     "'" + item.name + "' is described wrongly");
             require(std::ranges::all_of(round.votes,
                                         [&](const auto& vote) { return vote.second == first; }),
@@ -237,7 +237,7 @@ private:
         require(entry.policy == settings_.policy, "the policy is not the root's");
     }
 
-    void judge_id(const engine::Item& item) {
+    void judge_id(const protocol::Item& item) {
         const bool fresh =
             std::ranges::none_of(ids_, [&](const auto& known) { return known.second == item.id; });
         const auto [known, inserted] = ids_.emplace(item.name, item.id);
@@ -245,22 +245,22 @@ private:
                 "'" + item.name + "' changes its id or takes another's");
     }
 
-    static std::size_t bytes_of(const engine::Description& description) {
+    static std::size_t bytes_of(const protocol::Description& description) {
         std::size_t bytes = 0;
         for (const auto& tensor : description.tensors)
             bytes += count_of(tensor.shape) * size_of(tensor.dtype);
         return bytes;
     }
 
-    static bool may_share(const engine::Description& a, const engine::Description& b) {
-        using enum engine::Operation;
+    static bool may_share(const protocol::Description& a, const protocol::Description& b) {
+        using enum protocol::OperationKind;
         return (a.operation == allreduce || a.operation == broadcast) &&
                a.operation == b.operation && a.op == b.op && a.root == b.root &&
                a.prescale == b.prescale && a.postscale == b.postscale && a.device == b.device &&
                !a.group && !b.group && a.tensors[0].dtype == b.tensors[0].dtype;
     }
 
-    void judge_failure(const engine::LogEntry& entry) {
+    void judge_failure(const protocol::LogEntry& entry) {
         require(entry.items.size() == 1, "a failure is about one request");
         const auto& name = entry.items.front().name;
         const auto& round = current(name);
@@ -270,11 +270,11 @@ private:
             for (const int rank : culprits) judge_reason(entry, rank);
             return;
         }
-        std::vector<engine::Faction> factions;
+        std::vector<protocol::Faction> factions;
         for (const auto& [rank, vote] : round.votes) {
-            const auto description = engine::share(vote);
+            const auto description = protocol::share(vote);
             auto faction = std::ranges::find_if(factions, [&](const auto& each) {
-                return engine::are_same(each.description, description);
+                return protocol::are_same(each.description, description);
             });
             if (faction == factions.end()) faction = factions.insert(faction, {description, {}});
             faction->ranks.push_back(rank);
@@ -289,20 +289,20 @@ private:
         }
         std::string tensor;
         require(entry.code == ErrorCode::mismatch &&
-                    entry.text == engine::describe_mismatch(name, factions, tensor) &&
+                    entry.text == protocol::describe_mismatch(name, factions, tensor) &&
                     entry.tensor == tensor,
                 "'" + name + "' fails with the wrong text: " + entry.text);
     }
 
     /// The entry speaks of the departure of a rank that has departed, and says why.
-    void judge_reason(const engine::LogEntry& entry, int rank) const {
+    void judge_reason(const protocol::LogEntry& entry, int rank) const {
         require(has_departed(rank),
                 "rank " + std::to_string(rank) + " has not departed: " + entry.text);
         require(entry.text.find(departed_.at(rank)) != std::string::npos,
                 "the reason of a departure is lost: " + entry.text);
     }
 
-    engine::Negotiator::Settings settings_;
+    protocol::Negotiator::Settings settings_;
     std::vector<Rank> ranks_;
     std::map<int, std::string> departed_;
     std::set<int> announced_;  ///< departures in the log
@@ -310,7 +310,7 @@ private:
     /// rounds of each name that the log has resolved
     std::map<std::string, std::size_t> resolved_;
     std::map<std::string, std::uint32_t> ids_;
-    std::vector<engine::LogEntry> log_;
+    std::vector<protocol::LogEntry> log_;
 };
 
 }  // namespace guozhuang::test

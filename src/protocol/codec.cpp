@@ -1,8 +1,8 @@
-#include "engine/codec.hpp"
+#include "protocol/codec.hpp"
 
 #include <guozhuang/error.hpp>
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 namespace {
 
 [[noreturn]] void malformed(const char* what) {
@@ -97,4 +97,4 @@ void Reader::expect_end() const {
     if (!data_.empty()) malformed("bytes are left over");
 }
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 
 /// The tree along which readiness goes up and the log comes down: rank r's children are degree*r +
 /// 1 .. degree*r + degree, rank 0 is the root. Depth is log(size) to the base of the degree, and no
@@ -35,4 +35,4 @@ private:
     std::vector<int> children_;
 };
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

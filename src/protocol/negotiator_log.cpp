@@ -8,9 +8,9 @@
 #include <limits>
 #include <tuple>
 
-#include "engine/negotiator.hpp"
+#include "protocol/negotiator.hpp"
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 namespace {
 
 constexpr std::size_t max_text_bytes = 1u << 20;  // of an entry
@@ -25,8 +25,8 @@ std::size_t bytes_of(const Description& description) {
 }
 
 bool is_fusable(const Description& description) {
-    const bool moves_in_place = description.operation == Operation::allreduce ||
-                                description.operation == Operation::broadcast;
+    const bool moves_in_place = description.operation == OperationKind::allreduce ||
+                                description.operation == OperationKind::broadcast;
     return moves_in_place && !description.group && description.tensors.size() == 1;
 }
 
@@ -120,7 +120,7 @@ void Negotiator::append_join() {
         entry.code = ErrorCode::departed;
         entry.text = fmt::format("{}; join '{}' waits for it", departures_of(missing), join_name_);
         entry.tensor = join_name_;
-        entry.operation = name_of(Operation::join);
+        entry.operation = name_of(OperationKind::join);
         entry.ranks = std::move(missing);
     }
     append(std::move(entry));
@@ -240,4 +240,4 @@ void Negotiator::apply(LogEntry entry) {
     entries_.push_back(std::move(entry));
 }
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

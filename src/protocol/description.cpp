@@ -1,4 +1,4 @@
-#include "engine/description.hpp"
+#include "protocol/description.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,9 +12,9 @@
 
 #include "base/error_text.hpp"
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 
-std::string_view name_of(Operation operation) noexcept {
+std::string_view name_of(OperationKind operation) noexcept {
     constexpr std::string_view names[] = {"allreduce",          "all_gather",         "broadcast",
                                           "all_to_all",         "reduce_scatter",     "barrier",
                                           "create_process_set", "remove_process_set", "join"};
@@ -49,7 +49,7 @@ Bytes encode(const Description& description) {
 Description decode_description(std::span<const std::byte> bytes) {
     Reader in(bytes);
     Description description;
-    description.operation = in.enumerator(Operation::join);
+    description.operation = in.enumerator(OperationKind::join);
     description.op = in.enumerator(ReduceOp::adasum);
     description.prescale = in.real();
     description.postscale = in.real();
@@ -86,12 +86,12 @@ std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept {
 EncodedDescription::EncodedDescription(Description description)
     : Description(std::move(description)),
       bytes(encode(*this)),
-      fingerprint(engine::fingerprint(bytes)) {}
+      fingerprint(protocol::fingerprint(bytes)) {}
 
 EncodedDescription::EncodedDescription(std::span<const std::byte> encoded)
     : Description(decode_description(encoded)),
       bytes(encoded.begin(), encoded.end()),
-      fingerprint(engine::fingerprint(bytes)) {}
+      fingerprint(protocol::fingerprint(bytes)) {}
 
 SharedDescription share(Description description) {
     return std::make_shared<const EncodedDescription>(std::move(description));
@@ -208,7 +208,7 @@ std::vector<Side> sides_of(const Aspect& aspect, std::span<const Faction> factio
 std::string sentence(const Description& first, std::string_view tensor, const Aspect& aspect,
                      std::span<const Side> sides) {
     auto subject = fmt::format("'{}'", tensor);
-    if (first.operation == Operation::create_process_set && aspect.plural == "ranks")
+    if (first.operation == OperationKind::create_process_set && aspect.plural == "ranks")
         subject = "process set";
     else if (aspect.plural != "operations")
         subject = fmt::format("{} {}", name_of(first.operation), subject);
@@ -260,4 +260,4 @@ std::string describe_discard(std::string_view name, std::span<const Faction> fac
     return text;
 }
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

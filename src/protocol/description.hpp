@@ -1,14 +1,15 @@
 #pragma once
 
+#include <guozhuang/tensor.hpp>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/backend.hpp"
-#include "engine/codec.hpp"
+#include "protocol/codec.hpp"
+#include "protocol/operation.hpp"
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 
 /// One tensor of a request, as far as ranks must agree on it.
 struct TensorDescription {
@@ -21,7 +22,7 @@ struct TensorDescription {
 /// Everything about a request that must be the same on all ranks. A single operation has one
 /// tensor, a group or a plan's bundle several, a barrier none.
 struct Description {
-    Operation operation = Operation::allreduce;
+    OperationKind operation = OperationKind::allreduce;
     ReduceOp op = ReduceOp::sum;
     double prescale = 1, postscale = 1;
     int root = 0;  ///< rank of the world
@@ -74,4 +75,4 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
 /// batch", if those are the factions.
 std::string describe_discard(std::string_view name, std::span<const Faction> factions);
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

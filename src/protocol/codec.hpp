@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 
 using Bytes = std::vector<std::byte>;
 
@@ -91,4 +91,4 @@ private:
     std::span<const std::byte> data_;
 };
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

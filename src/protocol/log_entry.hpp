@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/backend.hpp"
-#include "engine/codec.hpp"
+#include "protocol/codec.hpp"
+#include "protocol/operation.hpp"
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 
 /// One request of an entry.
 struct Item {
@@ -47,4 +47,4 @@ struct LogEntry {
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

@@ -1,4 +1,4 @@
-#include "engine/negotiator.hpp"
+#include "protocol/negotiator.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "base/error_text.hpp"
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 namespace {
 
 constexpr std::uint64_t protocol_version = 1;
@@ -139,7 +139,7 @@ void Negotiator::resolve(const std::string& name, Ballot ballot) {
     failure.items = {{name, records_.contains(name) ? records_.at(name).id : 0}};
     failure.tensor = name;
     const auto description = ballot.factions.front().description;
-    failure.operation = engine::name_of(description->operation);
+    failure.operation = protocol::name_of(description->operation);
     auto missing = missing_from(ballot);
     std::ranges::copy_if(missing, std::back_inserter(failure.ranks),
                          [&](int rank) { return !joined_.contains(rank); });
@@ -191,14 +191,14 @@ std::string Negotiator::refusal_without(std::span<const int> joined,
                                         const Description& description) const {
     if (joined.empty()) return {};
     switch (description.operation) {
-        case Operation::broadcast:
+        case OperationKind::broadcast:
             if (const auto root = settings_.members.position_of(description.root);
                 !root || !std::ranges::binary_search(joined, *root))
                 return {};
             return fmt::format("its root, rank {}, has joined", description.root);
-        case Operation::all_to_all:
-        case Operation::create_process_set:
-        case Operation::remove_process_set:
+        case OperationKind::all_to_all:
+        case OperationKind::create_process_set:
+        case OperationKind::remove_process_set:
             return fmt::format(
                 "it needs every rank, and {} joined",
                 joined.size() == 1
@@ -400,4 +400,4 @@ Writer& Negotiator::message_to(int rank) {
     return out;
 }
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

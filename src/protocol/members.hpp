@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 
 /// Who is in a process set: world ranks by position. Inside the engine ranks are positions; what
 /// people read names world ranks. By default the world, where the two are the same.
@@ -45,4 +45,4 @@ private:
     std::vector<int> ranks_;
 };
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol

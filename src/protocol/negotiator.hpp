@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "engine/codec.hpp"
-#include "engine/description.hpp"
-#include "engine/log_entry.hpp"
-#include "engine/members.hpp"
-#include "engine/tree.hpp"
+#include "protocol/codec.hpp"
+#include "protocol/description.hpp"
+#include "protocol/log_entry.hpp"
+#include "protocol/members.hpp"
+#include "protocol/tree.hpp"
 
-namespace guozhuang::engine {
+namespace guozhuang::protocol {
 
 /// How ranks agree which requests all of them have submitted, and in which order to execute them.
 ///
@@ -190,4 +190,4 @@ private:
     std::uint32_t next_id_ = 1;
 };
 
-}  // namespace guozhuang::engine
+}  // namespace guozhuang::protocol
