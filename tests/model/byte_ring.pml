@@ -1,5 +1,5 @@
-// Messages through shared memory (src/wire/byte_ring.hpp, host_messages.cpp) as a model: a ring of
-// two cells, through which a rank that has nothing else to do, and so sleeps by local news only,
+// Messages through shared memory (src/wire/shm/byte_ring.hpp, host_messages.cpp) as a model: a ring
+// of two cells, through which a rank that has nothing else to do, and so sleeps by local news only,
 // sends more than there is room for to a rank that waits. Cells are put and taken in portions of
 // any size; what a cell holds is its number, so the reader can tell. No wake-up may be lost (an
 // invalid end state: parks have no time limit here), no cell be read before it is written or after
