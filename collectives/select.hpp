@@ -12,31 +12,31 @@ namespace guozhuang::selection {
 
 /// In which order the terms of a sum are added; algorithms of one class give the same bits.
 enum class OrderClass : std::uint8_t {
-    /// balanced binary tree over rank index, split at the largest power of two below the count;
-    /// partials rounded once
+    /// The balanced binary tree over rank index, split at the largest power of two below the count;
+    /// partials are rounded once.
     tree,
     ring,  ///< block b: b+1, b+2, ..., b; elements, rounded once per hop
-    /// a tree over the ranks of each host, rounded once; those sums as a ring over the hosts
+    /// A tree over the ranks of each host, rounded once; then those sums as a ring over the hosts.
     hierarchy
 };
 
 struct Settings {
-    /// one of those that GUOZHUANG_ALGORITHM takes; automatic: choose
+    /// One of those that GUOZHUANG_ALGORITHM takes; automatic: the choice is free.
     Algorithm forced = Algorithm::automatic;
-    /// order class tree always, so that every algorithm gives the same bits: asked for, or all
-    /// ranks are on one host
+    /// The order class is always tree, so that every algorithm gives the same bits: that was asked
+    /// for, or all ranks are on one host.
     bool reproducible = false;
-    /// all ranks have memory in which they stage data for each other
+    /// All ranks have memory in which they stage data for each other.
     bool staging = false;
-    /// they are on several hosts, as many on each, and those of a host have such memory
+    /// The ranks are on several hosts, as many on each, and those of a host have such memory.
     bool hierarchy = false;
     std::size_t small_bytes = 32 * 1024;  ///< up to here latency counts more than bytes
-    /// largest piece in flight; two per chunk in flight should stay in L2
+    /// The largest piece in flight; two per chunk in flight should stay in L2.
     std::size_t segment_bytes = 256 * 1024;
 };
 
 struct Question {
-    /// of the largest member; all members of a bundle are of one order class
+    /// Bytes of the largest member; all members of a bundle are of one order class.
     std::size_t tensor_bytes = 0;
     std::size_t bundle_bytes = 0;  ///< of all members together
     int ranks = 1;

@@ -43,7 +43,7 @@ std::int64_t largest_exact(DType dtype) {
 }
 
 std::int64_t input(std::optional<ReduceOp> op, DType dtype, int ranks, std::uint64_t hash) {
-    // odd factors: none makes the others vanish
+    // The factors of a product are odd: none makes the others vanish.
     if (is_integer(dtype)) return wrapped(dtype, op == ReduceOp::product ? hash | 1 : hash);
     const auto draw = static_cast<std::int64_t>(hash >> (dtype == DType::boolean ? 63 : 62));
     if (op == ReduceOp::product) return draw == 3 ? 2 : 1;
@@ -98,7 +98,7 @@ void store(std::byte* element, T value) {
 
 std::uint16_t half_bits(std::int64_t value) {
     if (value == 0) return 0;
-    // at most 11, where value is 2048
+    // The exponent is at most 11, where value is 2048.
     const int exponent = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(value))) - 1;
     const auto mantissa = static_cast<std::uint64_t>(value) << 10 >> exponent & 0x3FF;
     return static_cast<std::uint16_t>(static_cast<std::uint64_t>(exponent + 15) << 10 | mantissa);
@@ -152,7 +152,7 @@ Pattern::Pattern(DType dtype, std::optional<ReduceOp> op, int ranks)
     for (std::size_t i = 0; i < period; ++i) {
         for (int r = 0; r < ranks; ++r) {
             const auto at = static_cast<std::size_t>(r);
-            // adasum of equal tensors is exact
+            // Adasum gets the same of all ranks: of equal tensors it is exact.
             values[at] = input(op, dtype, ranks, hash_of(i, op == ReduceOp::adasum ? 0 : r));
             encode(of_rank_[at].data() + i * element_bytes_, dtype, values[at]);
         }

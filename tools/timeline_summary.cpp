@@ -33,9 +33,9 @@ std::string name_in_set(const Json& event) {
 }
 
 void look_at(const Trace& trace, Findings& findings) {
-    // slices of each row of requests: the request, and its phase
+    // The open slices of each row of requests: the request, and its phase.
     std::map<double, std::vector<std::pair<std::string, double>>> open;
-    // how often a name has been there
+    // How often each name has been there.
     std::map<std::string, std::size_t> times;
     for (const auto& event : trace.events) {
         const auto kind = event.value("ph", "");

@@ -11,7 +11,7 @@ namespace timeline {
 namespace {
 
 constexpr int most_ranks = 1 << 20;
-// differences of such times can be added up
+// The latest time that is taken: differences of such times can be added up.
 constexpr std::int64_t last_us = std::int64_t{1} << 60;
 
 /// The element of a line, without the comma behind it; null for what is around the elements.
@@ -85,7 +85,7 @@ void align(std::vector<Trace>& traces) {
     if (twins != traces.end())
         throw BadInput(fmt::format("{} and {} are both of rank {}: give those of one recording",
                                    twins->path, std::next(twins)->path, twins->rank));
-    // what is added to the clock of each to make it that of the first
+    // What is added to the clock of each host to make it that of the first.
     std::map<std::string, std::int64_t> hosts;
     const auto first = traces.front().realtime_us - traces.front().monotonic_us;
     auto start = std::numeric_limits<std::int64_t>::max();

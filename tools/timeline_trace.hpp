@@ -25,7 +25,7 @@ struct Trace {
     std::string boot;                                ///< the same where clocks are the same
     std::int64_t monotonic_us = 0, realtime_us = 0;  ///< at one time
     std::vector<Json> events;                        ///< as they are in the file
-    /// the file ends early, as that of a rank that was killed while it wrote may
+    /// The file ends early, as that of a rank that was killed while it wrote may.
     bool cut = false;
 };
 

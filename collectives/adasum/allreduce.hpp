@@ -40,11 +40,11 @@ using PairRule = void (*)(std::span<std::byte> into, std::span<const std::byte> 
                           std::span<const std::byte> right);
 
 struct Plan {
-    /// the bundle, in place; the rule is for each tensor by itself
+    /// The tensors of the bundle, in place; the rule is for each of them by itself.
     std::span<const std::span<std::byte>> tensors;
-    /// at least allreduce_scratch_bytes, aligned to scratch_alignment
+    /// Memory of at least allreduce_scratch_bytes, aligned to scratch_alignment.
     std::span<std::byte> scratch;
-    /// converts and finishes; what it combines by does not matter
+    /// The arithmetic that converts and finishes; the op it combines by does not matter.
     const Reduce& reduce;
     PairRule pair;
 };

@@ -42,9 +42,9 @@ concept PeerMemory =
         { peers.rank() } -> std::same_as<int>;
         { peers.size() } -> std::same_as<int>;
         { peers.stage(peer) } -> std::same_as<std::span<std::byte>>;
-        /// that this rank is in: how many it has ended
+        /// The round that this rank is in: how many it has ended.
         { peers.round() } -> std::same_as<std::uint64_t>;
-        /// how many bytes: those of memory
+        /// Returns how many bytes it has copied: those of `memory`.
         { peers.put(room, memory) } -> std::same_as<std::size_t>;
         { peers.publish(bytes) } -> std::same_as<void>;
         { peers.await() } -> std::same_as<void>;

@@ -6,8 +6,8 @@
 
 namespace guozhuang {
 
-/// How an algorithm moves bytes between the ranks of its group; ranks are positions in the group, 0
-/// .. size()-1.
+/// How an algorithm moves bytes between the ranks of its group; ranks are positions in the group,
+/// 0 .. size()-1.
 ///
 /// `send` and `receive` start a message and return at once; the memory belongs to the wire until
 /// `wait(ticket)` has returned. Messages between two ranks match in the order in which they were
@@ -23,7 +23,7 @@ concept Wire = requires(W& wire, std::span<const std::byte> out, std::span<std::
     { wire.send(out, peer) } -> std::same_as<typename W::Ticket>;
     { wire.receive(in, peer) } -> std::same_as<typename W::Ticket>;
     { wire.wait(ticket) } -> std::same_as<void>;
-    /// a look without waiting; after true the ticket needs no wait
+    /// Looks without waiting; after true the ticket needs no wait.
     { wire.done(ticket) } -> std::same_as<bool>;
 };
 

@@ -31,9 +31,9 @@
 namespace guozhuang::direct {
 
 struct ReduceScatterPlan {
-    /// one block per rank, of any lengths that all ranks agree on
+    /// One block per rank, of any lengths that all ranks agree on.
     std::span<const std::span<const std::byte>> input;
-    /// this rank's block of the sum; may be its block of the input
+    /// This rank's block of the sum; it may be this rank's block of the input.
     std::span<std::byte> output;
     std::span<std::byte> scratch;
     const Reduce& reduce;

@@ -6,7 +6,7 @@
 // The scheme is the 2D-torus allreduce (H. Mikami, H. Suganuma, P. U-chupala, Y. Tanaka, Y.
 // Kageyama: Massively distributed SGD: ImageNet/ResNet-50 training in a flash, arXiv:1811.05233,
 // 2018; as BlueConnect for any number of levels: M. Cho, U. Finkler, D. Kung, H. Hunter, MLSys
-// 2019). Within a host it is the staged allreduce (direct/staged_allreduce.hpp), across hosts the
+// 2019). Within a host it is the staged allreduce (staged/staged_allreduce.hpp), across hosts the
 // pipelined ring (ring/pipelined_allreduce.hpp).
 //
 // With L ranks on each of H hosts there are L H blocks. Local rank l owns blocks l H to l H + H-1,
@@ -211,7 +211,7 @@ private:
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
     AllreducePlan plan_;                           ///< as the ring takes it
     Chunks chunks_;
-    /// steps from the first hop of a chunk to the last: none, if it is the only one
+    /// Steps from the first hop of a chunk to its last: none, if it is the only chunk.
     std::size_t lag_;
     ring::PipelinedRing<W> ring_;
 };

@@ -12,14 +12,14 @@ namespace guozhuang {
 /// segment size on every rank.
 struct AllreducePlan {
     const Blocks& blocks;  ///< the bundle; into how many blocks, the algorithm says
-    /// at least the algorithm's `*_scratch_bytes`, aligned to scratch_alignment
+    /// Memory of at least the algorithm's `*_scratch_bytes`, aligned to scratch_alignment.
     std::span<std::byte> scratch;
     const Reduce& reduce;
-    /// largest message, where the algorithm cuts any
+    /// The largest message, where the algorithm cuts any.
     std::size_t segment_bytes = 0;
-    /// those that the blocks were cut from, for algorithms that can do without blocks
+    /// The tensors that the blocks were cut from, for algorithms that can do without blocks.
     std::span<const std::span<std::byte>> members = {};
-    /// for them: room for the blocks of what they cannot
+    /// For the same algorithms: room for the blocks of what they cannot do without.
     Blocks* rest = nullptr;
 };
 

@@ -15,8 +15,8 @@
 //   step 2  b0a=1+0 -> 1   b1a=0+1 -> 0
 //   step 3  b0b=1+0 -> 1   b1b=0+1 -> 0
 //
-// Cost: 2(p-1) alpha per chunk, of which all but the first chunk's overlap; (p-1)/p n (2 beta +
-// gamma). User memory is written once.
+// Cost: 2(p-1) alpha per chunk, of which all but the first chunk's overlap;
+// (p-1)/p n (2 beta + gamma). User memory is written once.
 // Order: that of the plain version bit for bit, whatever the segment size: block b is b+1, then
 // b+2, ... and b last, on elements.
 // Needs: pipelined_scratch_bytes: two segments per chunk in flight.

@@ -154,7 +154,7 @@ private:
         }
     }
 
-    /// still in the first-level cache when it is shown
+    /// A piece of the sum is shown while it is still in the first-level cache.
     static constexpr std::size_t piece_bytes = std::size_t{16} << 10;
 
     P& peers_;

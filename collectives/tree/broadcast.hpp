@@ -28,9 +28,9 @@
 namespace guozhuang::tree {
 
 struct BroadcastPlan {
-    /// the bundle as one block: the input at the root, the output elsewhere
+    /// The bundle as one block: the input at the root, the output elsewhere.
     const Blocks& blocks;
-    /// at least broadcast_scratch_bytes, aligned to scratch_alignment
+    /// Memory of at least broadcast_scratch_bytes, aligned to scratch_alignment.
     std::span<std::byte> scratch;
     std::size_t segment_bytes = 0;
     int root = 0;
@@ -45,7 +45,7 @@ inline std::size_t broadcast_scratch_bytes(const Blocks& blocks, std::size_t seg
 /// cleared, and tells v + m for every power of two m below that bit.
 struct Place {
     int relative = 0;  ///< rank counted from the root
-    /// the lowest set bit; at the root the smallest power of two that is not below the size
+    /// The lowest set bit of `relative`; at the root the smallest power of two not below the size.
     int reach = 1;
 };
 

@@ -26,8 +26,8 @@ Dataset load_dataset(const std::filesystem::path& directory, const std::string& 
 
 /// Some samples, ready for the model.
 struct Batch {
-    /// [size, image_pixels], each pixel shifted and scaled to mean 0 and deviation 1 over the
-    /// training set
+    /// Shape [size, image_pixels]; each pixel is shifted and scaled to mean 0 and deviation 1 over
+    /// the training set.
     std::vector<float> images;
     std::vector<std::uint8_t> labels;
 

@@ -16,7 +16,7 @@ struct Options {
     std::uint64_t seed = 7;
     std::size_t steps = 0;  ///< at most so many an epoch; 0 for all
     std::filesystem::path data = "/usr/share/datasets/fashion-mnist";
-    /// a file for the loss of every step, one a line; empty for none
+    /// The file for the loss of every step, one a line; empty for none.
     std::filesystem::path log_losses;
 };
 

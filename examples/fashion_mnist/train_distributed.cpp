@@ -17,7 +17,7 @@ namespace gz = guozhuang;
 static void train(const Options& options, Report& report) {
     const Dataset training = load_dataset(options.data, "train");
     const Dataset test = load_dataset(options.data, "t10k");
-    // the same batch, split
+    // The same batch, split over the ranks.
     const std::size_t batch_size = report.share_of(options.batch, gz::size());
     gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
     const auto test_samples =

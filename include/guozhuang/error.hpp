@@ -12,18 +12,18 @@ namespace guozhuang {
 /// What kind of thing went wrong; the message says the rest.
 enum class ErrorCode {
     // Raised on the caller alone, before anything is sent.
-    /// bad root, bad splits, non-contiguous tensor, unsupported dtype for the operation ...
+    /// An argument cannot be used: a root, splits, a non-contiguous tensor, a dtype.
     invalid_argument,
     duplicate_name,   ///< an operation of that name is still pending on this rank
     not_initialised,  ///< no session, or it has been shut down
     configuration,    ///< an environment variable or option has an unacceptable value
     // Raised on every rank concerned; the library stays usable, but after a timeout.
-    /// ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices
+    /// Ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices.
     mismatch,
     departed,   ///< a rank that the operation needs has shut down without submitting it
     discarded,  ///< a rank has discarded the batch, or the round of a plan; the message says why
-    /// an operation waited longer than its limit, which ends the job; or a rank did not come to the
-    /// start
+    /// An operation waited longer than its limit, which ends the job; or a rank did not come to the
+    /// start.
     timeout,
     // The job cannot go on as it is.
     aborted,        ///< the job was aborted; the message carries the first cause

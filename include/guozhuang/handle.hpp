@@ -18,9 +18,9 @@ class Pending;
 /// What an operation of unknown result size gives back: a dense tensor that the receiver owns.
 struct Result {
     DType dtype = DType::f32;  ///< the input's
-    /// dim 0 is the sum of `rows`, the other extents are the input's
+    /// Dim 0 is the sum of `rows`, the other extents are the input's.
     Shape shape;
-    /// rows of dim 0 that came from each rank; of reduce_scatter the own rows alone
+    /// How many rows of dim 0 came from each rank; for reduce_scatter this rank's own count alone.
     std::vector<std::int64_t> rows;
     std::vector<std::byte> bytes;  ///< row-major, in rank order
 

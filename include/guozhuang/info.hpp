@@ -22,8 +22,8 @@ GUOZHUANG_API Traffic traffic(Session* session = nullptr);
 /// One line of what the library tells about itself, its job and its machine, for people and for bug
 /// reports.
 struct InfoItem {
-    /// "build", "mpi", "topology", "devices", "configuration"; the items of one lie together, in
-    /// this order
+    /// "build", "mpi", "topology", "devices" or "configuration"; the items of each section lie
+    /// together, in this order of sections.
     std::string section;
     std::string key;    ///< unique within the section
     std::string value;  ///< of a device that cannot be used: "unusable: " and why

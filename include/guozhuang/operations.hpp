@@ -38,7 +38,7 @@ struct Options {
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it
     /// earlier.
     std::shared_ptr<void> keep_alive = {};
-    /// whose job it is; null: Session::current(), or the process set's
+    /// The session whose job it is; null: Session::current(), or the process set's.
     Session* session = nullptr;
     ProcessSet process_set = {};  ///< who takes part; the same on all of them
     /// How long it may wait for ranks that have not submitted it. Then the job ends: all that is
@@ -51,9 +51,9 @@ struct Options {
 struct AllreduceOptions {
     std::string name = {};        ///< as in Options
     ReduceOp op = ReduceOp::sum;  ///< how contributions are combined; mind the default
-    /// every contribution is multiplied by it first, in the tensor's own type; floating dtypes only
+    /// Contributions are multiplied by it first, in the tensor's own type; floating dtypes only.
     double prescale = 1;
-    /// the full sum (or average) is multiplied by it; floating dtypes only
+    /// The full sum (or average) is multiplied by it; floating dtypes only.
     double postscale = 1;
     std::optional<StreamRef> stream = {};    ///< as in Options
     std::shared_ptr<void> keep_alive = {};   ///< as in Options

@@ -23,8 +23,8 @@ concept Optimizer = requires(O& optimizer) { optimizer.step(); };
 /// What becomes of the memory that gradients are in.
 enum class Memory : std::uint8_t {
     as_is,  ///< nothing
-    /// it is shared with the other ranks of the host (see share()) as long as the optimizer lives,
-    /// so that they are reduced in place
+    /// It is shared with the other ranks of the host (see share()) as long as the optimizer lives,
+    /// so that gradients are reduced in place.
     share
 };
 
@@ -38,12 +38,12 @@ struct OptimizerOptions {
     /// steps. As in one process backward adds to the gradients, the trainer clears them after a
     /// step that stepped, and divides the loss where it wants the mean over the passes.
     int backward_passes_per_step = 1;
-    /// every reduced gradient is multiplied by it; floating gradients only
+    /// Every reduced gradient is multiplied by it; floating gradients only.
     double gradient_scale = 1;
     std::size_t bundle_bytes = 25u << 20;  ///< gradients travel in bundles of about this size
-    /// the first is small, so that something is on its way early
+    /// The first bundle is small, so that something is on its way early.
     std::size_t first_bundle_bytes = 1u << 20;
-    /// on which backward runs, for gradients on a device
+    /// The stream on which backward runs, for gradients on a device.
     std::optional<StreamRef> stream = {};
     Session* session = nullptr;   ///< as in Options
     ProcessSet process_set = {};  ///< whose ranks train together; as in Options

@@ -16,7 +16,7 @@ struct PlanOptions {
     /// Unique among the plans of this rank and process set that live. Empty: numbered in the order
     /// in which this rank makes its unnamed plans there.
     std::string name = {};
-    /// what one without a name is called: "#1 plan"; the same on all ranks
+    /// The word for plans without a name: "#1 plan". The same on all ranks.
     std::string kind = "plan";
     ReduceOp op = ReduceOp::average;
     double prescale = 1;                   ///< as in AllreduceOptions

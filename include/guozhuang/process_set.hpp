@@ -25,8 +25,8 @@ public:
     ProcessSet() noexcept = default;
     /// All ranks of that session, which outlives this value; null: of Session::current(). Implicit,
     /// so that what takes a set takes a session.
-    ProcessSet(Session* session) noexcept
-        : session_(session) {}  // NOLINT(google-explicit-constructor)
+    // NOLINTNEXTLINE(google-explicit-constructor)
+    ProcessSet(Session* session) noexcept : session_(session) {}
 
     /// A set of these ranks of the job, in whatever order. Collective over the job: every rank
     /// calls it, whether it is in the set or not, with the same ranks; of several creations each
@@ -38,9 +38,8 @@ public:
     /// Ends the set. Collective over the job; of several removals each rank makes the same
     /// sequence. Blocks until all ranks have called it, meanwhile doing its part in operations of
     /// the set that are pending; those that another member never submitted fail with
-    /// Error(departed).
-    /// Throws Error: invalid_argument for all ranks of the job, or a set that has been removed;
-    /// what ended the job.
+    /// Error(departed). Throws Error: invalid_argument for all ranks of the job, or a set that has
+    /// been removed; what ended the job.
     void remove();
 
     /// This process's place in the set, from 0. Throws Error(invalid_argument) if it is not in it.
@@ -53,9 +52,9 @@ public:
     /// The same set; two values of all ranks are equal if they name the same session, or both none.
     friend bool operator==(const ProcessSet&, const ProcessSet&) noexcept = default;
 
-    /// for the library itself; null: all ranks
+    /// For the library itself; null: all ranks.
     const std::shared_ptr<ProcessSetState>& state() const noexcept { return state_; }
-    /// the constructor's
+    /// The session that the constructor was given; null if it was given none.
     Session* session() const noexcept { return session_; }
 
 private:

@@ -19,7 +19,7 @@ struct SamplerOptions {
     std::uint64_t seed = 0;  ///< of the order; only with `shuffle`
     bool shuffle = true;     ///< false: the samples in their own order, every epoch
     Tail tail = Tail::pad;   ///< what happens to the samples that are left over
-    /// whose ranks share; null: Session::current(), in the constructor only
+    /// The session whose ranks share; null: Session::current(). Used in the constructor only.
     Session* session = nullptr;
     ProcessSet process_set = {};  ///< whose ranks share, if not all
 };
@@ -36,7 +36,7 @@ public:
     /// Draws the order of another epoch (the first is 0). Local; call it alike on all ranks.
     void set_epoch(std::uint64_t epoch);
 
-    /// samples of this rank in an epoch
+    /// How many samples this rank has in an epoch.
     std::size_t size() const noexcept { return indices_.size(); }
     /// This rank's samples of the epoch, in their order.
     const std::vector<std::size_t>& indices() const noexcept { return indices_; }

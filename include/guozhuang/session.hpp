@@ -71,7 +71,7 @@ public:
     int size() const;        ///< ranks of the job
     int local_rank() const;  ///< among the ranks of this host
     int local_size() const;
-    /// number of this host among the hosts, in the order of their first ranks
+    /// This host's number among the hosts, in the order of their first ranks.
     int cross_rank() const;
     int cross_size() const;       ///< hosts
     bool is_homogeneous() const;  ///< every host has the same number of ranks
@@ -91,11 +91,11 @@ private:
     /// Gives up the membership; returns the runtime, if nobody else of the process shares it.
     std::shared_ptr<Runtime> give_up();
     void note_failure(Runtime& runtime) const noexcept;
-    /// returns what was there
+    /// Returns the runtime that was there.
     std::shared_ptr<Runtime> replace(std::shared_ptr<Runtime> by) noexcept;
 
     class Membership;
-    /// the runtime and its lock; null once this session has been moved
+    /// The runtime and its lock; null once this session has been moved.
     std::unique_ptr<Membership> membership_;
     bool counted_ = false;   ///< as a user of the process's default session
     bool borrowed_ = false;  ///< from a thread of run_ranks: not this one's to end

@@ -139,7 +139,7 @@ struct TensorView {
     }
 
     std::size_t count() const noexcept { return count_of(shape); }  ///< elements
-    /// that the elements take
+    /// How many bytes the elements take.
     std::size_t bytes() const noexcept { return count() * size_of(dtype); }
     /// The elements as bytes; of a contiguous tensor only.
     std::span<std::byte> memory() const noexcept {
@@ -182,11 +182,11 @@ private:
 
 /// A trainable tensor: its value and the gradient that backward writes, both owned by the trainer.
 struct Parameter {
-    /// identifies it on every rank and in errors; unique among the parameters that are trained
-    /// together
+    /// Identifies the parameter on every rank and in errors; unique among the parameters that are
+    /// trained together.
     std::string name;
     TensorView value;  ///< what the optimizer changes
-    /// of the same shape; its dtype may be another. Left empty (TensorView()): it is not trained
+    /// Of the value's shape, maybe of another dtype. Left empty (TensorView()): it is not trained.
     TensorView gradient;
 
     bool has_gradient() const noexcept {
@@ -198,7 +198,7 @@ struct Parameter {
 /// Plan::agree.
 struct Agreement {
     std::string tensor = {};  ///< which it is about; empty: the bundle
-    /// in the plural, as errors call it: "values of backward_passes_per_step"
+    /// What is compared, in the plural, as errors call it: "values of backward_passes_per_step".
     std::string what;
     std::string value;  ///< compared, and shown where it differs
     friend bool operator==(const Agreement&, const Agreement&) = default;

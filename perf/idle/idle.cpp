@@ -87,7 +87,7 @@ std::pair<double, std::string> measure(const Job& job, const IdleOptions& option
     const auto start = Clock::now();
     const double cpu = others_cpu_seconds();
     stay_away(options.seconds);
-    // two clocks, read one after the other
+    // Two clocks are read, one after the other, so the difference may be below 0.
     const double used = std::max(others_cpu_seconds() - cpu, 0.0);
     const double percent = 100 * used / seconds_since(start);
     return {percent, options.threads ? listing(job, before, options.seconds) : std::string()};

@@ -7,7 +7,7 @@ namespace guozhuang::perf {
 
 struct IdleOptions {
     double seconds = 10;
-    /// with an allreduce outstanding that every rank but the last has submitted; needs two ranks
+    /// An allreduce is outstanding that every rank but the last has submitted; needs two ranks.
     bool pending = false;
     bool threads = false;  ///< list the threads of every rank
 };

@@ -17,8 +17,8 @@ public:
     /// Of its series; the names of its steps begin with it.
     virtual std::string_view name() const noexcept = 0;
     /// Its own way to run a case: in place on `input`, or from there to `output` of at least
-    /// output_count() elements. The peer outlives it.
-    /// Throws std::invalid_argument for what the peer does not have.
+    /// output_count() elements. The peer outlives it. Throws std::invalid_argument for what the
+    /// peer does not have.
     virtual std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input,
                                            std::span<std::byte> output) = 0;
     /// Sums f32 over all ranks, each buffer in place, in this order. Back when all are done.
@@ -28,7 +28,7 @@ public:
 /// A peer that a program offers.
 struct PeerKind {
     std::string_view name;
-    /// collective; throws a Refusal if it cannot be had
+    /// Makes the peer. Collective; throws a Refusal if it cannot be had.
     std::unique_ptr<Peer> (*make)(const Job& job);
 };
 

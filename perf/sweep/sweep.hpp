@@ -24,7 +24,7 @@ struct SweepOptions {
     MemoryKind memory = MemoryKind::ordinary;
     const PeerKind* peer = nullptr;  ///< measured too
     bool check = false;
-    /// of each series, in place of what fits into the budget
+    /// Iterations of each series, in place of what fits into the budget.
     std::optional<std::size_t> iterations;
     double seconds = 2;  ///< budget of one size, all series together
 };

@@ -27,7 +27,7 @@ constexpr std::size_t cache_line = 64;
 
 struct GradientArena::State {
     struct Free {
-        void operator()(std::byte* memory) const noexcept { std::free(memory); }
+        void operator()(std::byte* pointer) const noexcept { std::free(pointer); }
     };
 
     State(std::size_t bytes, Session* session);
@@ -112,7 +112,7 @@ namespace {
 /// What share() is to do on this rank.
 struct Choice {
     std::vector<std::span<std::byte>> memory;  ///< to be shared
-    /// of all tensors; of those that lie in an arena or another registration
+    /// Bytes of all tensors; bytes of them that lie in an arena or another registration.
     std::size_t bytes = 0, already_shared = 0;
 };
 

@@ -72,7 +72,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     api::move_once(drafts, "plan", options.name);
     for (auto& draft : drafts)
         state_->bundles.push_back({.request = api::prepare(std::move(draft)), .handle = {}});
-    // what has failed does not count
+    // A plan that has failed does not count, so the name is taken last.
     state_->name = state_->set->take_plan_name(options.name, options.kind);
     for (std::size_t i = 0; i < size(); ++i)
         state_->bundles[i].request.name = fmt::format("{}/bundle {}", *state_->name, i);

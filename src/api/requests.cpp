@@ -265,7 +265,7 @@ void move_once(std::span<Draft> drafts, std::string_view operation, std::string_
     for (std::size_t at = 0; auto& draft : drafts) {
         for (std::size_t i = 0; i < draft.tensors.size(); ++i, ++at) {
             if (last[at] == at) continue;
-            // of those that are numbered only these have one
+            // Of tensors that are only numbered, just these get a name.
             draft.tensor_names.resize(draft.tensors.size());
             draft.tensor_names[i] =
                 fmt::format("{} (the memory of {})", tensors[at].name, tensors[last[at]].name);

@@ -36,17 +36,17 @@ struct Process {
     base::Mutex starting;  ///< held by whoever makes the first session, which may take long
     base::Mutex mutex;     ///< held for moments
     std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
-    /// the same, also while it is being closed
+    /// The same runtime, also while it is being closed.
     std::weak_ptr<Runtime> latest GUOZHUANG_GUARDED_BY(mutex);
     int users GUOZHUANG_GUARDED_BY(mutex) = 0;
-    /// a session of it was left, or its job has ended by an error
+    /// A session of the process was left, or its job has ended by an error.
     std::atomic<bool> has_failed{false};
-    /// what Session::current() gives; it stays, because threads may hold on to it
+    /// What Session::current() gives; it stays, because threads may hold on to it.
     std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);
 };
 
 Process& process() {
-    // never destroyed: threads and static objects may use it as long as the process lives
+    // Never destroyed: threads and static objects may use it as long as the process lives.
     static auto* const instance = new Process;
     return *instance;
 }
@@ -95,7 +95,7 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     const auto limit = settings.stall_error.count() > 0
                            ? std::max(settings.stall_error, shortest_limit_of_start)
                            : settings.stall_error;
-    // whose ranks are numbered otherwise
+    // The ranks of a user's communicator are numbered otherwise than the launcher's.
     const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();
     const wire::StartWatch watch(launched, {.warn = settings.stall_warn, .limit = limit},
                                  wire::abort_mpi);
@@ -116,7 +116,7 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
 void end_at_exit(int status, void*) {
     if (base::is_forked()) return;
     base::process_exits();
-    // which would never be over
+    // A wait inside the completion of an operation would never be over.
     const bool waits = status == 0 && !engine::Pending::is_completing();
     end_open_session("its process has called exit() before the session was closed", waits);
     if (process().has_failed)

@@ -82,7 +82,7 @@ std::optional<Fault> parse_fault(std::string_view text) {
     fault.nth = parse_number<std::uint64_t>(where).value_or(0);
     fault.amount = parse_number<std::uint64_t>(what).value_or(0);
     const bool is_in_range = fault.rank >= 0 && fault.nth > 0 && fault.amount <= 1'000'000'000;
-    // what is no number prints as another text
+    // Text that is no number does not print as it was.
     if (!is_in_range || print(fault) != text) return std::nullopt;
     return fault;
 }

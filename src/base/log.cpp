@@ -25,7 +25,7 @@ struct Sink {
 thread_local bool in_callback = false;
 
 Sink& sink() {
-    // never destroyed: messages may come as late as static destruction
+    // Never destroyed: messages may come as late as static destruction.
     static auto* const instance = new Sink;
     return *instance;
 }
@@ -85,7 +85,7 @@ void process_exits() noexcept {
 void log(LogLevel level, std::string_view message) noexcept try {
     auto& log = sink();
     if (level < log.level.load(std::memory_order_relaxed)) return;
-    // whoever has the lock may never let go
+    // The thread that has the lock may never let go of it.
     if (in_callback || log.callback_exits || is_forked()) return write_line(level, message);
     const Lock lock(log.mutex);
     if (!log.callback || log.callback_exits) return write_line(level, message);
@@ -94,7 +94,7 @@ void log(LogLevel level, std::string_view message) noexcept try {
         std::unique_ptr<bool, decltype([](bool* flag) { *flag = false; })>(&in_callback);
     log.callback(level, message);
 } catch (...) {  // NOLINT(bugprone-empty-catch)
-    // a message that cannot be written is lost, not fatal
+    // A message that cannot be written is lost, which is not fatal.
 }
 
 }  // namespace base

@@ -111,7 +111,7 @@ struct Holds {
 };
 
 Holds& holds() {
-    // never destroyed: a process may be held while it ends
+    // Never destroyed: a process may be held while it ends.
     static auto* const instance = new Holds;
     return *instance;
 }

@@ -20,9 +20,9 @@ struct alignas(64) Doorbell {
     enum class CauseState : std::uint32_t { none, being_written, complete };
 
     std::atomic<std::uint32_t> rings{0};  ///< counts; the futex word
-    /// how many threads that expect news are parked, or will be if their next look finds none
+    /// How many threads that expect news are parked, or will be if their next look finds none.
     std::atomic<std::uint32_t> asleep{0};
-    /// the same of threads that wait while another of the rank hears the news
+    /// The same count of threads that wait while another thread of the rank hears the news.
     std::atomic<std::uint32_t> behind{0};
     std::atomic<std::uint32_t> abort{0};  ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
@@ -35,7 +35,7 @@ struct alignas(64) Doorbell {
 struct AbortCause {
     int rank = -1;
     std::string_view text = {};
-    /// or rank_died, departed or timeout, whose texts say themselves which rank they are about
+    /// Else rank_died, departed or timeout, whose texts say themselves which rank they are about.
     ErrorCode code = ErrorCode::aborted;
 };
 
@@ -116,15 +116,15 @@ class Baton;
 /// host, or by a transport's own progress).
 struct WaitSettings {
     std::chrono::microseconds spin{50};  ///< 0: park after a few looks
-    /// more ranks than cores: between looks the core is left to others. The same on all ranks of a
-    /// host
+    /// There are more ranks than cores: between looks the core is left to others. The same on all
+    /// ranks of a host.
     bool yields = false;
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
-    /// the same for a rank with nothing to do; empty: it is woken
+    /// The park_limit of a rank with nothing to do; empty: it sleeps until it is woken.
     std::optional<std::chrono::milliseconds> idle_limit = {};
     Audience audience = everybody;  ///< only rings for these wake it
-    /// if there is one, a wait hands it on and neither spins nor parks
+    /// If there is one, a wait hands it on and neither spins nor parks.
     Baton* baton = nullptr;
 };
 

@@ -46,9 +46,9 @@ public:
     virtual StreamRef ref() const noexcept = 0;
 };
 
-/// One kind of device: memory, copies, reduction and streams. Thread-safe. Device indices are 0 ..
-/// device_count()-1, anything else is Error(invalid_argument); a call that the device refuses is
-/// Error(unavailable), or Error(out_of_memory) from allocate.
+/// One kind of device: memory, copies, reduction and streams. Thread-safe. Device indices are
+/// 0 .. device_count()-1, anything else is Error(invalid_argument); a call that the device refuses
+/// is Error(unavailable), or Error(out_of_memory) from allocate.
 class Driver {
 public:
     virtual ~Driver() = default;

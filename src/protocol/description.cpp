@@ -247,7 +247,7 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
         if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
     }
     tensor = name;
-    // bytes differ though no aspect does: e.g. two NaNs
+    // The bytes differ though no aspect does: those of two NaNs, say.
     return fmt::format("'{}': the requests differ", name);
 }
 

@@ -31,7 +31,7 @@ struct Description {
     std::vector<int> ranks = {};  ///< create_process_set: who is to be in it, ranks of the world
     std::vector<TensorDescription> tensors = {};
     std::vector<Agreement> agreements = {};  ///< what else must be the same
-    /// why this rank wants the round to fail on all ranks; empty: it does not
+    /// Why this rank wants the round to fail on all ranks; empty: it does not.
     std::string discarded = {};
     friend bool operator==(const Description&, const Description&) = default;
 };

@@ -26,23 +26,24 @@ struct LogEntry {
         depart,    ///< a rank submits nothing more
         join,      ///< every rank has joined, or departed instead
         shutdown,  ///< every rank has departed; nothing follows
-        /// a rank has left at once; nothing follows, because every operation would need it
+        /// A rank has left at once; nothing follows, because every operation would need it.
         leave
     };
     Kind kind = Kind::execute;
     std::vector<Item> items = {};  ///< execute, fail, forget, join
     Policy policy = {};            ///< execute
-    /// execute: the ranks that have joined, and stand in for what they have not submitted
+    /// Of execute: the ranks that have joined, and stand in for what they have not submitted.
     std::vector<int> absent = {};
-    /// execute, if there are such ranks: of the items, in full
+    /// Of execute, if there are such ranks: the descriptions of the items, in full.
     std::vector<Bytes> descriptions = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, leave
-    /// fail: the error, join: the error if it has failed; depart, leave: "rank 2 has shut down
-    /// (why)"
+    /// Of fail: the error; of join: the error if it has failed; of depart and leave: "rank 2 has
+    /// shut down (why)".
     std::string text = {};
     std::string tensor = {};     ///< fail, join
     std::string operation = {};  ///< fail, join
-    /// fail: those at fault; depart, leave: the one; join: the last one, or those at fault
+    /// Of fail: those at fault; of depart and leave: the one; of join: the last one, or those at
+    /// fault.
     std::vector<int> ranks = {};
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };

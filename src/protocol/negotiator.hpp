@@ -32,7 +32,7 @@ public:
     struct Settings {
         int degree = 16;
         std::size_t fusion_bytes = 1u << 20;
-        /// beyond it the ids that were used longest ago are forgotten
+        /// Beyond so many ids, those that were used longest ago are forgotten.
         std::size_t max_ids = 16384;
         Policy policy = {};    ///< stamped on every execute entry by the root
         Members members = {};  ///< whom errors name
@@ -83,7 +83,7 @@ public:
     }
 
 private:
-    /// beyond which the next part begins another message, and nothing joins an entry
+    /// Beyond this size the next part begins another message, and nothing joins an entry.
     static constexpr std::size_t full_message_bytes = 1u << 20;
 
     /// The parts a message is made of.
@@ -162,16 +162,16 @@ private:
     std::unordered_map<std::string, Record> records_;
     std::unordered_map<std::uint32_t, std::string> names_;  ///< by id
     std::map<std::uint32_t, Retired> retired_;
-    /// this rank's own that the log has not resolved
+    /// This rank's own submissions that the log has not resolved.
     std::unordered_map<std::string, SharedDescription> submissions_;
-    /// of this rank's subtree, with the reason
+    /// Ranks of this rank's subtree that have departed, with their reasons.
     std::map<int, std::string> departed_;
-    /// of this rank's subtree, since the log last said that all had
+    /// Ranks of this rank's subtree that have joined since the log last said that all had.
     std::set<int> joined_;
     std::string join_name_;  ///< what they call it
-    /// how much of the log each child has applied, as far as we know
+    /// How much of the log each child has applied, as far as this rank knows.
     std::map<int, std::uint64_t> applied_;
-    /// messages that take nothing more
+    /// Messages that take nothing more.
     std::vector<Outgoing> full_;
     std::map<int, Writer> outbox_;  ///< behind them
     std::vector<LogEntry> entries_;

@@ -14,7 +14,7 @@ namespace guozhuang::protocol {
 namespace {
 
 constexpr std::size_t max_text_bytes = 1u << 20;  // of an entry
-// of an item: its id, and the lengths of name and description
+// Of an item: its id, and the lengths of its name and description.
 constexpr std::size_t most_bytes_beside_name = 20;
 
 std::size_t bytes_of(const Description& description) {
@@ -231,8 +231,8 @@ void Negotiator::apply(LogEntry entry) {
             position_};
     }
     if (tree_.children().empty()) retired_.clear();
-    // which keeps the ids until it knows that this rank has applied it, and it may have nothing
-    // else to say
+    // The parent keeps the ids until it knows that this rank has applied the entry, and this rank
+    // may have nothing else to say.
     if (entry.kind == LogEntry::Kind::forget && !tree_.is_root()) message_to(tree_.parent());
     if (entry.kind == LogEntry::Kind::join) joined_.clear();
     finished_ =

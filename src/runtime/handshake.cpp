@@ -109,7 +109,7 @@ public:
                             fmt::format("rank {} has introduced itself twice", message.from),
                             {.operation = "init", .ranks = {message.from}});
             while (!in.at_end()) theirs.push_back(in.string());
-            // of another version
+            // A rank of another version may know fewer facts.
             if (theirs.size() < names.size()) theirs.resize(names.size(), "(unknown)");
         }
         if (const auto versions = differences(facts, 0); !versions.empty())

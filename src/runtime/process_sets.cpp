@@ -5,7 +5,7 @@
 namespace guozhuang {
 namespace {
 
-// contexts have 12 bits in a tag, and the last is the handshake's
+// Contexts have 12 bits in a tag, and the last is the handshake's.
 constexpr std::uint16_t last_context = 0xffe;
 
 }  // namespace

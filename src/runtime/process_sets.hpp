@@ -38,9 +38,9 @@ public:
 private:
     std::shared_ptr<Shared> shared_;
     mutable base::Mutex mutex_;
-    /// by context; null where it is others' alone
+    /// This rank's part of each set, by context; null where only other ranks are in it.
     std::map<std::uint16_t, std::shared_ptr<SetMember>> sets_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// sets opened so far
+    /// How many sets have been opened so far.
     std::uint64_t lives_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(mutex_);
 };

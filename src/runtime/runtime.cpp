@@ -62,7 +62,7 @@ void Runtime::say_why(const std::exception_ptr& failure) noexcept {
     transport().depart(text);
     const auto code = base::code_of(failure);
     try {
-        // together: the program may go on without
+        // All ranks fail together here: the program may go on without a session.
         if (code == ErrorCode::configuration) return shared_->transport->close();
     } catch (...) {  // NOLINT(bugprone-empty-catch): what counts is the text
     }

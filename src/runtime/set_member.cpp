@@ -50,7 +50,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
         .use_device = [this](DeviceKind kind) { use_device(kind); }});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
     try {
-        // else a rank is one thread
+        // With a baton a rank is one thread, and has no coordinator.
         if (transport.wait_settings().baton == nullptr) engine_->start();
     } catch (const std::system_error& error) {
         throw Error(
@@ -62,7 +62,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
 
 SetMember::~SetMember() {
     stop();
-    // their scratch is what messages that cannot be stopped may use
+    // Messages that cannot be stopped may still use the scratch of the backends.
     if (engine_->left_memory_on_loan()) base::keep_for_ever(std::move(backends_));
 }
 

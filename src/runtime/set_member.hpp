@@ -83,10 +83,10 @@ private:
     std::set<DeviceKind> devices_ GUOZHUANG_GUARDED_BY(devices_mutex_);  ///< that have an executor
     std::vector<std::unique_ptr<backends::HostBackend>> backends_;
     base::Mutex plans_mutex_;
-    /// by name; expired with the plan
+    /// The names that plans have taken; each expires with its plan.
     std::map<std::string, std::weak_ptr<const std::string>> plans_
         GUOZHUANG_GUARDED_BY(plans_mutex_);
-    /// so far
+    /// How many plans without a name there have been.
     std::uint64_t unnamed_plans_ GUOZHUANG_GUARDED_BY(plans_mutex_) = 0;
     std::shared_ptr<engine::Engine> engine_;
 };

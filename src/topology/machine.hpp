@@ -19,18 +19,18 @@ int count(const CoreMask& mask) noexcept;
 /// What the hardware under this process looks like. Sizes are bytes; a size or count that the host
 /// does not tell has the value given here.
 struct Machine {
-    /// physical cores in the calling thread's affinity mask (hardware threads where unknown)
+    /// Physical cores in the calling thread's affinity mask (hardware threads where unknown).
     CoreMask cores{};
     std::size_t l2_bytes = std::size_t{1} << 20;  ///< level-2 cache for each core
-    /// the last-level cache that the first of these cores uses
+    /// The last-level cache that the first of these cores uses.
     std::size_t last_level_bytes = std::size_t{8} << 20;
     int cores_per_last_level = 1;  ///< cores of the host that share it
     int numa_nodes = 1;            ///< of the host
     Quota quota{};                 ///< of this process's time on them
     int threads = 1;               ///< hardware threads in the affinity mask
-    /// those there would be if nobody had bound this process
+    /// The hardware threads there would be if nobody had bound this process.
     int host_threads = 1;
-    /// hwloc told; otherwise the values are defaults and the affinity mask alone is real
+    /// hwloc told: otherwise the values are defaults, and the affinity mask alone is real.
     bool known = false;
 };
 

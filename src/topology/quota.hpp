@@ -10,7 +10,7 @@ namespace guozhuang::topology {
 /// (`docker --cpus=2`, a CPU limit of Kubernetes).
 struct Quota {
     int cores = 0;  ///< so many at full speed, rounded down but at least 1; 0: no limit
-    /// whose: the same number in all processes of the machine that it limits
+    /// The group that is limited: the same number in all processes of the machine that it limits.
     std::uint64_t group = 0;
 };
 

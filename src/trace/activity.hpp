@@ -46,20 +46,20 @@ struct Waiting {
 /// What a rank is doing, for those who ask when it is late or dead. Lives where the ranks of a host
 /// see each other.
 struct alignas(64) Activity {
-    /// the last operation that its caller asked for: "allreduce", "loss" or "loss in process set
-    /// 0,2"
+    /// The last operation that the program asked for: "allreduce", "loss" or "loss in process set
+    /// 0,2".
     Note submitted;
-    /// not null as long as that one is pending; the rank's own
+    /// Not null as long as that operation is pending; the address means nothing to other ranks.
     std::atomic<const void*> last_pending{nullptr};
-    /// the operation whose data moves, or "init" or "shutdown"; cleared at its end
+    /// The operation whose data moves, or "init" or "shutdown"; cleared at its end.
     Note running;
-    /// what it waits for in vain, of all its process sets, as far as there is room
+    /// The operations that it waits for in vain, in all its process sets, as far as there is room.
     std::array<Waiting, 64> waiting;
-    /// how many more there was no room for, when it looked last
+    /// How many more operations there was no room for when it looked last.
     std::atomic<std::int64_t> untold{0};
-    /// why it has left the job without waiting for the others
+    /// Why it has left the job without waiting for the others.
     Note departure;
-    /// it has left together with all others: its process may end
+    /// It has left together with all others: its process may end.
     std::atomic<bool> closed{false};
 };
 

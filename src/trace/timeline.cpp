@@ -89,9 +89,8 @@ void Timeline::begin_now(const void* request, std::string_view name, std::string
             .name = std::string(name),
             .phase = phase,
             .facts = facts});
-} catch (
-    const std::
-        bad_alloc&) {  // NOLINT(bugprone-empty-catch): without memory the request goes unrecorded
+} catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+    // Without memory the request goes unrecorded.
 }
 
 /// The time is noted under the lock, so that records are in the order of their times.

@@ -13,7 +13,7 @@ namespace guozhuang::trace {
 struct TimelineFacts {
     std::string_view operation = {}, algorithm = {};  ///< empty: not said
     std::size_t bytes = 0, tensors = 0;               ///< 0: not said
-    /// the name of the process set; null: the world
+    /// The name of the process set; null: the world.
     std::shared_ptr<const std::string> set = {};
 };
 

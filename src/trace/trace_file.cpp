@@ -31,7 +31,7 @@ TraceFile::~TraceFile() {
     try {
         write("\n]\n");
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
-        // then the array stays open, as after a kill
+        // The array then stays open, as after a kill.
     }
     close(descriptor_);
 }

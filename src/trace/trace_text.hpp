@@ -45,7 +45,7 @@ private:
     std::string text_;
     std::map<int, int> threads_;           ///< row of each
     std::map<const void*, Row> requests_;  ///< of those that are on their way
-    /// rows of requests, by process set; "": the world
+    /// Rows of requests that are free, by process set; "": the world.
     std::map<std::string, std::set<int>> free_;
     int request_rows_ = 0;  ///< so far
 };

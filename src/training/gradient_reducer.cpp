@@ -66,27 +66,27 @@ struct GradientReducer::State {
     bool is_alone = false;                                    ///< the only rank
     std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
     std::vector<std::size_t> bundle_of;                       ///< of each parameter with a gradient
-    /// parameters that each bundle waits for
+    /// How many parameters each bundle waits for.
     std::vector<std::size_t> bundle_size;
-    /// of each parameter, the first whose gradient is the same memory: its bundle reduces it
+    /// Of each parameter, the first whose gradient is the same memory: its bundle reduces it.
     std::vector<std::size_t> tied_to;
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
 
     /// What step() ends.
     struct Batch {
-        /// gradients, by tied_to, that were marked in some pass: they are not zero
+        /// The gradients, by tied_to, that were marked in some pass: they are not zero.
         std::vector<bool> accumulated;
         std::vector<bool> marked;
         std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
         std::size_t complete_bundles = 0;
-        /// once all are complete: held back, so that the batch can be discarded on all ranks
+        /// The last bundle to be complete: held back, so that all ranks can discard the batch.
         std::size_t last_bundle = 0;
         std::size_t marks = 0;
         int passes = 0;
         bool synchronised = false;
         std::exception_ptr failure = nullptr;  ///< of a hook
-        /// what the reduced gradients were when the wrapped optimizer threw
+        /// The hash of the reduced gradients when the wrapped optimizer threw.
         std::optional<std::uint64_t> unstepped = {};
     };
     Batch batch;

@@ -73,7 +73,7 @@ std::vector<std::string> gather_bytes(std::string_view bytes, const std::string&
 
 std::map<int, Names> gather_names(const Names& own, const std::string& name,
                                   const ProcessSet& process_set) {
-    // each name comes before a zero, and one more tells an active rank
+    // Each name comes before a zero, and one more zero tells an active rank.
     std::vector<std::uint8_t> bytes(1, 0);
     for (const auto& one : own)
         bytes.insert(bytes.end(), one.c_str(), one.c_str() + one.size() + 1);
@@ -106,7 +106,7 @@ void require_same(const std::string& operation, const std::string& what, const N
     std::map<std::string, std::size_t> owners;
     for (const auto& [rank, names] : by_rank)
         for (const auto& name : names) ++owners[name];
-    // names that not all have, and the ranks that do, by their first ranks
+    // The names that not all have, and the ranks that have them, by their first ranks.
     std::vector<std::pair<Names, std::vector<int>>> sides;
     for (const auto& [rank, names] : by_rank) {
         Names lone;

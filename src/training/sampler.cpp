@@ -45,7 +45,7 @@ void DistributedSampler::set_epoch(std::uint64_t epoch) {
     std::iota(order.begin(), order.end(), std::size_t{0});
     if (options_.shuffle) {
         Random random(Random(options_.seed).next() ^ Random(~epoch).next());
-        // Fisher and Yates
+        // The shuffle of Fisher and Yates.
         for (std::size_t i = samples_; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
     }
     const auto ranks = static_cast<std::size_t>(ranks_);

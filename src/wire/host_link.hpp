@@ -56,7 +56,7 @@ public:
     HostLink& operator=(const HostLink&) = delete;
 
     // Any thread:
-    /// readable when there is something to look at
+    /// A descriptor that is readable when there is something to look at.
     int descriptor() const noexcept { return socket_->descriptor(); }
     /// Tells the other end why this process leaves, if there is room. A reason that is too long is
     /// cut.

@@ -42,7 +42,7 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
         base::log(level, "pidfd_open: {}: the death of a rank is noticed a little later", slow);
     stop_file_ = eventfd(0, EFD_CLOEXEC);
     files_.push_back({stop_file_, POLLIN, 0});
-    // poll passes over those below 0
+    // poll() passes over descriptors below 0.
     for (const Watched& each : watched_) files_.push_back({each.descriptor(), POLLIN, 0});
     try {
         thread_ = std::thread([this] { watch(); });
@@ -57,7 +57,7 @@ Monitor::Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)>
 int Monitor::add(const Peer& peer) {
     std::optional<base::ProcessFile> file;
     if (!peer.link) file.emplace(peer.process);
-    // else it is dead, which the first look finds
+    // ESRCH: the process is dead, which the first look finds.
     const int error = file && file->descriptor() < 0 && errno != ESRCH ? errno : 0;
     looks_at_proc_ |= error != 0;
     watched_.push_back({peer, std::move(file)});

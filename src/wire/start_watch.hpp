@@ -14,7 +14,7 @@ namespace guozhuang::wire {
 
 /// What a launcher has told this process of its job.
 struct LaunchedRank {
-    /// "PMIX_NAMESPACE=1234": what processes of other jobs do not have
+    /// Variables that processes of other jobs do not have: "PMIX_NAMESPACE=1234".
     std::vector<std::string> job;
     int rank = 0;
     int size = 1;        ///< ranks of the job

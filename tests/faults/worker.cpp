@@ -99,7 +99,7 @@ void step(gz::Session& session, int number) {
     require_equal(other.back(), sum, "allreduce_async");
     gz::broadcast(third, number % size, {.name = fmt::format("weights{}", number)});
     require_equal(third.front(), static_cast<float>(number % size), "broadcast");
-    // which moves as messages
+    // Adasum moves as messages.
     gz::allreduce(third, {.name = fmt::format("adasum{}", number), .op = gz::ReduceOp::adasum});
     require_equal(third.front(), static_cast<float>(number % size),
                   "adasum of the same on all ranks");

@@ -40,7 +40,7 @@ void decode(Input input) {
         check(*note);
     for (const auto& waiting : page.activity.waiting) check(waiting.note);
     require(!describe(page.activity).empty(), "there is always something to say about it");
-    // which is waited for, a while
+    // A cause that is being written is waited for, a while.
     if (page.bell.cause_state == Doorbell::CauseState::being_written) return;
     require(
         refused({ErrorCode::rank_died, ErrorCode::departed, ErrorCode::timeout, ErrorCode::aborted},

@@ -104,7 +104,7 @@ void abandoned() {
     static std::vector<std::byte> lent(1u << 20), kept(8u << 20);
     constexpr wire::Tag data{0, wire::Lane::host_data, 0};
     int level = 0;
-    // below it no message goes through MPI
+    // Below this level no message goes through MPI.
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
     const auto receiver = wire::connect(), sender = wire::connect(), waiting = wire::connect();
     receiver->receive(1 - receiver->rank(), data, lent);

@@ -75,7 +75,7 @@ TEST_CASE("floating numbers are MPI's within the rounding of the sums") {
                           auto tensor = contribution(label, session.rank(), dtype, {count});
                           const auto expected = reduced_by_mpi(tensor, type, mpi_op);
                           allreduce(tensor.view(), {.op = op});
-                          // of sums of magnitudes
+                          // A bound of sums of magnitudes.
                           const double bound = op == ReduceOp::product
                                                    ? std::pow(2.0, session.size())
                                                    : 2.0 * session.size();

@@ -2,7 +2,7 @@
 # pid_namespace.sh MPIRUN GZ_PERF: ranks in different containers, as far as process numbers go. They
 # share no memory, one of them says so once, and what they compute is right.
 set -u
-# in a chroot the root is no mount, so it cannot be made private; /proc can
+# In a chroot the root is no mount, so it cannot be made private; /proc can.
 apart="unshare -pf --propagation unchanged --mount-proc"
 problem=$(LC_ALL=C $apart true 2>&1) || {
     echo "$apart: $problem"

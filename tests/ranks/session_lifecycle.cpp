@@ -79,7 +79,7 @@ void work_in_sets(gz::Session& session) {
     }
     for (std::size_t i = 0; i < sets.size(); ++i)
         require(numbers[i].back() == 1, "the averages in sets");
-    // the others end with the session
+    // The other sets end with the session.
     for (std::size_t i = 1; i < sets.size(); i += 2) sets[i].remove();
 }
 
@@ -265,7 +265,7 @@ void left_by_exception() {
                 .starts_with("rank 1 has shut down (an exception is leaving its session)");
         require(why && !gz::is_initialized() && error.ranks() == std::vector<int>{1}, error.what());
         MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
-        // or mpirun would end them all before rank 1 has spoken
+        // Without this, mpirun would end them all before rank 1 has spoken.
         MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     } catch (const std::runtime_error&) {
         require(!gz::is_initialized(), "nothing is left");
@@ -342,7 +342,7 @@ void out_of_memory() {
     }
     if (session.rank() != 1) {
         MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
-        // mpirun ends all when the first one fails
+        // Rank 1 is waited for, since mpirun ends all when the first one fails.
         MPI_Recv(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     } else {
         for (const int other : {0, 2})

@@ -70,7 +70,7 @@ TEST_CASE("the transport knows the job and the host as MPI does") {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     CHECK(transport->rank() == rank);
     CHECK(transport->size() == size);
-    // the tests run on one host
+    // The tests run on one host.
     CHECK(transport->hosts() == std::vector<int>(static_cast<std::size_t>(size)));
     CHECK(transport->host_count() == 1);
     CHECK(std::string(transport->description()).find("MPI") != std::string::npos);

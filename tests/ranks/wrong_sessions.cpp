@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
         const std::vector<std::int64_t> shape = is("shape", 1) ? std::vector<std::int64_t>{10, 100}
                                                                : std::vector<std::int64_t>{100, 10};
         gz::allreduce(bias, {.name = "grad/fc2.bias"});
-        // so it is always the others who wait for the longest
+        // Rank 2 is late, so it is always the others who wait for the longest.
         if (session.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(300));
         if (is("kill", 2)) raise(SIGKILL);
         const bool missing = is("missing", 2);

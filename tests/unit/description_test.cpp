@@ -80,7 +80,7 @@ TEST_CASE("a description that ends too early, or goes on, is refused") {
 TEST_CASE("a root that is no number of a rank is refused, not cut to one") {
     auto bytes = encode({.root = 0, .tensors = {}});
     const auto root = bytes.begin() + 18;  // behind two enumerators and two scales
-    // 2^32, zigzag
+    // The number 2^32 in zigzag code.
     const std::vector beyond{std::byte{0x80}, std::byte{0x80}, std::byte{0x80}, std::byte{0x80},
                              std::byte{0x20}};
     bytes.insert(bytes.erase(root), beyond.begin(), beyond.end());

@@ -253,7 +253,7 @@ TEST_CASE("CUDA is there, or a documented reason says why not") {
 TEST_CASE("a plugin that is missing, or none of ours, is refused with its path") {
     CHECK(load_cuda_plugin("/nonexistent/libguozhuang_cuda.so").reason ==
           "plugin not found: /nonexistent/libguozhuang_cuda.so");
-    // not absolute: never searched for
+    // A path that is not absolute is never searched for.
     CHECK(load_cuda_plugin("libguozhuang_cuda.so").reason ==
           "plugin not found: libguozhuang_cuda.so");
     CHECK(load_cuda_plugin("/proc/self/exe").reason.starts_with("plugin not loaded: "));

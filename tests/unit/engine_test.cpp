@@ -98,7 +98,7 @@ TEST_CASE(
 }
 
 TEST_CASE("of threads that wait, one always drives, whoever has driven before") {
-    // what nobody wakes stays asleep
+    // A thread that nobody wakes stays asleep.
     constexpr base::WaitSettings park_for_long{.spin = 0us, .park_first = 60s, .park_limit = 60s};
     wire::InprocHub hub(2, park_for_long);
     EngineRank ranks[] = {{hub.transport(0), [](const engine::Bundle&) {}},
@@ -365,7 +365,7 @@ TEST_CASE("what an operation kept alive may call the library while the job ends"
     std::string inner = "not run";
     const auto outer = rank.submit("outer", when_released([&] { inner = error_of(letter); }));
     CHECK(error_of(outer) == "wire mine");
-    // another thread may still let go of what it kept alive
+    // Another thread may still let go of what the operation kept alive.
     while (!outer.done()) std::this_thread::yield();
     CHECK(inner == "wire mine");
 }

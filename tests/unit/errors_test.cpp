@@ -113,7 +113,7 @@ TEST_CASE("an exception of one rank ends the others and is the one that is throw
         INFO("way " << way);
         CHECK_THROWS_WITH(run_ranks(3, job), "mine");
         for (const std::size_t rank : {0u, 2u}) {
-            // closing needs nobody
+            // Closing needs nobody.
             CHECK(ends[rank] == (way == 3 ? "nothing was thrown" : "departed"));
             CHECK((way == 3 ||
                    texts[rank].starts_with("rank 1 has shut down (std::runtime_error: mine)")));

@@ -56,7 +56,7 @@ void check_figure(const std::string& header, const Lines& figure) {
     const bool in_docs =
         contents_of("docs/algorithms.md").find("```text\n" + join(figure, "") + "```\n") !=
         std::string::npos;
-    // Catch would wrap the lines
+    // Catch would wrap the lines.
     if (!in_header || !in_docs)
         std::cout << "figure of " << header << ":\n" << join(figure, "//   ");
     INFO(header);

@@ -47,7 +47,7 @@ TEST_CASE("16-bit floats round to the nearest, ties to even") {
     CHECK(to_half(0x1.8p-25f).bits == 0x0001);
     CHECK(to_float(BFloat16{0x3f81}) == 1.0f + 0x1p-7f);
     CHECK(to_bfloat16(std::numeric_limits<float>::max()).bits == 0x7f80);
-    // a NaN whose payload lies in the lost bits
+    // NaNs whose payload lies in the lost bits stay NaNs.
     CHECK(to_bfloat16(std::bit_cast<float>(0x7f800001u)).bits == 0x7fc0);
     CHECK(to_half(std::bit_cast<float>(0xff800001u)).bits == 0xfe00);
 }

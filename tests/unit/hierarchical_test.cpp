@@ -40,7 +40,7 @@ std::vector<Place> run_job(const Job& job, const Body& body) {
         places.push_back({{hosts[static_cast<std::size_t>(host)], local},
                           {columns[static_cast<std::size_t>(local)], host}});
     }
-    // for the threads and their exceptions: no message goes through it
+    // The board is for the threads and their exceptions: no message goes through it.
     Switchboard board(job.ranks());
     run_ranks(board, [&](int rank) {
         try {
@@ -164,7 +164,7 @@ TEST_CASE("hierarchical allreduce moves what its cost says", "[hierarchical]") {
                  hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]),
                                         reduce, reduce, segment_bytes);
              })) {
-            // the others' shares as they are, and the own one complete
+            // A rank writes the others' shares as they are, and its own one complete.
             CHECK(place.local.bytes() == blocks.total_bytes());
             CHECK(place.local.rounds() == chunks.count() + 3);
             CHECK(place.across.messages() <= hops * chunks.count());

@@ -160,7 +160,7 @@ TEST_CASE(
         GENERATE(std::pair(Ranks{0, 1, 0, 1, 0}, 2), std::pair(Ranks{0, 1, 2, 0, 1, 0, 0}, 3));
     const int ranks = static_cast<int>(hosts.size());
     const auto sums = run_on(hosts, protocol::OperationKind::allreduce, count);
-    // every link carries as many messages as there are hops
+    // Every link carries as many messages as there are hops.
     CHECK(sums.crossings == 2 * (ranks - 1) * host_count);
     CHECK(std::ranges::all_of(
         sums.numbers, [&](const auto& numbers) { return numbers == sums.numbers.front(); }));
@@ -173,7 +173,7 @@ TEST_CASE(
     }
 
     const auto gathered = run_on(hosts, protocol::OperationKind::all_gather, count);
-    // the numbers of rows, then the rows
+    // The numbers of rows travel, then the rows.
     CHECK(gathered.crossings == 2 * (ranks - 1) * host_count);
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
         CHECK(gathered.numbers[rank] == gathered.numbers.front());

@@ -176,7 +176,7 @@ TEST_CASE("sums of large tensors on several hosts do not hang on what travels wi
         CHECK((averages(job, true) == expected));
         const Environment segments("GUOZHUANG_SEGMENT_BYTES", "1K");
         CHECK((averages(job, true) == expected));
-        // or the next case would show nothing
+        // Otherwise the next case would show nothing.
         CHECK((averages({job.ranks, 1}, false) != expected));
     }
 }

@@ -123,7 +123,7 @@ TEST_CASE("joins of ranks with tensors on a device") {
 TEST_CASE("joins in turns") {
     for (std::uint64_t turns = 0; turns < 3; ++turns)
         for (const auto& body :
-             // without sets
+             // These are the cases without process sets.
              {uneven_steps, submissions_around_a_join, training_with_uneven_batches,
               helpers_without_some}) {
             INFO("turns " << turns);

@@ -274,7 +274,7 @@ TEMPLATE_TEST_CASE("the kernels narrow as the scalar conversions do", "[kernels]
     std::mt19937 random(test::seed());
     std::vector<std::uint32_t> wide(200'001);
     for (auto& bits : wide) bits = static_cast<std::uint32_t>(random());
-    // in the range of f16
+    // Every other number is in the range of f16.
     for (std::size_t i = 0; i < wide.size(); i += 2) wide[i] = 0x33000000u + wide[i] % 0x15000000u;
     on_every_target([&] {
         const HostReduce reduce(dtype_of<TestType>, ReduceOp::sum, 1);
@@ -397,13 +397,13 @@ TEST_CASE("integers wrap, and their average is truncated toward zero", "[kernels
 
 TEST_CASE("an average of 16-bit floats is rounded once", "[kernels]") {
     const HostReduce half(DType::f16, ReduceOp::average, 2);
-    // though the sum is beyond f16
+    // The average is right, though the sum is beyond f16.
     CHECK(reduced(half, Half{0x7bff}, Half{0x7bff}).bits == 0x7bff);
     const HostReduce third(DType::bf16, ReduceOp::average, 3, 3.0);
     CHECK(reduced(third, to_bfloat16(256.0f), to_bfloat16(1.0f)) ==
           to_bfloat16(257.0f / 3.0f * 3.0f));
     const HostReduce scaled(DType::bf16, ReduceOp::sum, 2, 3.0);
-    // 771; the rounded sum would give 768
+    // The result before rounding is 771; the rounded sum would give 768.
     CHECK(to_float(reduced(scaled, to_bfloat16(256.0f), to_bfloat16(1.0f))) == 772.0f);
 }
 

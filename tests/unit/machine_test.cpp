@@ -98,10 +98,10 @@ TEST_CASE("a control group's quota counts, and so do those of the groups around 
     const std::string v2 = "sys/fs/cgroup/";
     CHECK(FakeRoot().quota().cores == 0);
     CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "max 100000").quota().cores == 0);
-    // docker --cpus=2
+    // This is what docker --cpus=2 sets.
     CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "200000 100000").quota().cores == 2);
     CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "399000 100000").quota().cores == 3);
-    // a half
+    // Half a core counts as one.
     CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "50000 100000").quota().cores == 1);
     CHECK(FakeRoot().group("0::/").file(v2 + "cpu.max", "garbage").quota().cores == 0);
     CHECK(FakeRoot().group("garbage").file(v2 + "cpu.max", "200000 100000").quota().cores == 0);
@@ -113,7 +113,7 @@ TEST_CASE("a control group's quota counts, and so do those of the groups around 
     CHECK(pods.file(v2 + "pods/one/main/cpu.max", "max 100000").quota().cores == 3);
     CHECK(pods.file(v2 + "pods/one/main/cpu.max", "250000 50000").quota().cores == 3);
     CHECK(pods.file(v2 + "pods/cpu.max", "200000 200000").quota().cores == 1);
-    // a container's own is the top
+    // A container's own group is the top of what it sees.
     CHECK(FakeRoot().group("0::/unseen/name").file(v2 + "cpu.max", "400000 100000").quota().cores ==
           4);
 }
@@ -134,7 +134,7 @@ TEST_CASE("quotas of control groups of version 1, alone and beside version 2") {
     CHECK(limited(joint.group("4:cpu,cpuacct:/"), "sys/fs/cgroup/cpu,cpuacct/", "500000")
               .quota()
               .cores == 5);
-    // not those that limit time
+    // These controllers are not the one that limits time.
     CHECK(limited(both.group("4:cpuset:/c\n3:cpuacct:/a"), v1 + "c/", "200000").quota().cores == 0);
     CHECK(hybrid.group("0::/x")
               .file("sys/fs/cgroup/unified/x/cpu.max", "600000 100000")
@@ -166,6 +166,6 @@ TEST_CASE("processes of one control group share its quota") {
     CHECK(usable_cores(machine) == 2);
     CHECK(describe(machine) ==
           "8 hardware threads, limited to 2 by the control group's CPU quota, caches unknown");
-    // four ranks in a container of two cores on a large host
+    // Four ranks in a container of two cores on a large host leave cores to each other.
     CHECK(wait_settings(4, usable_cores(machine)).yields);
 }

@@ -240,7 +240,7 @@ TEST_CASE(
 TEST_CASE(
     "factions of long descriptions go in messages of their own, and are a report only together") {
     constexpr std::size_t tensors = 40,
-                          // one description behind a message that is nearly full
+                          // One description behind a message that is nearly full.
         longest = tensors * 60'000 + (1u << 20) + 4096;
     const auto group = [](std::int64_t extent) {
         Description description{.group = true, .tensors = {}};

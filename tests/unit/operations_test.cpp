@@ -55,7 +55,7 @@ TEST_CASE("worked examples on three ranks") {
 
 TEST_CASE("the average of integers is exact and truncated toward zero; sums wrap first") {
     CHECK(problems_among(4, [](Session& session, Report& report) {
-              // sums -10, 6, -20, 28
+              // The sums are -10, 6, -20 and 28.
               std::vector<int> numbers{-1 - session.rank(), session.rank(), -5, 7};
               allreduce(numbers, {.op = ReduceOp::average});
               report.expect(numbers == std::vector<int>{-2, 1, -5, 7}, "i32");

@@ -110,7 +110,7 @@ TEST_CASE("sets that do nothing are not woken for what others do") {
     long quietest = 0;
     for (const auto each : std::span(sleeps).first(quiet)) quietest += each;
     INFO("the 80 quietest coordinators have gone to sleep so often");
-    // some may have been on their way to their first
+    // Some may have been on their way to their first sleep.
     CHECK(quietest <= 3 * static_cast<long>(quiet));
 }
 

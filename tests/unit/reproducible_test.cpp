@@ -137,7 +137,7 @@ TEST_CASE("reproducible sums do not hang on the kind of memory or on who comes l
     }
 }
 
-// or the case above would show nothing
+// Otherwise the case above would show nothing.
 TEST_CASE("without asking for it, the ring adds in another order") {
     const auto ring = [] {
         const Environment forced("GUOZHUANG_ALGORITHM", "ring");

@@ -79,7 +79,7 @@ TEST_CASE("every integer of the language has a dtype, by sign and size") {
     CHECK((dtype_of<unsigned long> == DType::u64 && dtype_of<unsigned long long> == DType::u64));
     CHECK((dtype_of<unsigned> == DType::u32 && dtype_of<std::uint16_t> == DType::u16 &&
            dtype_of<unsigned char> == DType::u8));
-    // numbers that were given stay
+    // Numbers that were given to dtypes stay.
     CHECK((static_cast<int>(DType::f64) == 9 && static_cast<int>(DType::u64) == 12));
     CHECK_FALSE((Element<char> || Element<char16_t> || Element<wchar_t> || Element<long double> ||
                  Element<const int>));

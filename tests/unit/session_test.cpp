@@ -62,8 +62,8 @@ TEST_CASE("a session that is moved goes on") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               Session moved(std::move(session));
               report.expect(moved.size() == 2, "the new one");
-              // NOLINTNEXTLINE(bugprone-use-after-move): what is left of the old one answers with
-              // an error
+              // What is left of the old one answers with an error.
+              // NOLINTNEXTLINE(bugprone-use-after-move)
               expect_error(report, ErrorCode::not_initialised, {"closed"}, [&] { session.size(); });
               int one = 1;
               allreduce(one, {.session = &moved});

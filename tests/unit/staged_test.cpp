@@ -300,7 +300,7 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
                  staged(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
                         segment_bytes);
              })) {
-            // the others' blocks as they are, and the own one added up
+            // A rank writes the others' blocks as they are, and its own one added up.
             CHECK(peers.bytes() == blocks.total_bytes());
             CHECK(peers.rounds() == segments + 2);
         }
@@ -312,7 +312,7 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
             written += peers.bytes();
             CHECK(peers.rounds() == 2);
         }
-        // the sum, to each of the others
+        // The sum is written to each of the others.
         CHECK(written == blocks.total_bytes() * static_cast<std::size_t>(ranks - 1));
         for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
                  symmetric(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,

@@ -125,7 +125,7 @@ TEST_CASE("a trace file is a JSON array that is closed in the end, and for its o
                 elements += fmt::format("{}{{\"n\":\"{:{}}\"}}", i > 0 ? ",\n" : "", n, 7 * n);
             file.append(elements);
             if (!elements.empty()) expected += (expected.size() > 2 ? ",\n" : "") + elements;
-            // nothing but what is known, for a process that is killed now
+            // A process that is killed now leaves what is known, and nothing else.
             REQUIRE(text_in(path) == expected);
         }
         CHECK(std::filesystem::status(path).permissions() ==
@@ -304,7 +304,7 @@ TEST_CASE("a timeline begins and ends while ranks train, and has every request b
             CHECK(std::ranges::any_of(events, [&](const json& event) {
                 return event["ph"] == "X" && event["name"] == slice;
             }));
-        // ended by the end of the session
+        // The end of the session has ended this request.
         CHECK(life_of(read(directory / "more" + file), "again") == usual_life("again"));
     }
 }

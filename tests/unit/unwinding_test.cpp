@@ -89,7 +89,7 @@ TEST_CASE("an operation that fails while its data moves is waited for, too") {
         try {
             rank.engine().release_tensors([](const engine::Request&) { return true; });
         } catch (const Error&) {  // NOLINT(bugprone-empty-catch)
-            // that the job is over, if it sees that first
+            // The job is over, if this thread sees that first.
         }
     });
     CHECK(released.wait_for(20ms) == std::future_status::timeout);

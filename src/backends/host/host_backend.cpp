@@ -108,7 +108,7 @@ std::span<std::byte> ScratchPool::get(std::size_t bytes) {
         memory_.reset(
             static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(scratch_alignment))));
         bytes_ = bytes;
-        // the pages are fresh now, not in the middle of an operation
+        // The pages are faulted in now, not in the middle of an operation.
         std::memset(memory_.get(), 0, bytes);
     }
     return {memory_.get(), bytes_};
@@ -352,7 +352,7 @@ void HostBackend::gather(const protocol::Policy& policy,
     }
     std::vector<std::span<std::byte>> around;
     for (const int rank : grid_.host_by_host()) {
-        // they ascend
+        // The members ascend.
         const auto position =
             std::ranges::lower_bound(group_.members, rank) - group_.members.begin();
         around.push_back(places[static_cast<std::size_t>(position)]);

@@ -85,14 +85,14 @@ private:
     wire::MemberWire wire_;
     const wire::Group group_;
     const wire::HostGrid grid_;
-    /// the same ranks in another order, for rings: those of a host are neighbours
+    /// The same ranks in another order, for rings: those of a host are neighbours.
     wire::MemberWire ring_;
     bool meets_ = false;  ///< before it moves data, to make memory to stage in
     std::optional<SetStages> set_stages_;
     std::optional<StagingTuner> stages_;  ///< if all can reach each other's stages
     std::optional<Levels> levels_;        ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;
-    /// of the bundle under way; after a failure it stays, since messages may still use it
+    /// The scratch of the bundle under way; after a failure it stays: messages may still use it.
     ScratchPool scratch_;
     const std::shared_ptr<trace::Timeline> timeline_;
     Blocks blocks_, rest_;  ///< of a bundle; of what is left of it where some is reduced in place

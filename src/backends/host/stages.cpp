@@ -17,7 +17,7 @@
 namespace guozhuang::backends {
 namespace {
 
-// for each of its hosts, up to four: there may be many sets
+// What a set's stage takes at most for each of its hosts, up to four: there may be many sets.
 constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;
 
 /// A stage of a set other than the world, on so many hosts.

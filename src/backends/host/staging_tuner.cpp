@@ -53,7 +53,7 @@ StagingTuner::Run StagingTuner::begin(protocol::OperationKind operation, std::si
 }
 
 void StagingTuner::end(const Run& run) {
-    // there was nothing to move, so the others may not have told yet
+    // There was nothing to move, so the others may not have told their costs yet.
     if (peers_.round() == run.round) return;
     if (told_) record(*told_);
     told_.reset();

@@ -83,7 +83,7 @@ private:
     wire::MemberPeers peers_;
     const std::size_t ways_;
     std::map<Key, Trials> trials_;
-    /// the operation whose cost this rank told last, if the others' are yet to be read
+    /// The run whose cost this rank told last, if the others' are yet to be read.
     std::optional<Run> told_;
     std::size_t slot_ = 0;  ///< where it told it
 };

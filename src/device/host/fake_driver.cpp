@@ -156,7 +156,7 @@ private:
 
     const int devices_;
     base::Mutex mutex_;
-    /// made on first use
+    /// The default stream of each device, made on first use.
     std::vector<std::shared_ptr<Stream>> default_streams_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

@@ -22,7 +22,7 @@ constexpr float to_float(Half value) noexcept {
     if (magnitude < 0x0400u)
         return std::bit_cast<float>(
             sign | std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
-    // exponent bias 15 -> 127
+    // The exponent's bias of 15 becomes 127.
     if (magnitude < 0x7c00u) return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
     const std::uint32_t quiet = magnitude == 0x7c00u ? 0u : 0x00400000u;
     return std::bit_cast<float>(sign | 0x7f800000u | (magnitude << 13) | quiet);
@@ -42,8 +42,8 @@ constexpr Half to_half(float value) noexcept {
     std::uint32_t half = 0x7c00u;
     if (magnitude > 0x7f800000u) {  // NaN
         half = 0x7e00u | ((magnitude >> 13) & 0x03ffu);
-        // below 2^-14: adding 0.5, whose last bit is the unit of a denormal half, rounds it
     } else if (magnitude < 0x38800000u) {
+        // Below 2^-14: adding 0.5, whose last bit is the unit of a denormal half, rounds it.
         half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
                std::bit_cast<std::uint32_t>(0.5f);
     } else if (magnitude < 0x47800000u) {  // below 2^16; from 65520 on the carry makes it infinity

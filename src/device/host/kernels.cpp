@@ -96,13 +96,13 @@ struct BFloats : Widened<std::uint16_t, float> {
         return hn::BitCast(D(),
                            hn::ShiftLeft<16>(hn::PromoteTo(DU(), load_lanes(DStored(), from))));
     }
-    // as to_bfloat16; Highway's own conversion truncates
+    // Rounds as to_bfloat16() does; Highway's own conversion truncates.
     static HWY_INLINE void store(hn::Vec<D> values, std::byte* into) {
         const auto bits = hn::BitCast(DU(), values);
         const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DU(), 1u));
         const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(DU(), 0x7fffu)));
         const auto quieted = hn::Or(bits, hn::Set(DU(), 0x00400000u));
-        // Ne will not do: on AVX it is false for NaN
+        // Ne will not do: on AVX it is false for NaN.
         const auto number = hn::RebindMask(DU(), hn::Eq(values, values));
         store_lanes(
             DStored(),
@@ -262,7 +262,7 @@ template <class T>
 void finish_integers(std::span<std::byte> into, std::span<const std::byte> from,
                      const Finish& finish) {
     if (finish.divisor == 1) return convert<Same<T>, Same<T>>(into, from);
-    // holds every T and the divisor, which is positive: C++ then divides as we promise
+    // Wide holds every T and the divisor, which is positive: C++ then divides as we promise.
     using Wide = std::common_type_t<T, int>;
     for (std::size_t at = 0; at < into.size(); at += sizeof(T)) {
         T value;
@@ -382,7 +382,7 @@ Kernels integer_kernels(ReduceOp op) {
 Kernels kernels_of_target(DType dtype, ReduceOp op) {
     switch (dtype) {
         case DType::u8:
-        // on 0 and 1, min is "and", max is "or"
+        // On 0 and 1, min is "and", max is "or".
         case DType::boolean: return integer_kernels<std::uint8_t>(op);
         case DType::i8: return integer_kernels<std::int8_t>(op);
         case DType::i16: return integer_kernels<std::int16_t>(op);

@@ -70,7 +70,7 @@ ControlChannel::~ControlChannel() {
     base::log_info(fmt::format(
         "{} control messages were still being sent: their memory is left to the transport",
         outgoing_.size()));
-    // freeing it would let the transport read freed memory
+    // The transport may still read this memory, so it must not be freed.
     base::keep_for_ever(std::move(outgoing_));
 }
 
@@ -99,7 +99,7 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
     const auto* raw = reinterpret_cast<const std::byte*>(&header);
     message.insert(message.begin(), raw, raw + sizeof header);
     Outgoing outgoing{{}, std::move(message)};
-    // a vector that moves keeps its bytes in place
+    // A vector that moves keeps its bytes in place.
     outgoing.ticket =
         transport_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
     outgoing_.push_back(std::move(outgoing));

@@ -95,7 +95,7 @@ public:
     }
 
 private:
-    /// below, most of it would be parts of lines
+    /// Less than this is not streamed: most of it would be parts of cache lines.
     static constexpr std::size_t least_streamed = 1024;
 
     std::atomic<std::uint64_t>& progress(int peer) const noexcept {

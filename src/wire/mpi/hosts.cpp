@@ -291,7 +291,7 @@ Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads) {
     sort_into_hosts(first_ranks(world, rank, neighbours), rank, host);
     host.others = others_of(neighbours, host);
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
-    // the one that stays will say it
+    // The monitor that stays will warn of what it cannot watch; these two need not.
     const Monitor of_this_host(host.others, on_end, LogLevel::debug);
     host.linked = link_hosts(world, rank, host);
     const Monitor of_other_hosts(host.linked, on_end, LogLevel::debug);

@@ -15,18 +15,18 @@ inline constexpr std::size_t stage_bytes = std::size_t{2} << 20;
 
 /// Which ranks share this rank's host, and what they share.
 struct Host {
-    /// the host of each rank; hosts are numbered in the order of their first ranks
+    /// The host of each rank; hosts are numbered in the order of their first ranks.
     std::vector<int> of;
     int hosts = 1;                      ///< how many there are
     std::vector<int> ranks;             ///< of this host, ascending
     std::vector<Monitor::Peer> others;  ///< of them
-    /// if this is the first rank of its host: those of the hosts before and after it
+    /// On the first rank of a host: the first ranks of the hosts before and after it.
     std::vector<Monitor::Peer> linked;
     int position = 0;       ///< of this rank among them
     int cores = 1;          ///< of this machine, that its ranks may use together
     int machine_ranks = 1;  ///< those; more than this host's where hosts are simulated
-    /// empty if not wanted, or if a rank of the host could not have it (then one warning was
-    /// logged)
+    /// Empty if it is not wanted, or if a rank of the host could not have it (one warning was
+    /// logged then).
     std::optional<HostMemory> memory;
     bool all_have_memory = false;      ///< on every host
     std::vector<int> without_threads;  ///< the ranks that may not call MPI on any thread

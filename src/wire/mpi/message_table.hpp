@@ -34,7 +34,7 @@ public:
     InFlight& open(Transport::Ticket& ticket) {
         auto index = static_cast<std::uint32_t>(messages_.size());
         if (free_.empty()) {
-            // so that retire() lacks nothing
+            // Room is made now, so that retire() need not allocate.
             if (free_.capacity() <= messages_.size()) free_.reserve(2 * messages_.size() + 1);
             messages_.emplace_back();
         } else {

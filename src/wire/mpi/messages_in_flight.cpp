@@ -33,7 +33,7 @@ Transport::Ticket MessagesInFlight::start(MPI_Comm communicator, const Half& hal
         } catch (...) {
             fragments_.resize(in_flight);
             requests_.resize(in_flight);
-            // else earlier fragments still refer to it
+            // Otherwise earlier fragments still refer to the message.
             if (message.missing == 0) table_.retire(ticket);
             throw;
         }

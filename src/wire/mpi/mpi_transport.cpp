@@ -113,11 +113,11 @@ private:
     base::Doorbell private_bell_;
     trace::Activity private_activity_;
     std::vector<base::Doorbell*> bell_of_;  ///< by rank; null where there is none to ring
-    /// of this host's ranks, ascending; this rank's alone without shared memory
+    /// Those of this host's ranks, ascending; without shared memory this rank's alone.
     std::vector<base::Doorbell*> bells_;
-    /// control messages within the host, if it has shared memory
+    /// Carries control messages within the host, if it has shared memory.
     std::optional<HostMessages> messages_;
-    /// data too, because MPI may not be called on any thread
+    /// Data goes through the rings, too, because MPI may not be called on any thread.
     bool all_through_rings_ = false;
     base::WaitSettings wait_settings_;
     std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
@@ -129,7 +129,7 @@ private:
     RingReceives ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);
 
     std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
-    /// those for whom this rank cannot ring: it has told them of the end, or they have told it
+    /// This rank has told those for whom it cannot ring of the end, or they have told it.
     std::atomic<bool> others_know_{false};
     std::atomic<bool> untold_{false};  ///< not all of them could be told
     std::optional<Monitor> monitor_;   ///< last: it looks at the rest
@@ -315,7 +315,7 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
         RingReceives::send(*messages_, to, tag, static_cast<std::uint32_t>(code), bytes);
         return {};
     }
-    // what is polled is one fragment
+    // A control message is one fragment, because it is polled.
     const auto fragment_bytes = control ? max_control_bytes : split_bytes_;
     const Ticket ticket = start({to, bytes.size(), false}, code, bytes, {}, fragment_bytes);
     ring(to, base::audience_of(tag.context));

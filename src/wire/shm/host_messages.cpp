@@ -31,7 +31,7 @@ void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte
     }
     const bool first = peer.backlog.empty();
     const auto needed = peer.backlog.size() + head_bytes.size() + bytes.size();
-    // for all of it, or none
+    // Room for the whole message comes first: it is queued whole, or not at all.
     if (needed > peer.backlog.capacity())
         peer.backlog.reserve(std::max(needed, 2 * peer.backlog.capacity()));
     peer.backlog.insert(peer.backlog.end(), head_bytes.begin(), head_bytes.end());

@@ -51,7 +51,7 @@ private:
         base::Doorbell& bell;
         RingWriter out;
         RingReader in;
-        /// what waits for room, and before it what was sent of it
+        /// What waits for room begins at `sent`; what is before that has been sent.
         std::vector<std::byte> backlog = {};
         std::size_t sent = 0;
         Head head = {};           ///< of the message that is arriving
@@ -63,11 +63,11 @@ private:
     static bool receive(Neighbour& peer);
 
     base::Mutex mutex_;
-    /// by rank, ascending
+    /// The other ranks of the host, ascending.
     std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// while another was asked for
+    /// Messages that arrived while another channel was asked for, by channel.
     std::map<std::uint32_t, std::deque<Transport::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// how many there are
+    /// How many neighbours have a backlog.
     std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 };
 

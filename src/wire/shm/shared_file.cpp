@@ -21,12 +21,12 @@ namespace {
 
 constexpr std::string_view file_name = "guozhuang-host-memory";
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-// the largest page that Linux uses; only its first word is real
+// The size of the largest page that Linux uses; only the header's first word is used.
 constexpr std::size_t header_bytes = std::size_t{64} << 10;
 
-// what they are where normal ones have 4 KiB
+// The size of huge pages where normal ones have 4 KiB.
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-// MADV_COLLAPSE of Linux 6.1, which not all headers know
+// MADV_COLLAPSE of Linux 6.1, which not all headers know.
 constexpr int make_huge = 25;
 
 std::byte* next_huge_page(void* address) {

@@ -16,7 +16,7 @@ public:
     struct Offer {
         std::int64_t process = 0;  ///< 0: there is nothing to attach to
         std::int64_t file = 0;
-        /// also written into the file: proves that the file found is the file meant
+        /// Also written into the file: proves that the file found is the file meant.
         std::uint64_t nonce = 0;
     };
 
@@ -45,8 +45,8 @@ public:
     void use_huge_pages() noexcept;
 
     /// Maps a part over pages of this process, in the place of what they are; as long as the file
-    /// is open. `apart`: what is written there from then on is for this process alone. An errno, or
-    /// 0. Safe in a signal handler.
+    /// is open. `apart`: what is written there from then on is for this process alone. Returns an
+    /// errno, or 0. Safe in a signal handler.
     int map_over(std::span<std::byte> pages, std::size_t offset, bool apart = false) const noexcept;
     /// Its number, as /proc/self/maps shows it; stays known when the file is closed.
     std::uint64_t inode() const noexcept { return inode_; }

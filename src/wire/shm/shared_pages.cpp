@@ -176,7 +176,7 @@ std::string SharedPages::put_back(bool release) noexcept try {
     for (; !ranges_.empty(); ranges_.pop_back()) {
         const auto [memory, offset] = ranges_.back();
         if (memory.empty()) continue;
-        // nobody may free it before
+        // The memory must not have been freed before; if it has, it is left alone.
         const bool is_there = mappings.empty() || all_of(mappings, memory, is_ours);
         const auto put_piece_back = [&, start = memory.data(),
                                      first = offset](std::span<std::byte> piece) {

@@ -23,7 +23,7 @@ struct Staging {
     /// How it lies in shared memory: progress words; then, from a page of its own, the stages.
     static constexpr std::size_t stage_offset(int ranks, int rank,
                                               std::size_t stage_bytes) noexcept {
-        // the largest that Linux uses, so whole pages everywhere
+        // The largest page that Linux uses: a whole number of pages everywhere.
         constexpr std::size_t page_bytes = std::size_t{64} << 10;
         const auto progress_bytes = static_cast<std::size_t>(ranks) * sizeof(Progress);
         return (progress_bytes + page_bytes - 1) / page_bytes * page_bytes +

@@ -107,7 +107,7 @@ void hooks_that_throw(Session& session, Report& report) {
         if (session.rank() == last) {
             expect_error(report, ErrorCode::invalid_argument, {text},
                          [&] { hook(trainer.optimizer.on_gradient()); });
-            // caught and gone on
+            // The program has caught the exception and goes on.
             for (std::size_t i = 1; i < Trainer::count; ++i)
                 trainer.optimizer.on_gradient()(trainer.order(i));
             expect_error(report, ErrorCode::invalid_argument, {text},

@@ -95,8 +95,8 @@ Members<typename Format::Element> tree_sum(
     return result;
 }
 
-/// The serial reference of order class ring: an element of part b of its member is summed b+1, b+2,
-/// ..., b.
+/// The serial reference of order class ring: an element of part b of its member is summed
+/// b+1, b+2, ..., b.
 template <class Format>
 Members<typename Format::Element> ring_sum(
     const std::vector<Members<typename Format::Element>>& inputs,

@@ -267,7 +267,7 @@ void impossible_values(Session& session, Report& report) {
         allreduce(tensor, {.name = "x", .session = &session});
     };
     const std::int64_t huge = std::int64_t{1} << 32;
-    // 0 elements and 0 bytes, modulo 2^64
+    // These shapes have 0 elements or 0 bytes, modulo 2^64.
     for (const Shape& shape : {Shape{huge, huge}, {huge << 30}, {0, huge, huge}})
         expect_error(report, bad, {"allreduce 'x'", "f32", "more bytes than can be counted"},
                      [&] { reduce(TensorView(f.data(), DType::f32, shape)); });

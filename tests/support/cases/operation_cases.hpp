@@ -20,10 +20,10 @@ namespace guozhuang::test {
 /// are places in the set.
 class Among {
 public:
-    Among(Session& session)
-        : set_(&session) {}  // NOLINT(google-explicit-constructor): most cases are about all ranks
-    Among(ProcessSet set)
-        : set_(std::move(set)), part_(true) {}  // NOLINT(google-explicit-constructor)
+    // NOLINTNEXTLINE(google-explicit-constructor): most cases are about all ranks
+    Among(Session& session) : set_(&session) {}
+    // NOLINTNEXTLINE(google-explicit-constructor)
+    Among(ProcessSet set) : set_(std::move(set)), part_(true) {}
 
     int rank() const { return set_.rank(); }
     int size() const { return set_.size(); }

@@ -121,7 +121,7 @@ RankCase sets_come_and_go(int cycles) {
                                           &session);
             if (set.contains(session.rank())) {
                 int one = 1;
-                // a message that nobody takes: word of it is on its way when the set is gone
+                // A message that nobody takes: word of it is on its way when the set is gone.
                 Handle lonely;
                 if (cycle % 3 == 0 && set.rank() == 0 && set.size() > 1)
                     lonely = send_async(one, set.ranks().back(), {.process_set = set});

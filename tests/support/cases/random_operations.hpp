@@ -47,7 +47,7 @@ public:
 
 private:
     Step draw_step(std::uint16_t tag) {
-        // names come again, with other contents
+        // Names come again, with other contents.
         const auto name = text_of("random ", common_.below(40), " ", tag);
         const auto dtype = draw_dtype();
         const int first = draw_rank(), second = draw_rank();

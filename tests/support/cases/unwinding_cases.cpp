@@ -24,7 +24,7 @@ void exception_in_backward(Session& session, Report& report, std::size_t count, 
     auto view = TensorView(gradient);
     view.device.kind = device;
     try {
-        // an optimizer would hold back its last bundle
+        // A plan, since an optimizer would hold back its last bundle.
         Plan plan({{{"w", view}}}, {.session = &session});
         if (session.rank() == session.size() - 1 && session.rank() != 0)
             last_rank_after_rank0(session);

@@ -278,7 +278,7 @@ public:
         const auto own = stage(rank);
         std::memcpy(own.data(), before_.data(), own.size());
         const direct::StageLayout layout(own.size(), size());
-        // as it stays
+        // No rank shows any places, so the words stay as they are.
         for (const std::uint64_t round : {std::uint64_t{0}, std::uint64_t{1}})
             layout.places_shown(own, round) = 0;
         std::memcpy(before_.data(), own.data(), own.size());

@@ -20,7 +20,7 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 AdasumTerm adasum_pair(const AdasumTerm& a, const AdasumTerm& b, double rounding) {
     const double ab = dot(a.values, b.values), aa = dot(a.values, a.values),
                  bb = dot(b.values, b.values);
-    // a computation that rounds may find no zero
+    // A computation that rounds may find no zero.
     if (aa == 0) return {b.values, a.error == 0 ? b.error : HUGE_VAL};
     if (bb == 0) return {a.values, b.error == 0 ? a.error : HUGE_VAL};
     const double of_a = 1 - ab / (2 * aa), of_b = 1 - ab / (2 * bb), ratio = std::sqrt(aa / bb);

@@ -307,7 +307,7 @@ private:
     std::map<int, std::string> departed_;
     std::set<int> announced_;  ///< departures in the log
     std::map<std::pair<std::string, std::size_t>, Round> rounds_;
-    /// rounds of each name that the log has resolved
+    /// How many rounds of each name the log has resolved.
     std::map<std::string, std::size_t> resolved_;
     std::map<std::string, std::uint32_t> ids_;
     std::vector<protocol::LogEntry> log_;
