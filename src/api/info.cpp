@@ -51,7 +51,7 @@ std::vector<InfoItem> info(Session* session) {
         {"topology", "machine", topology::describe(topology::this_machine())},
         {"topology", "job",
          fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s",
-                     transport.host_count(), transport.host_count() == 1 ? "" : "s")}};
+                     transport.topology().hosts(), transport.topology().hosts() == 1 ? "" : "s")}};
     add_devices(items, settings.cuda);
     for (const auto& row : base::settings_table())
         items.push_back({"configuration", std::string(row.name), row.print(settings)});

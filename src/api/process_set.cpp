@@ -96,7 +96,7 @@ void ProcessSet::remove() {
     if (state_->member) state_->member->close("it has removed it");
     try {
         agree(*runtime,
-              {.name = fmt::format("#{} {}", state_->id.life, name),
+              {.name = fmt::format("#{} {}", state_->id.epoch, name),
                .named = false,
                .description = protocol::share(
                    protocol::Description{.operation = protocol::OperationKind::remove_process_set}),
@@ -124,7 +124,7 @@ bool ProcessSet::contains(int rank) const {
 }
 
 std::vector<int> ProcessSet::ranks() const {
-    return state_ ? state_->ranks : wire::all_ranks(size());
+    return state_ ? state_->ranks : topology::all_ranks(size());
 }
 
 }  // namespace guozhuang

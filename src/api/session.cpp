@@ -22,7 +22,7 @@
 #include "base/wait.hpp"
 #include "engine/pending.hpp"
 #include "runtime/runtime.hpp"
-#include "wire/host_grid.hpp"
+#include "topology/host_grid.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/mpi_transport.hpp"
 #include "wire/start_watch.hpp"
@@ -139,8 +139,8 @@ std::shared_ptr<Runtime> begin(const SessionOptions& options) {
     }
 }
 
-wire::HostGrid grid_of(const wire::Transport& transport) {
-    return {transport.hosts(), transport.rank()};
+topology::HostGrid grid_of(const wire::Transport& transport) {
+    return {transport.topology().host_of, transport.rank()};
 }
 
 }  // namespace
@@ -304,7 +304,7 @@ int Session::cross_rank() const {
 }
 
 int Session::cross_size() const {
-    return runtime()->transport().host_count();
+    return runtime()->transport().topology().hosts();
 }
 
 bool Session::is_homogeneous() const {

@@ -11,6 +11,14 @@
 
 namespace guozhuang::engine {
 
+/// The one identity of a process set: where its messages go, and since when. A context is used
+/// again once its set is gone, with a later epoch. The world's is {0, 0}.
+struct SetId {
+    std::uint16_t context = 0;
+    std::uint64_t epoch = 0;
+    friend bool operator==(const SetId&, const SetId&) = default;
+};
+
 /// What the engine needs of the outside: small messages between the members of its process set.
 /// Ranks are positions in the set. Called by whoever holds the engine's lock. Nothing here blocks.
 /// Errors throw.
@@ -53,12 +61,15 @@ public:
 class Job {
 public:
     virtual ~Job() = default;
-    /// Ends it for every rank: their waits throw the cause (see base::throw_cause).
+    /// Ends it for every rank: their waits throw the cause (see base::throw_cause), on this host at
+    /// once, and on others as soon as they hear of it. Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
-    /// What another rank of the world is doing; empty where that cannot be seen.
+    /// What another rank of the world is doing; empty where that cannot be seen: without shared
+    /// memory, or on another host.
     virtual std::optional<trace::Neighbour> look_at(int rank) = 0;
-    /// Gives up every message of this rank; false if the memory of some stays borrowed to the end
-    /// of the process.
+    /// Gives up every message in flight, for a rank whose job is over: nothing arrives any more,
+    /// and what is asked for later throws Error(aborted). False if there are messages that cannot
+    /// be stopped: their memory stays borrowed to the end of the process. Any thread.
     virtual bool abandon() noexcept = 0;
 };
 

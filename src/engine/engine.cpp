@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <guozhuang/error.hpp>
 #include <pthread.h>
 #include <utility>
 
-#include "base/failpoint.hpp"
+#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "engine/execution.hpp"
@@ -15,8 +16,23 @@ namespace guozhuang::engine {
 namespace {
 
 using namespace std::chrono_literals;
+using Kind = protocol::LogEntry::Kind;
 
 constexpr auto attention = 20ms;
+
+Context context_of(const Engine::Parts& parts) {
+    const auto& members = parts.negotiator.members;
+    return {.job = parts.job,
+            .timeline = parts.timeline,
+            .members = members,
+            .rank = members.world_rank(parts.control.rank()),
+            .size = parts.control.size(),
+            .doorbell = parts.doorbell,
+            .activity = parts.activity,
+            .wait = parts.wait,
+            .set = members.are_the_world() ? nullptr
+                                           : std::make_shared<const std::string>(members.name())};
+}
 
 }  // namespace
 
@@ -27,8 +43,7 @@ public:
     explicit Helping(Engine& engine) noexcept : engine_(engine) { engine_.helpers_.fetch_add(1); }
     ~Helping() {
         engine_.helpers_.fetch_sub(1);
-        if (engine_.helped() || engine_.has_work())
-            base::ring_local(engine_.doorbell_, engine_.wait_.audience);
+        if (engine_.helped() || engine_.has_work()) engine_.wake_driver();
     }
     Helping(const Helping&) = delete;
     Helping& operator=(const Helping&) = delete;
@@ -38,28 +53,14 @@ private:
 };
 
 Engine::Engine(const Parts& parts)
-    : job_(parts.job),
-      timeline_(parts.timeline),
-      members_(parts.negotiator.members),
-      set_(members_.are_the_world() ? nullptr
-                                    : std::make_shared<const std::string>(members_.name())),
-      rank_(members_.world_rank(parts.control.rank())),
-      doorbell_(parts.doorbell),
-      activity_(parts.activity),
-      wait_(parts.wait),
-      use_device_(parts.use_device),
-      control_(parts.control),
-      negotiator_(parts.control.rank(), parts.control.size(), parts.negotiator),
-      point_to_point_(parts.control, parts.mail, members_),
-      stalls_(parts.stalls, members_, parts.activity) {}
+    : context_(context_of(parts)),
+      queue_(context_, life_),
+      executor_(context_, parts.provider),
+      control_plane_(parts.control, parts.mail, parts.negotiator),
+      stalls_(parts.stalls, context_) {}
 
 Engine::~Engine() {
     stop();
-}
-
-void Engine::add_executor(DeviceKind kind, Executor executor) {
-    const base::Lock lock(queue_mutex_);
-    executors_.insert_or_assign(kind, std::move(executor));
 }
 
 void Engine::start() {
@@ -67,122 +68,38 @@ void Engine::start() {
     pthread_setname_np(coordinator_.native_handle(), "gz-coordinator");
 }
 
-void Engine::check_open(const Request& request) const {
-    if (cause_) std::rethrow_exception(for_operation(cause_, request, memory_on_loan_));
-    if (!departure_ && !closed_) return;
-    throw Error(
-        ErrorCode::not_initialised,
-        fmt::format("{} has been closed: it takes no more operations{}",
-                    members_.are_the_world() ? "this session" : members_.name(),
-                    departure_ && !departure_->empty() ? fmt::format(" ({})", *departure_) : ""));
-}
-
-void Engine::check_not_joined(const Request& request) const {
-    if (!joined_) return;
-    const std::string operation(request.operation());
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("{}: this rank has joined in {} and takes part in everything there "
-                            "without submitting it, until all ranks have "
-                            "joined; wait for that first",
-                            request.label(), members_.name()),
-                {.tensor = request.name, .operation = operation, .ranks = {rank_}});
-}
-
-/// Ranks that joined early have counted less than the others, so all begin anew once all have
-/// joined.
-void Engine::number(Request& request, std::uint64_t number) const {
-    request.named = false;
-    request.name = fmt::format("#{} {}", number, request.operation());
-    if (joins_ > 0) request.name += fmt::format(" after {} join{}", joins_, joins_ == 1 ? "" : "s");
-}
-
 std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
-    base::refuse_forked();
-    base::pass(base::Failpoint::submit);
-    std::shared_ptr<Pending> pending;
-    {
-        const base::Lock lock(queue_mutex_);
-        check_open(request);
-        check_not_joined(request);
-        const auto operation = request.description->operation;
-        auto& unnamed = unnamed_[operation];
-        const bool numbered = request.name.empty();
-        if (numbered) number(request, unnamed + 1);
-        if (pending_.contains(request.name))
-            throw Error(ErrorCode::duplicate_name,
-                        fmt::format("{} '{}': an operation of that name is still pending on this "
-                                    "rank; wait for it or choose another name",
-                                    name_of(operation), request.name),
-                        {.tensor = request.name,
-                         .operation = std::string(name_of(operation)),
-                         .ranks = {rank_}});
-        activity_.submitted.write(name_of(operation), name_among(members_, request.name));
-        pending = std::make_shared<Pending>(std::move(request), shared_from_this());
-        enter(pending_, std::pair(pending->request().name, pending), submitted_, pending);
-        if (operation == protocol::OperationKind::join) joined_ = true;
-        activity_.last_pending = pending.get();
-        // last: ranks must count alike, and what has failed does not count
-        if (numbered) ++unnamed;
-        timeline_->begin(pending.get(), pending->request().name, "negotiate",
-                         [&] { return facts_of(pending->request(), set_); });
-    }
-    if (!caller_waits) base::ring_local(doorbell_, wait_.audience);
+    auto pending = queue_.submit(std::move(request), shared_from_this());
+    if (!caller_waits) wake_driver();
     return pending;
-}
-
-/// From here on the operation is pending, and queued for whoever drives; or neither, if there is no
-/// memory for it.
-template <class Table, class Entry, class Queue, class Element>
-void Engine::enter(Table& table, Entry entry, Queue& queue, Element element) {
-    const auto place = table.insert(std::move(entry)).first;
-    try {
-        queue.push_back(std::move(element));
-    } catch (...) {
-        table.erase(place);
-        throw;
-    }
-    pending_count_.fetch_add(1);
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
-    base::refuse_forked();
-    base::pass(base::Failpoint::submit);
-    request.kind = Request::Kind::letter;
-    std::shared_ptr<Pending> pending;
-    {
-        const base::Lock lock(queue_mutex_);
-        check_open(request);
-        activity_.submitted.write(request.name);
-        request.peer = members_.world_rank(route.peer);
-        pending = std::make_shared<Pending>(std::move(request), shared_from_this());
-        enter(pending_nameless_, pending, letters_, Letter{route, pending});
-        timeline_->begin(pending.get(), pending->request().name, "message", [&] {
-            return trace::TimelineFacts{.bytes = pending->request().tensors->front().bytes(),
-                                        .set = set_};
-        });
-    }
-    if (!caller_waits) base::ring_local(doorbell_, wait_.audience);
+    auto pending = queue_.submit(std::move(request), route, shared_from_this());
+    if (!caller_waits) wake_driver();
     return pending;
 }
 
+// --- driving -------------------------------------------------------------------------------------
+
 bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline deadline) {
-    return wait(arrived, deadline, deadline == base::no_deadline || wait_.baton != nullptr);
+    return wait(arrived, deadline, deadline == base::no_deadline || context_.wait.baton != nullptr);
 }
 
 bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives) {
     if (arrived()) return true;
     base::refuse_forked();
-    const trace::TimelineSlice waiting(*timeline_, "wait");
+    const trace::TimelineSlice waiting(*context_.timeline, "wait");
     std::optional<Helping> helping;
     if (drives) helping.emplace(*this);
     try {
-        base::Patience patience(doorbell_, wait_, deadline);
+        base::Patience patience(context_.doorbell, context_.wait, deadline);
         bool first_look = true;
         while (!arrived()) {
             auto progressed = drives ? try_turn() : complete_ended();
             // whoever drives may sleep, and does not know yet what this caller has submitted
             if (!progressed && std::exchange(first_look, false))
-                base::ring(doorbell_, wait_.audience);
+                base::ring(context_.doorbell, context_.wait.audience);
             if (arrived()) return true;
             if (progressed.value_or(false))
                 patience.progressed();
@@ -201,13 +118,13 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
 
 void Engine::coordinate() {
     try {
-        base::Patience patience(doorbell_, wait_);
+        base::Patience patience(context_.doorbell, context_.wait);
         bool drove = false;
-        while (!stop_) {
+        while (!life_.is_stopped()) {
             if (helped() || !has_work()) {
                 // it may wait for this thread
                 if (helped() && std::exchange(drove, false))
-                    base::ring_callers(doorbell_, wait_.audience);
+                    base::ring_callers(context_.doorbell, context_.wait.audience);
                 patience.park_idle();
                 if (helped()) {
                     complete_ended();
@@ -227,7 +144,8 @@ void Engine::coordinate() {
         try {
             end(std::current_exception());
         } catch (const std::exception& error) {
-            base::log(LogLevel::debug, "the coordinator of rank {} ends: {}", rank_, error.what());
+            base::log(LogLevel::debug, "the coordinator of rank {} ends: {}", context_.rank,
+                      error.what());
         }
     }
 }
@@ -242,7 +160,7 @@ void Engine::attend(base::Patience& patience) {
             patience.progressed();
         else
             patience.pause();
-    } while (!stop_ && !helped() && !has_work() && base::Clock::now() < end);
+    } while (!life_.is_stopped() && !helped() && !has_work() && base::Clock::now() < end);
 }
 
 std::optional<bool> Engine::try_turn() {
@@ -257,7 +175,7 @@ std::optional<bool> Engine::try_turn() {
 
 /// One look around by whoever drives: messages, then at most one entry of the log.
 bool Engine::turn() {
-    if (stop_) return false;
+    if (life_.is_stopped()) return false;
     bool progressed = pump();
     if (!log_.empty()) {
         auto due = std::move(log_.front());
@@ -271,122 +189,290 @@ bool Engine::turn() {
 bool Engine::pump() {
     mutex_.is_held();  // also where it comes by a backend
     bool progressed = take_submissions();
-    while (const auto message = control_.poll()) {
-        receive(*message);
-        progressed = true;
-    }
-    progressed |= point_to_point_.advance();
-    for (auto& outcome : point_to_point_.take_outcomes()) {
-        finish(std::span(&outcome.pending, 1), outcome.error);
+    progressed |= control_plane_.receive_messages();
+    for (auto& outcome : control_plane_.take_outcomes()) {
+        queue_.end(std::span(&outcome.pending, 1), outcome.error);
         progressed = true;
     }
     if (!progressed) notice_stalls();
-    const auto send_all = [&](Channel channel, auto messages) {
-        mutex_.is_held();
-        for (auto& message : messages) send(message.to, channel, std::move(message.bytes));
-    };
-    send_all(Channel::negotiation, negotiator_.take_messages());
-    send_all(Channel::letters, point_to_point_.take_messages());
-    for (auto& entry : negotiator_.take_entries()) {
+    control_plane_.send_messages();
+    for (auto& entry : control_plane_.take_entries()) {
         accept(std::move(entry));
         progressed = true;
     }
     return progressed;
 }
 
+bool Engine::complete_ended() noexcept {
+    stalls_.say();
+    return queue_.complete_ended();
+}
+
 bool Engine::take_submissions() {
-    Requests submitted;
-    std::vector<Letter> letters;
-    std::optional<std::string> departure;
-    {
-        const base::Lock lock(queue_mutex_);
-        submitted.swap(submitted_);
-        letters.swap(letters_);
-        if (departure_ && !closed_) {
-            departure = departure_;
-            closed_ = true;
-        }
+    auto taken = queue_.take();
+    if (taken.empty()) return false;
+    if (left_) fail_departed(std::exchange(taken.operations, {}));
+    for (auto& pending : taken.operations) {
+        stalls_.expect(pending->request().deadline);
+        control_plane_.submit(pending);
     }
-    if (left_) fail_departed(std::exchange(submitted, {}));
-    for (auto& pending : submitted) {
-        const auto& request = pending->request();
-        stalls_.expect(request.deadline);
-        open_.insert_or_assign(request.name, pending);
-        if (request.description->operation == protocol::OperationKind::join)
-            negotiator_.join(request.name);
-        else
-            negotiator_.submit(request.name, request.named, request.description);
-    }
-    for (auto& letter : letters) {
+    for (auto& letter : taken.letters) {
         stalls_.expect(letter.pending->request().deadline);
-        point_to_point_.post(std::move(letter));
+        control_plane_.post(std::move(letter));
     }
-    if (departure) leaving_ ? negotiator_.leave(*departure) : negotiator_.depart(*departure);
-    if (departure && leaving_) point_to_point_.say_goodbye();
-    return !submitted.empty() || !letters.empty() || departure;
-}
-
-void Engine::receive(const Control::Message& message) {
-    const std::span bytes(message.bytes);
-    if (bytes.empty() ||
-        std::to_integer<std::uint8_t>(bytes[0]) > static_cast<std::uint8_t>(Channel::letters))
-        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none",
-                                                 members_.world_rank(message.from)));
-    if (static_cast<Channel>(bytes[0]) == Channel::negotiation)
-        negotiator_.receive(message.from, bytes.subspan(1));
-    else
-        point_to_point_.receive(message.from, bytes.subspan(1));
-}
-
-void Engine::send(int to, Channel channel, protocol::Bytes bytes) {
-    bytes.insert(bytes.begin(), static_cast<std::byte>(channel));
-    control_.send(to, std::move(bytes));
-}
-
-void Engine::finish(std::span<std::shared_ptr<Pending>> requests,
-                    std::exception_ptr error) noexcept {
-    {
-        std::size_t ended = 0;
-        const base::Lock lock(queue_mutex_);
-        for (auto& pending : requests) {
-            if (const auto found = pending_.find(pending->request().name);
-                found != pending_.end() && found->second == pending)
-                pending_.erase(found);
-            else
-                pending_nameless_.erase(pending);
-            if (set_ended(*pending, error)) std::swap(requests[ended++], pending);
-        }
-        error = nullptr;  // from here on it belongs to those who are told
-        for (auto& pending : requests.first(ended)) ended_.push(std::move(pending));
-    }
-    base::ring_callers(doorbell_, wait_.audience);
-}
-
-void Engine::note_end(const std::shared_ptr<Pending>& pending,
-                      const std::exception_ptr& error) noexcept {
-    if (set_ended(*pending, error)) ended_.push(pending);
-}
-
-bool Engine::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
-    if (!pending.set_ended(error ? for_operation(error, pending.request(), memory_on_loan_)
-                                 : nullptr))
-        return false;
-    const void* own = &pending;
-    activity_.last_pending.compare_exchange_strong(own, nullptr);
-    timeline_->end(&pending, error != nullptr);
+    if (taken.departure) control_plane_.announce(*taken.departure);
     return true;
 }
 
-bool Engine::complete_ended() noexcept {
-    say();
-    bool any = false;
-    while (const auto pending = ended_.pop()) {
-        pending->set_complete(memory_on_loan_);
-        pending_count_.fetch_sub(1);
-        base::ring_callers(doorbell_, wait_.audience);
-        any = true;
+void Engine::notice_stalls() {
+    if (!stalls_.is_due()) return;
+    stalls_.look(queue_.all_awaited(), [this](const Pending& pending) {
+        mutex_.is_held();
+        return control_plane_.progress_of(pending);
+    });
+}
+
+// --- the log -------------------------------------------------------------------------------------
+
+/// A failure is one at once: nothing moves for it, and what is due before it may take long.
+void Engine::accept(protocol::LogEntry entry) {
+    auto requests = control_plane_.resolve(entry);
+    if (entry.kind == Kind::fail) return queue_.end(requests, error_of(entry, context_.members));
+    if (entry.kind == Kind::execute && context_.timeline->on())
+        for (const auto& pending : requests) context_.timeline->enter(pending.get(), "queue");
+    log_.push_back({std::move(entry), std::move(requests)});
+}
+
+void Engine::execute(Due due) {
+    const auto& entry = due.entry;
+    auto& letters = control_plane_.point_to_point();
+    switch (entry.kind) {
+        case Kind::execute: run(std::move(due)); break;
+        case Kind::fail:
+        case Kind::forget: break;
+        case Kind::depart: letters.depart(entry.ranks.front(), entry.text); break;
+        case Kind::shutdown:
+            letters.fail_unmatched(context_.members.are_the_world()
+                                       ? "every rank has shut down"
+                                       : "every rank has left " + context_.members.name());
+            finish_log(false);
+            break;
+        case Kind::join: end_join(std::move(due)); break;
+        case Kind::leave: end_log(entry); break;
     }
-    return any;
+}
+
+void Engine::run(Due due) {
+    if (stands_in(due.entry)) {
+        due.requests = executor_.stand_ins_for(due.entry, shared_from_this());
+        queue_.add_stand_ins(due.requests);
+    }
+    executor_.run(due.entry, std::move(due.requests), shared_from_this());
+}
+
+bool Engine::stands_in(const protocol::LogEntry& entry) const {
+    return std::ranges::any_of(entry.absent, [this](int position) {
+        return context_.members.world_rank(position) == context_.rank;
+    });
+}
+
+void Engine::end_join(Due due) {
+    queue_.end_join();
+    const auto& members = context_.members;
+    const auto error = due.entry.text.empty() ? nullptr : error_of(due.entry, members);
+    if (!error)
+        for (const auto& pending : due.requests)
+            pending->result(0).rows = {members.world_rank(due.entry.ranks.front())};
+    queue_.end(due.requests, error);
+}
+
+/// What the log has not resolved it never will: every operation would need the rank that has left.
+void Engine::end_log(const protocol::LogEntry& leave) {
+    left_ = leave;
+    queue_.cancel_join();
+    const auto left = leave.ranks.front();
+    control_plane_.point_to_point().leave(left, leave.text);
+    if (context_.members.world_rank(left) != context_.rank) {
+        if (context_.members.are_the_world())
+            base::note_cause(context_.doorbell,
+                             {.rank = left, .text = leave.text, .code = ErrorCode::departed});
+        fail_departed(control_plane_.take_unresolved());
+    }
+    finish_log(true);
+}
+
+void Engine::finish_log(bool somebody_left) {
+    life_.end_log(somebody_left);
+    queue_.end_closing();
+}
+
+void Engine::fail_departed(Requests requests) {
+    queue_.end(requests, error_of(*left_, context_.members));
+}
+
+// --- owners of memory who go before their operations are complete --------------------------------
+
+void Engine::release_tensors(const std::function<bool(const Request&)>& concerns) {
+    while (const auto pending = queue_.find(concerns)) {
+        std::shared_ptr<const OwnTensors> own;
+        const auto released = [&] {
+            if (!own && !pending->complete()) own = replace_tensors(*pending);
+            return own ? own->are_filled() : pending->complete();
+        };
+        drive_until(std::ref(released), base::no_deadline);  // allocates nothing
+    }
+}
+
+/// Null if somebody else is driving, if the operation's data moves, or if there is no memory: then
+/// its end has to be awaited.
+std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending) try {
+    std::shared_ptr<OwnTensors> own;
+    try_between_bundles([&] {
+        mutex_.is_held();
+        if (pending.has_ended() || pending.enqueued() ||
+            control_plane_.point_to_point().is_moving(pending))
+            return false;
+        auto copies = std::make_shared<OwnTensors>(pending.request());
+        queue_.replace_tensors(pending, share(copies->tensors()), copies->filled(), copies);
+        own = std::move(copies);
+        return true;
+    });
+    return own;
+} catch (const std::exception&) {
+    return nullptr;
+}
+
+bool Engine::try_between_bundles(const std::function<bool()>& action) {
+    if (!mutex_.try_lock()) return false;
+    bool done = false;
+    {
+        const base::Lock lock(mutex_, std::adopt_lock);
+        done = action();
+    }
+    // one of them may have taken this thread for a driver
+    base::ring_callers(context_.doorbell, context_.wait.audience);
+    return done;
+}
+
+// --- the end -------------------------------------------------------------------------------------
+
+void Engine::depart(std::string_view reason) {
+    life_.depart(reason, false);
+    wake_driver();
+}
+
+void Engine::leave(std::string_view reason) {
+    life_.depart(reason, true);
+    wake_driver();
+}
+
+void Engine::close(std::string_view reason) {
+    depart(reason);
+    queue_.add_closing(shared_from_this());
+    drive_until([this] { return life_.is_over() && !queue_.has_pending(); }, base::no_deadline);
+    const auto flushed = [this] {
+        if (!mutex_.try_lock()) return false;
+        const base::Lock lock(mutex_, std::adopt_lock);
+        return control_plane_.flushed();
+    };
+    // who has left hears nothing
+    if (!life_.somebody_left()) drive_until(flushed, base::no_deadline);
+    life_.rethrow_cause();
+}
+
+void Engine::stop() noexcept {
+    if (!life_.stop()) return;
+    if (queue_.has_pending()) base::abort(context_.doorbell);
+    wake_driver();
+    base::join(coordinator_);
+    // a caller's: the next one sees that this has stopped, and leaves alone what goes with the
+    // session
+    { const base::Lock last_turn(mutex_); }
+    executor_.clear();
+    complete_ended();
+    if (queue_.has_pending())
+        fail_pending(std::make_exception_ptr(
+            Error(ErrorCode::aborted, "this session ended while the operation was pending")));
+}
+
+/// The log's own word of the leaving says that whatever came before it has been executed. If it
+/// does not come (the others are busy), an operation that they have begun may be waiting for this
+/// rank, or ranks that hear the log from this one would hear no more. Letters hold this rank to the
+/// deadline, since their peers may have matched them already, and wait for nothing but its half.
+void Engine::see_off(base::Deadline deadline) noexcept {
+    try {
+        bool will_be_heard = false, is_heard = false, is_moving = false;
+        const auto seen_off = [&] {
+            if (!mutex_.try_lock()) return false;
+            const base::Lock lock(mutex_, std::adopt_lock);
+            const bool sent = life_.has_announced() && control_plane_.flushed();
+            will_be_heard = sent && !control_plane_.passes_log_on();
+            is_heard = is_heard || (sent && life_.log_has_ended());
+            const auto& letters = control_plane_.point_to_point();
+            is_moving = letters.is_moving();
+            return is_heard && !letters.has_letters();
+        };
+        if (wait(seen_off, deadline, true)) return;
+        if (is_heard ? is_moving : !will_be_heard || queue_.has_pending()) end_for_leaving();
+    } catch (const std::exception& error) {
+        base::log(LogLevel::debug, "rank {} could not announce its departure: {}", context_.rank,
+                  error.what());
+    }
+}
+
+void Engine::on_failure(const std::exception_ptr& error) {
+    if (life_.is_stopped() || life_.departs_at_once()) end_for_leaving();
+    tell_others(error);
+}
+
+/// The same words as in the log, which has not got to all.
+void Engine::end_for_leaving() {
+    context_.job->abort({.rank = context_.rank,
+                         .text = life_.text_of_departure(context_.rank),
+                         .code = ErrorCode::departed});
+}
+
+void Engine::end(const std::exception_ptr& cause) {
+    const auto error = as_error(cause, {}, context_.rank);
+    tell_others(error);
+    base::abort(context_.doorbell);
+    std::rethrow_exception(fail_pending(error));
+}
+
+/// Whoever has set the abort word of the doorbell has told those who are to know. The cause is
+/// noted first, since this rank's own waits will fail too.
+void Engine::tell_others(const std::exception_ptr& cause) noexcept {
+    life_.note_cause(cause);
+    if (base::is_aborted(context_.doorbell)) return;
+    context_.job->abort({.rank = context_.rank, .text = base::describe(cause)});
+}
+
+/// What the log has already decided comes before the end of the job: an error that all ranks get is
+/// not lost on those who are slow to look.
+void Engine::take_last_news() noexcept try {
+    try {
+        pump();
+    } catch (const std::exception& error) {
+        base::log(LogLevel::debug, "the last messages to rank {} are lost: {}", context_.rank,
+                  error.what());
+    }
+    for (auto& entry : control_plane_.take_entries()) accept(std::move(entry));
+} catch (const std::exception& error) {
+    base::log_debug(error.what());
+}
+
+std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
+    std::pair<std::exception_ptr, SubmissionQueue::Tables> failed;  // let go without a lock
+    {
+        const base::Lock driving(mutex_);
+        if (!life_.is_stopped()) take_last_news();
+        control_plane_.abandon();
+        if (!context_.job->abandon()) life_.lend_memory();
+        failed = queue_.fail(cause);
+        log_.clear();
+    }
+    complete_ended();
+    return failed.first;
 }
 
 }  // namespace guozhuang::engine

@@ -13,8 +13,6 @@
 namespace guozhuang::protocol {
 namespace {
 
-constexpr std::uint64_t protocol_version = 1;
-constexpr std::uint64_t first_epoch = 1;
 constexpr std::size_t max_reason_bytes = 4096;  // of a departure: longer ones are cut
 
 std::string departure_text(const Members& members, int rank, std::string_view reason) {
@@ -273,14 +271,6 @@ void Negotiator::leave(int rank, std::string_view reason) {
 
 void Negotiator::receive(int from, std::span<const std::byte> message) {
     Reader in(message);
-    const auto version = in.number();
-    if (version != protocol_version)
-        throw Error(ErrorCode::wire, fmt::format("rank {} speaks protocol version {}, this rank {}",
-                                                 world_rank(from), version, protocol_version));
-    const auto epoch = in.number();
-    if (epoch != first_epoch)
-        throw Error(ErrorCode::wire,
-                    fmt::format("rank {} sent a message of epoch {}", world_rank(from), epoch));
     const auto position = in.number();
     if (applied_.contains(from)) child_applied(from, position);
     const auto too_late = [&] { return finished_ && applied_.contains(from); };  // for what goes up
@@ -392,11 +382,7 @@ std::vector<Negotiator::Outgoing> Negotiator::take_messages() {
 Writer& Negotiator::message_to(int rank) {
     auto& out = outbox_[rank];
     if (out.size() > full_message_bytes) full_.push_back({rank, out.take()});
-    if (out.empty()) {
-        out.number(protocol_version);
-        out.number(first_epoch);
-        out.number(position_);
-    }
+    if (out.empty()) out.number(position_);
     return out;
 }
 

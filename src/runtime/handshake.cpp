@@ -91,7 +91,7 @@ class Handshake {
 public:
     explicit Handshake(wire::Transport& transport)
         : transport_(transport),
-          channel_(transport, handshake_context, wire::all_ranks(transport.size())),
+          channel_(transport, {handshake_context}, topology::all_ranks(transport.size())),
           deadline_(base::Clock::now() + patience +
                     (transport.rank() == 0 ? std::chrono::seconds(0) : head_start)) {}
 
@@ -122,7 +122,7 @@ public:
                     fmt::format("{} differs: {}; rank 0's holds for all", names[key], values));
         for (const auto& warning : texts_of(facts, names.size(), std::string::npos))
             base::log_warning(warning);
-        const auto hosts = transport_.host_count();
+        const auto hosts = transport_.topology().hosts();
         base::log_info(fmt::format("version {}: {} rank{} on {} host{}, {}, shared memory: {}",
                                    version(), transport_.size(), transport_.size() == 1 ? "" : "s",
                                    hosts, hosts == 1 ? "" : "s", transport_.description(),

@@ -56,7 +56,7 @@ JointRegion::JointRegion(Session* session, std::string_view what,
     world_ = runtime->world()->engine().shared_from_this();
     regions_ = runtime->transport().regions();
     auto& transport = runtime->transport();
-    if (transport.host_count() == 1 && transport.stage_bytes() > 0)
+    if (transport.topology().hosts() == 1 && transport.stage_bytes() > 0)
         meet(session, transport, what, open);
 }
 

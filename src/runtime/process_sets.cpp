@@ -17,7 +17,7 @@ std::optional<ProcessSets::Opened> ProcessSets::open(const std::vector<int>& ran
     for (const auto& [context, member] : sets_)
         if (context == opened.id.context) ++opened.id.context;
     if (opened.id.context > last_context) return std::nullopt;
-    opened.id.life = ++lives_;
+    opened.id.epoch = ++epochs_;
     if (std::ranges::binary_search(ranks, shared_->transport->rank()))
         opened.member = std::make_shared<SetMember>(shared_, opened.id, ranks);
     sets_[opened.id.context] = opened.member;

@@ -41,7 +41,7 @@ private:
     /// This rank's part of each set, by context; null where only other ranks are in it.
     std::map<std::uint16_t, std::shared_ptr<SetMember>> sets_ GUOZHUANG_GUARDED_BY(mutex_);
     /// How many sets have been opened so far.
-    std::uint64_t lives_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
+    std::uint64_t epochs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

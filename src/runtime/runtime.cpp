@@ -52,8 +52,8 @@ void Runtime::enter_job(std::string_view refusal) {
         if (auto problem = start_timeline(directory); !problem.empty())
             own_warnings.push_back(std::move(problem));
     shared_->settings = shake_hands(*shared_->transport, shared_->settings, refusal, own_warnings);
-    world_ =
-        std::make_shared<SetMember>(shared_, SetId{}, wire::all_ranks(shared_->transport->size()));
+    world_ = std::make_shared<SetMember>(shared_, SetId{},
+                                         topology::all_ranks(shared_->transport->size()));
 }
 
 /// Whoever fails to enter says why to those who wait for it, unless they have the same error.

@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "base/keep_for_ever.hpp"
-#include "wire/transport_job.hpp"
 
 namespace guozhuang {
 namespace {
@@ -31,7 +30,7 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
       id_(id),
       ranks_(std::move(ranks)),
       members_(id_.context == 0 ? protocol::Members() : protocol::Members(ranks_)),
-      control_(*shared_->transport, id_.context, ranks_, id_.life),
+      control_(*shared_->transport, id_, ranks_),
       mail_(*shared_->transport, id_.context, ranks_) {
     auto& transport = *shared_->transport;
     auto wait = transport.wait_settings();
@@ -45,9 +44,9 @@ SetMember::SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> 
         .negotiator = negotiator_settings(shared_->settings, members_,
                                           backends::can_stage(transport, ranks_)),
         .stalls = {.warn = shared_->settings.stall_warn, .error = shared_->settings.stall_error},
-        .job = std::make_shared<wire::TransportJob>(shared_->transport),
+        .job = shared_->transport,
         .timeline = shared_->timeline,
-        .use_device = [this](DeviceKind kind) { use_device(kind); }});
+        .provider = this});
     add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
     try {
         // With a baton a rank is one thread, and has no coordinator.

@@ -32,21 +32,17 @@ struct Shared {
     std::shared_ptr<trace::Timeline> timeline = std::make_shared<trace::Timeline>();
 };
 
-/// Which process set: where its messages go, and in which life of that context.
-struct SetId {
-    std::uint16_t context = 0;  ///< 0 is the world
-    std::uint64_t life = 0;
-};
+using engine::SetId;
 
 /// One rank's part in one process set, the world being the first: an engine, and what it needs of
 /// the other rooms. Thread-safe.
-class SetMember {
+class SetMember final : private engine::DeviceProvider {
 public:
     /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory)
     /// without a thread for the coordinator. The world's is made by all ranks together, and throws
     /// what ends the job.
     SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> ranks);
-    ~SetMember();
+    ~SetMember() override;
     SetMember(const SetMember&) = delete;
     SetMember& operator=(const SetMember&) = delete;
 
@@ -71,6 +67,7 @@ public:
     void stop() noexcept;  ///< ends without waiting for anybody
 
 private:
+    void provide(DeviceKind kind) override { use_device(kind); }
     void add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane);
 
     std::shared_ptr<Shared> shared_;

@@ -14,7 +14,7 @@ struct Destroy {
     void operator()(hwloc_topology_t topology) const noexcept { hwloc_topology_destroy(topology); }
     void operator()(hwloc_cpuset_t set) const noexcept { hwloc_bitmap_free(set); }
 };
-using Topology = std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, Destroy>;
+using Hwloc = std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, Destroy>;
 using CpuSet = std::unique_ptr<std::remove_pointer_t<hwloc_cpuset_t>, Destroy>;
 
 void mark(CoreMask& mask, unsigned core) noexcept {
@@ -22,10 +22,10 @@ void mark(CoreMask& mask, unsigned core) noexcept {
 }
 
 /// Cores and caches only: devices are what makes a load slow.
-Topology load() {
+Hwloc load() {
     hwloc_topology_t raw = nullptr;
     if (hwloc_topology_init(&raw) != 0) return nullptr;
-    Topology topology(raw);
+    Hwloc topology(raw);
     hwloc_topology_set_all_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
     for (const auto type : {HWLOC_OBJ_CORE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L3CACHE}) {
         hwloc_topology_set_type_filter(raw, type, HWLOC_TYPE_FILTER_KEEP_ALL);
@@ -87,7 +87,7 @@ Machine discover() {
     machine.threads = count(machine.cores);
     machine.host_threads = machine.threads;
     machine.quota = cpu_quota();
-    const Topology topology = load();
+    const Hwloc topology = load();
     const CpuSet bound(hwloc_bitmap_alloc());
     if (!topology || !bound) return machine;
     if (hwloc_get_cpubind(topology.get(), bound.get(), HWLOC_CPUBIND_THREAD) != 0) return machine;

@@ -12,18 +12,18 @@ using namespace wire;
 namespace {
 
 constexpr Tag tag{3, Lane::control, 0};
-constexpr std::uint64_t life = 7;
+constexpr std::uint64_t epoch = 7;
 const std::vector<int> members = {0, 2};
 
 struct Job {
     InprocHub hub{3};
     std::unique_ptr<Transport> ranks[3] = {hub.transport(0), hub.transport(1), hub.transport(2)};
-    ControlChannel receiver{*ranks[0], tag.context, members, life};
+    ControlChannel receiver{*ranks[0], {tag.context, epoch}, members};
 };
 
-Seed sent(std::string_view text, std::uint64_t in_life) {
+Seed sent(std::string_view text, std::uint64_t in_epoch) {
     Job job;
-    ControlChannel sender(*job.ranks[2], tag.context, members, in_life);
+    ControlChannel sender(*job.ranks[2], {tag.context, in_epoch}, members);
     const auto bytes = bytes_of(text);
     sender.send(0, {bytes.begin(), bytes.end()});
     Seed seed{std::byte{2}};
@@ -45,12 +45,12 @@ void decode(Input input) {
     require(message->from == (from == 0 ? 0 : 1), "a member is known by its position");
     require(message->bytes.size() < input.size() &&
                 std::ranges::equal(message->bytes, input.last(message->bytes.size())),
-            "a message is what has arrived, without its header");
+            "a message is what has arrived, without its envelope");
 }
 
 std::vector<Seed> seeds() {
-    return {sent("", life), sent("payload", life), sent("of an earlier set", life - 1),
-            sent("of a later set", life + 1)};
+    return {sent("", epoch), sent("payload", epoch), sent("of an earlier set", epoch - 1),
+            sent("of a later set", epoch + 1)};
 }
 
 }  // namespace guozhuang::fuzz

@@ -18,7 +18,7 @@ const std::vector<int> everybody = {0, 1, 2};
 
 /// The messages are there before the rank asks for them, so nobody waits.
 void send(wire::Transport& from, int to, Input message) {
-    wire::ControlChannel(from, context, everybody).send(to, {message.begin(), message.end()});
+    wire::ControlChannel(from, {context}, everybody).send(to, {message.begin(), message.end()});
 }
 
 Seed facts(const std::vector<std::string>& values) {

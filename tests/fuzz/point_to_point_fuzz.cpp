@@ -18,7 +18,7 @@ struct Rank {
     std::vector<float> memory = std::vector<float>(8);
     wire::InprocHub hub{2};
     std::unique_ptr<wire::Transport> transport = hub.transport(0);
-    wire::ControlChannel control{*transport, 0, {0, 1}};
+    wire::ControlChannel control{*transport, {}, {0, 1}};
     wire::MailChannel mail{*transport, 0, {0, 1}};
     PointToPoint letters{control, mail};
     std::vector<std::shared_ptr<Pending>> posted;

@@ -6,7 +6,8 @@
     house.py confined     what belongs into one place (mpi.h, getenv, waiting ...) appears nowhere
                           else
     house.py sizes        functions have at most 60 lines, and nine in ten at most 20; files have at
-                          most 500; lines of code, comments and Markdown at most 100 columns
+                          most 500; classes at most 20 data members; lines of code, comments and
+                          Markdown at most 100 columns
     house.py links        every relative link of a Markdown file leads somewhere, and every page of
                           docs is linked
     house.py self-test    each rule finds what it is there to find
@@ -22,6 +23,7 @@ ROOM_TABLE = "docs/decisions/001-rooms.md"
 SOURCE_FOLDERS = ("include", "collectives", "src", "examples", "perf", "tests", "tools")
 SOURCE_SUFFIXES = (".hpp", ".cpp", ".cu", ".cuh")
 LARGEST_FUNCTION, LARGEST_USUAL_FUNCTION, LARGEST_FILE, WIDEST_LINE = 60, 20, 500, 100
+MOST_MEMBERS = 20
 # What has lines of its own width: data, pictures, and what programs wrote.
 NO_TEXT_SUFFIXES = (".svg", ".json", ".jsonl", ".dict", ".map", ".supp", ".pyc", ".txt.in")
 
@@ -234,6 +236,53 @@ def check_sizes(path, text):
     for first, last in functions(text):
         if last - first + 1 > LARGEST_FUNCTION:
             yield first, f"{last - first + 1} lines: a function has at most {LARGEST_FUNCTION}"
+    for line, name, count in classes(text):
+        if count > MOST_MEMBERS:
+            yield line, f"{name}: {count} data members: a class has at most {MOST_MEMBERS}"
+
+
+CLASS = re.compile(
+    r"\b(?:class|struct)\s+(?:alignas\([^)]*\)\s*)?(?:GUOZHUANG_API\s+)?([\w:]+)[^;{}()]*\{"
+)
+NO_MEMBER = re.compile(
+    r"(using|friend|static|typedef|template|enum|class|struct|union|explicit|virtual|requires)\b"
+)
+
+
+def members(body):
+    """How many data members a class with this body has: of its own, not of classes within it."""
+    body = re.sub(r"\bGUOZHUANG_\w+\s*\([^()]*\)|\balignas\s*\([^()]*\)", "", body)
+    depth, statement, count = 0, "", 0
+    for character in re.sub(r"\b(public|private|protected)\s*:", "", body):
+        if character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0 and "(" in re.sub(r"<[^;]*>", "", statement):
+                statement = ""  # a function
+        elif character == ";" and depth == 0:
+            declared = re.split(r"=|\{", statement, maxsplit=1)[0].strip()
+            while re.search(r"<[^<>]*>", declared):
+                declared = re.sub(r"<[^<>]*>", "", declared)
+            if declared and "(" not in declared and not NO_MEMBER.match(declared):
+                count += 1 + re.sub(r"=[^,]*", "", statement).count(",") * ("," in declared)
+            statement = ""
+        elif depth == 0:
+            statement += character
+    return count
+
+
+def classes(text):
+    """Line, name and number of data members of every class."""
+    code = code_of(text)
+    for match in CLASS.finditer(code):
+        if re.search(r"\benum\s+$", code[: match.start()]):
+            continue
+        depth, at = 1, match.end()
+        while depth > 0 and at < len(code):
+            depth += {"{": 1, "}": -1}.get(code[at], 0)
+            at += 1
+        yield line_at(code, match.start()), match[1], members(code[match.end() : at - 1])
 
 
 def check_width(path, text):
@@ -341,6 +390,12 @@ SELF_TEST = [
     ("sizes", "src/a.cpp", "B::B() : a_(1), b_{2} {\n" + LONG_FUNCTION[10:], 1),
     ("sizes", "src/a.cpp", "const int table[] = {\n" + "    f(1),\n" * 90 + "};\nvoid f() {}\n", 0),
     ("sizes", "src/a.cpp", "\n" * 501, 1),
+    ("sizes", "src/a.hpp", "class A final : B {\n" + "    C<D, E()> f_{1};\n" * 21 + "};\n", 1),
+    ("sizes", "src/a.hpp",
+     "struct A {\n" + "    int f(int);\n    int g() { int a; return a; }\n" * 21
+     + "    struct B { int a, b; };\n    using C = B;\n"
+     + "    std::map<int, B> b_ = {}, c_ GUOZHUANG_GUARDED_BY(m_);\n" * 10 + "};\n", 0),
+    ("sizes", "src/a.hpp", "struct A {\n" + "    int a, b;\n" * 11 + "};\n", 1),
     ("width", "src/a.cpp", "x" * 101 + "\n// " + "x" * 97 + "\n", 1),
     ("width", "a.md", "x" * 101 + "\n| " + "x" * 101 + "\n```text\n" + "x" * 101 + "\n```\n", 1),
     ("width", "a.md", "```cpp\n" + "x" * 101 + "\n```\n" + "x" * 101 + "\n", 2),

@@ -71,8 +71,8 @@ TEST_CASE("the transport knows the job and the host as MPI does") {
     CHECK(transport->rank() == rank);
     CHECK(transport->size() == size);
     // The tests run on one host.
-    CHECK(transport->hosts() == std::vector<int>(static_cast<std::size_t>(size)));
-    CHECK(transport->host_count() == 1);
+    CHECK(transport->topology().host_of == std::vector<int>(static_cast<std::size_t>(size)));
+    CHECK(transport->topology().hosts() == 1);
     CHECK(std::string(transport->description()).find("MPI") != std::string::npos);
     transport->close();
 }
@@ -88,8 +88,8 @@ TEST_CASE("ranks that are told so take each other for ranks of several hosts") {
     const auto transport = connect(options);
     std::vector<int> hosts;
     for (int each = 0; each < size; ++each) hosts.push_back(each % 2);
-    CHECK(transport->hosts() == hosts);
-    CHECK(transport->host_count() == std::min(size, 2));
+    CHECK(transport->topology().host_of == hosts);
+    CHECK(transport->topology().hosts() == std::min(size, 2));
     CHECK((transport->stage_bytes() > 0) == all_share);  // if one rank has none, none uses its own
     for (int other = 0; all_share && other < size; ++other)
         CHECK(transport->look_at(other).has_value() == (other % 2 == rank % 2));
@@ -110,7 +110,7 @@ TEST_CASE("a user's communicator gives the ranks of that communicator") {
     MPI_Comm_free(&reversed);  // ours is a duplicate
     CHECK(transport->rank() == size - 1 - rank);
     int arrived = -1;
-    const auto members = all_ranks(size);
+    const auto members = topology::all_ranks(size);
     MemberWire wire(
         {.transport = *transport, .members = members, .position = transport->rank(), .tag = data});
     const int right = (wire.rank() + 1) % size, left = (wire.rank() + size - 1) % size;
@@ -179,7 +179,7 @@ TEST_CASE("long control messages do not overtake each other") {
     const auto transport = connect();
     const int size = transport->size(), right = (transport->rank() + 1) % size,
               left = (transport->rank() + size - 1) % size;
-    ControlChannel channel(*transport, 0, all_ranks(size));
+    ControlChannel channel(*transport, {}, topology::all_ranks(size));
     const std::array<std::size_t, 4> lengths{3'000'000, 10, 200'000, 0};
     for (const auto length : lengths)
         channel.send(right, std::vector<std::byte>(length, std::byte{7}));

@@ -25,8 +25,8 @@ std::vector<std::byte> bytes_of(std::string_view text) {
 struct Job {
     InprocHub hub{3};
     std::unique_ptr<Transport> ranks[3] = {hub.transport(0), hub.transport(1), hub.transport(2)};
-    ControlChannel sender{*ranks[2], context, {2, 0}};
-    ControlChannel receiver{*ranks[0], context, {2, 0}};
+    ControlChannel sender{*ranks[2], {context}, {2, 0}};
+    ControlChannel receiver{*ranks[0], {context}, {2, 0}};
 
     /// The bytes that a message has on the way.
     std::vector<std::byte> captured(std::string_view text) {
@@ -92,15 +92,18 @@ TEST_CASE("cut, foreign and strange control messages are refused by the name of 
     auto other_version = whole;
     other_version[4] = std::byte{99};
     CHECK_THAT(job.verdict(2, other_version), Contains("version 99"));
+    auto other_context = whole;
+    other_context[6] ^= std::byte{1};
+    CHECK_THAT(job.verdict(2, other_context), Contains("of another process set"));
     CHECK_THAT(job.verdict(1, whole), Contains("no member"));
 }
 
 TEST_CASE("what an earlier set of the same context has left behind is dropped") {
     Job job;
-    ControlChannel later{*job.ranks[2], context, {0, 2}, 7};
+    ControlChannel later{*job.ranks[2], {context, 7}, {0, 2}};
     for (const auto* text : {"stale", "stale too"}) job.receiver.send(0, bytes_of(text));
     CHECK_FALSE(later.poll().has_value());
-    ControlChannel peer{*job.ranks[0], context, {0, 2}, 7};
+    ControlChannel peer{*job.ranks[0], {context, 7}, {0, 2}};
     job.receiver.send(0, bytes_of("stale"));
     peer.send(1, bytes_of("fresh"));
     CHECK(later.poll()->bytes == bytes_of("fresh"));

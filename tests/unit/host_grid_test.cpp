@@ -1,4 +1,4 @@
-#include "wire/host_grid.hpp"
+#include "topology/host_grid.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -13,7 +13,7 @@
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
-using guozhuang::wire::HostGrid;
+using guozhuang::topology::HostGrid;
 using Ranks = std::vector<int>;
 
 namespace {
@@ -23,17 +23,20 @@ class SpreadTransport final : public test::ForwardingTransport {
 public:
     SpreadTransport(std::unique_ptr<wire::Transport> inner, const Ranks& hosts,
                     std::atomic<int>& crossings)
-        : ForwardingTransport(std::move(inner)), hosts_(hosts), crossings_(crossings) {}
+        : ForwardingTransport(std::move(inner)),
+          topology_{.rank = ForwardingTransport::topology().rank, .host_of = hosts},
+          crossings_(crossings) {}
     std::size_t stage_bytes() const noexcept override { return 0; }
-    const std::vector<int>& hosts() const noexcept override { return hosts_; }
+    const topology::Topology& topology() const noexcept override { return topology_; }
     Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override {
-        if (hosts_[static_cast<std::size_t>(to)] != hosts_[static_cast<std::size_t>(rank())])
+        const auto& host_of = topology_.host_of;
+        if (host_of[static_cast<std::size_t>(to)] != host_of[static_cast<std::size_t>(rank())])
             ++crossings_;
         return ForwardingTransport::send(to, tag, bytes);
     }
 
 private:
-    const Ranks hosts_;
+    const topology::Topology topology_;
     std::atomic<int>& crossings_;
 };
 
@@ -137,7 +140,7 @@ TEST_CASE("ranks that are threads take each other for ranks of several hosts") {
     guozhuang::test::run_inproc_ranks(
         5,
         [&](guozhuang::wire::Transport& transport) {
-            hosts[static_cast<std::size_t>(transport.rank())] = transport.hosts();
+            hosts[static_cast<std::size_t>(transport.rank())] = transport.topology().host_of;
         },
         std::nullopt, 2);
     CHECK(hosts == std::vector<Ranks>(5, {0, 0, 0, 1, 1}));

@@ -22,27 +22,16 @@ std::string refusal(Negotiation& negotiation, int rank, int from, const Bytes& m
     }
 }
 
-/// A message of this version and epoch, whose sender says that it has applied so many entries, and
-/// this part.
+/// A message whose sender says that it has applied so many entries, and this part.
 template <class... Numbers>
 Bytes message(std::uint64_t position, std::uint64_t part, Numbers... numbers) {
     Writer out;
-    for (const auto number : {std::uint64_t{1}, std::uint64_t{1}, position, part,
-                              static_cast<std::uint64_t>(numbers)...})
+    for (const auto number : {position, part, static_cast<std::uint64_t>(numbers)...})
         out.number(number);
     return out.take();
 }
 
 }  // namespace
-
-TEST_CASE("messages of another version or epoch are refused by name") {
-    Negotiation two(2, {});
-    Writer out;
-    for (const auto header : {2, 1, 0}) out.number(static_cast<std::uint64_t>(header));
-    CHECK(refusal(two, 0, 1, out.take()) == "rank 1 speaks protocol version 2, this rank 1");
-    for (const auto header : {1, 2, 0}) out.number(static_cast<std::uint64_t>(header));
-    CHECK(refusal(two, 0, 1, out.take()) == "rank 1 sent a message of epoch 2");
-}
 
 TEST_CASE("a child that reports what cannot be is refused") {
     constexpr std::uint64_t report = 1, departure = 2;

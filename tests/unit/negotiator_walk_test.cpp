@@ -333,6 +333,7 @@ Walks walk(std::uint64_t first, std::size_t count) {
 /// One thing that may not happen to a message, or a message of nobody.
 void corrupt(protocol::Bytes& message, const protocol::Bytes& other, Random& random) {
     const auto any_byte = [&] { return static_cast<std::byte>(random.below(256)); };
+    constexpr std::size_t position_bytes = 1;  // of the log, in front of every message
     switch (random.below(6)) {
         case 0:
             for (auto flips = 1 + random.below(3); flips > 0; --flips)
@@ -341,15 +342,19 @@ void corrupt(protocol::Bytes& message, const protocol::Bytes& other, Random& ran
             break;
         case 1: message[random.below(message.size())] = any_byte(); break;
         case 2: message.resize(random.below(message.size())); break;
-        case 3: message.insert(message.end(), other.begin() + 3, other.end()); break;
+        case 3: {
+            const protocol::Bytes parts(other.begin() + position_bytes, other.end());
+            message.insert(message.end(), parts.begin(), parts.end());
+            break;
+        }
         case 4:
             message.insert(
                 message.begin() + static_cast<std::ptrdiff_t>(random.below(message.size() + 1)),
                 any_byte());
             break;
         case 5:
-            message.resize(3 + random.below(40));
-            for (auto& byte : std::span(message).subspan(3))
+            message.resize(position_bytes + random.below(40));
+            for (auto& byte : std::span(message).subspan(position_bytes))
                 byte = random.one_in(2) ? static_cast<std::byte>(random.below(8)) : any_byte();
             break;
     }

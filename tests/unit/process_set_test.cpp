@@ -143,12 +143,12 @@ TEST_CASE("there can be 4094 sets, and a removed one makes room") {
     const auto shared = std::make_shared<Shared>();
     shared->transport = wire::InprocHub(2).transport(0);
     ProcessSets sets(shared);
-    std::set<std::uint64_t> lives;
+    std::set<std::uint64_t> epochs;
     std::vector<SetId> ids;
     while (const auto opened = sets.open({1})) {
         CHECK_FALSE(opened->member);
         ids.push_back(opened->id);
-        lives.insert(opened->id.life);
+        epochs.insert(opened->id.epoch);
     }
     REQUIRE(ids.size() == 4094);
     CHECK(ids.front().context == 1);
@@ -157,7 +157,7 @@ TEST_CASE("there can be 4094 sets, and a removed one makes room") {
     const auto again = sets.open({1});
     REQUIRE(again);
     CHECK(again->id.context == ids[17].context);
-    CHECK(lives.insert(again->id.life).second);
+    CHECK(epochs.insert(again->id.epoch).second);
     CHECK_FALSE(sets.open({1}));
 }
 

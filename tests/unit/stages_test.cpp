@@ -30,7 +30,7 @@ void look_at_stages(wire::Transport& transport, std::uint16_t context) {
                             .members = members,
                             .position = transport.rank(),
                             .tag = {context, wire::Lane::host_data}};
-    const wire::HostGrid grid(transport.hosts(), transport.rank());
+    const topology::HostGrid grid(transport.topology().host_of, transport.rank());
     wire::MemberWire wire(group);
     const auto stages = SetStages::meet(wire, group);
     require(stages.has_value(), "there is memory");

@@ -33,7 +33,7 @@ namespace {
 using wire::MemberPeers;
 using wire::MemberWire;
 
-wire::Group host_by_host(wire::Group group, const wire::HostGrid& grid) {
+wire::Group host_by_host(wire::Group group, const topology::HostGrid& grid) {
     group.members = grid.host_by_host();
     group.position = grid.ring_rank();
     return group;
@@ -131,7 +131,7 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
                          std::shared_ptr<trace::Timeline> timeline)
     : wire_(group),
       group_(group),
-      grid_(group.transport.hosts(), group.members, group.transport.rank()),
+      grid_(group.transport.topology().host_of, group.members, group.transport.rank()),
       ring_(host_by_host(group, grid_)),
       store_(std::move(store)),
       timeline_(std::move(timeline)) {

@@ -84,7 +84,7 @@ private:
 
     wire::MemberWire wire_;
     const wire::Group group_;
-    const wire::HostGrid grid_;
+    const topology::HostGrid grid_;
     /// The same ranks in another order, for rings: those of a host are neighbours.
     wire::MemberWire ring_;
     bool meets_ = false;  ///< before it moves data, to make memory to stage in

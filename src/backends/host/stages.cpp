@@ -26,13 +26,13 @@ std::size_t set_stage_bytes(const wire::Transport& transport, int hosts) {
                     most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4)));
 }
 
-std::size_t stage_bytes_of(const wire::Group& group, const wire::HostGrid& grid) {
+std::size_t stage_bytes_of(const wire::Group& group, const topology::HostGrid& grid) {
     return is_the_world(group) ? group.transport.stage_bytes()
                                : set_stage_bytes(group.transport, grid.hosts());
 }
 
-wire::HostGrid grid_of(const wire::Group& group) {
-    return {group.transport.hosts(), group.members, group.transport.rank()};
+topology::HostGrid grid_of(const wire::Group& group) {
+    return {group.transport.topology().host_of, group.members, group.transport.rank()};
 }
 
 /// Some members of a group as a group of their own.
@@ -61,7 +61,7 @@ bool is_the_world(const wire::Group& group) noexcept {
 
 bool on_one_host(const wire::Transport& transport, std::span<const int> members) {
     const auto host_of = [&](int rank) {
-        return transport.hosts()[static_cast<std::size_t>(rank)];
+        return transport.topology().host_of[static_cast<std::size_t>(rank)];
     };
     return std::ranges::all_of(members,
                                [&](int rank) { return host_of(rank) == host_of(members.front()); });

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "backends/host/staging_tuner.hpp"
+#include "topology/host_grid.hpp"
 #include "wire/group/group.hpp"
 #include "wire/group/member_wire.hpp"
-#include "wire/host_grid.hpp"
 #include "wire/shm/shared_file.hpp"
 #include "wire/shm/staging.hpp"
 
@@ -64,7 +64,7 @@ public:
     wire::MemberWire& across() noexcept { return across_; }
 
 private:
-    wire::HostGrid grid_;
+    topology::HostGrid grid_;
     StagingTuner local_;
     wire::MemberWire across_;
 };

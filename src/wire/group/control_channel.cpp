@@ -18,52 +18,52 @@ constexpr std::size_t largest_message = std::size_t{64} << 20;
 
 /// In front of every message, in the byte order of the hosts (which must be alike anyway: tensors
 /// are sent as they lie in memory).
-struct Header {
+struct Envelope {
     static constexpr std::uint32_t expected_magic = 0x4A5A5547;  // "GUZJ"
-    static constexpr std::uint32_t expected_version = 1;
+    static constexpr std::uint16_t expected_version = 2;
 
     std::uint32_t magic = expected_magic;
-    std::uint32_t version = expected_version;
-    std::uint64_t life = 0;      ///< of the context id
+    std::uint16_t version = expected_version;
+    std::uint16_t context = 0;
+    std::uint64_t epoch = 0;
     std::uint64_t bytes = 0;     ///< of the message behind it
-    std::uint64_t checksum = 0;  ///< XXH3 of these bytes, seeded with the life
+    std::uint64_t checksum = 0;  ///< XXH3 of these bytes, seeded with the epoch
 };
-static_assert(largest_message + sizeof(Header) <= max_control_bytes);
+static_assert(largest_message + sizeof(Envelope) <= max_control_bytes);
 
 [[noreturn]] void refuse(int sender, std::string_view why) {
     throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that {}", sender, why),
                 {.ranks = {sender}});
 }
 
-/// Takes the header off a message from `sender` and returns the rest; `header` receives it.
-std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender, Header& header) {
-    if (message.size() < sizeof header) refuse(sender, "is too short");
-    std::memcpy(&header, message.data(), sizeof header);
-    message.erase(message.begin(), message.begin() + sizeof header);
-    if (header.magic != Header::expected_magic) refuse(sender, "is not one of this library");
-    if (header.version != Header::expected_version) {
+/// Takes the envelope off a message from `sender` and returns the rest; `envelope` receives it.
+std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender, Envelope& envelope) {
+    if (message.size() < sizeof envelope) refuse(sender, "is too short");
+    std::memcpy(&envelope, message.data(), sizeof envelope);
+    message.erase(message.begin(), message.begin() + sizeof envelope);
+    if (envelope.magic != Envelope::expected_magic) refuse(sender, "is not one of this library");
+    if (envelope.version != Envelope::expected_version) {
         refuse(
             sender,
             fmt::format(
                 "has version {} of the format; this rank has {}: run the same build on all ranks",
-                header.version, Header::expected_version));
+                envelope.version, Envelope::expected_version));
     }
-    if (header.bytes != message.size())
-        refuse(sender, fmt::format("says {} bytes and has {}", header.bytes, message.size()));
-    if (header.checksum != XXH3_64bits_withSeed(message.data(), message.size(), header.life))
+    if (envelope.bytes != message.size())
+        refuse(sender, fmt::format("says {} bytes and has {}", envelope.bytes, message.size()));
+    if (envelope.checksum != XXH3_64bits_withSeed(message.data(), message.size(), envelope.epoch))
         refuse(sender, "is corrupt (its checksum is wrong)");
     return message;
 }
 
 }  // namespace
 
-ControlChannel::ControlChannel(Transport& transport, std::uint16_t context,
-                               std::vector<int> members, std::uint64_t life)
-    : transport_(transport),
-      tag_{context, Lane::control, 0},
-      life_(life),
+ControlChannel::ControlChannel(Messages& messages, engine::SetId id, std::vector<int> members)
+    : messages_(messages),
+      id_(id),
+      tag_{id.context, Lane::control, 0},
       members_(std::move(members)),
-      position_(position_of(transport.rank())) {}
+      position_(position_of(messages.rank())) {}
 
 ControlChannel::~ControlChannel() {
     if (outgoing_.empty()) return;
@@ -92,42 +92,45 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
                                 largest_message));
     }
     base::pass(base::Failpoint::control_send);
-    Header header;
-    header.life = life_;
-    header.bytes = message.size();
-    header.checksum = XXH3_64bits_withSeed(message.data(), message.size(), life_);
-    const auto* raw = reinterpret_cast<const std::byte*>(&header);
-    message.insert(message.begin(), raw, raw + sizeof header);
+    const Envelope envelope{
+        .context = id_.context,
+        .epoch = id_.epoch,
+        .bytes = message.size(),
+        .checksum = XXH3_64bits_withSeed(message.data(), message.size(), id_.epoch)};
+    const auto* raw = reinterpret_cast<const std::byte*>(&envelope);
+    message.insert(message.begin(), raw, raw + sizeof envelope);
     Outgoing outgoing{{}, std::move(message)};
     // A vector that moves keeps its bytes in place.
     outgoing.ticket =
-        transport_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
+        messages_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
     outgoing_.push_back(std::move(outgoing));
     base::pass(base::Failpoint::control_sent);
     retire();
 }
 
 void ControlChannel::retire() {
-    std::erase_if(outgoing_, [&](Outgoing& outgoing) { return transport_.test(outgoing.ticket); });
+    std::erase_if(outgoing_, [&](Outgoing& outgoing) { return messages_.test(outgoing.ticket); });
 }
 
 std::optional<engine::Control::Message> ControlChannel::poll() {
     retire();
-    while (auto arrived = transport_.poll(tag_)) {
+    while (auto arrived = messages_.poll(tag_)) {
         base::pass(base::Failpoint::control_arrived);
-        Header header;
-        auto bytes = unwrap(std::move(arrived->bytes), arrived->from, header);
+        Envelope envelope;
+        auto bytes = unwrap(std::move(arrived->bytes), arrived->from, envelope);
         base::pass(base::Failpoint::control_received);
-        if (header.life > life_)
+        if (envelope.context != id_.context) refuse(arrived->from, "is of another process set");
+        if (envelope.epoch > id_.epoch)
             refuse(arrived->from, "comes from a process set that does not exist yet");
-        if (header.life == life_) return Message{position_of(arrived->from), std::move(bytes)};
+        if (envelope.epoch == id_.epoch)
+            return Message{position_of(arrived->from), std::move(bytes)};
     }
     return std::nullopt;
 }
 
 bool ControlChannel::flushed() {
     retire();
-    return outgoing_.empty() && transport_.flushed();
+    return outgoing_.empty() && messages_.flushed();
 }
 
 }  // namespace guozhuang::wire

@@ -4,21 +4,20 @@
 #include <vector>
 
 #include "engine/control.hpp"
-#include "wire/transport.hpp"
+#include "wire/messages.hpp"
 
 namespace guozhuang::wire {
 
-/// The control messages of one process set. Every message carries the format's version, its length
-/// and a checksum, so that what is corrupt, cut off, foreign or of another version becomes an
-/// Error(wire) that names the sender. What was sent in an earlier life of the context id, and
-/// nobody waited for any more, is dropped. Not thread-safe (see engine::Control). The transport
-/// must outlive it; before the transport is closed, flushed() must have returned true.
+/// The control messages of one process set. Every message is in one envelope: the format's version,
+/// the set's identity, the length and a checksum, so that what is corrupt, cut off, foreign or of
+/// another version becomes an Error(wire) that names the sender. What was sent in an earlier epoch
+/// of the context, and nobody waited for any more, is dropped. Not thread-safe (see
+/// engine::Control). The transport must outlive it; before the transport is closed, flushed() must
+/// have returned true.
 class ControlChannel final : public engine::Control {
 public:
-    /// `members` are world ranks by position in the set; this rank is one of them. `life` grows
-    /// with every set that is given this context id.
-    ControlChannel(Transport& transport, std::uint16_t context, std::vector<int> members,
-                   std::uint64_t life = 0);
+    /// `members` are world ranks by position in the set; this rank is one of them.
+    ControlChannel(Messages& messages, engine::SetId id, std::vector<int> members);
     ~ControlChannel() override;
     ControlChannel(const ControlChannel&) = delete;
     ControlChannel& operator=(const ControlChannel&) = delete;
@@ -32,16 +31,16 @@ public:
 
 private:
     struct Outgoing {
-        Transport::Ticket ticket;
+        Messages::Ticket ticket;
         std::vector<std::byte> bytes;
     };
 
     int position_of(int world_rank) const;
     void retire();
 
-    Transport& transport_;
-    Tag tag_;
-    std::uint64_t life_;
+    Messages& messages_;
+    const engine::SetId id_;
+    const Tag tag_;
     std::vector<int> members_;
     int position_;
     std::vector<Outgoing> outgoing_;  ///< their memory is lent to the transport

@@ -5,7 +5,7 @@
 
 #include "base/failpoint.hpp"
 #include "engine/control.hpp"
-#include "wire/transport.hpp"
+#include "wire/messages.hpp"
 
 namespace guozhuang::wire {
 
@@ -14,32 +14,32 @@ namespace guozhuang::wire {
 class MailChannel final : public engine::Mail {
 public:
     /// `members` are world ranks by position in the set.
-    MailChannel(Transport& transport, std::uint16_t context, std::vector<int> members)
-        : transport_(transport), context_(context), members_(std::move(members)) {}
+    MailChannel(Messages& messages, std::uint16_t context, std::vector<int> members)
+        : messages_(messages), context_(context), members_(std::move(members)) {}
 
     Ticket send(int to, std::uint16_t tag, std::span<const std::byte> bytes) override {
         base::pass(base::Failpoint::letter_send);
-        return transport_
+        return messages_
             .send(members_[static_cast<std::size_t>(to)], {context_, Lane::point_to_point, tag},
                   bytes)
             .id;
     }
     Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) override {
         base::pass(base::Failpoint::letter_receive);
-        return transport_
+        return messages_
             .receive(members_[static_cast<std::size_t>(from)],
                      {context_, Lane::point_to_point, tag}, bytes)
             .id;
     }
     bool test(Ticket& ticket) override {
-        Transport::Ticket message{ticket};
-        const bool complete = transport_.test(message);
+        Messages::Ticket message{ticket};
+        const bool complete = messages_.test(message);
         ticket = message.id;
         return complete;
     }
 
 private:
-    Transport& transport_;
+    Messages& messages_;
     std::uint16_t context_;
     std::vector<int> members_;
 };

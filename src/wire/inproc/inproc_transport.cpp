@@ -10,6 +10,7 @@
 #include "base/mutex.hpp"
 #include "topology/machine.hpp"
 #include "wire/shm/host_messages.hpp"
+#include "wire/traffic_counter.hpp"
 
 namespace guozhuang::wire {
 namespace {
@@ -148,10 +149,8 @@ public:
     InprocTransport(std::shared_ptr<InprocHub::State> state, int rank)
         : state_(std::move(state)),
           rank_(rank),
+          topology_{.rank = rank, .host_of = state_->host_of},
           messages_(state_->rings(), state_->peers(), rank) {}
-
-    int rank() const noexcept override { return rank_; }
-    int size() const noexcept override { return static_cast<int>(state_->endpoints.size()); }
 
     Ticket send(int to, Tag tag, std::span<const std::byte> bytes) override {
         require_rank(to);
@@ -160,8 +159,7 @@ public:
             messages_.send(to, tag.context, bytes);
             return {};
         }
-        bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
-        messages_sent_.fetch_add(1, std::memory_order_relaxed);
+        traffic_.count_message(bytes.size());
         return start(to, tag, bytes, {}, true);
     }
 
@@ -212,9 +210,7 @@ public:
     trace::Activity& activity() noexcept override { return state_->of(rank_).activity; }
     base::Doorbell& doorbell() noexcept override { return state_->of(rank_).bell; }
     const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
-    void count_staged(std::size_t bytes) noexcept override {
-        bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
-    }
+    void count_staged(std::size_t bytes) noexcept override { traffic_.count_bytes(bytes); }
     std::size_t stage_bytes() const noexcept override { return state_->stage_bytes; }
     std::optional<trace::Neighbour> look_at(int rank) override {
         return trace::Neighbour{.activity = &state_->of(rank).activity,
@@ -223,11 +219,9 @@ public:
     void nudge(int rank, base::Audience audience) noexcept override {
         base::nudge(state_->of(rank).bell, audience);
     }
-    const std::vector<int>& hosts() const noexcept override { return state_->host_of; }
+    const topology::Topology& topology() const noexcept override { return topology_; }
     const char* description() const noexcept override { return "in-process"; }
-    Traffic traffic() const noexcept override {
-        return {bytes_sent_.load(), messages_sent_.load()};
-    }
+    Traffic traffic() const noexcept override { return traffic_.total(); }
 
     void close() override {
         if (closed_) return;
@@ -283,11 +277,12 @@ private:
     }
 
     std::shared_ptr<InprocHub::State> state_;
-    int rank_;
+    const int rank_;
+    const topology::Topology topology_;
     HostMessages messages_;
     bool closed_ = false;
     std::atomic<bool> abandoned_{false};
-    std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
+    TrafficCounter traffic_;
 };
 
 }  // namespace

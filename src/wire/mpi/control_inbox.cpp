@@ -44,7 +44,7 @@ bool ControlInbox::has_arrived(Incoming& incoming) {
     return done != 0;
 }
 
-std::optional<Transport::Message> ControlInbox::poll(MPI_Comm communicator, int tag) {
+std::optional<Messages::Message> ControlInbox::poll(MPI_Comm communicator, int tag) {
     accept(communicator, tag);
     std::vector<int> late;
     for (auto each = incoming_.begin(); each != incoming_.end(); ++each) {
@@ -54,14 +54,14 @@ std::optional<Transport::Message> ControlInbox::poll(MPI_Comm communicator, int 
             late.push_back(from);
             continue;
         }
-        std::optional<Transport::Message> message = std::move(each->message);
+        std::optional<Messages::Message> message = std::move(each->message);
         incoming_.erase(each);
         return message;
     }
     return std::nullopt;
 }
 
-std::optional<Transport::Message> ControlInbox::poll_seldom(MPI_Comm communicator, int tag) {
+std::optional<Messages::Message> ControlInbox::poll_seldom(MPI_Comm communicator, int tag) {
     const auto now = base::a_moment_ago();
     if (now < next_look_) return std::nullopt;
     next_look_ = now + std::chrono::milliseconds(1);

@@ -4,7 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "wire/transport.hpp"
+#include "base/wait.hpp"
+#include "wire/messages.hpp"
 
 namespace guozhuang::wire::mpi {
 
@@ -14,10 +15,10 @@ class ControlInbox {
 public:
     /// The next message with this tag that is whole and that no earlier one of its sender must
     /// precede.
-    std::optional<Transport::Message> poll(MPI_Comm communicator, int tag);
+    std::optional<Messages::Message> poll(MPI_Comm communicator, int tag);
 
     /// The same, but it does not look more often than every few milliseconds.
-    std::optional<Transport::Message> poll_seldom(MPI_Comm communicator, int tag);
+    std::optional<Messages::Message> poll_seldom(MPI_Comm communicator, int tag);
 
     /// The last words of some cross those of others, and nobody looks for them any more. With the
     /// communicator MPI would lose the memory they are in.
@@ -31,7 +32,7 @@ private:
     struct Incoming {
         int tag = 0;
         MPI_Request request = MPI_REQUEST_NULL;
-        Transport::Message message;
+        Messages::Message message;
     };
 
     void accept(MPI_Comm communicator, int tag);

@@ -13,8 +13,8 @@
 #include "base/failpoint.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
+#include "topology/host_grid.hpp"
 #include "topology/machine.hpp"
-#include "wire/host_grid.hpp"
 #include "wire/mpi/mpi_library.hpp"
 #include "wire/mpi/mpi_transport.hpp"
 
@@ -44,11 +44,12 @@ std::vector<int> first_ranks(MPI_Comm world, int rank, MPI_Comm host) {
 
 void sort_into_hosts(const std::vector<int>& first_of, int rank, Host& host) {
     std::map<int, int> numbers;  // of the hosts, by their first rank
+    host.topology = {.rank = rank, .host_of = {}};
     for (const int first : first_of)
-        host.of.push_back(
+        host.topology.host_of.push_back(
             numbers.try_emplace(first, static_cast<int>(numbers.size())).first->second);
     host.hosts = static_cast<int>(numbers.size());
-    const HostGrid grid(host.of, rank);
+    const topology::HostGrid grid(host.topology.host_of, rank);
     host.ranks = grid.local();
     host.position = grid.local_rank();
 }
@@ -102,10 +103,11 @@ T exchange(MPI_Comm world, const T& mine, int to, int from) {
 std::vector<Monitor::Peer> link_hosts(MPI_Comm world, int rank, const Host& host) {
     if (host.hosts == 1 || host.position != 0) return {};
     const auto first_rank_of = [&](int which) {
-        return static_cast<int>(std::ranges::find(host.of, (which + host.hosts) % host.hosts) -
-                                host.of.begin());
+        return static_cast<int>(
+            std::ranges::find(host.topology.host_of, (which + host.hosts) % host.hosts) -
+            host.topology.host_of.begin());
     };
-    const int here = host.of[static_cast<std::size_t>(rank)];
+    const int here = host.topology.host_of[static_cast<std::size_t>(rank)];
     const int before = first_rank_of(here - 1), after = first_rank_of(here + 1);
     const auto listener = attempt([] { return std::make_unique<HostListener>(); });
     Introduction mine{.process = base::this_process()};
@@ -258,14 +260,15 @@ void refuse_threads(const Host& host) {
 }
 
 std::vector<int> to_tell(const Host& host, const base::AbortCause& cause) {
-    const int here = host.of[static_cast<std::size_t>(host.ranks.front())],
+    const int here = host.topology.host_of[static_cast<std::size_t>(host.ranks.front())],
               me = host.ranks[static_cast<std::size_t>(host.position)];
     const int died_on = cause.code == ErrorCode::rank_died && cause.rank >= 0
-                            ? host.of[static_cast<std::size_t>(cause.rank)]
+                            ? host.topology.host_of[static_cast<std::size_t>(cause.rank)]
                             : -1;
     std::vector<std::vector<int>> ranks_of(static_cast<std::size_t>(host.hosts));
-    for (int rank = 0; std::cmp_less(rank, host.of.size()); ++rank)
-        ranks_of[static_cast<std::size_t>(host.of[static_cast<std::size_t>(rank)])].push_back(rank);
+    for (int rank = 0; std::cmp_less(rank, host.topology.host_of.size()); ++rank)
+        ranks_of[static_cast<std::size_t>(host.topology.host_of[static_cast<std::size_t>(rank)])]
+            .push_back(rank);
     std::vector<int> all;
     for (int which = 0; which < host.hosts; ++which) {
         const auto& ranks = ranks_of[static_cast<std::size_t>(which)];

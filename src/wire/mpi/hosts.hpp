@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/config.hpp"
+#include "topology/topology.hpp"
 #include "wire/monitor.hpp"
 #include "wire/shm/host_memory.hpp"
 
@@ -15,8 +16,7 @@ inline constexpr std::size_t stage_bytes = std::size_t{2} << 20;
 
 /// Which ranks share this rank's host, and what they share.
 struct Host {
-    /// The host of each rank; hosts are numbered in the order of their first ranks.
-    std::vector<int> of;
+    topology::Topology topology = {};
     int hosts = 1;                      ///< how many there are
     std::vector<int> ranks;             ///< of this host, ascending
     std::vector<Monitor::Peer> others;  ///< of them

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "wire/transport.hpp"
+#include "wire/messages.hpp"
 
 namespace guozhuang::wire::mpi {
 
@@ -31,7 +31,7 @@ struct InFlight {
 /// use; an index is used again, with its memory.
 class MessageTable {
 public:
-    InFlight& open(Transport::Ticket& ticket) {
+    InFlight& open(Messages::Ticket& ticket) {
         auto index = static_cast<std::uint32_t>(messages_.size());
         if (free_.empty()) {
             // Room is made now, so that retire() need not allocate.
@@ -47,7 +47,7 @@ public:
         return message;
     }
 
-    InFlight& find(Transport::Ticket ticket) {
+    InFlight& find(Messages::Ticket ticket) {
         const auto index = static_cast<std::uint32_t>(ticket.id) - 1;
         if (index >= messages_.size() || !messages_[index].busy ||
             messages_[index].generation != ticket.id >> 32) {
@@ -56,7 +56,7 @@ public:
         return messages_[index];
     }
 
-    void retire(Transport::Ticket ticket) {
+    void retire(Messages::Ticket ticket) {
         InFlight& message = find(ticket);
         message.busy = false;
         message.missing = 0;

@@ -7,10 +7,10 @@
 
 namespace guozhuang::wire::mpi {
 
-Transport::Ticket MessagesInFlight::start(MPI_Comm communicator, const Half& half,
-                                          const Envelope& envelope,
-                                          std::span<const std::byte> source,
-                                          std::span<std::byte> target) {
+Messages::Ticket MessagesInFlight::start(MPI_Comm communicator, const Half& half,
+                                         const Envelope& envelope,
+                                         std::span<const std::byte> source,
+                                         std::span<std::byte> target) {
     Ticket ticket;
     InFlight& message = table_.open(ticket);
     const auto index = static_cast<std::uint32_t>(ticket.id) - 1;

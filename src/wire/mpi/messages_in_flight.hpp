@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "wire/messages.hpp"
 #include "wire/mpi/message_table.hpp"
-#include "wire/transport.hpp"
 
 namespace guozhuang::wire::mpi {
 
@@ -18,7 +18,7 @@ inline constexpr std::size_t eager_bytes = 4096;
 /// To be used under the lock that is around every call of MPI.
 class MessagesInFlight {
 public:
-    using Ticket = Transport::Ticket;
+    using Ticket = Messages::Ticket;
     struct Envelope {
         int code = 0;                    ///< MPI's tag
         std::size_t fragment_bytes = 0;  ///< of the longest; at most what an int holds

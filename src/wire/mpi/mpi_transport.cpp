@@ -16,6 +16,7 @@
 #include "topology/machine.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 #include "wire/mpi/control_inbox.hpp"
+#include "wire/mpi/host_bells.hpp"
 #include "wire/mpi/hosts.hpp"
 #include "wire/mpi/messages_in_flight.hpp"
 #include "wire/mpi/mpi_library.hpp"
@@ -23,6 +24,7 @@
 #include "wire/mpi/tags.hpp"
 #include "wire/shm/host_messages.hpp"
 #include "wire/shm/ring_receives.hpp"
+#include "wire/traffic_counter.hpp"
 
 namespace guozhuang::wire {
 namespace {
@@ -38,9 +40,6 @@ public:
     MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options);
     ~MpiTransport() override;
 
-    int rank() const noexcept override { return rank_; }
-    int size() const noexcept override { return size_; }
-
     Ticket send(int to, Tag tag, std::span<const std::byte> bytes) override;
     Ticket receive(int from, Tag tag, std::span<std::byte> bytes) override;
     bool test(Ticket& ticket) override;
@@ -51,31 +50,23 @@ public:
     void depart(std::string_view reason) noexcept override;
     bool abandon() noexcept override;
 
-    trace::Activity& activity() noexcept override {
-        return host_.memory ? host_.memory->activity(host_.position) : private_activity_;
-    }
-    base::Doorbell& doorbell() noexcept override {
-        return host_.memory ? host_.memory->bell(host_.position) : private_bell_;
-    }
-    void count_staged(std::size_t bytes) noexcept override {
-        bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
-    }
+    trace::Activity& activity() noexcept override { return bells_.activity(); }
+    base::Doorbell& doorbell() noexcept override { return bells_.own(); }
+    void count_staged(std::size_t bytes) noexcept override { traffic_.count_bytes(bytes); }
     std::size_t stage_bytes() const noexcept override {
         return host_.all_have_memory ? mpi::stage_bytes : 0;
     }
     void nudge(int rank, base::Audience audience) noexcept override {
-        with_bell(rank, base::nudge, audience);
+        bells_.nudge(rank, audience);
     }
     std::optional<trace::Neighbour> look_at(int rank) override { return mpi::look_at(host_, rank); }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
-    const std::vector<int>& hosts() const noexcept override { return host_.of; }
+    const topology::Topology& topology() const noexcept override { return host_.topology; }
     std::uint16_t largest_user_tag() const noexcept override {
         return mpi::largest_user_tag(largest_tag_);
     }
     const char* description() const noexcept override { return name_.c_str(); }
-    Traffic traffic() const noexcept override {
-        return {bytes_sent_.load(), messages_sent_.load()};
-    }
+    Traffic traffic() const noexcept override { return traffic_.total(); }
     void close() override;
 
 private:
@@ -92,13 +83,6 @@ private:
     }
     void obey(const Message& message);
     bool notice_end(const Monitor::End& end);
-    void ring(int rank, base::Audience audience = base::everybody) noexcept {
-        with_bell(rank, base::ring, audience);
-    }
-    void with_bell(int rank, void (&act)(base::Doorbell&, base::Audience),
-                   base::Audience audience) noexcept {
-        if (auto* const bell = bell_of_[static_cast<std::size_t>(rank)]) act(*bell, audience);
-    }
     Ticket start(const Half& half, int code, std::span<const std::byte> source,
                  std::span<std::byte> target, std::size_t fragment_bytes);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
@@ -107,20 +91,15 @@ private:
     const std::size_t split_bytes_;
     const bool exit_on_death_;
     const std::string name_;
-    int rank_ = 0, size_ = 1;
     std::int64_t largest_tag_ = 0;
     mpi::Host host_;
-    base::Doorbell private_bell_;
-    trace::Activity private_activity_;
-    std::vector<base::Doorbell*> bell_of_;  ///< by rank; null where there is none to ring
-    /// Those of this host's ranks, ascending; without shared memory this rank's alone.
-    std::vector<base::Doorbell*> bells_;
+    mpi::HostBells bells_;
     /// Carries control messages within the host, if it has shared memory.
     std::optional<HostMessages> messages_;
     /// Data goes through the rings, too, because MPI may not be called on any thread.
     bool all_through_rings_ = false;
     base::WaitSettings wait_settings_;
-    std::atomic<std::uint64_t> bytes_sent_{0}, messages_sent_{0};
+    TrafficCounter traffic_;
 
     base::Mutex mutex_;  ///< around every call of MPI
     MPI_Comm comm_ GUOZHUANG_GUARDED_BY(mutex_) = MPI_COMM_NULL;
@@ -128,11 +107,13 @@ private:
     mpi::ControlInbox inbox_ GUOZHUANG_GUARDED_BY(mutex_);
     RingReceives ring_receives_ GUOZHUANG_GUARDED_BY(mutex_);
 
-    std::atomic<bool> closing_{false}, closed_{false}, abandoned_{false};
-    /// This rank has told those for whom it cannot ring of the end, or they have told it.
-    std::atomic<bool> others_know_{false};
-    std::atomic<bool> untold_{false};  ///< not all of them could be told
-    std::optional<Monitor> monitor_;   ///< last: it looks at the rest
+    enum class State : std::uint8_t { open, closing, closed };
+    std::atomic<State> state_{State::open};
+    std::atomic<bool> abandoned_{false};
+    /// Whether those for whom this rank cannot ring know of the end: it has told them, or they it.
+    enum class Told : std::uint8_t { nobody, some, all };
+    std::atomic<Told> told_{Told::nobody};
+    std::optional<Monitor> monitor_;  ///< last: it looks at the rest
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
@@ -142,11 +123,11 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
       name_(mpi::library_name()) {
     check(MPI_Comm_dup(communicator, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-    check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-    base::set_log_rank(rank_);
+    int rank = 0;
+    check(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");
+    base::set_log_rank(rank);
     const auto& settings = options.settings;
-    base::arm(settings.fault && settings.fault->rank == rank_ ? settings.fault : std::nullopt);
+    base::arm(settings.fault && settings.fault->rank == rank ? settings.fault : std::nullopt);
     void* bound = nullptr;
     int known = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
@@ -187,33 +168,32 @@ void MpiTransport::require_threads() {
 }
 
 void MpiTransport::meet_neighbours() {
-    bell_of_.assign(static_cast<std::size_t>(size_), nullptr);
-    if (!host_.memory) return bells_.push_back(&private_bell_);
+    bells_.connect(host_);
+    if (!host_.memory) return;
     std::vector<HostMessages::Peer> neighbours;
-    for (int position = 0; position < host_.memory->ranks(); ++position) {
-        const int rank = host_.ranks[static_cast<std::size_t>(position)];
-        neighbours.push_back({rank, host_.memory->bell(position)});
-        bell_of_[static_cast<std::size_t>(rank)] = bells_.emplace_back(&neighbours.back().bell);
-    }
+    for (const int rank : host_.ranks) neighbours.push_back({rank, *bells_.of(rank)});
     messages_.emplace(host_.memory->rings(), neighbours, host_.position);
 }
 
 void MpiTransport::require_open() {
-    if (closed_) throw Error(ErrorCode::not_initialised, "the MPI transport has been closed");
+    if (state_ == State::closed)
+        throw Error(ErrorCode::not_initialised, "the MPI transport has been closed");
     if (abandoned_) base::throw_cause(doorbell());
 }
 
 /// Whether all ranks that are to know have been told.
 bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
     abort_host(cause);
-    if (!rings_for_all() && !others_know_.exchange(true) && !tell_others(cause)) untold_ = true;
-    return !untold_;
+    auto told = Told::nobody;
+    if (!rings_for_all() && told_.compare_exchange_strong(told, Told::all) && !tell_others(cause))
+        told_ = Told::some;
+    return told_ != Told::some;
 }
 
 /// This rank last: it may react by leaving, and that must not be the first that others hear.
 void MpiTransport::abort_host(const base::AbortCause& cause) noexcept {
-    base::note_cause(bells_, cause);
-    for (base::Doorbell* bell : bells_)
+    base::note_cause(bells_.all(), cause);
+    for (base::Doorbell* bell : bells_.all())
         if (bell != &doorbell()) base::abort(*bell);
     base::abort(doorbell());
 }
@@ -245,7 +225,8 @@ bool MpiTransport::tell_others(const base::AbortCause& cause) noexcept try {
 /// Another host has ended the job.
 void MpiTransport::obey(const Message& message) {
     const auto notice = mpi::Notice::from(message);
-    others_know_ = true;
+    auto told = Told::nobody;
+    told_.compare_exchange_strong(told, Told::all);
     abort_host(notice.cause());
 }
 
@@ -254,7 +235,7 @@ void MpiTransport::obey(const Message& message) {
 bool MpiTransport::notice_end(const Monitor::End& end) try {
     const auto* const theirs = mpi::activity_of(host_, end.peer.rank);
     if (theirs != nullptr ? theirs->closed.load()
-                          : !end.peer.link && closing_ && end.status.value_or(0) == 0)
+                          : !end.peer.link && state_ != State::open && end.status.value_or(0) == 0)
         return false;
     if (end.peer.link && mpi::hears_of_the_end(doorbell(), activity(), wait_settings_)) return true;
     const auto [text, code] = mpi::describe_end(end, theirs);
@@ -280,7 +261,7 @@ bool MpiTransport::abandon() noexcept {
     const bool died_elsewhere = culprit && !std::ranges::binary_search(host_.ranks, *culprit);
     if (exit_on_death_ && (died_elsewhere || base::code_of(doorbell()) == ErrorCode::timeout))
         base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
-                          untold_ ? abort_mpi : nullptr);
+                          told_ == Told::some ? abort_mpi : nullptr);
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (abandoned_.exchange(true)) return in_flight_.none_at_mpi();
@@ -300,11 +281,8 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     const bool control = tag.lane == Lane::control;
     if (control && bytes.size() > max_control_bytes)
         throw Error(ErrorCode::internal, "a control message beyond its limit");
-    if (!control) {
-        bytes_sent_.fetch_add(bytes.size(), std::memory_order_relaxed);
-        messages_sent_.fetch_add(1, std::memory_order_relaxed);
-    }
-    if (control && bell_of_[static_cast<std::size_t>(to)] != nullptr) {
+    if (!control) traffic_.count_message(bytes.size());
+    if (control && bells_.of(to) != nullptr) {
         require_open();
         messages_->send(to, static_cast<std::uint32_t>(code), bytes,
                         base::audience_of(tag.context));
@@ -318,7 +296,7 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
     // A control message is one fragment, because it is polled.
     const auto fragment_bytes = control ? max_control_bytes : split_bytes_;
     const Ticket ticket = start({to, bytes.size(), false}, code, bytes, {}, fragment_bytes);
-    ring(to, base::audience_of(tag.context));
+    bells_.ring(to, base::audience_of(tag.context));
     return ticket;
 }
 
@@ -332,7 +310,7 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
         return ring_receives_.start(from, static_cast<std::uint32_t>(code), bytes);
     }
     const Ticket ticket = start({from, bytes.size(), true}, code, {}, bytes, split_bytes_);
-    if (bytes.size() > mpi::eager_bytes) ring(from, base::audience_of(tag.context));
+    if (bytes.size() > mpi::eager_bytes) bells_.ring(from, base::audience_of(tag.context));
     return ticket;
 }
 
@@ -364,7 +342,7 @@ bool MpiTransport::test(Ticket& ticket) {
             in_flight_.retire(std::exchange(ticket, {}));
         }
     }
-    for (const int sender : to_tell) ring(sender);
+    for (const int sender : to_tell) bells_.ring(sender);
     if (!error.empty()) throw Error(ErrorCode::wire, error, {.ranks = {peer}});
     return ticket.id == 0;
 }
@@ -385,9 +363,9 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
         to_tell = progress();
     }
     if (notice) obey(*notice);
-    for (const int sender : to_tell) ring(sender);
+    for (const int sender : to_tell) bells_.ring(sender);
     if (message && message->bytes.size() > mpi::eager_bytes)
-        ring(message->from, base::audience_of(tag.context));
+        bells_.ring(message->from, base::audience_of(tag.context));
     return message;
 }
 
@@ -402,14 +380,14 @@ void MpiTransport::close() {
         }
     }
     base::pass(base::Failpoint::close);
-    closing_ = true;
+    state_ = State::closing;
     MPI_Request everybody_is_here = MPI_REQUEST_NULL;
     {
         const base::Lock lock(mutex_);
         require_open();
         check(MPI_Ibarrier(comm_, &everybody_is_here), "MPI_Ibarrier");
     }
-    for (const int neighbour : host_.ranks) ring(neighbour);
+    for (const int neighbour : host_.ranks) bells_.ring(neighbour);
     base::wait_until(doorbell(), wait_settings_, [&] {
         if (messages_) messages_->discard();
         int done = 0;
@@ -431,7 +409,7 @@ void MpiTransport::close() {
     const base::Lock lock(mutex_);
     require_open();
     inbox_.take_the_rest(comm_);
-    closed_ = true;
+    state_ = State::closed;
     check(MPI_Comm_free(&comm_), "MPI_Comm_free");
     use_.close();
 }

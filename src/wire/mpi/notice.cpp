@@ -28,7 +28,7 @@ bool comes_true(const base::WaitSettings& wait, std::chrono::milliseconds time,
 
 }  // namespace
 
-Notice Notice::from(const Transport::Message& message) {
+Notice Notice::from(const Messages::Message& message) {
     Notice notice;
     if (message.bytes.size() != sizeof notice)
         throw Error(

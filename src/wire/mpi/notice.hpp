@@ -8,7 +8,7 @@
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "trace/activity.hpp"
-#include "wire/transport.hpp"
+#include "wire/messages.hpp"
 
 namespace guozhuang::wire::mpi {
 
@@ -19,7 +19,7 @@ struct Notice {
     std::array<char, sizeof(base::Doorbell::cause)> text{};
 
     /// Throws Error(wire) if the message is none.
-    static Notice from(const Transport::Message& message);
+    static Notice from(const Messages::Message& message);
     /// Valid as long as this.
     base::AbortCause cause() const noexcept;
 };

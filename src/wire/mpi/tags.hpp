@@ -6,7 +6,7 @@
 #include <guozhuang/error.hpp>
 #include <limits>
 
-#include "wire/transport.hpp"
+#include "wire/messages.hpp"
 
 namespace guozhuang::wire::mpi {
 

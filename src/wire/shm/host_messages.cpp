@@ -100,11 +100,11 @@ bool HostMessages::receive(Neighbour& peer) {
     return false;
 }
 
-std::optional<Transport::Message> HostMessages::poll(std::uint32_t channel,
-                                                     std::optional<int> from) {
+std::optional<Messages::Message> HostMessages::poll(std::uint32_t channel,
+                                                    std::optional<int> from) {
     const base::Lock lock(mutex_);
     flush_all();
-    const auto is_wanted = [&](const Transport::Message& message) {
+    const auto is_wanted = [&](const Messages::Message& message) {
         return !from || message.from == *from;
     };
     if (const auto waiting = arrived_.find(channel); waiting != arrived_.end()) {
@@ -119,7 +119,7 @@ std::optional<Transport::Message> HostMessages::poll(std::uint32_t channel,
     for (auto& peer : neighbours_) {
         while (receive(peer)) {
             peer.arrived = 0;
-            Transport::Message message{peer.rank, std::exchange(peer.message, {})};
+            Messages::Message message{peer.rank, std::exchange(peer.message, {})};
             if (peer.head.channel == channel && is_wanted(message)) return message;
             arrived_[peer.head.channel].push_back(std::move(message));
         }

@@ -10,8 +10,8 @@
 
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
+#include "wire/messages.hpp"
 #include "wire/shm/message_rings.hpp"
-#include "wire/transport.hpp"
 
 namespace guozhuang::wire {
 
@@ -33,8 +33,8 @@ public:
               base::Audience audience = base::everybody);
     /// The next whole message of a channel, of one sender or of anybody, if one is there. Throws
     /// Error(wire) for what cannot be a message.
-    std::optional<Transport::Message> poll(std::uint32_t channel,
-                                           std::optional<int> from = std::nullopt);
+    std::optional<Messages::Message> poll(std::uint32_t channel,
+                                          std::optional<int> from = std::nullopt);
     /// Sends what waits for room; false if some still does.
     bool flush();
     /// For a rank that polls no more: the same, and makes room for those who still send.
@@ -65,8 +65,8 @@ private:
     base::Mutex mutex_;
     /// The other ranks of the host, ascending.
     std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// Messages that arrived while another channel was asked for, by channel.
-    std::map<std::uint32_t, std::deque<Transport::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);
+    /// What arrived while another channel was asked for, by channel.
+    std::map<std::uint32_t, std::deque<Messages::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);
     /// How many neighbours have a backlog.
     std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 };

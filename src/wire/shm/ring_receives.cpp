@@ -13,14 +13,13 @@ void RingReceives::send(HostMessages& messages, int to, Tag tag, std::uint32_t c
                       base::audience_of(tag.context));
 }
 
-Transport::Ticket RingReceives::start(int from, std::uint32_t channel,
-                                      std::span<std::byte> memory) {
+Messages::Ticket RingReceives::start(int from, std::uint32_t channel, std::span<std::byte> memory) {
     if (memory.empty()) return {};
     receives_[++last_ticket_] = {.from = from, .channel = channel, .memory = memory};
     return {last_ticket_};
 }
 
-bool RingReceives::test(HostMessages& messages, Transport::Ticket& ticket) {
+bool RingReceives::test(HostMessages& messages, Messages::Ticket& ticket) {
     const auto own = receives_.find(ticket.id);
     if (own == receives_.end())
         throw Error(ErrorCode::internal, "a ticket was tested after it was spent");

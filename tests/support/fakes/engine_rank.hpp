@@ -11,7 +11,6 @@
 #include "wire/group/control_channel.hpp"
 #include "wire/group/mail_channel.hpp"
 #include "wire/inproc/inproc_transport.hpp"
-#include "wire/transport_job.hpp"
 
 namespace guozhuang::test {
 
@@ -38,17 +37,17 @@ public:
     EngineRank(std::shared_ptr<wire::Transport> transport,
                std::function<void(const engine::Bundle&)> run, const EngineOptions& options = {})
         : transport_(std::move(transport)),
-          control_(*transport_, 0, everybody()),
+          control_(*transport_, {}, everybody()),
           mail_(*transport_, 0, everybody()),
           backend_(std::move(run)) {
-        engine_ = std::make_shared<engine::Engine>(engine::Engine::Parts{
-            .control = control_,
-            .mail = options.mail ? *options.mail : mail_,
-            .doorbell = transport_->doorbell(),
-            .activity = transport_->activity(),
-            .wait = transport_->wait_settings(),
-            .negotiator = {},
-            .job = options.job ? options.job : std::make_shared<wire::TransportJob>(transport_)});
+        engine_ = std::make_shared<engine::Engine>(
+            engine::Engine::Parts{.control = control_,
+                                  .mail = options.mail ? *options.mail : mail_,
+                                  .doorbell = transport_->doorbell(),
+                                  .activity = transport_->activity(),
+                                  .wait = transport_->wait_settings(),
+                                  .negotiator = {},
+                                  .job = options.job ? options.job : transport_});
         engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = nullptr});
         if (options.own_thread) engine_->start();
     }

@@ -13,8 +13,6 @@ public:
     explicit ForwardingTransport(std::unique_ptr<wire::Transport> inner)
         : inner_(std::move(inner)) {}
 
-    int rank() const noexcept override { return inner_->rank(); }
-    int size() const noexcept override { return inner_->size(); }
     Ticket send(int to, wire::Tag tag, std::span<const std::byte> bytes) override {
         return inner_->send(to, tag, bytes);
     }
@@ -37,7 +35,7 @@ public:
     const base::WaitSettings& wait_settings() const noexcept override {
         return inner_->wait_settings();
     }
-    const std::vector<int>& hosts() const noexcept override { return inner_->hosts(); }
+    const topology::Topology& topology() const noexcept override { return inner_->topology(); }
     std::uint16_t largest_user_tag() const noexcept override { return inner_->largest_user_tag(); }
     const char* description() const noexcept override { return inner_->description(); }
     void close() override { inner_->close(); }

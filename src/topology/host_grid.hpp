@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-namespace guozhuang::wire {
+namespace guozhuang::topology {
 
 /// The members of a group as a grid, as one of them sees it: a row is a host, a column those that
 /// have the same place on each host. Hosts are in the order of their first members, the members of
@@ -39,4 +39,4 @@ private:
     int local_rank_ = 0, cross_rank_ = 0, ring_rank_ = 0, hosts_ = 0;
 };
 
-}  // namespace guozhuang::wire
+}  // namespace guozhuang::topology

@@ -1,10 +1,10 @@
-#include "wire/host_grid.hpp"
+#include "topology/host_grid.hpp"
 
 #include <algorithm>
 
-#include "wire/transport.hpp"
+#include "topology/topology.hpp"
 
-namespace guozhuang::wire {
+namespace guozhuang::topology {
 
 HostGrid::HostGrid(std::span<const int> hosts, int rank)
     : HostGrid(hosts, all_ranks(static_cast<int>(hosts.size())), rank) {}
@@ -34,4 +34,4 @@ HostGrid::HostGrid(std::span<const int> hosts, std::span<const int> members, int
     for (const auto& row : rows) across_.push_back(row[static_cast<std::size_t>(local_rank_)]);
 }
 
-}  // namespace guozhuang::wire
+}  // namespace guozhuang::topology

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/wait.hpp"
+#include "engine/control.hpp"
+#include "protocol/members.hpp"
+#include "trace/activity.hpp"
+#include "trace/timeline.hpp"
+
+namespace guozhuang::engine {
+
+/// Who this rank is in a process set, and what the rank's process sets share. The doorbell lives as
+/// long as the job is held: callers may still wait there when all else is gone.
+struct Context {
+    std::shared_ptr<Job> job;
+    std::shared_ptr<trace::Timeline> timeline;
+    protocol::Members members;
+    int rank = 0;  ///< of the world
+    int size = 1;  ///< of the process set
+    base::Doorbell& doorbell;
+    trace::Activity& activity;  ///< lives as long as the doorbell
+    base::WaitSettings wait;
+    /// the set's name, for the timeline; null: the world
+    std::shared_ptr<const std::string> set = nullptr;
+};
+
+}  // namespace guozhuang::engine

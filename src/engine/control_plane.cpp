@@ -1,0 +1,82 @@
+#include "engine/control_plane.hpp"
+
+#include <fmt/format.h>
+
+#include <guozhuang/error.hpp>
+#include <span>
+
+namespace guozhuang::engine {
+
+void ControlPlane::submit(const std::shared_ptr<Pending>& pending) {
+    const auto& request = pending->request();
+    open_.insert_or_assign(request.name, pending);
+    if (request.description->operation == protocol::OperationKind::join)
+        negotiator_.join(request.name);
+    else
+        negotiator_.submit(request.name, request.named, request.description);
+}
+
+void ControlPlane::announce(const LifeCycle::Departure& departure) {
+    if (!departure.at_once) return negotiator_.depart(departure.reason);
+    negotiator_.leave(departure.reason);
+    point_to_point_.say_goodbye();
+}
+
+bool ControlPlane::receive_messages() {
+    bool progressed = false;
+    while (const auto message = control_.poll()) {
+        receive(*message);
+        progressed = true;
+    }
+    return point_to_point_.advance() || progressed;
+}
+
+void ControlPlane::receive(const Control::Message& message) {
+    const std::span bytes(message.bytes);
+    if (bytes.empty() ||
+        std::to_integer<std::uint8_t>(bytes[0]) > static_cast<std::uint8_t>(Channel::letters))
+        throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none",
+                                                 members_.world_rank(message.from)));
+    if (static_cast<Channel>(bytes[0]) == Channel::negotiation)
+        negotiator_.receive(message.from, bytes.subspan(1));
+    else
+        point_to_point_.receive(message.from, bytes.subspan(1));
+}
+
+void ControlPlane::send_messages() {
+    for (auto& message : negotiator_.take_messages())
+        send(message.to, Channel::negotiation, std::move(message.bytes));
+    for (auto& message : point_to_point_.take_messages())
+        send(message.to, Channel::letters, std::move(message.bytes));
+}
+
+void ControlPlane::send(int to, Channel channel, protocol::Bytes bytes) {
+    bytes.insert(bytes.begin(), static_cast<std::byte>(channel));
+    control_.send(to, std::move(bytes));
+}
+
+Requests ControlPlane::resolve(const protocol::LogEntry& entry) {
+    Requests requests;
+    if (entry.kind == protocol::LogEntry::Kind::forget) return requests;
+    for (const auto& item : entry.items)
+        if (auto found = open_.extract(item.name)) requests.push_back(std::move(found.mapped()));
+    return requests;
+}
+
+Requests ControlPlane::take_unresolved() {
+    Requests requests;
+    for (auto& [name, pending] : std::exchange(open_, {})) requests.push_back(std::move(pending));
+    return requests;
+}
+
+StallReporter::Progress ControlPlane::progress_of(const Pending& pending) const {
+    return {.is_resolved = !open_.contains(pending.request().name),
+            .is_unmatched = point_to_point_.is_unmatched(pending)};
+}
+
+void ControlPlane::abandon() noexcept {
+    point_to_point_.abandon();
+    open_.clear();
+}
+
+}  // namespace guozhuang::engine

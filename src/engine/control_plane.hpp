@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/context.hpp"
+#include "engine/control.hpp"
+#include "engine/life_cycle.hpp"
+#include "engine/pending.hpp"
+#include "engine/point_to_point.hpp"
+#include "engine/stall_reporter.hpp"
+#include "engine/submission_queue.hpp"
+#include "protocol/negotiator.hpp"
+
+namespace guozhuang::engine {
+
+/// What this rank and the others of its process set tell each other: which operations they have
+/// submitted, the log, and which sends and receives await their other half. Nothing here waits. Not
+/// thread-safe: the engine's lock guards it.
+class ControlPlane {
+public:
+    ControlPlane(Control& control, Mail& mail, const protocol::Negotiator::Settings& settings)
+        : control_(control),
+          members_(settings.members),
+          negotiator_(control.rank(), control.size(), settings),
+          point_to_point_(control, mail, settings.members) {}
+
+    void submit(const std::shared_ptr<Pending>& pending);
+    void post(Letter letter) { point_to_point_.post(std::move(letter)); }
+    void announce(const LifeCycle::Departure& departure);
+
+    /// Takes the messages that have arrived, and moves payloads forward; true if there were any.
+    bool receive_messages();
+    /// Sends what has become due since the last call.
+    void send_messages();
+    /// Whether every message has left this rank.
+    bool flushed() { return control_.flushed(); }
+    /// Whether other ranks hear the log from this one.
+    bool passes_log_on() const noexcept { return negotiator_.passes_log_on(); }
+
+    /// The log's entries that have become known, and the sends and receives that have ended.
+    std::vector<protocol::LogEntry> take_entries() { return negotiator_.take_entries(); }
+    std::vector<PointToPoint::Outcome> take_outcomes() { return point_to_point_.take_outcomes(); }
+    /// This rank's requests that the entry resolves. A rank that has departed may have submitted
+    /// none of what fails for its sake.
+    Requests resolve(const protocol::LogEntry& entry);
+    /// All that the log has not resolved.
+    Requests take_unresolved();
+    StallReporter::Progress progress_of(const Pending& pending) const;
+
+    PointToPoint& point_to_point() noexcept { return point_to_point_; }
+    /// The job is over: forgets everything, which is the caller's to fail.
+    void abandon() noexcept;
+
+private:
+    enum class Channel : std::uint8_t { negotiation, letters };
+
+    void receive(const Control::Message& message);
+    void send(int to, Channel channel, protocol::Bytes bytes);
+
+    Control& control_;
+    const protocol::Members members_;
+    protocol::Negotiator negotiator_;
+    PointToPoint point_to_point_;
+    /// By name: what the negotiator has and the log has not resolved, as far as this rank has heard
+    /// it.
+    std::unordered_map<std::string, std::shared_ptr<Pending>> open_;
+};
+
+}  // namespace guozhuang::engine

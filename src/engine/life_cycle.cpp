@@ -1,0 +1,71 @@
+#include "engine/life_cycle.hpp"
+
+#include <fmt/format.h>
+
+#include <guozhuang/error.hpp>
+
+namespace guozhuang::engine {
+
+void LifeCycle::require_open(const Request& request, const protocol::Members& members) const {
+    const base::Lock lock(mutex_);
+    if (cause_) std::rethrow_exception(for_operation(cause_, request, memory_on_loan_));
+    if (!reason_) return;
+    throw Error(ErrorCode::not_initialised,
+                fmt::format("{} has been closed: it takes no more operations{}",
+                            members.are_the_world() ? "this session" : members.name(),
+                            reason_->empty() ? "" : fmt::format(" ({})", *reason_)));
+}
+
+void LifeCycle::advance_to(State state) noexcept {
+    auto current = state_.load();
+    while (current < state && !state_.compare_exchange_weak(current, state)) continue;
+}
+
+void LifeCycle::depart(std::string_view reason, bool at_once) {
+    const base::Lock lock(mutex_);
+    if (at_once) at_once_ = true;
+    if (!reason_) reason_ = std::string(reason);
+    advance_to(State::departing);
+}
+
+std::optional<LifeCycle::Departure> LifeCycle::take_departure() {
+    const base::Lock lock(mutex_);
+    if (!reason_ || announced_) return std::nullopt;
+    announced_ = true;
+    advance_to(log_has_ended_ ? State::over : State::announced);
+    return Departure{*reason_, at_once_};
+}
+
+std::string LifeCycle::text_of_departure(int rank) const {
+    const base::Lock lock(mutex_);
+    return fmt::format("rank {} has shut down{}", rank,
+                       reason_ ? fmt::format(" ({})", *reason_) : "");
+}
+
+void LifeCycle::end_log(bool somebody_left) {
+    const base::Lock lock(mutex_);
+    if (somebody_left) somebody_left_ = true;
+    log_has_ended_ = true;
+    if (announced_) advance_to(State::over);
+}
+
+std::exception_ptr LifeCycle::note_cause(const std::exception_ptr& cause) noexcept {
+    const base::Lock lock(mutex_);
+    if (!cause_) cause_ = cause;
+    return cause_;
+}
+
+std::exception_ptr LifeCycle::fail(const std::exception_ptr& cause) noexcept {
+    const base::Lock lock(mutex_);
+    if (!cause_) cause_ = cause;
+    log_has_ended_ = true;
+    advance_to(State::over);
+    return cause_;
+}
+
+void LifeCycle::rethrow_cause() const {
+    const base::Lock lock(mutex_);
+    if (cause_) std::rethrow_exception(cause_);
+}
+
+}  // namespace guozhuang::engine

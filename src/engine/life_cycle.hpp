@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/mutex.hpp"
+#include "engine/pending.hpp"
+#include "protocol/members.hpp"
+
+namespace guozhuang::engine {
+
+/// From the first operation of a process set on this rank to its end: one state, and one cause if
+/// an error ended it. States only go forward. Thread-safe.
+class LifeCycle {
+public:
+    enum class State : std::uint8_t {
+        open,       ///< takes operations
+        departing,  ///< takes no more; the other ranks have not been told
+        announced,  ///< the other ranks have been told
+        over,       ///< nothing more is executed: the log is complete, or the job has failed
+        stopped     ///< nobody drives any more
+    };
+    /// That this rank submits nothing more.
+    struct Departure {
+        std::string reason;
+        bool at_once = false;  ///< it does not wait for the others
+    };
+
+    State state() const noexcept { return state_.load(std::memory_order_acquire); }
+    bool is_stopped() const noexcept { return state() == State::stopped; }
+    bool is_over() const noexcept { return state() >= State::over; }
+    /// Whether somebody must drive although nothing is pending.
+    bool is_departing() const noexcept {
+        return state() == State::departing || state() == State::announced;
+    }
+
+    /// Throws what ended the job, or Error(not_initialised) once this rank has departed.
+    void require_open(const Request& request, const protocol::Members& members) const;
+
+    /// The reason of the first call counts; that a later one does not wait, too.
+    void depart(std::string_view reason, bool at_once);
+    /// The departure, once: the caller announces it.
+    std::optional<Departure> take_departure();
+    bool has_announced() const noexcept { return announced_; }
+    bool departs_at_once() const noexcept { return at_once_; }
+    /// "rank 2 has shut down (why)".
+    std::string text_of_departure(int rank) const;
+
+    /// The log is complete; `somebody_left`: because a rank has left at once.
+    void end_log(bool somebody_left);
+    bool log_has_ended() const noexcept { return log_has_ended_; }
+    bool somebody_left() const noexcept { return somebody_left_; }
+
+    /// Keeps the first cause, and returns it. fail(): then all is over.
+    std::exception_ptr note_cause(const std::exception_ptr& cause) noexcept;
+    std::exception_ptr fail(const std::exception_ptr& cause) noexcept;
+    void rethrow_cause() const;  ///< if there is one
+    /// Messages that cannot be stopped may still use memory of this rank.
+    void lend_memory() noexcept { memory_on_loan_ = true; }
+    bool memory_is_on_loan() const noexcept { return memory_on_loan_; }
+
+    /// False if it is stopped already.
+    bool stop() noexcept { return state_.exchange(State::stopped) != State::stopped; }
+
+private:
+    void advance_to(State state) noexcept;
+
+    std::atomic<State> state_{State::open};
+    std::atomic<bool> at_once_{false}, announced_{false};  ///< of the departure
+    std::atomic<bool> log_has_ended_{false}, somebody_left_{false};
+    std::atomic<bool> memory_on_loan_{false};
+    mutable base::Mutex mutex_;
+    std::optional<std::string> reason_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of the departure
+    std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(mutex_);
+};
+
+}  // namespace guozhuang::engine

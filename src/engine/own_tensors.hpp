@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "device/device.hpp"
+#include "engine/pending.hpp"
+
+namespace guozhuang::engine {
+
+/// Copies of a request's tensors in memory of the library's own, on the same device, for an
+/// operation whose owner of tensors goes before it is complete.
+class OwnTensors {
+public:
+    /// Throws what allocating and copying throw. On a device the copies are only enqueued.
+    explicit OwnTensors(const Request& request);
+    ~OwnTensors();
+    OwnTensors(const OwnTensors&) = delete;
+    OwnTensors& operator=(const OwnTensors&) = delete;
+
+    const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
+    /// On a device: marks that the copies are made; null on the plain host.
+    const std::shared_ptr<device::Event>& filled() const noexcept { return filled_; }
+    bool are_filled() const { return !filled_ || filled_->done(); }
+
+private:
+    // complete before anything is copied: destroyed if that throws
+    OwnTensors(std::shared_ptr<device::Driver> device, std::shared_ptr<void> kept);
+    std::span<std::byte> allocate(const TensorView& original);
+
+    std::shared_ptr<device::Driver> device_;  ///< null on the plain host
+    std::shared_ptr<device::Event> filled_;
+    /// what the request kept alive before: its end runs code of the user's
+    std::shared_ptr<void> keep_alive_;
+    std::vector<TensorView> tensors_;
+};
+
+}  // namespace guozhuang::engine

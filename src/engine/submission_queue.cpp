@@ -1,0 +1,240 @@
+#include "engine/submission_queue.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <guozhuang/error.hpp>
+#include <iterator>
+
+#include "base/failpoint.hpp"
+#include "base/keep_for_ever.hpp"
+#include "base/process.hpp"
+#include "engine/execution.hpp"
+#include "engine/stall_watch.hpp"
+
+namespace guozhuang::engine {
+
+void SubmissionQueue::require_not_joined(const Request& request) const {
+    if (!joined_) return;
+    const std::string operation(request.operation());
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}: this rank has joined in {} and takes part in everything there "
+                            "without submitting it, until all ranks have "
+                            "joined; wait for that first",
+                            request.label(), context_.members.name()),
+                {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
+}
+
+void SubmissionQueue::require_new_name(const Request& request) const {
+    if (!tables_.named.contains(request.name)) return;
+    const std::string operation(request.operation());
+    throw Error(ErrorCode::duplicate_name,
+                fmt::format("{} '{}': an operation of that name is still pending on this "
+                            "rank; wait for it or choose another name",
+                            operation, request.name),
+                {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
+}
+
+void SubmissionQueue::number(Request& request, std::uint64_t number) const {
+    request.named = false;
+    request.name = fmt::format("#{} {}", number, request.operation());
+    if (joins_ > 0) request.name += fmt::format(" after {} join{}", joins_, joins_ == 1 ? "" : "s");
+}
+
+/// From here on the operation is pending, and queued for whoever drives; or neither, if there is no
+/// memory for it.
+template <class Table, class Entry, class Queue, class Element>
+void SubmissionQueue::enter(Table& table, Entry entry, Queue& queue, Element element) {
+    const auto entered = table.insert(std::move(entry)).first;
+    try {
+        queue.push_back(std::move(element));
+    } catch (...) {
+        table.erase(entered);
+        throw;
+    }
+    pending_count_.fetch_add(1);
+}
+
+std::shared_ptr<Pending> SubmissionQueue::submit(Request request, std::shared_ptr<Driver> driver) {
+    base::refuse_forked();
+    base::pass(base::Failpoint::submit);
+    const base::Lock lock(mutex_);
+    life_.require_open(request, context_.members);
+    require_not_joined(request);
+    const auto operation = request.description->operation;
+    auto& unnamed = unnamed_[operation];
+    const bool numbered = request.name.empty();
+    if (numbered) number(request, unnamed + 1);
+    require_new_name(request);
+    auto& activity = context_.activity;
+    activity.submitted.write(name_of(operation), name_among(context_.members, request.name));
+    auto pending = std::make_shared<Pending>(std::move(request), std::move(driver));
+    enter(tables_.named, std::pair(pending->request().name, pending), operations_, pending);
+    if (operation == protocol::OperationKind::join) joined_ = true;
+    activity.last_pending = pending.get();
+    // last: ranks must count alike, and what has failed does not count
+    if (numbered) ++unnamed;
+    context_.timeline->begin(pending.get(), pending->request().name, "negotiate",
+                             [&] { return facts_of(pending->request(), context_.set); });
+    return pending;
+}
+
+std::shared_ptr<Pending> SubmissionQueue::submit(Request request, const Route& route,
+                                                 std::shared_ptr<Driver> driver) {
+    base::refuse_forked();
+    base::pass(base::Failpoint::submit);
+    request.kind = Request::Kind::letter;
+    const base::Lock lock(mutex_);
+    life_.require_open(request, context_.members);
+    context_.activity.submitted.write(request.name);
+    request.peer = context_.members.world_rank(route.peer);
+    auto pending = std::make_shared<Pending>(std::move(request), std::move(driver));
+    enter(tables_.nameless, pending, letters_, Letter{route, pending});
+    context_.timeline->begin(pending.get(), pending->request().name, "message", [&] {
+        return trace::TimelineFacts{.bytes = pending->request().tensors->front().bytes(),
+                                    .set = context_.set};
+    });
+    return pending;
+}
+
+void SubmissionQueue::add_stand_ins(const Requests& requests) {
+    const base::Lock lock(mutex_);
+    for (const auto& pending : requests) {
+        tables_.nameless.insert(pending);
+        pending_count_.fetch_add(1);
+    }
+}
+
+void SubmissionQueue::add_closing(std::shared_ptr<Driver> driver) {
+    auto closing =
+        std::make_shared<Pending>(Request{.kind = Request::Kind::closing}, std::move(driver));
+    const base::Lock lock(mutex_);
+    if (life_.log_has_ended() || closing_) return;
+    tables_.nameless.insert(closing);
+    pending_count_.fetch_add(1);
+    closing_ = std::move(closing);
+}
+
+void SubmissionQueue::end_closing() noexcept {
+    std::shared_ptr<Pending> closing;
+    {
+        const base::Lock lock(mutex_);
+        closing.swap(closing_);
+    }
+    if (closing) end(std::span(&closing, 1), nullptr);
+}
+
+SubmissionQueue::Taken SubmissionQueue::take() {
+    Taken taken;
+    const base::Lock lock(mutex_);
+    taken.operations.swap(operations_);
+    taken.letters.swap(letters_);
+    taken.departure = life_.take_departure();  // no submission comes behind it
+    return taken;
+}
+
+void SubmissionQueue::end_join() {
+    const base::Lock lock(mutex_);
+    joined_ = false;
+    ++joins_;
+    unnamed_.clear();
+}
+
+void SubmissionQueue::cancel_join() {
+    const base::Lock lock(mutex_);
+    joined_ = false;
+}
+
+std::uint64_t SubmissionQueue::joins() const {
+    const base::Lock lock(mutex_);
+    return joins_;
+}
+
+void SubmissionQueue::end(std::span<std::shared_ptr<Pending>> requests,
+                          std::exception_ptr error) noexcept {
+    {
+        std::size_t ended = 0;
+        const base::Lock lock(mutex_);
+        auto& [named, nameless] = tables_;
+        for (auto& pending : requests) {
+            if (const auto found = named.find(pending->request().name);
+                found != named.end() && found->second == pending)
+                named.erase(found);
+            else
+                nameless.erase(pending);
+            if (set_ended(*pending, error)) std::swap(requests[ended++], pending);
+        }
+        error = nullptr;  // from here on it belongs to those who are told
+        for (auto& pending : requests.first(ended)) ended_.push(std::move(pending));
+    }
+    base::ring_callers(context_.doorbell, context_.wait.audience);
+}
+
+bool SubmissionQueue::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
+    if (!pending.set_ended(
+            error ? for_operation(error, pending.request(), life_.memory_is_on_loan()) : nullptr))
+        return false;
+    const void* own = &pending;
+    context_.activity.last_pending.compare_exchange_strong(own, nullptr);
+    context_.timeline->end(&pending, error != nullptr);
+    return true;
+}
+
+bool SubmissionQueue::complete_ended() noexcept {
+    bool any = false;
+    while (const auto pending = ended_.pop()) {
+        pending->set_complete(life_.memory_is_on_loan());
+        pending_count_.fetch_sub(1);
+        base::ring_callers(context_.doorbell, context_.wait.audience);
+        any = true;
+    }
+    return any;
+}
+
+std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(
+    const std::exception_ptr& cause) {
+    Tables tables;
+    const base::Lock lock(mutex_);
+    const auto first = life_.fail(cause);
+    operations_.clear();  // all are in the tables, too
+    letters_.clear();
+    closing_ = nullptr;
+    std::swap(tables, tables_);
+    const auto note_end = [&](const std::shared_ptr<Pending>& pending) {
+        if (set_ended(*pending, first)) ended_.push(pending);
+    };
+    for (const auto& [name, pending] : tables.named) note_end(pending);
+    for (const auto& pending : tables.nameless) note_end(pending);
+    // with all that they keep alive
+    if (life_.memory_is_on_loan()) base::keep_for_ever(std::exchange(tables, {}));
+    return {first, std::move(tables)};
+}
+
+std::shared_ptr<Pending> SubmissionQueue::find(
+    const std::function<bool(const Request&)>& concerns) const {
+    const base::Lock lock(mutex_);
+    for (const auto& [name, pending] : tables_.named)
+        if (concerns(pending->request())) return pending;
+    for (const auto& pending : tables_.nameless)
+        if (concerns(pending->request())) return pending;
+    return nullptr;
+}
+
+Requests SubmissionQueue::all_awaited() const {
+    Requests awaited;
+    const base::Lock lock(mutex_);
+    for (const auto& [name, pending] : tables_.named) awaited.push_back(pending);
+    std::ranges::copy_if(tables_.nameless, std::back_inserter(awaited), [](const auto& each) {
+        return each->request().kind != Request::Kind::stand_in;
+    });
+    return awaited;
+}
+
+void SubmissionQueue::replace_tensors(Pending& pending, SharedTensors tensors,
+                                      std::shared_ptr<device::Event> ready,
+                                      std::shared_ptr<void> owner) {
+    const base::Lock lock(mutex_);  // against find()
+    pending.set_tensors(std::move(tensors), std::move(ready), std::move(owner));
+}
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace guozhuang::topology {
+
+/// 0, 1, 2 ...: the world ranks of a job of this size.
+inline std::vector<int> all_ranks(int size) {
+    std::vector<int> ranks(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+}
+
+/// Where the ranks of the job are, as one of them sees it. HostGrid makes more of it. A value.
+struct Topology {
+    int rank = 0;  ///< this one
+    /// The host of each rank, the same on all ranks; hosts are numbered in the order of their first
+    /// ranks.
+    std::vector<int> host_of = {0};
+
+    int size() const noexcept { return static_cast<int>(host_of.size()); }
+    int hosts() const noexcept { return 1 + std::ranges::max(host_of); }
+};
+
+}  // namespace guozhuang::topology

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/wait.hpp"
+#include "trace/activity.hpp"
+#include "wire/mpi/hosts.hpp"
+
+namespace guozhuang::wire::mpi {
+
+/// Where this rank is rung and says what it does: in the memory of its host, or in its own if it
+/// shares none; and the doorbells of the host's other ranks. Not to be moved.
+class HostBells {
+public:
+    /// Once; the host stays where it is.
+    void connect(Host& host) {
+        of_.assign(host.topology.host_of.size(), nullptr);
+        if (!host.memory) return all_.push_back(own_);
+        own_ = &host.memory->bell(host.position);
+        activity_ = &host.memory->activity(host.position);
+        for (int position = 0; position < host.memory->ranks(); ++position) {
+            const auto rank =
+                static_cast<std::size_t>(host.ranks[static_cast<std::size_t>(position)]);
+            of_[rank] = all_.emplace_back(&host.memory->bell(position));
+        }
+    }
+
+    base::Doorbell& own() noexcept { return *own_; }
+    trace::Activity& activity() noexcept { return *activity_; }
+    /// Of the host's ranks, ascending; this rank's alone without shared memory.
+    std::span<base::Doorbell* const> all() const noexcept { return all_; }
+    /// Null where there is none to ring.
+    base::Doorbell* of(int rank) const noexcept { return of_[static_cast<std::size_t>(rank)]; }
+
+    void ring(int rank, base::Audience audience = base::everybody) noexcept {
+        if (auto* const bell = of(rank)) base::ring(*bell, audience);
+    }
+    void nudge(int rank, base::Audience audience) noexcept {
+        if (auto* const bell = of(rank)) base::nudge(*bell, audience);
+    }
+
+private:
+    base::Doorbell private_bell_;
+    trace::Activity private_activity_;
+    base::Doorbell* own_ = &private_bell_;
+    trace::Activity* activity_ = &private_activity_;
+    std::vector<base::Doorbell*> of_;  ///< by rank of the world
+    std::vector<base::Doorbell*> all_;
+};
+
+}  // namespace guozhuang::wire::mpi
