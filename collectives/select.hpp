@@ -20,7 +20,7 @@ enum class OrderClass : std::uint8_t {
     hierarchy
 };
 
-struct Settings {
+struct Policy {
     /// One of those that GUOZHUANG_ALGORITHM takes; automatic: the choice is free.
     Algorithm forced = Algorithm::automatic;
     /// The order class is always tree, so that every algorithm gives the same bits: that was asked
@@ -31,16 +31,16 @@ struct Settings {
     /// The ranks are on several hosts, as many on each, and those of a host have such memory.
     bool hierarchy = false;
     std::size_t small_bytes = 32 * 1024;  ///< up to here latency counts more than bytes
-    /// The largest piece in flight; two per chunk in flight should stay in L2.
+    /// The largest segment; two per chunk in flight should stay in L2.
     std::size_t segment_bytes = 256 * 1024;
 };
 
 struct Question {
-    /// Bytes of the largest member; all members of a bundle are of one order class.
+    /// Bytes of the largest tensor; all tensors of a bundle are of one order class.
     std::size_t tensor_bytes = 0;
-    std::size_t bundle_bytes = 0;  ///< of all members together
+    std::size_t bundle_bytes = 0;  ///< of all tensors together
     int ranks = 1;
-    Settings settings = {};
+    Policy policy = {};
 };
 
 struct Answer {
@@ -57,29 +57,28 @@ constexpr OrderClass order_class_of(Algorithm algorithm) noexcept {
     }
 }
 
-/// A ring cannot be had together with reproducible sums; whoever reads the settings refuses the
-/// pair.
-constexpr bool contradictory(const Settings& settings) noexcept {
-    return settings.reproducible && settings.forced == Algorithm::ring;
+/// A ring cannot be had together with reproducible sums; whoever reads the configuration refuses
+/// the pair.
+constexpr bool contradictory(const Policy& policy) noexcept {
+    return policy.reproducible && policy.forced == Algorithm::ring;
 }
 
 /// The order class of a tensor: by its own size, never by that of the bundle it is fused into, so
 /// fusion does not change a sum. Tensors of different classes must not be fused.
-constexpr OrderClass order_class_of(std::size_t tensor_bytes, const Settings& settings) noexcept {
-    if (settings.forced != Algorithm::automatic) return order_class_of(settings.forced);
-    const bool tree =
-        settings.reproducible || settings.staging || tensor_bytes <= settings.small_bytes;
+constexpr OrderClass order_class_of(std::size_t tensor_bytes, const Policy& policy) noexcept {
+    if (policy.forced != Algorithm::automatic) return order_class_of(policy.forced);
+    const bool tree = policy.reproducible || policy.staging || tensor_bytes <= policy.small_bytes;
     if (tree) return OrderClass::tree;
-    return settings.hierarchy ? OrderClass::hierarchy : OrderClass::ring;
+    return policy.hierarchy ? OrderClass::hierarchy : OrderClass::ring;
 }
 
 constexpr Algorithm algorithm_of(const Question& question) noexcept {
-    const auto& settings = question.settings;
-    const bool small = question.bundle_bytes <= settings.small_bytes;
-    if (settings.forced == Algorithm::direct && settings.staging) return Algorithm::staged;
-    if (settings.forced != Algorithm::automatic) return settings.forced;
-    if (settings.staging) return small ? Algorithm::symmetric : Algorithm::staged;
-    switch (order_class_of(question.tensor_bytes, settings)) {
+    const auto& policy = question.policy;
+    const bool small = question.bundle_bytes <= policy.small_bytes;
+    if (policy.forced == Algorithm::direct && policy.staging) return Algorithm::staged;
+    if (policy.forced != Algorithm::automatic) return policy.forced;
+    if (policy.staging) return small ? Algorithm::symmetric : Algorithm::staged;
+    switch (order_class_of(question.tensor_bytes, policy)) {
         case OrderClass::ring: return Algorithm::ring;
         case OrderClass::hierarchy: return Algorithm::hierarchical;
         case OrderClass::tree: break;
@@ -95,7 +94,7 @@ constexpr std::size_t direct_segment_bytes(int ranks, std::size_t segment_bytes)
 }
 
 constexpr Answer choose(const Question& question) noexcept {
-    const auto segment = question.settings.segment_bytes;
+    const auto segment = question.policy.segment_bytes;
     switch (const auto algorithm = algorithm_of(question)) {
         case Algorithm::ring: return {algorithm, segment};
         case Algorithm::direct:

@@ -6,6 +6,6 @@
 
 int main(int argc, char** argv) {
     using namespace guozhuang::perf;
-    static constexpr std::array peers{PeerKind{"mpi", make_mpi_peer}};
-    return run_program("gz-perf", peers, argc, argv);
+    static constexpr std::array baselines{BaselineKind{"mpi", make_mpi_baseline}};
+    return run_program("gz-perf", baselines, argc, argv);
 }

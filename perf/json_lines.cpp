@@ -9,7 +9,7 @@
 
 namespace guozhuang::perf {
 
-JsonLines::JsonLines(const Job& job, const std::filesystem::path& path) {
+JsonLines::JsonLines(const MpiJob& job, const std::filesystem::path& path) {
     job.all_or_none([&] {
         if (path.empty() || !job.first()) return;
         file_.open(path, std::ios::app);
@@ -45,10 +45,10 @@ Json relevant_environment() {
 
 }  // namespace
 
-Json run_line(const Job& job, const std::string& arguments) {
+Json run_line(const MpiJob& job, const std::string& arguments) {
     return {{"kind", "run"},
             {"version", version()},
-            {"mpi", Job::library()},
+            {"mpi", MpiJob::library()},
             {"host", host_name()},
             {"ranks", job.size()},
             {"flag_round_trip_us", job.flag_round_trip_us()},

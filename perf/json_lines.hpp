@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "job.hpp"
+#include "mpi_job.hpp"
 
 namespace guozhuang::perf {
 
@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 class JsonLines {
 public:
     /// Collective. Throws a Refusal if the file cannot be appended to.
-    JsonLines(const Job& job, const std::filesystem::path& path);
+    JsonLines(const MpiJob& job, const std::filesystem::path& path);
 
     void write(const Json& line);
 
@@ -26,6 +26,6 @@ private:
 
 /// The line that says where and how the lines after it were measured. `arguments`: the command line
 /// as the user wrote it.
-Json run_line(const Job& job, const std::string& arguments);
+Json run_line(const MpiJob& job, const std::string& arguments);
 
 }  // namespace guozhuang::perf

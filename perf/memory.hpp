@@ -11,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-#include "job.hpp"
+#include "mpi_job.hpp"
 
 namespace guozhuang::perf {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "idle/idle.hpp"
-#include "job.hpp"
 #include "json_lines.hpp"
+#include "mpi_job.hpp"
 #include "replay/replay.hpp"
 #include "sweep/sweep.hpp"
 #include "tune/tune.hpp"
@@ -27,13 +27,13 @@ constexpr int not_as_asked = 2;  // the exit code for what is refused
 /// The command line, and what it asks for: returns the number of errors found.
 struct Request {
     std::string_view program;
-    std::span<const PeerKind> peers;  // to choose from
+    std::span<const BaselineKind> baselines;  // to choose from
     std::string json;
     SweepOptions sweep;
     ReplayOptions replay;
     IdleOptions idle;
     TuneOptions tune;
-    std::function<std::uint64_t(const Job&, JsonLines&)> run;
+    std::function<std::uint64_t(const MpiJob&, JsonLines&)> run;
 };
 
 /// An option whose values are enumerators, spelled as name_of() does.
@@ -67,11 +67,12 @@ void add_memory(CLI::App& command, MemoryKind& memory) {
     add_named(command, "--memory", memory, all_memory_kinds, "where the tensors live");
 }
 
-void add_peer(CLI::App& command, const PeerKind*& chosen, std::span<const PeerKind> peers) {
+void add_baseline(CLI::App& command, const BaselineKind*& chosen,
+                  std::span<const BaselineKind> baselines) {
     std::vector<std::string> names;
-    for (const auto& peer : peers) names.emplace_back(peer.name);
-    const auto choose = [&chosen, peers](const std::string& name) {
-        chosen = &*std::ranges::find(peers, name, &PeerKind::name);
+    for (const auto& baseline : baselines) names.emplace_back(baseline.name);
+    const auto choose = [&chosen, baselines](const std::string& name) {
+        chosen = &*std::ranges::find(baselines, name, &BaselineKind::name);
     };
     command.add_option_function<std::string>("--peer", choose, "also measure this, in turns")
         ->check(CLI::IsMember(names));
@@ -118,7 +119,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
         "of each series, whatever time that takes; without it, as many as fit --seconds");
     seconds->check(CLI::Range(0.001, 86400.0));
     iterations->check(CLI::Range(1, 1'000'000))->excludes(seconds);
-    add_peer(command, sweep.peer, request.peers);
+    add_baseline(command, sweep.baseline, request.baselines);
     add_example(
         command, request,
         collective == Collective::barrier ? "--peer mpi" : "--max-bytes 64M --peer mpi --check");
@@ -127,7 +128,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
         request.sweep.collective = collective;
         if (collective == Collective::allreduce)
             ::setenv("GUOZHUANG_ALGORITHM", request.sweep.algorithm.c_str(), 1);
-        request.run = [&request](const Job& job, JsonLines& lines) {
+        request.run = [&request](const MpiJob& job, JsonLines& lines) {
             return perf::sweep(job, request.sweep, lines);
         };
     });
@@ -143,11 +144,11 @@ void add_replay(CLI::App& app, Request& request) {
         ->capture_default_str()
         ->check(CLI::Range(1, 1'000'000));
     add_memory(command, request.replay.memory);
-    add_peer(command, request.replay.peer, request.peers);
+    add_baseline(command, request.replay.baseline, request.baselines);
     add_example(command, request, "--set resnet50 --peer mpi");
     add_output(command, request);
     command.callback([&request] {
-        request.run = [&request](const Job& job, JsonLines& lines) {
+        request.run = [&request](const MpiJob& job, JsonLines& lines) {
             replay(job, request.replay, lines);
             return std::uint64_t{0};
         };
@@ -164,7 +165,7 @@ void add_idle(CLI::App& app, Request& request) {
     add_example(command, request, "--pending");
     add_output(command, request);
     command.callback([&request] {
-        request.run = [&request](const Job& job, JsonLines& lines) {
+        request.run = [&request](const MpiJob& job, JsonLines& lines) {
             idle(job, request.idle, lines);
             return std::uint64_t{0};
         };
@@ -183,7 +184,7 @@ void add_tune(CLI::App& app, Request& request) {
     add_example(command, request, "--output guozhuang.tune");
     add_output(command, request);
     command.callback([&request] {
-        request.run = [&request](const Job& job, JsonLines& lines) {
+        request.run = [&request](const MpiJob& job, JsonLines& lines) {
             tune(job, request.tune, lines);
             return std::uint64_t{0};
         };
@@ -191,7 +192,7 @@ void add_tune(CLI::App& app, Request& request) {
 }
 
 /// Parses on all ranks, speaks on the first. Empty: go on; else the exit code.
-std::optional<int> parse(const Job& job, int argc, char** argv, Request& request) {
+std::optional<int> parse(const MpiJob& job, int argc, char** argv, Request& request) {
     CLI::App app("Measures guozhuang beside its peers; run it under mpirun.",
                  std::string(request.program));
     app.require_subcommand(1);
@@ -214,7 +215,7 @@ std::optional<int> parse(const Job& job, int argc, char** argv, Request& request
     }
 }
 
-int measure(const Job& job, const Request& request, const std::string& arguments) {
+int measure(const MpiJob& job, const Request& request, const std::string& arguments) {
     try {
         JsonLines lines(job, request.json);
         lines.write(run_line(job, arguments));
@@ -225,7 +226,7 @@ int measure(const Job& job, const Request& request, const std::string& arguments
     }
 }
 
-int run(const Job& job, Request& request, int argc, char** argv) {
+int run(const MpiJob& job, Request& request, int argc, char** argv) {
     if (const auto code = parse(job, argc, argv, request)) return *code;
     std::string arguments;
     for (int i = 1; i < argc; ++i) arguments += (i > 1 ? " " : "") + std::string(argv[i]);
@@ -237,12 +238,13 @@ int run(const Job& job, Request& request, int argc, char** argv) {
 
 }  // namespace
 
-int run_program(std::string_view name, std::span<const PeerKind> peers, int argc, char** argv) {
-    const Job job(&argc, &argv);
+int run_program(std::string_view name, std::span<const BaselineKind> baselines, int argc,
+                char** argv) {
+    const MpiJob job(&argc, &argv);
     try {
         Request request;
         request.program = name;
-        request.peers = peers;
+        request.baselines = baselines;
         return run(job, request, argc, argv);
     } catch (const std::exception& error) {
         fmt::print(stderr, "{}: rank {}: {}\n", name, job.rank(), error.what());

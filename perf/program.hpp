@@ -3,12 +3,13 @@
 #include <span>
 #include <string_view>
 
-#include "peers/peer.hpp"
+#include "peers/baseline.hpp"
 
 namespace guozhuang::perf {
 
-/// gz-perf, under this name and with these peers to choose from: all of main(). Returns the exit
-/// code.
-int run_program(std::string_view name, std::span<const PeerKind> peers, int argc, char** argv);
+/// gz-perf, under this name and with these baselines to choose from: all of main(). Returns the
+/// exit code.
+int run_program(std::string_view name, std::span<const BaselineKind> baselines, int argc,
+                char** argv);
 
 }  // namespace guozhuang::perf

@@ -39,7 +39,7 @@ namespace guozhuang::adasum {
 using PairRule = void (*)(std::span<std::byte> into, std::span<const std::byte> left,
                           std::span<const std::byte> right);
 
-struct Plan {
+struct Args {
     /// The tensors of the bundle, in place; the rule is for each of them by itself.
     std::span<const std::span<std::byte>> tensors;
     /// Memory of at least allreduce_scratch_bytes, aligned to scratch_alignment.
@@ -68,35 +68,35 @@ std::size_t allreduce_scratch_bytes(std::span<const std::span<std::byte>> tensor
 }
 
 template <Wire W>
-void allreduce(W& wire, const Plan& plan) {
-    const auto bytes = partial_bytes_of(plan.tensors, plan.reduce);
+void allreduce(W& wire, const Args& args) {
+    const auto bytes = partial_bytes_of(args.tensors, args.reduce);
     if (bytes == 0) return;
-    Scratch scratch(plan.scratch);
+    Scratch scratch(args.scratch);
     const auto mine = scratch.cut(bytes), theirs = scratch.cut(bytes);
     const auto tickets =
         scratch.cut_array<typename W::Ticket>(static_cast<std::size_t>(wire.size()));
     const auto for_each_tensor = [&](const auto& visit) {
         std::size_t at = 0;
-        for (const auto tensor : plan.tensors) {
-            const auto length = partial_bytes_of(tensor.size(), plan.reduce);
+        for (const auto tensor : args.tensors) {
+            const auto length = partial_bytes_of(tensor.size(), args.reduce);
             visit(tensor, at, length);
             at += length;
         }
     };
 
     for_each_tensor([&](auto tensor, auto at, auto length) {
-        plan.reduce.widen(mine.subspan(at, length), tensor);
+        args.reduce.widen(mine.subspan(at, length), tensor);
     });
     recursive::double_up(wire, mine, theirs, tickets,
                          [&](std::span<std::byte> into, std::span<const std::byte> left,
                              std::span<const std::byte> right) {
                              for_each_tensor([&](auto, auto at, auto length) {
-                                 plan.pair(into.subspan(at, length), left.subspan(at, length),
+                                 args.pair(into.subspan(at, length), left.subspan(at, length),
                                            right.subspan(at, length));
                              });
                          });
     for_each_tensor([&](auto tensor, auto at, auto length) {
-        plan.reduce.narrow(tensor, mine.subspan(at, length));
+        args.reduce.narrow(tensor, mine.subspan(at, length));
     });
 }
 

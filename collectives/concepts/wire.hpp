@@ -6,7 +6,7 @@
 
 namespace guozhuang {
 
-/// How an algorithm moves bytes between the ranks of its group; ranks are positions in the group,
+/// How an algorithm moves bytes between the ranks of its group; ranks are group ranks,
 /// 0 .. size()-1.
 ///
 /// `send` and `receive` start a message and return at once; the memory belongs to the wire until

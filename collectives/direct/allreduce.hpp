@@ -36,9 +36,9 @@
 #include <span>
 
 #include "collectives/concepts/wire.hpp"
-#include "collectives/direct/peers.hpp"
+#include "collectives/direct/pairwise_exchange.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
-#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
 
 namespace guozhuang::direct {
@@ -47,7 +47,8 @@ template <Wire W>
 std::size_t allreduce_scratch_bytes(const Blocks& blocks, int ranks, std::size_t segment_bytes) {
     const auto p = static_cast<std::size_t>(ranks);
     const Chunks chunks(blocks.largest_bytes(), segment_bytes);
-    const auto slot = Peers<W>::scratch_bytes(ranks) + padded_array<std::span<const std::byte>>(p) +
+    const auto slot = PairwiseExchange<W>::scratch_bytes(ranks) +
+                      padded_array<std::span<const std::byte>>(p) +
                       (2 * p - 1) * chunks.segment_bytes();
     return chunks.slots() * slot;
 }
@@ -56,11 +57,11 @@ std::size_t allreduce_scratch_bytes(const Blocks& blocks, int ranks, std::size_t
 template <Wire W>
 class DirectAllreduce {
 public:
-    DirectAllreduce(W& wire, const AllreducePlan& plan)
-        : wire_(wire), plan_(plan), chunks_(plan.blocks.largest_bytes(), plan.segment_bytes) {
-        Scratch scratch(plan.scratch);
+    DirectAllreduce(W& wire, const AllreduceArgs& args)
+        : wire_(wire), args_(args), chunks_(args.blocks.largest_bytes(), args.segment_bytes) {
+        Scratch scratch(args.scratch);
         for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
-            slots_[slot].peers = Peers<W>(wire, scratch);
+            slots_[slot].exchange = PairwiseExchange<W>(wire, scratch);
             slots_[slot].terms = Terms(wire.size(), wire.rank(), chunks_.segment_bytes(), scratch);
             slots_[slot].rooms =
                 scratch.cut(static_cast<std::size_t>(wire.size()) * chunks_.segment_bytes());
@@ -78,62 +79,62 @@ public:
 
 private:
     /// A chunk on its way. A segment of block b that is in several runs of user memory is copied
-    /// through its piece of `rooms`.
+    /// through its share of `rooms`.
     struct Slot {
         std::size_t chunk = 0;
-        Peers<W> peers;
+        PairwiseExchange<W> exchange;
         Terms terms;
         std::span<std::byte> rooms;
     };
 
     Segment segment(const Slot& slot, int block) const {
-        return chunks_.segment(block, plan_.blocks.bytes(block), slot.chunk);
+        return chunks_.segment(block, args_.blocks.bytes(block), slot.chunk);
     }
     std::span<std::byte> room(const Slot& slot, int block) const {
         return slot.rooms.subspan(static_cast<std::size_t>(block) * chunks_.segment_bytes(),
                                   chunks_.segment_bytes());
     }
     std::span<std::byte> gathered(const Slot& slot, int block) const {
-        return plan_.blocks.gather(segment(slot, block), room(slot, block));
+        return args_.blocks.gather(segment(slot, block), room(slot, block));
     }
 
     void start(Slot& slot, std::size_t chunk) {
         slot.chunk = chunk;
         const auto bytes = segment(slot, wire_.rank()).bytes;
-        slot.peers.receive([&](int peer) { return slot.terms.room(peer, bytes); });
-        slot.peers.send([&](int peer) { return gathered(slot, peer); });
+        slot.exchange.receive([&](int peer) { return slot.terms.room(peer, bytes); });
+        slot.exchange.send([&](int peer) { return gathered(slot, peer); });
     }
 
     void reduce(Slot& slot) {
-        slot.peers.wait_received();
-        slot.peers.wait_sent();
-        slot.peers.receive(
-            [&](int peer) { return plan_.blocks.landing(segment(slot, peer), room(slot, peer)); });
+        slot.exchange.wait_received();
+        slot.exchange.wait_sent();
+        slot.exchange.receive(
+            [&](int peer) { return args_.blocks.landing(segment(slot, peer), room(slot, peer)); });
         const auto own = gathered(slot, wire_.rank());
-        slot.terms.add_up(own, own, plan_.reduce);
-        plan_.blocks.scatter(segment(slot, wire_.rank()), own);
-        slot.peers.send([&](int) { return own; });
+        slot.terms.add_up(own, own, args_.reduce);
+        args_.blocks.scatter(segment(slot, wire_.rank()), own);
+        slot.exchange.send([&](int) { return own; });
     }
 
     void collect(Slot& slot) {
-        slot.peers.wait_received();
-        slot.peers.for_each([&](int peer) {
+        slot.exchange.wait_received();
+        slot.exchange.for_each([&](int peer) {
             const auto where = segment(slot, peer);
-            plan_.blocks.scatter(where, plan_.blocks.landing(where, room(slot, peer)));
+            args_.blocks.scatter(where, args_.blocks.landing(where, room(slot, peer)));
         });
-        slot.peers.wait_sent();
+        slot.exchange.wait_sent();
     }
 
     W& wire_;
-    const AllreducePlan& plan_;
+    const AllreduceArgs& args_;
     Chunks chunks_;
     std::array<Slot, chunks_in_flight> slots_;
 };
 
-/// plan.blocks: as many blocks as ranks, or fewer: the ranks beyond own none.
+/// args.blocks: as many blocks as ranks, or fewer: the ranks beyond own none.
 template <Wire W>
-void allreduce(W& wire, const AllreducePlan& plan) {
-    DirectAllreduce<W>(wire, plan).run();
+void allreduce(W& wire, const AllreduceArgs& args) {
+    DirectAllreduce<W>(wire, args).run();
 }
 
 }  // namespace guozhuang::direct

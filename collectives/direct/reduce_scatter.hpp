@@ -25,12 +25,12 @@
 
 #include "collectives/concepts/reduce.hpp"
 #include "collectives/concepts/wire.hpp"
-#include "collectives/direct/peers.hpp"
+#include "collectives/direct/pairwise_exchange.hpp"
 #include "collectives/layout/chunks.hpp"
 
 namespace guozhuang::direct {
 
-struct ReduceScatterPlan {
+struct ReduceScatterArgs {
     /// One block per rank, of any lengths that all ranks agree on.
     std::span<const std::span<const std::byte>> input;
     /// This rank's block of the sum; it may be this rank's block of the input.
@@ -51,7 +51,7 @@ std::size_t reduce_scatter_scratch_bytes(std::span<const std::span<const std::by
                                          std::size_t segment_bytes) {
     const auto ranks = blocks.size();
     const Chunks chunks(largest_bytes(blocks), segment_bytes);
-    const auto slot = Peers<W>::scratch_bytes(static_cast<int>(ranks)) +
+    const auto slot = PairwiseExchange<W>::scratch_bytes(static_cast<int>(ranks)) +
                       padded_array<std::span<const std::byte>>(ranks) +
                       (ranks - 1) * chunks.segment_bytes();
     return chunks.slots() * slot;
@@ -90,38 +90,38 @@ private:
 };
 
 template <Wire W>
-void reduce_scatter(W& wire, const ReduceScatterPlan& plan) {
+void reduce_scatter(W& wire, const ReduceScatterArgs& args) {
     struct Slot {
         std::size_t chunk = 0;
-        Peers<W> peers;
+        PairwiseExchange<W> exchange;
         Terms terms;
     };
-    const Chunks chunks(largest_bytes(plan.input), plan.segment_bytes);
+    const Chunks chunks(largest_bytes(args.input), args.segment_bytes);
     std::array<Slot, chunks_in_flight> slots;
-    Scratch scratch(plan.scratch);
+    Scratch scratch(args.scratch);
     for (std::size_t slot = 0; slot < chunks.slots(); ++slot) {
-        slots[slot].peers = Peers<W>(wire, scratch);
+        slots[slot].exchange = PairwiseExchange<W>(wire, scratch);
         slots[slot].terms = Terms(wire.size(), wire.rank(), chunks.segment_bytes(), scratch);
     }
-    const auto part = [&](int block, std::size_t chunk) {
-        const auto bytes = plan.input[static_cast<std::size_t>(block)];
+    const auto slice = [&](int block, std::size_t chunk) {
+        const auto bytes = args.input[static_cast<std::size_t>(block)];
         const auto segment = chunks.segment(block, bytes.size(), chunk);
         return bytes.subspan(segment.offset, segment.bytes);
     };
     const auto start = [&](std::size_t index, std::size_t chunk) {
         auto& slot = slots[index];
         slot.chunk = chunk;
-        slot.peers.receive(
-            [&](int peer) { return slot.terms.room(peer, part(wire.rank(), chunk).size()); });
-        slot.peers.send([&](int peer) { return part(peer, chunk); });
+        slot.exchange.receive(
+            [&](int peer) { return slot.terms.room(peer, slice(wire.rank(), chunk).size()); });
+        slot.exchange.send([&](int peer) { return slice(peer, chunk); });
     };
     const auto finish = [&](std::size_t index, int) {
         auto& slot = slots[index];
-        slot.peers.wait_received();
-        const auto where = chunks.segment(wire.rank(), plan.output.size(), slot.chunk);
-        slot.terms.add_up(plan.output.subspan(where.offset, where.bytes),
-                          part(wire.rank(), slot.chunk), plan.reduce);
-        slot.peers.wait_sent();
+        slot.exchange.wait_received();
+        const auto where = chunks.segment(wire.rank(), args.output.size(), slot.chunk);
+        slot.terms.add_up(args.output.subspan(where.offset, where.bytes),
+                          slice(wire.rank(), slot.chunk), args.reduce);
+        slot.exchange.wait_sent();
     };
     keep_in_flight(chunks.count(), 1, start, finish);
 }

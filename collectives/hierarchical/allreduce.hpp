@@ -40,7 +40,7 @@
 
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/concepts/wire.hpp"
-#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
@@ -76,29 +76,30 @@ std::size_t allreduce_scratch_bytes(P& local, W& across, const Blocks& blocks,
 template <PeerMemory P, Wire W>
 class Allreduce {
 public:
-    Allreduce(P& local, W& across, const AllreducePlan& plan, const Reduce& within)
+    Allreduce(P& local, W& across, const AllreduceArgs& args, const Reduce& within)
         : local_(local),
           within_(within),
           hosts_(across.size()),
           layout_(local.stage(local.rank()).size(), local.size()),
           terms_(
-              Scratch(plan.scratch)
+              Scratch(args.scratch)
                   .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(local.size()))),
-          plan_{.blocks = plan.blocks,
-                .scratch = plan.scratch.subspan(direct::stage_scratch_bytes(local.size())),
-                .reduce = plan.reduce,
-                .segment_bytes = segment_bytes(local, across, plan.segment_bytes)},
-          chunks_(plan_.blocks.largest_bytes(), plan_.segment_bytes),
+          args_{.blocks = args.blocks,
+                .scratch = args.scratch.subspan(direct::stage_scratch_bytes(local.size())),
+                .reduce = args.reduce,
+                .segment_bytes = segment_bytes(local, across, args.segment_bytes)},
+          chunks_(args_.blocks.largest_bytes(), args_.segment_bytes),
           lag_(std::max<std::size_t>(chunks_.slots(), 1) - 1),
-          ring_(across, plan_, local.rank() * hosts_) {}
+          ring_(across, args_, local.rank() * hosts_) {}
 
-    /// In step s chunk s is given, and s-1 added up within the host and sent off; s-1 and older
-    /// ones go through some of their hops, the oldest through its last, after which it is shown;
-    /// and the one before is fetched. What is sent comes first and what is waited for last.
+    /// In step s chunk s is staged out, and s-1 added up within the host and sent off; s-1 and
+    /// older ones go through some of their hops, the oldest through its last, after which its
+    /// result is published; and the one before is copied in. What is sent comes first and what is
+    /// waited for last.
     void run() {
         if (chunks_.count() == 0) return;
-        const auto shown = 1 + lag_, fetched = 2 + lag_;
-        const auto last_step = chunks_.count() - 1 + fetched;
+        const auto published = 1 + lag_, copied_in = 2 + lag_;
+        const auto last_step = chunks_.count() - 1 + copied_in;
         for (std::size_t step = 0; step <= last_step; ++step) {
             if (step > 0) local_.await();
             std::size_t bytes = 0;
@@ -106,10 +107,10 @@ public:
                 reduce(chunk);
                 ring_.start(slot_of(chunk), chunk);
             });
-            with_chunk(step, fetched, [&](std::size_t chunk) { fetch(chunk); });
-            with_chunk(step, 0, [&](std::size_t chunk) { bytes += give(chunk); });
+            with_chunk(step, copied_in, [&](std::size_t chunk) { copy_in(chunk); });
+            with_chunk(step, 0, [&](std::size_t chunk) { bytes += stage_out(chunk); });
             advance(step);
-            with_chunk(step, shown, [&](std::size_t chunk) { bytes += show(chunk); });
+            with_chunk(step, published, [&](std::size_t chunk) { bytes += publish_result(chunk); });
             if (step < last_step) local_.publish(bytes);
         }
     }
@@ -144,7 +145,7 @@ private:
     void for_each_owned(int owner, std::size_t chunk, const Visit& visit) const {
         for (int host = 0; host < hosts_; ++host) {
             const int block = owner * hosts_ + host;
-            visit(chunks_.segment(block, plan_.blocks.bytes(block), chunk),
+            visit(chunks_.segment(block, args_.blocks.bytes(block), chunk),
                   static_cast<std::size_t>(host) * chunks_.segment_bytes());
         }
     }
@@ -160,45 +161,47 @@ private:
     std::size_t copy_out(int owner, std::size_t chunk, std::span<std::byte> room) {
         std::size_t bytes = 0;
         for_each_owned(owner, chunk, [&](const Segment& segment, std::size_t first) {
-            plan_.blocks.for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) {
+            args_.blocks.for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) {
                 bytes += local_.put(room.subspan(first + at), run);
             });
         });
         return bytes;
     }
 
-    std::size_t give(std::size_t chunk) {
+    std::size_t stage_out(std::size_t chunk) {
         std::size_t bytes = 0;
         for_each_other([&](int peer) {
-            bytes += copy_out(peer, chunk, layout_.given(own_stage(), local_.round(), peer));
+            bytes +=
+                copy_out(peer, chunk, layout_.contributions(own_stage(), local_.round(), peer));
         });
         return bytes;
     }
 
     void reduce(std::size_t chunk) {
         for_each_owned(local_.rank(), chunk, [&](const Segment& segment, std::size_t first) {
-            plan_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
+            args_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
                 terms_[static_cast<std::size_t>(local_.rank())] = run;
                 for_each_other([&](int peer) {
-                    const auto given =
-                        layout_.given(local_.stage(peer), local_.round() - 1, local_.rank());
-                    terms_[static_cast<std::size_t>(peer)] = given.subspan(first + at, run.size());
+                    const auto contribution = layout_.contributions(
+                        local_.stage(peer), local_.round() - 1, local_.rank());
+                    terms_[static_cast<std::size_t>(peer)] =
+                        contribution.subspan(first + at, run.size());
                 });
                 within_.combine_tree(run, terms_);
             });
         });
     }
 
-    std::size_t show(std::size_t chunk) {
+    std::size_t publish_result(std::size_t chunk) {
         return copy_out(local_.rank(), chunk, layout_.reduced(own_stage(), local_.round()));
     }
 
-    void fetch(std::size_t chunk) {
+    void copy_in(std::size_t chunk) {
         for_each_other([&](int peer) {
-            const auto shown = layout_.reduced(local_.stage(peer), local_.round() - 1);
+            const auto published = layout_.reduced(local_.stage(peer), local_.round() - 1);
             for_each_owned(peer, chunk, [&](const Segment& segment, std::size_t first) {
-                plan_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
-                    std::memcpy(run.data(), shown.data() + first + at, run.size());
+                args_.blocks.for_each_run(segment, [&](std::span<std::byte> run, std::size_t at) {
+                    std::memcpy(run.data(), published.data() + first + at, run.size());
                 });
             });
         });
@@ -209,19 +212,19 @@ private:
     int hosts_;
     direct::StageLayout layout_;
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
-    AllreducePlan plan_;                           ///< as the ring takes it
+    AllreduceArgs args_;                           ///< as the ring takes it
     Chunks chunks_;
     /// Steps from the first hop of a chunk to its last: none, if it is the only chunk.
     std::size_t lag_;
     ring::PipelinedRing<W> ring_;
 };
 
-/// `local`: the ranks of this host; `across`: those with this rank's place on each host, at least
-/// two. plan.blocks: as many as ranks on all hosts. `within`: the arithmetic of plan.reduce without
-/// a finish, for sums that are not yet complete.
+/// `local`: the ranks of this host; `across`: those with this rank's local rank on each host, at
+/// least two. args.blocks: as many as ranks on all hosts. `within`: the arithmetic of args.reduce
+/// without a finish, for sums that are not yet complete.
 template <PeerMemory P, Wire W>
-void allreduce(P& local, W& across, const AllreducePlan& plan, const Reduce& within) {
-    Allreduce<P, W>(local, across, plan, within).run();
+void allreduce(P& local, W& across, const AllreduceArgs& args, const Reduce& within) {
+    Allreduce<P, W>(local, across, args, within).run();
 }
 
 }  // namespace guozhuang::hierarchical

@@ -5,34 +5,34 @@
 namespace guozhuang {
 namespace {
 
-/// The index-th of `count` parts of a member.
-std::span<std::byte> part_of(std::span<std::byte> member, std::size_t element_bytes,
-                             std::size_t index, std::size_t count) {
-    const auto elements = member.size() / element_bytes;
+/// The index-th of `count` slices of a tensor.
+std::span<std::byte> slice_of(std::span<std::byte> tensor, std::size_t element_bytes,
+                              std::size_t index, std::size_t count) {
+    const auto elements = tensor.size() / element_bytes;
     const auto share = elements / count;
     const auto longer = elements % count;
     const auto begin = index * share + std::min(index, longer);
-    return member.subspan(begin * element_bytes,
+    return tensor.subspan(begin * element_bytes,
                           (share + (index < longer ? 1 : 0)) * element_bytes);
 }
 
 }  // namespace
 
-void Blocks::assign(std::span<const std::span<std::byte>> members, std::size_t element_bytes,
+void Blocks::assign(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes,
                     int count) {
     runs_.clear();
     first_.clear();
     bytes_.clear();
     element_bytes_ = element_bytes;
     total_bytes_ = 0;
-    const auto parts = static_cast<std::size_t>(count);
-    for (std::size_t block = 0; block < parts; ++block) {
+    const auto blocks = static_cast<std::size_t>(count);
+    for (std::size_t block = 0; block < blocks; ++block) {
         first_.push_back(runs_.size());
         std::size_t offset = 0;
-        for (const auto member : members) {
-            const auto part = part_of(member, element_bytes, block, parts);
-            append(offset, part);
-            offset += part.size();
+        for (const auto tensor : tensors) {
+            const auto slice = slice_of(tensor, element_bytes, block, blocks);
+            append(offset, slice);
+            offset += slice.size();
         }
         bytes_.push_back(offset);
         total_bytes_ += offset;

@@ -15,21 +15,21 @@ struct Segment {
 };
 
 /// A bundle (several tensors moved as one) cut into blocks, without copying it: block b is the b-th
-/// 1/count of EACH member, one after the other. So an element's block, and with it the order in
+/// 1/count of EACH tensor, one after the other. So an element's block, and with it the order in
 /// which it is summed, depends on its own tensor alone: fusion never changes a sum.
 ///
-/// Cuts are at element boundaries; the first `elements % count` parts of a member have one element
-/// more, so block 0 is the largest. A block is a list of *runs*, contiguous pieces of the members'
+/// Cuts are at element boundaries; the first `elements % count` slices of a tensor have one element
+/// more, so block 0 is the largest. A block is a list of *runs*, contiguous spans of the tensors'
 /// memory; neighbours in memory are one run. Reusable: assign() allocates only while it grows. Not
-/// thread-safe against assign(); the members' memory must outlive the use.
+/// thread-safe against assign(); the tensors' memory must outlive the use.
 class Blocks {
 public:
     Blocks() = default;
-    Blocks(std::span<const std::span<std::byte>> members, std::size_t element_bytes, int count) {
-        assign(members, element_bytes, count);
+    Blocks(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes, int count) {
+        assign(tensors, element_bytes, count);
     }
 
-    void assign(std::span<const std::span<std::byte>> members, std::size_t element_bytes,
+    void assign(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes,
                 int count);
 
     int count() const noexcept { return static_cast<int>(bytes_.size()); }
@@ -44,7 +44,7 @@ public:
     /// The whole of a block.
     Segment whole(int block) const noexcept { return {block, 0, bytes(block)}; }
 
-    /// The members' own memory of a segment that lies in one run; empty if it spans several.
+    /// The tensors' own memory of a segment that lies in one run; empty if it spans several.
     std::span<std::byte> in_place(const Segment& segment) const noexcept;
     /// Where a segment can be received: in place, or else the front of `room`, from which scatter()
     /// takes it.
@@ -61,10 +61,10 @@ public:
         std::size_t at = 0;
         for (const Run* run = find(segment); at < segment.bytes; ++run) {
             const auto skip = segment.offset + at - run->offset;
-            const auto piece =
+            const auto portion =
                 run->memory.subspan(skip, std::min(run->memory.size() - skip, segment.bytes - at));
-            visit(piece, at);
-            at += piece.size();
+            visit(portion, at);
+            at += portion.size();
         }
     }
 

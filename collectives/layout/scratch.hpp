@@ -8,11 +8,11 @@
 
 namespace guozhuang {
 
-/// Scratch memory that an algorithm is given starts at a multiple of this, and so does every piece
+/// Scratch memory that an algorithm is given starts at a multiple of this, and so does every buffer
 /// cut from it: one cache line.
 inline constexpr std::size_t scratch_alignment = 64;
 
-/// `bytes` rounded up to whole cache lines: what a piece of scratch takes.
+/// `bytes` rounded up to whole cache lines: what a buffer cut from scratch takes.
 constexpr std::size_t padded(std::size_t bytes) noexcept {
     return (bytes + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
 }
@@ -22,7 +22,7 @@ constexpr std::size_t padded_array(std::size_t count) noexcept {
     return padded(count * sizeof(T));
 }
 
-/// Cuts the caller's scratch into the pieces an algorithm needs, so that no algorithm allocates.
+/// Cuts the caller's scratch into the buffers an algorithm needs, so that no algorithm allocates.
 /// Throws Error(internal) when there is not enough: the caller did not ask the algorithm's own
 /// `*_scratch_bytes`.
 class Scratch {
@@ -32,9 +32,9 @@ public:
     std::span<std::byte> cut(std::size_t bytes) {
         if (padded(bytes) > left_.size())
             throw Error(ErrorCode::internal, "a collective was given too little scratch memory");
-        const auto piece = left_.first(bytes);
+        const auto front = left_.first(bytes);
         left_ = left_.subspan(padded(bytes));
-        return piece;
+        return front;
     }
 
     template <class T>

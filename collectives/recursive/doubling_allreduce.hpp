@@ -17,7 +17,7 @@
 // Cost: ceil(log2 p) (alpha + n beta + n gamma) for a power of two; else a rank of a short group
 // sends to several partners, one after another.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the
-// count. The members are widened once, partial sums travel (f16 and bf16 as f32, twice the bytes),
+// count. The tensors are widened once, partial sums travel (f16 and bf16 as f32, twice the bytes),
 // and the result is rounded once.
 // Needs: doubling_scratch_bytes: the bundle twice, as partials.
 #pragma once
@@ -27,37 +27,37 @@
 #include <span>
 
 #include "collectives/concepts/wire.hpp"
-#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/scratch.hpp"
 
 namespace guozhuang::recursive {
 
 /// What a rank does when group A = [2dk, 2dk+d) meets group B = [2dk+d, 2dk+2d), cut off at the
 /// last rank: it receives from `source` and sends to `first_served`, + stride, ... below
-/// `end_served`. Nobody meets where B is empty.
-struct Meeting {
-    bool meets = false;
+/// `end_served`. Where B is empty there is no partner.
+struct Exchange {
+    bool has_partner = false;
     bool left = false;  ///< in group A, whose sum is the left operand
     int source = 0;
     int first_served = 0, stride = 1, end_served = 0;
 };
 
-constexpr Meeting meeting(int rank, int distance, int size) noexcept {
+constexpr Exchange exchange_of(int rank, int distance, int size) noexcept {
     const int begin_a = rank / (2 * distance) * (2 * distance);
     const int begin_b = begin_a + distance;
     const int count_b = std::min(distance, size - begin_b);
     if (count_b <= 0) return {};
     if (rank < begin_b) {
-        const int place = rank - begin_a;
-        const int partner = begin_b + place % count_b;
-        return {.meets = true,
+        const int index = rank - begin_a;
+        const int partner = begin_b + index % count_b;
+        return {.has_partner = true,
                 .left = true,
                 .source = partner,
                 .first_served = partner,
-                .end_served = partner + (place < count_b ? 1 : 0)};
+                .end_served = partner + (index < count_b ? 1 : 0)};
     }
     const int partner = begin_a + (rank - begin_b);
-    return {.meets = true,
+    return {.has_partner = true,
             .source = partner,
             .first_served = partner,
             .stride = count_b,
@@ -70,15 +70,15 @@ std::size_t doubling_scratch_bytes(const Blocks& blocks, const Reduce& reduce, i
     return 2 * padded(partials) + padded_array<typename W::Ticket>(static_cast<std::size_t>(ranks));
 }
 
-/// Calls visit(run, partials) for each run of the bundle beside its piece of `partials`.
+/// Calls visit(run, partials) for each run of the bundle beside its share of `partials`.
 template <class Visit>
-void for_each_partial(const AllreducePlan& plan, std::span<std::byte> partials,
+void for_each_partial(const AllreduceArgs& args, std::span<std::byte> partials,
                       const Visit& visit) {
-    for (int block = 0; block < plan.blocks.count(); ++block) {
-        plan.blocks.for_each_run(
-            plan.blocks.whole(block), [&](std::span<std::byte> run, std::size_t) {
+    for (int block = 0; block < args.blocks.count(); ++block) {
+        args.blocks.for_each_run(
+            args.blocks.whole(block), [&](std::span<std::byte> run, std::size_t) {
                 const auto bytes =
-                    run.size() / plan.reduce.element_bytes() * plan.reduce.partial_bytes();
+                    run.size() / args.reduce.element_bytes() * args.reduce.partial_bytes();
                 visit(run, partials.first(bytes));
                 partials = partials.subspan(bytes);
             });
@@ -91,8 +91,8 @@ template <Wire W, class Combine>
 void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs,
                std::span<typename W::Ticket> tickets, const Combine& combine) {
     for (int distance = 1; distance < wire.size(); distance *= 2) {
-        const auto now = meeting(wire.rank(), distance, wire.size());
-        if (!now.meets) continue;
+        const auto now = exchange_of(wire.rank(), distance, wire.size());
+        if (!now.has_partner) continue;
         auto incoming = wire.receive(theirs, now.source);
         std::size_t sent = 0;
         for (int peer = now.first_served; peer < now.end_served; peer += now.stride)
@@ -103,26 +103,26 @@ void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs,
     }
 }
 
-/// plan.blocks: any number of blocks, the same on all ranks; one is cheapest.
+/// args.blocks: any number of blocks, the same on all ranks; one is cheapest.
 template <Wire W>
-void doubling_allreduce(W& wire, const AllreducePlan& plan) {
-    if (plan.blocks.total_bytes() == 0) return;
-    Scratch scratch(plan.scratch);
+void doubling_allreduce(W& wire, const AllreduceArgs& args) {
+    if (args.blocks.total_bytes() == 0) return;
+    Scratch scratch(args.scratch);
     const auto bytes =
-        plan.blocks.total_bytes() / plan.reduce.element_bytes() * plan.reduce.partial_bytes();
+        args.blocks.total_bytes() / args.reduce.element_bytes() * args.reduce.partial_bytes();
     const auto mine = scratch.cut(bytes), theirs = scratch.cut(bytes);
     const auto tickets =
         scratch.cut_array<typename W::Ticket>(static_cast<std::size_t>(wire.size()));
 
-    for_each_partial(plan, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) {
-        plan.reduce.widen(partials, run);
+    for_each_partial(args, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) {
+        args.reduce.widen(partials, run);
     });
     double_up(
         wire, mine, theirs, tickets,
         [&](std::span<std::byte> into, std::span<const std::byte> left,
-            std::span<const std::byte> right) { plan.reduce.combine_partials(into, left, right); });
-    for_each_partial(plan, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) {
-        plan.reduce.narrow(run, partials);
+            std::span<const std::byte> right) { args.reduce.combine_partials(into, left, right); });
+    for_each_partial(args, mine, [&](std::span<std::byte> run, std::span<std::byte> partials) {
+        args.reduce.narrow(run, partials);
     });
 }
 

@@ -27,7 +27,7 @@
 #include <span>
 
 #include "collectives/concepts/wire.hpp"
-#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
 #include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/reduce_scatter.hpp"
@@ -45,14 +45,14 @@ template <Wire W>
 class PipelinedRing {
 public:
     /// The ring's blocks are those from `first_block` on, as many as it has ranks. More than one
-    /// rank; the plan must outlive this.
-    PipelinedRing(W& wire, const AllreducePlan& plan, int first_block = 0)
+    /// rank; the arguments must outlive this.
+    PipelinedRing(W& wire, const AllreduceArgs& args, int first_block = 0)
         : wire_(wire),
-          plan_(plan),
+          args_(args),
           first_block_(first_block),
-          chunks_(plan.blocks.largest_bytes(), plan.segment_bytes),
+          chunks_(args.blocks.largest_bytes(), args.segment_bytes),
           sum_hops_(wire.size() - 1) {
-        Scratch scratch(plan.scratch);
+        Scratch scratch(args.scratch);
         for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
             for (auto& room : slots_[slot].rooms) room = scratch.cut(chunks_.segment_bytes());
         }
@@ -85,7 +85,7 @@ private:
     void start(Slot& slot, std::size_t chunk) {
         slot.chunk = chunk;
         receive(slot, 0);
-        send(slot, plan_.blocks.gather(
+        send(slot, args_.blocks.gather(
                        segment(slot, reduce_scatter_hop(wire_.rank(), 0, wire_.size()).send),
                        slot.rooms[1]));
     }
@@ -111,7 +111,7 @@ private:
 
     Segment segment(const Slot& slot, int ring_block) const {
         const int block = first_block_ + ring_block;
-        return chunks_.segment(block, plan_.blocks.bytes(block), slot.chunk);
+        return chunks_.segment(block, args_.blocks.bytes(block), slot.chunk);
     }
 
     void receive(Slot& slot, int hop) {
@@ -119,7 +119,7 @@ private:
         const auto room = slot.rooms[static_cast<std::size_t>(hop) % 2];
         // A partial sum must not overwrite this rank's own part; a result may.
         slot.arriving =
-            hop < sum_hops_ ? room.first(arriving.bytes) : plan_.blocks.landing(arriving, room);
+            hop < sum_hops_ ? room.first(arriving.bytes) : args_.blocks.landing(arriving, room);
         if (!slot.arriving.empty()) slot.incoming = wire_.receive(slot.arriving, left(wire_));
     }
 
@@ -131,7 +131,7 @@ private:
     std::span<std::byte> absorb(const Slot& slot, int hop, std::span<std::byte> arrived) {
         const auto where = segment(slot, arriving_block(hop));
         if (hop >= sum_hops_) {
-            plan_.blocks.scatter(where, arrived);
+            args_.blocks.scatter(where, arrived);
             return arrived;
         }
         return hop + 1 < sum_hops_ ? add(where, arrived) : add_last(where, arrived);
@@ -139,9 +139,9 @@ private:
 
     /// arrived += this rank's part.
     std::span<std::byte> add(const Segment& where, std::span<std::byte> arrived) {
-        plan_.blocks.for_each_run(where, [&](std::span<std::byte> mine, std::size_t at) {
+        args_.blocks.for_each_run(where, [&](std::span<std::byte> mine, std::size_t at) {
             const auto sum = arrived.subspan(at, mine.size());
-            plan_.reduce.combine(sum, sum, mine);
+            args_.reduce.combine(sum, sum, mine);
         });
         return arrived;
     }
@@ -149,33 +149,33 @@ private:
     /// The same for this rank's own block, whose sum is then complete: finished once, and put in
     /// place.
     std::span<std::byte> add_last(const Segment& where, std::span<std::byte> arrived) {
-        if (const auto mine = plan_.blocks.in_place(where); !mine.empty()) {
-            plan_.reduce.combine(mine, arrived, mine);
-            plan_.reduce.finish(mine);
+        if (const auto mine = args_.blocks.in_place(where); !mine.empty()) {
+            args_.reduce.combine(mine, arrived, mine);
+            args_.reduce.finish(mine);
             return mine;
         }
         add(where, arrived);
-        plan_.reduce.finish(arrived);
-        plan_.blocks.scatter(where, arrived);
+        args_.reduce.finish(arrived);
+        args_.blocks.scatter(where, arrived);
         return arrived;
     }
 
     W& wire_;
-    const AllreducePlan& plan_;
+    const AllreduceArgs& args_;
     int first_block_;
     Chunks chunks_;
     int sum_hops_;
     std::array<Slot, chunks_in_flight> slots_;
 };
 
-/// plan.blocks: as many blocks as ranks.
+/// args.blocks: as many blocks as ranks.
 template <Wire W>
-void pipelined_allreduce(W& wire, const AllreducePlan& plan) {
+void pipelined_allreduce(W& wire, const AllreduceArgs& args) {
     if (wire.size() > 1) {
-        PipelinedRing<W>(wire, plan).run();
+        PipelinedRing<W>(wire, args).run();
     } else {
-        plan.blocks.for_each_run(plan.blocks.whole(0), [&](std::span<std::byte> run, std::size_t) {
-            plan.reduce.finish(run);
+        args.blocks.for_each_run(args.blocks.whole(0), [&](std::span<std::byte> run, std::size_t) {
+            args.reduce.finish(run);
         });
     }
 }

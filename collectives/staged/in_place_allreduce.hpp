@@ -28,11 +28,11 @@
 
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/concepts/reduce.hpp"
-#include "collectives/staged/places.hpp"
+#include "collectives/staged/tensor_regions.hpp"
 
 namespace guozhuang::direct {
 
-/// Where the share of a rank begins: the bundle, one member after another, cut at cache lines.
+/// Where the share of a rank begins: the bundle, one tensor after another, cut at cache lines.
 constexpr std::size_t share_begin(std::size_t bundle_bytes, int rank, int ranks) noexcept {
     if (rank == ranks) return bundle_bytes;
     return bundle_bytes / static_cast<std::size_t>(ranks) * static_cast<std::size_t>(rank) /
@@ -43,71 +43,71 @@ constexpr std::size_t share_begin(std::size_t bundle_bytes, int rank, int ranks)
 template <PeerMemory P>
 class InPlaceAllreduce {
 public:
-    /// `terms` and `parts`: as many as ranks.
-    InPlaceAllreduce(P& peers, const Places<P>& places, const Reduce& reduce,
+    /// `terms` and `by_rank`: as many as ranks.
+    InPlaceAllreduce(P& group, const TensorRegions<P>& regions, const Reduce& reduce,
                      std::span<std::span<const std::byte>> terms,
-                     std::span<std::span<std::byte>> parts)
-        : peers_(peers),
-          places_(places),
-          members_(places.members()),
+                     std::span<std::span<std::byte>> by_rank)
+        : group_(group),
+          regions_(regions),
+          tensors_(regions.tensors()),
           reduce_(reduce),
           terms_(terms),
-          parts_(parts) {}
+          by_rank_(by_rank) {}
 
     /// Adds up this rank's share. All have the sum when the round has ended. Returns how many bytes
     /// it has written to the others' memory.
     std::size_t run() {
         std::size_t total = 0;
-        for (std::size_t member = 0; member < members_.size(); ++member)
-            total += places_.common(member).bytes();
-        const Stretch share{share_begin(total, peers_.rank(), peers_.size()),
-                            share_begin(total, peers_.rank() + 1, peers_.size())};
+        for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor)
+            total += regions_.common(tensor).bytes();
+        const ByteRange share{share_begin(total, group_.rank(), group_.size()),
+                              share_begin(total, group_.rank() + 1, group_.size())};
         std::size_t at = 0;
-        for (std::size_t member = 0; member < members_.size() && at < share.end; ++member) {
-            const auto open = places_.common(member);
+        for (std::size_t tensor = 0; tensor < tensors_.size() && at < share.end; ++tensor) {
+            const auto open = regions_.common(tensor);
             const auto first = std::max(share.begin, at),
                        last = std::min(share.end, at + open.bytes());
-            if (first < last) reduce(member, {open.begin + (first - at), open.begin + (last - at)});
+            if (first < last) reduce(tensor, {open.begin + (first - at), open.begin + (last - at)});
             at += open.bytes();
         }
-        return share.bytes() * static_cast<std::size_t>(peers_.size() - 1);
+        return share.bytes() * static_cast<std::size_t>(group_.size() - 1);
     }
 
 private:
-    using Stretch = typename Places<P>::Stretch;
+    using ByteRange = typename TensorRegions<P>::ByteRange;
 
-    /// A piece at a time that is still in the first-level cache when it is written to the others.
-    void reduce(std::size_t member, const Stretch& stretch) {
-        const auto self = static_cast<std::size_t>(peers_.rank());
-        for (int peer = 0; peer < peers_.size(); ++peer)
-            parts_[static_cast<std::size_t>(peer)] =
-                peer == peers_.rank() ? members_[member].subspan(stretch.begin, stretch.bytes())
-                                      : places_.at(peer, member, stretch);
-        for (std::size_t at = 0; at < stretch.bytes(); at += piece_bytes) {
-            const auto bytes = std::min(piece_bytes, stretch.bytes() - at);
-            std::ranges::transform(parts_, terms_.begin(), [&](std::span<const std::byte> part) {
-                return part.subspan(at, bytes);
-            });
-            const auto sum = parts_[self].subspan(at, bytes);
+    /// A tile at a time that is still in the first-level cache when it is written to the others.
+    void reduce(std::size_t tensor, const ByteRange& range) {
+        const auto self = static_cast<std::size_t>(group_.rank());
+        for (int peer = 0; peer < group_.size(); ++peer)
+            by_rank_[static_cast<std::size_t>(peer)] =
+                peer == group_.rank() ? tensors_[tensor].subspan(range.begin, range.bytes())
+                                      : regions_.at(peer, tensor, range);
+        for (std::size_t at = 0; at < range.bytes(); at += tile_bytes) {
+            const auto bytes = std::min(tile_bytes, range.bytes() - at);
+            std::ranges::transform(
+                by_rank_, terms_.begin(),
+                [&](std::span<const std::byte> memory) { return memory.subspan(at, bytes); });
+            const auto sum = by_rank_[self].subspan(at, bytes);
             reduce_.combine_tree(sum, terms_);
-            for (std::size_t peer = 0; peer < parts_.size(); ++peer)
-                if (peer != self) std::memcpy(parts_[peer].data() + at, sum.data(), bytes);
+            for (std::size_t peer = 0; peer < by_rank_.size(); ++peer)
+                if (peer != self) std::memcpy(by_rank_[peer].data() + at, sum.data(), bytes);
             moved_ += bytes;
-            if (moved_ < attend_after_bytes) continue;
+            if (moved_ < yield_after_bytes) continue;
             moved_ = 0;
-            peers_.attend();
+            group_.yield_to_others();
         }
     }
 
-    static constexpr std::size_t piece_bytes = std::size_t{8} << 10;
-    static constexpr std::size_t attend_after_bytes = std::size_t{1} << 20;
+    static constexpr std::size_t tile_bytes = std::size_t{8} << 10;
+    static constexpr std::size_t yield_after_bytes = std::size_t{1} << 20;
 
-    P& peers_;
-    const Places<P>& places_;
-    std::span<const std::span<std::byte>> members_;
+    P& group_;
+    const TensorRegions<P>& regions_;
+    std::span<const std::span<std::byte>> tensors_;
     const Reduce& reduce_;
     std::span<std::span<const std::byte>> terms_;
-    std::span<std::span<std::byte>> parts_;
+    std::span<std::span<std::byte>> by_rank_;
     std::size_t moved_ = 0;
 };
 

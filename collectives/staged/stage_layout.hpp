@@ -10,10 +10,10 @@
 
 namespace guozhuang::direct {
 
-/// How the algorithms that stage use a stage: in every round a rank may *give* a segment of each
-/// block, or in their stead *places*, and may show a segment that it has *reduced*. All have two
-/// rooms, for even and odd rounds: what is written in round r is read in round r+1 and written over
-/// in round r+2 at the earliest, which begins when every rank has ended round r+1.
+/// How the algorithms that stage use a stage: in every round a rank may write its *contributions*,
+/// a segment of each block, or in their stead *refs*, and a segment that it has *reduced*. All have
+/// two rooms, for even and odd rounds: what is written in round r is read in round r+1 and written
+/// over in round r+2 at the earliest, which begins when every rank has ended round r+1.
 class StageLayout {
 public:
     StageLayout(std::size_t stage_bytes, int ranks) noexcept
@@ -25,23 +25,25 @@ public:
 
     /// Room for one segment; 0: the stage is too small for so many ranks.
     std::size_t segment_bytes() const noexcept { return segment_bytes_; }
-    /// Room for what is given in a round, all segments together.
-    std::size_t given_bytes() const noexcept { return ranks_ * segment_bytes_; }
+    /// Room for the contributions of a round, all segments together.
+    std::size_t contribution_bytes() const noexcept { return ranks_ * segment_bytes_; }
 
-    /// How many places are shown.
-    std::uint64_t& places_shown(std::span<std::byte> stage, std::uint64_t round) const noexcept {
+    /// How many refs there are.
+    std::uint64_t& ref_count(std::span<std::byte> stage, std::uint64_t round) const noexcept {
         return *std::launder(reinterpret_cast<std::uint64_t*>(half(stage, round).data()));
     }
-    std::span<Place> places(std::span<std::byte> stage, std::uint64_t round) const noexcept {
-        const auto room = given(stage, round);
-        return {std::launder(reinterpret_cast<Place*>(room.data())), room.size() / sizeof(Place)};
+    std::span<RegionRef> refs(std::span<std::byte> stage, std::uint64_t round) const noexcept {
+        const auto room = contributions(stage, round);
+        return {std::launder(reinterpret_cast<RegionRef*>(room.data())),
+                room.size() / sizeof(RegionRef)};
     }
-    std::span<std::byte> given(std::span<std::byte> stage, std::uint64_t round) const noexcept {
-        return half(stage, round).subspan(head_bytes, given_bytes());
+    std::span<std::byte> contributions(std::span<std::byte> stage,
+                                       std::uint64_t round) const noexcept {
+        return half(stage, round).subspan(head_bytes, contribution_bytes());
     }
-    std::span<std::byte> given(std::span<std::byte> stage, std::uint64_t round,
-                               int block) const noexcept {
-        return given(stage, round)
+    std::span<std::byte> contributions(std::span<std::byte> stage, std::uint64_t round,
+                                       int block) const noexcept {
+        return contributions(stage, round)
             .subspan(static_cast<std::size_t>(block) * segment_bytes_, segment_bytes_);
     }
     std::span<std::byte> reduced(std::span<std::byte> stage, std::uint64_t round) const noexcept {
@@ -52,7 +54,7 @@ private:
     static constexpr std::size_t head_bytes = scratch_alignment;
 
     std::span<std::byte> half(std::span<std::byte> stage, std::uint64_t round) const noexcept {
-        const auto bytes = head_bytes + given_bytes() + segment_bytes_;
+        const auto bytes = head_bytes + contribution_bytes() + segment_bytes_;
         return stage.subspan(round % 2 * bytes, bytes);
     }
 

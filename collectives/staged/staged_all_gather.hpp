@@ -18,28 +18,29 @@ namespace guozhuang::direct {
 
 /// blocks[r] is rank r's, as long on all ranks; this rank's is there.
 template <PeerMemory P>
-void staged_all_gather(P& peers, std::span<const std::span<std::byte>> blocks,
+void staged_all_gather(P& group, std::span<const std::span<std::byte>> blocks,
                        std::size_t segment_bytes) {
-    const StageLayout layout(peers.stage(peers.rank()).size(), peers.size());
+    const StageLayout layout(group.stage(group.rank()).size(), group.size());
     std::size_t largest = 0;
     for (const auto block : blocks) largest = std::max(largest, block.size());
-    const Chunks chunks(largest, std::min(segment_bytes, layout.given_bytes()));
-    const auto piece = [&](int rank, std::size_t chunk) {
+    const Chunks chunks(largest, std::min(segment_bytes, layout.contribution_bytes()));
+    const auto segment_of = [&](int rank, std::size_t chunk) {
         const auto block = blocks[static_cast<std::size_t>(rank)];
-        return part(block, chunks.segment(rank, block.size(), chunk));
+        return slice(block, chunks.segment(rank, block.size(), chunk));
     };
-    const auto give = [&](std::size_t chunk) {
-        return peers.put(layout.given(peers.stage(peers.rank()), peers.round()),
-                         piece(peers.rank(), chunk));
+    const auto stage_out = [&](std::size_t chunk) {
+        return group.put(layout.contributions(group.stage(group.rank()), group.round()),
+                         segment_of(group.rank(), chunk));
     };
-    const auto take = [&](std::size_t chunk) {
-        for (int peer = 0; peer < peers.size(); ++peer) {
-            if (peer == peers.rank()) continue;
-            const auto into = piece(peer, chunk);
-            copy(into, layout.given(peers.stage(peer), peers.round() - 1).first(into.size()));
+    const auto copy_in = [&](std::size_t chunk) {
+        for (int peer = 0; peer < group.size(); ++peer) {
+            if (peer == group.rank()) continue;
+            const auto into = segment_of(peer, chunk);
+            copy(into,
+                 layout.contributions(group.stage(peer), group.round() - 1).first(into.size()));
         }
     };
-    staged_rounds(peers, chunks.count(), give, take);
+    staged_rounds(group, chunks.count(), stage_out, copy_in);
 }
 
 }  // namespace guozhuang::direct

@@ -19,34 +19,35 @@ namespace guozhuang::direct {
 /// outgoing[r] goes to rank r, incoming[r] comes from rank r, and may not overlap; `largest_bytes`
 /// is the length of the longest that any rank gives any other, the same on all.
 template <PeerMemory P>
-void staged_all_to_all(P& peers, std::span<const std::span<const std::byte>> outgoing,
+void staged_all_to_all(P& group, std::span<const std::span<const std::byte>> outgoing,
                        std::span<const std::span<std::byte>> incoming, std::size_t largest_bytes,
                        std::size_t segment_bytes) {
-    const StageLayout layout(peers.stage(peers.rank()).size(), peers.size());
+    const StageLayout layout(group.stage(group.rank()).size(), group.size());
     const Chunks chunks(largest_bytes, std::min(segment_bytes, layout.segment_bytes()));
-    const auto self = static_cast<std::size_t>(peers.rank());
-    const auto piece = [&](const auto& parts, int peer, std::size_t chunk) {
-        const auto whole = parts[static_cast<std::size_t>(peer)];
-        return part(whole, chunks.segment(peer, whole.size(), chunk));
+    const auto self = static_cast<std::size_t>(group.rank());
+    const auto segment_of = [&](const auto& buffers, int peer, std::size_t chunk) {
+        const auto whole = buffers[static_cast<std::size_t>(peer)];
+        return slice(whole, chunks.segment(peer, whole.size(), chunk));
     };
     copy(incoming[self], outgoing[self]);
-    const auto give = [&](std::size_t chunk) {
+    const auto stage_out = [&](std::size_t chunk) {
         std::size_t bytes = 0;
-        for (int peer = 0; peer < peers.size(); ++peer)
-            if (peer != peers.rank())
-                bytes += peers.put(layout.given(peers.stage(peers.rank()), peers.round(), peer),
-                                   piece(outgoing, peer, chunk));
+        for (int peer = 0; peer < group.size(); ++peer)
+            if (peer != group.rank())
+                bytes +=
+                    group.put(layout.contributions(group.stage(group.rank()), group.round(), peer),
+                              segment_of(outgoing, peer, chunk));
         return bytes;
     };
-    const auto take = [&](std::size_t chunk) {
-        for (int peer = 0; peer < peers.size(); ++peer) {
-            if (peer == peers.rank()) continue;
-            const auto into = piece(incoming, peer, chunk);
-            copy(into, layout.given(peers.stage(peer), peers.round() - 1, peers.rank())
+    const auto copy_in = [&](std::size_t chunk) {
+        for (int peer = 0; peer < group.size(); ++peer) {
+            if (peer == group.rank()) continue;
+            const auto into = segment_of(incoming, peer, chunk);
+            copy(into, layout.contributions(group.stage(peer), group.round() - 1, group.rank())
                            .first(into.size()));
         }
     };
-    staged_rounds(peers, chunks.count(), give, take);
+    staged_rounds(group, chunks.count(), stage_out, copy_in);
 }
 
 }  // namespace guozhuang::direct

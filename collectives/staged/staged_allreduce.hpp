@@ -18,7 +18,7 @@
 //   step 1  b0=0+1+2                     b1=0+1+2                     b2=0+1+2
 //   end     b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2
 //
-// Cost: segments + 2 rounds of waiting (one more if some have shown places); (p-1)/p n each is
+// Cost: segments + 2 rounds of waiting (one more if some have written refs); (p-1)/p n each is
 // copied in, added up and copied out: no message, nothing allocated.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the
 // count; f16 and bf16 are added in f32 and rounded once. The same bits as recursive doubling.
@@ -32,60 +32,61 @@
 #include <span>
 
 #include "collectives/concepts/peer_memory.hpp"
-#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
 #include "collectives/staged/in_place_allreduce.hpp"
-#include "collectives/staged/places.hpp"
 #include "collectives/staged/stage_layout.hpp"
+#include "collectives/staged/tensor_regions.hpp"
 
 namespace guozhuang::direct {
 
 template <PeerMemory P>
-std::size_t staged_scratch_bytes(int ranks, std::size_t members) {
+std::size_t staged_scratch_bytes(int ranks, std::size_t tensors) {
     return stage_scratch_bytes(ranks) +
            padded_array<std::span<std::byte>>(static_cast<std::size_t>(ranks)) +
-           Places<P>::scratch_bytes(members);
+           TensorRegions<P>::scratch_bytes(tensors);
 }
 
 /// The work of one allreduce on one rank.
 template <PeerMemory P>
 class StagedAllreduce {
 public:
-    StagedAllreduce(P& peers, const AllreducePlan& plan)
-        : peers_(peers),
-          plan_(plan),
-          scratch_(plan.scratch),
-          places_(peers, plan.members, scratch_),
-          layout_(peers.stage(peers.rank()).size(), peers.size()),
-          chunks_(plan.blocks.largest_bytes(),
-                  std::min(plan.segment_bytes, layout_.segment_bytes())),
-          blocks_(&plan.blocks),
+    StagedAllreduce(P& group, const AllreduceArgs& args)
+        : group_(group),
+          args_(args),
+          scratch_(args.scratch),
+          regions_(group, args.tensors, scratch_),
+          layout_(group.stage(group.rank()).size(), group.size()),
+          chunks_(args.blocks.largest_bytes(),
+                  std::min(args.segment_bytes, layout_.segment_bytes())),
+          blocks_(&args.blocks),
           terms_(scratch_.cut_array<std::span<const std::byte>>(
-              static_cast<std::size_t>(peers.size()))),
-          parts_(scratch_.cut_array<std::span<std::byte>>(static_cast<std::size_t>(peers.size()))) {
-    }
+              static_cast<std::size_t>(group.size()))),
+          by_rank_(
+              scratch_.cut_array<std::span<std::byte>>(static_cast<std::size_t>(group.size()))) {}
 
     void run() {
         if (chunks_.count() == 0) return;
-        peers_.publish(places_.show() ? 0 : give(0));
-        peers_.await();
-        if (places_.are_somewhere()) {
-            const bool in_place = places_.are_everywhere();
+        group_.publish(regions_.stage_refs() ? 0 : stage_out(0));
+        group_.await();
+        if (regions_.any_rank_has_refs()) {
+            const bool in_place = regions_.find_common();
             if (in_place) turn_to_rest();
-            auto bytes = give(0);
+            auto bytes = stage_out(0);
             if (in_place)
-                bytes += InPlaceAllreduce<P>(peers_, places_, plan_.reduce, terms_, parts_).run();
-            peers_.publish(bytes);
-            peers_.await();
+                bytes +=
+                    InPlaceAllreduce<P>(group_, regions_, args_.reduce, terms_, by_rank_).run();
+            group_.publish(bytes);
+            group_.await();
         }
         const auto chunks = chunks_.count();
         for (std::size_t step = 1; chunks > 0 && step < chunks + 2; ++step) {
-            if (step > 1) peers_.await();
+            if (step > 1) group_.await();
             std::size_t bytes = 0;
-            if (step >= 2) fetch(step - 2);
+            if (step >= 2) copy_in(step - 2);
             if (step - 1 < chunks) bytes += reduce(step - 1);
-            if (step < chunks) bytes += give(step);
-            peers_.publish(bytes);
+            if (step < chunks) bytes += stage_out(step);
+            group_.publish(bytes);
         }
     }
 
@@ -93,21 +94,21 @@ private:
     Segment segment(int block, std::size_t chunk) const noexcept {
         return chunks_.segment(block, blocks_->bytes(block), chunk);
     }
-    std::span<std::byte> own_stage() { return peers_.stage(peers_.rank()); }
+    std::span<std::byte> own_stage() { return group_.stage(group_.rank()); }
 
     /// From now on this is about what is not reduced in place.
     void turn_to_rest() {
-        plan_.rest->assign(places_.rest(), plan_.reduce.element_bytes(), peers_.size());
-        blocks_ = plan_.rest;
+        args_.rest->assign(regions_.rest(), args_.reduce.element_bytes(), group_.size());
+        blocks_ = args_.rest;
         chunks_ = Chunks(blocks_->largest_bytes(),
-                         std::min(plan_.segment_bytes, layout_.segment_bytes()));
+                         std::min(args_.segment_bytes, layout_.segment_bytes()));
     }
 
-    std::size_t give(std::size_t chunk) {
+    std::size_t stage_out(std::size_t chunk) {
         std::size_t bytes = 0;
-        for (int block = 0; block < peers_.size(); ++block) {
-            if (block == peers_.rank()) continue;
-            const auto out = layout_.given(own_stage(), peers_.round(), block);
+        for (int block = 0; block < group_.size(); ++block) {
+            if (block == group_.rank()) continue;
+            const auto out = layout_.contributions(own_stage(), group_.round(), block);
             bytes += copy_out(segment(block, chunk), out);
         }
         return bytes;
@@ -115,38 +116,39 @@ private:
 
     std::size_t copy_out(const Segment& segment, std::span<std::byte> out) {
         blocks_->for_each_run(segment, [&](std::span<const std::byte> run, std::size_t at) {
-            peers_.put(out.subspan(at), run);
+            group_.put(out.subspan(at), run);
         });
         return segment.bytes;
     }
 
     std::size_t reduce(std::size_t chunk) {
-        const auto own = segment(peers_.rank(), chunk);
-        const auto out = layout_.reduced(own_stage(), peers_.round());
+        const auto own = segment(group_.rank(), chunk);
+        const auto out = layout_.reduced(own_stage(), group_.round());
         blocks_->for_each_run(own, [&](std::span<std::byte> run, std::size_t at) {
-            for (std::size_t done = 0; done < run.size(); done += piece_bytes) {
-                const auto piece = run.subspan(done, std::min(piece_bytes, run.size() - done));
-                add_up(piece, at + done);
-                peers_.put(out.subspan(at + done), piece);
+            for (std::size_t done = 0; done < run.size(); done += tile_bytes) {
+                const auto tile = run.subspan(done, std::min(tile_bytes, run.size() - done));
+                add_up(tile, at + done);
+                group_.put(out.subspan(at + done), tile);
             }
         });
         return own.bytes;
     }
 
-    /// `at`: where the piece lies in this rank's segment.
-    void add_up(std::span<std::byte> piece, std::size_t at) {
-        for (int peer = 0; peer < peers_.size(); ++peer) {
-            const auto given = layout_.given(peers_.stage(peer), peers_.round() - 1, peers_.rank());
+    /// `at`: where the tile lies in this rank's segment.
+    void add_up(std::span<std::byte> tile, std::size_t at) {
+        for (int peer = 0; peer < group_.size(); ++peer) {
+            const auto contribution =
+                layout_.contributions(group_.stage(peer), group_.round() - 1, group_.rank());
             terms_[static_cast<std::size_t>(peer)] =
-                peer == peers_.rank() ? piece : given.subspan(at, piece.size());
+                peer == group_.rank() ? tile : contribution.subspan(at, tile.size());
         }
-        plan_.reduce.combine_tree(piece, terms_);
+        args_.reduce.combine_tree(tile, terms_);
     }
 
-    void fetch(std::size_t chunk) {
-        for (int block = 0; block < peers_.size(); ++block) {
-            if (block == peers_.rank()) continue;
-            const auto in = layout_.reduced(peers_.stage(block), peers_.round() - 1);
+    void copy_in(std::size_t chunk) {
+        for (int block = 0; block < group_.size(); ++block) {
+            if (block == group_.rank()) continue;
+            const auto in = layout_.reduced(group_.stage(block), group_.round() - 1);
             blocks_->for_each_run(segment(block, chunk),
                                   [&](std::span<std::byte> run, std::size_t at) {
                                       std::memcpy(run.data(), in.data() + at, run.size());
@@ -154,24 +156,24 @@ private:
         }
     }
 
-    /// A piece of the sum is shown while it is still in the first-level cache.
-    static constexpr std::size_t piece_bytes = std::size_t{16} << 10;
+    /// A tile of the sum is put on the stage while it is still in the first-level cache.
+    static constexpr std::size_t tile_bytes = std::size_t{16} << 10;
 
-    P& peers_;
-    const AllreducePlan& plan_;
+    P& group_;
+    const AllreduceArgs& args_;
     Scratch scratch_;
-    Places<P> places_;
+    TensorRegions<P> regions_;
     StageLayout layout_;
     Chunks chunks_;
     const Blocks* blocks_;                         ///< what is staged
     std::span<std::span<const std::byte>> terms_;  ///< by rank
-    std::span<std::span<std::byte>> parts_;        ///< by rank
+    std::span<std::span<std::byte>> by_rank_;      ///< by rank
 };
 
-/// plan.members: those of the blocks. plan.rest: not null.
+/// args.tensors: those of the blocks. args.rest: not null.
 template <PeerMemory P>
-void staged_allreduce(P& peers, const AllreducePlan& plan) {
-    StagedAllreduce<P>(peers, plan).run();
+void staged_allreduce(P& group, const AllreduceArgs& args) {
+    StagedAllreduce<P>(group, args).run();
 }
 
 }  // namespace guozhuang::direct

@@ -18,29 +18,30 @@ namespace guozhuang::direct {
 
 /// The blocks are one, as long on all ranks.
 template <PeerMemory P>
-void staged_broadcast(P& peers, const Blocks& blocks, int root, std::size_t segment_bytes) {
-    const StageLayout layout(peers.stage(peers.rank()).size(), peers.size());
-    const Chunks chunks(blocks.largest_bytes(), std::min(segment_bytes, layout.given_bytes()));
+void staged_broadcast(P& group, const Blocks& blocks, int root, std::size_t segment_bytes) {
+    const StageLayout layout(group.stage(group.rank()).size(), group.size());
+    const Chunks chunks(blocks.largest_bytes(),
+                        std::min(segment_bytes, layout.contribution_bytes()));
     const auto segment = [&](std::size_t chunk) {
         return chunks.segment(0, blocks.bytes(0), chunk);
     };
-    const bool is_root = peers.rank() == root;
-    const auto give = [&](std::size_t chunk) {
+    const bool is_root = group.rank() == root;
+    const auto stage_out = [&](std::size_t chunk) {
         if (!is_root) return std::size_t{0};
-        const auto out = layout.given(peers.stage(root), peers.round());
+        const auto out = layout.contributions(group.stage(root), group.round());
         blocks.for_each_run(segment(chunk), [&](std::span<const std::byte> run, std::size_t at) {
-            peers.put(out.subspan(at), run);
+            group.put(out.subspan(at), run);
         });
         return segment(chunk).bytes;
     };
-    const auto take = [&](std::size_t chunk) {
+    const auto copy_in = [&](std::size_t chunk) {
         if (is_root) return;
-        const auto in = layout.given(peers.stage(root), peers.round() - 1);
+        const auto in = layout.contributions(group.stage(root), group.round() - 1);
         blocks.for_each_run(segment(chunk), [&](std::span<std::byte> run, std::size_t at) {
             copy(run, in.subspan(at, run.size()));
         });
     };
-    staged_rounds(peers, chunks.count(), give, take);
+    staged_rounds(group, chunks.count(), stage_out, copy_in);
 }
 
 }  // namespace guozhuang::direct

@@ -24,36 +24,39 @@
 namespace guozhuang::direct {
 
 template <PeerMemory P>
-void staged_reduce_scatter(P& peers, const ReduceScatterPlan& plan) {
-    const StageLayout layout(peers.stage(peers.rank()).size(), peers.size());
-    const Chunks chunks(largest_bytes(plan.input),
-                        std::min(plan.segment_bytes, layout.segment_bytes()));
+void staged_reduce_scatter(P& group, const ReduceScatterArgs& args) {
+    const StageLayout layout(group.stage(group.rank()).size(), group.size());
+    const Chunks chunks(largest_bytes(args.input),
+                        std::min(args.segment_bytes, layout.segment_bytes()));
     const auto terms =
-        Scratch(plan.scratch)
-            .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()));
-    const auto piece = [&](int block, std::size_t chunk) {
-        const auto whole = plan.input[static_cast<std::size_t>(block)];
-        return part(whole, chunks.segment(block, whole.size(), chunk));
+        Scratch(args.scratch)
+            .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(group.size()));
+    const auto segment_of = [&](int block, std::size_t chunk) {
+        const auto whole = args.input[static_cast<std::size_t>(block)];
+        return slice(whole, chunks.segment(block, whole.size(), chunk));
     };
-    const auto give = [&](std::size_t chunk) {
+    const auto stage_out = [&](std::size_t chunk) {
         std::size_t bytes = 0;
-        for (int peer = 0; peer < peers.size(); ++peer)
-            if (peer != peers.rank())
-                bytes += peers.put(layout.given(peers.stage(peers.rank()), peers.round(), peer),
-                                   piece(peer, chunk));
+        for (int peer = 0; peer < group.size(); ++peer)
+            if (peer != group.rank())
+                bytes +=
+                    group.put(layout.contributions(group.stage(group.rank()), group.round(), peer),
+                              segment_of(peer, chunk));
         return bytes;
     };
-    const auto take = [&](std::size_t chunk) {
-        const auto own = piece(peers.rank(), chunk);
-        for (int peer = 0; peer < peers.size(); ++peer) {
-            const auto given = layout.given(peers.stage(peer), peers.round() - 1, peers.rank());
+    const auto add_up = [&](std::size_t chunk) {
+        const auto own = segment_of(group.rank(), chunk);
+        for (int peer = 0; peer < group.size(); ++peer) {
+            const auto contribution =
+                layout.contributions(group.stage(peer), group.round() - 1, group.rank());
             terms[static_cast<std::size_t>(peer)] =
-                peer == peers.rank() ? own : std::span<const std::byte>(given.first(own.size()));
+                peer == group.rank() ? own
+                                     : std::span<const std::byte>(contribution.first(own.size()));
         }
-        plan.reduce.combine_tree(
-            part(plan.output, chunks.segment(peers.rank(), plan.output.size(), chunk)), terms);
+        args.reduce.combine_tree(
+            slice(args.output, chunks.segment(group.rank(), args.output.size(), chunk)), terms);
     };
-    staged_rounds(peers, chunks.count(), give, take);
+    staged_rounds(group, chunks.count(), stage_out, add_up);
 }
 
 }  // namespace guozhuang::direct

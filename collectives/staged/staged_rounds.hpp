@@ -12,23 +12,23 @@
 
 namespace guozhuang::direct {
 
-/// Takes chunks 0, 1, ... through the stages, a round each: give(chunk) writes this rank's part of
-/// it to its stage and returns how many bytes; take(chunk) reads those of the others one round
-/// later, when this rank has yet to give the next.
-template <PeerMemory P, class Give, class Take>
-void staged_rounds(P& peers, std::size_t chunks, const Give& give, const Take& take) {
+/// Takes chunks 0, 1, ... through the stages, a round each: stage_out(chunk) writes this rank's
+/// part of it to its stage and returns how many bytes; copy_in(chunk) reads those of the others one
+/// round later, when this rank has yet to stage out the next.
+template <PeerMemory P, class StageOut, class CopyIn>
+void staged_rounds(P& group, std::size_t chunks, const StageOut& stage_out, const CopyIn& copy_in) {
     if (chunks == 0) return;
-    peers.publish(give(std::size_t{0}));
+    group.publish(stage_out(std::size_t{0}));
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-        peers.await();
-        take(chunk);
-        if (chunk + 1 < chunks) peers.publish(give(chunk + 1));
+        group.await();
+        copy_in(chunk);
+        if (chunk + 1 < chunks) group.publish(stage_out(chunk + 1));
     }
 }
 
 /// A segment of contiguous memory.
 template <class Byte>
-std::span<Byte> part(std::span<Byte> memory, const Segment& segment) noexcept {
+std::span<Byte> slice(std::span<Byte> memory, const Segment& segment) noexcept {
     return memory.subspan(segment.offset, segment.bytes);
 }
 
@@ -39,9 +39,9 @@ inline std::size_t copy(std::span<std::byte> into, std::span<const std::byte> fr
 
 /// No rank returns before every rank has called. Cost: one round.
 template <PeerMemory P>
-void staged_barrier(P& peers) {
-    peers.publish(0);
-    peers.await();
+void staged_barrier(P& group) {
+    group.publish(0);
+    group.await();
 }
 
 }  // namespace guozhuang::direct

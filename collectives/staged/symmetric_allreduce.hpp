@@ -20,41 +20,41 @@
 #include <span>
 
 #include "collectives/concepts/peer_memory.hpp"
-#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "collectives/staged/stage_layout.hpp"
 
 namespace guozhuang::direct {
 
 inline std::size_t symmetric_limit_bytes(std::size_t stage_bytes, int ranks) noexcept {
-    return StageLayout(stage_bytes, ranks).given_bytes();
+    return StageLayout(stage_bytes, ranks).contribution_bytes();
 }
 
-/// The plan's blocks are one.
+/// args.blocks: one block.
 template <PeerMemory P>
-void symmetric_allreduce(P& peers, const AllreducePlan& plan) {
-    const auto stage = peers.stage(peers.rank());
-    const StageLayout layout(stage.size(), peers.size());
-    const auto bundle = plan.blocks.whole(0);
+void symmetric_allreduce(P& group, const AllreduceArgs& args) {
+    const auto stage = group.stage(group.rank());
+    const StageLayout layout(stage.size(), group.size());
+    const auto bundle = args.blocks.whole(0);
     if (bundle.bytes == 0) return;
-    if (bundle.bytes > layout.given_bytes())
+    if (bundle.bytes > layout.contribution_bytes())
         throw Error(ErrorCode::internal, "a bundle is too large for the stage");
     const auto terms =
-        Scratch(plan.scratch)
-            .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(peers.size()));
-    const auto round = peers.round();
+        Scratch(args.scratch)
+            .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(group.size()));
+    const auto round = group.round();
 
-    const auto out = layout.given(stage, round);
-    plan.blocks.for_each_run(bundle, [&](std::span<const std::byte> run, std::size_t at) {
-        peers.put(out.subspan(at), run);
+    const auto out = layout.contributions(stage, round);
+    args.blocks.for_each_run(bundle, [&](std::span<const std::byte> run, std::size_t at) {
+        group.put(out.subspan(at), run);
     });
-    peers.publish(bundle.bytes);
-    peers.await();
-    plan.blocks.for_each_run(bundle, [&](std::span<std::byte> run, std::size_t at) {
-        for (int peer = 0; peer < peers.size(); ++peer)
+    group.publish(bundle.bytes);
+    group.await();
+    args.blocks.for_each_run(bundle, [&](std::span<std::byte> run, std::size_t at) {
+        for (int peer = 0; peer < group.size(); ++peer)
             terms[static_cast<std::size_t>(peer)] =
-                layout.given(peers.stage(peer), round).subspan(at, run.size());
-        plan.reduce.combine_tree(run, terms);
+                layout.contributions(group.stage(peer), round).subspan(at, run.size());
+        args.reduce.combine_tree(run, terms);
     });
 }
 

@@ -28,8 +28,8 @@ inline constexpr std::size_t barrier_scratch_bytes = 2 * scratch_alignment;
 /// No rank returns before every rank has called.
 template <Wire W>
 void barrier(W& wire, std::span<std::byte> scratch) {
-    Scratch pieces(scratch);
-    const auto token = pieces.cut(1), heard = pieces.cut(1);
+    Scratch buffers(scratch);
+    const auto token = buffers.cut(1), heard = buffers.cut(1);
     token[0] = std::byte{1};
     const int size = wire.size();
     for (int distance = 1; distance < size; distance *= 2) {

@@ -27,7 +27,7 @@
 
 namespace guozhuang::tree {
 
-struct BroadcastPlan {
+struct BroadcastArgs {
     /// The bundle as one block: the input at the root, the output elsewhere.
     const Blocks& blocks;
     /// Memory of at least broadcast_scratch_bytes, aligned to scratch_alignment.
@@ -41,15 +41,15 @@ inline std::size_t broadcast_scratch_bytes(const Blocks& blocks, std::size_t seg
     return chunks.slots() * chunks.segment_bytes();
 }
 
-/// A rank's place in the tree. Counted from the root, rank v hears from v with its lowest set bit
+/// A rank's node of the tree. Counted from the root, rank v hears from v with its lowest set bit
 /// cleared, and tells v + m for every power of two m below that bit.
-struct Place {
+struct Node {
     int relative = 0;  ///< rank counted from the root
     /// The lowest set bit of `relative`; at the root the smallest power of two not below the size.
     int reach = 1;
 };
 
-constexpr Place place_of(int rank, int root, int size) noexcept {
+constexpr Node node_of(int rank, int root, int size) noexcept {
     const int relative = (rank - root + size) % size;
     int reach = 1;
     while (reach < size && (relative & reach) == 0) reach *= 2;
@@ -60,12 +60,12 @@ constexpr Place place_of(int rank, int root, int size) noexcept {
 template <Wire W>
 class Broadcast {
 public:
-    Broadcast(W& wire, const BroadcastPlan& plan)
+    Broadcast(W& wire, const BroadcastArgs& args)
         : wire_(wire),
-          plan_(plan),
-          chunks_(plan.blocks.largest_bytes(), plan.segment_bytes),
-          place_(place_of(wire.rank(), plan.root, wire.size())) {
-        Scratch scratch(plan.scratch);
+          args_(args),
+          chunks_(args.blocks.largest_bytes(), args.segment_bytes),
+          node_(node_of(wire.rank(), args.root, wire.size())) {
+        Scratch scratch(args.scratch);
         for (std::size_t slot = 0; slot < chunks_.slots(); ++slot) {
             slots_[slot].room = scratch.cut(chunks_.segment_bytes());
         }
@@ -89,26 +89,26 @@ private:
         std::array<typename W::Ticket, 32> outgoing{};  ///< one per power of two
     };
 
-    int absolute(int relative) const { return (relative + plan_.root) % wire_.size(); }
+    int absolute(int relative) const { return (relative + args_.root) % wire_.size(); }
 
     void start(Slot& slot, std::size_t chunk) {
-        slot.segment = chunks_.segment(0, plan_.blocks.bytes(0), chunk);
-        if (place_.relative == 0) {
-            slot.bytes = plan_.blocks.gather(slot.segment, slot.room);
+        slot.segment = chunks_.segment(0, args_.blocks.bytes(0), chunk);
+        if (node_.relative == 0) {
+            slot.bytes = args_.blocks.gather(slot.segment, slot.room);
         } else {
-            slot.bytes = plan_.blocks.landing(slot.segment, slot.room);
-            slot.incoming = wire_.receive(slot.bytes, absolute(place_.relative - place_.reach));
+            slot.bytes = args_.blocks.landing(slot.segment, slot.room);
+            slot.incoming = wire_.receive(slot.bytes, absolute(node_.relative - node_.reach));
         }
     }
 
     void pass_on(Slot& slot) {
         wire_.wait(slot.incoming);
         std::size_t sent = 0;
-        for (int distance = place_.reach / 2; distance > 0; distance /= 2) {
-            if (place_.relative + distance >= wire_.size()) continue;
-            slot.outgoing[sent++] = wire_.send(slot.bytes, absolute(place_.relative + distance));
+        for (int distance = node_.reach / 2; distance > 0; distance /= 2) {
+            if (node_.relative + distance >= wire_.size()) continue;
+            slot.outgoing[sent++] = wire_.send(slot.bytes, absolute(node_.relative + distance));
         }
-        if (place_.relative != 0) plan_.blocks.scatter(slot.segment, slot.bytes);
+        if (node_.relative != 0) args_.blocks.scatter(slot.segment, slot.bytes);
     }
 
     void complete(Slot& slot) {
@@ -119,15 +119,15 @@ private:
     }
 
     W& wire_;
-    const BroadcastPlan& plan_;
+    const BroadcastArgs& args_;
     Chunks chunks_;
-    Place place_;
+    Node node_;
     std::array<Slot, chunks_in_flight> slots_;
 };
 
 template <Wire W>
-void broadcast(W& wire, const BroadcastPlan& plan) {
-    Broadcast<W>(wire, plan).run();
+void broadcast(W& wire, const BroadcastArgs& args) {
+    Broadcast<W>(wire, args).run();
 }
 
 }  // namespace guozhuang::tree

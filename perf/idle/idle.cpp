@@ -69,7 +69,8 @@ std::map<std::string, Thread> threads_now() {
     return threads;
 }
 
-std::string listing(const Job& job, const std::map<std::string, Thread>& before, double seconds) {
+std::string listing(const MpiJob& job, const std::map<std::string, Thread>& before,
+                    double seconds) {
     std::string text;
     for (const auto& [id, thread] : threads_now()) {
         const auto earlier = before.find(id);
@@ -82,7 +83,7 @@ std::string listing(const Job& job, const std::map<std::string, Thread>& before,
 }
 
 /// The percentage on this rank, and its threads if they are asked for.
-std::pair<double, std::string> measure(const Job& job, const IdleOptions& options) {
+std::pair<double, std::string> measure(const MpiJob& job, const IdleOptions& options) {
     const auto before = options.threads ? threads_now() : std::map<std::string, Thread>{};
     const auto start = Clock::now();
     const double cpu = others_cpu_seconds();
@@ -95,7 +96,7 @@ std::pair<double, std::string> measure(const Job& job, const IdleOptions& option
 
 }  // namespace
 
-void idle(const Job& job, const IdleOptions& options, JsonLines& lines) {
+void idle(const MpiJob& job, const IdleOptions& options, JsonLines& lines) {
     if (options.pending && job.size() < 2)
         throw Refusal("idle --pending needs two ranks: one submits what the others wait for");
     float value = 1;

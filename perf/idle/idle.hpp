@@ -1,7 +1,7 @@
 #pragma once
 
-#include "job.hpp"
 #include "json_lines.hpp"
+#include "mpi_job.hpp"
 
 namespace guozhuang::perf {
 
@@ -15,6 +15,6 @@ struct IdleOptions {
 /// Measures what the library costs while nothing is to be done: CPU time of all threads but the
 /// main one, which sleeps meanwhile, in percent of a core. MPI's own helper threads are among them.
 /// Collective. Throws a Refusal for pending at one rank.
-void idle(const Job& job, const IdleOptions& options, JsonLines& lines);
+void idle(const MpiJob& job, const IdleOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "peers/baseline.hpp"
 #include "peers/mpi_types.hpp"
-#include "peers/peer.hpp"
 
 namespace guozhuang::perf {
 namespace {
@@ -100,7 +100,7 @@ private:
     std::vector<int> own_firsts_, own_counts_;  // what every rank sends to this one
 };
 
-class MpiPeer final : public Peer {
+class MpiBaseline final : public Baseline {
 public:
     std::string_view name() const noexcept override { return "mpi"; }
 
@@ -120,8 +120,8 @@ public:
 
 }  // namespace
 
-std::unique_ptr<Peer> make_mpi_peer(const Job&) {
-    return std::make_unique<MpiPeer>();
+std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob&) {
+    return std::make_unique<MpiBaseline>();
 }
 
 }  // namespace guozhuang::perf

@@ -36,7 +36,7 @@ struct Lane {
     Sent sent = {};
 };
 
-void step_once(const Job& job, Lane& lane) {
+void step_once(const MpiJob& job, Lane& lane) {
     job.align();
     const auto before = lane.series->sent().value_or(Sent{});
     const double cpu = process_cpu_seconds(), faults = page_faults();
@@ -52,7 +52,7 @@ void step_once(const Job& job, Lane& lane) {
 
 /// One untimed step whose every element is looked at. Each gradient starts elsewhere in the
 /// pattern, so none passes for another.
-void prove(const Job& job, StepSeries& series, const Gradients& gradients, std::size_t first) {
+void prove(const MpiJob& job, StepSeries& series, const Gradients& gradients, std::size_t first) {
     const Pattern pattern(DType::f32, series.op(), job.size());
     const auto& parameters = gradients.parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i)
@@ -75,7 +75,7 @@ struct Summary {
     double cpu_s, faults;
 };
 
-Summary row_of(const Job& job, const Lane& lane) {
+Summary row_of(const MpiJob& job, const Lane& lane) {
     const auto seconds = job.max(lane.seconds);
     const auto steps = static_cast<double>(seconds.size());
     Summary row{std::string(lane.series->name()),
@@ -94,7 +94,7 @@ Summary row_of(const Job& job, const Lane& lane) {
     return row;
 }
 
-Json line_of(const Job& job, const ReplayOptions& options, const Summary& row) {
+Json line_of(const MpiJob& job, const ReplayOptions& options, const Summary& row) {
     return {{"kind", "replay"},
             {"set", std::filesystem::path(options.set).stem().string()},
             {"series", row.name},
@@ -129,7 +129,7 @@ void print_header(const Gradients& gradients, const ReplayOptions& options) {
                "min", "max", "exposed", "bytes sent", "messages", "cpu s/step", "faults");
 }
 
-void report(const Job& job, const ReplayOptions& options, const std::vector<Summary>& rows,
+void report(const MpiJob& job, const ReplayOptions& options, const std::vector<Summary>& rows,
             JsonLines& lines) {
     for (const auto& row : rows) {
         if (job.first()) print(row);
@@ -142,21 +142,21 @@ void report(const Job& job, const ReplayOptions& options, const std::vector<Summ
     if (job.first())
         fmt::print("# peer: {}, {:.2f} of ours\n", fastest.name,
                    fastest.p50_ms / rows.front().p50_ms);
-    fastest.name = options.peer->name;
+    fastest.name = options.baseline->name;
     lines.write(line_of(job, options, fastest));
 }
 
 }  // namespace
 
-void replay(const Job& job, const ReplayOptions& options, JsonLines& lines) {
+void replay(const MpiJob& job, const ReplayOptions& options, JsonLines& lines) {
     std::optional<Gradients> prepared;
     job.all_or_none([&] { prepared.emplace(read_gradient_set(options.set), options.memory); });
     const Gradients& gradients = *prepared;
-    const auto peer = options.peer != nullptr ? options.peer->make(job) : nullptr;
+    const auto baseline = options.baseline != nullptr ? options.baseline->make(job) : nullptr;
     std::vector<Lane> lanes;
     lanes.push_back({.series = make_guozhuang_step(gradients)});
-    if (peer)
-        for (auto& series : make_peer_steps(*peer, gradients))
+    if (baseline)
+        for (auto& series : make_baseline_steps(*baseline, gradients))
             lanes.push_back({.series = std::move(series)});
     for (std::size_t warm_up = 0; warm_up < 2; ++warm_up)
         for (auto& lane : lanes) prove(job, *lane.series, gradients, warm_up);

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "peers/peer.hpp"
+#include "peers/baseline.hpp"
 #include "replay/gradient_set.hpp"
 
 namespace guozhuang::perf {
@@ -30,7 +30,8 @@ public:
 };
 
 std::unique_ptr<StepSeries> make_guozhuang_step(const Gradients& gradients);
-/// Per tensor, fused, flat; the peer outlives them.
-std::vector<std::unique_ptr<StepSeries>> make_peer_steps(Peer& peer, const Gradients& gradients);
+/// Per tensor, fused, flat; the baseline outlives them.
+std::vector<std::unique_ptr<StepSeries>> make_baseline_steps(Baseline& baseline,
+                                                             const Gradients& gradients);
 
 }  // namespace guozhuang::perf

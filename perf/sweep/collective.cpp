@@ -51,14 +51,14 @@ void fill_input(const Case& test, const Pattern& pattern, std::span<std::byte> i
 
 namespace {
 
-/// The result as consecutive pieces of one rank's elements each: piece(r) is where r's start in r's
-/// own input.
-template <class Piece>
-std::uint64_t wrong_in_pieces(const Case& test, const Pattern& pattern,
-                              std::span<const std::byte> result, Piece piece) {
+/// The result as consecutive shares of one rank's elements each: share_of(r) is where r's start in
+/// r's own input.
+template <class ShareOf>
+std::uint64_t wrong_by_share(const Case& test, const Pattern& pattern,
+                             std::span<const std::byte> result, ShareOf share_of) {
     std::uint64_t wrong = 0;
     for (int r = 0; r < test.ranks; ++r) {
-        const auto [first, count] = piece(r);
+        const auto [first, count] = share_of(r);
         const std::size_t bytes = count * size_of(test.dtype);
         wrong += pattern.wrong(result.first(bytes), r, first);
         result = result.subspan(bytes);
@@ -78,11 +78,11 @@ std::uint64_t wrong_elements(const Case& test, const Pattern& pattern,
         case Collective::reduce_scatter: return pattern.wrong_reduced(result, first + own.first);
         case Collective::broadcast: return pattern.wrong(result, Case::root, first);
         case Collective::all_gather:
-            return wrong_in_pieces(test, pattern, result, [&](int r) {
+            return wrong_by_share(test, pattern, result, [&](int r) {
                 return Case::Share{first, test.share(r).count};
             });
         case Collective::all_to_all:
-            return wrong_in_pieces(test, pattern, result, [&](int) {
+            return wrong_by_share(test, pattern, result, [&](int) {
                 return Case::Share{first + own.first, own.count};
             });
         case Collective::barrier: return 0;

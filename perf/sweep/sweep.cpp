@@ -38,7 +38,7 @@ struct Schedule {
 /// The measurement of one size.
 class Row {
 public:
-    Row(const Job& job, const Case& test, std::span<std::byte> input, const Pattern* pattern)
+    Row(const MpiJob& job, const Case& test, std::span<std::byte> input, const Pattern* pattern)
         : job_(job), test_(test), input_(input), pattern_(pattern) {}
 
     void add(std::unique_ptr<Series> series) { lanes_.push_back({std::move(series), {}, 0}); }
@@ -107,7 +107,7 @@ private:
         return seconds;
     }
 
-    const Job& job_;
+    const MpiJob& job_;
     Case test_;
     std::span<std::byte> input_;
     const Pattern* pattern_;
@@ -128,10 +128,10 @@ void print_header(const SweepOptions& options) {
     fmt::print("# {}; times in us, bandwidths in GB/s\n", name_of(options.collective));
     fmt::print("{:>11}{:>11}{:>6}{:>9}", "bytes", "count", "type", "op");
     fmt::print(figures, "p50", "p99", "algbw", "busbw", "errors");
-    if (options.peer != nullptr) {
-        fmt::print(figures, fmt::format("{} p50", options.peer->name), "p99", "algbw", "busbw",
+    if (options.baseline != nullptr) {
+        fmt::print(figures, fmt::format("{} p50", options.baseline->name), "p99", "algbw", "busbw",
                    "errors");
-        fmt::print("{:>10}", fmt::format("{}/ours", options.peer->name));
+        fmt::print("{:>10}", fmt::format("{}/ours", options.baseline->name));
     }
     fmt::print("\n");
 }
@@ -184,22 +184,22 @@ std::vector<std::size_t> counts_of(const SweepOptions& options) {
     return counts;
 }
 
-/// The largest output of any case of the sweep, where a peer needs one beside the input.
+/// The largest output of any case of the sweep, where a baseline needs one beside the input.
 std::size_t output_bytes(const SweepOptions& options, int ranks) {
     const bool in_place =
         options.collective == Collective::allreduce || options.collective == Collective::broadcast;
-    return in_place || options.peer == nullptr
+    return in_place || options.baseline == nullptr
                ? 0
                : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
 }
 
-Case case_of(const Job& job, const SweepOptions& options, std::size_t count) {
+Case case_of(const MpiJob& job, const SweepOptions& options, std::size_t count) {
     return {options.collective, options.dtype, options.op, count, job.rank(), job.size()};
 }
 
 /// All that a sweep needs, so that what is missing shows before anything is measured.
 struct Setup {
-    Setup(const Job& job, const SweepOptions& options, Peer* peer)
+    Setup(const MpiJob& job, const SweepOptions& options, Baseline* baseline)
         : counts(counts_of(options)),
           input(counts.back() * size_of(options.dtype), options.memory),
           output(output_bytes(options, job.size())) {
@@ -209,8 +209,8 @@ struct Setup {
             throw std::invalid_argument("op " + std::string(name_of(*op)) +
                                         " is not defined on bool: use min or max");
         if (options.check) pattern.emplace(options.dtype, op, job.size());
-        if (peer != nullptr)
-            peer->series(case_of(job, options, counts.back()), input.all(), output.all());
+        if (baseline != nullptr)
+            baseline->series(case_of(job, options, counts.back()), input.all(), output.all());
     }
 
     std::vector<std::size_t> counts;
@@ -220,30 +220,30 @@ struct Setup {
 
 }  // namespace
 
-std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& lines) {
-    const auto peer = options.peer != nullptr ? options.peer->make(job) : nullptr;
+std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& lines) {
+    const auto baseline = options.baseline != nullptr ? options.baseline->make(job) : nullptr;
     std::optional<Setup> prepared;
-    job.all_or_none([&] { prepared.emplace(job, options, peer.get()); });
+    job.all_or_none([&] { prepared.emplace(job, options, baseline.get()); });
     const auto& [counts, input, output, pattern] = *prepared;
     if (job.first()) print_header(options);
-    std::uint64_t ours = 0, of_peer = 0;
+    std::uint64_t ours = 0, of_baseline = 0;
     for (const auto count : counts) {
         const Case test = case_of(job, options, count);
         Row row(job, test, input.all(), pattern ? &*pattern : nullptr);
         row.add(make_guozhuang_series(test, input.all()));
-        if (peer) row.add(peer->series(test, input.all(), output.all()));
+        if (baseline) row.add(baseline->series(test, input.all(), output.all()));
         row.measure(options);
         const auto figures = row.figures();
         if (job.first()) print_row(options, test, figures);
         for (std::size_t i = 0; i < figures.size(); ++i) {
             lines.write(line_of(options, test, row.series(i), figures[i]));
-            (row.series(i) == "guozhuang" ? ours : of_peer) += figures[i].errors.value_or(0);
+            (row.series(i) == "guozhuang" ? ours : of_baseline) += figures[i].errors.value_or(0);
         }
     }
-    if (of_peer > 0 && job.first())
+    if (of_baseline > 0 && job.first())
         fmt::print(
             "# {} wrong elements are the peer's (Open MPI 4.1 saturates sums of 8 and 16 bits)\n",
-            of_peer);
+            of_baseline);
     return ours;
 }
 

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include "job.hpp"
 #include "json_lines.hpp"
 #include "memory.hpp"
-#include "peers/peer.hpp"
+#include "mpi_job.hpp"
+#include "peers/baseline.hpp"
 #include "sweep/collective.hpp"
 
 namespace guozhuang::perf {
@@ -22,7 +22,7 @@ struct SweepOptions {
     ReduceOp op = ReduceOp::sum;
     std::string algorithm = "auto";  ///< as the library was told
     MemoryKind memory = MemoryKind::ordinary;
-    const PeerKind* peer = nullptr;  ///< measured too
+    const BaselineKind* baseline = nullptr;  ///< measured too
     bool check = false;
     /// Iterations of each series, in place of what fits into the budget.
     std::optional<std::size_t> iterations;
@@ -32,8 +32,8 @@ struct SweepOptions {
 /// Times a collective over a range of sizes; prints a row per size and writes a line per size and
 /// series. An iteration takes as long as its slowest rank. The series alternate in small rounds and
 /// share their buffers, so what disturbs one disturbs the other. Collective. Returns the number of
-/// wrong elements on all ranks in the library's results; what is wrong in the peer's is only shown.
-/// Throws a Refusal for what cannot be measured or checked.
-std::uint64_t sweep(const Job& job, const SweepOptions& options, JsonLines& lines);
+/// wrong elements on all ranks in the library's results; what is wrong in the baseline's is only
+/// shown. Throws a Refusal for what cannot be measured or checked.
+std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf

@@ -83,7 +83,7 @@ std::vector<Variable> variables() {
 /// Seconds of each load under each value.
 using Samples = std::map<std::string, std::vector<std::vector<double>>>;
 
-void sample(const Job& job, const Variable& variable, const std::string& value,
+void sample(const MpiJob& job, const Variable& variable, const std::string& value,
             std::vector<std::vector<double>>& samples) {
     ::setenv(variable.name.c_str(), value.c_str(), 1);
     Session session;
@@ -115,7 +115,7 @@ double ratio_of(const std::vector<std::vector<double>>& value,
 }
 
 /// Lines for the file: what was found, and an assignment if one is worth it.
-std::string tuned(const Job& job, const Variable& variable, int rounds, JsonLines& lines) {
+std::string tuned(const MpiJob& job, const Variable& variable, int rounds, JsonLines& lines) {
     std::vector<std::string> values{variable.usual};
     values.insert(values.end(), variable.others.begin(), variable.others.end());
     Samples samples;
@@ -143,7 +143,7 @@ std::string tuned(const Job& job, const Variable& variable, int rounds, JsonLine
 
 }  // namespace
 
-void tune(const Job& job, const TuneOptions& options, JsonLines& lines) {
+void tune(const MpiJob& job, const TuneOptions& options, JsonLines& lines) {
     std::ofstream file;
     job.all_or_none([&] {
         if (!job.first()) return;

@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
-#include "job.hpp"
 #include "json_lines.hpp"
+#include "mpi_job.hpp"
 
 namespace guozhuang::perf {
 
@@ -16,6 +16,6 @@ struct TuneOptions {
 /// turns, and writes those that are clearly faster on this machine with this number of ranks.
 /// Collective; no session's operations may be under way. Throws a Refusal if the file cannot be
 /// written.
-void tune(const Job& job, const TuneOptions& options, JsonLines& lines);
+void tune(const MpiJob& job, const TuneOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf

@@ -34,7 +34,7 @@ struct GradientArena::State {
 
     wire::SharedFile file;
     std::unique_ptr<std::byte, Free> own;  ///< if it is private
-    std::optional<base::InChildren> in_children;
+    std::optional<base::ForkChildHandler> fork_child_handler;
     std::optional<api::JointRegion> region;
     std::span<std::byte> memory;
     std::optional<std::pmr::monotonic_buffer_resource> allocator;
@@ -47,10 +47,10 @@ GradientArena::State::State(std::size_t bytes, Session* session) {
         file = wire::SharedFile::create(whole);
         file.reserve(0, whole);
         file.use_huge_pages();
-        return api::JointRegion::Part{.file = &file, .ranges = {{file.memory(), 0}}};
+        return api::JointRegion::LocalRegion{.file = &file, .ranges = {{file.memory(), 0}}};
     });
     if (region->is_open()) {
-        in_children.emplace([this] { file.map_over(file.memory(), 0, true); });
+        fork_child_handler.emplace([this] { file.map_over(file.memory(), 0, true); });
         memory = file.memory();
     } else {
         file = {};
@@ -127,7 +127,7 @@ Choice choose_memory(std::span<const NamedTensor> tensors, const wire::Regions& 
         choice.bytes += memory.size();
         const auto pages = wire::whole_pages({&memory, 1});
         const auto shared_of = [&](std::span<const std::byte> bytes) {
-            return static_cast<std::size_t>(regions.place(bytes).bytes);
+            return static_cast<std::size_t>(regions.locate(bytes).bytes);
         };
         const auto shared = pages.empty() ? 0 : shared_of(pages.front());
         if (shared_of(memory) == memory.size() || (shared != 0 && shared == pages.front().size())) {
@@ -171,10 +171,10 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
         if (problem) std::rethrow_exception(problem);
         auto& pages = state->pages.emplace(choice.memory);
         for (const auto& range : pages.ranges()) state->bytes += range.memory.size();
-        return api::JointRegion::Part{
+        return api::JointRegion::LocalRegion{
             .file = &pages.file(),
             .ranges = pages.ranges(),
-            .retreat = [&pages, &left = state->problem] { left = pages.make_private(); }};
+            .unshare = [&pages, &left = state->problem] { left = pages.make_private(); }};
     });
     if (problem) std::rethrow_exception(problem);
     if (!state->region->is_open())

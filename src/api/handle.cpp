@@ -22,7 +22,7 @@ bool drive(const engine::Pending& pending, const std::function<bool()>& arrived,
            base::Deadline deadline = base::no_deadline) {
     bool in_time = true;
     try {
-        in_time = pending.driver().drive_until(arrived, deadline);
+        in_time = pending.progress_source().drive_until(arrived, deadline);
     } catch (...) {
         if (!pending.complete()) throw;
     }

@@ -40,7 +40,7 @@ Traffic traffic(Session* session) {
 std::vector<InfoItem> info(Session* session) {
     const auto runtime = api::runtime_of(session);
     const auto& transport = runtime->transport();
-    const auto& settings = runtime->settings();
+    const auto& config = runtime->config();
     Items items{
         {"build", "version", version()},
         {"build", "id", device::build_id()},
@@ -52,9 +52,9 @@ std::vector<InfoItem> info(Session* session) {
         {"topology", "job",
          fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s",
                      transport.topology().hosts(), transport.topology().hosts() == 1 ? "" : "s")}};
-    add_devices(items, settings.cuda);
-    for (const auto& row : base::settings_table())
-        items.push_back({"configuration", std::string(row.name), row.print(settings)});
+    add_devices(items, config.cuda);
+    for (const auto& row : base::config_table())
+        items.push_back({"configuration", std::string(row.name), row.print(config)});
     return items;
 }
 

@@ -7,71 +7,74 @@
 namespace guozhuang {
 namespace {
 
-using api::Draft;
+using api::OperationSpec;
 using protocol::OperationKind;
 
 template <class H = Handle>
-H start(Draft draft, bool caller_waits) {
-    return H(api::submit(std::move(draft), caller_waits));
+H start(OperationSpec spec, bool caller_waits) {
+    return H(api::submit(std::move(spec), caller_waits));
 }
 
 template <class O>
-Draft draft_of(OperationKind operation, std::span<const TensorView> tensors, const O& options) {
+OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tensors,
+                      const O& options) {
     api::check_name(protocol::name_of(operation), options.name);
-    Draft draft{.set = api::member_of(options.session, options.process_set),
-                .description = {.operation = operation},
-                .name = options.name,
-                .tensors = {tensors.begin(), tensors.end()},
-                .stream = options.stream,
-                .keep_alive = options.keep_alive,
-                .timeout = options.timeout};
+    OperationSpec spec{.set = api::set_runtime_of(options.session, options.process_set),
+                       .description = {.operation = operation},
+                       .name = options.name,
+                       .tensors = {tensors.begin(), tensors.end()},
+                       .stream = options.stream,
+                       .keep_alive = options.keep_alive,
+                       .timeout = options.timeout};
     if constexpr (std::is_same_v<O, AllreduceOptions>) {
-        draft.description.op = options.op;
-        draft.description.prescale = options.prescale;
-        draft.description.postscale = options.postscale;
+        spec.description.op = options.op;
+        spec.description.prescale = options.prescale;
+        spec.description.postscale = options.postscale;
     }
-    return draft;
+    return spec;
 }
 
 template <class O>
-Draft group_of(OperationKind operation, std::span<const TensorView> tensors, const O& options) {
-    auto draft = draft_of(operation, tensors, options);
-    draft.description.group = true;
-    return draft;
+OperationSpec group_of(OperationKind operation, std::span<const TensorView> tensors,
+                       const O& options) {
+    auto spec = spec_of(operation, tensors, options);
+    spec.description.group = true;
+    return spec;
 }
 
-Draft broadcast_of(const TensorView& tensor, int root, const Options& options) {
-    auto draft = draft_of(OperationKind::broadcast, {&tensor, 1}, options);
-    draft.description.root = root;
-    return draft;
+OperationSpec broadcast_of(const TensorView& tensor, int root, const Options& options) {
+    auto spec = spec_of(OperationKind::broadcast, {&tensor, 1}, options);
+    spec.description.root = root;
+    return spec;
 }
 
-Draft all_to_all_of(const ConstTensorView& tensor, std::span<const std::int64_t> splits,
-                    const Options& options) {
-    auto draft = draft_of(OperationKind::all_to_all, {&tensor.view(), 1}, options);
-    draft.splits.assign(splits.begin(), splits.end());
-    return draft;
+OperationSpec all_to_all_of(const ConstTensorView& tensor, std::span<const std::int64_t> splits,
+                            const Options& options) {
+    auto spec = spec_of(OperationKind::all_to_all, {&tensor.view(), 1}, options);
+    spec.splits.assign(splits.begin(), splits.end());
+    return spec;
 }
 
 JoinHandle start_join(const JoinOptions& options, bool caller_waits) {
-    return start<JoinHandle>({.set = api::member_of(options.session, options.process_set),
+    return start<JoinHandle>({.set = api::set_runtime_of(options.session, options.process_set),
                               .description = {.operation = OperationKind::join}},
                              caller_waits);
 }
 
-Handle letter(const TensorView& tensor, const engine::Route& route,
-              const PointToPointOptions& options, bool caller_waits) {
-    return Handle(api::submit_letter(*api::member_of(options.session, options.process_set), tensor,
-                                     route, options, caller_waits));
+Handle start_point_to_point(const TensorView& tensor, const engine::Route& route,
+                            const PointToPointOptions& options, bool caller_waits) {
+    return Handle(
+        api::submit_point_to_point(*api::set_runtime_of(options.session, options.process_set),
+                                   tensor, route, options, caller_waits));
 }
 
 }  // namespace
 
 void allreduce(const TensorView& tensor, const AllreduceOptions& options) {
-    start(draft_of(OperationKind::allreduce, {&tensor, 1}, options), true).wait();
+    start(spec_of(OperationKind::allreduce, {&tensor, 1}, options), true).wait();
 }
 Handle allreduce_async(const TensorView& tensor, const AllreduceOptions& options) {
-    return start(draft_of(OperationKind::allreduce, {&tensor, 1}, options), false);
+    return start(spec_of(OperationKind::allreduce, {&tensor, 1}, options), false);
 }
 
 void grouped_allreduce(std::span<const TensorView> tensors, const AllreduceOptions& options) {
@@ -83,12 +86,12 @@ Handle grouped_allreduce_async(std::span<const TensorView> tensors,
 }
 
 Result all_gather(const ConstTensorView& tensor, const Options& options) {
-    return start<ResultHandle>(draft_of(OperationKind::all_gather, {&tensor.view(), 1}, options),
+    return start<ResultHandle>(spec_of(OperationKind::all_gather, {&tensor.view(), 1}, options),
                                true)
         .take();
 }
 ResultHandle all_gather_async(const ConstTensorView& tensor, const Options& options) {
-    return start<ResultHandle>(draft_of(OperationKind::all_gather, {&tensor.view(), 1}, options),
+    return start<ResultHandle>(spec_of(OperationKind::all_gather, {&tensor.view(), 1}, options),
                                false);
 }
 
@@ -109,13 +112,13 @@ ResultHandle all_to_all_async(const ConstTensorView& tensor, std::span<const std
 }
 
 Result reduce_scatter(const ConstTensorView& tensor, const AllreduceOptions& options) {
-    return start<ResultHandle>(
-               draft_of(OperationKind::reduce_scatter, {&tensor.view(), 1}, options), true)
+    return start<ResultHandle>(spec_of(OperationKind::reduce_scatter, {&tensor.view(), 1}, options),
+                               true)
         .take();
 }
 ResultHandle reduce_scatter_async(const ConstTensorView& tensor, const AllreduceOptions& options) {
-    return start<ResultHandle>(
-        draft_of(OperationKind::reduce_scatter, {&tensor.view(), 1}, options), false);
+    return start<ResultHandle>(spec_of(OperationKind::reduce_scatter, {&tensor.view(), 1}, options),
+                               false);
 }
 
 std::vector<Result> grouped_all_gather(std::span<const TensorView> tensors,
@@ -138,23 +141,29 @@ ResultsHandle grouped_reduce_scatter_async(std::span<const TensorView> tensors,
 }
 
 void send(const ConstTensorView& tensor, int to, const PointToPointOptions& options) {
-    letter(tensor.view(), {.peer = to, .tag = options.tag, .sending = true}, options, true).wait();
+    start_point_to_point(tensor.view(), {.peer = to, .tag = options.tag, .sending = true}, options,
+                         true)
+        .wait();
 }
 Handle send_async(const ConstTensorView& tensor, int to, const PointToPointOptions& options) {
-    return letter(tensor.view(), {.peer = to, .tag = options.tag, .sending = true}, options, false);
+    return start_point_to_point(tensor.view(), {.peer = to, .tag = options.tag, .sending = true},
+                                options, false);
 }
 void recv(const TensorView& tensor, int from, const PointToPointOptions& options) {
-    letter(tensor, {.peer = from, .tag = options.tag, .sending = false}, options, true).wait();
+    start_point_to_point(tensor, {.peer = from, .tag = options.tag, .sending = false}, options,
+                         true)
+        .wait();
 }
 Handle recv_async(const TensorView& tensor, int from, const PointToPointOptions& options) {
-    return letter(tensor, {.peer = from, .tag = options.tag, .sending = false}, options, false);
+    return start_point_to_point(tensor, {.peer = from, .tag = options.tag, .sending = false},
+                                options, false);
 }
 
 void barrier(const Options& options) {
-    start(draft_of(OperationKind::barrier, {}, options), true).wait();
+    start(spec_of(OperationKind::barrier, {}, options), true).wait();
 }
 Handle barrier_async(const Options& options) {
-    return start(draft_of(OperationKind::barrier, {}, options), false);
+    return start(spec_of(OperationKind::barrier, {}, options), false);
 }
 
 int join(const JoinOptions& options) {

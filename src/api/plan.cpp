@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t max_reason_bytes = 4096;  // longer ones are cut
 
 /// Of a bundle, without its tensors.
-api::Draft draft_of(const std::shared_ptr<SetMember>& set, const PlanOptions& options) {
+api::OperationSpec spec_of(const std::shared_ptr<SetRuntime>& set, const PlanOptions& options) {
     return {.set = set,
             .description = {.operation = protocol::OperationKind::allreduce,
                             .op = options.op,
@@ -35,24 +35,24 @@ struct Plan::State {
         Handle handle;
     };
     std::optional<StreamRef> stream;
-    std::shared_ptr<SetMember> set;
+    std::shared_ptr<SetRuntime> set;
     std::shared_ptr<const std::string> name;
     std::vector<Bundle> bundles;
 };
 
 Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     : state_(std::make_unique<State>()) {
-    state_->set = api::member_of(options.session, options.process_set);
+    state_->set = api::set_runtime_of(options.session, options.process_set);
     state_->stream = options.stream;
     api::check_name("plan", options.name);
     std::set<std::string> names;
-    std::vector<api::Draft> drafts;
+    std::vector<api::OperationSpec> specs;
     for (std::size_t i = 0; i < bundles.size(); ++i) {
         if (bundles[i].empty())
             throw Error(ErrorCode::invalid_argument,
                         fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
-        auto& draft = drafts.emplace_back(draft_of(state_->set, options));
-        draft.name =
+        auto& spec = specs.emplace_back(spec_of(state_->set, options));
+        spec.name =
             fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i);
         for (auto& [name, tensor] : bundles[i]) {
             if (name.empty())
@@ -65,13 +65,13 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
                     fmt::format("Plan '{}': two tensors are called '{}'", options.name, name),
                     {.tensor = name, .operation = "plan"});
             api::check_tensor(tensor, fmt::format("plan '{}'", options.name), name);
-            draft.tensor_names.push_back(std::move(name));
-            draft.tensors.push_back(std::move(tensor));
+            spec.tensor_names.push_back(std::move(name));
+            spec.tensors.push_back(std::move(tensor));
         }
     }
-    api::move_once(drafts, "plan", options.name);
-    for (auto& draft : drafts)
-        state_->bundles.push_back({.request = api::prepare(std::move(draft)), .handle = {}});
+    api::move_once(specs, "plan", options.name);
+    for (auto& spec : specs)
+        state_->bundles.push_back({.request = api::prepare(std::move(spec)), .handle = {}});
     // A plan that has failed does not count, so the name is taken last.
     state_->name = state_->set->take_plan_name(options.name, options.kind);
     for (std::size_t i = 0; i < size(); ++i)

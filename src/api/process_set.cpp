@@ -40,15 +40,15 @@ std::shared_ptr<Runtime> api::runtime_of(Session* session) {
     return (session != nullptr ? *session : Session::current()).runtime();
 }
 
-std::shared_ptr<SetMember> api::member_of(Session* session, const ProcessSet& set) {
+std::shared_ptr<SetRuntime> api::set_runtime_of(Session* session, const ProcessSet& set) {
     const auto& state = set.state();
     if (!state) return runtime_of(set.session() != nullptr ? set.session() : session)->world();
-    const auto name = state->members().name();
+    const auto name = state->group_ranks().name();
     if (session != nullptr && session->runtime() != state->runtime.lock())
         refuse(fmt::format("{} belongs to another session than the one in the options", name));
     if (state->removed)
         refuse(fmt::format("{} has been removed: it takes no more operations", name));
-    if (!state->member) {
+    if (!state->set_runtime) {
         const auto runtime = state->runtime.lock();
         if (!runtime)
             throw Error(ErrorCode::not_initialised,
@@ -56,12 +56,12 @@ std::shared_ptr<SetMember> api::member_of(Session* session, const ProcessSet& se
         const int rank = runtime->transport().rank();
         refuse(fmt::format("rank {} is not in {}", rank, name), {rank});
     }
-    return state->member;
+    return state->set_runtime;
 }
 
 ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
     const auto runtime = api::runtime_of(session);
-    if (runtime->transport().wait_settings().baton != nullptr)
+    if (runtime->transport().wait_settings().turn_scheduler != nullptr)
         throw Error(ErrorCode::unavailable,
                     "process set: ranks that take turns have none, because a set needs a thread of "
                     "its own");
@@ -72,7 +72,7 @@ ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
         auto opened = sets->open(state->ranks);
         if (!opened) return;
         state->id = opened->id;
-        state->member = std::move(opened->member);
+        state->set_runtime = std::move(opened->set_runtime);
     };
     agree(*runtime,
           {.description = protocol::share(protocol::Description{
@@ -88,12 +88,12 @@ ProcessSet ProcessSet::create(std::vector<int> ranks, Session* session) {
 void ProcessSet::remove() {
     base::refuse_forked();
     if (!state_) refuse("process set: all ranks of the job are no set that can be removed");
-    const auto name = state_->members().name();
+    const auto name = state_->group_ranks().name();
     if (state_->removed.exchange(true)) refuse(fmt::format("{} has been removed before", name));
     const auto runtime = state_->runtime.lock();
     if (!runtime)
         throw Error(ErrorCode::not_initialised, fmt::format("{} has ended with its session", name));
-    if (state_->member) state_->member->close("it has removed it");
+    if (state_->set_runtime) state_->set_runtime->close("it has removed it");
     try {
         agree(*runtime,
               {.name = fmt::format("#{} {}", state_->id.epoch, name),
@@ -109,8 +109,9 @@ void ProcessSet::remove() {
 
 int ProcessSet::rank() const {
     if (!state_) return (session_ != nullptr ? *session_ : Session::current()).rank();
-    if (!state_->member) refuse(fmt::format("this rank is not in {}", state_->members().name()));
-    return state_->member->position();
+    if (!state_->set_runtime)
+        refuse(fmt::format("this rank is not in {}", state_->group_ranks().name()));
+    return state_->set_runtime->group_rank();
 }
 
 int ProcessSet::size() const {

@@ -124,44 +124,44 @@ bool has_rows(OperationKind operation) {
 }
 
 /// Explicit splits, checked; or equal ones.
-std::vector<std::int64_t> splits_of(const Draft& draft, int size, const Check& check) {
-    const auto rows = draft.tensors.front().shape.front();
-    if (draft.splits.empty()) {
+std::vector<std::int64_t> splits_of(const OperationSpec& spec, int size, const Check& check) {
+    const auto rows = spec.tensors.front().shape.front();
+    if (spec.splits.empty()) {
         check.that(rows % size == 0,
                    "dim 0 is {}, which {} ranks cannot share equally; give splits", rows, size);
         return std::vector<std::int64_t>(static_cast<std::size_t>(size), rows / size);
     }
-    check.that(draft.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks",
-               draft.splits.size(), size);
-    check.that(std::ranges::all_of(draft.splits, [](auto split) { return split >= 0; }),
-               "splits [{}] contain a negative one", list_of(draft.splits));
+    check.that(spec.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks",
+               spec.splits.size(), size);
+    check.that(std::ranges::all_of(spec.splits, [](auto split) { return split >= 0; }),
+               "splits [{}] contain a negative one", list_of(spec.splits));
     std::int64_t sum = 0;
     bool counted = true;
-    for (const auto split : draft.splits)
+    for (const auto split : spec.splits)
         counted = counted && !__builtin_add_overflow(sum, split, &sum);
     check.that(counted && sum == rows, "splits [{}] sum to {}, but dim 0 is {}",
-               list_of(draft.splits), counted ? std::to_string(sum) : "more than can be counted",
+               list_of(spec.splits), counted ? std::to_string(sum) : "more than can be counted",
                rows);
-    return draft.splits;
+    return spec.splits;
 }
 
-protocol::TensorDescription describe(const Draft& draft, std::size_t i) {
-    const auto& tensor = draft.tensors[i];
+protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
+    const auto& tensor = spec.tensors[i];
     protocol::TensorDescription description{.dtype = tensor.dtype, .shape = tensor.shape};
-    if (!draft.tensor_names.empty()) description.name = draft.tensor_names[i];
-    const auto operation = draft.description.operation;
+    if (!spec.tensor_names.empty()) description.name = spec.tensor_names[i];
+    const auto operation = spec.description.operation;
     if (operation == OperationKind::all_gather || operation == OperationKind::all_to_all)
         description.shape.front() = -1;
     return description;
 }
 
-/// Of a checked draft.
-Description describe(const Draft& draft, const Check& check) {
-    auto description = draft.description;
-    if (!draft.tensors.empty()) description.device = draft.tensors.front().device.kind;
+/// Of a checked spec.
+Description describe(const OperationSpec& spec, const Check& check) {
+    auto description = spec.description;
+    if (!spec.tensors.empty()) description.device = spec.tensors.front().device.kind;
     std::size_t bytes = 0;
-    for (std::size_t i = 0; i < draft.tensors.size(); ++i) {
-        const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(draft, i));
+    for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
+        const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(spec, i));
         check.that(name.size() <= protocol::max_name_bytes,
                    "the name of tensor {} is {} bytes long; at most {} are supported", i,
                    name.size(), protocol::max_name_bytes);
@@ -184,31 +184,31 @@ void set_deadline(engine::Request& request, std::chrono::milliseconds timeout) {
     request.deadline = base::deadline_after(timeout);
 }
 
-void check_draft(const Draft& draft, const Check& check) {
-    const auto& description = draft.description;
-    check.that(draft.name.size() <= protocol::max_name_bytes,
-               "the name is {} bytes long; at most {} are supported", draft.name.size(),
+void check_spec(const OperationSpec& spec, const Check& check) {
+    const auto& description = spec.description;
+    check.that(spec.name.size() <= protocol::max_name_bytes,
+               "the name is {} bytes long; at most {} are supported", spec.name.size(),
                protocol::max_name_bytes);
-    check.that(!description.group || !draft.tensors.empty(), "the group has no tensors");
-    check.that(draft.tensors.size() <= protocol::max_tensors,
-               "{} tensors in one group; at most {} are supported", draft.tensors.size(),
+    check.that(!description.group || !spec.tensors.empty(), "the group has no tensors");
+    check.that(spec.tensors.size() <= protocol::max_tensors,
+               "{} tensors in one group; at most {} are supported", spec.tensors.size(),
                protocol::max_tensors);
-    check_timeout(draft.timeout, check);
+    check_timeout(spec.timeout, check);
     check.that(is_enumerator(description.op), "there is no reduce op {}",
                static_cast<int>(description.op));
-    const auto& transport = draft.set->transport();
+    const auto& transport = spec.set->transport();
     check.that(description.root >= 0 && description.root < transport.size(),
                "root {} is not a rank; there are ranks 0 to {}", description.root,
                transport.size() - 1);
     check.that(description.operation != OperationKind::broadcast ||
-                   draft.set->members().position_of(description.root),
-               "root {} is not in {}", description.root, draft.set->members().name());
-    for (const auto& tensor : draft.tensors) {
+                   spec.set->group_ranks().group_rank_of(description.root),
+               "root {} is not in {}", description.root, spec.set->group_ranks().name());
+    for (const auto& tensor : spec.tensors) {
         check_tensor(tensor, check);
         check_reduction(description, tensor.dtype, check);
         check.that(!has_rows(description.operation) || !tensor.shape.empty(),
                    "a 0-dimensional tensor has no rows; give it a dimension");
-        check.that(tensor.device == draft.tensors.front().device,
+        check.that(tensor.device == spec.tensors.front().device,
                    "the tensors of a group must be on one device");
     }
 }
@@ -254,46 +254,46 @@ std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors,
     return last;
 }
 
-void move_once(std::span<Draft> drafts, std::string_view operation, std::string_view name) {
+void move_once(std::span<OperationSpec> specs, std::string_view operation, std::string_view name) {
     std::vector<NamedTensor> tensors;
-    for (const auto& draft : drafts)
-        for (std::size_t i = 0; i < draft.tensors.size(); ++i)
+    for (const auto& spec : specs)
+        for (std::size_t i = 0; i < spec.tensors.size(); ++i)
             tensors.push_back(
-                {draft.tensor_names.empty() ? fmt::format("[{}]", i) : draft.tensor_names[i],
-                 draft.tensors[i]});
+                {spec.tensor_names.empty() ? fmt::format("[{}]", i) : spec.tensor_names[i],
+                 spec.tensors[i]});
     const auto last = same_memory(tensors, operation, name);
-    for (std::size_t at = 0; auto& draft : drafts) {
-        for (std::size_t i = 0; i < draft.tensors.size(); ++i, ++at) {
+    for (std::size_t at = 0; auto& spec : specs) {
+        for (std::size_t i = 0; i < spec.tensors.size(); ++i, ++at) {
             if (last[at] == at) continue;
             // Of tensors that are only numbered, just these get a name.
-            draft.tensor_names.resize(draft.tensors.size());
-            draft.tensor_names[i] =
+            spec.tensor_names.resize(spec.tensors.size());
+            spec.tensor_names[i] =
                 fmt::format("{} (the memory of {})", tensors[at].name, tensors[last[at]].name);
-            draft.tensors[i].shape = {0};
-            draft.tensors[i].strides.clear();
+            spec.tensors[i].shape = {0};
+            spec.tensors[i].strides.clear();
         }
     }
 }
 
-engine::Request prepare(Draft draft) {
-    const auto operation = draft.description.operation;
-    const Check check(protocol::name_of(operation), draft.name, {draft.set->transport().rank()});
-    check_draft(draft, check);
+engine::Request prepare(OperationSpec spec) {
+    const auto operation = spec.description.operation;
+    const Check check(protocol::name_of(operation), spec.name, {spec.set->transport().rank()});
+    check_spec(spec, check);
     const bool writes =
         operation == OperationKind::allreduce || operation == OperationKind::broadcast;
-    if (writes && draft.tensors.size() > 1)
-        move_once({&draft, 1}, protocol::name_of(operation), draft.name);
-    if (draft.description.operation == OperationKind::all_to_all)
-        draft.splits = splits_of(draft, draft.set->size(), check);
-    auto description = protocol::share(describe(draft, check));
-    return {.name = std::move(draft.name),
+    if (writes && spec.tensors.size() > 1)
+        move_once({&spec, 1}, protocol::name_of(operation), spec.name);
+    if (spec.description.operation == OperationKind::all_to_all)
+        spec.splits = splits_of(spec, spec.set->size(), check);
+    auto description = protocol::share(describe(spec, check));
+    return {.name = std::move(spec.name),
             .description = std::move(description),
-            .tensors = engine::share(std::move(draft.tensors)),
-            .splits = std::move(draft.splits),
-            .keep_alive = std::move(draft.keep_alive)};
+            .tensors = engine::share(std::move(spec.tensors)),
+            .splits = std::move(spec.splits),
+            .keep_alive = std::move(spec.keep_alive)};
 }
 
-std::shared_ptr<engine::Pending> submit(SetMember& set, engine::Request request,
+std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request,
                                         const std::optional<StreamRef>& stream, bool caller_waits) {
     if (!request.tensors->empty()) {
         const auto device = request.tensors->front().device;
@@ -307,25 +307,26 @@ std::shared_ptr<engine::Pending> submit(SetMember& set, engine::Request request,
     return set.engine().submit(std::move(request), caller_waits);
 }
 
-std::shared_ptr<engine::Pending> submit(Draft draft, bool caller_waits) {
-    const auto set = draft.set;
-    const auto stream = draft.stream;
-    const auto timeout = draft.timeout;
-    auto request = prepare(std::move(draft));
+std::shared_ptr<engine::Pending> submit(OperationSpec spec, bool caller_waits) {
+    const auto set = spec.set;
+    const auto stream = spec.stream;
+    const auto timeout = spec.timeout;
+    auto request = prepare(std::move(spec));
     set_deadline(request, timeout);
     return submit(*set, std::move(request), stream, caller_waits);
 }
 
-std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView& tensor,
-                                               engine::Route route,
-                                               const PointToPointOptions& options,
-                                               bool caller_waits) {
+std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const TensorView& tensor,
+                                                       engine::Route route,
+                                                       const PointToPointOptions& options,
+                                                       bool caller_waits) {
     const auto& transport = set.transport();
     const Check check(route.sending ? "send" : "recv", "", {transport.rank()});
     check.that(route.peer >= 0 && route.peer < transport.size(),
                "rank {} does not exist; there are ranks 0 to {}", route.peer, transport.size() - 1);
-    const auto position = set.members().position_of(route.peer);
-    check.that(position.has_value(), "rank {} is not in {}", route.peer, set.members().name());
+    const auto group_rank = set.group_ranks().group_rank_of(route.peer);
+    check.that(group_rank.has_value(), "rank {} is not in {}", route.peer,
+               set.group_ranks().name());
     check.that(route.tag <= transport.largest_user_tag(), "tag {} is too large for {}; at most {}",
                route.tag, transport.description(), transport.largest_user_tag());
     check_tensor(tensor, check);
@@ -337,7 +338,7 @@ std::shared_ptr<engine::Pending> submit_letter(SetMember& set, const TensorView&
                             .tensors = engine::share({tensor}),
                             .keep_alive = options.keep_alive};
     set_deadline(request, options.timeout);
-    route.peer = *position;
+    route.peer = *group_rank;
     return set.engine().submit(std::move(request), route, caller_waits);
 }
 

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/baton.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "base/process.hpp"
+#include "base/turn_scheduler.hpp"
 #include "base/wait.hpp"
 #include "engine/pending.hpp"
 #include "runtime/runtime.hpp"
@@ -69,40 +69,41 @@ void end_open_session(std::string_view reason, bool waits) {
         base::log_error(fmt::format("closing the session failed: {}", error.what()));
     }
     if (runtime->has_failed()) process().has_failed = true;
-    runtime->leave(reason);
+    runtime->quit(reason);
     runtime->stop();
 }
 
 constexpr auto shortest_limit_of_start = std::chrono::milliseconds(30'000);
 
-/// What this rank's environment cannot mean, all ranks are told, and so fail together: hence first
-/// the connection. Where that is what fails, nobody else knows.
+/// A variable of the environment that is wrong must fail on all ranks: so connects first, and
+/// passes the error's text to the handshake. If connecting itself fails, only this rank can report
+/// it.
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     base::hold_standard_files();
     wire::MpiOptions mpi{.communicator = options.mpi_communicator};
     mpi.before_finalise = [] {
         end_open_session("its process has called MPI_Finalize before the session was closed", true);
     };
-    auto& settings = mpi.settings;
+    auto& config = mpi.config;
     std::string refusal;
     try {
-        settings = base::read_settings();
+        config = base::read_config();
     } catch (const Error& error) {
         refusal = error.what();
     }
     // Ranks are started one after the other, and that takes time, whatever a program wants of its
     // operations.
-    const auto limit = settings.stall_error.count() > 0
-                           ? std::max(settings.stall_error, shortest_limit_of_start)
-                           : settings.stall_error;
+    const auto limit = config.stall_error.count() > 0
+                           ? std::max(config.stall_error, shortest_limit_of_start)
+                           : config.stall_error;
     // The ranks of a user's communicator are numbered otherwise than the launcher's.
     const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();
-    const wire::StartWatch watch(launched, {.warn = settings.stall_warn, .limit = limit},
+    const wire::StartWatch watch(launched, {.warn = config.stall_warn, .limit = limit},
                                  wire::abort_mpi);
     auto transport = wire::connect(mpi);
     const bool is_alone = transport->size() == 1;
     try {
-        return std::make_shared<Runtime>(std::move(transport), settings, refusal);
+        return std::make_shared<Runtime>(std::move(transport), config, refusal);
     } catch (...) {
         if (!is_alone && base::code_of(std::current_exception()) != ErrorCode::configuration)
             process().has_failed = true;
@@ -111,8 +112,9 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
 }
 
 /// A process that ends well has most likely kept its session in an object that is destroyed later,
-/// or never: it closes it. Who is about to begin or end a session while another thread exits is not
-/// waited for. Where the job has failed the process stays until the others have spoken.
+/// or never: it closes it. Threads that are beginning or ending a session while another one calls
+/// exit() are not waited for. After a failed job the process stays until the other ranks have
+/// logged their errors.
 void end_at_exit(int status, void*) {
     if (base::is_forked()) return;
     base::process_exits();
@@ -224,7 +226,7 @@ void Session::close() {
         try {
             runtime->close();
         } catch (...) {
-            runtime->leave(base::describe(std::current_exception()));
+            runtime->quit(base::describe(std::current_exception()));
             note_failure(*runtime);
             throw;
         }
@@ -234,7 +236,7 @@ void Session::close() {
 
 void Session::leave(std::string_view reason) noexcept {
     if (const auto runtime = give_up()) {
-        runtime->leave(reason);
+        runtime->quit(reason);
         note_failure(*runtime);
     }
 }
@@ -393,7 +395,7 @@ int run(int* argc, char*** argv, const std::function<int(Session&)>& body) {
     } catch (...) {
         const auto text = base::describe(std::current_exception());
         base::log_error(text);
-        base::last_words_are_said();
+        base::suppress_last_words();
         if (session) session->leave(text);
         return 1;
     }
@@ -419,23 +421,24 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
     base::refuse_forked();
     base::notice_forks();
     check_run(size, options);
-    const auto settings = base::read_settings();
+    const auto config = base::read_config();
     std::optional<base::WaitSettings> wait;
-    if (settings.spin_us)
-        wait = base::WaitSettings{.spin = std::chrono::microseconds(*settings.spin_us)};
-    std::optional<base::Baton> baton;
-    if (options.turns) wait = base::WaitSettings{.baton = &baton.emplace(size, *options.turns)};
+    if (config.spin_us)
+        wait = base::WaitSettings{.spin = std::chrono::microseconds(*config.spin_us)};
+    std::optional<base::TurnScheduler> scheduler;
+    if (options.turns)
+        wait = base::WaitSettings{.turn_scheduler = &scheduler.emplace(size, *options.turns)};
     wire::InprocHub hub(size, wait, options.hosts);
     base::Mutex mutex;
     bool all_are_there = false;  // guarded by it, as is this:
     std::exception_ptr first;
     const auto live = [&](int rank) {
         if (const base::Lock lock(mutex); !all_are_there) return;
-        std::optional<base::Baton::Part> part;
-        if (baton) part.emplace(*baton, rank);
+        std::optional<base::TurnScheduler::Participant> participant;
+        if (scheduler) participant.emplace(*scheduler, rank);
         Session session(nullptr, false);
         try {
-            session.replace(std::make_shared<Runtime>(hub.transport(rank), settings));
+            session.replace(std::make_shared<Runtime>(hub.transport(rank), config));
             thread_session = &session;
             body(session);
             session.close();

@@ -27,87 +27,87 @@ constexpr std::array<std::string_view, 5> log_level_names = {"debug", "info", "w
                                                              "off"};
 constexpr std::string_view automatic = "auto", real_host = "real";
 
-template <std::size_t Settings::*member, std::size_t lowest, std::size_t highest>
-bool parse_size(Settings& settings, std::string_view text) {
+template <std::size_t Config::*member, std::size_t lowest, std::size_t highest>
+bool parse_size(Config& config, std::string_view text) {
     const auto bytes = parse_bytes(text);
     if (!bytes || *bytes < lowest || *bytes > highest) return false;
-    settings.*member = *bytes;
+    config.*member = *bytes;
     return true;
 }
 
-template <std::size_t Settings::*member>
-std::string print_size(const Settings& settings) {
-    return std::to_string(settings.*member);
+template <std::size_t Config::*member>
+std::string print_size(const Config& config) {
+    return std::to_string(config.*member);
 }
 
 /// The member's value is the index of its word.
 template <auto member, const auto& words>
-bool parse_word(Settings& settings, std::string_view text) {
-    return parse_choice(text, words, settings.*member);
+bool parse_word(Config& config, std::string_view text) {
+    return parse_choice(text, words, config.*member);
 }
 template <auto member, const auto& words>
-std::string print_word(const Settings& settings) {
-    return std::string(words[static_cast<std::size_t>(settings.*member)]);
+std::string print_word(const Config& config) {
+    return std::string(words[static_cast<std::size_t>(config.*member)]);
 }
 
 /// The member is a number up to a million, or empty, which has a word.
 template <auto member, const std::string_view& none>
-bool parse_optional(Settings& settings, std::string_view text) {
+bool parse_optional(Config& config, std::string_view text) {
     const auto number = parse_number<unsigned>(text);
     if (text != none && (!number || *number > 1'000'000)) return false;
-    settings.*member = number;
+    config.*member = number;
     return true;
 }
 template <auto member, const std::string_view& none>
-std::string print_optional(const Settings& settings) {
-    return settings.*member ? std::to_string(*(settings.*member)) : std::string(none);
+std::string print_optional(const Config& config) {
+    return config.*member ? std::to_string(*(config.*member)) : std::string(none);
 }
 
-template <std::chrono::milliseconds Settings::*member>
-bool parse_seconds(Settings& settings, std::string_view text) {
+template <std::chrono::milliseconds Config::*member>
+bool parse_seconds(Config& config, std::string_view text) {
     constexpr double longest = 1e6;
     const auto seconds = parse_number<double>(text);
     if (text != "off" && !(seconds && *seconds >= 0.001 && *seconds <= longest)) return false;
-    settings.*member = std::chrono::milliseconds(std::llround(seconds.value_or(0) * 1000));
+    config.*member = std::chrono::milliseconds(std::llround(seconds.value_or(0) * 1000));
     return true;
 }
-template <std::chrono::milliseconds Settings::*member>
-std::string print_seconds(const Settings& settings) {
-    const auto value = settings.*member;
+template <std::chrono::milliseconds Config::*member>
+std::string print_seconds(const Config& config) {
+    const auto value = config.*member;
     return value.count() == 0 ? "off"
                               : fmt::format("{:g}", static_cast<double>(value.count()) / 1000);
 }
 
 // A path needs a slash, so that neither a switch nor a misspelt `off` becomes one.
-template <std::string Settings::*member>
-bool parse_path(Settings& settings, std::string_view text) {
+template <std::string Config::*member>
+bool parse_path(Config& config, std::string_view text) {
     if (text != "off" && text.find('/') == std::string_view::npos) return false;
-    settings.*member = text == "off" ? "" : text;
+    config.*member = text == "off" ? "" : text;
     return true;
 }
-template <std::string Settings::*member>
-std::string print_path(const Settings& settings) {
-    return (settings.*member).empty() ? "off" : settings.*member;
+template <std::string Config::*member>
+std::string print_path(const Config& config) {
+    return (config.*member).empty() ? "off" : config.*member;
 }
 
-bool parse_failpoint(Settings& settings, std::string_view text) {
-    settings.fault = parse_fault(text);
-    return settings.fault || text == "none";
+bool parse_failpoint(Config& config, std::string_view text) {
+    config.fault = parse_fault(text);
+    return config.fault || text == "none";
 }
-std::string print_failpoint(const Settings& settings) {
-    return settings.fault ? print(*settings.fault) : "none";
+std::string print_failpoint(const Config& config) {
+    return config.fault ? print(*config.fault) : "none";
 }
 
 constexpr std::size_t gib = std::size_t{1} << 30;
 
-constexpr Setting table[] = {
+constexpr ConfigVariable table[] = {
     {"GUOZHUANG_ALGORITHM", "", "auto, ring, recursive_doubling, direct or parameter_server",
      Agreement::rank0_wins, "Algorithm of every allreduce; `auto` selects by size (algorithms.md).",
-     parse_word<&Settings::algorithm, forced_algorithms>,
-     print_word<&Settings::algorithm, forced_algorithms>},
+     parse_word<&Config::algorithm, forced_algorithms>,
+     print_word<&Config::algorithm, forced_algorithms>},
     {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ,
-     "Whether the CUDA plugin is looked for.", parse_word<&Settings::cuda, cuda_words>,
-     print_word<&Settings::cuda, cuda_words>},
+     "Whether the CUDA plugin is looked for.", parse_word<&Config::cuda, cuda_words>,
+     print_word<&Config::cuda, cuda_words>},
     {"GUOZHUANG_FAILPOINT", "", "none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error",
      Agreement::may_differ,
      "For tests: a fault that befalls one rank the NTH time that it passes a point of the library "
@@ -116,89 +116,89 @@ constexpr Setting table[] = {
     {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Single operations that are ready together are fused into bundles of up to this size; 0 fuses "
      "nothing.",
-     parse_size<&Settings::fusion_bytes, 0, gib>, print_size<&Settings::fusion_bytes>},
+     parse_size<&Config::fusion_bytes, 0, gib>, print_size<&Config::fusion_bytes>},
     {"GUOZHUANG_HOST", "", "real, or 0 to 1000000", Agreement::may_differ,
      "To try out on one machine what happens between several: ranks with different numbers here "
      "take each other for ranks of different "
      "hosts.",
-     parse_optional<&Settings::simulated_host, real_host>,
-     print_optional<&Settings::simulated_host, real_host>},
+     parse_optional<&Config::simulated_host, real_host>,
+     print_optional<&Config::simulated_host, real_host>},
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ,
      "Which messages are logged; `info` adds a line about the job when it begins.",
-     parse_word<&Settings::log_level, log_level_names>,
-     print_word<&Settings::log_level, log_level_names>},
+     parse_word<&Config::log_level, log_level_names>,
+     print_word<&Config::log_level, log_level_names>},
     {"GUOZHUANG_ON_DEATH", "", "exit or report", Agreement::may_differ,
      "What follows when a rank has died, or a limit has ended the job, after every operation has "
      "failed with that cause: `exit` "
      "ends this process within half a second, or when an ExitHold lets it, with that error as its "
      "last words; `report` leaves it to the "
      "program.",
-     parse_word<&Settings::exit_on_death, on_death_words>,
-     print_word<&Settings::exit_on_death, on_death_words>},
+     parse_word<&Config::exit_on_death, on_death_words>,
+     print_word<&Config::exit_on_death, on_death_words>},
     {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
      "1: every sum is taken in the same order whatever the algorithm, size and placement "
      "(algorithms.md).",
-     parse_word<&Settings::reproducible, switch_words>,
-     print_word<&Settings::reproducible, switch_words>},
+     parse_word<&Config::reproducible, switch_words>,
+     print_word<&Config::reproducible, switch_words>},
     {"GUOZHUANG_SEGMENT_BYTES", "bytes", "1K to 64M", Agreement::rank0_wins,
      "Largest piece in flight of the algorithms that pipeline; a few of them should fit the L2 "
      "cache.",
-     parse_size<&Settings::segment_bytes, 1024, gib / 16>, print_size<&Settings::segment_bytes>},
+     parse_size<&Config::segment_bytes, 1024, gib / 16>, print_size<&Config::segment_bytes>},
     {"GUOZHUANG_SHARED_MEMORY", "", "0 or 1", Agreement::may_differ,
      "Whether ranks of one host share memory, in which they agree, wake each other and stage their "
      "data; without it they look for messages "
      "at intervals, and all data travels as messages. If only some ranks of a host want it, it has "
      "none, and says so.",
-     parse_word<&Settings::shared_memory, switch_words>,
-     print_word<&Settings::shared_memory, switch_words>},
+     parse_word<&Config::shared_memory, switch_words>,
+     print_word<&Config::shared_memory, switch_words>},
     {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
      "Bundles up to this size are reduced by algorithms of few steps. Between hosts, tensors up to "
      "this size are added up in tree "
      "order, larger ones around rings.",
-     parse_size<&Settings::small_bytes, 0, gib>, print_size<&Settings::small_bytes>},
+     parse_size<&Config::small_bytes, 0, gib>, print_size<&Config::small_bytes>},
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core "
      "of its own, less otherwise.",
-     parse_optional<&Settings::spin_us, automatic>, print_optional<&Settings::spin_us, automatic>},
+     parse_optional<&Config::spin_us, automatic>, print_optional<&Config::spin_us, automatic>},
     {"GUOZHUANG_STALL_ERROR_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
      "An operation that has waited so long for ranks which have not submitted it ends the job: "
      "everything fails on all ranks with a report "
      "that names them. Options::timeout is the same for one operation. The start of a session is "
      "limited by it, too, to 30 s at least.",
-     parse_seconds<&Settings::stall_error>, print_seconds<&Settings::stall_error>},
+     parse_seconds<&Config::stall_error>, print_seconds<&Config::stall_error>},
     {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
      "After how long, and then whenever it has waited twice as long, a warning names an operation "
      "that does not come forward, who waits "
      "for whom, and what those are doing.",
-     parse_seconds<&Settings::stall_warn>, print_seconds<&Settings::stall_warn>},
+     parse_seconds<&Config::stall_warn>, print_seconds<&Config::stall_warn>},
     {"GUOZHUANG_TIMELINE", "", "off, or a directory, with a slash in it", Agreement::may_differ,
      "Where each rank records its timeline (timeline.md): `./traces` gets a `rank2.json` from rank "
      "2. The directory is made if "
      "need be; one that has such a file already is refused, with a warning.",
-     parse_path<&Settings::timeline>, print_path<&Settings::timeline>},
+     parse_path<&Config::timeline>, print_path<&Config::timeline>},
     {"GUOZHUANG_TUNE_FILE", "", "off, or a file, with a slash in it", Agreement::may_differ,
      "What `gz-perf tune` found to suit this machine: values for GUOZHUANG_FUSION_BYTES, "
      "_SEGMENT_BYTES and _SMALL_BYTES, where the "
      "environment has "
      "none. Rank 0's hold for all.",
-     parse_path<&Settings::tune_file>, print_path<&Settings::tune_file>},
+     parse_path<&Config::tune_file>, print_path<&Config::tune_file>},
 };
 
-void take(Settings& settings, const Setting& row, std::string_view value) {
-    if (row.parse(settings, value)) return;
+void take(Config& config, const ConfigVariable& row, std::string_view value) {
+    if (row.parse(config, value)) return;
     throw Error(ErrorCode::configuration,
                 fmt::format("{}='{}' is not acceptable: it must be {}{}{}{}", row.name,
-                            shown(value), row.range, row.unit.empty() ? "" : " ", row.unit,
+                            for_display(value), row.range, row.unit.empty() ? "" : " ", row.unit,
                             row.unit == "bytes" ? ", with a suffix K, M or G if need be" : ""));
 }
 
 /// What the environment leaves open.
-void tune(Settings& settings) {
-    const auto tuning = read_tuning(settings.tune_file);
+void tune(Config& config) {
+    const auto tuning = read_tuning(config.tune_file);
     for (const auto& row : table) {
         const auto tuned = tuning.find(row.name);
         if (tuned != tuning.end() && environment(std::string(row.name)).value_or("").empty())
-            take(settings, row, tuned->second);
+            take(config, row, tuned->second);
     }
 }
 
@@ -208,12 +208,13 @@ std::vector<std::string> unknown_variables() {
     std::vector<std::string> warnings;
     for (const auto& name : environment_names(prefix)) {
         if (std::any_of(std::begin(table), std::end(table),
-                        [&](const Setting& row) { return row.name == name; }))
+                        [&](const ConfigVariable& row) { return row.name == name; }))
             continue;
-        const auto nearest = std::min_element(
-            std::begin(table), std::end(table), [&](const Setting& a, const Setting& b) {
-                return edit_distance(a.name, name) < edit_distance(b.name, name);
-            });
+        const auto nearest =
+            std::min_element(std::begin(table), std::end(table),
+                             [&](const ConfigVariable& a, const ConfigVariable& b) {
+                                 return edit_distance(a.name, name) < edit_distance(b.name, name);
+                             });
         constexpr std::size_t far = 4;  // more is another name, not a slip
         const auto hint = edit_distance(nearest->name, name) < far
                               ? fmt::format("; did you mean {}?", nearest->name)
@@ -250,7 +251,7 @@ std::optional<std::size_t> parse_bytes(std::string_view text) {
     return *number << shift;
 }
 
-std::string shown(std::string_view value) {
+std::string for_display(std::string_view value) {
     constexpr std::size_t most = 100;
     std::string text(value.substr(0, most));
     std::ranges::replace_if(
@@ -258,23 +259,23 @@ std::string shown(std::string_view value) {
     return value.size() > most ? text + "..." : text;
 }
 
-std::span<const Setting> settings_table() {
+std::span<const ConfigVariable> config_table() {
     return table;
 }
 
-Settings read_settings() {
-    Settings settings;
+Config read_config() {
+    Config config;
     for (const auto& row : table)
         if (const auto value = environment(std::string(row.name)); value && !value->empty())
-            take(settings, row, *value);
-    if (!settings.tune_file.empty()) tune(settings);
-    if (settings.reproducible && settings.algorithm == Algorithm::ring)
+            take(config, row, *value);
+    if (!config.tune_file.empty()) tune(config);
+    if (config.reproducible && config.algorithm == Algorithm::ring)
         throw Error(ErrorCode::configuration,
                     "GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other: "
                     "a ring adds in another "
                     "order than every other algorithm; leave one of them out");
-    set_log_level(settings.log_level);
-    return settings;
+    set_log_level(config.log_level);
+    return config;
 }
 
 }  // namespace guozhuang::base

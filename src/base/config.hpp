@@ -21,7 +21,7 @@ std::vector<std::string> environment_names(std::string_view prefix);
 
 /// Everything that can be configured, with its default. Filled from GUOZHUANG_ variables, once per
 /// Runtime.
-struct Settings {
+struct Config {
     std::size_t fusion_bytes = 1u << 20;
     std::size_t small_bytes = 32u << 10;
     std::size_t segment_bytes = 256u << 10;
@@ -44,28 +44,28 @@ struct Settings {
 enum class Agreement { rank0_wins, may_differ };
 
 /// One row of the configuration table: documentation, parsing and printing of one variable.
-struct Setting {
+struct ConfigVariable {
     std::string_view name;  ///< with its GUOZHUANG_ prefix
     std::string_view unit;
     std::string_view range;  ///< as documentation and errors spell it
     Agreement agreement;
     std::string_view effect;
-    bool (*parse)(Settings&, std::string_view text);  ///< false if the text is not acceptable
-    std::string (*print)(const Settings&);
+    bool (*parse)(Config&, std::string_view text);  ///< false if the text is not acceptable
+    std::string (*print)(const Config&);
 };
 
-std::span<const Setting> settings_table();
+std::span<const ConfigVariable> config_table();
 
 /// Reads the environment strictly; an empty variable counts as none. Throws Error(configuration)
 /// naming variable, value and accepted range.
-Settings read_settings();
+Config read_config();
 
 /// A warning for each GUOZHUANG_ variable of the environment that is none of the table's, with the
 /// nearest name of it if one is near.
 std::vector<std::string> unknown_variables();
 
 /// Of a value that may be anything: so much that a line shows it.
-std::string shown(std::string_view value);
+std::string for_display(std::string_view value);
 
 /// "2M", "64K", "1000" ...: bytes, with binary suffixes K, M, G, or k, m, g. Empty if it is not
 /// such a number.

@@ -51,7 +51,7 @@ void stop_for(std::chrono::milliseconds time) {
     waitpid(child, nullptr, 0);
 }
 
-void bring_about(const Fault& fault) {
+void trigger(const Fault& fault) {
     switch (fault.kind) {
         case Fault::Kind::kill: ::kill(getpid(), SIGKILL); break;
         case Fault::Kind::stop: stop_for(std::chrono::milliseconds(fault.amount)); break;
@@ -102,7 +102,7 @@ void arm(const std::optional<Fault>& fault) noexcept {
 }
 
 void count_pass() {
-    if (passes.fetch_add(1) + 1 == armed.nth) bring_about(armed);
+    if (passes.fetch_add(1) + 1 == armed.nth) trigger(armed);
 }
 
 }  // namespace guozhuang::base

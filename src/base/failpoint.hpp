@@ -12,7 +12,7 @@ namespace guozhuang::base {
 enum class Failpoint : std::uint8_t {
     init,              ///< the rank knows its number; it has not met the others of its host
     meet,              ///< the ranks of the host know each other's processes
-    handshake,         ///< it has; ranks are about to compare versions and settings
+    handshake,         ///< it has; ranks are about to compare versions and configurations
     submit,            ///< a caller has asked for an operation
     control_send,      ///< before a control message is sent
     control_sent,      ///< after
@@ -25,9 +25,9 @@ enum class Failpoint : std::uint8_t {
     round_publish,     ///< an algorithm ends a round in staging memory
     round_await,       ///< an algorithm waits for the others to end a round
     letter_send,       ///< the payload of a send
-    letter_receive,    ///< the place for that of a receive
+    letter_receive,    ///< the memory for that of a receive
     shutdown,          ///< the session is closed by its caller
-    close,             ///< every rank has departed; the transport is about to close
+    close,             ///< every rank has shut down; the transport is about to close
     closed,            ///< it has
     count
 };

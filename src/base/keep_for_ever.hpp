@@ -10,7 +10,8 @@ namespace guozhuang::base {
 
 /// Keeps a thing to the end of the process: what messages that cannot be stopped may still touch
 /// after their job has ended. It stays reachable, so that leak checkers do not report it. Any
-/// thread. A lack of memory may be what has ended the job, so there is a place for the first one.
+/// thread. A lack of memory may be what has ended the job, so there is spare room for the first
+/// one.
 template <class Thing>
 void keep_for_ever(Thing thing) noexcept {
     struct Kept {
@@ -18,10 +19,10 @@ void keep_for_ever(Thing thing) noexcept {
         Kept* next;
     };
     static std::atomic<Kept*> last{nullptr};
-    alignas(Kept) static std::byte place[sizeof(Kept)];
+    alignas(Kept) static std::byte spare[sizeof(Kept)];
     static std::atomic<bool> is_taken{false};
     void* memory = ::operator new(sizeof(Kept), std::nothrow);
-    if (memory == nullptr && !is_taken.exchange(true)) memory = place;
+    if (memory == nullptr && !is_taken.exchange(true)) memory = spare;
     if (memory == nullptr) std::abort();
     auto* kept = ::new (memory) Kept{std::move(thing), nullptr};
     kept->next = last.exchange(kept);

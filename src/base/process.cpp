@@ -135,7 +135,7 @@ std::atomic<pid_t> original{0};
 /// What children do first. No fork() happens while it is changed.
 struct Actions {
     Mutex mutex;
-    std::vector<const InChildren*> all GUOZHUANG_GUARDED_BY(mutex);
+    std::vector<const ForkChildHandler*> all GUOZHUANG_GUARDED_BY(mutex);
 };
 
 Actions& actions() {
@@ -250,12 +250,12 @@ void notice_forks() {
     }();
 }
 
-InChildren::InChildren(std::function<void()> action) : action_(std::move(action)) {
+ForkChildHandler::ForkChildHandler(std::function<void()> action) : action_(std::move(action)) {
     const Lock lock(actions().mutex);
     actions().all.push_back(this);
 }
 
-InChildren::~InChildren() {
+ForkChildHandler::~ForkChildHandler() {
     const Lock lock(actions().mutex);
     std::erase(actions().all, this);
 }
@@ -304,7 +304,7 @@ FileSizeErrors::~FileSizeErrors() {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-void last_words_are_said() noexcept {
+void suppress_last_words() noexcept {
     words_are_said.store(true);
 }
 

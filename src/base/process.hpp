@@ -60,14 +60,15 @@ std::string host_name();
 /// From the first call on, children that this process makes with fork() know that they are such.
 void notice_forks();
 
-/// While it lives, children of fork(), though not theirs, do this before anything else. They have
-/// one thread, and mutexes as they were: as little as in a signal handler.
-class InChildren {
+/// While it lives, every direct child of fork() runs `action` before anything else. Only
+/// async-signal-safe functions may be called there: the child has one thread, and mutexes may be
+/// locked.
+class ForkChildHandler {
 public:
-    explicit InChildren(std::function<void()> action);
-    InChildren(const InChildren&) = delete;
-    InChildren& operator=(const InChildren&) = delete;
-    ~InChildren();
+    explicit ForkChildHandler(std::function<void()> action);
+    ForkChildHandler(const ForkChildHandler&) = delete;
+    ForkChildHandler& operator=(const ForkChildHandler&) = delete;
+    ~ForkChildHandler();
 
     void act() const { action_(); }
 
@@ -116,8 +117,8 @@ void end_process(std::string last_words, std::chrono::milliseconds grace,
 void hold_process(std::chrono::milliseconds limit) noexcept;
 void release_process() noexcept;
 
-/// They have been logged, in better words.
-void last_words_are_said() noexcept;
+/// The caller has logged better words: end_process() says none.
+void suppress_last_words() noexcept;
 
 /// How long a process whose job is over still lives: time to unwind, then for the other ranks to
 /// say their last words too. mpirun ends all that are left as soon as a second one has failed, and

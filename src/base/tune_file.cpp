@@ -32,7 +32,7 @@ Tuning parse_tuning(std::string_view text, std::string_view file) {
         const auto name = line.substr(0, equals);
         if (equals == line.npos || std::ranges::find(tuned, name) == tuned.end())
             refuse(fmt::format("{}, line {}: '{}' is no value for one of {}", file, number,
-                               shown(line), fmt::join(tuned, ", ")));
+                               for_display(line), fmt::join(tuned, ", ")));
         if (!tuning.try_emplace(std::string(name), line.substr(equals + 1)).second)
             refuse(fmt::format("{}, line {}: a second value for {}", file, number, name));
     }
@@ -45,7 +45,7 @@ Tuning read_tuning(const std::string& file) {
     in.read(text.data(), static_cast<std::streamsize>(text.size()));
     if (!in.eof() || in.bad())
         refuse(fmt::format("GUOZHUANG_TUNE_FILE='{}' cannot be read, or is longer than {} bytes",
-                           shown(file), most_bytes));
+                           for_display(file), most_bytes));
     text.resize(static_cast<std::size_t>(in.gcount()));
     return parse_tuning(text, file);
 }

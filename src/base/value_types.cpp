@@ -13,8 +13,8 @@ namespace {
 /// For whatever number an enumeration holds.
 template <class Enum, std::size_t n>
 constexpr std::string_view pick(const std::string_view (&names)[n], Enum value) noexcept {
-    const auto place = static_cast<std::size_t>(value);
-    return place < n ? names[place] : "unknown";
+    const auto index = static_cast<std::size_t>(value);
+    return index < n ? names[index] : "unknown";
 }
 
 }  // namespace

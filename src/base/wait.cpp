@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "base/baton.hpp"
+#include "base/turn_scheduler.hpp"
 
 namespace guozhuang::base {
 namespace {
@@ -158,14 +158,14 @@ void throw_cause(const Doorbell& bell) {
     throw Error(code, cause_of(bell), facts);
 }
 
-Clock::time_point a_moment_ago() noexcept {
+Clock::time_point coarse_now() noexcept {
     timespec time{};
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
     return Clock::time_point(std::chrono::seconds(time.tv_sec) +
                              std::chrono::nanoseconds(time.tv_nsec));
 }
 
-Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline)
+WaitLoop::WaitLoop(Doorbell& bell, const WaitSettings& settings, Deadline deadline)
     : bell_(bell),
       settings_(settings),
       deadline_(deadline),
@@ -175,54 +175,54 @@ Patience::Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadli
     check_deadline();
 }
 
-Patience::~Patience() {
+WaitLoop::~WaitLoop() {
     count_in(nullptr);
 }
 
-void Patience::count_in(Sleepers* sleepers) noexcept {
+void WaitLoop::count_in(Sleepers* sleepers) noexcept {
     if (sleepers == counted_) return;
     if (counted_ != nullptr) counted_->fetch_sub(1, std::memory_order_seq_cst);
     if (sleepers != nullptr) sleepers->fetch_add(1, std::memory_order_seq_cst);
     counted_ = sleepers;
 }
 
-void Patience::check_abort() const {
+void WaitLoop::check_abort() const {
     if (is_aborted(bell_)) throw_cause(bell_);
 }
 
-void Patience::check_deadline() const {
+void WaitLoop::check_deadline() const {
     if (deadline_ != no_deadline && Clock::now() >= deadline_) throw DeadlinePassed();
 }
 
-void Patience::pause() {
+void WaitLoop::pause() {
     if (!may_park(bell_.asleep)) return;
     // A ring is a sign of life: what it announces often needs several looks (a long message's
-    // pieces), so the spin begins anew.
+    // fragments), so the spin begins anew.
     if (park(settings_.audience, Clock::now() + next_park_)) return start_anew();
     next_park_ = std::min(next_park_ * 2, settings_.park_limit);
 }
 
-void Patience::pause_behind() {
+void WaitLoop::pause_behind() {
     if (may_park(bell_.behind))
         park(settings_.audience & by_local, Clock::now() + settings_.park_limit);
 }
 
 /// Whether the thread has been counted among these sleepers, and has looked since. If not, it spins
 /// one turn.
-bool Patience::may_park(Sleepers& sleepers) {
+bool WaitLoop::may_park(Sleepers& sleepers) {
     if (counted_ == &sleepers) return true;
     if (counted_ != nullptr) start_anew();  // it is another kind of wait now
-    settings_.baton != nullptr ? progressed() : spin(sleepers);
+    settings_.turn_scheduler != nullptr ? progressed() : spin(sleepers);
     return false;
 }
 
-void Patience::start_anew() noexcept {
+void WaitLoop::start_anew() noexcept {
     turns_ = 0;
     count_in(nullptr);
     next_park_ = settings_.park_first;
 }
 
-void Patience::spin(Sleepers& sleepers) {
+void WaitLoop::spin(Sleepers& sleepers) {
     check_abort();
     ++turns_;
     settings_.yields ? std::this_thread::yield() : relax();
@@ -235,22 +235,22 @@ void Patience::spin(Sleepers& sleepers) {
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 
-void Patience::progressed() {
-    if (settings_.baton != nullptr) settings_.baton->pass();
+void WaitLoop::progressed() {
+    if (settings_.turn_scheduler != nullptr) settings_.turn_scheduler->yield_turn();
     check_abort();
     check_deadline();
     start_anew();
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
 }
 
-void Patience::park_idle() {
-    if (settings_.baton != nullptr) return progressed();
+void WaitLoop::park_idle() {
+    if (settings_.turn_scheduler != nullptr) return progressed();
     count_in(nullptr);
     park(settings_.audience & by_local,
          settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
 }
 
-bool Patience::park(Audience woken_by, Clock::time_point until) {
+bool WaitLoop::park(Audience woken_by, Clock::time_point until) {
     if (bell_.rings.load(std::memory_order_seq_cst) == seen_)
         futex_wait(bell_.rings, seen_, woken_by, std::min(until, deadline_));
     const std::uint32_t before = std::exchange(seen_, bell_.rings.load(std::memory_order_seq_cst));

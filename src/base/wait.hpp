@@ -45,8 +45,8 @@ struct AbortCause {
 using Audience = std::uint32_t;
 inline constexpr Audience everybody = ~Audience{0};
 constexpr Audience audience_of(std::uint16_t context) noexcept {
-    const int place = context == 0 ? 0 : 1 + (context - 1) % 15;
-    return Audience{3} << (2 * place);
+    const int index = context == 0 ? 0 : 1 + (context - 1) % 15;
+    return Audience{3} << (2 * index);
 }
 
 /// Says "there is news for you". Call it after the news is visible. Any thread of any process that
@@ -100,7 +100,7 @@ struct DeadlinePassed : Error {
 };
 
 /// Now, or a few milliseconds ago: costs a tenth of looking at the clock.
-Clock::time_point a_moment_ago() noexcept;
+Clock::time_point coarse_now() noexcept;
 
 /// From now; none, if that is beyond what the clock can count.
 template <class Duration>
@@ -110,7 +110,7 @@ Deadline deadline_after(Duration limit) {
                                                                            : no_deadline;
 }
 
-class Baton;
+class TurnScheduler;
 
 /// How a rank waits. `park_limit` bounds one sleep where news may come without a ring (from another
 /// host, or by a transport's own progress).
@@ -124,24 +124,24 @@ struct WaitSettings {
     /// The park_limit of a rank with nothing to do; empty: it sleeps until it is woken.
     std::optional<std::chrono::milliseconds> idle_limit = {};
     Audience audience = everybody;  ///< only rings for these wake it
-    /// If there is one, a wait hands it on and neither spins nor parks.
-    Baton* baton = nullptr;
+    /// If there is one, a wait passes the turn on and neither spins nor parks.
+    TurnScheduler* turn_scheduler = nullptr;
 };
 
 /// One wait of one thread, from its first look to its success: spins for a while, then parks on the
 /// doorbell until it rings, and so on.
 ///
-///     for (Patience patience(bell, settings); !look();) patience.pause();
+///     for (WaitLoop wait_loop(bell, settings); !look();) wait_loop.pause();
 ///
 /// A ring between two calls of pause() is never lost: the count of rings is read before the look.
 /// Every call throws the cause when the abort word is set and, sooner or later, DeadlinePassed past
 /// the deadline. Not thread-safe: one per waiting thread.
-class Patience {
+class WaitLoop {
 public:
-    Patience(Doorbell& bell, const WaitSettings& settings, Deadline deadline = no_deadline);
-    ~Patience();
-    Patience(const Patience&) = delete;
-    Patience& operator=(const Patience&) = delete;
+    WaitLoop(Doorbell& bell, const WaitSettings& settings, Deadline deadline = no_deadline);
+    ~WaitLoop();
+    WaitLoop(const WaitLoop&) = delete;
+    WaitLoop& operator=(const WaitLoop&) = delete;
 
     /// Nothing to do at this look: spin one turn, or park.
     void pause();
@@ -183,8 +183,8 @@ private:
 template <class Ready>
 void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
                 Deadline deadline = no_deadline) {
-    Patience patience(bell, settings, deadline);
-    while (!ready()) patience.pause();
+    WaitLoop wait_loop(bell, settings, deadline);
+    while (!ready()) wait_loop.pause();
 }
 
 /// Waits until one of the files has news (see poll(2)); false if the limit came first. For threads

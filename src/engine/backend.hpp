@@ -11,7 +11,7 @@
 namespace guozhuang::engine {
 
 /// One tensor of a bundle, on this rank.
-struct Piece {
+struct BundleEntry {
     const TensorView& tensor;                   ///< in place: input and output; otherwise the input
     std::span<const std::int64_t> splits = {};  ///< all_to_all: rows for each rank
     /// filled by all_gather, all_to_all and reduce_scatter
@@ -19,17 +19,17 @@ struct Piece {
 };
 
 /// Fused tensors: what one entry of the log moves. Every rank of the set runs the same bundle,
-/// piece by piece alike.
+/// entry by entry alike.
 struct Bundle {
     protocol::OperationKind operation = protocol::OperationKind::allreduce;
     ReduceOp op = ReduceOp::sum;
     double prescale = 1, postscale = 1;
-    int root = 0;  ///< position in the set
+    int root = 0;  ///< group rank
     DeviceKind device = DeviceKind::host;
-    /// what an average divides by: ranks that have joined stand in with what changes no result
+    /// what an average divides by: ranks that have joined contribute what changes no result
     int contributors = 1;
     protocol::Policy policy;
-    std::vector<Piece> pieces;
+    std::vector<BundleEntry> entries;
 };
 
 /// Marries algorithms, a wire and a device. One per communication stream: `run` is called on that

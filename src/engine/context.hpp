@@ -5,7 +5,7 @@
 
 #include "base/wait.hpp"
 #include "engine/control.hpp"
-#include "protocol/members.hpp"
+#include "protocol/group_ranks.hpp"
 #include "trace/activity.hpp"
 #include "trace/timeline.hpp"
 
@@ -14,9 +14,9 @@ namespace guozhuang::engine {
 /// Who this rank is in a process set, and what the rank's process sets share. The doorbell lives as
 /// long as the job is held: callers may still wait there when all else is gone.
 struct Context {
-    std::shared_ptr<Job> job;
+    std::shared_ptr<JobControl> job;
     std::shared_ptr<trace::Timeline> timeline;
-    protocol::Members members;
+    protocol::GroupRanks group_ranks;
     int rank = 0;  ///< of the world
     int size = 1;  ///< of the process set
     base::Doorbell& doorbell;

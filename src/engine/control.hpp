@@ -19,9 +19,8 @@ struct SetId {
     friend bool operator==(const SetId&, const SetId&) = default;
 };
 
-/// What the engine needs of the outside: small messages between the members of its process set.
-/// Ranks are positions in the set. Called by whoever holds the engine's lock. Nothing here blocks.
-/// Errors throw.
+/// What the engine needs of the outside: small messages between the ranks of its process set. Ranks
+/// are group ranks. Called by whoever holds the engine's lock. Nothing here blocks. Errors throw.
 class Control {
 public:
     struct Message {
@@ -41,8 +40,8 @@ public:
     virtual bool flushed() = 0;
 };
 
-/// Memory to memory messages between members, for point-to-point operations. Ranks are positions in
-/// the set. Nothing here blocks.
+/// Memory to memory messages between ranks, for point-to-point operations. Ranks are group ranks.
+/// Nothing here blocks.
 class Mail {
 public:
     using Ticket = std::uint64_t;  ///< a message in flight; 0 is none
@@ -58,15 +57,15 @@ public:
 
 /// The job as a whole, for an engine that cannot go on. Thread-safe, and usable as long as it is
 /// held.
-class Job {
+class JobControl {
 public:
-    virtual ~Job() = default;
+    virtual ~JobControl() = default;
     /// Ends it for every rank: their waits throw the cause (see base::throw_cause), on this host at
     /// once, and on others as soon as they hear of it. Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
     /// What another rank of the world is doing; empty where that cannot be seen: without shared
     /// memory, or on another host.
-    virtual std::optional<trace::Neighbour> look_at(int rank) = 0;
+    virtual std::optional<trace::RankStatus> look_at(int rank) = 0;
     /// Gives up every message in flight, for a rank whose job is over: nothing arrives any more,
     /// and what is asked for later throws Error(aborted). False if there are messages that cannot
     /// be stopped: their memory stays borrowed to the end of the process. Any thread.

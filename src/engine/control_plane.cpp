@@ -16,10 +16,10 @@ void ControlPlane::submit(const std::shared_ptr<Pending>& pending) {
         negotiator_.submit(request.name, request.named, request.description);
 }
 
-void ControlPlane::announce(const LifeCycle::Departure& departure) {
-    if (!departure.at_once) return negotiator_.depart(departure.reason);
-    negotiator_.leave(departure.reason);
-    point_to_point_.say_goodbye();
+void ControlPlane::announce(const LifeCycle::Shutdown& shutdown) {
+    if (!shutdown.at_once) return negotiator_.shut_down(shutdown.reason);
+    negotiator_.quit(shutdown.reason);
+    point_to_point_.answer_all();
 }
 
 bool ControlPlane::receive_messages() {
@@ -33,10 +33,10 @@ bool ControlPlane::receive_messages() {
 
 void ControlPlane::receive(const Control::Message& message) {
     const std::span bytes(message.bytes);
-    if (bytes.empty() ||
-        std::to_integer<std::uint8_t>(bytes[0]) > static_cast<std::uint8_t>(Channel::letters))
+    if (bytes.empty() || std::to_integer<std::uint8_t>(bytes[0]) >
+                             static_cast<std::uint8_t>(Channel::point_to_point))
         throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none",
-                                                 members_.world_rank(message.from)));
+                                                 group_ranks_.world_rank(message.from)));
     if (static_cast<Channel>(bytes[0]) == Channel::negotiation)
         negotiator_.receive(message.from, bytes.subspan(1));
     else
@@ -47,7 +47,7 @@ void ControlPlane::send_messages() {
     for (auto& message : negotiator_.take_messages())
         send(message.to, Channel::negotiation, std::move(message.bytes));
     for (auto& message : point_to_point_.take_messages())
-        send(message.to, Channel::letters, std::move(message.bytes));
+        send(message.to, Channel::point_to_point, std::move(message.bytes));
 }
 
 void ControlPlane::send(int to, Channel channel, protocol::Bytes bytes) {
@@ -57,7 +57,7 @@ void ControlPlane::send(int to, Channel channel, protocol::Bytes bytes) {
 
 Requests ControlPlane::resolve(const protocol::LogEntry& entry) {
     Requests requests;
-    if (entry.kind == protocol::LogEntry::Kind::forget) return requests;
+    if (entry.kind == protocol::LogEntry::Kind::evict) return requests;
     for (const auto& item : entry.items)
         if (auto found = open_.extract(item.name)) requests.push_back(std::move(found.mapped()));
     return requests;

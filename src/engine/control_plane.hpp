@@ -23,15 +23,15 @@ namespace guozhuang::engine {
 /// thread-safe: the engine's lock guards it.
 class ControlPlane {
 public:
-    ControlPlane(Control& control, Mail& mail, const protocol::Negotiator::Settings& settings)
+    ControlPlane(Control& control, Mail& mail, const protocol::Negotiator::Options& options)
         : control_(control),
-          members_(settings.members),
-          negotiator_(control.rank(), control.size(), settings),
-          point_to_point_(control, mail, settings.members) {}
+          group_ranks_(options.group_ranks),
+          negotiator_(control.rank(), control.size(), options),
+          point_to_point_(control, mail, options.group_ranks) {}
 
     void submit(const std::shared_ptr<Pending>& pending);
-    void post(Letter letter) { point_to_point_.post(std::move(letter)); }
-    void announce(const LifeCycle::Departure& departure);
+    void post(P2pOperation operation) { point_to_point_.post(std::move(operation)); }
+    void announce(const LifeCycle::Shutdown& shutdown);
 
     /// Takes the messages that have arrived, and moves payloads forward; true if there were any.
     bool receive_messages();
@@ -45,7 +45,7 @@ public:
     /// The log's entries that have become known, and the sends and receives that have ended.
     std::vector<protocol::LogEntry> take_entries() { return negotiator_.take_entries(); }
     std::vector<PointToPoint::Outcome> take_outcomes() { return point_to_point_.take_outcomes(); }
-    /// This rank's requests that the entry resolves. A rank that has departed may have submitted
+    /// This rank's requests that the entry resolves. A rank that has shut down may have submitted
     /// none of what fails for its sake.
     Requests resolve(const protocol::LogEntry& entry);
     /// All that the log has not resolved.
@@ -57,13 +57,13 @@ public:
     void abandon() noexcept;
 
 private:
-    enum class Channel : std::uint8_t { negotiation, letters };
+    enum class Channel : std::uint8_t { negotiation, point_to_point };
 
     void receive(const Control::Message& message);
     void send(int to, Channel channel, protocol::Bytes bytes);
 
     Control& control_;
-    const protocol::Members members_;
+    const protocol::GroupRanks group_ranks_;
     protocol::Negotiator negotiator_;
     PointToPoint point_to_point_;
     /// By name: what the negotiator has and the log has not resolved, as far as this rank has heard

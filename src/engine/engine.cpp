@@ -18,20 +18,21 @@ namespace {
 using namespace std::chrono_literals;
 using Kind = protocol::LogEntry::Kind;
 
-constexpr auto attention = 20ms;
+constexpr auto poll_time = 20ms;
 
-Context context_of(const Engine::Parts& parts) {
-    const auto& members = parts.negotiator.members;
-    return {.job = parts.job,
-            .timeline = parts.timeline,
-            .members = members,
-            .rank = members.world_rank(parts.control.rank()),
-            .size = parts.control.size(),
-            .doorbell = parts.doorbell,
-            .activity = parts.activity,
-            .wait = parts.wait,
-            .set = members.are_the_world() ? nullptr
-                                           : std::make_shared<const std::string>(members.name())};
+Context context_of(const Engine::Dependencies& dependencies) {
+    const auto& group_ranks = dependencies.negotiator.group_ranks;
+    return {.job = dependencies.job,
+            .timeline = dependencies.timeline,
+            .group_ranks = group_ranks,
+            .rank = group_ranks.world_rank(dependencies.control.rank()),
+            .size = dependencies.control.size(),
+            .doorbell = dependencies.doorbell,
+            .activity = dependencies.activity,
+            .wait = dependencies.wait,
+            .set = group_ranks.are_the_world()
+                       ? nullptr
+                       : std::make_shared<const std::string>(group_ranks.name())};
 }
 
 }  // namespace
@@ -52,12 +53,12 @@ private:
     Engine& engine_;
 };
 
-Engine::Engine(const Parts& parts)
-    : context_(context_of(parts)),
+Engine::Engine(const Dependencies& dependencies)
+    : context_(context_of(dependencies)),
       queue_(context_, life_),
-      executor_(context_, parts.provider),
-      control_plane_(parts.control, parts.mail, parts.negotiator),
-      stalls_(parts.stalls, context_) {}
+      executor_(context_, dependencies.provider),
+      control_plane_(dependencies.control, dependencies.mail, dependencies.negotiator),
+      stalls_(dependencies.stalls, context_) {}
 
 Engine::~Engine() {
     stop();
@@ -83,7 +84,8 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
 // --- driving -------------------------------------------------------------------------------------
 
 bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline deadline) {
-    return wait(arrived, deadline, deadline == base::no_deadline || context_.wait.baton != nullptr);
+    return wait(arrived, deadline,
+                deadline == base::no_deadline || context_.wait.turn_scheduler != nullptr);
 }
 
 bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives) {
@@ -93,20 +95,20 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
     std::optional<Helping> helping;
     if (drives) helping.emplace(*this);
     try {
-        base::Patience patience(context_.doorbell, context_.wait, deadline);
+        base::WaitLoop wait_loop(context_.doorbell, context_.wait, deadline);
         bool first_look = true;
         while (!arrived()) {
-            auto progressed = drives ? try_turn() : complete_ended();
+            auto progressed = drives ? try_drive_once() : complete_ended();
             // whoever drives may sleep, and does not know yet what this caller has submitted
             if (!progressed && std::exchange(first_look, false))
                 base::ring(context_.doorbell, context_.wait.audience);
             if (arrived()) return true;
             if (progressed.value_or(false))
-                patience.progressed();
+                wait_loop.progressed();
             else if (drives && progressed)
-                patience.pause();
+                wait_loop.pause();
             else
-                patience.pause_behind();
+                wait_loop.pause_behind();
         }
         return true;
     } catch (const base::DeadlinePassed&) {
@@ -118,27 +120,27 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
 
 void Engine::coordinate() {
     try {
-        base::Patience patience(context_.doorbell, context_.wait);
+        base::WaitLoop wait_loop(context_.doorbell, context_.wait);
         bool drove = false;
         while (!life_.is_stopped()) {
             if (helped() || !has_work()) {
                 // it may wait for this thread
                 if (helped() && std::exchange(drove, false))
                     base::ring_callers(context_.doorbell, context_.wait.audience);
-                patience.park_idle();
+                wait_loop.park_idle();
                 if (helped()) {
                     complete_ended();
                 } else {
                     drove = true;
-                    attend(patience);
+                    poll_briefly(wait_loop);
                 }
                 continue;
             }
             drove = true;
-            if (try_turn().value_or(false))
-                patience.progressed();
+            if (try_drive_once().value_or(false))
+                wait_loop.progressed();
             else
-                patience.pause();
+                wait_loop.pause();
         }
     } catch (...) {
         try {
@@ -152,35 +154,35 @@ void Engine::coordinate() {
 
 /// Somebody else has woken this rank for their own sake, or for that of another process set. If
 /// there is anything to do, more may follow in parts, and so may the answer go.
-void Engine::attend(base::Patience& patience) {
-    if (!try_turn().value_or(false)) return;
-    const auto end = base::Clock::now() + attention;
+void Engine::poll_briefly(base::WaitLoop& wait_loop) {
+    if (!try_drive_once().value_or(false)) return;
+    const auto end = base::Clock::now() + poll_time;
     do {
-        if (try_turn().value_or(false))
-            patience.progressed();
+        if (try_drive_once().value_or(false))
+            wait_loop.progressed();
         else
-            patience.pause();
+            wait_loop.pause();
     } while (!life_.is_stopped() && !helped() && !has_work() && base::Clock::now() < end);
 }
 
-std::optional<bool> Engine::try_turn() {
+std::optional<bool> Engine::try_drive_once() {
     std::optional<bool> progressed;
     if (mutex_.try_lock()) {
         const base::Lock lock(mutex_, std::adopt_lock);
-        progressed = turn();
+        progressed = drive_once();
     }
     complete_ended();
     return progressed;
 }
 
 /// One look around by whoever drives: messages, then at most one entry of the log.
-bool Engine::turn() {
+bool Engine::drive_once() {
     if (life_.is_stopped()) return false;
     bool progressed = pump();
     if (!log_.empty()) {
-        auto due = std::move(log_.front());
+        auto ready_entry = std::move(log_.front());
         log_.pop_front();
-        execute(std::move(due));
+        execute(std::move(ready_entry));
         progressed = true;
     }
     return progressed;
@@ -194,7 +196,7 @@ bool Engine::pump() {
         queue_.end(std::span(&outcome.pending, 1), outcome.error);
         progressed = true;
     }
-    if (!progressed) notice_stalls();
+    if (!progressed) check_stalls();
     control_plane_.send_messages();
     for (auto& entry : control_plane_.take_entries()) {
         accept(std::move(entry));
@@ -204,27 +206,27 @@ bool Engine::pump() {
 }
 
 bool Engine::complete_ended() noexcept {
-    stalls_.say();
+    stalls_.log_warnings();
     return queue_.complete_ended();
 }
 
 bool Engine::take_submissions() {
     auto taken = queue_.take();
     if (taken.empty()) return false;
-    if (left_) fail_departed(std::exchange(taken.operations, {}));
+    if (quit_entry_) fail_for_quit(std::exchange(taken.operations, {}));
     for (auto& pending : taken.operations) {
         stalls_.expect(pending->request().deadline);
         control_plane_.submit(pending);
     }
-    for (auto& letter : taken.letters) {
-        stalls_.expect(letter.pending->request().deadline);
-        control_plane_.post(std::move(letter));
+    for (auto& operation : taken.p2p_operations) {
+        stalls_.expect(operation.pending->request().deadline);
+        control_plane_.post(std::move(operation));
     }
-    if (taken.departure) control_plane_.announce(*taken.departure);
+    if (taken.shutdown) control_plane_.announce(*taken.shutdown);
     return true;
 }
 
-void Engine::notice_stalls() {
+void Engine::check_stalls() {
     if (!stalls_.is_due()) return;
     stalls_.look(queue_.all_awaited(), [this](const Pending& pending) {
         mutex_.is_held();
@@ -237,77 +239,81 @@ void Engine::notice_stalls() {
 /// A failure is one at once: nothing moves for it, and what is due before it may take long.
 void Engine::accept(protocol::LogEntry entry) {
     auto requests = control_plane_.resolve(entry);
-    if (entry.kind == Kind::fail) return queue_.end(requests, error_of(entry, context_.members));
+    if (entry.kind == Kind::fail)
+        return queue_.end(requests, error_of(entry, context_.group_ranks));
     if (entry.kind == Kind::execute && context_.timeline->on())
         for (const auto& pending : requests) context_.timeline->enter(pending.get(), "queue");
     log_.push_back({std::move(entry), std::move(requests)});
 }
 
-void Engine::execute(Due due) {
-    const auto& entry = due.entry;
-    auto& letters = control_plane_.point_to_point();
+void Engine::execute(ReadyEntry ready_entry) {
+    const auto& entry = ready_entry.entry;
+    auto& point_to_point = control_plane_.point_to_point();
     switch (entry.kind) {
-        case Kind::execute: run(std::move(due)); break;
+        case Kind::execute: run(std::move(ready_entry)); break;
         case Kind::fail:
-        case Kind::forget: break;
-        case Kind::depart: letters.depart(entry.ranks.front(), entry.text); break;
-        case Kind::shutdown:
-            letters.fail_unmatched(context_.members.are_the_world()
-                                       ? "every rank has shut down"
-                                       : "every rank has left " + context_.members.name());
+        case Kind::evict: break;
+        case Kind::shut_down: point_to_point.shut_down(entry.ranks.front(), entry.text); break;
+        case Kind::all_shut_down:
+            point_to_point.fail_unmatched(context_.group_ranks.are_the_world()
+                                              ? "every rank has shut down"
+                                              : "every rank has left " +
+                                                    context_.group_ranks.name());
             finish_log(false);
             break;
-        case Kind::join: end_join(std::move(due)); break;
-        case Kind::leave: end_log(entry); break;
+        case Kind::join: end_join(std::move(ready_entry)); break;
+        case Kind::quit: end_log(entry); break;
     }
 }
 
-void Engine::run(Due due) {
-    if (stands_in(due.entry)) {
-        due.requests = executor_.stand_ins_for(due.entry, shared_from_this());
-        queue_.add_stand_ins(due.requests);
+void Engine::run(ReadyEntry ready_entry) {
+    if (contributes_neutrally(ready_entry.entry)) {
+        ready_entry.requests =
+            executor_.neutral_contributions(ready_entry.entry, shared_from_this());
+        queue_.add_neutral(ready_entry.requests);
     }
-    executor_.run(due.entry, std::move(due.requests), shared_from_this());
+    executor_.run(ready_entry.entry, std::move(ready_entry.requests), shared_from_this());
 }
 
-bool Engine::stands_in(const protocol::LogEntry& entry) const {
-    return std::ranges::any_of(entry.absent, [this](int position) {
-        return context_.members.world_rank(position) == context_.rank;
+bool Engine::contributes_neutrally(const protocol::LogEntry& entry) const {
+    return std::ranges::any_of(entry.absent, [this](int group_rank) {
+        return context_.group_ranks.world_rank(group_rank) == context_.rank;
     });
 }
 
-void Engine::end_join(Due due) {
+void Engine::end_join(ReadyEntry ready_entry) {
     queue_.end_join();
-    const auto& members = context_.members;
-    const auto error = due.entry.text.empty() ? nullptr : error_of(due.entry, members);
+    const auto& group_ranks = context_.group_ranks;
+    const auto error =
+        ready_entry.entry.text.empty() ? nullptr : error_of(ready_entry.entry, group_ranks);
     if (!error)
-        for (const auto& pending : due.requests)
-            pending->result(0).rows = {members.world_rank(due.entry.ranks.front())};
-    queue_.end(due.requests, error);
+        for (const auto& pending : ready_entry.requests)
+            pending->result(0).rows = {group_ranks.world_rank(ready_entry.entry.ranks.front())};
+    queue_.end(ready_entry.requests, error);
 }
 
-/// What the log has not resolved it never will: every operation would need the rank that has left.
-void Engine::end_log(const protocol::LogEntry& leave) {
-    left_ = leave;
+/// What the log has not resolved it never will: every operation would need the rank that has quit.
+void Engine::end_log(const protocol::LogEntry& entry) {
+    quit_entry_ = entry;
     queue_.cancel_join();
-    const auto left = leave.ranks.front();
-    control_plane_.point_to_point().leave(left, leave.text);
-    if (context_.members.world_rank(left) != context_.rank) {
-        if (context_.members.are_the_world())
+    const auto quitter = entry.ranks.front();
+    control_plane_.point_to_point().quit(quitter, entry.text);
+    if (context_.group_ranks.world_rank(quitter) != context_.rank) {
+        if (context_.group_ranks.are_the_world())
             base::note_cause(context_.doorbell,
-                             {.rank = left, .text = leave.text, .code = ErrorCode::departed});
-        fail_departed(control_plane_.take_unresolved());
+                             {.rank = quitter, .text = entry.text, .code = ErrorCode::departed});
+        fail_for_quit(control_plane_.take_unresolved());
     }
     finish_log(true);
 }
 
-void Engine::finish_log(bool somebody_left) {
-    life_.end_log(somebody_left);
+void Engine::finish_log(bool somebody_quit) {
+    life_.end_log(somebody_quit);
     queue_.end_closing();
 }
 
-void Engine::fail_departed(Requests requests) {
-    queue_.end(requests, error_of(*left_, context_.members));
+void Engine::fail_for_quit(Requests requests) {
+    queue_.end(requests, error_of(*quit_entry_, context_.group_ranks));
 }
 
 // --- owners of memory who go before their operations are complete --------------------------------
@@ -356,18 +362,18 @@ bool Engine::try_between_bundles(const std::function<bool()>& action) {
 
 // --- the end -------------------------------------------------------------------------------------
 
-void Engine::depart(std::string_view reason) {
-    life_.depart(reason, false);
+void Engine::shut_down(std::string_view reason) {
+    life_.shut_down(reason, false);
     wake_driver();
 }
 
-void Engine::leave(std::string_view reason) {
-    life_.depart(reason, true);
+void Engine::quit(std::string_view reason) {
+    life_.shut_down(reason, true);
     wake_driver();
 }
 
 void Engine::close(std::string_view reason) {
-    depart(reason);
+    shut_down(reason);
     queue_.add_closing(shared_from_this());
     drive_until([this] { return life_.is_over() && !queue_.has_pending(); }, base::no_deadline);
     const auto flushed = [this] {
@@ -375,8 +381,8 @@ void Engine::close(std::string_view reason) {
         const base::Lock lock(mutex_, std::adopt_lock);
         return control_plane_.flushed();
     };
-    // who has left hears nothing
-    if (!life_.somebody_left()) drive_until(flushed, base::no_deadline);
+    // who has quit hears nothing
+    if (!life_.somebody_quit()) drive_until(flushed, base::no_deadline);
     life_.rethrow_cause();
 }
 
@@ -395,25 +401,25 @@ void Engine::stop() noexcept {
             Error(ErrorCode::aborted, "this session ended while the operation was pending")));
 }
 
-/// The log's own word of the leaving says that whatever came before it has been executed. If it
-/// does not come (the others are busy), an operation that they have begun may be waiting for this
-/// rank, or ranks that hear the log from this one would hear no more. Letters hold this rank to the
-/// deadline, since their peers may have matched them already, and wait for nothing but its half.
-void Engine::see_off(base::Deadline deadline) noexcept {
+/// Waits until this rank's `quit` entry comes back in the log: everything before it has then run.
+/// If it does not come before the deadline, others may be blocked in an operation that needs this
+/// rank, or hear the log through it; so the job is aborted. Pending sends and receives are waited
+/// for until the deadline, because the peer may already have matched them.
+void Engine::drain_before_exit(base::Deadline deadline) noexcept {
     try {
         bool will_be_heard = false, is_heard = false, is_moving = false;
-        const auto seen_off = [&] {
+        const auto is_drained = [&] {
             if (!mutex_.try_lock()) return false;
             const base::Lock lock(mutex_, std::adopt_lock);
             const bool sent = life_.has_announced() && control_plane_.flushed();
             will_be_heard = sent && !control_plane_.passes_log_on();
             is_heard = is_heard || (sent && life_.log_has_ended());
-            const auto& letters = control_plane_.point_to_point();
-            is_moving = letters.is_moving();
-            return is_heard && !letters.has_letters();
+            const auto& point_to_point = control_plane_.point_to_point();
+            is_moving = point_to_point.is_moving();
+            return is_heard && !point_to_point.has_operations();
         };
-        if (wait(seen_off, deadline, true)) return;
-        if (is_heard ? is_moving : !will_be_heard || queue_.has_pending()) end_for_leaving();
+        if (wait(is_drained, deadline, true)) return;
+        if (is_heard ? is_moving : !will_be_heard || queue_.has_pending()) abort_for_quit();
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "rank {} could not announce its departure: {}", context_.rank,
                   error.what());
@@ -421,27 +427,27 @@ void Engine::see_off(base::Deadline deadline) noexcept {
 }
 
 void Engine::on_failure(const std::exception_ptr& error) {
-    if (life_.is_stopped() || life_.departs_at_once()) end_for_leaving();
-    tell_others(error);
+    if (life_.is_stopped() || life_.quits()) abort_for_quit();
+    notify_others(error);
 }
 
 /// The same words as in the log, which has not got to all.
-void Engine::end_for_leaving() {
+void Engine::abort_for_quit() {
     context_.job->abort({.rank = context_.rank,
-                         .text = life_.text_of_departure(context_.rank),
+                         .text = life_.shutdown_text(context_.rank),
                          .code = ErrorCode::departed});
 }
 
 void Engine::end(const std::exception_ptr& cause) {
     const auto error = as_error(cause, {}, context_.rank);
-    tell_others(error);
+    notify_others(error);
     base::abort(context_.doorbell);
     std::rethrow_exception(fail_pending(error));
 }
 
 /// Whoever has set the abort word of the doorbell has told those who are to know. The cause is
 /// noted first, since this rank's own waits will fail too.
-void Engine::tell_others(const std::exception_ptr& cause) noexcept {
+void Engine::notify_others(const std::exception_ptr& cause) noexcept {
     life_.note_cause(cause);
     if (base::is_aborted(context_.doorbell)) return;
     context_.job->abort({.rank = context_.rank, .text = base::describe(cause)});

@@ -22,7 +22,7 @@
 #include "engine/pending.hpp"
 #include "engine/stall_reporter.hpp"
 #include "engine/submission_queue.hpp"
-#include "protocol/members.hpp"
+#include "protocol/group_ranks.hpp"
 #include "protocol/negotiator.hpp"
 #include "trace/activity.hpp"
 #include "trace/timeline.hpp"
@@ -30,33 +30,33 @@
 namespace guozhuang::engine {
 
 /// One process set's coordination on this rank: takes requests, negotiates them with the other
-/// members, executes the log.
+/// ranks, executes the log.
 ///
 /// Somebody *drives*: receives and sends control messages (pump) and executes entries of the log,
 /// one after the other. The engine's lock says who. A caller that waits drives itself; the
 /// coordinator thread drives when something is pending and no caller does, and sleeps otherwise.
 /// Everybody waits on the rank's doorbell. Public functions may be called from any thread.
-class Engine final : public Driver,
+class Engine final : public ProgressSource,
                      public ExecutionListener,
                      public std::enable_shared_from_this<Engine> {
 public:
-    struct Parts {
+    struct Dependencies {
         Control& control;
         Mail& mail;
         base::Doorbell& doorbell;
         trace::Activity& activity;  ///< lives as long as the doorbell
         base::WaitSettings wait;
-        protocol::Negotiator::Settings negotiator;
-        StallSettings stalls = {};
+        protocol::Negotiator::Options negotiator;
+        StallLimits stalls = {};
         /// keeps the doorbell alive: callers may still wait there when all else is gone
-        std::shared_ptr<Job> job;
+        std::shared_ptr<JobControl> job;
         /// the rank's
         std::shared_ptr<trace::Timeline> timeline = std::make_shared<trace::Timeline>();
         /// null: all executors are added before the first request
         DeviceProvider* provider = nullptr;
     };
 
-    explicit Engine(const Parts& parts);
+    explicit Engine(const Dependencies& dependencies);
     ~Engine() override;
 
     /// How bundles of a device kind are run; before the first request on that kind.
@@ -93,34 +93,34 @@ public:
 
     /// Takes no more requests and says so to the others, without waiting: whoever drives does the
     /// rest.
-    void depart(std::string_view reason);
-    /// Departs, and drives until every rank has. Pending operations are completed or failed. Throws
-    /// what ended the job.
+    void shut_down(std::string_view reason);
+    /// Shuts down, and drives until every rank has. Pending operations are completed or failed.
+    /// Throws what ended the job.
     void close(std::string_view reason);
     /// Ends the coordinator thread and lets the streams run empty; nobody drives any more. What is
     /// still pending fails, so that handles which outlive all this are complete. Later calls do
     /// nothing.
     void stop() noexcept;
-    /// Whether the job ended with memory of this rank still lent to messages. What they may touch
-    /// must then live as long as the process: the engine has seen to its requests.
+    /// True if the job ended while the transport may still access memory of this rank. That memory
+    /// must never be freed; the engine has already seen to its requests.
     bool left_memory_on_loan() const noexcept { return life_.memory_is_on_loan(); }
-    /// Departs without waiting for the others, for a process that is about to end: they get the
+    /// Quits without waiting for the others, for a process that is about to end: they get the
     /// reason.
-    void leave(std::string_view reason);
-    /// After leave(): returns when this rank has done its part in what the log held before its
-    /// leaving, and in its sends and receives, or at the deadline; if any of that is then on its
+    void quit(std::string_view reason);
+    /// After quit(): returns when this rank has done its part in what the log held before its
+    /// quitting, and in its sends and receives, or at the deadline; if any of that is then on its
     /// way, the job ends.
-    void see_off(base::Deadline deadline) noexcept;
+    void drain_before_exit(base::Deadline deadline) noexcept;
     /// How often all ranks have joined.
     std::uint64_t joins() const { return queue_.joins(); }
     /// Whether a rank has done so: not all ranks will close their transport.
-    bool somebody_left() const noexcept { return life_.somebody_left(); }
+    bool somebody_quit() const noexcept { return life_.somebody_quit(); }
 
 private:
     class Helping;
     /// An entry of the log that is to be executed, with this rank's requests: by then their names
     /// may be those of others.
-    struct Due {
+    struct ReadyEntry {
         protocol::LogEntry entry;
         Requests requests;
     };
@@ -133,36 +133,36 @@ private:
 
     // Driving.
     void coordinate();
-    void attend(base::Patience& patience);
+    void poll_briefly(base::WaitLoop& wait_loop);
     /// Returns once `arrived()`, or false at the deadline. `drives`: takes part in driving
     /// meanwhile.
     bool wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives);
-    bool turn() GUOZHUANG_REQUIRES(mutex_);
-    /// A turn, and whether it made progress; empty if somebody else is driving.
-    std::optional<bool> try_turn();
-    bool has_work() const noexcept { return queue_.has_pending() || life_.is_departing(); }
+    bool drive_once() GUOZHUANG_REQUIRES(mutex_);
+    /// Drives once: whether that made progress; empty if somebody else is driving.
+    std::optional<bool> try_drive_once();
+    bool has_work() const noexcept { return queue_.has_pending() || life_.is_shutting_down(); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
     void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }
 
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
-    void notice_stalls() GUOZHUANG_REQUIRES(mutex_);
+    void check_stalls() GUOZHUANG_REQUIRES(mutex_);
 
     // What entries of the log mean.
     void accept(protocol::LogEntry entry) GUOZHUANG_REQUIRES(mutex_);
-    void execute(Due due) GUOZHUANG_REQUIRES(mutex_);
-    void run(Due due) GUOZHUANG_REQUIRES(mutex_);
-    bool stands_in(const protocol::LogEntry& entry) const;
-    void end_join(Due due) GUOZHUANG_REQUIRES(mutex_);
-    void end_log(const protocol::LogEntry& leave) GUOZHUANG_REQUIRES(mutex_);
-    void finish_log(bool somebody_left) GUOZHUANG_REQUIRES(mutex_);
-    void fail_departed(Requests requests) GUOZHUANG_REQUIRES(mutex_);
+    void execute(ReadyEntry ready_entry) GUOZHUANG_REQUIRES(mutex_);
+    void run(ReadyEntry ready_entry) GUOZHUANG_REQUIRES(mutex_);
+    bool contributes_neutrally(const protocol::LogEntry& entry) const;
+    void end_join(ReadyEntry ready_entry) GUOZHUANG_REQUIRES(mutex_);
+    void end_log(const protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
+    void finish_log(bool somebody_quit) GUOZHUANG_REQUIRES(mutex_);
+    void fail_for_quit(Requests requests) GUOZHUANG_REQUIRES(mutex_);
 
     // The end of the job.
     /// The job is over for this rank: fails everything, stops all waits, throws the first cause.
     [[noreturn]] void end(const std::exception_ptr& cause);
-    void end_for_leaving();
+    void abort_for_quit();
     /// Notes the cause and ends the job for the other ranks too.
-    void tell_others(const std::exception_ptr& cause) noexcept;
+    void notify_others(const std::exception_ptr& cause) noexcept;
     void take_last_news() noexcept GUOZHUANG_REQUIRES(mutex_);
     /// Fails everything with what has ended the job, which is `cause` unless something had before;
     /// returns it.
@@ -177,10 +177,10 @@ private:
 
     base::Mutex mutex_;  ///< whoever holds it drives
     ControlPlane control_plane_ GUOZHUANG_GUARDED_BY(mutex_);
-    StallReporter stalls_;                              ///< but for say(), by whoever drives
-    std::deque<Due> log_ GUOZHUANG_GUARDED_BY(mutex_);  ///< heard and not yet executed
-    /// the log's last entry, if a rank has left
-    std::optional<protocol::LogEntry> left_ GUOZHUANG_GUARDED_BY(mutex_);
+    StallReporter stalls_;  ///< but for log_warnings(), by whoever drives
+    std::deque<ReadyEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);  ///< heard and not yet executed
+    /// the log's last entry, if a rank has quit
+    std::optional<protocol::LogEntry> quit_entry_ GUOZHUANG_GUARDED_BY(mutex_);
 
     std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving
     std::thread coordinator_;

@@ -9,7 +9,7 @@
 
 namespace guozhuang::engine {
 
-Request stand_in_for(const protocol::LogEntry& entry, std::size_t item) {
+Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item) {
     auto description = protocol::decode_description(entry.descriptions[item]);
     description.prescale = 1;  // it changes what is neutral
     std::vector<TensorView> tensors;
@@ -21,7 +21,7 @@ Request stand_in_for(const protocol::LogEntry& entry, std::size_t item) {
         device::fill_neutral(dtype, description.op, elements);
         tensors.emplace_back(elements.data(), dtype, shape);
     }
-    return {.kind = Request::Kind::stand_in,
+    return {.kind = Request::Kind::neutral,
             .name = entry.items[item].name,
             .description = share(std::move(description)),
             .tensors = share(std::move(tensors)),
@@ -30,22 +30,22 @@ Request stand_in_for(const protocol::LogEntry& entry, std::size_t item) {
 
 Bundle bundle_of(const protocol::LogEntry& entry,
                  std::span<const std::shared_ptr<Pending>> requests,
-                 const protocol::Members& members, int ranks) {
+                 const protocol::GroupRanks& group_ranks, int ranks) {
     const auto& description = *requests.front()->request().description;
     Bundle bundle{.operation = description.operation,
                   .op = description.op,
                   .prescale = description.prescale,
                   .postscale = description.postscale,
-                  // a broadcast's root is a member: its callers have checked
-                  .root = members.position_of(description.root).value_or(0),
+                  // a broadcast's root is among them: its callers have checked
+                  .root = group_ranks.group_rank_of(description.root).value_or(0),
                   .device = description.device,
                   .contributors = ranks - static_cast<int>(entry.absent.size()),
                   .policy = entry.policy,
-                  .pieces = {}};
+                  .entries = {}};
     for (const auto& pending : requests) {
         const auto& request = pending->request();
         for (std::size_t i = 0; i < request.tensors->size(); ++i)
-            bundle.pieces.push_back(
+            bundle.entries.push_back(
                 {.tensor = (*request.tensors)[i],
                  .splits = request.splits,
                  .result = pending->has_results() ? &pending->result(i) : nullptr});
@@ -64,16 +64,17 @@ trace::TimelineFacts facts_of(const Request& request,
 
 trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set) {
     trace::TimelineFacts facts{
-        .operation = name_of(bundle.operation), .tensors = bundle.pieces.size(), .set = set};
-    for (const auto& piece : bundle.pieces) facts.bytes += piece.tensor.bytes();
+        .operation = name_of(bundle.operation), .tensors = bundle.entries.size(), .set = set};
+    for (const auto& entry : bundle.entries) facts.bytes += entry.tensor.bytes();
     return facts;
 }
 
-std::exception_ptr error_of(const protocol::LogEntry& entry, const protocol::Members& members) {
+std::exception_ptr error_of(const protocol::LogEntry& entry,
+                            const protocol::GroupRanks& group_ranks) {
     return std::make_exception_ptr(Error(entry.code, entry.text,
                                          {.tensor = entry.tensor,
                                           .operation = entry.operation,
-                                          .ranks = members.world_ranks(entry.ranks)}));
+                                          .ranks = group_ranks.world_ranks(entry.ranks)}));
 }
 
 std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation,

@@ -8,8 +8,8 @@
 
 #include "engine/backend.hpp"
 #include "engine/pending.hpp"
+#include "protocol/group_ranks.hpp"
 #include "protocol/log_entry.hpp"
-#include "protocol/members.hpp"
 #include "trace/timeline_record.hpp"
 
 /// What an entry of the log means on this rank.
@@ -18,12 +18,12 @@ namespace guozhuang::engine {
 /// What a rank that has joined moves in place of the entry's request that it has not submitted:
 /// memory of its own, filled with what changes nobody's result, in as many rows as it must have:
 /// none, where that is the rank's choice.
-Request stand_in_for(const protocol::LogEntry& entry, std::size_t item);
+Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item);
 
 /// What a backend runs: the requests of an execute entry, one at least, fused. It points into them.
 Bundle bundle_of(const protocol::LogEntry& entry,
                  std::span<const std::shared_ptr<Pending>> requests,
-                 const protocol::Members& members, int ranks);
+                 const protocol::GroupRanks& group_ranks, int ranks);
 
 /// What the timeline says of them. `set`: the name of the process set; null: the world.
 trace::TimelineFacts facts_of(const Request& request,
@@ -31,7 +31,8 @@ trace::TimelineFacts facts_of(const Request& request,
 trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set);
 
 /// The Error of a fail entry.
-std::exception_ptr error_of(const protocol::LogEntry& entry, const protocol::Members& members);
+std::exception_ptr error_of(const protocol::LogEntry& entry,
+                            const protocol::GroupRanks& group_ranks);
 
 /// What a rank's own failure is to its callers, who know one type: an Error as it is, and one that
 /// says so of a lack of memory or of anything else.

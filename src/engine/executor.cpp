@@ -26,13 +26,14 @@ DeviceExecutor Executor::of(DeviceKind kind) const {
     return executors_.at(kind);
 }
 
-Requests Executor::stand_ins_for(const protocol::LogEntry& entry,
-                                 std::shared_ptr<Driver> driver) const {
+Requests Executor::neutral_contributions(const protocol::LogEntry& entry,
+                                         std::shared_ptr<ProgressSource> progress_source) const {
     if (provider_ != nullptr)
         provider_->provide(protocol::decode_description(entry.descriptions.front()).device);
     Requests requests;
     for (std::size_t i = 0; i < entry.items.size(); ++i)
-        requests.push_back(std::make_shared<Pending>(stand_in_for(entry, i), driver));
+        requests.push_back(
+            std::make_shared<Pending>(neutral_contribution(entry, i), progress_source));
     return requests;
 }
 
@@ -46,7 +47,7 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
         attempt(requests.front()->request().description->operation, *listener, action);
         return listener->on_end(requests, nullptr);
     }
-    auto bundle = bundle_of(entry, requests, context_.members, context_.size);
+    auto bundle = bundle_of(entry, requests, context_.group_ranks, context_.size);
     const auto executor = of(bundle.device);
     if (context_.timeline->on())
         for (const auto& pending : requests) context_.timeline->enter(pending.get(), "bundle");

@@ -57,7 +57,8 @@ public:
     void clear() noexcept;
 
     /// What this rank moves if it has joined, and so has not submitted what the others have.
-    Requests stand_ins_for(const protocol::LogEntry& entry, std::shared_ptr<Driver> driver) const;
+    Requests neutral_contributions(const protocol::LogEntry& entry,
+                                   std::shared_ptr<ProgressSource> progress_source) const;
     /// Runs the requests of an entry, inline to their end, which the listener hears of. Throws what
     /// fails, as an Error, after the listener has heard of it.
     void run(const protocol::LogEntry& entry, Requests requests,

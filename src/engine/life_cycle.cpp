@@ -6,13 +6,14 @@
 
 namespace guozhuang::engine {
 
-void LifeCycle::require_open(const Request& request, const protocol::Members& members) const {
+void LifeCycle::require_open(const Request& request,
+                             const protocol::GroupRanks& group_ranks) const {
     const base::Lock lock(mutex_);
     if (cause_) std::rethrow_exception(for_operation(cause_, request, memory_on_loan_));
     if (!reason_) return;
     throw Error(ErrorCode::not_initialised,
                 fmt::format("{} has been closed: it takes no more operations{}",
-                            members.are_the_world() ? "this session" : members.name(),
+                            group_ranks.are_the_world() ? "this session" : group_ranks.name(),
                             reason_->empty() ? "" : fmt::format(" ({})", *reason_)));
 }
 
@@ -21,30 +22,30 @@ void LifeCycle::advance_to(State state) noexcept {
     while (current < state && !state_.compare_exchange_weak(current, state)) continue;
 }
 
-void LifeCycle::depart(std::string_view reason, bool at_once) {
+void LifeCycle::shut_down(std::string_view reason, bool at_once) {
     const base::Lock lock(mutex_);
     if (at_once) at_once_ = true;
     if (!reason_) reason_ = std::string(reason);
-    advance_to(State::departing);
+    advance_to(State::shutting_down);
 }
 
-std::optional<LifeCycle::Departure> LifeCycle::take_departure() {
+std::optional<LifeCycle::Shutdown> LifeCycle::take_shutdown() {
     const base::Lock lock(mutex_);
     if (!reason_ || announced_) return std::nullopt;
     announced_ = true;
     advance_to(log_has_ended_ ? State::over : State::announced);
-    return Departure{*reason_, at_once_};
+    return Shutdown{*reason_, at_once_};
 }
 
-std::string LifeCycle::text_of_departure(int rank) const {
+std::string LifeCycle::shutdown_text(int rank) const {
     const base::Lock lock(mutex_);
     return fmt::format("rank {} has shut down{}", rank,
                        reason_ ? fmt::format(" ({})", *reason_) : "");
 }
 
-void LifeCycle::end_log(bool somebody_left) {
+void LifeCycle::end_log(bool somebody_quit) {
     const base::Lock lock(mutex_);
-    if (somebody_left) somebody_left_ = true;
+    if (somebody_quit) somebody_quit_ = true;
     log_has_ended_ = true;
     if (announced_) advance_to(State::over);
 }

@@ -9,7 +9,7 @@
 
 #include "base/mutex.hpp"
 #include "engine/pending.hpp"
-#include "protocol/members.hpp"
+#include "protocol/group_ranks.hpp"
 
 namespace guozhuang::engine {
 
@@ -18,14 +18,14 @@ namespace guozhuang::engine {
 class LifeCycle {
 public:
     enum class State : std::uint8_t {
-        open,       ///< takes operations
-        departing,  ///< takes no more; the other ranks have not been told
-        announced,  ///< the other ranks have been told
-        over,       ///< nothing more is executed: the log is complete, or the job has failed
-        stopped     ///< nobody drives any more
+        open,           ///< takes operations
+        shutting_down,  ///< takes no more; the other ranks have not been told
+        announced,      ///< the other ranks have been told
+        over,           ///< nothing more is executed: the log is complete, or the job has failed
+        stopped         ///< nobody drives any more
     };
     /// That this rank submits nothing more.
-    struct Departure {
+    struct Shutdown {
         std::string reason;
         bool at_once = false;  ///< it does not wait for the others
     };
@@ -34,26 +34,26 @@ public:
     bool is_stopped() const noexcept { return state() == State::stopped; }
     bool is_over() const noexcept { return state() >= State::over; }
     /// Whether somebody must drive although nothing is pending.
-    bool is_departing() const noexcept {
-        return state() == State::departing || state() == State::announced;
+    bool is_shutting_down() const noexcept {
+        return state() == State::shutting_down || state() == State::announced;
     }
 
-    /// Throws what ended the job, or Error(not_initialised) once this rank has departed.
-    void require_open(const Request& request, const protocol::Members& members) const;
+    /// Throws what ended the job, or Error(not_initialised) once this rank has shut down.
+    void require_open(const Request& request, const protocol::GroupRanks& group_ranks) const;
 
     /// The reason of the first call counts; that a later one does not wait, too.
-    void depart(std::string_view reason, bool at_once);
-    /// The departure, once: the caller announces it.
-    std::optional<Departure> take_departure();
+    void shut_down(std::string_view reason, bool at_once);
+    /// The shutdown, once: the caller announces it.
+    std::optional<Shutdown> take_shutdown();
     bool has_announced() const noexcept { return announced_; }
-    bool departs_at_once() const noexcept { return at_once_; }
+    bool quits() const noexcept { return at_once_; }
     /// "rank 2 has shut down (why)".
-    std::string text_of_departure(int rank) const;
+    std::string shutdown_text(int rank) const;
 
-    /// The log is complete; `somebody_left`: because a rank has left at once.
-    void end_log(bool somebody_left);
+    /// The log is complete; `somebody_quit`: because a rank has quit.
+    void end_log(bool somebody_quit);
     bool log_has_ended() const noexcept { return log_has_ended_; }
-    bool somebody_left() const noexcept { return somebody_left_; }
+    bool somebody_quit() const noexcept { return somebody_quit_; }
 
     /// Keeps the first cause, and returns it. fail(): then all is over.
     std::exception_ptr note_cause(const std::exception_ptr& cause) noexcept;
@@ -70,11 +70,11 @@ private:
     void advance_to(State state) noexcept;
 
     std::atomic<State> state_{State::open};
-    std::atomic<bool> at_once_{false}, announced_{false};  ///< of the departure
-    std::atomic<bool> log_has_ended_{false}, somebody_left_{false};
+    std::atomic<bool> at_once_{false}, announced_{false};  ///< of the shutdown
+    std::atomic<bool> log_has_ended_{false}, somebody_quit_{false};
     std::atomic<bool> memory_on_loan_{false};
     mutable base::Mutex mutex_;
-    std::optional<std::string> reason_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of the departure
+    std::optional<std::string> reason_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of the shutdown
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

@@ -42,14 +42,14 @@ std::exception_ptr for_operation(const std::exception_ptr& error, const Request&
 
 std::string_view Request::operation() const noexcept {
     switch (kind) {
-        case Kind::letter: return "send/recv";
+        case Kind::point_to_point: return "send/recv";
         case Kind::closing: return "close";
         default: return name_of(description->operation);
     }
 }
 
 std::string Request::label() const {
-    if (kind == Kind::letter) return name;
+    if (kind == Kind::point_to_point) return name;
     if (!description->ranks.empty())
         return fmt::format("{} '{}' of {}", operation(), name,
                            base::list_ranks(description->ranks));
@@ -60,8 +60,8 @@ SharedTensors share(std::vector<TensorView> tensors) {
     return std::make_shared<const std::vector<TensorView>>(std::move(tensors));
 }
 
-Pending::Pending(Request request, std::shared_ptr<Driver> driver)
-    : request_(std::move(request)), driver_(std::move(driver)) {
+Pending::Pending(Request request, std::shared_ptr<ProgressSource> progress_source)
+    : request_(std::move(request)), progress_source_(std::move(progress_source)) {
     switch (request_.description->operation) {
         case protocol::OperationKind::all_gather:
         case protocol::OperationKind::all_to_all:
@@ -74,8 +74,8 @@ Pending::Pending(Request request, std::shared_ptr<Driver> driver)
 }
 
 Pending::~Pending() {
-    const bool is_callers =
-        request_.kind == Request::Kind::collective || request_.kind == Request::Kind::letter;
+    const bool is_callers = request_.kind == Request::Kind::collective ||
+                            request_.kind == Request::Kind::point_to_point;
     if (!error_ || !is_callers || error_seen_.load(std::memory_order_relaxed)) return;
     const auto say = [this](bool is_known, const char* what) {
         base::log(is_known || dropped_by_exception_ ? LogLevel::debug : LogLevel::error,
@@ -103,8 +103,8 @@ void Pending::set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> 
 
 void Pending::set_enqueued(std::shared_ptr<device::Event> done) {
     done_ = std::move(done);
-    auto expected = Stage::submitted;  // it may be complete already
-    stage_.compare_exchange_strong(expected, Stage::enqueued, std::memory_order_acq_rel);
+    auto expected = State::submitted;  // it may be complete already
+    state_.compare_exchange_strong(expected, State::enqueued, std::memory_order_acq_rel);
 }
 
 bool Pending::set_ended(const std::exception_ptr& error) noexcept {
@@ -114,16 +114,16 @@ bool Pending::set_ended(const std::exception_ptr& error) noexcept {
     return true;
 }
 
-void Pending::set_published(trace::Waiting* place) noexcept {
-    published_ = place;
+void Pending::set_published(trace::WaitingSlot* slot) noexcept {
+    published_ = slot;
     if (ended_) unpublish();
 }
 
 void Pending::unpublish() noexcept {
-    auto* const place = published_.exchange(nullptr);
-    if (place == nullptr) return;
-    place->note.clear();
-    place->taken = false;
+    auto* const slot = published_.exchange(nullptr);
+    if (slot == nullptr) return;
+    slot->note.clear();
+    slot->taken = false;
 }
 
 namespace {
@@ -138,14 +138,14 @@ void Pending::set_complete(bool memory_on_loan) noexcept {
     ++completing;
     if (!memory_on_loan) request_.keep_alive.reset();
     --completing;
-    stage_.store(Stage::complete, std::memory_order_seq_cst);
+    state_.store(State::complete, std::memory_order_seq_cst);
 }
 
 void EndedQueue::push(std::shared_ptr<Pending> pending) noexcept {
     const base::Lock lock(mutex_);
-    auto& place = last_ ? last_->next_ : first_;
+    auto& link = last_ ? last_->next_ : first_;
     last_ = pending.get();
-    place = std::move(pending);
+    link = std::move(pending);
     empty_.store(false, std::memory_order_release);
 }
 

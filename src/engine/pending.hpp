@@ -22,18 +22,18 @@ SharedTensors share(std::vector<TensorView> tensors);
 
 /// What a caller submits.
 struct Request {
-    /// What is not collective the engine makes one.
+    /// Callers submit `collective` requests; the engine sets the other kinds itself.
     enum class Kind : std::uint8_t {
         collective,
-        letter,    ///< a send or receive: the name says it all
-        stand_in,  ///< of a rank that has joined: nobody waits for it
-        closing    ///< the wait for all to close the session
+        point_to_point,  ///< a send or receive: the name says it all
+        neutral,  ///< the neutral contribution of a rank that has joined: nobody waits for it
+        closing   ///< the wait for all to close the session
     };
     Kind kind = Kind::collective;
     std::string name = {};  ///< empty: the engine numbers it
     /// whether the name may come again and so gets an id; false for what the engine numbers
     bool named = true;
-    int peer = 0;  ///< of a letter: rank of the world. Set by the engine
+    int peer = 0;  ///< of a send or receive: rank of the world. Set by the engine
     /// known if it has a deadline of its own
     base::Clock::time_point submitted = base::Clock::time_point::max();
     /// up to which it may wait for others
@@ -54,16 +54,16 @@ struct Request {
     std::string label() const;
 };
 
-/// What an error that ends the job means for one operation: where a rank has died or left, the text
+/// What an error that ends the job means for one operation: where a rank has died or quit, the text
 /// names the operation too, and where messages could not be stopped it says that their memory is
 /// not the caller's yet.
 std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request,
                                  bool memory_on_loan) noexcept;
 
 /// Whoever can bring an operation forward while somebody waits for it.
-class Driver {
+class ProgressSource {
 public:
-    virtual ~Driver() = default;
+    virtual ~ProgressSource() = default;
     /// Returns once `arrived()`, driving meanwhile; false if the deadline came first. A bundle may
     /// outlast a deadline: whoever has one leaves the driving to the coordinator thread. Throws
     /// what ended the job.
@@ -73,7 +73,7 @@ public:
 /// An operation on its way: what a Handle refers to. Thread-safe.
 class Pending {
 public:
-    Pending(Request request, std::shared_ptr<Driver> driver);
+    Pending(Request request, std::shared_ptr<ProgressSource> progress_source);
 
     /// Logs an error that nobody has asked for.
     ~Pending();
@@ -84,14 +84,14 @@ public:
     /// Of an operation that has results: of each tensor; of a join one.
     Result& result(std::size_t tensor) noexcept { return results_[tensor]; }
     bool has_results() const noexcept { return !results_.empty(); }
-    Driver& driver() const noexcept { return *driver_; }
+    ProgressSource& progress_source() const noexcept { return *progress_source_; }
 
     bool enqueued() const noexcept {
-        return stage_.load(std::memory_order_acquire) >= Stage::enqueued;
+        return state_.load(std::memory_order_acquire) >= State::enqueued;
     }
     bool has_ended() const noexcept { return ended_.load(); }
     bool complete() const noexcept {
-        return stage_.load(std::memory_order_acquire) == Stage::complete;
+        return state_.load(std::memory_order_acquire) == State::complete;
     }
 
     /// It goes on with other tensors, which `owner` keeps alive; `ready`: null, or when a device
@@ -107,7 +107,7 @@ public:
     /// on a stream may end while the job does.
     bool set_ended(const std::exception_ptr& error) noexcept;
     /// Where it is said that this rank waits for it, until it has ended.
-    void set_published(trace::Waiting* place) noexcept;
+    void set_published(trace::WaitingSlot* slot) noexcept;
     bool is_published() const noexcept {
         return published_.load(std::memory_order_relaxed) != nullptr;
     }
@@ -130,19 +130,19 @@ public:
 private:
     void unpublish() noexcept;
 
-    enum class Stage { submitted, enqueued, complete };
+    enum class State { submitted, enqueued, complete };
 
     Request request_;
-    std::shared_ptr<Driver> driver_;
+    std::shared_ptr<ProgressSource> progress_source_;
     std::vector<Result> results_;
     std::shared_ptr<device::Event> done_;
     std::exception_ptr error_;
     std::atomic<bool> ended_{false};
-    std::atomic<Stage> stage_{Stage::submitted};
+    std::atomic<State> state_{State::submitted};
     mutable std::atomic<bool> error_seen_{false};
     std::atomic<bool> taken_{false};
     std::atomic<bool> dropped_by_exception_{false};
-    std::atomic<trace::Waiting*> published_{nullptr};
+    std::atomic<trace::WaitingSlot*> published_{nullptr};
     std::shared_ptr<Pending> next_;  ///< in the queue of those that have ended
 
     friend class EndedQueue;

@@ -16,14 +16,14 @@ const char* verb(const Route& route) noexcept {
 
 }  // namespace
 
-void PointToPoint::post(Letter letter) {
-    const auto& route = letter.route;
-    const auto gone = departed_.find(route.peer);
-    if (gone != departed_.end() && left_.contains(route.peer))
-        return outcomes_.push_back({letter.pending, departed_error(route, gone->second)});
-    const auto& tensor = letter.pending->request().tensors->front();
+void PointToPoint::post(P2pOperation operation) {
+    const auto& route = operation.route;
+    const auto gone = shut_down_ranks_.find(route.peer);
+    if (gone != shut_down_ranks_.end() && quit_ranks_.contains(route.peer))
+        return outcomes_.push_back({operation.pending, departed_error(route, gone->second)});
+    const auto& tensor = operation.pending->request().tensors->front();
     protocol::Writer out;
-    out.enumerator(Part::notice);
+    out.enumerator(RecordType::announcement);
     out.number(route.tag);
     out.number(route.sending ? 1 : 0);
     out.enumerator(tensor.dtype);
@@ -31,15 +31,15 @@ void PointToPoint::post(Letter letter) {
     for (const auto extent : tensor.shape) out.signed_number(extent);
     outbox_.push_back({route.peer, out.take()});
     const auto key = route;
-    letters_[key].push_back(std::move(letter));
+    unmatched_[key].push_back(std::move(operation));
     match(key);
-    if (gone != departed_.end()) fail_unmatched_with(gone->first, gone->second);
+    if (gone != shut_down_ranks_.end()) fail_unmatched_with(gone->first, gone->second);
 }
 
 void PointToPoint::receive(int from, std::span<const std::byte> message) {
     protocol::Reader in(message);
-    switch (in.enumerator(Part::answer)) {
-        case Part::notice: {
+    switch (in.enumerator(RecordType::answer)) {
+        case RecordType::announcement: {
             Route route{.peer = from};
             route.tag =
                 static_cast<std::uint16_t>(in.number(std::numeric_limits<std::uint16_t>::max()));
@@ -48,51 +48,52 @@ void PointToPoint::receive(int from, std::span<const std::byte> message) {
             tensor.dtype = in.enumerator(DType::u64);
             tensor.shape.resize(in.count(protocol::max_dimensions));
             for (auto& extent : tensor.shape) extent = in.signed_number();
-            notices_[route].push_back(std::move(tensor));
+            announcements_[route].push_back(std::move(tensor));
             match(route);
             break;
         }
-        case Part::question: {
+        case RecordType::question: {
             protocol::Writer answer;
-            answer.enumerator(Part::answer);
+            answer.enumerator(RecordType::answer);
             outbox_.push_back({from, answer.take()});
             break;
         }
-        case Part::answer:
-            if (auto gone = departing_.extract(from))
-                departed_.insert(std::move(gone));
+        case RecordType::answer:
+            if (auto gone = awaiting_answer_.extract(from))
+                shut_down_ranks_.insert(std::move(gone));
             else
-                goodbyes_.insert(from);
-            if (departed_.contains(from)) fail_unmatched_with(from, departed_.at(from));
+                early_answers_.insert(from);
+            if (shut_down_ranks_.contains(from))
+                fail_unmatched_with(from, shut_down_ranks_.at(from));
             break;
     }
     in.expect_end();
 }
 
-void PointToPoint::say_goodbye() {
+void PointToPoint::answer_all() {
     for (int peer = 0; peer < size_; ++peer) {
         if (peer == rank_) continue;
         protocol::Writer answer;
-        answer.enumerator(Part::answer);
+        answer.enumerator(RecordType::answer);
         outbox_.push_back({peer, answer.take()});
     }
 }
 
-void PointToPoint::depart(int rank, const std::string& text) {
+void PointToPoint::shut_down(int rank, const std::string& text) {
     if (rank == rank_) return;
-    if (goodbyes_.contains(rank)) {
-        departed_.emplace(rank, text);
+    if (early_answers_.contains(rank)) {
+        shut_down_ranks_.emplace(rank, text);
         return fail_unmatched_with(rank, text);
     }
-    departing_.emplace(rank, text);
+    awaiting_answer_.emplace(rank, text);
     protocol::Writer question;
-    question.enumerator(Part::question);
+    question.enumerator(RecordType::question);
     outbox_.push_back({rank, question.take()});
 }
 
-void PointToPoint::leave(int rank, const std::string& text) {
-    left_.insert(rank);
-    depart(rank, text);
+void PointToPoint::quit(int rank, const std::string& text) {
+    quit_ranks_.insert(rank);
+    shut_down(rank, text);
 }
 
 void PointToPoint::fail_unmatched(const std::string& text) {
@@ -100,74 +101,75 @@ void PointToPoint::fail_unmatched(const std::string& text) {
 }
 
 void PointToPoint::fail_unmatched_with(int peer, const std::string& text) {
-    std::erase_if(letters_, [&](auto& each) {
-        auto& [route, letters] = each;
+    std::erase_if(unmatched_, [&](auto& each) {
+        auto& [route, operations] = each;
         if (route.peer != peer) return false;
-        for (auto& letter : letters)
-            outcomes_.push_back({letter.pending, departed_error(route, text)});
+        for (auto& operation : operations)
+            outcomes_.push_back({operation.pending, departed_error(route, text)});
         return true;
     });
 }
 
-bool PointToPoint::has_letters() const noexcept {
-    return is_moving() || !letters_.empty();
+bool PointToPoint::has_operations() const noexcept {
+    return is_moving() || !unmatched_.empty();
 }
 
-bool PointToPoint::is_unmatched(const Pending& letter) const {
-    return std::ranges::any_of(letters_, [&](const auto& each) {
-        return std::ranges::any_of(
-            each.second, [&](const Letter& other) { return other.pending.get() == &letter; });
+bool PointToPoint::is_unmatched(const Pending& operation) const {
+    return std::ranges::any_of(unmatched_, [&](const auto& each) {
+        return std::ranges::any_of(each.second, [&](const P2pOperation& other) {
+            return other.pending.get() == &operation;
+        });
     });
 }
 
 void PointToPoint::abandon() noexcept {
-    letters_.clear();
+    unmatched_.clear();
     moving_.clear();
     outcomes_.clear();
 }
 
 void PointToPoint::match(const Route& route) {
-    auto& letters = letters_[route];
-    auto& notices = notices_[route];
-    while (!letters.empty() && !notices.empty()) {
-        auto letter = std::move(letters.front());
-        const auto notice = std::move(notices.front());
-        letters.pop_front();
-        notices.pop_front();
-        begin(std::move(letter), notice);
+    auto& operations = unmatched_[route];
+    auto& announcements = announcements_[route];
+    while (!operations.empty() && !announcements.empty()) {
+        auto operation = std::move(operations.front());
+        const auto announcement = std::move(announcements.front());
+        operations.pop_front();
+        announcements.pop_front();
+        begin(std::move(operation), announcement);
     }
-    if (letters.empty()) letters_.erase(route);
-    if (notices.empty()) notices_.erase(route);
+    if (operations.empty()) unmatched_.erase(route);
+    if (announcements.empty()) announcements_.erase(route);
 }
 
-void PointToPoint::begin(Letter letter, const protocol::TensorDescription& theirs) {
-    const auto& tensor = letter.pending->request().tensors->front();
+void PointToPoint::begin(P2pOperation operation, const protocol::TensorDescription& theirs) {
+    const auto& tensor = operation.pending->request().tensors->front();
     if (tensor.dtype != theirs.dtype || tensor.shape != theirs.shape)
-        return outcomes_.push_back({letter.pending, mismatch(letter, theirs)});
+        return outcomes_.push_back({operation.pending, mismatch(operation, theirs)});
     Mail::Ticket ticket = 0;
     if (tensor.bytes() > 0)
-        ticket = letter.route.sending
-                     ? mail_.send(letter.route.peer, letter.route.tag, tensor.memory())
-                     : mail_.receive(letter.route.peer, letter.route.tag, tensor.memory());
-    moving_.push_back({std::move(letter), ticket});
+        ticket = operation.route.sending
+                     ? mail_.send(operation.route.peer, operation.route.tag, tensor.memory())
+                     : mail_.receive(operation.route.peer, operation.route.tag, tensor.memory());
+    moving_.push_back({std::move(operation), ticket});
 }
 
 std::exception_ptr PointToPoint::departed_error(const Route& route, const std::string& text) const {
     return std::make_exception_ptr(Error(
         ErrorCode::departed,
         fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
-        {.operation = verb(route), .ranks = {members_.world_rank(route.peer)}}));
+        {.operation = verb(route), .ranks = {group_ranks_.world_rank(route.peer)}}));
 }
 
-std::exception_ptr PointToPoint::mismatch(const Letter& letter,
+std::exception_ptr PointToPoint::mismatch(const P2pOperation& operation,
                                           const protocol::TensorDescription& theirs) const {
-    const auto& tensor = letter.pending->request().tensors->front();
-    const auto& route = letter.route;
+    const auto& tensor = operation.pending->request().tensors->front();
+    const auto& route = operation.route;
     const auto print = [](DType dtype, const Shape& shape) {
         return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", "));
     };
     const auto mine = print(tensor.dtype, tensor.shape), other = print(theirs.dtype, theirs.shape);
-    const int own = members_.world_rank(rank_), peer = members_.world_rank(route.peer);
+    const int own = group_ranks_.world_rank(rank_), peer = group_ranks_.world_rank(route.peer);
     const int sender = route.sending ? own : peer, receiver = route.sending ? peer : own;
     const auto text = fmt::format(
         "send/recv with tag {}: tensors differ: {} sent by rank {}; {} expected by rank {}",
@@ -177,14 +179,14 @@ std::exception_ptr PointToPoint::mismatch(const Letter& letter,
 }
 
 bool PointToPoint::advance() {
-    // apart from the partition, which an exception would leave with letters lost
+    // apart from the partition, which an exception would leave with operations lost
     for (auto& moving : moving_)
         if (moving.ticket != 0 && mail_.test(moving.ticket)) moving.ticket = 0;
     const auto arrived = std::stable_partition(
         moving_.begin(), moving_.end(), [](const Moving& moving) { return moving.ticket != 0; });
     const bool any = arrived != moving_.end();
     for (auto done = arrived; done != moving_.end(); ++done)
-        outcomes_.push_back({done->letter.pending, nullptr});
+        outcomes_.push_back({done->operation.pending, nullptr});
     moving_.erase(arrived, moving_.end());
     return any;
 }

@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Content = trace::Note::Content;
-constexpr std::string_view letter_kind = "send/recv";  // as Request::operation() says
+constexpr std::string_view point_to_point_kind = "send/recv";  // as Request::operation() says
 
 /// The name without the process set.
 std::string_view bare(std::string_view name) {
@@ -32,9 +32,9 @@ bool is_near(std::string_view a, std::string_view b) {
 
 /// What a rank publishes that waits for it: long names are cut.
 std::string as_noted(std::string_view operation, const std::string& name,
-                     const protocol::Members& members) {
+                     const protocol::GroupRanks& group_ranks) {
     trace::Note note;
-    note.write(operation, name_among(members, name));
+    note.write(operation, name_among(group_ranks, name));
     return note.read().value_or(Content{}).text;
 }
 
@@ -49,87 +49,91 @@ std::string_view has_or_have(std::span<const int> ranks) {
 
 }  // namespace
 
-const std::optional<StallScene::Sight>& StallScene::at(int rank) {
-    const auto [sight, is_new] = sights_.try_emplace(rank);
-    if (is_new) sight->second = look_at(rank);
-    return sight->second;
+const std::optional<SetSnapshot::RankSnapshot>& SetSnapshot::at(int rank) {
+    const auto [snapshot, is_new] = snapshots_.try_emplace(rank);
+    if (is_new) snapshot->second = look_at(rank);
+    return snapshot->second;
 }
 
-std::optional<StallScene::Sight> StallScene::look_at(int rank) const {
-    auto neighbour = job_.look_at(rank);
-    if (!neighbour) return std::nullopt;
-    const auto& activity = *neighbour->activity;
-    Sight sight{.neighbour = std::move(*neighbour), .waiting = {}, .last = {}};
-    sight.is_crowded = activity.untold > 0;
-    for (const auto& place : activity.waiting)
-        if (auto content = place.note.read()) sight.waiting.push_back(std::move(*content));
-    if (activity.last_pending != nullptr) sight.last = activity.submitted.read();
+std::optional<SetSnapshot::RankSnapshot> SetSnapshot::look_at(int rank) const {
+    auto status = job_.look_at(rank);
+    if (!status) return std::nullopt;
+    const auto& activity = *status->activity;
+    RankSnapshot snapshot{.status = std::move(*status), .waiting = {}, .last = {}};
+    snapshot.is_crowded = activity.unlisted_count > 0;
+    for (const auto& slot : activity.waiting)
+        if (auto content = slot.note.read()) snapshot.waiting.push_back(std::move(*content));
+    if (activity.last_pending != nullptr) snapshot.last = activity.submitted.read();
     const auto is_join = [&](const Content& content) {
         return content.kind == name_of(protocol::OperationKind::join) &&
-               content.text == as_noted(content.kind, std::string(bare(content.text)), members_);
+               content.text ==
+                   as_noted(content.kind, std::string(bare(content.text)), group_ranks_);
     };
-    sight.has_joined =
-        std::ranges::any_of(sight.waiting, is_join) || (sight.last && is_join(*sight.last));
-    return sight;
+    snapshot.has_joined = std::ranges::any_of(snapshot.waiting, is_join) ||
+                          (snapshot.last && is_join(*snapshot.last));
+    return snapshot;
 }
 
-StallReport::StallReport(const Request& request, bool decided, StallScene& scene)
+StallReport::StallReport(const Request& request, bool decided, SetSnapshot& set_snapshot)
     : request_(request),
       decided_(decided),
-      scene_(scene),
-      name_(as_noted(request.operation(), request.name, scene.members())) {
-    for (int position = 0; position < scene.size(); ++position) {
-        const int rank = scene.members().world_rank(position);
-        if (is(Request::Kind::letter) && rank != scene.rank() && rank != request.peer) continue;
-        const auto& sight = scene.at(rank);
-        if (rank == scene.rank() || (sight && waits_too(*sight)))
+      set_snapshot_(set_snapshot),
+      name_(as_noted(request.operation(), request.name, set_snapshot.group_ranks())) {
+    for (int group_rank = 0; group_rank < set_snapshot.size(); ++group_rank) {
+        const int rank = set_snapshot.group_ranks().world_rank(group_rank);
+        if (is(Request::Kind::point_to_point) && rank != set_snapshot.rank() &&
+            rank != request.peer)
+            continue;
+        const auto& snapshot = set_snapshot.at(rank);
+        if (rank == set_snapshot.rank() || (snapshot && waits_too(*snapshot)))
             waiting_.push_back(rank);
-        else if (!sight)
+        else if (!snapshot)
             unseen_.push_back(rank);
-        else if (is_needed(*sight))
-            (sight->is_crowded && !sight->neighbour.is_stopped ? unseen_ : missing_)
+        else if (is_needed(*snapshot))
+            (snapshot->is_crowded && !snapshot->status.is_stopped ? unseen_ : missing_)
                 .push_back(rank);
     }
 }
 
-bool StallReport::waits_too(const StallScene::Sight& sight) const {
-    return !sight.neighbour.is_stopped && !is(Request::Kind::letter) && has_submitted(sight);
+bool StallReport::waits_too(const SetSnapshot::RankSnapshot& snapshot) const {
+    return !snapshot.status.is_stopped && !is(Request::Kind::point_to_point) &&
+           has_submitted(snapshot);
 }
 
-bool StallReport::has_submitted(const StallScene::Sight& sight) const {
-    return std::ranges::find(sight.waiting, name_, &Content::text) != sight.waiting.end() ||
-           (is(Request::Kind::collective) && sight.last && sight.last->text == name_);
+bool StallReport::has_submitted(const SetSnapshot::RankSnapshot& snapshot) const {
+    return std::ranges::find(snapshot.waiting, name_, &Content::text) != snapshot.waiting.end() ||
+           (is(Request::Kind::collective) && snapshot.last && snapshot.last->text == name_);
 }
 
 /// Who has joined is not, unless the operation has begun, or is the end of all.
-bool StallReport::is_needed(const StallScene::Sight& sight) const {
-    return decided_ || sight.neighbour.is_stopped || is(Request::Kind::closing) ||
-           !sight.has_joined;
+bool StallReport::is_needed(const SetSnapshot::RankSnapshot& snapshot) const {
+    return decided_ || snapshot.status.is_stopped || is(Request::Kind::closing) ||
+           !snapshot.has_joined;
 }
 
 bool StallReport::has_stopped() const {
-    return std::ranges::any_of(missing_,
-                               [this](int rank) { return scene_.at(rank)->neighbour.is_stopped; });
+    return std::ranges::any_of(
+        missing_, [this](int rank) { return set_snapshot_.at(rank)->status.is_stopped; });
 }
 
 int StallReport::culprit() const {
     return !missing_.empty()  ? missing_.front()
            : !unseen_.empty() ? unseen_.front()
-                              : scene_.rank();
+                              : set_snapshot_.rank();
 }
 
 std::string StallReport::text(const Stalled& stalled) const {
-    const auto& members = scene_.members();
+    const auto& group_ranks = set_snapshot_.group_ranks();
     auto text = fmt::format(
         "{}{} has been waiting for {}{} on {}", request_.label(),
-        members.are_the_world() ? "" : " in " + members.name(), duration(stalled.age),
+        group_ranks.are_the_world() ? "" : " in " + group_ranks.name(), duration(stalled.age),
         stalled.limit > 0ms ? fmt::format(" (its limit is {})", duration(stalled.limit)) : "",
         base::list_ranks(waiting_));
     text += culprits();
     if (!unseen_.empty())
         text += fmt::format("; whether {} {} {} cannot be seen from here",
                             base::list_ranks(unseen_), has_or_have(unseen_), deed());
-    if (!has_culprits() && !is(Request::Kind::letter))
+    if (!has_culprits() && !is(Request::Kind::point_to_point))
         text += decided_ ? "; all take part" : "; all have " + deed();
     return text;
 }
@@ -141,16 +145,16 @@ std::string StallReport::culprits() const {
     std::map<std::string, std::vector<int>> waiters;
     std::vector<std::string> others;
     for (const int rank : missing_) {
-        const auto& sight = *scene_.at(rank);
-        const bool is_stopped = sight.neighbour.is_stopped;
-        const bool takes_part = decided_ || (is_stopped && has_submitted(sight));
-        if (!takes_part && !is_stopped && !sight.waiting.empty())
-            waiters[nearest(sight.waiting)].push_back(rank);
+        const auto& snapshot = *set_snapshot_.at(rank);
+        const bool is_stopped = snapshot.status.is_stopped;
+        const bool takes_part = decided_ || (is_stopped && has_submitted(snapshot));
+        if (!takes_part && !is_stopped && !snapshot.waiting.empty())
+            waiters[nearest(snapshot.waiting)].push_back(rank);
         else
             others.push_back(fmt::format("; rank {} {} ({}; {})", rank,
                                          takes_part ? "does not come forward" : "has not " + deed(),
-                                         sight.neighbour.process,
-                                         trace::describe(*sight.neighbour.activity)));
+                                         snapshot.status.process,
+                                         trace::describe(*snapshot.status.activity)));
     }
     std::string text;
     for (const auto& [other, ranks] : waiters)
@@ -169,14 +173,17 @@ std::string StallReport::culprits() const {
 /// them may hold up the other.
 std::string StallReport::nearest(const std::vector<Content>& waiting) const {
     const auto in_words = [](const Content& content) {
-        return content.kind == letter_kind ? content.text
-                                           : fmt::format("{} '{}'", content.kind, content.text);
+        return content.kind == point_to_point_kind
+                   ? content.text
+                   : fmt::format("{} '{}'", content.kind, content.text);
     };
-    if (is(Request::Kind::letter)) {
+    if (is(Request::Kind::point_to_point)) {
         const bool sends = request_.name.starts_with("send");
-        const auto facing = fmt::format("{} {}", sends ? "send to" : "recv from", scene_.rank());
+        const auto facing =
+            fmt::format("{} {}", sends ? "send to" : "recv from", set_snapshot_.rank());
         const auto found = std::ranges::find(
-            waiting, as_noted(letter_kind, facing, scene_.members()), &Content::text);
+            waiting, as_noted(point_to_point_kind, facing, set_snapshot_.group_ranks()),
+            &Content::text);
         if (found == waiting.end()) return in_words(waiting.front());
         return in_words(*found) + (sends ? ": where both send first, neither receives; use "
                                            "send_async, or let one of them receive first"
@@ -185,7 +192,7 @@ std::string StallReport::nearest(const std::vector<Content>& waiting) const {
     }
     const auto& nearest = *std::ranges::min_element(
         waiting, {}, [&](const Content& other) { return distance(other.text, name_); });
-    const auto& self = scene_.at(scene_.rank());
+    const auto& self = set_snapshot_.at(set_snapshot_.rank());
     const bool is_own = self && std::ranges::find(self->waiting, nearest.text, &Content::text) !=
                                     self->waiting.end();
     return in_words(nearest) +

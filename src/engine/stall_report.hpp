@@ -12,10 +12,10 @@ namespace guozhuang::engine {
 
 /// The ranks of a process set at one look: each is asked once what it is doing, when that matters
 /// first.
-class StallScene {
+class SetSnapshot {
 public:
-    struct Sight {
-        trace::Neighbour neighbour;
+    struct RankSnapshot {
+        trace::RankStatus status;
         std::vector<trace::Note::Content> waiting;  ///< what it has published that it waits for
         /// what it has submitted last, if that is pending
         std::optional<trace::Note::Content> last;
@@ -24,22 +24,22 @@ public:
     };
 
     /// `rank`: this one's in the world. All must outlive this.
-    StallScene(const protocol::Members& members, int size, int rank, Job& job)
-        : members_(members), size_(size), rank_(rank), job_(job) {}
+    SetSnapshot(const protocol::GroupRanks& group_ranks, int size, int rank, JobControl& job)
+        : group_ranks_(group_ranks), size_(size), rank_(rank), job_(job) {}
 
-    const protocol::Members& members() const noexcept { return members_; }
+    const protocol::GroupRanks& group_ranks() const noexcept { return group_ranks_; }
     int size() const noexcept { return size_; }  ///< of the process set
     int rank() const noexcept { return rank_; }
     /// A rank of the world; empty where it cannot be seen.
-    const std::optional<Sight>& at(int rank);
+    const std::optional<RankSnapshot>& at(int rank);
 
 private:
-    std::optional<Sight> look_at(int rank) const;
+    std::optional<RankSnapshot> look_at(int rank) const;
 
-    const protocol::Members& members_;
+    const protocol::GroupRanks& group_ranks_;
     int size_, rank_;
-    Job& job_;
-    std::map<int, std::optional<Sight>> sights_;
+    JobControl& job_;
+    std::map<int, std::optional<RankSnapshot>> snapshots_;
 };
 
 /// An operation that does not come forward, and what the ranks of its process set have to do with
@@ -47,10 +47,10 @@ private:
 class StallReport {
 public:
     /// `decided`: the log has resolved it, and it is under way.
-    StallReport(const Request& request, bool decided, StallScene& scene);
+    StallReport(const Request& request, bool decided, SetSnapshot& set_snapshot);
 
     /// Whether no rank with a lower number can say it.
-    bool is_first() const { return waiting_.front() == scene_.rank(); }
+    bool is_first() const { return waiting_.front() == set_snapshot_.rank(); }
     /// Whether some rank can be at fault.
     bool has_culprits() const { return !missing_.empty() || !unseen_.empty(); }
     /// Whether there are ranks of which nobody can see from here what they do.
@@ -65,15 +65,15 @@ public:
 private:
     bool is(Request::Kind kind) const { return request_.kind == kind; }
     std::string deed() const { return is(Request::Kind::closing) ? "closed" : "submitted it"; }
-    bool has_submitted(const StallScene::Sight& sight) const;
-    bool waits_too(const StallScene::Sight& sight) const;
-    bool is_needed(const StallScene::Sight& sight) const;
+    bool has_submitted(const SetSnapshot::RankSnapshot& snapshot) const;
+    bool waits_too(const SetSnapshot::RankSnapshot& snapshot) const;
+    bool is_needed(const SetSnapshot::RankSnapshot& snapshot) const;
     std::string culprits() const;
     std::string nearest(const std::vector<trace::Note::Content>& waiting) const;
 
     const Request& request_;
     bool decided_;
-    StallScene& scene_;
+    SetSnapshot& set_snapshot_;
     std::string name_;                             ///< as it is published
     std::vector<int> waiting_, unseen_, missing_;  ///< of the world
 };

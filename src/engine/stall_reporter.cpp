@@ -16,17 +16,17 @@ constexpr std::size_t most_said = 4;  // at one look
 void StallReporter::look(Requests pending,
                          const std::function<Progress(const Pending&)>& progress_of) {
     const auto now = base::Clock::now();
-    StallScene scene(context_.members, context_.size, context_.rank, *context_.job);
+    SetSnapshot set_snapshot(context_.group_ranks, context_.size, context_.rank, *context_.job);
     std::size_t said = 0;
     for (const auto& stalled : watch_.look(pending, now))
-        said += report(stalled, progress_of(*stalled.pending), scene, said) ? 1 : 0;
+        said += report(stalled, progress_of(*stalled.pending), set_snapshot, said) ? 1 : 0;
     {
         const base::Lock lock(mutex_);
         if (said > most_said)
-            to_say_.push_back(
+            warnings_.push_back(
                 fmt::format("{} more operations have been waiting as long", said - most_said));
-        for (auto& each : pending) looked_at_.insert(std::move(each));
-        has_to_say_ = true;
+        for (auto& each : pending) to_release_.insert(std::move(each));
+        has_warnings_ = true;
     }
     base::ring_local(context_.doorbell, context_.wait.audience);
 }
@@ -36,14 +36,14 @@ void StallReporter::look(Requests pending,
 /// be seen from here (on another host, where it may be dead or stopped). All waits then throw that
 /// cause, the one of this thread at its next look. A join may take as long as others have data, so
 /// only a stopped rank matters to it; closing has no limit.
-bool StallReporter::report(const Stalled& stalled, const Progress& progress, StallScene& scene,
-                           std::size_t said) {
+bool StallReporter::report(const Stalled& stalled, const Progress& progress,
+                           SetSnapshot& set_snapshot, std::size_t said) {
     const auto& request = stalled.pending->request();
     const bool is_collective = request.kind == Request::Kind::collective,
                is_open = is_collective && !progress.is_resolved;
     const bool is_join =
         is_collective && request.description->operation == protocol::OperationKind::join;
-    const StallReport report(request, is_collective && !is_open, scene);
+    const StallReport report(request, is_collective && !is_open, set_snapshot);
     if (is_join && !report.has_stopped()) return false;
     const bool is_unmet = is_open ? report.has_culprits() : progress.is_unmatched;
     if (stalled.limit.count() > 0 && request.kind != Request::Kind::closing &&
@@ -54,18 +54,18 @@ bool StallReporter::report(const Stalled& stalled, const Progress& progress, Sta
     if (said >= most_said) return true;
     auto text = report.text(stalled);
     const base::Lock lock(mutex_);
-    to_say_.push_back(std::move(text));
+    warnings_.push_back(std::move(text));
     return true;
 }
 
-void StallReporter::say() noexcept {
-    if (!has_to_say_.exchange(false)) return;
+void StallReporter::log_warnings() noexcept {
+    if (!has_warnings_.exchange(false)) return;
     std::vector<std::string> texts;
-    std::unordered_set<std::shared_ptr<Pending>> looked_at;
+    std::unordered_set<std::shared_ptr<Pending>> to_release;
     {
         const base::Lock lock(mutex_);
-        texts.swap(to_say_);
-        looked_at.swap(looked_at_);
+        texts.swap(warnings_);
+        to_release.swap(to_release_);
     }
     for (const auto& text : texts) base::log_warning(text);
 }

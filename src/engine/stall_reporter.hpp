@@ -29,30 +29,30 @@ public:
         bool is_unmatched = false;  ///< of point to point: its peer has not submitted its half
     };
 
-    StallReporter(const StallSettings& settings, const Context& context)
-        : context_(context), watch_(settings, context.members, context.activity) {}
+    StallReporter(const StallLimits& limits, const Context& context)
+        : context_(context), watch_(limits, context.group_ranks, context.activity) {}
 
     /// As StallWatch::expect(); by whoever drives.
     void expect(base::Deadline deadline) noexcept { watch_.expect(deadline); }
-    bool is_due() const noexcept { return watch_.is_due(base::a_moment_ago()); }
+    bool is_due() const noexcept { return watch_.is_due(base::coarse_now()); }
     /// Looks at all that is pending; by whoever drives.
     void look(Requests pending, const std::function<Progress(const Pending&)>& progress_of);
 
-    /// Says what the looks have found. Log callbacks and what a request keeps alive are the user's
+    /// Logs what the looks have found. Log callbacks and what a request keeps alive are the user's
     /// code: never with a lock held. Thread-safe.
-    void say() noexcept;
+    void log_warnings() noexcept;
 
 private:
-    bool report(const Stalled& stalled, const Progress& progress, StallScene& scene,
+    bool report(const Stalled& stalled, const Progress& progress, SetSnapshot& set_snapshot,
                 std::size_t said);
 
     const Context& context_;
     StallWatch watch_;
     base::Mutex mutex_;
-    std::vector<std::string> to_say_ GUOZHUANG_GUARDED_BY(mutex_);  ///< warnings
+    std::vector<std::string> warnings_ GUOZHUANG_GUARDED_BY(mutex_);  ///< warnings
     /// to be let go without a lock
-    std::unordered_set<std::shared_ptr<Pending>> looked_at_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::atomic<bool> has_to_say_{false};
+    std::unordered_set<std::shared_ptr<Pending>> to_release_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::atomic<bool> has_warnings_{false};
 };
 
 }  // namespace guozhuang::engine

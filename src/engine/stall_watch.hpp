@@ -11,13 +11,13 @@
 
 #include "base/wait.hpp"
 #include "engine/pending.hpp"
-#include "protocol/members.hpp"
+#include "protocol/group_ranks.hpp"
 #include "trace/activity.hpp"
 
 namespace guozhuang::engine {
 
 /// How long an operation may be pending before it is spoken of, and before it ends the job.
-struct StallSettings {
+struct StallLimits {
     std::chrono::milliseconds warn{10'000};  ///< 0: never
     std::chrono::milliseconds error{0};      ///< 0: never; operations may have a limit of their own
 };
@@ -36,9 +36,9 @@ struct Stalled {
 class StallWatch {
 public:
     /// `own`: this rank's; lives longer.
-    StallWatch(const StallSettings& settings, const protocol::Members& members,
+    StallWatch(const StallLimits& limits, const protocol::GroupRanks& group_ranks,
                trace::Activity& own);
-    ~StallWatch() { tell_untold(0); }
+    ~StallWatch() { publish_unlisted(0); }
     StallWatch(const StallWatch&) = delete;
     StallWatch& operator=(const StallWatch&) = delete;
 
@@ -51,29 +51,29 @@ public:
                               base::Clock::time_point now);
 
 private:
-    struct Seen {
+    struct Observation {
         base::Clock::time_point since, next_warning, deadline;
         std::uint64_t look = 0;
     };
-    using Sightings = std::map<std::weak_ptr<Pending>, Seen, std::owner_less<>>;
+    using Observations = std::map<std::weak_ptr<Pending>, Observation, std::owner_less<>>;
 
     bool publish(Pending& pending);  ///< false if there is no room
-    void tell_untold(std::int64_t count) noexcept {
-        own_.untold.fetch_add(count - std::exchange(untold_, count));
+    void publish_unlisted(std::int64_t count) noexcept {
+        own_.unlisted_count.fetch_add(count - std::exchange(unlisted_, count));
     }
     base::Deadline deadline_of(const Request& request, base::Clock::time_point since) const;
 
-    const StallSettings settings_;
-    const protocol::Members members_;
+    const StallLimits limits_;
+    const protocol::GroupRanks group_ranks_;
     trace::Activity& own_;
     const std::chrono::milliseconds between_looks_;
     base::Clock::time_point next_look_{};
     std::uint64_t looks_ = 0;
-    std::int64_t untold_ = 0;
-    Sightings sightings_;
+    std::int64_t unlisted_ = 0;
+    Observations observations_;
 };
 
 /// How an operation is called among the ranks of a host: "loss", "loss in process set 0,2".
-std::string name_among(const protocol::Members& members, const std::string& name);
+std::string name_among(const protocol::GroupRanks& group_ranks, const std::string& name);
 
 }  // namespace guozhuang::engine

@@ -21,7 +21,7 @@ void SubmissionQueue::require_not_joined(const Request& request) const {
                 fmt::format("{}: this rank has joined in {} and takes part in everything there "
                             "without submitting it, until all ranks have "
                             "joined; wait for that first",
-                            request.label(), context_.members.name()),
+                            request.label(), context_.group_ranks.name()),
                 {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
 }
 
@@ -55,11 +55,12 @@ void SubmissionQueue::enter(Table& table, Entry entry, Queue& queue, Element ele
     pending_count_.fetch_add(1);
 }
 
-std::shared_ptr<Pending> SubmissionQueue::submit(Request request, std::shared_ptr<Driver> driver) {
+std::shared_ptr<Pending> SubmissionQueue::submit(Request request,
+                                                 std::shared_ptr<ProgressSource> progress_source) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
     const base::Lock lock(mutex_);
-    life_.require_open(request, context_.members);
+    life_.require_open(request, context_.group_ranks);
     require_not_joined(request);
     const auto operation = request.description->operation;
     auto& unnamed = unnamed_[operation];
@@ -67,8 +68,8 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request request, std::shared_pt
     if (numbered) number(request, unnamed + 1);
     require_new_name(request);
     auto& activity = context_.activity;
-    activity.submitted.write(name_of(operation), name_among(context_.members, request.name));
-    auto pending = std::make_shared<Pending>(std::move(request), std::move(driver));
+    activity.submitted.write(name_of(operation), name_among(context_.group_ranks, request.name));
+    auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
     enter(tables_.named, std::pair(pending->request().name, pending), operations_, pending);
     if (operation == protocol::OperationKind::join) joined_ = true;
     activity.last_pending = pending.get();
@@ -80,16 +81,16 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request request, std::shared_pt
 }
 
 std::shared_ptr<Pending> SubmissionQueue::submit(Request request, const Route& route,
-                                                 std::shared_ptr<Driver> driver) {
+                                                 std::shared_ptr<ProgressSource> progress_source) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
-    request.kind = Request::Kind::letter;
+    request.kind = Request::Kind::point_to_point;
     const base::Lock lock(mutex_);
-    life_.require_open(request, context_.members);
+    life_.require_open(request, context_.group_ranks);
     context_.activity.submitted.write(request.name);
-    request.peer = context_.members.world_rank(route.peer);
-    auto pending = std::make_shared<Pending>(std::move(request), std::move(driver));
-    enter(tables_.nameless, pending, letters_, Letter{route, pending});
+    request.peer = context_.group_ranks.world_rank(route.peer);
+    auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
+    enter(tables_.nameless, pending, p2p_operations_, P2pOperation{route, pending});
     context_.timeline->begin(pending.get(), pending->request().name, "message", [&] {
         return trace::TimelineFacts{.bytes = pending->request().tensors->front().bytes(),
                                     .set = context_.set};
@@ -97,7 +98,7 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request request, const Route& r
     return pending;
 }
 
-void SubmissionQueue::add_stand_ins(const Requests& requests) {
+void SubmissionQueue::add_neutral(const Requests& requests) {
     const base::Lock lock(mutex_);
     for (const auto& pending : requests) {
         tables_.nameless.insert(pending);
@@ -105,9 +106,9 @@ void SubmissionQueue::add_stand_ins(const Requests& requests) {
     }
 }
 
-void SubmissionQueue::add_closing(std::shared_ptr<Driver> driver) {
-    auto closing =
-        std::make_shared<Pending>(Request{.kind = Request::Kind::closing}, std::move(driver));
+void SubmissionQueue::add_closing(std::shared_ptr<ProgressSource> progress_source) {
+    auto closing = std::make_shared<Pending>(Request{.kind = Request::Kind::closing},
+                                             std::move(progress_source));
     const base::Lock lock(mutex_);
     if (life_.log_has_ended() || closing_) return;
     tables_.nameless.insert(closing);
@@ -128,8 +129,8 @@ SubmissionQueue::Taken SubmissionQueue::take() {
     Taken taken;
     const base::Lock lock(mutex_);
     taken.operations.swap(operations_);
-    taken.letters.swap(letters_);
-    taken.departure = life_.take_departure();  // no submission comes behind it
+    taken.p2p_operations.swap(p2p_operations_);
+    taken.shutdown = life_.take_shutdown();  // no submission comes behind it
     return taken;
 }
 
@@ -197,7 +198,7 @@ std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(
     const base::Lock lock(mutex_);
     const auto first = life_.fail(cause);
     operations_.clear();  // all are in the tables, too
-    letters_.clear();
+    p2p_operations_.clear();
     closing_ = nullptr;
     std::swap(tables, tables_);
     const auto note_end = [&](const std::shared_ptr<Pending>& pending) {
@@ -225,7 +226,7 @@ Requests SubmissionQueue::all_awaited() const {
     const base::Lock lock(mutex_);
     for (const auto& [name, pending] : tables_.named) awaited.push_back(pending);
     std::ranges::copy_if(tables_.nameless, std::back_inserter(awaited), [](const auto& each) {
-        return each->request().kind != Request::Kind::stand_in;
+        return each->request().kind != Request::Kind::neutral;
     });
     return awaited;
 }

@@ -33,11 +33,13 @@ public:
     /// What whoever drives has to deal with next.
     struct Taken {
         Requests operations;
-        std::vector<Letter> letters;
-        std::optional<LifeCycle::Departure> departure;
-        bool empty() const noexcept { return operations.empty() && letters.empty() && !departure; }
+        std::vector<P2pOperation> p2p_operations;
+        std::optional<LifeCycle::Shutdown> shutdown;
+        bool empty() const noexcept {
+            return operations.empty() && p2p_operations.empty() && !shutdown;
+        }
     };
-    /// By name; and those of point to point, stand-ins and the closing.
+    /// By name; and those of point to point, neutral contributions and the closing.
     struct Tables {
         std::unordered_map<std::string, std::shared_ptr<Pending>> named;
         std::unordered_set<std::shared_ptr<Pending>> nameless;
@@ -47,18 +49,19 @@ public:
 
     /// Takes a request; numbers it if it has no name. Throws Error: duplicate_name,
     /// invalid_argument (this rank has joined), or as LifeCycle::require_open().
-    std::shared_ptr<Pending> submit(Request request, std::shared_ptr<Driver> driver);
+    std::shared_ptr<Pending> submit(Request request,
+                                    std::shared_ptr<ProgressSource> progress_source);
     /// The same for a point-to-point operation. The request's name is for people only.
     std::shared_ptr<Pending> submit(Request request, const Route& route,
-                                    std::shared_ptr<Driver> driver);
+                                    std::shared_ptr<ProgressSource> progress_source);
     /// What this rank has not submitted and takes part in all the same.
-    void add_stand_ins(const Requests& requests);
+    void add_neutral(const Requests& requests);
     /// The wait for the others to close, unless their log is complete: they may keep this rank
     /// waiting, as they may with an operation.
-    void add_closing(std::shared_ptr<Driver> driver);
+    void add_closing(std::shared_ptr<ProgressSource> progress_source);
     void end_closing() noexcept;
 
-    /// What has been submitted since the last call, and a departure behind it.
+    /// What has been submitted since the last call, and a shutdown behind it.
     Taken take();
 
     /// All ranks have joined, or none will: everybody is active again. Ranks that joined early have
@@ -96,9 +99,9 @@ private:
     const Context& context_;
     LifeCycle& life_;
     mutable base::Mutex mutex_;
-    Requests operations_ GUOZHUANG_GUARDED_BY(mutex_);          ///< submitted and not yet taken
-    std::vector<Letter> letters_ GUOZHUANG_GUARDED_BY(mutex_);  ///< likewise
-    Tables tables_ GUOZHUANG_GUARDED_BY(mutex_);                ///< from submission to the end
+    Requests operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< submitted and not yet taken
+    std::vector<P2pOperation> p2p_operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< likewise
+    Tables tables_ GUOZHUANG_GUARDED_BY(mutex_);  ///< from submission to the end
     /// how many so far, since all joined
     std::map<protocol::OperationKind, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(mutex_);
     bool joined_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< and waits for the others to join

@@ -189,15 +189,15 @@ Aspect aspect_of_agreement(const Agreement& one, std::size_t i) {
 using Side = std::pair<std::string, std::vector<int>>;  // a value, and the ranks that gave it
 
 /// The values of one aspect with their ranks, in the order of the lowest rank.
-std::vector<Side> sides_of(const Aspect& aspect, std::span<const Faction> factions) {
+std::vector<Side> sides_of(const Aspect& aspect, std::span<const SubmissionGroup> groups) {
     std::vector<Side> sides;
-    for (const auto& faction : factions) {
-        auto value = aspect.value(*faction.description);
+    for (const auto& group : groups) {
+        auto value = aspect.value(*group.description);
         auto side = std::find_if(sides.begin(), sides.end(),
                                  [&](const Side& s) { return s.first == value; });
         if (side == sides.end())
             side = sides.emplace(sides.end(), std::move(value), std::vector<int>{});
-        side->second.insert(side->second.end(), faction.ranks.begin(), faction.ranks.end());
+        side->second.insert(side->second.end(), group.ranks.begin(), group.ranks.end());
     }
     for (auto& side : sides) std::sort(side.second.begin(), side.second.end());
     std::sort(sides.begin(), sides.end(),
@@ -221,20 +221,20 @@ std::string sentence(const Description& first, std::string_view tensor, const As
 
 }  // namespace
 
-std::string describe_mismatch(std::string_view name, std::span<const Faction> factions,
+std::string describe_mismatch(std::string_view name, std::span<const SubmissionGroup> groups,
                               std::string& tensor) {
     std::vector<SharedDescription> descriptions;
-    for (const auto& faction : factions) descriptions.push_back(faction.description);
+    for (const auto& group : groups) descriptions.push_back(group.description);
     const auto& first = *descriptions.front();
     tensor = name;
     for (const auto& aspect : aspects_of_request(descriptions)) {
-        const auto sides = sides_of(aspect, factions);
+        const auto sides = sides_of(aspect, groups);
         if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
     }
     for (std::size_t i = 0; i < first.tensors.size(); ++i) {
         tensor = tensor_name(name, first, i);
         for (const auto& aspect : aspects_of_tensor(name, i)) {
-            const auto sides = sides_of(aspect, factions);
+            const auto sides = sides_of(aspect, groups);
             if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
         }
     }
@@ -242,7 +242,7 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
         std::ranges::max(descriptions, {}, [](const auto& d) { return d->agreements.size(); });
     for (std::size_t i = 0; i < longest->agreements.size(); ++i) {
         const auto aspect = aspect_of_agreement(longest->agreements[i], i);
-        const auto sides = sides_of(aspect, factions);
+        const auto sides = sides_of(aspect, groups);
         tensor = longest->agreements[i].tensor.empty() ? name : longest->agreements[i].tensor;
         if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
     }
@@ -251,12 +251,12 @@ std::string describe_mismatch(std::string_view name, std::span<const Faction> fa
     return fmt::format("'{}': the requests differ", name);
 }
 
-std::string describe_discard(std::string_view name, std::span<const Faction> factions) {
-    auto text = fmt::format("{} '{}' was discarded",
-                            name_of(factions.front().description->operation), name);
-    for (const auto& faction : factions)
-        text += fmt::format("{} by {}: {}", &faction == &factions.front() ? "" : ";",
-                            base::list_ranks(faction.ranks), faction.description->discarded);
+std::string describe_discard(std::string_view name, std::span<const SubmissionGroup> groups) {
+    auto text =
+        fmt::format("{} '{}' was discarded", name_of(groups.front().description->operation), name);
+    for (const auto& group : groups)
+        text += fmt::format("{} by {}: {}", &group == &groups.front() ? "" : ";",
+                            base::list_ranks(group.ranks), group.description->discarded);
     return text;
 }
 

@@ -13,7 +13,7 @@ namespace guozhuang::protocol {
 
 /// One tensor of a request, as far as ranks must agree on it.
 struct TensorDescription {
-    std::string name = {};  ///< empty: the request's, and of a group the place in it
+    std::string name = {};  ///< empty: the request's, and of a group the index in it
     DType dtype = DType::f32;
     Shape shape = {};  ///< extent -1 where ranks may differ: dim 0 of all_gather and all_to_all
     friend bool operator==(const TensorDescription&, const TensorDescription&) = default;
@@ -60,19 +60,19 @@ SharedDescription share(Description description);
 bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept;
 
 /// Ranks that submitted the same.
-struct Faction {
+struct SubmissionGroup {
     SharedDescription description;
     std::vector<int> ranks;  ///< ascending
 };
 
 /// "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] on rank
-/// 2": the first difference between the factions (two at least). `tensor` receives the name of the
-/// tensor it is about.
-std::string describe_mismatch(std::string_view name, std::span<const Faction> factions,
+/// 2": the first difference between the submission groups (two at least). `tensor` receives the
+/// name of the tensor it is about.
+std::string describe_mismatch(std::string_view name, std::span<const SubmissionGroup> groups,
                               std::string& tensor);
 
 /// "allreduce '#1 optimizer/bundle 2' was discarded by rank 1: no such file; by ranks 2,3: bad
-/// batch", if those are the factions.
-std::string describe_discard(std::string_view name, std::span<const Faction> factions);
+/// batch", if those are the submission groups.
+std::string describe_discard(std::string_view name, std::span<const SubmissionGroup> groups);
 
 }  // namespace guozhuang::protocol

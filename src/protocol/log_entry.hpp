@@ -20,29 +20,30 @@ struct Item {
 /// One entry of the log. All ranks hold the same log and execute it in order.
 struct LogEntry {
     enum class Kind : std::uint8_t {
-        execute,   ///< run these requests, fused
-        fail,      ///< fail these requests with the error
-        forget,    ///< the ids of these names are void
-        depart,    ///< a rank submits nothing more
-        join,      ///< every rank has joined, or departed instead
-        shutdown,  ///< every rank has departed; nothing follows
-        /// A rank has left at once; nothing follows, because every operation would need it.
-        leave
+        execute,        ///< run these requests, fused
+        fail,           ///< fail these requests with the error
+        evict,          ///< the ids of these names are void
+        shut_down,      ///< a rank submits nothing more
+        join,           ///< every rank has joined, or shut down instead
+        all_shut_down,  ///< every rank has shut down; nothing follows
+        /// A rank has quit at once; nothing follows, because every operation would need it.
+        quit
     };
     Kind kind = Kind::execute;
-    std::vector<Item> items = {};  ///< execute, fail, forget, join
+    std::vector<Item> items = {};  ///< execute, fail, evict, join
     Policy policy = {};            ///< execute
-    /// Of execute: the ranks that have joined, and stand in for what they have not submitted.
+    /// Of execute: the ranks that have joined, and contribute neutrally to what they have not
+    /// submitted.
     std::vector<int> absent = {};
     /// Of execute, if there are such ranks: the descriptions of the items, in full.
     std::vector<Bytes> descriptions = {};
-    ErrorCode code = ErrorCode::internal;  ///< fail, join, leave
-    /// Of fail: the error; of join: the error if it has failed; of depart and leave: "rank 2 has
+    ErrorCode code = ErrorCode::internal;  ///< fail, join, quit
+    /// Of fail: the error; of join: the error if it has failed; of shut_down and quit: "rank 2 has
     /// shut down (why)".
     std::string text = {};
     std::string tensor = {};     ///< fail, join
     std::string operation = {};  ///< fail, join
-    /// Of fail: those at fault; of depart and leave: the one; of join: the last one, or those at
+    /// Of fail: those at fault; of shut_down and quit: the one; of join: the last one, or those at
     /// fault.
     std::vector<int> ranks = {};
     friend bool operator==(const LogEntry&, const LogEntry&) = default;

@@ -41,16 +41,16 @@ bool can_fuse(const Description& one, const Description& other) {
 }
 
 bool has_text(LogEntry::Kind kind) {
-    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::depart ||
-           kind == LogEntry::Kind::join || kind == LogEntry::Kind::leave;
+    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::shut_down ||
+           kind == LogEntry::Kind::join || kind == LogEntry::Kind::quit;
 }
 
 bool can_be(const LogEntry& entry) {
     switch (entry.kind) {
         case LogEntry::Kind::execute: return !entry.items.empty();
         case LogEntry::Kind::fail: return entry.items.size() == 1;
-        case LogEntry::Kind::depart:
-        case LogEntry::Kind::leave: return entry.ranks.size() == 1;
+        case LogEntry::Kind::shut_down:
+        case LogEntry::Kind::quit: return entry.ranks.size() == 1;
         case LogEntry::Kind::join: return entry.items.size() == 1 && !entry.ranks.empty();
         default: return true;
     }
@@ -62,9 +62,10 @@ bool can_be(const LogEntry& entry) {
 void Negotiator::append_due() {
     if (finished_) return;
     append_ready();
-    if (records_.size() > settings_.max_ids) forget_oldest();
+    if (id_table_.size() > options_.max_ids) evict_oldest();
     append_join();
-    if (departed_.size() == subtrees_.at(0).size()) append({.kind = LogEntry::Kind::shutdown});
+    if (shutdowns_.size() == subtrees_.at(0).size())
+        append({.kind = LogEntry::Kind::all_shut_down});
 }
 
 /// One entry for each bundle of what is ready. Known ids first, ascending, so that the order does
@@ -72,13 +73,13 @@ void Negotiator::append_due() {
 void Negotiator::append_ready() {
     if (ready_.empty()) return;
     const auto id_of = [&](const ReadyRequest& request) {
-        const auto record = records_.find(request.name);
-        return record == records_.end() ? std::numeric_limits<std::uint32_t>::max()
-                                        : record->second.id;
+        const auto id_entry = id_table_.find(request.name);
+        return id_entry == id_table_.end() ? std::numeric_limits<std::uint32_t>::max()
+                                           : id_entry->second.id;
     };
     std::ranges::stable_sort(ready_, {}, id_of);
     LogEntry entry;
-    entry.policy = settings_.policy;
+    entry.policy = options_.policy;
     SharedDescription previous;
     std::size_t bytes = 0, entry_bytes = 0;
     for (auto& request : std::exchange(ready_, {})) {
@@ -88,15 +89,17 @@ void Negotiator::append_ready() {
             request.name.size() + (request.absent.empty() ? 0 : description.bytes.size());
         if (!entry.items.empty() &&
             !(can_fuse(*previous, description) && entry.absent == request.absent &&
-              bytes + next_bytes <= settings_.fusion_bytes &&
+              bytes + next_bytes <= options_.fusion_bytes &&
               entry_bytes + next_entry_bytes <= full_message_bytes)) {
             append(entry);
             entry.items.clear();
             entry.descriptions.clear();
             bytes = entry_bytes = 0;
         }
-        const auto known = records_.find(request.name);
-        const auto id = known != records_.end() ? known->second.id : request.named ? next_id_++ : 0;
+        const auto known = id_table_.find(request.name);
+        const auto id = known != id_table_.end() ? known->second.id
+                        : request.named          ? next_id_++
+                                                 : 0;
         entry.items.push_back({request.name, id});
         entry.absent = request.absent;
         if (!entry.absent.empty()) entry.descriptions.push_back(description.bytes);
@@ -107,18 +110,18 @@ void Negotiator::append_ready() {
     if (!entry.items.empty()) append(std::move(entry));
 }
 
-/// Once all have joined, or departed instead.
+/// Once all have joined, or shut down instead.
 void Negotiator::append_join() {
     const auto& whole = subtrees_.at(0);
-    if (joined_.empty() || joined_.size() + departed_.size() < whole.size()) return;
+    if (joined_.empty() || joined_.size() + shutdowns_.size() < whole.size()) return;
     std::vector<int> missing;
     std::ranges::copy_if(whole, std::back_inserter(missing),
                          [&](int rank) { return !joined_.contains(rank); });
-    if (!std::ranges::all_of(missing, [&](int rank) { return departed_.contains(rank); })) return;
+    if (!std::ranges::all_of(missing, [&](int rank) { return shutdowns_.contains(rank); })) return;
     LogEntry entry{.kind = LogEntry::Kind::join, .items = {{join_name_}}, .ranks = {last_to_join_}};
     if (!missing.empty()) {
         entry.code = ErrorCode::departed;
-        entry.text = fmt::format("{}; join '{}' waits for it", departures_of(missing), join_name_);
+        entry.text = fmt::format("{}; join '{}' waits for it", shutdowns_of(missing), join_name_);
         entry.tensor = join_name_;
         entry.operation = name_of(OperationKind::join);
         entry.ranks = std::move(missing);
@@ -133,21 +136,21 @@ void Negotiator::append(LogEntry entry) {
 }
 
 /// Voids the least recently used ids, an eighth of the table at once, but none that is on its way.
-void Negotiator::forget_oldest() {
+void Negotiator::evict_oldest() {
     std::vector<std::pair<std::uint64_t, std::string>> candidates;
-    for (const auto& [name, record] : records_)
-        if (!ballots_.contains(name)) candidates.emplace_back(record.last_used, name);
+    for (const auto& [name, id_entry] : id_table_)
+        if (!tallies_.contains(name)) candidates.emplace_back(id_entry.last_used, name);
     std::ranges::sort(candidates);
-    const auto surplus = records_.size() - settings_.max_ids + settings_.max_ids / 8;
+    const auto surplus = id_table_.size() - options_.max_ids + options_.max_ids / 8;
     if (candidates.size() > surplus) candidates.resize(surplus);
-    LogEntry entry{.kind = LogEntry::Kind::forget};
+    LogEntry entry{.kind = LogEntry::Kind::evict};
     for (const auto& [last_used, name] : candidates)
-        entry.items.push_back({name, records_.at(name).id});
+        entry.items.push_back({name, id_table_.at(name).id});
     if (!entry.items.empty()) append(std::move(entry));
 }
 
 void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
-    out.enumerator(Part::entry);
+    out.enumerator(RecordType::entry);
     out.enumerator(entry.kind);
     out.number(entry.items.size());
     for (const auto& item : entry.items) {
@@ -172,14 +175,14 @@ void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
 
 LogEntry Negotiator::read_entry(Reader& in) {
     LogEntry entry;
-    entry.kind = in.enumerator(LogEntry::Kind::leave);
+    entry.kind = in.enumerator(LogEntry::Kind::quit);
     entry.items.resize(in.count(max_tensors));
     for (auto& item : entry.items) {
         item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
         const auto known = names_.find(item.id);
         item.name = known != names_.end() ? known->second : in.string();
         if (known == names_.end() &&
-            (entry.kind == LogEntry::Kind::forget || records_.contains(item.name)))
+            (entry.kind == LogEntry::Kind::evict || id_table_.contains(item.name)))
             throw Error(ErrorCode::wire,
                         fmt::format("the log gives '{}' an id that is not its own", item.name));
     }
@@ -211,11 +214,11 @@ void Negotiator::apply(LogEntry entry) {
     ++position_;
     for (std::size_t i = 0; i < entry.items.size(); ++i) {
         const auto& item = entry.items[i];
-        if (entry.kind == LogEntry::Kind::forget) {
-            auto record = records_.extract(item.name);
-            if (record.empty())
+        if (entry.kind == LogEntry::Kind::evict) {
+            auto id_entry = id_table_.extract(item.name);
+            if (id_entry.empty())
                 throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name));
-            retired_[item.id] = {item.name, std::move(record.mapped().description), position_};
+            retired_[item.id] = {item.name, std::move(id_entry.mapped().description), position_};
             names_.erase(item.id);
             continue;
         }
@@ -224,7 +227,7 @@ void Negotiator::apply(LogEntry entry) {
             (own.empty() && entry.descriptions.empty()))
             continue;
         names_[item.id] = item.name;
-        records_[item.name] = {
+        id_table_[item.name] = {
             item.id,
             own.empty() ? std::make_shared<const EncodedDescription>(entry.descriptions[i])
                         : std::move(own.mapped()),
@@ -233,10 +236,10 @@ void Negotiator::apply(LogEntry entry) {
     if (tree_.children().empty()) retired_.clear();
     // The parent keeps the ids until it knows that this rank has applied the entry, and this rank
     // may have nothing else to say.
-    if (entry.kind == LogEntry::Kind::forget && !tree_.is_root()) message_to(tree_.parent());
+    if (entry.kind == LogEntry::Kind::evict && !tree_.is_root()) message_to(tree_.parent());
     if (entry.kind == LogEntry::Kind::join) joined_.clear();
-    finished_ =
-        finished_ || entry.kind == LogEntry::Kind::shutdown || entry.kind == LogEntry::Kind::leave;
+    finished_ = finished_ || entry.kind == LogEntry::Kind::all_shut_down ||
+                entry.kind == LogEntry::Kind::quit;
     entries_.push_back(std::move(entry));
 }
 

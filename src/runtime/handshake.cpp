@@ -22,7 +22,7 @@ namespace guozhuang {
 namespace {
 
 constexpr std::uint16_t handshake_context = 0xfff;  // no process set ever has it
-constexpr auto patience = std::chrono::minutes(5);
+constexpr auto time_to_hear = std::chrono::minutes(5);
 constexpr auto head_start = std::chrono::seconds(5);  // of rank 0, which knows best who is missing
 
 /// What one rank says of itself: a value for each key, then its warnings. The refusal is what it
@@ -32,24 +32,24 @@ constexpr std::size_t first_setting = 2;  // behind the version and the refusal
 
 std::vector<std::string> keys() {
     std::vector<std::string> names{"version", "refusal"};
-    for (const auto& row : base::settings_table())
+    for (const auto& row : base::config_table())
         if (row.agreement == base::Agreement::rank0_wins) names.emplace_back(row.name);
     return names;
 }
 
-Facts facts_of(const base::Settings& settings, std::string_view refusal,
+Facts facts_of(const base::Config& config, std::string_view refusal,
                const std::vector<std::string>& warnings) {
     Facts facts{version(), std::string(refusal)};
-    for (const auto& row : base::settings_table())
-        if (row.agreement == base::Agreement::rank0_wins) facts.push_back(row.print(settings));
+    for (const auto& row : base::config_table())
+        if (row.agreement == base::Agreement::rank0_wins) facts.push_back(row.print(config));
     facts.insert(facts.end(), warnings.begin(), warnings.end());
     return facts;
 }
 
 /// What rank 0 decides, as it has said.
-base::Settings adopt(base::Settings own, std::span<const std::string> values) {
+base::Config adopt(base::Config own, std::span<const std::string> values) {
     auto value = values.begin();
-    for (const auto& row : base::settings_table()) {
+    for (const auto& row : base::config_table()) {
         if (row.agreement != base::Agreement::rank0_wins) continue;
         if (value == values.end() || !row.parse(own, *value))
             throw Error(ErrorCode::wire,
@@ -92,7 +92,7 @@ public:
     explicit Handshake(wire::Transport& transport)
         : transport_(transport),
           channel_(transport, {handshake_context}, topology::all_ranks(transport.size())),
-          deadline_(base::Clock::now() + patience +
+          deadline_(base::Clock::now() + time_to_hear +
                     (transport.rank() == 0 ? std::chrono::seconds(0) : head_start)) {}
 
     /// Rank 0's judgement, for everybody; empty if all is well.
@@ -165,10 +165,10 @@ private:
             for (std::size_t rank = 1; rank < so_far.size(); ++rank)
                 if (so_far[rank].empty()) missing.push_back(static_cast<int>(rank));
             auto text = fmt::format("init: nothing was heard of {} for {} minutes",
-                                    base::list_ranks(missing), patience.count());
+                                    base::list_ranks(missing), time_to_hear.count());
             for (const int rank : missing)
-                if (const auto neighbour = transport_.look_at(rank))
-                    text += fmt::format("; rank {}: {}", rank, neighbour->process);
+                if (const auto status = transport_.look_at(rank))
+                    text += fmt::format("; rank {}: {}", rank, status->process);
             throw Error(ErrorCode::timeout, text, {.operation = "init", .ranks = missing});
         }
         return std::move(*message);
@@ -181,14 +181,14 @@ private:
 
 }  // namespace
 
-base::Settings shake_hands(wire::Transport& transport, const base::Settings& settings,
+base::Config run_handshake(wire::Transport& transport, const base::Config& config,
                            std::string_view refusal, const std::vector<std::string>& warnings) {
     Handshake handshake(transport);
-    const auto own = facts_of(settings, refusal, warnings);
+    const auto own = facts_of(config, refusal, warnings);
     Facts told{""};
     if (transport.rank() == 0) {
         told.front() = handshake.judge(own);
-        const auto decided = facts_of(settings, {}, {});
+        const auto decided = facts_of(config, {}, {});
         told.insert(told.end(), decided.begin() + first_setting, decided.end());
         for (int rank = 1; rank < transport.size(); ++rank) handshake.tell(rank, told);
     } else {
@@ -197,7 +197,7 @@ base::Settings shake_hands(wire::Transport& transport, const base::Settings& set
     }
     handshake.flush();
     if (!told.front().empty()) throw Error(ErrorCode::configuration, told.front());
-    return adopt(settings, std::span(told).subspan(1));
+    return adopt(config, std::span(told).subspan(1));
 }
 
 }  // namespace guozhuang

@@ -16,7 +16,7 @@ namespace guozhuang {
 /// Error(configuration) on every rank, with the table of what differs, if they cannot work
 /// together, or with what any of them has refused; Error(timeout) naming the ranks that did not
 /// come; Error(wire).
-base::Settings shake_hands(wire::Transport& transport, const base::Settings& settings,
+base::Config run_handshake(wire::Transport& transport, const base::Config& config,
                            std::string_view refusal, const std::vector<std::string>& warnings);
 
 }  // namespace guozhuang

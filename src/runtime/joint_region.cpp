@@ -42,7 +42,7 @@ std::size_t first_that(const std::vector<std::string>& outcomes, char kind) {
 
 }  // namespace
 
-/// What a rank says about its part: plain bytes.
+/// What a rank says about its local region: plain bytes.
 struct JointRegion::Offer {
     std::uint64_t id = 0;  ///< the first rank's is everybody's
     std::uint64_t bytes = 0;
@@ -50,23 +50,23 @@ struct JointRegion::Offer {
 };
 
 JointRegion::JointRegion(Session* session, std::string_view what,
-                         const std::function<Part()>& open) {
+                         const std::function<LocalRegion()>& open) {
     const auto runtime = runtime_of(session);
     runtime_ = runtime;
     world_ = runtime->world()->engine().shared_from_this();
     regions_ = runtime->transport().regions();
     auto& transport = runtime->transport();
     if (transport.topology().hosts() == 1 && transport.stage_bytes() > 0)
-        meet(session, transport, what, open);
+        rendezvous(session, transport, what, open);
 }
 
 namespace {
 
-bool try_between_bundles(std::span<const std::shared_ptr<SetMember>> members,
+bool try_between_bundles(std::span<const std::shared_ptr<SetRuntime>> sets,
                          const std::function<bool()>& action) {
-    if (members.empty()) return action();
-    return members.front()->engine().try_between_bundles(
-        [&] { return try_between_bundles(members.subspan(1), action); });
+    if (sets.empty()) return action();
+    return sets.front()->engine().try_between_bundles(
+        [&] { return try_between_bundles(sets.subspan(1), action); });
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ JointRegion::~JointRegion() {
             regions_->remove(id_);
             return true;
         };
-        if (const auto all = members(); !all.empty())
+        if (const auto all = set_runtimes(); !all.empty())
             world_->drive_until([&] { return try_between_bundles(all, remove); },
                                 base::no_deadline);
     } catch (const std::exception& error) {
@@ -99,32 +99,32 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept {
     const auto concerns = [&](const engine::Request& request) {
         return std::ranges::any_of(*request.tensors, overlaps);
     };
-    for (const auto& member : members()) {
+    for (const auto& set_runtime : set_runtimes()) {
         try {
-            member->engine().release_tensors(concerns);
+            set_runtime->engine().release_tensors(concerns);
         } catch (const std::exception& error) {
             base::log(LogLevel::debug, "shared memory ends with the job: {}", error.what());
         }
     }
     return !world_->left_memory_on_loan() &&
-           std::ranges::none_of(members(), [](const auto& member) {
-               return member->engine().left_memory_on_loan();
+           std::ranges::none_of(set_runtimes(), [](const auto& set_runtime) {
+               return set_runtime->engine().left_memory_on_loan();
            });
 }
 
-/// This rank's parts in the world and the sets; none of a session that has ended, nor in a child of
+/// This rank's, of the world and the sets; none of a session that has ended, nor in a child of
 /// fork().
-std::vector<std::shared_ptr<SetMember>> JointRegion::members() const {
+std::vector<std::shared_ptr<SetRuntime>> JointRegion::set_runtimes() const {
     const auto runtime = base::is_forked() ? nullptr : runtime_.lock();
     if (!runtime) return {};
-    auto members = runtime->sets()->members();
-    members.push_back(runtime->world());
-    return members;
+    auto all = runtime->sets()->set_runtimes();
+    all.push_back(runtime->world());
+    return all;
 }
 
 /// Whoever cannot take part says so to the others, who wait for its word.
-void JointRegion::meet(Session* session, wire::Transport& transport, std::string_view what,
-                       const std::function<Part()>& open) {
+void JointRegion::rendezvous(Session* session, wire::Transport& transport, std::string_view what,
+                             const std::function<LocalRegion()>& open) {
     std::string outcome(1, attached);
     std::exception_ptr problem;
     const auto attempt = [&](auto&& step) {
@@ -136,7 +136,7 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
                       std::string(error.what());
         }
     };
-    Part own;
+    LocalRegion own;
     Offer offer{.id = regions_->next_id()};
     attempt([&] {
         own = open();
@@ -151,16 +151,16 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
             std::memcpy(&offers.emplace_back(), bytes.data(), sizeof offer);
     const bool all_have =
         std::ranges::all_of(offers, [](const Offer& each) { return each.file.process != 0; });
-    std::vector<std::span<std::byte>> parts;
+    std::vector<std::span<std::byte>> mappings;
     if (all_have)
-        attempt([&] { parts = attach(offers, own, transport); });
+        attempt([&] { mappings = attach(offers, own, transport); });
     else if (!problem)
         outcome = failed_for_others;
     const auto outcomes = gather(outcome, name + "/attached", session);
     if (std::ranges::all_of(
             outcomes, [](const auto& each) { return each.empty() || each.front() == attached; })) {
         id_ = offers.front().id;
-        regions_->add(id_, own.ranges, std::move(parts), std::move(own.retreat));
+        regions_->add(id_, own.ranges, std::move(mappings), std::move(own.unshare));
         return;
     }
     theirs_.clear();
@@ -179,20 +179,21 @@ void JointRegion::meet(Session* session, wire::Transport& transport, std::string
 }
 
 std::vector<std::span<std::byte>> JointRegion::attach(const std::vector<Offer>& offers,
-                                                      const Part& own, wire::Transport& transport) {
+                                                      const LocalRegion& own,
+                                                      wire::Transport& transport) {
     if (std::cmp_not_equal(offers.size(), transport.size()))
         throw Error(ErrorCode::unavailable, "a rank has joined");
-    std::vector<std::span<std::byte>> parts;
+    std::vector<std::span<std::byte>> mappings;
     for (std::size_t rank = 0; rank < offers.size(); ++rank) {
         const auto& offer = offers[rank];
         if (std::cmp_equal(rank, transport.rank()))
-            parts.push_back(own.file->memory());
-        else  // ranks that are threads, too: who ends its part takes it from nobody
-            parts.push_back(
+            mappings.push_back(own.file->memory());
+        else  // ranks that are threads, too: who ends its region takes it from nobody
+            mappings.push_back(
                 theirs_.emplace_back(wire::SharedFile::attach(offer.file, offer.bytes)).memory());
     }
     for (auto& file : theirs_) file.close_file();
-    return parts;
+    return mappings;
 }
 
 }  // namespace guozhuang::api

@@ -15,22 +15,22 @@
 
 namespace guozhuang::api {
 
-/// A region that all ranks of a session have opened together: each has mapped the others' parts as
-/// long as this lives. Its own part it must not close before.
+/// A region that all ranks of a session have opened together: each has mapped the others' local
+/// regions as long as this lives. Its own it must not close before.
 class JointRegion {
 public:
-    /// This rank's part.
-    struct Part {
+    /// What this rank opens to the others.
+    struct LocalRegion {
         wire::SharedFile* file = nullptr;
         std::vector<wire::Regions::Range> ranges;
-        std::function<void()> retreat = {};  ///< see wire::Regions; does not throw
+        std::function<void()> unshare = {};  ///< see wire::Regions; does not throw
     };
 
-    /// Collective. `open` makes this rank's part, and may throw; then the region is open on no
-    /// rank, and the lowest of those that failed warns: "`what` is private: ...". If it throws
+    /// Collective. `open` makes this rank's local region, and may throw; then the region is open on
+    /// no rank, and the lowest of those that failed warns: "`what` is private: ...". If it throws
     /// Error(invalid_argument), so does this, on all ranks: "rank 1: ...". Not even tried where
     /// ranks cannot share memory.
-    JointRegion(Session* session, std::string_view what, const std::function<Part()>& open);
+    JointRegion(Session* session, std::string_view what, const std::function<LocalRegion()>& open);
     ~JointRegion();
     JointRegion(const JointRegion&) = delete;
     JointRegion& operator=(const JointRegion&) = delete;
@@ -43,17 +43,17 @@ public:
     bool release(std::span<const std::byte> memory) noexcept;
 
 private:
-    std::vector<std::shared_ptr<SetMember>> members() const;
+    std::vector<std::shared_ptr<SetRuntime>> set_runtimes() const;
     struct Offer;
-    void meet(Session* session, wire::Transport& transport, std::string_view what,
-              const std::function<Part()>& open);
-    std::vector<std::span<std::byte>> attach(const std::vector<Offer>& offers, const Part& own,
-                                             wire::Transport& transport);
+    void rendezvous(Session* session, wire::Transport& transport, std::string_view what,
+                    const std::function<LocalRegion()>& open);
+    std::vector<std::span<std::byte>> attach(const std::vector<Offer>& offers,
+                                             const LocalRegion& own, wire::Transport& transport);
 
     std::weak_ptr<Runtime> runtime_;
     std::shared_ptr<engine::Engine> world_;  ///< knows how the job has ended when all else is gone
     std::shared_ptr<wire::Regions> regions_;
-    std::vector<wire::SharedFile> theirs_;  ///< the other ranks' parts
+    std::vector<wire::SharedFile> theirs_;  ///< the other ranks' local regions
     std::uint64_t id_ = 0;
 };
 

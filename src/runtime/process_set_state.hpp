@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/members.hpp"
+#include "protocol/group_ranks.hpp"
 #include "runtime/runtime.hpp"
 
 namespace guozhuang {
@@ -18,22 +18,22 @@ struct ProcessSetState {
         : runtime(of), ranks(std::move(sorted_ranks)) {}
 
     const std::weak_ptr<Runtime> runtime;
-    const std::vector<int> ranks;            ///< ascending
-    SetId id = {};                           ///< the world's until the set is open
-    std::shared_ptr<SetMember> member = {};  ///< null: this rank is not in it
+    const std::vector<int> ranks;                  ///< ascending
+    SetId id = {};                                 ///< the world's until the set is open
+    std::shared_ptr<SetRuntime> set_runtime = {};  ///< null: this rank is not in it
     std::atomic<bool> removed{false};
 
-    protocol::Members members() const { return protocol::Members(ranks); }
+    protocol::GroupRanks group_ranks() const { return protocol::GroupRanks(ranks); }
 };
 
 namespace api {
 
 std::shared_ptr<Runtime> runtime_of(Session* session);
 
-/// This rank's part in the set of an operation's options. Throws Error(invalid_argument) for a set
-/// that has been removed, that this rank is not in, or of another session than the given one;
+/// This rank's runtime of the set of an operation's options. Throws Error(invalid_argument) for a
+/// set that has been removed, that this rank is not in, or of another session than the given one;
 /// Error(not_initialised).
-std::shared_ptr<SetMember> member_of(Session* session, const ProcessSet& set);
+std::shared_ptr<SetRuntime> set_runtime_of(Session* session, const ProcessSet& set);
 
 }  // namespace api
 }  // namespace guozhuang

@@ -14,14 +14,15 @@ std::optional<ProcessSets::Opened> ProcessSets::open(const std::vector<int>& ran
     const base::Lock lock(mutex_);
     Opened opened;
     opened.id.context = 1;
-    for (const auto& [context, member] : sets_)
+    for (const auto& [context, set_runtime] : sets_)
         if (context == opened.id.context) ++opened.id.context;
     if (opened.id.context > last_context) return std::nullopt;
     opened.id.epoch = ++epochs_;
-    if (std::ranges::binary_search(ranks, shared_->transport->rank()))
-        opened.member = std::make_shared<SetMember>(shared_, opened.id, ranks);
-    sets_[opened.id.context] = opened.member;
-    if (departure_ && opened.member) opened.member->engine().depart(*departure_);
+    if (std::ranges::binary_search(ranks, resources_->transport->rank()))
+        opened.set_runtime = std::make_shared<SetRuntime>(resources_, opened.id, ranks);
+    sets_[opened.id.context] = opened.set_runtime;
+    if (shutdown_reason_ && opened.set_runtime)
+        opened.set_runtime->engine().shut_down(*shutdown_reason_);
     return opened;
 }
 
@@ -30,20 +31,20 @@ void ProcessSets::release(const SetId& id) {
     sets_.erase(id.context);
 }
 
-std::vector<std::shared_ptr<SetMember>> ProcessSets::members() const {
+std::vector<std::shared_ptr<SetRuntime>> ProcessSets::set_runtimes() const {
     const base::Lock lock(mutex_);
-    std::vector<std::shared_ptr<SetMember>> members;
-    for (const auto& [context, member] : sets_)
-        if (member) members.push_back(member);
-    return members;
+    std::vector<std::shared_ptr<SetRuntime>> all;
+    for (const auto& [context, set_runtime] : sets_)
+        if (set_runtime) all.push_back(set_runtime);
+    return all;
 }
 
-void ProcessSets::depart(std::string_view reason) {
+void ProcessSets::shut_down(std::string_view reason) {
     {
         const base::Lock lock(mutex_);
-        departure_ = reason;
+        shutdown_reason_ = reason;
     }
-    for (const auto& member : members()) member->engine().depart(reason);
+    for (const auto& set_runtime : set_runtimes()) set_runtime->engine().shut_down(reason);
 }
 
 }  // namespace guozhuang

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "runtime/set_member.hpp"
+#include "runtime/set_runtime.hpp"
 
 namespace guozhuang {
 
@@ -18,31 +18,32 @@ namespace guozhuang {
 /// Thread-safe.
 class ProcessSets {
 public:
-    explicit ProcessSets(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+    explicit ProcessSets(std::shared_ptr<RankResources> resources)
+        : resources_(std::move(resources)) {}
 
     struct Opened {
         SetId id;
-        std::shared_ptr<SetMember> member;  ///< null: this rank is not in it
+        std::shared_ptr<SetRuntime> set_runtime;  ///< null: this rank is not in it
     };
     /// Empty if there are as many as there can be: on all ranks alike.
     std::optional<Opened> open(const std::vector<int>& ranks);
-    /// No member sends anything for the set any more.
+    /// No rank of the set sends anything for it any more.
     void release(const SetId& id);
 
-    /// Every set, and those to come, departs: nobody is waited for.
-    void depart(std::string_view reason);
+    /// Every set, and those to come, shuts down: nobody is waited for.
+    void shut_down(std::string_view reason);
 
-    /// This rank's parts in them.
-    std::vector<std::shared_ptr<SetMember>> members() const;
+    /// This rank's, of those that it is in.
+    std::vector<std::shared_ptr<SetRuntime>> set_runtimes() const;
 
 private:
-    std::shared_ptr<Shared> shared_;
+    std::shared_ptr<RankResources> resources_;
     mutable base::Mutex mutex_;
     /// This rank's part of each set, by context; null where only other ranks are in it.
-    std::map<std::uint16_t, std::shared_ptr<SetMember>> sets_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::map<std::uint16_t, std::shared_ptr<SetRuntime>> sets_ GUOZHUANG_GUARDED_BY(mutex_);
     /// How many sets have been opened so far.
     std::uint64_t epochs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
-    std::optional<std::string> departure_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::optional<std::string> shutdown_reason_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang

@@ -31,11 +31,12 @@ std::vector<std::string> warnings() {
 
 }  // namespace
 
-Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings,
+Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Config& config,
                  std::string_view refusal)
-    : shared_(std::make_shared<Shared>()), sets_(std::make_shared<ProcessSets>(shared_)) {
-    shared_->transport = std::move(transport);
-    shared_->settings = settings;
+    : resources_(std::make_shared<RankResources>()),
+      sets_(std::make_shared<ProcessSets>(resources_)) {
+    resources_->transport = std::move(transport);
+    resources_->config = config;
     try {
         enter_job(refusal);
     } catch (...) {
@@ -48,26 +49,27 @@ Runtime::Runtime(std::unique_ptr<wire::Transport> transport, const base::Setting
 void Runtime::enter_job(std::string_view refusal) {
     base::pass(base::Failpoint::handshake);
     auto own_warnings = warnings();
-    if (const auto& directory = shared_->settings.timeline; !directory.empty())
+    if (const auto& directory = resources_->config.timeline; !directory.empty())
         if (auto problem = start_timeline(directory); !problem.empty())
             own_warnings.push_back(std::move(problem));
-    shared_->settings = shake_hands(*shared_->transport, shared_->settings, refusal, own_warnings);
-    world_ = std::make_shared<SetMember>(shared_, SetId{},
-                                         topology::all_ranks(shared_->transport->size()));
+    resources_->config =
+        run_handshake(*resources_->transport, resources_->config, refusal, own_warnings);
+    world_ = std::make_shared<SetRuntime>(resources_, SetId{},
+                                          topology::all_ranks(resources_->transport->size()));
 }
 
 /// Whoever fails to enter says why to those who wait for it, unless they have the same error.
 void Runtime::say_why(const std::exception_ptr& failure) noexcept {
     const auto text = base::describe(failure);
-    transport().depart(text);
+    transport().announce_quit(text);
     const auto code = base::code_of(failure);
     try {
         // All ranks fail together here: the program may go on without a session.
-        if (code == ErrorCode::configuration) return shared_->transport->close();
+        if (code == ErrorCode::configuration) return resources_->transport->close();
     } catch (...) {  // NOLINT(bugprone-empty-catch): what counts is the text
     }
-    if (code && base::is_aborted(shared_->transport->doorbell())) return;
-    shared_->transport->abort({.rank = shared_->transport->rank(), .text = text});
+    if (code && base::is_aborted(resources_->transport->doorbell())) return;
+    resources_->transport->abort({.rank = resources_->transport->rank(), .text = text});
 }
 
 Runtime::~Runtime() {
@@ -76,12 +78,12 @@ Runtime::~Runtime() {
 
 void Runtime::stop() noexcept {
     if (world_) world_->stop();  // first: its log opens sets
-    for (const auto& set : sets_->members()) set->stop();
+    for (const auto& set : sets_->set_runtimes()) set->stop();
     stop_timeline();
 }
 
 std::string Runtime::start_timeline(const std::string& directory) {
-    const auto problem = shared_->timeline->start(
+    const auto problem = resources_->timeline->start(
         directory, {.rank = transport().rank(), .ranks = transport().size()});
     if (problem.empty()) return {};
     return fmt::format(
@@ -91,8 +93,8 @@ std::string Runtime::start_timeline(const std::string& directory) {
 }
 
 bool Runtime::has_failed() noexcept {
-    return base::is_aborted(shared_->transport->doorbell()) ||
-           (world_ && world_->engine().somebody_left());
+    return base::is_aborted(resources_->transport->doorbell()) ||
+           (world_ && world_->engine().somebody_quit());
 }
 
 /// Once: a second thread waits for the first, and a callback of the user's in the middle of it does
@@ -109,35 +111,35 @@ void Runtime::close(std::string_view reason) {
     base::ring_local(transport().doorbell());
 }
 
-/// Leaves everywhere before it waits anywhere: a rank may wait for this one in one set, and so not
-/// yet leave another.
+/// Shuts down everywhere before it waits anywhere: a rank may wait for this one in one set, and so
+/// not yet shut down in another.
 void Runtime::close_everything(std::string_view reason) {
     base::pass(base::Failpoint::shutdown);
-    sets_->depart(session_closed);
+    sets_->shut_down(session_closed);
     world_->close(reason);
-    for (const auto& set : sets_->members()) set->close(session_closed);
+    for (const auto& set : sets_->set_runtimes()) set->close(session_closed);
     stop_timeline();
-    if (world_->engine().somebody_left()) {
-        const auto cause = base::cause_of(shared_->transport->doorbell());
+    if (world_->engine().somebody_quit()) {
+        const auto cause = base::cause_of(resources_->transport->doorbell());
         base::log_warning(fmt::format("{}; this rank closes its session without it", cause));
-        return transport().depart(cause);
+        return transport().announce_quit(cause);
     }
     activity().running.write("shutdown");
-    shared_->transport->close();
+    resources_->transport->close();
 }
 
 /// If the job is over already, the others know a better reason.
-void Runtime::leave(std::string_view reason) noexcept {
+void Runtime::quit(std::string_view reason) noexcept {
     const bool has_ended = ended_.exchange(true);
     base::ring_local(transport().doorbell());
     if (has_ended || base::is_aborted(transport().doorbell())) return;
-    transport().depart(reason);
+    transport().announce_quit(reason);
     try {
-        auto members = sets_->members();
-        members.push_back(world_);
-        for (const auto& member : members) member->engine().leave(reason);
-        for (const auto& member : members | std::views::reverse)
-            member->engine().see_off(base::Clock::now() + farewell);
+        auto all = sets_->set_runtimes();
+        all.push_back(world_);
+        for (const auto& set_runtime : all) set_runtime->engine().quit(reason);
+        for (const auto& set_runtime : all | std::views::reverse)
+            set_runtime->engine().drain_before_exit(base::Clock::now() + farewell);
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "the departure could not be announced: {}", error.what());
     }

@@ -9,7 +9,7 @@
 
 #include "base/config.hpp"
 #include "runtime/process_sets.hpp"
-#include "runtime/set_member.hpp"
+#include "runtime/set_runtime.hpp"
 #include "wire/transport.hpp"
 
 namespace guozhuang {
@@ -21,44 +21,44 @@ public:
     /// Agrees with the other ranks on version and settings, then starts the world's engine. Throws
     /// Error(configuration) on every rank if they differ.
     /// `refusal`: why this rank's settings are those by default, which then fails on every rank.
-    Runtime(std::unique_ptr<wire::Transport> transport, const base::Settings& settings,
+    Runtime(std::unique_ptr<wire::Transport> transport, const base::Config& config,
             std::string_view refusal = {});
     ~Runtime();
     Runtime(const Runtime&) = delete;
     Runtime& operator=(const Runtime&) = delete;
 
-    const std::shared_ptr<SetMember>& world() const noexcept { return world_; }
+    const std::shared_ptr<SetRuntime>& world() const noexcept { return world_; }
     /// The others.
     const std::shared_ptr<ProcessSets>& sets() const noexcept { return sets_; }
-    wire::Transport& transport() noexcept { return *shared_->transport; }
-    const base::Settings& settings() const noexcept { return shared_->settings; }
+    wire::Transport& transport() noexcept { return *resources_->transport; }
+    const base::Config& config() const noexcept { return resources_->config; }
 
     /// Starts this rank's timeline; says what is in the way, or nothing.
     std::string start_timeline(const std::string& directory);
-    void stop_timeline() noexcept { shared_->timeline->stop(); }
+    void stop_timeline() noexcept { resources_->timeline->stop(); }
 
-    /// Collective; the others get the reason, if there is one. Later calls, and those after
-    /// leave(), do nothing.
+    /// Collective; the others get the reason, if there is one. Later calls, and those after quit(),
+    /// do nothing.
     void close(std::string_view reason = {});
-    /// Leaves without waiting for the others, who get the reason. Nothing after a close() that has
+    /// Quits without waiting for the others, who get the reason. Nothing after a close() that has
     /// succeeded.
-    void leave(std::string_view reason) noexcept;
+    void quit(std::string_view reason) noexcept;
     /// Ends the threads; what is still pending fails.
     void stop() noexcept;
-    /// Whether the job is over because of an error, or because a rank has left it.
+    /// Whether the job is over because of an error, or because a rank has quit.
     bool has_failed() noexcept;
 
 private:
     void close_everything(std::string_view reason);
     void enter_job(std::string_view refusal);
     void say_why(const std::exception_ptr& failure) noexcept;
-    trace::Activity& activity() noexcept { return shared_->transport->activity(); }
+    trace::Activity& activity() noexcept { return resources_->transport->activity(); }
 
-    std::shared_ptr<Shared> shared_;
-    std::shared_ptr<SetMember> world_;
+    std::shared_ptr<RankResources> resources_;
+    std::shared_ptr<SetRuntime> world_;
     std::shared_ptr<ProcessSets> sets_;
     std::atomic<std::thread::id> closer_{};  ///< who closes it
-    std::atomic<bool> ended_{false};         ///< closed or left
+    std::atomic<bool> ended_{false};         ///< closed or quit
 };
 
 }  // namespace guozhuang

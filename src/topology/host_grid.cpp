@@ -9,21 +9,21 @@ namespace guozhuang::topology {
 HostGrid::HostGrid(std::span<const int> hosts, int rank)
     : HostGrid(hosts, all_ranks(static_cast<int>(hosts.size())), rank) {}
 
-HostGrid::HostGrid(std::span<const int> hosts, std::span<const int> members, int rank) {
-    std::vector<int> met;                // hosts, by row
-    std::vector<std::vector<int>> rows;  // members
-    for (const int member : members) {
-        const int host = hosts[static_cast<std::size_t>(member)];
-        const auto row = static_cast<std::size_t>(std::ranges::find(met, host) - met.begin());
-        if (row == met.size()) {
-            met.push_back(host);
+HostGrid::HostGrid(std::span<const int> hosts, std::span<const int> ranks, int rank) {
+    std::vector<int> seen;               // hosts, by row
+    std::vector<std::vector<int>> rows;  // ranks
+    for (const int each : ranks) {
+        const int host = hosts[static_cast<std::size_t>(each)];
+        const auto row = static_cast<std::size_t>(std::ranges::find(seen, host) - seen.begin());
+        if (row == seen.size()) {
+            seen.push_back(host);
             rows.emplace_back();
         }
-        if (member == rank) {
+        if (each == rank) {
             cross_rank_ = static_cast<int>(row);
             local_rank_ = static_cast<int>(rows[row].size());
         }
-        rows[row].push_back(member);
+        rows[row].push_back(each);
     }
     hosts_ = static_cast<int>(rows.size());
     local_ = rows[static_cast<std::size_t>(cross_rank_)];

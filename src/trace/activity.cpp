@@ -88,9 +88,9 @@ std::optional<Note::Content> Note::read() const {
     return std::nullopt;
 }
 
-Waiting* take_place(Activity& activity) noexcept {
-    for (auto& place : activity.waiting)
-        if (!place.taken.exchange(true)) return &place;
+WaitingSlot* take_slot(Activity& activity) noexcept {
+    for (auto& slot : activity.waiting)
+        if (!slot.taken.exchange(true)) return &slot;
     return nullptr;
 }
 

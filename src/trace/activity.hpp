@@ -38,7 +38,7 @@ private:
 };
 
 /// An operation that has been pending for a while, for those who may be waited for.
-struct Waiting {
+struct WaitingSlot {
     std::atomic<bool> taken{false};
     Note note;  ///< "allreduce", "loss" or "loss in process set 0,2"
 };
@@ -53,26 +53,26 @@ struct alignas(64) Activity {
     std::atomic<const void*> last_pending{nullptr};
     /// The operation whose data moves, or "init" or "shutdown"; cleared at its end.
     Note running;
-    /// The operations that it waits for in vain, in all its process sets, as far as there is room.
-    std::array<Waiting, 64> waiting;
-    /// How many more operations there was no room for when it looked last.
-    std::atomic<std::int64_t> untold{0};
-    /// Why it has left the job without waiting for the others.
-    Note departure;
+    /// Operations that are overdue on this rank, in all its process sets; as many as fit.
+    std::array<WaitingSlot, 64> waiting;
+    /// How many more there were, at the last look.
+    std::atomic<std::int64_t> unlisted_count{0};
+    /// Why it has quit the job without waiting for the others.
+    Note quit_reason;
     /// It has left together with all others: its process may end.
     std::atomic<bool> closed{false};
 };
 
 /// Another rank, as far as this one can see it.
-struct Neighbour {
+struct RankStatus {
     const Activity* activity = nullptr;  ///< valid as long as the rank's doorbell
     std::string process;                 ///< for people: "pid 7, stopped"
     bool is_stopped = false;             ///< nor can it say anything
 };
 
-/// A place of the rank's own to write what it waits for, until `taken` is cleared; null if all are
+/// A slot of the rank's own, to write what it waits for, until `taken` is cleared; null if all are
 /// taken. Any thread of the process.
-Waiting* take_place(Activity& activity) noexcept;
+WaitingSlot* take_slot(Activity& activity) noexcept;
 
 /// "during allreduce 'grad7'", "after it had submitted ...", "before its first operation".
 std::string describe(const Activity& activity);

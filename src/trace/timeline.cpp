@@ -111,7 +111,7 @@ void Timeline::record(TimelineRecord&& record) noexcept {
 
 void Timeline::write_on() noexcept {
     try {
-        for (base::Patience patience(bell_, rhythm); !ending_; patience.pause()) write_out();
+        for (base::WaitLoop wait_loop(bell_, rhythm); !ending_; wait_loop.pause()) write_out();
         write_out();
     } catch (const std::exception& error) {
         on_ = false;

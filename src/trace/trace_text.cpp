@@ -159,13 +159,13 @@ void TraceText::mark_loss(std::uint64_t lost, std::int64_t at_ns) {
 }
 
 int TraceText::row_of(int thread) {
-    const auto [place, added] = threads_.try_emplace(thread, static_cast<int>(threads_.size()) + 1);
+    const auto [known, added] = threads_.try_emplace(thread, static_cast<int>(threads_.size()) + 1);
     if (added) {
         const auto name =
             thread == getpid() ? "main" : line_of(fmt::format("/proc/self/task/{}/comm", thread));
-        name_row(place->second, name.empty() ? fmt::format("thread {}", thread) : name);
+        name_row(known->second, name.empty() ? fmt::format("thread {}", thread) : name);
     }
-    return place->second;
+    return known->second;
 }
 
 void TraceText::name_row(int row, std::string_view name) {

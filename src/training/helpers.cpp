@@ -46,12 +46,12 @@ std::map<int, std::vector<T>> gather_from_active(std::vector<T> elements, const 
     return active;
 }
 
-/// Those of the ranks whose number at `place` is not the first one's.
+/// Those of the ranks whose number at `index` is not the first one's.
 std::vector<int> dissenters(const std::map<int, std::vector<std::int64_t>>& by_rank,
-                            std::size_t place) {
+                            std::size_t index) {
     std::vector<int> others;
     for (const auto& [rank, numbers] : by_rank)
-        if (numbers[place] != by_rank.begin()->second[place]) others.push_back(rank);
+        if (numbers[index] != by_rank.begin()->second[index]) others.push_back(rank);
     return others;
 }
 

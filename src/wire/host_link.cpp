@@ -91,7 +91,7 @@ void list_addresses(std::span<in_addr> addresses) {
 Socket::Socket() : Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
 Socket::Socket(int descriptor) try : descriptor_(descriptor) {
     if (descriptor < 0) throw_unavailable("socket", errno);
-    close_in_children_.emplace([descriptor] { ::close(descriptor); });
+    fork_child_handler_.emplace([descriptor] { ::close(descriptor); });
 } catch (...) {
     ::close(descriptor);
 }

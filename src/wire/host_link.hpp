@@ -29,7 +29,7 @@ public:
 
 private:
     const int descriptor_;
-    std::optional<base::InChildren> close_in_children_;
+    std::optional<base::ForkChildHandler> fork_child_handler_;
 };
 
 /// A TCP connection to a process of another host. The kernel ends it when that process ends,

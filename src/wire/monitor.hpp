@@ -23,21 +23,21 @@ namespace guozhuang::wire {
 /// container) is not watched, with a warning.
 class Monitor {
 public:
-    struct Peer {
+    struct WatchedProcess {
         int rank = 0;
-        base::ProcessId process;
+        base::ProcessId id;
         std::string host = {};                ///< empty: this one
         std::shared_ptr<HostLink> link = {};  ///< to another host; null: it is of this one
     };
-    /// The end of a peer.
+    /// The end of a watched process.
     struct End {
-        const Peer& peer;
+        const WatchedProcess& process;
         std::optional<int> status = {};  ///< as wait(2) gives it; empty if unknown
     };
 
-    /// `on_end` is called for each peer that ends, on the thread, until it says that there is
+    /// `on_end` is called for each process that ends, on the thread, until it says that there is
     /// nothing more to watch for. What it cannot watch, or watch well, it says at this level.
-    Monitor(const std::vector<Peer>& peers, std::function<bool(const End&)> on_end,
+    Monitor(const std::vector<WatchedProcess>& processes, std::function<bool(const End&)> on_end,
             LogLevel level = LogLevel::warning);
     /// Ends the thread. A call of `on_end` that is under way is waited for.
     ~Monitor();
@@ -45,21 +45,21 @@ public:
     Monitor& operator=(const Monitor&) = delete;
 
 private:
-    struct Watched {
-        Peer peer;
+    struct Watch {
+        WatchedProcess process;
         std::optional<base::ProcessFile> file;  ///< empty if there is a link
         bool has_ended = false;
 
         int descriptor() const noexcept {
-            return file ? file->descriptor() : peer.link->descriptor();
+            return file ? file->descriptor() : process.link->descriptor();
         }
     };
 
-    int add(const Peer& peer);
+    int add(const WatchedProcess& process);
     void watch();
-    void look(Watched& watched, bool is_readable);
+    void look(Watch& watched, bool is_readable);
 
-    std::vector<Watched> watched_;
+    std::vector<Watch> watches_;
     std::vector<pollfd> files_;  ///< that by which it is ended, and theirs
     std::function<bool(const End&)> on_end_;
     bool looks_at_proc_ = false;  ///< some have no file
@@ -71,6 +71,6 @@ private:
 
 /// "rank 2 (host h, pid 1234) died (killed by signal 9 (Killed)) during allreduce 'grad7'"; `doing`
 /// may be empty.
-std::string obituary(const Monitor::End& end, const std::string& doing);
+std::string describe_death(const Monitor::End& end, const std::string& doing);
 
 }  // namespace guozhuang::wire

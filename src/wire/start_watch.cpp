@@ -64,61 +64,62 @@ Variables environment_of(const std::filesystem::path& process) {
 }
 
 /// A rank's process, as it is seen from outside.
-struct Sight {
+struct ProcessSnapshot {
     base::ProcessId process;
     bool has_come = false;
     bool is_stopped = false;
     std::string text;  ///< "pid 4711, sleeping: ./train --epochs 3"
 };
 
-Sight look_at(const std::filesystem::path& folder, int pid, std::uint64_t numbering) {
-    Sight sight{.process = {.pid = pid, .started = 0, .numbering = numbering},
-                .has_come = false,
-                .is_stopped = false,
-                .text = {}};
-    base::look_up(sight.process);
-    const auto state = base::state_of(sight.process);
-    sight.is_stopped = state.starts_with("stopped");
+ProcessSnapshot look_at(const std::filesystem::path& folder, int pid, std::uint64_t numbering) {
+    ProcessSnapshot snapshot{.process = {.pid = pid, .started = 0, .numbering = numbering},
+                             .has_come = false,
+                             .is_stopped = false,
+                             .text = {}};
+    base::look_up(snapshot.process);
+    const auto state = base::state_of(snapshot.process);
+    snapshot.is_stopped = state.starts_with("stopped");
     auto command = contents(folder / "cmdline");
     if (command.ends_with('\0')) command.pop_back();
     std::ranges::replace(command, '\0', ' ');
-    sight.text =
-        fmt::format("pid {}{}{}: {}", pid, state.empty() ? "" : ", ", state, base::shown(command));
+    snapshot.text = fmt::format("pid {}{}{}: {}", pid, state.empty() ? "" : ", ", state,
+                                base::for_display(command));
     std::error_code error;
     for (const auto& task : std::filesystem::directory_iterator(folder / "task", error))
-        sight.has_come =
-            sight.has_come || std::ranges::count(names_of_ours, contents(task.path() / "comm")) > 0;
-    return sight;
+        snapshot.has_come = snapshot.has_come ||
+                            std::ranges::count(names_of_ours, contents(task.path() / "comm")) > 0;
+    return snapshot;
 }
 
 /// The processes of the job on this host, by rank. Of several of one rank (a shell that has started
 /// the program) the last to start counts, unless another has come.
-std::map<int, Sight> look_around(const LaunchedRank& self) {
-    std::map<int, Sight> sights;
+std::map<int, ProcessSnapshot> look_around(const LaunchedRank& self) {
+    std::map<int, ProcessSnapshot> snapshots;
     const auto numbering = base::this_process().numbering;
     std::error_code error;
     for (const auto& folder : std::filesystem::directory_iterator("/proc", error)) {
         const auto pid = number_of(folder.path().filename().string());
         const auto theirs = pid ? find_launched_rank(environment_of(folder.path())) : std::nullopt;
         if (!theirs || theirs->job != self.job) continue;
-        auto sight = look_at(folder.path(), *pid, numbering);
-        const auto [known, is_first] = sights.try_emplace(theirs->rank, sight);
-        const auto weight = [](const Sight& each) {
+        auto snapshot = look_at(folder.path(), *pid, numbering);
+        const auto [known, is_first] = snapshots.try_emplace(theirs->rank, snapshot);
+        const auto weight = [](const ProcessSnapshot& each) {
             return std::pair(each.has_come, each.process.started);
         };
-        if (!is_first && weight(known->second) < weight(sight)) known->second = std::move(sight);
+        if (!is_first && weight(known->second) < weight(snapshot))
+            known->second = std::move(snapshot);
     }
-    return sights;
+    return snapshots;
 }
 
 /// What there is to say; empty if that is for others.
 std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
-    const auto sights = look_around(self);
+    const auto snapshots = look_around(self);
     std::vector<int> waiting, unseen;
     std::string culprits;
     for (int rank = 0; rank < self.size; ++rank) {
-        const auto found = sights.find(rank);
-        if (found == sights.end())
+        const auto found = snapshots.find(rank);
+        if (found == snapshots.end())
             unseen.push_back(rank);
         else if (found->second.has_come && !found->second.is_stopped)
             waiting.push_back(rank);

@@ -249,7 +249,7 @@ int train_closed(gz::Session& session) {
 }
 
 /// All have come. Whoever is slow to leave may find the others gone already.
-void meet(gz::Session& session) {
+void wait_for_all(gz::Session& session) {
     try {
         gz::barrier();
     } catch (const gz::Error& error) {
@@ -260,7 +260,7 @@ void meet(gz::Session& session) {
 
 /// A rank is killed while the others wait for it: which one, and when, depends on BYTES.
 int killed(gz::Session& session) {
-    meet(session);
+    wait_for_all(session);
     float number = 1, another = 1;
     if (session.rank() == static_cast<int>(bytes % static_cast<std::size_t>(session.size()))) {
         stay_away(static_cast<int>(bytes % 50));

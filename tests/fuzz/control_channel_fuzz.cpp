@@ -1,5 +1,5 @@
 // Bytes as they arrive from a rank. An input chooses the rank, one of the process set or one that
-// is no member.
+// is not in it.
 #include "wire/group/control_channel.hpp"
 
 #include "fuzz/fuzz.hpp"
@@ -13,17 +13,17 @@ namespace {
 
 constexpr Tag tag{3, Lane::control, 0};
 constexpr std::uint64_t epoch = 7;
-const std::vector<int> members = {0, 2};
+const std::vector<int> group_ranks = {0, 2};
 
 struct Job {
     InprocHub hub{3};
     std::unique_ptr<Transport> ranks[3] = {hub.transport(0), hub.transport(1), hub.transport(2)};
-    ControlChannel receiver{*ranks[0], {tag.context, epoch}, members};
+    ControlChannel receiver{*ranks[0], {tag.context, epoch}, group_ranks};
 };
 
 Seed sent(std::string_view text, std::uint64_t in_epoch) {
     Job job;
-    ControlChannel sender(*job.ranks[2], {tag.context, in_epoch}, members);
+    ControlChannel sender(*job.ranks[2], {tag.context, in_epoch}, group_ranks);
     const auto bytes = bytes_of(text);
     sender.send(0, {bytes.begin(), bytes.end()});
     Seed seed{std::byte{2}};

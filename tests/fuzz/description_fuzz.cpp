@@ -12,12 +12,11 @@ void decode(Input input) {
     if (refused({ErrorCode::wire}, [&] { description = decode_description(input); })) return;
     require(std::ranges::equal(encode(description), input), "a description has one encoding");
     // Beside another one, it can be told what differs.
-    const Faction factions[] = {
+    const SubmissionGroup groups[] = {
         {share(Description{.tensors = {{"loss", DType::f32, {4}}}}), {0, 2}},
         {std::make_shared<const EncodedDescription>(input), {1}}};
     std::string tensor;
-    require(!describe_mismatch("loss", factions, tensor).empty(),
-            "there are words for what differs");
+    require(!describe_mismatch("loss", groups, tensor).empty(), "there are words for what differs");
 }
 
 std::vector<Seed> seeds() {

@@ -39,12 +39,12 @@ void decode(Input input) {
         send(*ranks[judges ? 1 + message.choice % 2 : 0], judges ? 0 : 1, message.bytes);
     }
     refused({ErrorCode::wire, ErrorCode::configuration},
-            [&] { shake_hands(*ranks[judges ? 0 : 1], {}, "", {"a warning of its own"}); });
+            [&] { run_handshake(*ranks[judges ? 0 : 1], {}, "", {"a warning of its own"}); });
 }
 
 std::vector<Seed> seeds() {
     std::vector<std::string> values{version()};
-    for (const auto& row : base::settings_table())
+    for (const auto& row : base::config_table())
         if (row.agreement == base::Agreement::rank0_wins) values.push_back(row.print({}));
     auto other_settings = values, warned = values;
     other_settings.back() = "something else";

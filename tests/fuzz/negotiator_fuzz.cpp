@@ -37,7 +37,7 @@ const std::vector<Negotiation>& states() {
         }),
         all_have_submitted([](Negotiation& job) {
             job.submit(1, tensor("waits for 3 and 2"));
-            job.depart(3, "why");
+            job.shut_down(3, "why");
             job.join(2);
         }),
         all_have_submitted([](Negotiation& job) {
@@ -45,8 +45,8 @@ const std::vector<Negotiation>& states() {
             job.flush(3);
             job.join(3);
         }),
-        all_have_submitted([](Negotiation& job) { job.leave(3, "an exception"); }),
-        all_have_submitted([](Negotiation& job) { job.depart_everywhere(); }),
+        all_have_submitted([](Negotiation& job) { job.quit(3, "an exception"); }),
+        all_have_submitted([](Negotiation& job) { job.shut_down_everywhere(); }),
     };
     return all;
 }

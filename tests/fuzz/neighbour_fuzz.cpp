@@ -36,7 +36,7 @@ void decode(Input input) {
     std::ranges::copy(take(input, memory.size()), memory.begin());
     const auto& page = *std::launder(reinterpret_cast<const Page*>(memory.data()));
     for (const auto* note :
-         {&page.activity.submitted, &page.activity.running, &page.activity.departure})
+         {&page.activity.submitted, &page.activity.running, &page.activity.quit_reason})
         check(*note);
     for (const auto& waiting : page.activity.waiting) check(waiting.note);
     require(!describe(page.activity).empty(), "there is always something to say about it");
@@ -54,7 +54,7 @@ std::vector<Seed> seeds() {
         Page page;
         page.activity.submitted.write("allreduce", "grad7");
         if (at_work) page.activity.running.write("broadcast");
-        page.activity.departure.write("ValueError: ", "why");
+        page.activity.quit_reason.write("ValueError: ", "why");
         if (at_work)
             note_cause(page.bell, {.rank = 3, .text = "rank 3 died", .code = ErrorCode::rank_died});
         // As far as the second note: what is behind it is zeros, and adds nothing.

@@ -1,5 +1,5 @@
 // What a peer says about sends and receives to a rank that has some of its own. An input chooses
-// whether the peer has departed; its messages follow.
+// whether the peer has shut down; its messages follow.
 #include "engine/point_to_point.hpp"
 
 #include "fuzz/fuzz.hpp"
@@ -20,7 +20,7 @@ struct Rank {
     std::unique_ptr<wire::Transport> transport = hub.transport(0);
     wire::ControlChannel control{*transport, {}, {0, 1}};
     wire::MailChannel mail{*transport, 0, {0, 1}};
-    PointToPoint letters{control, mail};
+    PointToPoint point_to_point{control, mail};
     std::vector<std::shared_ptr<Pending>> posted;
 
     Rank() {
@@ -33,12 +33,12 @@ struct Rank {
         Request request{.name = "letter",
                         .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
-        letters.post({route, posted.back()});
+        point_to_point.post({route, posted.back()});
     }
     void go_on() {
-        letters.advance();
-        letters.take_messages();
-        for (const auto& outcome : letters.take_outcomes()) {
+        point_to_point.advance();
+        point_to_point.take_messages();
+        for (const auto& outcome : point_to_point.take_outcomes()) {
             const bool clean =
                 !outcome.error || refused({ErrorCode::mismatch, ErrorCode::departed},
                                           [&] { std::rethrow_exception(outcome.error); });
@@ -47,7 +47,7 @@ struct Rank {
     }
 };
 
-Seed notice(std::uint64_t tag, bool sending, std::int64_t count) {
+Seed announcement(std::uint64_t tag, bool sending, std::int64_t count) {
     Writer out;
     out.number(0);
     out.number(tag);
@@ -62,11 +62,11 @@ Seed notice(std::uint64_t tag, bool sending, std::int64_t count) {
 
 void decode(Input input) {
     Rank rank;
-    if (choice(input) % 2 == 1) rank.letters.depart(1, "rank 1 has shut down");
+    if (choice(input) % 2 == 1) rank.point_to_point.shut_down(1, "rank 1 has shut down");
     bool over = false;
     while (!input.empty() && !over) {
-        over =
-            refused({ErrorCode::wire}, [&] { rank.letters.receive(1, next_message(input).bytes); });
+        over = refused({ErrorCode::wire},
+                       [&] { rank.point_to_point.receive(1, next_message(input).bytes); });
         rank.go_on();
     }
 }
@@ -76,8 +76,9 @@ std::vector<Seed> seeds() {
     std::vector<Seed> all;
     for (const auto departed : {std::byte{0}, std::byte{1}}) {
         Seed seed{departed};
-        for (const auto& message : {notice(7, true, 0), notice(7, true, 3), notice(7, false, 0),
-                                    notice(300, true, 5), notice(7, false, 8), question, answer})
+        for (const auto& message :
+             {announcement(7, true, 0), announcement(7, true, 3), announcement(7, false, 0),
+              announcement(300, true, 5), announcement(7, false, 8), question, answer})
             append_message(seed, 0, message);
         all.push_back(std::move(seed));
     }

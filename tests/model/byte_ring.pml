@@ -106,7 +106,7 @@ proctype Writer() {
     } unless { dead[WRITER] || aborted }
 }
 
-// RingReader, and a wait with a Patience.
+// RingReader, and a wait with a WaitLoop.
 proctype Reader() {
     byte taken, known, seen, before;
     {

@@ -100,7 +100,7 @@ inline ring_callers() {
     fi
 }
 
-// As Patience::park().
+// As WaitLoop::park().
 inline park(thread, bits) {
     if
     :: rings == seen -> futex_wait(thread, seen, bits)
@@ -108,25 +108,25 @@ inline park(thread, bits) {
     fi
 }
 
-// A coordinator with nothing pending: Patience::park_idle(). The count is read before the look.
+// A coordinator with nothing pending: WaitLoop::park_idle(). The count is read before the look.
 #ifdef BUG_LOOK_BEFORE_COUNT
-#define PARK_IDLE_UNTIL(condition)                              \
-    do                                                          \
-    :: condition -> break                                       \
-    :: else -> seen = rings; park(IDLE, BY_LOCAL)               \
+#define PARK_IDLE_UNTIL(condition)                                                                 \
+    do                                                                                             \
+    :: condition -> break                                                                          \
+    :: else -> seen = rings; park(IDLE, BY_LOCAL)                                                  \
     od
 #else
-#define PARK_IDLE_UNTIL(condition)                              \
-    do                                                          \
-    :: seen = rings;                                            \
-       if                                                       \
-       :: condition -> break                                    \
-       :: else -> park(IDLE, BY_LOCAL)                          \
-       fi                                                       \
+#define PARK_IDLE_UNTIL(condition)                                                                 \
+    do                                                                                             \
+    :: seen = rings;                                                                               \
+       if                                                                                          \
+       :: condition -> break                                                                       \
+       :: else -> park(IDLE, BY_LOCAL)                                                             \
+       fi                                                                                          \
     od
 #endif
 
-// wait_until() with a Patience: once it has spun enough, the thread counts as asleep, reads the
+// wait_until() with a WaitLoop: once it has spun enough, the thread counts as asleep, reads the
 // rings and looks once more before it parks. After a ring it spins anew, and no longer counts.
 #ifdef BUG_COUNT_AFTER_LOOK
 #define BEFORE_LOOK skip
@@ -138,16 +138,16 @@ inline park(thread, bits) {
 #define BEFORE_PARK skip
 #endif
 
-#define WAIT_UNTIL(thread, condition)                           \
-    do                                                          \
-    :: condition -> break                                       \
-    :: else ->                                                  \
-       BEFORE_LOOK;                                             \
-       seen = rings;                                            \
-       if                                                       \
-       :: condition -> AFTER_LOOK; break                        \
-       :: else -> BEFORE_PARK; park(thread, BY_NEWS | BY_LOCAL); asleep-- \
-       fi                                                       \
+#define WAIT_UNTIL(thread, condition)                                                              \
+    do                                                                                             \
+    :: condition -> break                                                                          \
+    :: else ->                                                                                     \
+       BEFORE_LOOK;                                                                                \
+       seen = rings;                                                                               \
+       if                                                                                          \
+       :: condition -> AFTER_LOOK; break                                                           \
+       :: else -> BEFORE_PARK; park(thread, BY_NEWS | BY_LOCAL); asleep--                          \
+       fi                                                                                          \
     od
 
 active proctype Patient() {
@@ -166,7 +166,7 @@ active proctype Patient() {
 #endif
 }
 
-// A caller that waits while the patient thread drives: Patience::pause_behind(). It counts before
+// A caller that waits while the patient thread drives: WaitLoop::pause_behind(). It counts before
 // its last look, as others do.
 #ifdef CALLER_WAITS
 active proctype Caller() {

@@ -1,18 +1,18 @@
 // The negotiation (src/protocol/negotiator.cpp) as a model: N ranks in a star or a chain below rank
 // 0, TENSORS names, each submitted up to ROUNDS times in any order, with one of two descriptions;
-// any rank that is willing to may depart at any time, with requests pending or not; any rank may
+// any rank that is willing to may shut down at any time, with requests pending or not; any rank may
 // join up to JOINS times, and then takes part without submitting anything until all have joined;
-// and if LEAVES is defined, ranks that are not willing to depart may leave at once, which ends the
-// log. If CRASHES is defined, any rank may die at any time; the others notice, each at some later
-// time, and do nothing more in that epoch. If a leaf of the tree has died, a second epoch begins
-// among the survivors once all have noticed, with the first one's messages still on the links.
-// Links are FIFO; every message goes by itself, so there are more interleavings than with messages
-// that are coalesced. Ids stand for their descriptions here; how they are given, used in flight and
-// forgotten is what the random walks test.
+// and if LEAVES is defined, ranks that are not willing to shut down may quit at once, which ends
+// the log. If CRASHES is defined, any rank may die at any time; the others notice, each at some
+// later time, and do nothing more in that epoch. If a leaf of the tree has died, a second epoch
+// begins among the survivors once all have noticed, with the first one's messages still on the
+// links. Links are FIFO; every message goes by itself, so there are more interleavings than with
+// messages that are coalesced. Ids stand for their descriptions here; how they are given, used in
+// flight and forgotten is what the random walks test.
 //
 // Asserted: P1 nothing gets stuck, P2 what is executed has been submitted by all, alike, and
 // exactly once per round, P3 one log, P4 nothing is left pending after the shutdown, and nothing
-// follows it, P5 whatever all have submitted, joined or departed from is over in the end, P6 what
+// follows it, P5 whatever all have submitted, joined or shut down from is over in the end, P6 what
 // an epoch has left on the links changes nothing in the next.
 //
 // -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DLEAVES] [-DCRASHES] [-DCHAIN].
@@ -39,7 +39,7 @@
 #define EVERYBODY ((1 << N) - 1)
 #ifdef CRASHES
 #define EPOCHS 2
-#define ALL members
+#define ALL epoch_ranks
 #else
 #define EPOCHS 1
 #define ALL EVERYBODY
@@ -55,7 +55,8 @@
 #endif
 #define AT(r, t) ((r) * TENSORS + (t))
 
-// Entries of the log: the kind, plus the rank, or the tensor and the ranks that stand in.
+// Entries of the log: the kind, plus the rank, or the tensor and the ranks that contribute
+// neutrally.
 #define EXECUTE 16
 #define MISMATCH 32
 #define ABANDONED 48
@@ -65,20 +66,20 @@
 #define LEFT 112
 #define KIND(entry) ((entry) & 240)
 #define TENSOR(entry) ((entry) & 1)
-#define STANDING_IN(entry) (((entry) & 15) >> 1)
+#define NEUTRAL(entry) (((entry) & 15) >> 1)
 
-mtype = { report, departure, joining, leaving };
+mtype = { report, shutting_down, joining, quitting };
 // To the parent: the epoch, the tensor, who submitted variant 1, who 2; or the epoch and the rank.
 // From the parent: the epoch, an entry.
 chan up[N] = [EPOCHS * (TENSORS * ROUNDS + N + N * JOINS + 1)] of { mtype, byte, byte, byte, byte };
 chan down[N] = [EPOCHS * (TENSORS * ROUNDS + N + JOINS + 2)] of { byte, byte };
 
 // The ranks' own state.
-byte ballot[N * TENSORS * 2];  // who of the subtree has submitted which variant
-byte gone[N];                  // who of the subtree has departed
+byte tally[N * TENSORS * 2];  // who of the subtree has submitted which variant
+byte gone[N];                  // who of the subtree has shut down
 byte joined[N];                // who of the subtree has joined
 bool ready[TENSORS];           // at the root
-byte without[TENSORS];         // at the root: who stands in for what is ready
+byte without[TENSORS];         // at the root: who contributes neutrally to what is ready
 bool finished[N];
 
 // What the assertions need to know, and no rank does.
@@ -89,7 +90,7 @@ byte over[TENSORS];           // rounds that the log has resolved
 byte seen[N * TENSORS];       // rounds that the rank has seen resolved
 byte voted[N * TENSORS];      // the round (from 1) of the rank's last submission
 byte variant[N * TENSORS];    // and its variant, from 1
-byte willing;                 // to depart
+byte willing;                 // to shut down
 byte departed;
 byte waiting;                 // ranks that have joined and have not seen that all have
 byte joins[N];                // of each rank
@@ -97,7 +98,7 @@ byte joins_over;              // that the log has resolved
 bool someone_left;
 #ifdef CRASHES
 byte epoch = 1;
-byte members = EVERYBODY;     // of the epoch
+byte epoch_ranks = EVERYBODY;     // of the epoch
 byte dead;
 byte noticed;                 // who knows that somebody is dead
 #define LIVES(r) (((dead | noticed) & (1 << (r))) == 0)
@@ -108,11 +109,11 @@ byte noticed;                 // who knows that somebody is dead
 
 #define PENDING(r, t) (voted[AT(r, t)] == seen[AT(r, t)] + 1)
 #define VOTED(r, t) (voted[AT(r, t)] == over[t] + 1)
-#define BALLOT(r, t, v) ballot[AT(r, t) * 2 + (v) - 1]
+#define TALLY(r, t, v) tally[AT(r, t) * 2 + (v) - 1]
 
 #define HAS_JOINED(r) (joins[r] > joins_over)
 
-hidden byte i, j, missing, votes, standing_in;
+hidden byte i, j, missing, votes, neutral;
 
 inline apply(n, entry) {
     assert(position[n] < length && log[position[n]] == entry);
@@ -126,8 +127,8 @@ inline apply(n, entry) {
         waiting = waiting & ~(1 << n)
     :: KIND(entry) < DEPARTED ->
         assert(KIND(entry) != EXECUTE ||
-               PENDING(n, TENSOR(entry)) == ((STANDING_IN(entry) & (1 << n)) == 0));
-        assert((STANDING_IN(entry) & (1 << n) & ~waiting) == 0);
+               PENDING(n, TENSOR(entry)) == ((NEUTRAL(entry) & (1 << n)) == 0));
+        assert((NEUTRAL(entry) & (1 << n) & ~waiting) == 0);
         seen[AT(n, TENSOR(entry))]++
     :: else
     fi
@@ -151,20 +152,20 @@ inline append(entry) {
 }
 
 // P2, at the moment the root decides: an execution, a mismatch, or a failure, because some of
-// `absent` have departed without submitting it; the others have joined.
+// `absent` have shut down without submitting it; the others have joined.
 inline judge(t, kind, absent) {
     missing = 0;
     votes = 0;
-    standing_in = 0;
+    neutral = 0;
     for (i : 0 .. N - 1) {
         if
         :: VOTED(i, t) -> votes = votes | (1 << variant[AT(i, t)])
-        :: else -> missing = missing | (1 << i); standing_in = standing_in | (HAS_JOINED(i) << i)
+        :: else -> missing = missing | (1 << i); neutral = neutral | (HAS_JOINED(i) << i)
         fi
     }
     missing = missing & ALL;
-    assert(missing == (absent) && (missing & ~(departed | standing_in)) == 0);
-    assert((missing != standing_in) == (kind == ABANDONED));
+    assert(missing == (absent) && (missing & ~(departed | neutral)) == 0);
+    assert((missing != neutral) == (kind == ABANDONED));
     assert(kind == ABANDONED || (votes == 6) == (kind == MISMATCH));
     over[t]++
 }
@@ -185,20 +186,20 @@ inline resolve(t, first, second) {
 }
 
 #ifdef BUG_ABSENT_IGNORED
-#define COMPLETE(n, t) ((BALLOT(n, t, 1) | BALLOT(n, t, 2) | joined[n]) == SUBTREE(n))
+#define COMPLETE(n, t) ((TALLY(n, t, 1) | TALLY(n, t, 2) | joined[n]) == SUBTREE(n))
 #else
-#define COMPLETE(n, t) ((BALLOT(n, t, 1) | BALLOT(n, t, 2) | gone[n] | joined[n]) == SUBTREE(n))
+#define COMPLETE(n, t) ((TALLY(n, t, 1) | TALLY(n, t, 2) | gone[n] | joined[n]) == SUBTREE(n))
 #endif
 
-inline settle(n, t) {
+inline pass_on_if_complete(n, t) {
     if
-    :: (BALLOT(n, t, 1) | BALLOT(n, t, 2)) != 0 && COMPLETE(n, t) ->
+    :: (TALLY(n, t, 1) | TALLY(n, t, 2)) != 0 && COMPLETE(n, t) ->
         if
-        :: n == 0 -> resolve(t, BALLOT(0, t, 1), BALLOT(0, t, 2))
-        :: else -> assert(nfull(up[n])); up[n]!report(epoch, t, BALLOT(n, t, 1), BALLOT(n, t, 2))
+        :: n == 0 -> resolve(t, TALLY(0, t, 1), TALLY(0, t, 2))
+        :: else -> assert(nfull(up[n])); up[n]!report(epoch, t, TALLY(n, t, 1), TALLY(n, t, 2))
         fi;
-        BALLOT(n, t, 1) = 0;
-        BALLOT(n, t, 2) = 0
+        TALLY(n, t, 1) = 0;
+        TALLY(n, t, 2) = 0
     :: else
     fi
 }
@@ -206,11 +207,11 @@ inline settle(n, t) {
 inline announce(n, r) {
     if
     :: n == 0 -> append(DEPARTED + r)
-    :: else -> assert(nfull(up[n])); up[n]!departure(epoch, r, 0, 0)
+    :: else -> assert(nfull(up[n])); up[n]!shutting_down(epoch, r, 0, 0)
     fi
 }
 
-// The root's log speaks of a departure before what it makes fail. Others say it behind the reports
+// The root's log speaks of a shutdown before what it makes fail. Others say it behind the reports
 // that it completes.
 #ifdef BUG_DEPARTURE_FIRST
 #define AHEAD(n) true
@@ -218,14 +219,14 @@ inline announce(n, r) {
 #define AHEAD(n) (n == 0)
 #endif
 
-inline depart(n, r) {
+inline shut_down(n, r) {
     gone[n] = gone[n] | (1 << r);
     if
     :: AHEAD(n) -> announce(n, r)
     :: else
     fi;
     for (j : 0 .. TENSORS - 1) {
-        settle(n, j)
+        pass_on_if_complete(n, j)
     }
     if
     :: !AHEAD(n) -> announce(n, r)
@@ -247,7 +248,7 @@ inline join(n, r) {
     pass_join_on(n, r);
 #endif
     for (j : 0 .. TENSORS - 1) {
-        settle(n, j)
+        pass_on_if_complete(n, j)
     }
 #ifndef BUG_JOIN_FIRST
     pass_join_on(n, r);
@@ -255,24 +256,24 @@ inline join(n, r) {
     skip
 }
 
-inline leave(n, r) {
+inline quit(n, r) {
     if
     :: n == 0 ->
         if
         :: !finished[0] -> append(LEFT + r)
         :: else
         fi
-    :: else -> assert(nfull(up[n])); up[n]!leaving(epoch, r, 0, 0)
+    :: else -> assert(nfull(up[n])); up[n]!quitting(epoch, r, 0, 0)
     fi
 }
 
 inline count(n, t, first, second) {
-    BALLOT(n, t, 1) = BALLOT(n, t, 1) | first;
+    TALLY(n, t, 1) = TALLY(n, t, 1) | first;
 #ifdef BUG_SETTLE_EARLY
-    settle(n, t);
+    pass_on_if_complete(n, t);
 #endif
-    BALLOT(n, t, 2) = BALLOT(n, t, 2) | second;
-    settle(n, t)
+    TALLY(n, t, 2) = TALLY(n, t, 2) | second;
+    pass_on_if_complete(n, t)
 }
 
 #ifdef BUG_SHUTDOWN_EARLY
@@ -330,8 +331,8 @@ inline count(n, t, first, second) {
             :: GOES_ON(rank) && CURRENT(sent_in) && kind == report ->                              \
                 count(rank, what, first, second)                                                   \
             :: GOES_ON(rank) && CURRENT(sent_in) && kind == joining -> join(rank, what)            \
-            :: GOES_ON(rank) && CURRENT(sent_in) && kind == leaving -> leave(rank, what)           \
-            :: GOES_ON(rank) && CURRENT(sent_in) && kind == departure -> depart(rank, what)        \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == quitting -> quit(rank, what)           \
+            :: GOES_ON(rank) && CURRENT(sent_in) && kind == shutting_down -> shut_down(rank, what) \
             :: else                                                                                \
             fi                                                                                     \
     }
@@ -349,7 +350,7 @@ hidden byte sent_in, what, first, second;
 // All survivors know, and begin anew.
 inline begin_epoch() {
     epoch = 2;
-    members = EVERYBODY & ~dead;
+    epoch_ranks = EVERYBODY & ~dead;
     noticed = 0;
     for (i : 0 .. N - 1) {
         gone[i] = 0;
@@ -358,8 +359,8 @@ inline begin_epoch() {
         position[i] = 0;
         joins[i] = 0;
         for (j : 0 .. TENSORS - 1) {
-            BALLOT(i, j, 1) = 0;
-            BALLOT(i, j, 2) = 0;
+            TALLY(i, j, 1) = 0;
+            TALLY(i, j, 2) = 0;
             seen[AT(i, j)] = 0;
             voted[AT(i, j)] = 0;
             variant[AT(i, j)] = 0
@@ -411,7 +412,7 @@ end:
     :: d_step {
         LIVES(rank) && (willing & ~departed & (1 << rank)) != 0 && !finished[rank] ->
             departed = departed | (1 << rank);
-            depart(rank, rank)
+            shut_down(rank, rank)
     }
 #if JOINS > 0
     :: d_step {
@@ -431,7 +432,7 @@ end:
     :: d_step {
         LIVES(rank) && (willing & (1 << rank)) == 0 && !someone_left && !finished[rank] ->
             someone_left = true;
-            leave(rank, rank)
+            quit(rank, rank)
     }
 #endif
 #ifdef CRASHES
@@ -468,19 +469,19 @@ proctype Observer() {
             for (j : 0 .. TENSORS - 1) {
                 votes = 0;
                 missing = 0;
-                standing_in = 0;
+                neutral = 0;
                 for (i : 0 .. N - 1) {
-                    standing_in = standing_in | (HAS_JOINED(i) << i);
+                    neutral = neutral | (HAS_JOINED(i) << i);
                     if
                     :: VOTED(i, j) -> votes = votes | (1 << i)
                     :: else -> missing = missing | (1 << i)
                     fi;
                     assert(departed != ALL || !LIVES(i) ||
-                           (!PENDING(i, j) && BALLOT(i, j, 1) == 0 && BALLOT(i, j, 2) == 0))
+                           (!PENDING(i, j) && TALLY(i, j, 1) == 0 && TALLY(i, j, 2) == 0))
                 }
-                assert(votes == 0 || (missing & ALL & ~(departed | standing_in)) != 0);
+                assert(votes == 0 || (missing & ALL & ~(departed | neutral)) != 0);
                 assert(!ready[j]);
-                assert(standing_in == 0 || (ALL & ~(departed | standing_in)) != 0)
+                assert(neutral == 0 || (ALL & ~(departed | neutral)) != 0)
             }
         fi
     }

@@ -92,13 +92,13 @@ int main(int argc, char** argv) {
         const int before = calls;
         train(session, optimizer, 20);
         const int during = calls - before;
-        std::vector<float> letter(10);
+        std::vector<float> payload(10);
         const int self = session.rank();
-        auto sent = gz::send_async(letter, self), received = gz::recv_async(letter, self);
+        auto sent = gz::send_async(payload, self), received = gz::recv_async(payload, self);
         sent.wait();
         received.wait();
         const auto set = gz::ProcessSet::create(gz::ProcessSet(&session).ranks());
-        gz::allreduce(letter, {.process_set = set});
+        gz::allreduce(payload, {.process_set = set});
         std::printf("rank %d: %d calls in 20 steps, %s with a letter\n", self, during,
                     calls - before > during ? "some" : "none");
         return during == 0 && (calls > before) != is_single ? 0 : 1;

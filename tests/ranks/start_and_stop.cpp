@@ -83,7 +83,7 @@ void await(pid_t child) {
             "the child's end: " + std::to_string(status));
 }
 
-/// What others have not submitted fails with their departure.
+/// What others have not submitted fails because they have shut down.
 void require_departed(const gz::Handle& handle, std::string_view why) {
     try {
         handle.wait();

@@ -12,7 +12,7 @@
 #include "support/oracles/traffic.hpp"
 #include "support/runner/catch.hpp"
 #include "wire/group/control_channel.hpp"
-#include "wire/group/member_wire.hpp"
+#include "wire/group/group_wire.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;
@@ -52,12 +52,13 @@ std::size_t open_files() {
 
 TEST_CASE("random traffic between all ranks arrives whole and in order") {
     MpiOptions options;
-    options.settings.shared_memory = GENERATE(true, false);
-    options.settings.spin_us = GENERATE(0u, 20u);
+    options.config.shared_memory = GENERATE(true, false);
+    options.config.spin_us = GENERATE(0u, 20u);
     options.split_bytes = GENERATE(std::size_t{1} << 30, std::size_t{1000});
     const auto transport = connect(options);
-    const test::TrafficPlan plan(test::seed(), transport->size(), 40 * transport->size(), 60'000);
-    const auto failure = failure_of([&] { test::Traffic(*transport, plan).run(); });
+    const test::TrafficSchedule schedule(test::seed(), transport->size(), 40 * transport->size(),
+                                         60'000);
+    const auto failure = failure_of([&] { test::Traffic(*transport, schedule).run(); });
     INFO(failure);
     REQUIRE(everywhere(failure.empty()));
     transport->close();
@@ -83,8 +84,8 @@ TEST_CASE("ranks that are told so take each other for ranks of several hosts") {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     const bool all_share = GENERATE(true, false);
     MpiOptions options;
-    options.settings.shared_memory = all_share || rank != size - 1;
-    options.settings.simulated_host = 7 - rank % 2;
+    options.config.shared_memory = all_share || rank != size - 1;
+    options.config.simulated_host = 7 - rank % 2;
     const auto transport = connect(options);
     std::vector<int> hosts;
     for (int each = 0; each < size; ++each) hosts.push_back(each % 2);
@@ -93,8 +94,8 @@ TEST_CASE("ranks that are told so take each other for ranks of several hosts") {
     CHECK((transport->stage_bytes() > 0) == all_share);  // if one rank has none, none uses its own
     for (int other = 0; all_share && other < size; ++other)
         CHECK(transport->look_at(other).has_value() == (other % 2 == rank % 2));
-    const test::TrafficPlan plan(test::seed(), size, 20 * size, 60'000);
-    const auto failure = failure_of([&] { test::Traffic(*transport, plan).run(); });
+    const test::TrafficSchedule schedule(test::seed(), size, 20 * size, 60'000);
+    const auto failure = failure_of([&] { test::Traffic(*transport, schedule).run(); });
     INFO(failure);
     REQUIRE(everywhere(failure.empty()));
     transport->close();
@@ -110,9 +111,11 @@ TEST_CASE("a user's communicator gives the ranks of that communicator") {
     MPI_Comm_free(&reversed);  // ours is a duplicate
     CHECK(transport->rank() == size - 1 - rank);
     int arrived = -1;
-    const auto members = topology::all_ranks(size);
-    MemberWire wire(
-        {.transport = *transport, .members = members, .position = transport->rank(), .tag = data});
+    const auto group_ranks = topology::all_ranks(size);
+    GroupWire wire({.transport = *transport,
+                    .ranks = group_ranks,
+                    .group_rank = transport->rank(),
+                    .tag = data});
     const int right = (wire.rank() + 1) % size, left = (wire.rank() + size - 1) % size;
     exchange(wire, std::as_bytes(std::span(&rank, 1)), right,
              std::as_writable_bytes(std::span(&arrived, 1)), left);
@@ -200,7 +203,7 @@ TEST_CASE("long control messages do not overtake each other") {
 TEST_CASE("a message rings where there are doorbells") {
     const bool shared = GENERATE(true, false);
     MpiOptions options;
-    options.settings.shared_memory = shared;
+    options.config.shared_memory = shared;
     const auto transport = connect(options);
     const int size = transport->size(), right = (transport->rank() + 1) % size,
               left = (transport->rank() + size - 1) % size;
@@ -244,7 +247,7 @@ TEST_CASE("who looks after one message wakes the thread that sleeps for another"
 
 TEST_CASE("abort ends a wait for a rank that says nothing") {
     MpiOptions options;
-    options.settings.spin_us = 0;
+    options.config.spin_us = 0;
     const auto transport = connect(options);
     std::array<std::byte, 4> out{}, in{};
     auto received = transport->receive(transport->rank(), data, in);

@@ -28,12 +28,12 @@ struct AdasumOutcome {
 AdasumOutcome run_adasum(std::vector<Tensors> tensors, DType dtype) {
     const device::HostReduce reduce(dtype, ReduceOp::sum, 1);
     auto wires = test::run_ranks(static_cast<int>(tensors.size()), [&](ThreadWire& wire) {
-        std::vector<std::span<std::byte>> members;
+        std::vector<std::span<std::byte>> spans;
         for (auto& tensor : tensors[static_cast<std::size_t>(wire.rank())])
-            members.push_back(tensor.view().memory());
+            spans.push_back(tensor.view().memory());
         TestScratch scratch(
-            adasum::allreduce_scratch_bytes<ThreadWire>(members, reduce, wire.size()));
-        adasum::allreduce(wire, {members, scratch.span(), reduce, device::adasum_for(dtype)});
+            adasum::allreduce_scratch_bytes<ThreadWire>(spans, reduce, wire.size()));
+        adasum::allreduce(wire, {spans, scratch.span(), reduce, device::adasum_for(dtype)});
     });
     return {std::move(tensors), std::move(wires)};
 }
@@ -44,14 +44,14 @@ std::string fault_of_bundle(int ranks, DType dtype, const std::vector<std::size_
     std::vector<Tensors> inputs;
     for (int rank = 0; rank < ranks; ++rank) inputs.push_back(inputs_of_rank(rank, dtype, counts));
     const auto results = run_adasum(inputs, dtype).results;
-    for (std::size_t member = 0; member < counts.size(); ++member) {
+    for (std::size_t i = 0; i < counts.size(); ++i) {
         Tensors contributions;
-        for (const auto& input : inputs) contributions.push_back(input[member]);
-        const auto fault = fault_of(results[0][member], 0, contributions, {.op = ReduceOp::adasum});
-        if (!fault.empty()) return text_of("tensor ", member, ": ", fault);
+        for (const auto& input : inputs) contributions.push_back(input[i]);
+        const auto fault = fault_of(results[0][i], 0, contributions, {.op = ReduceOp::adasum});
+        if (!fault.empty()) return text_of("tensor ", i, ": ", fault);
         for (const auto& result : results)
-            if (result[member].bytes != results[0][member].bytes)
-                return text_of("tensor ", member, ": the ranks hold other bits");
+            if (result[i].bytes != results[0][i].bytes)
+                return text_of("tensor ", i, ": the ranks hold other bits");
     }
     return {};
 }

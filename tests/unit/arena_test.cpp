@@ -66,17 +66,16 @@ TEST_CASE("a place is that of the largest part of some memory that is in one ran
                 {own, theirs});
     CHECK(regions.next_id() == 8);
     const auto whole = std::span<const std::byte>(own);
-    const auto is = [&](const Place& place, std::uint64_t offset, std::uint64_t begin,
+    const auto is = [&](const RegionRef& ref, std::uint64_t offset, std::uint64_t begin,
                         std::uint64_t bytes) {
-        return place.region == 7 && place.offset == offset && place.begin == begin &&
-               place.bytes == bytes;
+        return ref.region == 7 && ref.offset == offset && ref.begin == begin && ref.bytes == bytes;
     };
-    CHECK(is(regions.place(whole), 1000, 0, 60));
-    CHECK(is(regions.place(whole.subspan(10, 20)), 1010, 0, 20));
-    CHECK(is(regions.place(whole.subspan(50)), 60, 20, 30));
-    CHECK(regions.place(whole.subspan(60, 10)).region == 0);
-    CHECK(regions.place(theirs).region == 0);
-    CHECK(regions.place({}).region == 0);
+    CHECK(is(regions.locate(whole), 1000, 0, 60));
+    CHECK(is(regions.locate(whole.subspan(10, 20)), 1010, 0, 20));
+    CHECK(is(regions.locate(whole.subspan(50)), 60, 20, 30));
+    CHECK(regions.locate(whole.subspan(60, 10)).region == 0);
+    CHECK(regions.locate(theirs).region == 0);
+    CHECK(regions.locate({}).region == 0);
     CHECK(regions.at(1, {.region = 7, .offset = 10, .bytes = 40}).data() == theirs.data() + 10);
     CHECK(regions.at(1, {.region = 7, .offset = 10, .bytes = 41}).empty());
     CHECK(regions.at(1, {.region = 7, .offset = ~std::uint64_t{0}, .bytes = 41}).empty());
@@ -85,13 +84,13 @@ TEST_CASE("a place is that of the largest part of some memory that is in one ran
     std::vector<std::byte> other(100);
     const auto later = std::span(other);
     regions.add(9, {{later.subspan(50, 30), 30}, {later.first(30), 0}}, {other});
-    CHECK(regions.place(later.subspan(20, 40)).bytes == 10);
-    CHECK(regions.place(later.subspan(45)).offset == 30);
-    CHECK(regions.place(later.subspan(80)).region == 0);
-    CHECK(is(regions.place(whole), 1000, 0, 60));
+    CHECK(regions.locate(later.subspan(20, 40)).bytes == 10);
+    CHECK(regions.locate(later.subspan(45)).offset == 30);
+    CHECK(regions.locate(later.subspan(80)).region == 0);
+    CHECK(is(regions.locate(whole), 1000, 0, 60));
     regions.remove(7);
-    CHECK(regions.place(whole).region == 0);
-    CHECK(regions.place(later.subspan(45)).region == 9);
+    CHECK(regions.locate(whole).region == 0);
+    CHECK(regions.locate(later.subspan(45)).region == 9);
 }
 
 namespace {
@@ -181,9 +180,9 @@ TEST_CASE("a peer that wakes after the job has ended cannot write to what was sh
     wire::Regions regions;
     regions.add(1, shared.ranges(), {shared.file().memory(), peer.memory()},
                 [&] { shared.make_private(); });
-    CHECK(regions.place(pages.memory).region == 1);
-    regions.retreat();
-    CHECK(regions.place(pages.memory).region == 0);
+    CHECK(regions.locate(pages.memory).region == 1);
+    regions.remove_all();
+    CHECK(regions.locate(pages.memory).region == 0);
     peer.memory()[5] = std::byte{9};
     CHECK(pages.memory[5] == std::byte{0});
 }

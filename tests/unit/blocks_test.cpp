@@ -9,17 +9,17 @@
 namespace {
 
 using namespace guozhuang;
-using test::Members;
+using test::BundleTensors;
 
-Members<std::int32_t> counted(const std::vector<std::size_t>& counts) {
-    Members<std::int32_t> members;
+BundleTensors<std::int32_t> counted(const std::vector<std::size_t>& counts) {
+    BundleTensors<std::int32_t> tensors;
     std::int32_t next = 0;
     for (const auto count : counts) {
-        members.emplace_back(count);
-        std::iota(members.back().begin(), members.back().end(), next);
+        tensors.emplace_back(count);
+        std::iota(tensors.back().begin(), tensors.back().end(), next);
         next += static_cast<std::int32_t>(count);
     }
-    return members;
+    return tensors;
 }
 
 std::vector<std::int32_t> elements_of(const Blocks& blocks, const Segment& segment) {
@@ -32,8 +32,8 @@ std::vector<std::int32_t> elements_of(const Blocks& blocks, const Segment& segme
 }
 
 TEST_CASE("a block is the b-th part of each member", "[blocks]") {
-    auto members = counted({5, 0, 7, 1});  // 0..4, none, 5..11, 12
-    const Blocks blocks(test::spans_of(members), 4, 3);
+    auto tensors = counted({5, 0, 7, 1});  // 0..4, none, 5..11, 12
+    const Blocks blocks(test::spans_of(tensors), 4, 3);
     CHECK(elements_of(blocks, blocks.whole(0)) == std::vector<std::int32_t>{0, 1, 5, 6, 7, 12});
     CHECK(elements_of(blocks, blocks.whole(1)) == std::vector<std::int32_t>{2, 3, 8, 9});
     CHECK(elements_of(blocks, blocks.whole(2)) == std::vector<std::int32_t>{4, 10, 11});
@@ -43,11 +43,11 @@ TEST_CASE("a block is the b-th part of each member", "[blocks]") {
 }
 
 TEST_CASE("a segment in one run is used in place, one across runs is copied", "[blocks]") {
-    auto members = counted({8, 8});
-    const Blocks blocks(test::spans_of(members), 4, 2);
+    auto tensors = counted({8, 8});
+    const Blocks blocks(test::spans_of(tensors), 4, 2);
     const Segment inside{1, 4, 12}, across{1, 8, 16}, second{1, 16, 16};
-    CHECK(blocks.in_place(inside).data() == reinterpret_cast<std::byte*>(&members[0][5]));
-    CHECK(blocks.in_place(second).data() == reinterpret_cast<std::byte*>(&members[1][4]));
+    CHECK(blocks.in_place(inside).data() == reinterpret_cast<std::byte*>(&tensors[0][5]));
+    CHECK(blocks.in_place(second).data() == reinterpret_cast<std::byte*>(&tensors[1][4]));
     CHECK(blocks.in_place(across).empty());
     CHECK(blocks.in_place({1, 4, 0}).empty());
     CHECK(elements_of(blocks, across) == std::vector<std::int32_t>{6, 7, 12, 13});
@@ -57,18 +57,18 @@ TEST_CASE("a segment in one run is used in place, one across runs is copied", "[
     CHECK(blocks.landing(across, room).data() == room.data());
     CHECK(blocks.landing(inside, room).data() == blocks.in_place(inside).data());
     blocks.scatter(across, room);
-    CHECK(members[0] == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 60, 70});
-    CHECK(members[1] == std::vector<std::int32_t>{8, 9, 10, 11, 120, 130, 14, 15});
+    CHECK(tensors[0] == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 60, 70});
+    CHECK(tensors[1] == std::vector<std::int32_t>{8, 9, 10, 11, 120, 130, 14, 15});
 }
 
 TEST_CASE("members that are neighbours in memory are one run", "[blocks]") {
     std::vector<std::int32_t> arena(10);
     const auto bytes = std::as_writable_bytes(std::span(arena));
-    const std::span<std::byte> members[] = {bytes.first(12), bytes.subspan(12, 0),
+    const std::span<std::byte> tensors[] = {bytes.first(12), bytes.subspan(12, 0),
                                             bytes.subspan(12)};
-    Blocks blocks(members, 4, 1);
+    Blocks blocks(tensors, 4, 1);
     CHECK(blocks.in_place(blocks.whole(0)).size() == 40);
-    blocks.assign(members, 4, 2);  // the first halves of the members are no neighbours
+    blocks.assign(tensors, 4, 2);  // the first halves of the tensors are no neighbours
     CHECK(blocks.in_place(blocks.whole(0)).empty());
     CHECK(blocks.bytes(0) == 24);
     CHECK(blocks.bytes(1) == 16);

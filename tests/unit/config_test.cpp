@@ -60,7 +60,7 @@ TEST_CASE("no variable takes garbage: too large, negative, padded, not a number,
                                    "nan",        "0x10",
                                    "1,5",        "99999999999999999999999999",
                                    "\x01\xff\n", std::string(100'000, '9')};
-    for (const auto& row : base::settings_table()) {
+    for (const auto& row : base::config_table()) {
         const std::string name(row.name);
         for (const auto& value : garbage) {
             CAPTURE(name, value.substr(0, 20));
@@ -83,11 +83,11 @@ TEST_CASE("numbers are read and printed alike whatever the locale") {
     const auto before = std::locale::global(std::locale(std::locale::classic(), new German));
     const Environment seconds("GUOZHUANG_STALL_WARN_S", "1234.5"),
         bytes("GUOZHUANG_FUSION_BYTES", "123456");
-    const auto settings = base::read_settings();
-    CHECK(settings.stall_warn == std::chrono::milliseconds(1'234'500));
-    for (const auto& row : base::settings_table()) {
-        if (row.name == "GUOZHUANG_STALL_WARN_S") CHECK(row.print(settings) == "1234.5");
-        if (row.name == "GUOZHUANG_FUSION_BYTES") CHECK(row.print(settings) == "123456");
+    const auto config = base::read_config();
+    CHECK(config.stall_warn == std::chrono::milliseconds(1'234'500));
+    for (const auto& row : base::config_table()) {
+        if (row.name == "GUOZHUANG_STALL_WARN_S") CHECK(row.print(config) == "1234.5");
+        if (row.name == "GUOZHUANG_FUSION_BYTES") CHECK(row.print(config) == "123456");
     }
     CHECK(refusal("GUOZHUANG_STALL_WARN_S", "1234,5").find("is not acceptable") !=
           std::string::npos);
@@ -99,7 +99,7 @@ TEST_CASE("an empty variable counts as unset") {
     CHECK(refusal("GUOZHUANG_FUSION_BYTES", "") == "no error");
     CHECK(refusal("GUOZHUANG_ALGORITHM", "") == "no error");
     const Environment environment("GUOZHUANG_FUSION_BYTES", "");
-    CHECK(base::read_settings().fusion_bytes == base::Settings{}.fusion_bytes);
+    CHECK(base::read_config().fusion_bytes == base::Config{}.fusion_bytes);
 }
 
 TEST_CASE("a tune file says what the environment does not") {
@@ -108,16 +108,16 @@ TEST_CASE("a tune file says what the environment does not") {
     const auto write = [&](std::string_view text) { std::ofstream(file) << text; };
     const Environment named("GUOZHUANG_TUNE_FILE", file);
     write("# measured\n\nGUOZHUANG_SMALL_BYTES=64K\nGUOZHUANG_SEGMENT_BYTES=131072");
-    CHECK(base::read_settings().small_bytes == 65'536);
-    CHECK(base::read_settings().segment_bytes == 131'072);
-    CHECK(base::read_settings().fusion_bytes == base::Settings{}.fusion_bytes);
+    CHECK(base::read_config().small_bytes == 65'536);
+    CHECK(base::read_config().segment_bytes == 131'072);
+    CHECK(base::read_config().fusion_bytes == base::Config{}.fusion_bytes);
     {
         const Environment own("GUOZHUANG_SMALL_BYTES", "1K");
-        CHECK(base::read_settings().small_bytes == 1024);
+        CHECK(base::read_config().small_bytes == 1024);
     }
     const auto complaint = [&] {
         try {
-            base::read_settings();
+            base::read_config();
         } catch (const Error& error) {
             CHECK(error.code() == ErrorCode::configuration);
             return std::string(error.what());
@@ -137,13 +137,13 @@ TEST_CASE("a tune file says what the environment does not") {
 }
 
 TEST_CASE("every variable of the table reads back what it prints") {
-    for (const auto& row : base::settings_table()) {
+    for (const auto& row : base::config_table()) {
         INFO(row.name);
-        const auto printed = row.print(base::Settings{});
-        base::Settings settings;
-        REQUIRE(row.parse(settings, printed));
-        CHECK(row.print(settings) == printed);
-        CHECK_FALSE(row.parse(settings, printed + "?"));
+        const auto printed = row.print(base::Config{});
+        base::Config config;
+        REQUIRE(row.parse(config, printed));
+        CHECK(row.print(config) == printed);
+        CHECK_FALSE(row.parse(config, printed + "?"));
         CHECK_FALSE(row.effect.empty());
     }
 }

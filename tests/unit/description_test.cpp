@@ -22,11 +22,11 @@ Description group(std::vector<TensorDescription> tensors) {
 /// The ranks 0, 1, ... submit these.
 std::string mismatch(const std::vector<Description>& submitted, std::string_view name = "weight",
                      std::string* tensor = nullptr) {
-    std::vector<Faction> factions;
+    std::vector<SubmissionGroup> groups;
     for (std::size_t rank = 0; rank < submitted.size(); ++rank)
-        factions.push_back({share(submitted[rank]), {static_cast<int>(rank)}});
+        groups.push_back({share(submitted[rank]), {static_cast<int>(rank)}});
     std::string about;
-    auto text = describe_mismatch(name, factions, about);
+    auto text = describe_mismatch(name, groups, about);
     if (tensor != nullptr) *tensor = about;
     return text;
 }
@@ -97,9 +97,9 @@ TEST_CASE("a mismatch names the tensor, both values and the ranks") {
                      .tensors = {{"layer3.weight", DType::f32, {64, 3, 7, 7}}}};
     auto narrow = wide;
     narrow.tensors[0].shape = {64, 3, 3, 3};
-    const std::vector<Faction> factions{{share(wide), {0, 1, 3}}, {share(narrow), {2}}};
+    const std::vector<SubmissionGroup> groups{{share(wide), {0, 1, 3}}, {share(narrow), {2}}};
     std::string tensor;
-    CHECK(describe_mismatch("layer3.weight", factions, tensor) ==
+    CHECK(describe_mismatch("layer3.weight", groups, tensor) ==
           "allreduce 'layer3.weight': shapes differ: [64, 3, 7, 7] on ranks 0,1,3; [64, 3, 3, 3] "
           "on rank 2");
     CHECK(tensor == "layer3.weight");
@@ -194,8 +194,8 @@ TEST_CASE("who has discarded a round is named with the reason") {
     auto one = allreduce(), other = allreduce();
     one.discarded = "no such file";
     other.discarded = "bad batch";
-    const Faction factions[] = {{share(one), {1}}, {share(other), {2, 3}}};
-    CHECK(describe_discard("weight", factions) ==
+    const SubmissionGroup groups[] = {{share(one), {1}}, {share(other), {2, 3}}};
+    CHECK(describe_discard("weight", groups) ==
           "allreduce 'weight' was discarded by rank 1: no such file; by ranks 2,3: bad batch");
 }
 

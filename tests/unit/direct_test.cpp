@@ -35,7 +35,7 @@ TEST_CASE("direct allreduce sends what its cost says", "[direct]") {
 }
 
 /// Reduce-scatter of rows along dimension 0: the first `rows % ranks` ranks get one row more.
-std::vector<std::vector<float>> scatter_rows(const std::vector<Members<float>>& inputs,
+std::vector<std::vector<float>> scatter_rows(const std::vector<BundleTensors<float>>& inputs,
                                              std::size_t width, std::size_t segment_bytes) {
     const auto ranks = inputs.size();
     const auto rows = inputs[0][0].size() / width;

@@ -21,10 +21,10 @@ std::string read(const std::string& path) {
     return text.str();
 }
 
-std::string row_of(const base::Setting& row) {
+std::string row_of(const base::ConfigVariable& row) {
     const auto unit = row.unit.empty() ? std::string() : fmt::format(" {}", row.unit);
     const auto who = row.agreement == base::Agreement::rank0_wins ? "rank 0" : "each rank";
-    return fmt::format("| `{}` | {} | {}{} | {} | {} |\n", row.name, row.print(base::Settings{}),
+    return fmt::format("| `{}` | {} | {}{} | {} | {} |\n", row.name, row.print(base::Config{}),
                        row.range, unit, who, row.effect);
 }
 
@@ -33,14 +33,14 @@ std::string row_of(const base::Setting& row) {
 TEST_CASE("docs/configuration.md holds the table of settings, row by row, and nothing else") {
     const auto page = read("docs/configuration.md");
     std::size_t rows = 0;
-    for (const auto& setting : base::settings_table()) {
-        INFO("expected in docs/configuration.md:\n" << row_of(setting));
-        CHECK(page.find(row_of(setting)) != std::string::npos);
+    for (const auto& variable : base::config_table()) {
+        INFO("expected in docs/configuration.md:\n" << row_of(variable));
+        CHECK(page.find(row_of(variable)) != std::string::npos);
     }
     for (auto at = page.find("| `GUOZHUANG_"); at != std::string::npos;
          at = page.find("| `GUOZHUANG_", at + 1))
         ++rows;
-    CHECK(rows == base::settings_table().size());
+    CHECK(rows == base::config_table().size());
 }
 
 TEST_CASE("docs/verification.md names every failpoint") {
@@ -63,7 +63,7 @@ TEST_CASE("pages for users name only variables that exist") {
                 at, text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", at) - at);
             INFO(page << ": " << name);
             bool known = false;
-            for (const auto& setting : base::settings_table()) known |= setting.name == name;
+            for (const auto& variable : base::config_table()) known |= variable.name == name;
             CHECK(known);
         }
     }

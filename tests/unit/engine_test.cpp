@@ -15,7 +15,7 @@
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 #include "support/runner/report.hpp"
-#include "wire/group/member_wire.hpp"
+#include "wire/group/group_wire.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;
@@ -129,8 +129,9 @@ constexpr wire::Tag data{0, wire::Lane::host_data, 0};
 /// Waits for a message that never comes.
 void wait_for_ever(wire::Transport& transport, int from) {
     std::array<std::byte, 8> bytes{};
-    const std::vector<int> members{transport.rank(), from};
-    wire::MemberWire wire({.transport = transport, .members = members, .position = 0, .tag = data});
+    const std::vector<int> group_ranks{transport.rank(), from};
+    wire::GroupWire wire(
+        {.transport = transport, .ranks = group_ranks, .group_rank = 0, .tag = data});
     auto ticket = wire.receive(bytes, 1);
     wire.wait(ticket);
 }
@@ -230,11 +231,11 @@ TEST_CASE("a rank that leaves in the middle of a bundle ends it for the others")
 namespace {
 
 /// A transport whose messages cannot be stopped, as MPI's long sends cannot.
-class UnstoppableJob final : public engine::Job {
+class UnstoppableJobControl final : public engine::JobControl {
 public:
-    explicit UnstoppableJob(bool stoppable) : stoppable_(stoppable) {}
+    explicit UnstoppableJobControl(bool stoppable) : stoppable_(stoppable) {}
     void abort(const base::AbortCause&) noexcept override {}
-    std::optional<trace::Neighbour> look_at(int) override { return std::nullopt; }
+    std::optional<trace::RankStatus> look_at(int) override { return std::nullopt; }
     bool abandon() noexcept override { return stoppable_; }
 
 private:
@@ -251,7 +252,7 @@ TEST_CASE("memory that messages may still use is not let go when the job ends") 
         wire::InprocHub hub(1);
         EngineRank rank(hub.transport(0),
                         [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); },
-                        {.job = std::make_shared<UnstoppableJob>(stoppable)});
+                        {.job = std::make_shared<UnstoppableJobControl>(stoppable)});
         const std::shared_ptr<void> owner(nullptr, [released](void*) { *released = true; });
         const auto handle = rank.submit("kept", owner);
         const std::string note =
@@ -282,8 +283,8 @@ TEST_CASE(
     wire::InprocHub hub(2);
     EngineRank* zero = nullptr;
     const auto hold = [&](const engine::Bundle&) {
-        base::Patience patience(zero->doorbell(), {});
-        while (held) zero->engine().pump() ? patience.progressed() : patience.pause();
+        base::WaitLoop wait_loop(zero->doorbell(), {});
+        while (held) zero->engine().pump() ? wait_loop.progressed() : wait_loop.pause();
     };
     EngineRank first(hub.transport(0), hold),
         second(hub.transport(1), [](const engine::Bundle&) {});
@@ -361,9 +362,9 @@ TEST_CASE("what an operation kept alive may call the library while the job ends"
     wire::InprocHub hub(1);
     EngineRank rank(hub.transport(0),
                     [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); });
-    const auto letter = rank.submit(engine::Route{.peer = 0});
+    const auto message = rank.submit(engine::Route{.peer = 0});
     std::string inner = "not run";
-    const auto outer = rank.submit("outer", when_released([&] { inner = error_of(letter); }));
+    const auto outer = rank.submit("outer", when_released([&] { inner = error_of(message); }));
     CHECK(error_of(outer) == "wire mine");
     // Another thread may still let go of what the operation kept alive.
     while (!outer.done()) std::this_thread::yield();
@@ -377,8 +378,8 @@ TEST_CASE("a log callback may call the library") {
     std::string inner = "not run";
     set_log_callback([&](LogLevel, std::string_view) { inner = error_of(stays.submit("inner")); });
     stays.submit("nobody waits for it");
-    leaves.engine().leave("early");
-    leaves.engine().see_off(base::Clock::now() + 20s);
+    leaves.engine().quit("early");
+    leaves.engine().drain_before_exit(base::Clock::now() + 20s);
     CHECK(error_of(stays.submit("waits")).find("departed 1 rank 1 has shut down (early)") == 0);
     set_log_callback({});
     CHECK(inner.find("departed 1 rank 1 has shut down (early)") == 0);

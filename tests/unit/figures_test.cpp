@@ -88,8 +88,8 @@ Lines allreduce_figure(int ranks, int blocks, const Allreduce& allreduce) {
     return figure_of(ranks, [&](TraceWire& wire, std::string& end) {
         auto symbols = parts(wire.rank(), blocks);
         if (blocks == 1) symbols[0] = SymbolTable::make("", std::to_string(wire.rank()));
-        const std::vector<std::span<std::byte>> members{std::as_writable_bytes(std::span(symbols))};
-        allreduce(wire, members, SymbolReduce(), 64);
+        const std::vector<std::span<std::byte>> tensors{std::as_writable_bytes(std::span(symbols))};
+        allreduce(wire, tensors, SymbolReduce(), 64);
         if (blocks == 1) end = show(symbols);
     });
 }
@@ -102,13 +102,13 @@ Lines staged_figure(int ranks, int blocks, const Allreduce& allreduce) {
     Lines ends(static_cast<std::size_t>(ranks));
     Switchboard board(ranks);
     run_ranks(board, [&](int rank) {
-        TracePeers peers(stages, trace, rank);
+        TraceGroup group(stages, trace, rank);
         auto symbols = parts(rank, blocks);
         if (blocks == 1) symbols[0] = SymbolTable::make("", std::to_string(rank));
         const Blocks cut(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol),
                          blocks);
-        TestScratch scratch(direct::staged_scratch_bytes<TracePeers>(ranks, 0));
-        allreduce(peers, AllreducePlan{cut, scratch.span(), SymbolReduce(), 64});
+        TestScratch scratch(direct::staged_scratch_bytes<TraceGroup>(ranks, 0));
+        allreduce(group, AllreduceArgs{cut, scratch.span(), SymbolReduce(), 64});
         ends[static_cast<std::size_t>(rank)] = show(symbols);
     });
     return trace.figure(ends);
@@ -122,12 +122,12 @@ void add_symbols(std::span<std::byte> into, std::span<const std::byte> left,
 
 TEST_CASE("figure: staged and symmetric", "[figures]") {
     check_figure("collectives/staged/staged_allreduce.hpp",
-                 staged_figure(3, 3, [](TracePeers& peers, const AllreducePlan& plan) {
-                     direct::staged_allreduce(peers, plan);
+                 staged_figure(3, 3, [](TraceGroup& group, const AllreduceArgs& args) {
+                     direct::staged_allreduce(group, args);
                  }));
     check_figure("collectives/staged/symmetric_allreduce.hpp",
-                 staged_figure(3, 1, [](TracePeers& peers, const AllreducePlan& plan) {
-                     direct::symmetric_allreduce(peers, plan);
+                 staged_figure(3, 1, [](TraceGroup& group, const AllreduceArgs& args) {
+                     direct::symmetric_allreduce(group, args);
                  }));
 }
 
@@ -143,11 +143,11 @@ Lines hierarchical_figure() {
     Trace trace(4);
     Switchboard board(4);
     run_ranks(board, [&](int rank) {
-        const int host = rank / 2, place = rank % 2;
-        TracePeers local(hosts[static_cast<std::size_t>(host)], trace, place,
+        const int host = rank / 2, local_rank = rank % 2;
+        TraceGroup local(hosts[static_cast<std::size_t>(host)], trace, local_rank,
                          {.columns = {2 * host, 2 * host + 1}, .steps_a_round = 3});
-        TraceWire across(columns[static_cast<std::size_t>(place)], trace, host,
-                         {.columns = {place, place + 2}, .first_step = 1});
+        TraceWire across(columns[static_cast<std::size_t>(local_rank)], trace, host,
+                         {.columns = {local_rank, local_rank + 2}, .first_step = 1});
         auto symbols = parts(rank, 4);
         const Blocks blocks(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol),
                             4);
@@ -193,9 +193,9 @@ TEST_CASE("figure: pipelined ring", "[figures]") {
                          symbols.push_back(SymbolTable::make(name, std::to_string(wire.rank())));
                          symbols.insert(symbols.end(), 15, SymbolTable::make("", ""));
                      }
-                     const std::vector<std::span<std::byte>> members{
+                     const std::vector<std::span<std::byte>> tensors{
                          std::as_writable_bytes(std::span(symbols))};
-                     pipelined_ring(wire, members, SymbolReduce(), 64);
+                     pipelined_ring(wire, tensors, SymbolReduce(), 64);
                  }));
 }
 
@@ -203,12 +203,12 @@ TEST_CASE("every ring adds in the order of the figure, left to right", "[figures
     const auto note = [&](auto ring, const std::vector<std::size_t>& lengths) {
         std::vector<std::string> sums(5);
         run_ranks(5, [&](ThreadWire& wire) {
-            Members<Symbol> members;
+            BundleTensors<Symbol> tensors;
             const auto part = SymbolTable::make("", std::to_string(wire.rank()));
-            for (const auto length : lengths) members.emplace_back(length, part);
-            ring(wire, spans_of(members), SymbolReduce(), 64);
-            for (const auto& member : members)
-                sums[static_cast<std::size_t>(wire.rank())] += show(member) + " ";
+            for (const auto length : lengths) tensors.emplace_back(length, part);
+            ring(wire, spans_of(tensors), SymbolReduce(), 64);
+            for (const auto& tensor : tensors)
+                sums[static_cast<std::size_t>(wire.rank())] += show(tensor) + " ";
         });
         CHECK(sums == std::vector<std::string>(5, sums[0]));
         return sums[0];
@@ -245,11 +245,11 @@ TEST_CASE("figure: adasum", "[figures]") {
     check_figure(
         "collectives/adasum/allreduce.hpp", figure_of(3, [](TraceWire& wire, std::string& end) {
             std::vector<Symbol> symbols{SymbolTable::make("", std::to_string(wire.rank()))};
-            const auto members = one_each(symbols);
+            const auto tensors = one_each(symbols);
             const SymbolReduce reduce;
             TestScratch scratch(
-                adasum::allreduce_scratch_bytes<TraceWire>(members, reduce, wire.size()));
-            adasum::allreduce(wire, {members, scratch.span(), reduce, add_symbols});
+                adasum::allreduce_scratch_bytes<TraceWire>(tensors, reduce, wire.size()));
+            adasum::allreduce(wire, {tensors, scratch.span(), reduce, add_symbols});
             end = show(symbols);
         }));
 }

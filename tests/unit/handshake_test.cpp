@@ -14,13 +14,13 @@ using namespace std::chrono_literals;
 namespace {
 
 /// What two ranks have after the handshake, each having begun with its own.
-std::pair<base::Settings, base::Settings> agreed(const base::Settings& of_rank0,
-                                                 const base::Settings& of_rank1) {
+std::pair<base::Config, base::Config> agreed(const base::Config& of_rank0,
+                                             const base::Config& of_rank1) {
     wire::InprocHub hub(2);
     const auto transport0 = hub.transport(0), transport1 = hub.transport(1);
-    base::Settings first, second;
-    std::thread other([&] { second = shake_hands(*transport1, of_rank1, "", {}); });
-    first = shake_hands(*transport0, of_rank0, "", {});
+    base::Config first, second;
+    std::thread other([&] { second = run_handshake(*transport1, of_rank1, "", {}); });
+    first = run_handshake(*transport0, of_rank0, "", {});
     other.join();
     return {first, second};
 }
@@ -29,7 +29,7 @@ std::pair<base::Settings, base::Settings> agreed(const base::Settings& of_rank0,
 
 TEST_CASE("what rank 0 decides holds for all, and it says so") {
     const LogCapture log;
-    base::Settings of_rank0, of_rank1;
+    base::Config of_rank0, of_rank1;
     of_rank0.fusion_bytes = 4096;
     of_rank0.segment_bytes = 8192;
     of_rank0.algorithm = Algorithm::direct;
@@ -40,7 +40,7 @@ TEST_CASE("what rank 0 decides holds for all, and it says so") {
     of_rank1.log_level = LogLevel::error;
     of_rank1.stall_error = 7ms;
     const auto [first, second] = agreed(of_rank0, of_rank1);
-    for (const auto& row : base::settings_table()) {
+    for (const auto& row : base::config_table()) {
         INFO(row.name);
         CHECK(row.print(first) == row.print(of_rank0));
         CHECK(row.print(second) ==

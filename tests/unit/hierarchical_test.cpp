@@ -3,14 +3,14 @@
 #include <deque>
 
 #include "support/cases/bundles.hpp"
-#include "support/fakes/thread_peers.hpp"
+#include "support/fakes/thread_group.hpp"
 #include "support/runner/catch.hpp"
 
 namespace {
 
 using namespace guozhuang;
 using namespace guozhuang::test;
-using MemberSpans = std::span<const std::span<std::byte>>;
+using TensorSpans = std::span<const std::span<std::byte>>;
 
 constexpr std::size_t stage_bytes = std::size_t{64} << 10;
 constexpr std::size_t whole = std::size_t{1} << 20;
@@ -22,29 +22,29 @@ struct Job {
 constexpr Job jobs[] = {{2, 1}, {2, 2}, {2, 3}, {2, 4}, {3, 1}, {3, 2}, {3, 3}, {4, 2}, {5, 2}};
 
 /// What each rank of a job has at hand: a host's ranks are neighbours.
-struct Place {
-    ThreadPeers local;
+struct Group {
+    ThreadGroup local;
     ThreadWire across;
 };
 
-/// Runs body(rank, place) on a thread per rank; returns the places, for their counts.
+/// Runs body(rank, group) on a thread per rank; returns the groups, for their counts.
 template <class Body>
-std::vector<Place> run_job(const Job& job, const Body& body) {
+std::vector<Group> run_job(const Job& job, const Body& body) {
     std::deque<Stages> hosts;
     for (int host = 0; host < job.hosts; ++host) hosts.emplace_back(job.locals, stage_bytes);
     std::deque<Switchboard> columns;
     for (int local = 0; local < job.locals; ++local) columns.emplace_back(job.hosts);
-    std::vector<Place> places;
+    std::vector<Group> all_groups;
     for (int rank = 0; rank < job.ranks(); ++rank) {
         const int host = rank / job.locals, local = rank % job.locals;
-        places.push_back({{hosts[static_cast<std::size_t>(host)], local},
-                          {columns[static_cast<std::size_t>(local)], host}});
+        all_groups.push_back({{hosts[static_cast<std::size_t>(host)], local},
+                              {columns[static_cast<std::size_t>(local)], host}});
     }
     // The board is for the threads and their exceptions: no message goes through it.
     Switchboard board(job.ranks());
     run_ranks(board, [&](int rank) {
         try {
-            body(rank, places[static_cast<std::size_t>(rank)]);
+            body(rank, all_groups[static_cast<std::size_t>(rank)]);
         } catch (...) {
             for (auto& column : columns) column.fail();
             throw;
@@ -52,26 +52,26 @@ std::vector<Place> run_job(const Job& job, const Body& body) {
     });
     for (auto& column : columns)
         if (column.unmatched() != 0) throw std::runtime_error("messages left over");
-    return places;
+    return all_groups;
 }
 
-void hierarchical_allreduce(Place& place, MemberSpans members, const Reduce& reduce,
+void hierarchical_allreduce(Group& group, TensorSpans tensors, const Reduce& reduce,
                             const Reduce& within, std::size_t segment_bytes) {
-    auto& [local, across] = place;
-    const Blocks blocks(members, reduce.element_bytes(), local.size() * across.size());
+    auto& [local, across] = group;
+    const Blocks blocks(tensors, reduce.element_bytes(), local.size() * across.size());
     TestScratch scratch(
         hierarchical::allreduce_scratch_bytes(local, across, blocks, segment_bytes));
     hierarchical::allreduce(local, across, {blocks, scratch.span(), reduce, segment_bytes}, within);
 }
 
-/// The serial reference: block b of a member is in the ring of local rank b / hosts, and its block
+/// The serial reference: block b of a tensor is in the ring of local rank b / hosts, and its block
 /// b % hosts.
 template <class Format>
-Members<typename Format::Element> level_sum(
-    const std::vector<Members<typename Format::Element>>& inputs, const Job& job,
+BundleTensors<typename Format::Element> level_sum(
+    const std::vector<BundleTensors<typename Format::Element>>& inputs, const Job& job,
     typename Format::Partial divisor) {
     const ScalarReduce<Format> reduce(divisor), within(1);
-    std::vector<Members<typename Format::Element>> sums;  // by host
+    std::vector<BundleTensors<typename Format::Element>> sums;  // by host
     for (int host = 0; host < job.hosts; ++host) {
         const auto first = inputs.begin() + host * job.locals;
         sums.push_back(tree_sum<Format>({first, first + job.locals}, 1));
@@ -79,15 +79,15 @@ Members<typename Format::Element> level_sum(
     auto result = inputs[0];
     const auto hosts = static_cast<std::size_t>(job.hosts),
                blocks = static_cast<std::size_t>(job.ranks());
-    for (std::size_t member = 0; member < result.size(); ++member) {
-        const auto count = result[member].size();
+    for (std::size_t tensor = 0; tensor < result.size(); ++tensor) {
+        const auto count = result[tensor].size();
         for (std::size_t block = 0, begin = 0; block < blocks; ++block) {
             const auto length = count / blocks + (block < count % blocks ? 1 : 0);
             const auto part = [&](std::size_t host) {
-                return std::as_bytes(std::span(sums[host % hosts][member]).subspan(begin, length));
+                return std::as_bytes(std::span(sums[host % hosts][tensor]).subspan(begin, length));
             };
             const auto into =
-                std::as_writable_bytes(std::span(result[member]).subspan(begin, length));
+                std::as_writable_bytes(std::span(result[tensor]).subspan(begin, length));
             if (length != 0) std::memcpy(into.data(), part(block % hosts + 1).data(), into.size());
             for (std::size_t step = 2; step <= hosts; ++step)
                 reduce.combine(into, into, part(block % hosts + step));
@@ -106,8 +106,8 @@ std::vector<std::string> failures() {
     std::vector<std::string> failures;
     for (const auto& job : jobs) {
         struct Case {
-            Members<Element> expected;
-            std::vector<Members<Element>> inputs;
+            BundleTensors<Element> expected;
+            std::vector<BundleTensors<Element>> inputs;
             std::size_t segment_bytes;
         };
         std::vector<Case> cases;
@@ -118,9 +118,9 @@ std::vector<std::string> failures() {
                 cases.push_back({level_sum<Format>(inputs, job, divisor), inputs, segment_bytes});
             }
         const ScalarReduce<Format> reduce(divisor), within(1);
-        run_job(job, [&](int rank, Place& place) {
+        run_job(job, [&](int rank, Group& group) {
             for (auto& test : cases)
-                hierarchical_allreduce(place, spans_of(test.inputs[static_cast<std::size_t>(rank)]),
+                hierarchical_allreduce(group, spans_of(test.inputs[static_cast<std::size_t>(rank)]),
                                        reduce, within, test.segment_bytes);
         });
         for (std::size_t i = 0; i < cases.size(); ++i)
@@ -160,16 +160,16 @@ TEST_CASE("hierarchical allreduce moves what its cost says", "[hierarchical]") {
         const Chunks chunks(blocks.largest_bytes(), segment_bytes);
         const auto hops = 2 * static_cast<std::size_t>(job.hosts - 1);
         std::size_t across = 0;
-        for (const auto& place : run_job(job, [&](int rank, Place& here) {
+        for (const auto& group : run_job(job, [&](int rank, Group& here) {
                  hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]),
                                         reduce, reduce, segment_bytes);
              })) {
             // A rank writes the others' shares as they are, and its own one complete.
-            CHECK(place.local.bytes() == blocks.total_bytes());
-            CHECK(place.local.rounds() == chunks.count() + 3);
-            CHECK(place.across.messages() <= hops * chunks.count());
-            CHECK(place.across.messages() >= hops * (chunks.count() - 1));
-            across += place.across.bytes();
+            CHECK(group.local.bytes() == blocks.total_bytes());
+            CHECK(group.local.rounds() == chunks.count() + 3);
+            CHECK(group.across.messages() <= hops * chunks.count());
+            CHECK(group.across.messages() >= hops * (chunks.count() - 1));
+            across += group.across.bytes();
         }
         CHECK(across == hops * blocks.total_bytes());  // what one ring of the hosts would move
     }
@@ -181,11 +181,11 @@ TEST_CASE("few segments take few rounds", "[hierarchical]") {
     const ScalarReduce<Plain<float>> reduce(1);
     for (const auto& [segment_bytes, rounds] :
          {std::pair<std::size_t, std::size_t>{1024, 2}, {512, 4}, {256, 7}})
-        for (const auto& place : run_job(job, [&](int rank, Place& here) {
+        for (const auto& group : run_job(job, [&](int rank, Group& here) {
                  hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]),
                                         reduce, reduce, segment_bytes);
              }))
-            CHECK(place.local.rounds() == rounds);
+            CHECK(group.local.rounds() == rounds);
 }
 
 TEST_CASE("a stage has room for the segments of so many hosts, or says that it has none",

@@ -55,8 +55,8 @@ Outcome run_on(const Ranks& hosts, protocol::OperationKind operation, std::size_
     const auto run = [&](int rank) {
         SpreadTransport transport(hub.transport(rank), hosts, crossings);
         backends::HostBackend backend({.transport = transport,
-                                       .members = everybody,
-                                       .position = rank,
+                                       .ranks = everybody,
+                                       .group_rank = rank,
                                        .tag = {0, wire::Lane::host_data}},
                                       std::make_shared<backends::ScratchStore>(), true,
                                       std::make_shared<trace::Timeline>());
@@ -68,7 +68,7 @@ Outcome run_on(const Ranks& hosts, protocol::OperationKind operation, std::size_
         backend.run({.operation = operation,
                      .contributors = ranks,
                      .policy = {.small_bytes = 32 << 10, .segment_bytes = 256 << 10},
-                     .pieces = {{.tensor = tensor, .result = &result}}});
+                     .entries = {{.tensor = tensor, .result = &result}}});
         if (operation == protocol::OperationKind::all_gather) {
             own.resize(result.bytes.size() / sizeof(float));
             std::memcpy(own.data(), result.bytes.data(), result.bytes.size());
@@ -104,8 +104,8 @@ TEST_CASE("a grid of ranks that take turns on the hosts") {
 }
 
 TEST_CASE("a grid of some ranks goes by their positions and counts their hosts only") {
-    const Ranks hosts{0, 0, 0, 1, 1, 2, 2}, members{6, 5, 2, 0};
-    const HostGrid first(hosts, members, 6), last(hosts, members, 0);
+    const Ranks hosts{0, 0, 0, 1, 1, 2, 2}, group_ranks{6, 5, 2, 0};
+    const HostGrid first(hosts, group_ranks, 6), last(hosts, group_ranks, 0);
     CHECK(first.local() == Ranks{6, 5});
     CHECK(first.across() == Ranks{6, 2});
     CHECK(first.cross_rank() == 0);
@@ -147,12 +147,12 @@ TEST_CASE("ranks that are threads take each other for ranks of several hosts") {
 }
 
 TEST_CASE("around a ring the members of a host are neighbours") {
-    const Ranks alternating{0, 1, 0, 1, 0}, members{4, 3, 1, 0};
+    const Ranks alternating{0, 1, 0, 1, 0}, group_ranks{4, 3, 1, 0};
     CHECK(HostGrid(alternating, 3).host_by_host() == Ranks{0, 2, 4, 1, 3});
     CHECK(HostGrid(alternating, 3).ring_rank() == 4);
     CHECK(HostGrid(alternating, 2).ring_rank() == 1);
-    CHECK(HostGrid(alternating, members, 0).host_by_host() == Ranks{4, 0, 3, 1});
-    CHECK(HostGrid(alternating, members, 0).ring_rank() == 1);
+    CHECK(HostGrid(alternating, group_ranks, 0).host_by_host() == Ranks{4, 0, 3, 1});
+    CHECK(HostGrid(alternating, group_ranks, 0).ring_rank() == 1);
     CHECK(HostGrid(Ranks{0, 0, 0, 1, 1}, 4).host_by_host() == Ranks{0, 1, 2, 3, 4});
 }
 

@@ -22,9 +22,9 @@ public:
         : memory_((MessageRings::bytes_for(ranks) + sizeof(Line) - 1) / sizeof(Line)),
           bells_(static_cast<std::size_t>(ranks)) {
         rings().initialise();
-        std::vector<HostMessages::Peer> peers;
-        for (int rank = 0; rank < ranks; ++rank) peers.push_back({rank, bell(rank)});
-        for (int rank = 0; rank < ranks; ++rank) messages_.emplace_back(rings(), peers, rank);
+        std::vector<HostMessages::HostRank> host_ranks;
+        for (int rank = 0; rank < ranks; ++rank) host_ranks.push_back({rank, bell(rank)});
+        for (int rank = 0; rank < ranks; ++rank) messages_.emplace_back(rings(), host_ranks, rank);
     }
 
     MessageRings rings() {
@@ -44,7 +44,7 @@ private:
 };
 
 /// Different from its neighbours, at every length.
-std::vector<std::byte> letter(std::size_t bytes, unsigned seed) {
+std::vector<std::byte> content_of(std::size_t bytes, unsigned seed) {
     std::vector<std::byte> content(bytes);
     for (std::size_t i = 0; i < bytes; ++i)
         content[i] = static_cast<std::byte>(seed + i * 31 + i / 251);
@@ -60,18 +60,20 @@ std::size_t ring_bytes(int ranks) {
 TEST_CASE("the messages of a sender arrive in order, those of each context for themselves") {
     Host host(3);
     for (unsigned i = 0; i < 3; ++i) {
-        host[2].send(0, context, letter(i, i));
-        host[2].send(0, other_context, letter(10 + i, i));
+        host[2].send(0, context, content_of(i, i));
+        host[2].send(0, other_context, content_of(10 + i, i));
     }
-    host[0].send(0, context, letter(5, 9));
+    host[0].send(0, context, content_of(5, 9));
     CHECK(host[1].poll(context) == std::nullopt);
-    for (unsigned i = 0; i < 3; ++i) CHECK(host[0].poll(other_context)->bytes == letter(10 + i, i));
+    for (unsigned i = 0; i < 3; ++i)
+        CHECK(host[0].poll(other_context)->bytes == content_of(10 + i, i));
     CHECK(host[0].poll(other_context) == std::nullopt);
     std::vector<unsigned> heard(3, 0);
     for (unsigned i = 0; i < 4; ++i) {
         const auto message = host[0].poll(context);
         const auto number = heard[static_cast<std::size_t>(message->from)]++;
-        CHECK(message->bytes == (message->from == 2 ? letter(number, number) : letter(5, 9)));
+        CHECK(message->bytes ==
+              (message->from == 2 ? content_of(number, number) : content_of(5, 9)));
     }
     CHECK(heard == std::vector<unsigned>{1, 0, 3});
     CHECK(host[0].poll(context) == std::nullopt);
@@ -82,7 +84,7 @@ TEST_CASE("messages of every length arrive, also those that a ring has no room f
     const auto ring = ring_bytes(2);
     for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, ring - 9, ring - 8, ring - 7,
                                     ring, 3 * ring + 1, 10 * ring}) {
-        for (unsigned i = 0; i < 3; ++i) host[0].send(1, context, letter(bytes, i));
+        for (unsigned i = 0; i < 3; ++i) host[0].send(1, context, content_of(bytes, i));
         for (unsigned i = 0; i < 3; ++i) {
             auto message = host[1].poll(context);
             for (int turn = 0; !message && turn < 100; ++turn) {
@@ -90,7 +92,7 @@ TEST_CASE("messages of every length arrive, also those that a ring has no room f
                 message = host[1].poll(context);
             }
             REQUIRE(message.has_value());
-            CHECK(message->bytes == letter(bytes, i));
+            CHECK(message->bytes == content_of(bytes, i));
         }
         CHECK(host[0].flush());
     }
@@ -99,7 +101,7 @@ TEST_CASE("messages of every length arrive, also those that a ring has no room f
 TEST_CASE("a sender that waits for room is woken when there is some, though it expects nothing") {
     Host host(2);
     const auto receiver_rings = host.bell(1).rings.load();
-    host[0].send(1, context, letter(3 * ring_bytes(2), 1));
+    host[0].send(1, context, content_of(3 * ring_bytes(2), 1));
     CHECK(host.bell(1).rings.load() != receiver_rings);  // nor does the receiver
     CHECK_FALSE(host[0].flush());
     const auto rings = host.bell(0).rings.load();
@@ -109,7 +111,7 @@ TEST_CASE("a sender that waits for room is woken when there is some, though it e
 
 TEST_CASE("a rank that polls no more makes room for those who still send") {
     Host host(2);
-    host[0].send(1, context, letter(5 * ring_bytes(2), 1));
+    host[0].send(1, context, content_of(5 * ring_bytes(2), 1));
     for (int turn = 0; turn < 10; ++turn) {
         host[1].discard();
         host[0].flush();
@@ -120,9 +122,9 @@ TEST_CASE("a rank that polls no more makes room for those who still send") {
 TEST_CASE("a rank that died in the middle of a message does not keep the others' from arriving") {
     Host host(3);
     RingWriter dying(host.rings().ring(1, 0), host.rings().bytes(1, 0));
-    dying.put(letter(3, 0));  // of a head of 8 bytes
+    dying.put(content_of(3, 0));  // of a head of 8 bytes
     dying.publish();
-    host[2].send(0, context, letter(4, 2));
+    host[2].send(0, context, content_of(4, 2));
     CHECK(host[0].poll(context)->from == 2);
     CHECK(host[0].poll(context) == std::nullopt);
 }
@@ -157,11 +159,11 @@ TEST_CASE("ranks that spin little, and mostly sleep, exchange messages of all le
         std::vector<unsigned> heard(ranks, 0);  // messages, of each rank
         for (unsigned round = 0; round < rounds; ++round) {
             for (int to = 0; to < ranks; ++to)
-                messages.send(to, context, letter(bytes_of(self, to, round), round));
+                messages.send(to, context, content_of(bytes_of(self, to, round), round));
             base::wait_until(host.bell(self), settings, [&] {
                 while (const auto message = messages.poll(context)) {
                     const auto number = heard[static_cast<std::size_t>(message->from)]++;
-                    if (message->bytes != letter(bytes_of(message->from, self, number), number))
+                    if (message->bytes != content_of(bytes_of(message->from, self, number), number))
                         ++wrong;
                 }
                 return messages.flush() && std::ranges::min(heard) > round;

@@ -35,8 +35,8 @@ TEST_CASE("info tells of the build, the job and every setting, section by sectio
     CHECK(value_of(items, "build", "version") == version());
     CHECK(value_of(items, "mpi", "transport") == "in-process");
     CHECK(value_of(items, "topology", "job").starts_with("2 ranks on "));
-    const base::Settings defaults;
-    for (const auto& row : base::settings_table()) {
+    const base::Config defaults;
+    for (const auto& row : base::config_table()) {
         if (!base::environment(std::string(row.name)))
             CHECK(value_of(items, "configuration", row.name) == row.print(defaults));
     }

@@ -8,7 +8,7 @@
 #include "support/fakes/inproc_ranks.hpp"
 #include "support/oracles/traffic.hpp"
 #include "support/runner/catch.hpp"
-#include "wire/group/member_wire.hpp"
+#include "wire/group/group_wire.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;
@@ -36,23 +36,23 @@ std::optional<ErrorCode> error_of(Act&& act) {
 TEST_CASE("random traffic between ranks that are threads arrives whole and in order") {
     const int ranks = GENERATE(1, 2, 3, 4, 5, 7);
     const bool parking = GENERATE(false, true);
-    const test::TrafficPlan plan(test::seed() + static_cast<unsigned>(ranks), ranks, 60 * ranks,
-                                 20'000);
+    const test::TrafficSchedule schedule(test::seed() + static_cast<unsigned>(ranks), ranks,
+                                         60 * ranks, 20'000);
     const auto settings = parking ? std::optional(park_soon) : std::nullopt;
     REQUIRE_NOTHROW(run_inproc_ranks(
-        ranks, [&](Transport& transport) { test::Traffic(transport, plan).run(); }, settings));
+        ranks, [&](Transport& transport) { test::Traffic(transport, schedule).run(); }, settings));
 }
 
 TEST_CASE("data wakes the rank that is parked for it") {
     const auto play = [](Transport& transport) {
-        const std::vector<int> members{0, 1};
+        const std::vector<int> group_ranks{0, 1};
         const int self = transport.rank(), peer = 1 - self;
-        MemberWire wire({.transport = transport,
-                         .members = members,
-                         .position = self,
-                         .tag = data,
-                         .pump = {},
-                         .deadline = base::Clock::now() + 20s});
+        GroupWire wire({.transport = transport,
+                        .ranks = group_ranks,
+                        .group_rank = self,
+                        .tag = data,
+                        .pump = {},
+                        .deadline = base::Clock::now() + 20s});
         std::array<std::byte, 4> bytes{};
         for (int turn = 0; turn < 2000; ++turn) {
             auto ticket = turn % 2 == self ? wire.send(bytes, peer) : wire.receive(bytes, peer);
@@ -124,13 +124,13 @@ TEST_CASE("what a rank abandons is given back, and it sends and receives no more
 TEST_CASE("a wait that fails leaves no message behind") {
     InprocHub hub(2, park_soon);
     const auto first = hub.transport(0), second = hub.transport(1);
-    const std::vector<int> members{0, 1};
-    MemberWire wire({.transport = *first,
-                     .members = members,
-                     .position = 0,
-                     .tag = data,
-                     .pump = []() -> bool { throw Error(ErrorCode::wire, "mine"); },
-                     .deadline = base::Clock::now() + 20s});
+    const std::vector<int> group_ranks{0, 1};
+    GroupWire wire({.transport = *first,
+                    .ranks = group_ranks,
+                    .group_rank = 0,
+                    .tag = data,
+                    .pump = []() -> bool { throw Error(ErrorCode::wire, "mine"); },
+                    .deadline = base::Clock::now() + 20s});
     std::array<std::byte, 8> lent{}, sent{};
     sent.fill(std::byte{1});
     auto ticket = wire.receive(lent, 1);
@@ -157,25 +157,25 @@ TEST_CASE("traffic counts data, not control") {
 }
 
 TEST_CASE("a member wire speaks in positions of its set") {
-    const std::vector<int> members{2, 0};  // of three ranks, in another order
+    const std::vector<int> group_ranks{2, 0};  // of three ranks, in another order
     std::array<int, 3> got{-1, -1, -1};
     run_inproc_ranks(3, [&](Transport& transport) {
         if (transport.rank() == 1) return;
-        const int position = transport.rank() == 2 ? 0 : 1;
-        MemberWire wire({.transport = transport,
-                         .members = members,
-                         .position = position,
-                         .tag = {5, Lane::host_data, 0}});
+        const int group_rank = transport.rank() == 2 ? 0 : 1;
+        GroupWire wire({.transport = transport,
+                        .ranks = group_ranks,
+                        .group_rank = group_rank,
+                        .tag = {5, Lane::host_data, 0}});
         const int mine = 10 + wire.rank();
         auto& theirs = got[static_cast<std::size_t>(transport.rank())];
-        exchange(wire, std::as_bytes(std::span(&mine, 1)), 1 - position,
-                 std::as_writable_bytes(std::span(&theirs, 1)), 1 - position);
+        exchange(wire, std::as_bytes(std::span(&mine, 1)), 1 - group_rank,
+                 std::as_writable_bytes(std::span(&theirs, 1)), 1 - group_rank);
     });
     CHECK(got == std::array{10, -1, 11});
 }
 
 TEST_CASE("a member wire pumps while it waits") {
-    const std::vector<int> members{0, 1};
+    const std::vector<int> group_ranks{0, 1};
     const Tag question{0, Lane::control, 0}, answer{1, Lane::control, 0};
     int pumped = 0;
     // Rank 0 sends the data that rank 1 waits for only after rank 1's pump has answered it.
@@ -189,12 +189,12 @@ TEST_CASE("a member wire pumps while it waits") {
                 ++pumped;
                 return true;
             };
-            MemberWire wire({.transport = transport,
-                             .members = members,
-                             .position = transport.rank(),
-                             .tag = data,
-                             .pump = reply,
-                             .deadline = base::Clock::now() + 20s});
+            GroupWire wire({.transport = transport,
+                            .ranks = group_ranks,
+                            .group_rank = transport.rank(),
+                            .tag = data,
+                            .pump = reply,
+                            .deadline = base::Clock::now() + 20s});
             if (transport.rank() == 0) {
                 transport.send(1, question, {});
                 test::next_control(transport, answer);
@@ -212,13 +212,13 @@ TEST_CASE("a member wire pumps while it waits") {
 TEST_CASE("a member wire gives up at its deadline") {
     InprocHub hub(2, park_soon);
     const auto transport = hub.transport(0);
-    const std::vector<int> members{0, 1};
-    MemberWire wire({.transport = *transport,
-                     .members = members,
-                     .position = 0,
-                     .tag = data,
-                     .pump = {},
-                     .deadline = base::Clock::now() + 5ms});
+    const std::vector<int> group_ranks{0, 1};
+    GroupWire wire({.transport = *transport,
+                    .ranks = group_ranks,
+                    .group_rank = 0,
+                    .tag = data,
+                    .pump = {},
+                    .deadline = base::Clock::now() + 5ms});
     std::array<std::byte, 4> bytes{};
     auto ticket = wire.receive(bytes, 1);
     CHECK(error_of([&] { wire.wait(ticket); }) == ErrorCode::timeout);

@@ -71,7 +71,7 @@ TEST_CASE(
     Negotiation three(3, {});
     three.join(0);
     three.join(1);
-    three.depart(2, "why");
+    three.shut_down(2, "why");
     three.settle();
     CHECK(last_of(three).kind == Kind::join);
     CHECK(last_of(three).code == ErrorCode::departed);
@@ -88,7 +88,7 @@ TEST_CASE(
 TEST_CASE("a rank that has joined and then departs has joined") {
     Negotiation three(3, {});
     three.join(2);
-    three.depart(2);
+    three.shut_down(2);
     for (const int rank : {0, 1}) three.submit(rank, tensor("a"));
     three.settle();
     CHECK(last_of(three).absent == std::vector<int>{2});

@@ -1,4 +1,4 @@
-#include "wire/group/member_peers.hpp"
+#include "wire/group/shared_memory_group.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -21,21 +21,21 @@ void require(bool holds) {
 /// Two ranks show each other bytes, round for round, past their caches or not.
 void show_each_other(bool streams) {
     run_staging_ranks(2, [&](const Group& group, const Staging& staging) {
-        MemberPeers peers(group, staging);
+        SharedMemoryGroup memory(group, staging);
         std::vector<std::byte> mine(10'001);
-        peers.begin(streams);
+        memory.begin(streams);
         for (std::uint64_t show = 1; show <= 20; ++show) {
             std::ranges::fill(
-                mine, static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(peers.rank())));
-            const auto room = peers.round() % 2 * mine.size();
-            require(peers.put(peers.stage(peers.rank()).subspan(room), mine) == mine.size());
-            require(peers.bytes_put() == show * mine.size());
-            peers.publish(mine.size());
-            peers.await();
-            const int other = 1 - peers.rank();
+                mine, static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(memory.rank())));
+            const auto room = memory.round() % 2 * mine.size();
+            require(memory.put(memory.stage(memory.rank()).subspan(room), mine) == mine.size());
+            require(memory.bytes_put() == show * mine.size());
+            memory.publish(mine.size());
+            memory.await();
+            const int other = 1 - memory.rank();
             const auto wanted =
                 static_cast<std::byte>(show * 2 + static_cast<std::uint64_t>(other));
-            const auto shown = peers.stage(other).subspan(room, mine.size());
+            const auto shown = memory.stage(other).subspan(room, mine.size());
             require(std::ranges::all_of(shown, [&](std::byte byte) { return byte == wanted; }));
         }
     });
@@ -50,13 +50,13 @@ TEST_CASE("what a rank puts on its stage is there after the round, streamed or n
 
 TEST_CASE("every rank reads the least of the costs that were told before the round") {
     run_staging_ranks(3, [](const Group& group, const Staging& staging) {
-        MemberPeers peers(group, staging);
+        SharedMemoryGroup memory(group, staging);
         for (std::size_t turn = 0; turn < 30; ++turn) {
-            peers.tell_cost(turn % 2,
-                            static_cast<float>((group.position + static_cast<int>(turn)) % 3 + 5));
-            peers.publish(0);
-            peers.await();
-            require(peers.least_cost(turn % 2) == 5);
+            memory.publish_cost(
+                turn % 2, static_cast<float>((group.group_rank + static_cast<int>(turn)) % 3 + 5));
+            memory.publish(0);
+            memory.await();
+            require(memory.least_cost(turn % 2) == 5);
         }
     });
 }

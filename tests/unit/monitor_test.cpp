@@ -31,8 +31,8 @@ public:
         std::string shell = "sh", option = "-c", text = command;
         char* arguments[] = {shell.data(), option.data(), text.data(), nullptr};
         REQUIRE(posix_spawn(&pid_, "/bin/sh", nullptr, nullptr, arguments, environ) == 0);
-        wire::Monitor::Peer self{.rank = 0, .process = base::this_process()};
-        process_ = {.pid = pid_, .started = started(), .numbering = self.process.numbering};
+        wire::Monitor::WatchedProcess self{.rank = 0, .id = base::this_process()};
+        process_ = {.pid = pid_, .started = started(), .numbering = self.id.numbering};
     }
     ~Child() {
         ::kill(pid_, SIGKILL);
@@ -63,7 +63,7 @@ private:
 
 /// What a monitor says of an end, kept.
 struct Ended {
-    Monitor::Peer peer;
+    Monitor::WatchedProcess process;
     std::optional<int> status;
 };
 
@@ -73,7 +73,7 @@ public:
     std::function<bool(const Monitor::End&)> listener(std::size_t enough = 1) {
         return [this, enough](const Monitor::End& end) {
             const base::Lock lock(mutex_);
-            ends_.push_back({end.peer, end.status});
+            ends_.push_back({end.process, end.status});
             base::ring(bell_);
             return ends_.size() == enough;
         };
@@ -124,10 +124,10 @@ TEST_CASE("the end of a process is told once, with its rank and how it ended") {
     killed.send(SIGKILL);
     auto all = ends.wait_for(2);
     REQUIRE(all.size() == 2);
-    if (all[0].peer.rank == 5) std::swap(all[0], all[1]);
-    CHECK(all[0].peer.rank == 4);
+    if (all[0].process.rank == 5) std::swap(all[0], all[1]);
+    CHECK(all[0].process.rank == 4);
     CHECK(how(all[0]) == "killed by signal 9 (Killed)");
-    CHECK(all[1].peer.rank == 5);
+    CHECK(all[1].process.rank == 5);
     CHECK(how(all[1]) == "exited with code 7");
 }
 
@@ -172,15 +172,16 @@ TEST_CASE("without descriptors a death is found by looking, after one warning") 
     std::optional<Monitor> monitor;
     {
         const NoFiles none;
-        monitor.emplace(std::vector<Monitor::Peer>{{1, one.process()}, {2, two.process()}},
-                        ends.listener());
+        monitor.emplace(
+            std::vector<Monitor::WatchedProcess>{{1, one.process()}, {2, two.process()}},
+            ends.listener());
         base::wait_for_files({}, 300ms);
         CHECK(ends.so_far().empty());  // that it cannot look means nothing
     }
     two.send(SIGKILL);
     const auto all = ends.wait_for(1);
     REQUIRE(all.size() == 1);
-    CHECK(all[0].peer.rank == 2);
+    CHECK(all[0].process.rank == 2);
     CHECK(how(all[0]) == "killed by signal 9 (Killed)");
     CHECK(log.with("pidfd_open").size() == 1);
 }
@@ -190,7 +191,7 @@ TEST_CASE("without descriptors a process that is not there any more is found all
     Ends ends;
     std::optional<Monitor> monitor;
     const NoFiles none;
-    monitor.emplace(std::vector<Monitor::Peer>{{1, child.process()}}, ends.listener());
+    monitor.emplace(std::vector<Monitor::WatchedProcess>{{1, child.process()}}, ends.listener());
     child.send(SIGKILL);
     child.reap();
     CHECK(ends.wait_for(1).size() == 1);
@@ -208,11 +209,11 @@ TEST_CASE("a monitor leaves no descriptor open") {
 }
 
 TEST_CASE("an obituary") {
-    const Monitor::Peer peer{2, {.pid = 1234, .started = 1, .numbering = 1}};
+    const Monitor::WatchedProcess process{2, {.pid = 1234, .started = 1, .numbering = 1}};
     const auto start = "rank 2 (host " + base::host_name() + ", pid 1234) died";
-    CHECK(wire::obituary({peer, SIGSEGV}, "during allreduce 'grad7'") ==
+    CHECK(wire::describe_death({process, SIGSEGV}, "during allreduce 'grad7'") ==
           start + " (killed by signal 11 (Segmentation fault)) during allreduce 'grad7'");
-    CHECK(wire::obituary({peer}, "") == start);
+    CHECK(wire::describe_death({process}, "") == start);
 }
 
 namespace {
@@ -226,10 +227,11 @@ struct Linked {
     std::atomic<int> ends{0};
     std::optional<Monitor> monitor{
         std::in_place,
-        std::vector<Monitor::Peer>{
-            {.rank = 7, .process = {.pid = 12}, .host = "far", .link = here}},
+        std::vector<Monitor::WatchedProcess>{
+            {.rank = 7, .id = {.pid = 12}, .host = "far", .link = here}},
         [this](const Monitor::End& end) {
-            if (!end.status && wire::obituary(end, "") == "rank 7 (host far, pid 12) died") ++ends;
+            if (!end.status && wire::describe_death(end, "") == "rank 7 (host far, pid 12) died")
+                ++ends;
             return false;
         }};
 

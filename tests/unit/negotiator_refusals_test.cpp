@@ -22,11 +22,11 @@ std::string refusal(Negotiation& negotiation, int rank, int from, const Bytes& m
     }
 }
 
-/// A message whose sender says that it has applied so many entries, and this part.
+/// A message whose sender says that it has applied so many entries, and this record.
 template <class... Numbers>
-Bytes message(std::uint64_t position, std::uint64_t part, Numbers... numbers) {
+Bytes message(std::uint64_t position, std::uint64_t type, Numbers... numbers) {
     Writer out;
-    for (const auto number : {position, part, static_cast<std::uint64_t>(numbers)...})
+    for (const auto number : {position, type, static_cast<std::uint64_t>(numbers)...})
         out.number(number);
     return out.take();
 }
@@ -34,12 +34,12 @@ Bytes message(std::uint64_t position, std::uint64_t part, Numbers... numbers) {
 }  // namespace
 
 TEST_CASE("a child that reports what cannot be is refused") {
-    constexpr std::uint64_t report = 1, departure = 2;
+    constexpr std::uint64_t report = 1, shut_down = 2;
     Negotiation five(5, {.degree = 2});  // 3 and 4 are below 1
     const auto refused = [&](const Bytes& bytes) { return refusal(five, 0, 1, bytes); };
-    CHECK(refused(message(1, departure, 1, 0)) ==
+    CHECK(refused(message(1, shut_down, 1, 0)) ==
           "rank 1 has applied log entries that it cannot have");
-    CHECK(refused(message(0, departure, 2, 0)) == "rank 1 reports for ranks that are not below it");
+    CHECK(refused(message(0, shut_down, 2, 0)) == "rank 1 reports for ranks that are not below it");
     CHECK(refused(message(0, 0, 7, 1, 1, 1, 1, 1, 1, 1, 1)) ==
           "rank 1 sent id 7, which nobody has been given");
 
@@ -59,7 +59,7 @@ TEST_CASE("a child that reports what cannot be is refused") {
 }
 
 TEST_CASE("a log that cannot be is refused") {
-    constexpr std::uint64_t entry = 3, execute = 0, forget = 2, depart = 3, shutdown = 5;
+    constexpr std::uint64_t entry = 3, execute = 0, evict = 2, shut_down = 3, all_shut_down = 5;
     Negotiation two(2, {});
     two.submit_everywhere(tensor("a"));  // gets id 1
     two.settle();
@@ -68,13 +68,13 @@ TEST_CASE("a log that cannot be is refused") {
           "the log holds an entry that cannot be");
     CHECK(refused(message(0, entry, execute, 1, 2, 1, 'a', 0, 0, 0, 0)) ==
           "the log gives 'a' an id that is not its own");
-    CHECK(refused(message(0, entry, forget, 1, 2, 1, 'b')) ==
+    CHECK(refused(message(0, entry, evict, 1, 2, 1, 'b')) ==
           "the log gives 'b' an id that is not its own");
-    CHECK(refused(message(0, entry, forget, 2, 1, 1)) == "the log forgets 'a' twice");
-    CHECK(refused(message(0, entry, depart, 0, 0, 0, 0, 0, 0)) ==
+    CHECK(refused(message(0, entry, evict, 2, 1, 1)) == "the log forgets 'a' twice");
+    CHECK(refused(message(0, entry, shut_down, 0, 0, 0, 0, 0, 0)) ==
           "the log holds an entry that cannot be");
-    CHECK(refused(message(0, entry, shutdown, 0)) == "");
-    CHECK(refused(message(0, entry, shutdown, 0)) == "the log holds an entry that cannot be");
+    CHECK(refused(message(0, entry, all_shut_down, 0)) == "");
+    CHECK(refused(message(0, entry, all_shut_down, 0)) == "the log holds an entry that cannot be");
 }
 
 TEST_CASE("messages are refused from those who have no business to send them") {

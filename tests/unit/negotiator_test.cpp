@@ -16,13 +16,14 @@ using protocol::OperationKind;
 using protocol::Writer;
 using Kind = protocol::LogEntry::Kind;
 
-Negotiation ranks(int size, const protocol::Negotiator::Settings& settings = {}) {
-    return {size, settings};
+Negotiation ranks(int size, const protocol::Negotiator::Options& options = {}) {
+    return {size, options};
 }
 
-/// Rank 0's log, an entry a word: "a+b" is an execution, "a+b~1" one in which rank 1 stands in,
-/// "!a" a failure, "-a" an id forgotten, "2." a departure, "join=2" a join whose last rank is 2,
-/// "end" the shutdown, "2!" a leaving. On the way all ranks' logs are compared.
+/// Rank 0's log, an entry a word: "a+b" is an execution, "a+b~1" one to which rank 1 contributes
+/// neutrally, "!a" a failure, "-a" an id evicted, "2." that rank 2 has shut down, "join=2" a join
+/// whose last rank is 2, "end" that all have shut down, "2!" that rank 2 has quit. On the way all
+/// ranks' logs are compared.
 std::string log_of(const Negotiation& negotiation) {
     for (int rank = 1; rank < negotiation.size(); ++rank)
         CHECK((negotiation.log(rank) == negotiation.log(0)));
@@ -30,10 +31,10 @@ std::string log_of(const Negotiation& negotiation) {
     for (const auto& entry : negotiation.log(0)) {
         if (!text.empty()) text += ' ';
         if (entry.kind == Kind::fail) text += '!';
-        if (entry.kind == Kind::forget) text += '-';
-        if (entry.kind == Kind::depart) text += std::to_string(entry.ranks.front()) + '.';
-        if (entry.kind == Kind::shutdown) text += "end";
-        if (entry.kind == Kind::leave) text += std::to_string(entry.ranks.front()) + '!';
+        if (entry.kind == Kind::evict) text += '-';
+        if (entry.kind == Kind::shut_down) text += std::to_string(entry.ranks.front()) + '.';
+        if (entry.kind == Kind::all_shut_down) text += "end";
+        if (entry.kind == Kind::quit) text += std::to_string(entry.ranks.front()) + '!';
         for (const auto& item : entry.items)
             text += (&item == &entry.items.front() ? "" : "+") + item.name;
         for (const int rank : entry.absent) text += '~' + std::to_string(rank);
@@ -57,7 +58,7 @@ TEST_CASE("a rank alone agrees with itself, without a message") {
     CHECK(one.log(0).empty());
     one.flush(0);
     CHECK(log_of(one) == "a");
-    one.depart(0);
+    one.shut_down(0);
     one.flush(0);
     CHECK(log_of(one) == "a 0. end");
     CHECK(one.at(0).finished());
@@ -151,7 +152,7 @@ TEST_CASE("what waits for a rank that has departed fails, with its reason") {
     three.submit(0, tensor("a"));
     three.submit(2, tensor("a"));
     three.settle();
-    three.depart(1, "disk full");
+    three.shut_down(1, "disk full");
     three.settle();
     REQUIRE(log_of(three) == "1. !a");
     CHECK(three.log(2)[0].text == "rank 1 has shut down (disk full)");
@@ -169,7 +170,7 @@ TEST_CASE("what waits for a rank that has departed fails, with its reason") {
 TEST_CASE("what a rank submitted before it departed is executed") {
     auto two = ranks(2);
     two.submit(1, tensor("a"));
-    two.depart(1);
+    two.shut_down(1);
     two.settle();
     two.submit(0, tensor("a"));
     two.settle();
@@ -181,15 +182,15 @@ TEST_CASE("the log ends with a rank that leaves") {
     three.submit_everywhere(tensor("done"));
     three.settle();
     three.submit_everywhere(tensor("a"));
-    three.leave(1, "disk full");
+    three.quit(1, "disk full");
     three.submit(0, tensor("b"));
     three.settle();
     CHECK(log_of(three) == "done 1!");
     CHECK(three.log(2).back().text == "rank 1 has shut down (disk full)");
     CHECK(three.log(2).back().ranks == std::vector{1});
     three.submit(2, tensor("b"));
-    three.leave(2, "me too");
-    three.depart(0);
+    three.quit(2, "me too");
+    three.shut_down(0);
     three.settle();
     CHECK(log_of(three) == "done 1!");
     for (const int rank : {0, 1, 2}) CHECK(three.at(rank).finished());
@@ -200,7 +201,7 @@ TEST_CASE("the log ends with a rank that leaves") {
 TEST_CASE("nothing is executed that the rank which left has not heard of before") {
     auto five = ranks(5, {.degree = 2});  // 3 and 4 are below 1
     for (const int rank : {0, 1, 2, 3}) five.submit(rank, tensor("a"));
-    five.leave(3);
+    five.quit(3);
     five.settle();
     five.submit(4, tensor("a"));
     five.settle();
@@ -214,7 +215,7 @@ TEST_CASE("a departure does not overtake the votes of those who departed before"
     five.submit(2, tensor("a"));
     five.submit(3, tensor("a"));
     for (const int rank : {3, 4, 1}) {
-        five.depart(rank);
+        five.shut_down(rank);
         five.settle();
     }
     REQUIRE(log_of(five) == "3. 4. 1. !a");
@@ -227,7 +228,7 @@ TEST_CASE(
     auto five = ranks(5, {.degree = 2});
     for (const int rank : {0, 1, 2}) five.submit(rank, tensor("a"));
     five.submit(3, tensor("a", {5}));
-    five.depart(3);
+    five.shut_down(3);
     five.settle();
     five.submit(4, tensor("a"));
     five.settle();
@@ -248,10 +249,10 @@ TEST_CASE(
             description.tensors.push_back({std::string(60'000, 'n'), DType::f32, {extent}});
         return description;
     };
-    const bool departs = GENERATE(false, true);
+    const bool shuts_down = GENERATE(false, true);
     auto chain = ranks(4, {.degree = 1});
     chain.submit(3, "a", group(3));
-    if (departs) chain.depart(3);
+    if (shuts_down) chain.shut_down(3);
     chain.settle();
     for (const int rank : {0, 1, 2}) chain.submit(rank, "a", group(rank));
     while (chain.log(0).empty() || chain.log(0).back().kind != Kind::fail) {
@@ -262,7 +263,7 @@ TEST_CASE(
         chain.deliver(chain.links().begin()->first);
     }
     chain.settle();
-    CHECK(log_of(chain) == (departs ? "3. !a" : "!a"));
+    CHECK(log_of(chain) == (shuts_down ? "3. !a" : "!a"));
     CHECK(chain.log(0).back().text.find(
               "[0] on rank 0; [1] on rank 1; [2] on rank 2; [3] on rank 3") != std::string::npos);
     CHECK(chain.at(0).holdings().rounds == 0);
@@ -287,7 +288,7 @@ TEST_CASE("long names share an entry only as far as a message holds it") {
 TEST_CASE("a reason of any length is a reason") {
     auto three = ranks(3, {.degree = 1});
     three.submit(0, tensor("a"));
-    for (const int rank : {1, 2}) three.depart(rank, std::string(1 << 20, 'x'));
+    for (const int rank : {1, 2}) three.shut_down(rank, std::string(1 << 20, 'x'));
     three.settle();
     CHECK(log_of(three) == "1. 2. !a");
 }
@@ -296,12 +297,12 @@ TEST_CASE("the shutdown is the last entry, when all have departed") {
     auto three = ranks(3, {.degree = 1});
     three.submit_everywhere(tensor("a"));
     three.submit(2, tensor("b"));
-    three.depart(0);
-    three.depart(2);
+    three.shut_down(0);
+    three.shut_down(2);
     three.settle();
     CHECK(log_of(three) == "0. 2. a");
     CHECK_FALSE(three.at(2).finished());
-    three.depart(1);
+    three.shut_down(1);
     three.settle();
     CHECK(log_of(three) == "0. 2. a 1. !b end");
     for (int rank = 0; rank < 3; ++rank) CHECK(three.at(rank).finished());
@@ -406,7 +407,7 @@ TEST_CASE("an id that is forgotten while it is on its way up still counts") {
     two.deliver({1, 0});
     two.flush(0);
     REQUIRE(two.log(0).size() == 3);
-    CHECK(two.log(0).back().kind == Kind::forget);
+    CHECK(two.log(0).back().kind == Kind::evict);
     CHECK(two.at(0).holdings().retired == 1);
     two.settle();
     two.submit(0, tensor("a"));

@@ -14,7 +14,7 @@ namespace {
 
 using protocol::Description;
 using protocol::OperationKind;
-using Settings = protocol::Negotiator::Settings;
+using NegotiatorOptions = protocol::Negotiator::Options;
 
 /// Random numbers that are the same with every standard library.
 class Random {
@@ -63,26 +63,26 @@ struct Character {
     explicit Character(Random& random) {
         constexpr int degrees[] = {1, 2, 3, 4, 16};
         size = 1 + static_cast<int>(random.below(9));
-        settings.degree = random.pick(degrees);
-        settings.max_ids = 2 + random.below(3);
-        settings.fusion_bytes = random.one_in(3) ? 1000 : 16 + random.below(40);
-        settings.policy.segment_bytes = random.below(1000);
+        options.degree = random.pick(degrees);
+        options.max_ids = 2 + random.below(3);
+        options.fusion_bytes = random.one_in(3) ? 1000 : 16 + random.below(40);
+        options.policy.segment_bytes = random.below(1000);
         names = 1 + random.below(6);
         steps = 50 + random.below(400);
-        steps_per_departure = random.one_in(2) ? 1000000 : 20 + random.below(500);
+        steps_per_shutdown = random.one_in(2) ? 1000000 : 20 + random.below(500);
         steps_per_join = random.one_in(2) ? 1000000 : 10 + random.below(100);
         submissions_per_mismatch = random.one_in(2) ? 1000000 : 3 + random.below(50);
     }
 
     int size = 1;
-    Settings settings;
-    std::size_t names = 1, steps = 0, steps_per_departure = 0, steps_per_join = 0,
+    NegotiatorOptions options;
+    std::size_t names = 1, steps = 0, steps_per_shutdown = 0, steps_per_join = 0,
                 submissions_per_mismatch = 0;
 };
 
-/// A random history of a process set. There are so few ids that they are forgotten while they are
-/// in flight; names come back, descriptions change, ranks disagree, and join or depart at any time,
-/// with requests pending or not; or one leaves or dies and ends it all.
+/// A random history of a process set. There are so few ids that they are evicted while they are in
+/// flight; names come back, descriptions change, ranks disagree, and join or shut down at any time,
+/// with requests pending or not; or one quits or dies and ends it all.
 class Walk {
 public:
     explicit Walk(std::uint64_t seed, bool tracing = false)
@@ -90,19 +90,19 @@ public:
           tracing_(tracing),
           random_(seed),
           character_(random_),
-          ranks_(character_.size, character_.settings),
-          referee_(character_.size, character_.settings),
+          ranks_(character_.size, character_.options),
+          referee_(character_.size, character_.options),
           own_(static_cast<std::size_t>(character_.size)) {}
 
     void run() {
         steps(character_.steps);
         if (random_.one_in(2)) settle();
-        if (const int rank = any_rank(); random_.one_in(4) && !referee_.has_departed(rank))
-            return leave(rank);
+        if (const int rank = any_rank(); random_.one_in(4) && !referee_.has_shut_down(rank))
+            return quit(rank);
         if (random_.one_in(4)) return die(any_rank());
         while (std::ranges::any_of(all_ranks(),
-                                   [&](int rank) { return !referee_.has_departed(rank); })) {
-            if (random_.one_in(8)) depart(any_rank());
+                                   [&](int rank) { return !referee_.has_shut_down(rank); })) {
+            if (random_.one_in(8)) shut_down(any_rank());
             step();
         }
         settle();
@@ -136,7 +136,7 @@ private:
     int any_rank() { return random_.pick(all_ranks()); }
 
     void step() {
-        if (random_.one_in(character_.steps_per_departure)) depart(any_rank());
+        if (random_.one_in(character_.steps_per_shutdown)) shut_down(any_rank());
         if (random_.one_in(character_.steps_per_join)) join(any_rank());
         switch (random_.below(3)) {
             case 0: submit(any_rank()); break;
@@ -146,7 +146,7 @@ private:
     }
 
     void submit(int rank) {
-        if (referee_.has_departed(rank) || referee_.has_joined(rank)) return;
+        if (referee_.has_shut_down(rank) || referee_.has_joined(rank)) return;
         auto& own = own_[static_cast<std::size_t>(rank)];
         auto name = std::string(1, static_cast<char>('a' + random_.below(character_.names)));
         bool named = true;
@@ -170,28 +170,28 @@ private:
     }
 
     void join(int rank) {
-        if (referee_.has_departed(rank) || referee_.has_joined(rank)) return;
+        if (referee_.has_shut_down(rank) || referee_.has_joined(rank)) return;
         note("join", rank, "");
         ranks_.join(rank);
         referee_.joined(rank);
         look(rank);
     }
 
-    void depart(int rank) {
-        if (referee_.has_departed(rank)) return;
+    void shut_down(int rank) {
+        if (referee_.has_shut_down(rank)) return;
         const auto reason = random_.one_in(2) ? "reason " + std::to_string(rank) : "";
         note("depart", rank, reason);
-        ranks_.depart(rank, reason);
-        referee_.departed(rank, reason);
+        ranks_.shut_down(rank, reason);
+        referee_.shut_down(rank, reason);
         look(rank);
     }
 
     /// A rank leaves, and that ends the log, whatever else goes on. What a rank has pending then is
     /// what it knows to be unresolved.
-    void leave(int rank) {
+    void quit(int rank) {
         note("leave", rank, "");
-        ranks_.leave(rank, "why");
-        referee_.departed(rank, "why");
+        ranks_.quit(rank, "why");
+        referee_.shut_down(rank, "why");
         look(rank);
         steps(20);
         ranks_.settle();
@@ -211,7 +211,7 @@ private:
             const int rank = random_.pick(living);
             switch (random_.below(20)) {
                 case 0: living.erase(rank); break;
-                case 1: depart(rank); break;
+                case 1: shut_down(rank); break;
                 case 2: join(rank); break;
                 case 3:
                 case 4:
@@ -259,7 +259,7 @@ private:
         } while (!ranks_.links().empty());
         referee_.expect_quiet();
         const auto root = ranks_.at(0).holdings();
-        Referee::require(root.ids <= character_.settings.max_ids + root.rounds,
+        Referee::require(root.ids <= character_.options.max_ids + root.rounds,
                          "there are more ids than there may be");
         for (const int rank : all_ranks())
             Referee::require(ranks_.at(rank).holdings().ids == root.ids,
@@ -365,7 +365,7 @@ void corrupt(protocol::Bytes& message, const protocol::Bytes& other, Random& ran
 bool find_fault(Negotiation ranks) {
     try {
         ranks.settle();
-        ranks.depart_everywhere();
+        ranks.shut_down_everywhere();
         ranks.settle();
         return false;
     } catch (const Error& error) {

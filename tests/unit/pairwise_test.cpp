@@ -18,9 +18,9 @@ std::int32_t value(int from, int to) {
 
 TEST_CASE("all-to-all with any splits", "[pairwise]") {
     for (const int ranks : group_sizes) {
-        std::vector<Members<std::int32_t>> received(static_cast<std::size_t>(ranks));
+        std::vector<BundleTensors<std::int32_t>> received(static_cast<std::size_t>(ranks));
         const auto wires = run_ranks(ranks, [&](ThreadWire& wire) {
-            Members<std::int32_t> outgoing, incoming;
+            BundleTensors<std::int32_t> outgoing, incoming;
             std::vector<std::span<const std::byte>> out;
             for (int peer = 0; peer < ranks; ++peer) {
                 outgoing.emplace_back(split(wire.rank(), peer), value(wire.rank(), peer));

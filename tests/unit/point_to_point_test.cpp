@@ -45,10 +45,10 @@ struct CountedMail final : Mail {
 struct Side {
     FixedControl control;
     CountedMail mail;
-    PointToPoint letters{control, mail};
+    PointToPoint point_to_point{control, mail};
     std::vector<float> memory = std::vector<float>(100);
     std::vector<std::shared_ptr<Pending>> posted;
-    std::vector<std::string> ends;  ///< of each letter, in order: "" or an error
+    std::vector<std::string> ends;  ///< of each operation, in order: "" or an error
 
     explicit Side(int rank) : control(rank, 2) {}
 
@@ -56,11 +56,12 @@ struct Side {
         Request request{.name = "letter",
                         .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
-        letters.post({{.peer = 1 - control.own, .tag = tag, .sending = sending}, posted.back()});
+        point_to_point.post(
+            {{.peer = 1 - control.own, .tag = tag, .sending = sending}, posted.back()});
     }
     void collect() {
-        letters.advance();
-        for (const auto& [pending, error] : letters.take_outcomes()) {
+        point_to_point.advance();
+        for (const auto& [pending, error] : point_to_point.take_outcomes()) {
             ends.emplace_back();
             try {
                 if (error) std::rethrow_exception(error);
@@ -80,8 +81,8 @@ struct Pair {
             any = false;
             for (auto* const side : {&left, &right}) {
                 auto& other = side == &left ? right : left;
-                for (const auto& message : side->letters.take_messages()) {
-                    other.letters.receive(side->control.own, message.bytes);
+                for (const auto& message : side->point_to_point.take_messages()) {
+                    other.point_to_point.receive(side->control.own, message.bytes);
                     any = true;
                 }
             }
@@ -142,8 +143,8 @@ TEST_CASE("tensors that differ fail on both sides, alike, and nothing moves") {
 
 TEST_CASE("a departure fails what was never matched, not what was on its way") {
     Pair pair;
-    pair.right.post(true, 1, 3);  // announced before it departs
-    pair.left.letters.depart(1, "rank 1 has shut down");
+    pair.right.post(true, 1, 3);  // announced before it shuts down
+    pair.left.point_to_point.shut_down(1, "rank 1 has shut down");
     pair.left.post(false, 1, 3);
     pair.left.post(false, 1, 3);
     pair.talk();
@@ -160,29 +161,29 @@ TEST_CASE("a departure fails what was never matched, not what was on its way") {
 TEST_CASE("what comes after its peer has left fails, whatever that has announced") {
     Pair pair;
     pair.right.post(true, 1, 3);
-    pair.right.letters.say_goodbye();
-    CHECK(pair.right.letters.has_letters());
-    pair.left.letters.leave(1, "rank 1 has shut down");
+    pair.right.point_to_point.answer_all();
+    CHECK(pair.right.point_to_point.has_operations());
+    pair.left.point_to_point.quit(1, "rank 1 has shut down");
     pair.talk();
     pair.left.post(false, 1, 3);
     pair.talk();
     CHECK(pair.left.ends ==
           std::vector<std::string>{"rank 1 has shut down; recv with it (tag 1) was never matched"});
     CHECK(pair.left.mail.received.empty());
-    CHECK_FALSE(pair.left.letters.has_letters());
+    CHECK_FALSE(pair.left.point_to_point.has_operations());
 }
 
 TEST_CASE("malformed announcements are errors") {
     Pair pair;
-    CHECK_THROWS_AS(pair.left.letters.receive(1, {}), Error);
+    CHECK_THROWS_AS(pair.left.point_to_point.receive(1, {}), Error);
     const std::byte unknown[] = {std::byte{7}};
-    CHECK_THROWS_AS(pair.left.letters.receive(1, unknown), Error);
+    CHECK_THROWS_AS(pair.left.point_to_point.receive(1, unknown), Error);
     pair.right.post(true, 1, 3);
-    auto bytes = pair.right.letters.take_messages().front().bytes;
+    auto bytes = pair.right.point_to_point.take_messages().front().bytes;
     for (std::size_t length = 0; length < bytes.size(); ++length)
-        CHECK_THROWS_AS(pair.left.letters.receive(1, std::span(bytes).first(length)), Error);
+        CHECK_THROWS_AS(pair.left.point_to_point.receive(1, std::span(bytes).first(length)), Error);
     bytes.push_back(std::byte{0});
-    CHECK_THROWS_AS(pair.left.letters.receive(1, bytes), Error);
+    CHECK_THROWS_AS(pair.left.point_to_point.receive(1, bytes), Error);
 }
 
 TEST_CASE("at the end of the job all letters are forgotten: nothing becomes of them any more") {
@@ -192,7 +193,7 @@ TEST_CASE("at the end of the job all letters are forgotten: nothing becomes of t
     pair.right.post(false, 1, 3);
     pair.left.post(true, 2, 3);
     pair.talk();
-    pair.left.letters.abandon();
+    pair.left.point_to_point.abandon();
     pair.left.mail.arrived = true;
     pair.right.post(false, 2, 3);
     pair.talk();

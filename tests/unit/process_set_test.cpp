@@ -140,13 +140,13 @@ TEST_CASE("a set whose members can have no memory to stage in uses messages, and
 }
 
 TEST_CASE("there can be 4094 sets, and a removed one makes room") {
-    const auto shared = std::make_shared<Shared>();
-    shared->transport = wire::InprocHub(2).transport(0);
-    ProcessSets sets(shared);
+    const auto resources = std::make_shared<RankResources>();
+    resources->transport = wire::InprocHub(2).transport(0);
+    ProcessSets sets(resources);
     std::set<std::uint64_t> epochs;
     std::vector<SetId> ids;
     while (const auto opened = sets.open({1})) {
-        CHECK_FALSE(opened->member);
+        CHECK_FALSE(opened->set_runtime);
         ids.push_back(opened->id);
         epochs.insert(opened->id.epoch);
     }

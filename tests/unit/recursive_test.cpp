@@ -23,15 +23,16 @@ TEST_CASE("whoever receives is served, by everyone's count", "[recursive]") {
         for (int distance = 1; distance < size; distance *= 2) {
             std::vector<int> served(static_cast<std::size_t>(size), -1);
             for (int rank = 0; rank < size; ++rank) {
-                const auto m = recursive::meeting(rank, distance, size);
-                for (int peer = m.first_served; m.meets && peer < m.end_served; peer += m.stride) {
+                const auto m = recursive::exchange_of(rank, distance, size);
+                for (int peer = m.first_served; m.has_partner && peer < m.end_served;
+                     peer += m.stride) {
                     REQUIRE(served[static_cast<std::size_t>(peer)] == -1);
                     served[static_cast<std::size_t>(peer)] = rank;
                 }
             }
             for (int rank = 0; rank < size; ++rank) {
-                const auto m = recursive::meeting(rank, distance, size);
-                REQUIRE(served[static_cast<std::size_t>(rank)] == (m.meets ? m.source : -1));
+                const auto m = recursive::exchange_of(rank, distance, size);
+                REQUIRE(served[static_cast<std::size_t>(rank)] == (m.has_partner ? m.source : -1));
             }
         }
     }

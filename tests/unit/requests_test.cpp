@@ -167,8 +167,8 @@ TEST_CASE("a user tag beyond what the transport carries is refused, and the next
     Runtime runtime(std::make_unique<NarrowTransport>(), {});
     int out = 7, in = 0;
     const auto start = [&](const TensorView& tensor, std::uint16_t tag, bool sending) {
-        return Handle(api::submit_letter(*runtime.world(), tensor,
-                                         {.peer = 0, .tag = tag, .sending = sending}, {}, false));
+        return Handle(api::submit_point_to_point(
+            *runtime.world(), tensor, {.peer = 0, .tag = tag, .sending = sending}, {}, false));
     };
     for (const bool sending : {true, false}) {
         const auto error = error_of([&] { start(out, 2, sending); });

@@ -79,7 +79,7 @@ TEST_CASE("ring all-gather and reduce-scatter take uneven and empty blocks", "[r
         std::vector<std::vector<std::int32_t>> gathered(static_cast<std::size_t>(ranks)),
             sums = gathered;
         const auto wires = run_ranks(ranks, [&](ThreadWire& wire) {
-            Members<std::int32_t> all, terms;
+            BundleTensors<std::int32_t> all, terms;
             for (int block = 0; block < ranks; ++block) {
                 all.emplace_back(size_of_block(block), block == wire.rank() ? block : -1);
                 terms.emplace_back(size_of_block(block), wire.rank() + block);
@@ -107,8 +107,8 @@ TEST_CASE("ring all-gather and reduce-scatter take uneven and empty blocks", "[r
 
 TEST_CASE("too little scratch is an error, not an overrun", "[ring]") {
     std::vector<float> data(1000);
-    const std::span<std::byte> members[] = {std::as_writable_bytes(std::span(data))};
-    const Blocks blocks(members, sizeof(float), 2);
+    const std::span<std::byte> tensors[] = {std::as_writable_bytes(std::span(data))};
+    const Blocks blocks(tensors, sizeof(float), 2);
     TestScratch scratch(ring::pipelined_scratch_bytes(blocks, 512) - 64);
     const ScalarReduce<Plain<float>> reduce;
     Switchboard board(2);

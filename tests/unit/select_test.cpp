@@ -9,9 +9,8 @@ using namespace guozhuang::selection;
 
 constexpr std::size_t kib = 1024, mib = 1024 * kib;
 
-constexpr Algorithm allreduce(std::size_t tensor, std::size_t bundle, Settings settings = {}) {
-    return choose(
-               {.tensor_bytes = tensor, .bundle_bytes = bundle, .ranks = 4, .settings = settings})
+constexpr Algorithm allreduce(std::size_t tensor, std::size_t bundle, Policy policy = {}) {
+    return choose({.tensor_bytes = tensor, .bundle_bytes = bundle, .ranks = 4, .policy = policy})
         .algorithm;
 }
 
@@ -25,18 +24,18 @@ TEST_CASE("allreduce is chosen by size, within the order class of the tensor", "
 
 TEST_CASE("fusion never changes the order class", "[select]") {
     for (const std::size_t tensor : {std::size_t{4}, 32 * kib, 33 * kib, mib}) {
-        for (const auto& settings :
-             {Settings{}, Settings{.reproducible = true}, Settings{.hierarchy = true}}) {
+        for (const auto& policy :
+             {Policy{}, Policy{.reproducible = true}, Policy{.hierarchy = true}}) {
             for (std::size_t bundle = tensor; bundle <= 64 * mib; bundle *= 2) {
-                CHECK(order_class_of(allreduce(tensor, bundle, settings)) ==
-                      order_class_of(tensor, settings));
+                CHECK(order_class_of(allreduce(tensor, bundle, policy)) ==
+                      order_class_of(tensor, policy));
             }
         }
     }
 }
 
 TEST_CASE("on several even hosts what would be a ring goes level by level", "[select]") {
-    const Settings hosts{.hierarchy = true};
+    const Policy hosts{.hierarchy = true};
     CHECK(allreduce(64 * mib, 64 * mib, hosts) == Algorithm::hierarchical);
     CHECK(order_class_of(64 * mib, hosts) == OrderClass::hierarchy);
     CHECK(allreduce(4, 4, hosts) == Algorithm::recursive_doubling);
@@ -47,7 +46,7 @@ TEST_CASE("on several even hosts what would be a ring goes level by level", "[se
           Algorithm::ring);
     CHECK(allreduce(64 * mib, 64 * mib, {.forced = Algorithm::direct, .hierarchy = true}) ==
           Algorithm::direct);
-    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 4, .settings = hosts}) ==
+    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 4, .policy = hosts}) ==
           Answer{Algorithm::hierarchical, 128 * kib});
 }
 
@@ -67,7 +66,7 @@ TEST_CASE("a forced algorithm is taken", "[select]") {
 }
 
 TEST_CASE("where memory is shared, everything is staged", "[select]") {
-    const Settings staging{.staging = true};
+    const Policy staging{.staging = true};
     CHECK(allreduce(4, 4, staging) == Algorithm::symmetric);
     CHECK(allreduce(4, 64 * kib, staging) == Algorithm::staged);
     CHECK(allreduce(64 * mib, 64 * mib, staging) == Algorithm::staged);
@@ -78,14 +77,14 @@ TEST_CASE("where memory is shared, everything is staged", "[select]") {
 
 TEST_CASE("only algorithms that cut have segments, and direct exchange shorter ones on many ranks",
           "[select]") {
-    const Settings settings{.segment_bytes = 128 * kib};
-    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 16, .settings = settings}) ==
+    const Policy policy{.segment_bytes = 128 * kib};
+    CHECK(choose({.tensor_bytes = mib, .bundle_bytes = mib, .ranks = 16, .policy = policy}) ==
           Answer{Algorithm::ring, 128 * kib});
-    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = 4, .ranks = 16, .settings = settings}) ==
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = 4, .ranks = 16, .policy = policy}) ==
           Answer{Algorithm::recursive_doubling, 0});
-    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 2, .settings = settings}) ==
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 2, .policy = policy}) ==
           Answer{Algorithm::direct, 128 * kib});
-    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 16, .settings = settings}) ==
+    CHECK(choose({.tensor_bytes = 4, .bundle_bytes = mib, .ranks = 16, .policy = policy}) ==
           Answer{Algorithm::direct, 16 * kib});
     CHECK(direct_segment_bytes(1000, 128 * kib) == 8 * kib);
     CHECK(direct_segment_bytes(1000, 1 * kib) == 1 * kib);

@@ -9,7 +9,7 @@
 #include "collectives/staged/staged_reduce_scatter.hpp"
 #include "collectives/staged/symmetric_allreduce.hpp"
 #include "support/cases/bundles.hpp"
-#include "support/fakes/thread_peers.hpp"
+#include "support/fakes/thread_group.hpp"
 #include "support/runner/catch.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
@@ -17,55 +17,55 @@ namespace {
 
 using namespace guozhuang;
 using namespace guozhuang::test;
-using MemberSpans = std::span<const std::span<std::byte>>;
+using TensorSpans = std::span<const std::span<std::byte>>;
 
 constexpr std::size_t stage_bytes = std::size_t{256} << 10;
 constexpr std::size_t whole = std::size_t{1} << 20;
 
-void staged(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+void staged(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
             std::size_t segment_bytes) {
-    const Blocks blocks(members, reduce.element_bytes(), peers.size());
-    TestScratch scratch(direct::staged_scratch_bytes<ThreadPeers>(peers.size(), members.size()));
+    const Blocks blocks(tensors, reduce.element_bytes(), group.size());
+    TestScratch scratch(direct::staged_scratch_bytes<ThreadGroup>(group.size(), tensors.size()));
     Blocks rest;
-    direct::staged_allreduce(peers,
-                             {blocks, scratch.span(), reduce, segment_bytes, members, &rest});
+    direct::staged_allreduce(group,
+                             {blocks, scratch.span(), reduce, segment_bytes, tensors, &rest});
 }
 
-void in_place(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+void in_place(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
               std::size_t segment_bytes) {
-    peers.open(1);
-    staged(peers, members, reduce, segment_bytes);
+    group.open(1);
+    staged(group, tensors, reduce, segment_bytes);
 }
 
-/// All but the ends of each member, which are others on each rank.
-void in_place_but_the_ends(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+/// All but the ends of each tensor, which are others on each rank.
+void in_place_but_the_ends(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
                            std::size_t segment_bytes) {
-    peers.open(1, reduce.element_bytes() * static_cast<std::size_t>(peers.rank() % 3));
-    staged(peers, members, reduce, segment_bytes);
+    group.open(1, reduce.element_bytes() * static_cast<std::size_t>(group.rank() % 3));
+    staged(group, tensors, reduce, segment_bytes);
 }
 
 /// Some ranks have opened their memory in vain.
-void in_vain(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+void in_vain(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
              std::size_t segment_bytes) {
-    peers.open(static_cast<std::uint64_t>(peers.rank() % 3));
-    staged(peers, members, reduce, segment_bytes);
+    group.open(static_cast<std::uint64_t>(group.rank() % 3));
+    staged(group, tensors, reduce, segment_bytes);
 }
 
-void symmetric(ThreadPeers& peers, MemberSpans members, const Reduce& reduce, std::size_t) {
-    const Blocks blocks(members, reduce.element_bytes(), 1);
-    TestScratch scratch(direct::stage_scratch_bytes(peers.size()));
-    direct::symmetric_allreduce(peers, {blocks, scratch.span(), reduce});
+void symmetric(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce, std::size_t) {
+    const Blocks blocks(tensors, reduce.element_bytes(), 1);
+    TestScratch scratch(direct::stage_scratch_bytes(group.size()));
+    direct::symmetric_allreduce(group, {blocks, scratch.span(), reduce});
 }
 
-/// Runs body(peers) on a thread per rank; returns the peers, for their counts.
+/// Runs body(group) on a thread per rank; returns the groups, for their counts.
 template <class Body>
-std::vector<ThreadPeers> run_staged(int ranks, const Body& body) {
+std::vector<ThreadGroup> run_staged(int ranks, const Body& body) {
     Stages stages(ranks, stage_bytes);
-    std::vector<ThreadPeers> peers;
-    for (int rank = 0; rank < ranks; ++rank) peers.emplace_back(stages, rank);
+    std::vector<ThreadGroup> groups;
+    for (int rank = 0; rank < ranks; ++rank) groups.emplace_back(stages, rank);
     Switchboard board(ranks);  // for the threads and their exceptions: no message goes through it
-    run_ranks(board, [&](int rank) { body(peers[static_cast<std::size_t>(rank)]); });
-    return peers;
+    run_ranks(board, [&](int rank) { body(groups[static_cast<std::size_t>(rank)]); });
+    return groups;
 }
 
 /// One rank count after another, all bundles in a row through the same stages: the rounds of one
@@ -75,8 +75,8 @@ std::vector<std::string> failures_of(const Allreduce& allreduce) {
     std::vector<std::string> failures;
     for (const int ranks : group_sizes) {
         struct Case {
-            Members<typename Format::Element> expected;
-            std::vector<Members<typename Format::Element>> inputs;
+            BundleTensors<typename Format::Element> expected;
+            std::vector<BundleTensors<typename Format::Element>> inputs;
             std::size_t segment_bytes;
         };
         std::vector<Case> cases;
@@ -87,9 +87,9 @@ std::vector<std::string> failures_of(const Allreduce& allreduce) {
                 cases.push_back({tree_sum<Format>(inputs, divisor), inputs, segment_bytes});
             }
         const ScalarReduce<Format> reduce(divisor);
-        run_staged(ranks, [&](ThreadPeers& peers) {
+        run_staged(ranks, [&](ThreadGroup& group) {
             for (auto& test : cases)
-                allreduce(peers, spans_of(test.inputs[static_cast<std::size_t>(peers.rank())]),
+                allreduce(group, spans_of(test.inputs[static_cast<std::size_t>(group.rank())]),
                           reduce, test.segment_bytes);
         });
         for (std::size_t i = 0; i < cases.size(); ++i)
@@ -118,14 +118,14 @@ TEST_CASE("allreduce in place of members whose ends are private sums in tree ord
     CHECK(failures_of<HalfLike>(in_place_but_the_ends) == std::vector<std::string>{});
 }
 
-/// Of every second member all but the ends, and nothing of the others.
-void in_place_here_and_there(ThreadPeers& peers, MemberSpans members, const Reduce& reduce,
+/// Of every second tensor all but the ends, and nothing of the others.
+void in_place_here_and_there(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
                              std::size_t segment_bytes) {
     std::vector<std::span<std::byte>> open;
-    for (std::size_t member = 0; member < members.size(); member += 2)
-        open.push_back(members[member]);
-    peers.open(1, reduce.element_bytes() * static_cast<std::size_t>(peers.rank() % 3), open);
-    staged(peers, members, reduce, segment_bytes);
+    for (std::size_t tensor = 0; tensor < tensors.size(); tensor += 2)
+        open.push_back(tensors[tensor]);
+    group.open(1, reduce.element_bytes() * static_cast<std::size_t>(group.rank() % 3), open);
+    staged(group, tensors, reduce, segment_bytes);
 }
 
 TEST_CASE("each member goes its own way: in place, or over the stages", "[staged]") {
@@ -139,16 +139,16 @@ TEST_CASE("what is not open on all ranks is staged", "[staged]") {
 }
 
 TEST_CASE("what is beyond those members that a stage has room to show is staged", "[staged]") {
-    const std::vector<std::size_t> counts(stage_bytes / sizeof(Place), 1);
+    const std::vector<std::size_t> counts(stage_bytes / sizeof(RegionRef), 1);
     const auto inputs = inputs_of<Plain<float>>(2, counts);
     auto sums = inputs;
     const ScalarReduce<Plain<float>> reduce(1);
-    const auto peers = run_staged(2, [&](ThreadPeers& rank) {
+    const auto groups = run_staged(2, [&](ThreadGroup& rank) {
         in_place(rank, spans_of(sums[static_cast<std::size_t>(rank.rank())]), reduce, whole);
     });
     CHECK(sums[1] == tree_sum<Plain<float>>(inputs, 1));
-    CHECK(peers[0].rounds() == 4);  // one to show, and three for the rest
-    CHECK(peers[0].bytes() < counts.size() * sizeof(float));
+    CHECK(groups[0].rounds() == 4);  // one to show, and three for the rest
+    CHECK(groups[0].bytes() < counts.size() * sizeof(float));
 }
 
 TEST_CASE("symmetric allreduce sums in tree order", "[staged]") {
@@ -174,26 +174,26 @@ std::vector<std::span<std::byte>> writable(std::vector<std::vector<std::byte>>& 
     return {parcels.begin(), parcels.end()};
 }
 
-/// Runs body(peers, scale, segment_bytes) for many sizes, all in a row through the same stages.
+/// Runs body(group, scale, segment_bytes) for many sizes, all in a row through the same stages.
 template <class Body>
 void for_many_sizes(const Body& body) {
     for (const int ranks : group_sizes)
-        run_staged(ranks, [&](ThreadPeers& peers) {
+        run_staged(ranks, [&](ThreadGroup& group) {
             for (const auto scale : {std::size_t{1}, std::size_t{1000}, std::size_t{100'001}})
                 for (const std::size_t segment_bytes : {std::size_t{64}, std::size_t{4096}, whole})
-                    if (scale / segment_bytes < 200) body(peers, scale, segment_bytes);
+                    if (scale / segment_bytes < 200) body(group, scale, segment_bytes);
         });
 }
 
 TEST_CASE("staged broadcast gives all ranks the root's bytes", "[staged]") {
     std::atomic<int> wrong{0};
-    for_many_sizes([&](ThreadPeers& peers, std::size_t scale, std::size_t segment_bytes) {
-        for (const int root : {0, peers.size() - 1}) {
-            std::vector<std::vector<std::byte>> members{
-                parcel(peers.rank(), 0, 3 * scale), {}, parcel(peers.rank(), 1, 1)};
-            const auto spans = writable(members);
-            direct::staged_broadcast(peers, Blocks(spans, 1, 1), root, segment_bytes);
-            if (members[0] != parcel(root, 0, 3 * scale) || members[2] != parcel(root, 1, 1))
+    for_many_sizes([&](ThreadGroup& group, std::size_t scale, std::size_t segment_bytes) {
+        for (const int root : {0, group.size() - 1}) {
+            std::vector<std::vector<std::byte>> tensors{
+                parcel(group.rank(), 0, 3 * scale), {}, parcel(group.rank(), 1, 1)};
+            const auto spans = writable(tensors);
+            direct::staged_broadcast(group, Blocks(spans, 1, 1), root, segment_bytes);
+            if (tensors[0] != parcel(root, 0, 3 * scale) || tensors[2] != parcel(root, 1, 1))
                 ++wrong;
         }
     });
@@ -202,14 +202,14 @@ TEST_CASE("staged broadcast gives all ranks the root's bytes", "[staged]") {
 
 TEST_CASE("staged all-gather gives all ranks everybody's block", "[staged]") {
     std::atomic<int> wrong{0};
-    for_many_sizes([&](ThreadPeers& peers, std::size_t scale, std::size_t segment_bytes) {
+    for_many_sizes([&](ThreadGroup& group, std::size_t scale, std::size_t segment_bytes) {
         std::vector<std::vector<std::byte>> blocks;
-        for (int rank = 0; rank < peers.size(); ++rank)
+        for (int rank = 0; rank < group.size(); ++rank)
             blocks.emplace_back(parcel_bytes(rank, 1, scale));
-        const auto self = static_cast<std::size_t>(peers.rank());
-        blocks[self] = parcel(peers.rank(), 0, blocks[self].size());
-        direct::staged_all_gather(peers, writable(blocks), segment_bytes);
-        for (int rank = 0; rank < peers.size(); ++rank)
+        const auto self = static_cast<std::size_t>(group.rank());
+        blocks[self] = parcel(group.rank(), 0, blocks[self].size());
+        direct::staged_all_gather(group, writable(blocks), segment_bytes);
+        for (int rank = 0; rank < group.size(); ++rank)
             if (blocks[static_cast<std::size_t>(rank)] !=
                 parcel(rank, 0, parcel_bytes(rank, 1, scale)))
                 ++wrong;
@@ -219,17 +219,17 @@ TEST_CASE("staged all-gather gives all ranks everybody's block", "[staged]") {
 
 TEST_CASE("staged all-to-all gives every rank its part of every other", "[staged]") {
     std::atomic<int> wrong{0};
-    for_many_sizes([&](ThreadPeers& peers, std::size_t scale, std::size_t segment_bytes) {
+    for_many_sizes([&](ThreadGroup& group, std::size_t scale, std::size_t segment_bytes) {
         std::vector<std::vector<std::byte>> out, in;
-        for (int rank = 0; rank < peers.size(); ++rank) {
-            out.push_back(parcel(peers.rank(), rank, parcel_bytes(peers.rank(), rank, scale)));
-            in.emplace_back(parcel_bytes(rank, peers.rank(), scale));
+        for (int rank = 0; rank < group.size(); ++rank) {
+            out.push_back(parcel(group.rank(), rank, parcel_bytes(group.rank(), rank, scale)));
+            in.emplace_back(parcel_bytes(rank, group.rank(), scale));
         }
         const std::vector<std::span<const std::byte>> parts(out.begin(), out.end());
-        direct::staged_all_to_all(peers, parts, writable(in), 3 * scale, segment_bytes);
-        for (int rank = 0; rank < peers.size(); ++rank)
+        direct::staged_all_to_all(group, parts, writable(in), 3 * scale, segment_bytes);
+        for (int rank = 0; rank < group.size(); ++rank)
             if (in[static_cast<std::size_t>(rank)] !=
-                parcel(rank, peers.rank(), parcel_bytes(rank, peers.rank(), scale)))
+                parcel(rank, group.rank(), parcel_bytes(rank, group.rank(), scale)))
                 ++wrong;
     });
     CHECK(wrong == 0);
@@ -246,22 +246,22 @@ TEST_CASE("staged reduce-scatter gives each rank its block of the sum, and leave
         const auto inputs = inputs_of<Format>(ranks, counts);
         const auto expected = tree_sum<Format>(inputs, 1);
         const ScalarReduce<Format> reduce(1);
-        run_staged(ranks, [&](ThreadPeers& peers) {
-            const auto self = static_cast<std::size_t>(peers.rank());
+        run_staged(ranks, [&](ThreadGroup& group) {
+            const auto self = static_cast<std::size_t>(group.rank());
             for (const std::size_t segment_bytes : {std::size_t{64}, std::size_t{1000}, whole}) {
                 auto input = inputs[self];
                 std::vector<std::span<const std::byte>> blocks;
                 for (auto& block : input) blocks.push_back(std::as_bytes(std::span(block)));
                 std::vector<typename Format::Element> sum(input[self].size());
                 TestScratch scratch(direct::stage_scratch_bytes(ranks));
-                direct::staged_reduce_scatter(peers,
+                direct::staged_reduce_scatter(group,
                                               {.input = blocks,
                                                .output = std::as_writable_bytes(std::span(sum)),
                                                .scratch = scratch.span(),
                                                .reduce = reduce,
                                                .segment_bytes = segment_bytes});
                 if (sum != expected[self] || input != inputs[self]) ++wrong;
-                direct::staged_barrier(peers);
+                direct::staged_barrier(group);
             }
         });
     }
@@ -273,16 +273,16 @@ TEST_CASE("operations of both kinds follow each other on the same stages", "[sta
         const auto inputs = inputs_of<Plain<float>>(ranks, {1000, 7});
         const auto expected = tree_sum<Plain<float>>(inputs, 1);
         std::vector<int> wrong(static_cast<std::size_t>(ranks));
-        run_staged(ranks, [&](ThreadPeers& peers) {
-            const auto self = static_cast<std::size_t>(peers.rank());
+        run_staged(ranks, [&](ThreadGroup& group) {
+            const auto self = static_cast<std::size_t>(group.rank());
             const ScalarReduce<Plain<float>> reduce(1);
             for (int turn = 0; turn < 300; ++turn) {
-                auto members = inputs[self];
+                auto tensors = inputs[self];
                 const std::size_t segment_bytes = turn % 5 == 0 ? 256 : whole;
-                peers.open(turn % 3 == 0 ? 1 : 0);
-                (turn * 7 % 4 < 2 ? staged : symmetric)(peers, spans_of(members), reduce,
+                group.open(turn % 3 == 0 ? 1 : 0);
+                (turn * 7 % 4 < 2 ? staged : symmetric)(group, spans_of(tensors), reduce,
                                                         segment_bytes);
-                if (members != expected) ++wrong[self];
+                if (tensors != expected) ++wrong[self];
             }
         });
         CHECK(wrong == std::vector<int>(static_cast<std::size_t>(ranks)));
@@ -296,30 +296,30 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
         const ScalarReduce<Plain<float>> reduce(1);
         const std::size_t segment_bytes = 512;
         const auto segments = (blocks.largest_bytes() + segment_bytes - 1) / segment_bytes;
-        for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
+        for (const auto& group : run_staged(ranks, [&](ThreadGroup& rank) {
                  staged(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
                         segment_bytes);
              })) {
             // A rank writes the others' blocks as they are, and its own one added up.
-            CHECK(peers.bytes() == blocks.total_bytes());
-            CHECK(peers.rounds() == segments + 2);
+            CHECK(group.bytes() == blocks.total_bytes());
+            CHECK(group.rounds() == segments + 2);
         }
         std::size_t written = 0;
-        for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
+        for (const auto& group : run_staged(ranks, [&](ThreadGroup& rank) {
                  in_place(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
                           segment_bytes);
              })) {
-            written += peers.bytes();
-            CHECK(peers.rounds() == 2);
+            written += group.bytes();
+            CHECK(group.rounds() == 2);
         }
         // The sum is written to each of the others.
         CHECK(written == blocks.total_bytes() * static_cast<std::size_t>(ranks - 1));
-        for (const auto& peers : run_staged(ranks, [&](ThreadPeers& rank) {
+        for (const auto& group : run_staged(ranks, [&](ThreadGroup& rank) {
                  symmetric(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
                            segment_bytes);
              })) {
-            CHECK(peers.bytes() == blocks.total_bytes());
-            CHECK(peers.rounds() == 1);
+            CHECK(group.bytes() == blocks.total_bytes());
+            CHECK(group.rounds() == 1);
         }
     }
 }
@@ -330,7 +330,7 @@ TEST_CASE("what does not fit the stage is refused by the symmetric algorithm", "
     const ScalarReduce<Plain<float>> reduce(1);
     CHECK_THROWS_AS(
         run_staged(1,
-                   [&](ThreadPeers& peers) { symmetric(peers, spans_of(inputs[0]), reduce, 0); }),
+                   [&](ThreadGroup& group) { symmetric(group, spans_of(inputs[0]), reduce, 0); }),
         Error);
 }
 

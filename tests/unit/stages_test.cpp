@@ -1,5 +1,5 @@
 // The memory in which the ranks of a process set stage: that they have it, and have it in common.
-#include "backends/host/stages.hpp"
+#include "backends/host/staging_buffers.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
-using backends::SetStages;
+using backends::SetStagingBuffers;
 using guozhuang::test::run_inproc_ranks;
 
 namespace {
@@ -24,17 +24,17 @@ void require(bool holds, const char* what) {
 
 /// What each rank of a job finds of its set's stages, the world's (context 0) or another's.
 void look_at_stages(wire::Transport& transport, std::uint16_t context) {
-    std::vector<int> members(static_cast<std::size_t>(transport.size()));
-    std::iota(members.begin(), members.end(), 0);
+    std::vector<int> group_ranks(static_cast<std::size_t>(transport.size()));
+    std::iota(group_ranks.begin(), group_ranks.end(), 0);
     const wire::Group group{.transport = transport,
-                            .members = members,
-                            .position = transport.rank(),
+                            .ranks = group_ranks,
+                            .group_rank = transport.rank(),
                             .tag = {context, wire::Lane::host_data}};
     const topology::HostGrid grid(transport.topology().host_of, transport.rank());
-    wire::MemberWire wire(group);
-    const auto stages = SetStages::meet(wire, group);
-    require(stages.has_value(), "there is memory");
-    const auto staging = stages->staging();
+    wire::GroupWire wire(group);
+    const auto buffers = SetStagingBuffers::create_shared(wire, group);
+    require(buffers.has_value(), "there is memory");
+    const auto staging = buffers->staging();
     require(staging.progress.size() == grid.local().size(), "a place for each rank of the host");
     require(staging.stage(0).size() == transport.stage_bytes(),
             "stages of the size that there may be");

@@ -93,7 +93,7 @@ TEST_CASE(
     std::vector<std::vector<std::size_t>> segments(ranks);  // by rank, of each operation
     std::vector<std::uint64_t> rounds(ranks);
     run_staging_ranks(ranks, [&](const wire::Group& group, const wire::Staging& staging) {
-        const auto self = static_cast<std::size_t>(group.position);
+        const auto self = static_cast<std::size_t>(group.group_rank);
         StagingTuner tuner(group, staging, true);
         std::mt19937 random(test::seed() + static_cast<unsigned>(self));
         std::vector<std::byte> mine(24'000);
@@ -102,18 +102,18 @@ TEST_CASE(
                                       : operation % 5 == 0 ? 140'000
                                                            : 70'000;
             tuner.run(protocol::OperationKind::all_gather, bytes, 65'536,
-                      [&](wire::MemberPeers& peers, std::size_t segment) {
+                      [&](wire::SharedMemoryGroup& memory, std::size_t segment) {
                           segments[self].push_back(segment);
                           std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
                           const std::size_t each =
                               bytes < mine.size() ? bytes / ranks : mine.size();
-                          peers.put(peers.stage(peers.rank()), std::span(mine).first(each));
-                          direct::staged_barrier(peers);
+                          memory.put(memory.stage(memory.rank()), std::span(mine).first(each));
+                          direct::staged_barrier(memory);
                           std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-                          direct::staged_barrier(peers);
+                          direct::staged_barrier(memory);
                       });
         }
-        rounds[self] = tuner.peers().round();
+        rounds[self] = tuner.group().round();
     });
     for (const auto& each : segments) CHECK(each == segments.front());
     CHECK(rounds == std::vector<std::uint64_t>(ranks, 2 * operations));

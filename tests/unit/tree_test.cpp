@@ -11,10 +11,10 @@ namespace {
 using namespace guozhuang;
 using namespace guozhuang::test;
 
-std::vector<ThreadWire> broadcast_all(std::vector<Members<std::int64_t>>& members, int root,
+std::vector<ThreadWire> broadcast_all(std::vector<BundleTensors<std::int64_t>>& tensors, int root,
                                       std::size_t segment_bytes) {
-    return run_ranks(static_cast<int>(members.size()), [&](ThreadWire& wire) {
-        const Blocks blocks(spans_of(members[static_cast<std::size_t>(wire.rank())]),
+    return run_ranks(static_cast<int>(tensors.size()), [&](ThreadWire& wire) {
+        const Blocks blocks(spans_of(tensors[static_cast<std::size_t>(wire.rank())]),
                             sizeof(std::int64_t), 1);
         TestScratch scratch(tree::broadcast_scratch_bytes(blocks, segment_bytes));
         tree::broadcast(wire, {blocks, scratch.span(), segment_bytes, root});
@@ -27,10 +27,10 @@ TEST_CASE("broadcast from every root, any bundle, any segments", "[tree]") {
             for (const auto& counts : bundles_for(ranks)) {
                 const auto inputs = inputs_of<Plain<std::int64_t>>(ranks, counts);
                 for (const std::size_t segment_bytes : {1000u, 1u << 20}) {
-                    auto members = inputs;
-                    broadcast_all(members, root % ranks, segment_bytes);
+                    auto tensors = inputs;
+                    broadcast_all(tensors, root % ranks, segment_bytes);
                     const auto& expected = inputs[static_cast<std::size_t>(root % ranks)];
-                    REQUIRE(std::all_of(members.begin(), members.end(),
+                    REQUIRE(std::all_of(tensors.begin(), tensors.end(),
                                         [&](const auto& got) { return got == expected; }));
                 }
             }
@@ -40,8 +40,8 @@ TEST_CASE("broadcast from every root, any bundle, any segments", "[tree]") {
 
 TEST_CASE("broadcast sends what its cost says", "[tree]") {
     for (const int ranks : group_sizes) {
-        auto members = inputs_of<Plain<std::int64_t>>(ranks, {512});  // four segments
-        const auto wires = broadcast_all(members, ranks - 1, 1024);
+        auto tensors = inputs_of<Plain<std::int64_t>>(ranks, {512});  // four segments
+        const auto wires = broadcast_all(tensors, ranks - 1, 1024);
         std::size_t total = 0;
         for (const auto& wire : wires) total += wire.messages();
         CHECK(total == 4 * static_cast<std::size_t>(ranks - 1));

@@ -187,7 +187,7 @@ TEST_CASE("abort wakes whoever is parked, and ends every later wait") {
         });
     });
     std::thread sleeper(
-        [&] { idle = error_of([&] { Patience(bell, park_for_long, after(10s)).park_idle(); }); });
+        [&] { idle = error_of([&] { WaitLoop(bell, park_for_long, after(10s)).park_idle(); }); });
     until_asleep(bell);
     abort(bell);
     waiter.join();
@@ -201,7 +201,7 @@ TEST_CASE("abort wakes whoever is parked, and ends every later wait") {
 TEST_CASE("an aborted wait says who ended the job and why, in the words of the first") {
     const auto words_of = [](Doorbell& bell) -> std::string {
         try {
-            Patience patience(bell, park_for_long);
+            WaitLoop wait_loop(bell, park_for_long);
         } catch (const Error& error) {
             return error.what() +
                    (error.ranks().empty() ? "" : " " + std::to_string(error.ranks().front()));
@@ -225,17 +225,17 @@ TEST_CASE("a wait that ends by a death or a departure throws that, in words of t
     abort(dead, {.rank = 2, .text = "rank 2 died", .code = ErrorCode::rank_died});
     abort(left, {.rank = 1, .text = "rank 1 has shut down", .code = ErrorCode::departed});
     try {
-        Patience patience(dead, park_for_long);
+        WaitLoop wait_loop(dead, park_for_long);
     } catch (const RankDied& error) {
         CHECK(error.rank() == 2);
         CHECK(error.code() == ErrorCode::rank_died);
         CHECK(std::string(error.what()) == "rank 2 died");
     }
-    CHECK(error_of([&] { Patience(dead, park_for_long); }) == ErrorCode::rank_died);
-    CHECK(error_of([&] { Patience(left, park_for_long); }) == ErrorCode::departed);
+    CHECK(error_of([&] { WaitLoop(dead, park_for_long); }) == ErrorCode::rank_died);
+    CHECK(error_of([&] { WaitLoop(left, park_for_long); }) == ErrorCode::departed);
     CHECK(cause_of(left) == "rank 1 has shut down");
     abort(spoilt, {.rank = 1, .text = "anything", .code = ErrorCode::invalid_argument});
-    CHECK(error_of([&] { Patience(spoilt, park_for_long); }) == ErrorCode::aborted);
+    CHECK(error_of([&] { WaitLoop(spoilt, park_for_long); }) == ErrorCode::aborted);
 }
 
 TEST_CASE(
@@ -272,8 +272,8 @@ TEST_CASE("waiting for files ends with their news or at the limit") {
 TEST_CASE("a wait that makes progress all the time still ends by abort and at its deadline") {
     Doorbell bell;
     const auto endless = [&](Deadline deadline) {
-        Patience patience(bell, park_for_long, deadline);
-        while (true) patience.progressed();
+        WaitLoop wait_loop(bell, park_for_long, deadline);
+        while (true) wait_loop.progressed();
     };
     CHECK(error_of([&] { endless(after(2ms)); }) == ErrorCode::timeout);
     std::thread other([&] { abort(bell); });
@@ -287,8 +287,8 @@ TEST_CASE("an idle thread wakes for local news") {
     std::optional<ErrorCode> code;
     std::thread sleeper([&] {
         code = error_of([&] {
-            Patience patience(bell, park_for_long, after(10s));
-            while (!news.load()) patience.park_idle();
+            WaitLoop wait_loop(bell, park_for_long, after(10s));
+            while (!news.load()) wait_loop.park_idle();
         });
     });
     news = true;
@@ -318,10 +318,10 @@ TEST_CASE("a ring for one process set wakes nobody of another") {
         auto settings = park_for_long;
         settings.audience = audience_of(2);
         code = error_of([&] {
-            Patience patience(bell, settings, after(20s));
-            while (!idle && !patience.about_to_park()) patience.pause();
+            WaitLoop wait_loop(bell, settings, after(20s));
+            while (!idle && !wait_loop.about_to_park()) wait_loop.pause();
             thread = gettid();
-            idle ? patience.park_idle() : patience.pause();
+            idle ? wait_loop.park_idle() : wait_loop.pause();
         });
     });
     while (thread == 0 || !sleeps(thread)) std::this_thread::yield();
@@ -344,10 +344,10 @@ TEST_CASE(
     std::optional<ErrorCode> code;
     std::thread caller([&] {
         code = error_of([&] {
-            Patience patience(bell, park_for_long, after(20s));
-            while (!patience.about_to_park()) patience.pause_behind();
+            WaitLoop wait_loop(bell, park_for_long, after(20s));
+            while (!wait_loop.about_to_park()) wait_loop.pause_behind();
             thread = gettid();
-            while (!ended) patience.pause_behind();
+            while (!ended) wait_loop.pause_behind();
         });
     });
     while (thread == 0 || !sleeps(thread)) std::this_thread::yield();
@@ -365,15 +365,15 @@ TEST_CASE(
 TEST_CASE("a thread that drove before waits behind another all the same, and the other way round") {
     Doorbell bell;
     {
-        Patience patience(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
-        while (!patience.about_to_park()) patience.pause();
+        WaitLoop wait_loop(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
+        while (!wait_loop.about_to_park()) wait_loop.pause();
         CHECK(bell.asleep.load() == 1);
-        do patience.pause_behind();
-        while (!patience.about_to_park());
+        do wait_loop.pause_behind();
+        while (!wait_loop.about_to_park());
         CHECK(bell.asleep.load() == 0);
         CHECK(bell.behind.load() == 1);
-        do patience.pause();
-        while (!patience.about_to_park());
+        do wait_loop.pause();
+        while (!wait_loop.about_to_park());
         CHECK(bell.asleep.load() == 1);
         CHECK(bell.behind.load() == 0);
     }
@@ -388,8 +388,8 @@ TEST_CASE("no end is lost on a thread that waits behind another") {
     std::thread caller([&] {
         code = error_of([&] {
             for (int round = 1; round <= rounds; ++round) {
-                Patience patience(bell, park_for_long, after(20s));
-                while (ended.load() != round) patience.pause_behind();
+                WaitLoop wait_loop(bell, park_for_long, after(20s));
+                while (ended.load() != round) wait_loop.pause_behind();
                 ended = -round;  // taken
             }
         });
@@ -407,12 +407,12 @@ TEST_CASE("no end is lost on a thread that waits behind another") {
 
 TEST_CASE("what about_to_park says holds for the next pause") {
     Doorbell bell;
-    Patience patience(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
+    WaitLoop wait_loop(bell, {.spin = 0us, .park_first = 1us, .park_limit = 1us});
     int spins = 0;
-    for (; !patience.about_to_park(); ++spins) patience.pause();
+    for (; !wait_loop.about_to_park(); ++spins) wait_loop.pause();
     CHECK(spins > 0);
-    patience.pause();
-    CHECK(patience.about_to_park());
-    patience.progressed();
-    CHECK_FALSE(patience.about_to_park());
+    wait_loop.pause();
+    CHECK(wait_loop.about_to_park());
+    wait_loop.progressed();
+    CHECK_FALSE(wait_loop.about_to_park());
 }

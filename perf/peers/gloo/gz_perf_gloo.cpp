@@ -1,5 +1,5 @@
-// gz-perf-gloo: gz-perf with one more peer, Gloo as PyTorch's DistributedDataParallel uses it on
-// CPUs, through c10d.
+// gz-perf-gloo: gz-perf with one more baseline, Gloo as PyTorch's DistributedDataParallel uses it
+// on CPUs, through c10d.
 
 #include <array>
 #include <stdexcept>
@@ -28,9 +28,9 @@ private:
     std::vector<Floats> floats_;
 };
 
-class GlooPeer final : public Peer {
+class GlooBaseline final : public Baseline {
 public:
-    explicit GlooPeer(const Job& job) : group_(job.rank(), job.size()) {
+    explicit GlooBaseline(const MpiJob& job) : group_(job.rank(), job.size()) {
         std::uint16_t port = 0;
         job.all_or_none([&] {
             if (job.first()) port = group_.serve();
@@ -59,8 +59,8 @@ private:
     GlooGroup group_;
 };
 
-std::unique_ptr<Peer> make_gloo_peer(const Job& job) {
-    return std::make_unique<GlooPeer>(job);
+std::unique_ptr<Baseline> make_gloo_baseline(const MpiJob& job) {
+    return std::make_unique<GlooBaseline>(job);
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ std::unique_ptr<Peer> make_gloo_peer(const Job& job) {
 
 int main(int argc, char** argv) {
     using namespace guozhuang::perf;
-    static constexpr std::array peers{PeerKind{"gloo", make_gloo_peer},
-                                      PeerKind{"mpi", make_mpi_peer}};
-    return run_program("gz-perf-gloo", peers, argc, argv);
+    static constexpr std::array baselines{BaselineKind{"gloo", make_gloo_baseline},
+                                          BaselineKind{"mpi", make_mpi_baseline}};
+    return run_program("gz-perf-gloo", baselines, argc, argv);
 }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/host/stages.hpp"
+#include "backends/host/staging_buffers.hpp"
 #include "base/mutex.hpp"
 #include "collectives/layout/blocks.hpp"
 #include "collectives/select.hpp"
@@ -45,52 +45,55 @@ private:
 /// See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
-    /// `stages`: whether it stages, where it can, in memory that the ranks of its set make for
+    /// `may_stage`: whether it stages, where it can, in memory that the ranks of its set make for
     /// themselves. The world's are made here: its constructor is collective, and throws what ends
     /// the job. Those of any other set are made with the first bundle that moves data.
-    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool stages,
+    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool may_stage,
                 std::shared_ptr<trace::Timeline> timeline);
 
     void run(const engine::Bundle& bundle) override;
 
 private:
-    /// Pieces that one algorithm moves as one: of one dtype and one order of summing.
-    struct Part {
+    /// Tensors that one algorithm moves as one: of one dtype and one order of summing.
+    struct FusedTensors {
         DType dtype = DType::f32;
         bool small = false;  ///< of the order class of small tensors
         std::size_t largest_bytes = 0, total_bytes = 0;
-        std::vector<std::span<std::byte>> members;
+        std::vector<std::span<std::byte>> tensors;
     };
 
     void move(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle);
-    void allreduce(const engine::Bundle& bundle, const Part& part);
-    void allreduce_by_levels(const engine::Bundle& bundle, const Part& part,
-                             std::size_t segment_bytes);
-    void adasum(const engine::Bundle& bundle, const Part& part);
+    void allreduce(const engine::Bundle& bundle, const FusedTensors& fused);
+    void hierarchical_allreduce(const engine::Bundle& bundle, const FusedTensors& fused,
+                                std::size_t segment_bytes);
+    void adasum(const engine::Bundle& bundle, const FusedTensors& fused);
     void broadcast(const engine::Bundle& bundle);
     void barrier(const protocol::Policy& policy);
-    void all_gather(const protocol::Policy& policy, const engine::Piece& piece);
-    void all_to_all(const protocol::Policy& policy, const engine::Piece& piece);
-    void reduce_scatter(const engine::Bundle& bundle, const engine::Piece& piece);
-    void meet();
-    bool stages(const protocol::Policy& policy) const noexcept { return policy.staging && stages_; }
-    void gather(const protocol::Policy& policy, std::span<const std::span<std::byte>> places);
-    void exchange(const protocol::Policy& policy, std::span<const std::span<const std::byte>> parts,
-                  std::span<const std::span<std::byte>> places, std::size_t longest_bytes);
-    static trace::TimelineFacts facts_of(std::string_view algorithm, const Part& part);
-    std::vector<Part> parts_of(const engine::Bundle& bundle) const;
-    selection::Settings settings_of(const protocol::Policy& policy) const;
+    void all_gather(const protocol::Policy& policy, const engine::BundleEntry& entry);
+    void all_to_all(const protocol::Policy& policy, const engine::BundleEntry& entry);
+    void reduce_scatter(const engine::Bundle& bundle, const engine::BundleEntry& entry);
+    void create_stages();
+    bool uses_staging(const protocol::Policy& policy) const noexcept {
+        return policy.staging && tuner_;
+    }
+    void gather(const protocol::Policy& policy, std::span<const std::span<std::byte>> destinations);
+    void exchange(const protocol::Policy& policy,
+                  std::span<const std::span<const std::byte>> sources,
+                  std::span<const std::span<std::byte>> destinations, std::size_t longest_bytes);
+    static trace::TimelineFacts facts_of(std::string_view algorithm, const FusedTensors& fused);
+    std::vector<FusedTensors> fused_tensors_of(const engine::Bundle& bundle) const;
+    selection::Policy selection_policy(const protocol::Policy& policy) const;
 
-    wire::MemberWire wire_;
+    wire::GroupWire wire_;
     const wire::Group group_;
     const topology::HostGrid grid_;
     /// The same ranks in another order, for rings: those of a host are neighbours.
-    wire::MemberWire ring_;
-    bool meets_ = false;  ///< before it moves data, to make memory to stage in
-    std::optional<SetStages> set_stages_;
-    std::optional<StagingTuner> stages_;  ///< if all can reach each other's stages
-    std::optional<Levels> levels_;        ///< if not, but where it can be
+    wire::GroupWire ring_;
+    bool needs_stages_ = false;  ///< before it moves data, to make memory to stage in
+    std::optional<SetStagingBuffers> set_buffers_;
+    std::optional<StagingTuner> tuner_;   ///< of the stages, if all can reach each other's
+    std::optional<Hierarchy> hierarchy_;  ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;
     /// The scratch of the bundle under way; after a failure it stays: messages may still use it.
     ScratchPool scratch_;

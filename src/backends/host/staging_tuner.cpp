@@ -22,9 +22,9 @@ constexpr int largest_class = 24;
 std::size_t Trials::next() noexcept {
     const auto turn = turn_++;
     if (turn >= 2 * ways_ && turn % between != 0) return best_;
-    const auto cycle = tried_ / ways_, place = tried_ % ways_;
+    const auto cycle = tried_ / ways_, index = tried_ % ways_;
     ++tried_;
-    return cycle % 2 == 0 ? place : ways_ - 1 - place;
+    return cycle % 2 == 0 ? index : ways_ - 1 - index;
 }
 
 /// Whoever takes part may be late, never early: so what a way is believed to cost falls at once and
@@ -44,31 +44,31 @@ StagingTuner::Run StagingTuner::begin(protocol::OperationKind operation, std::si
     const Key key{operation, std::clamp(size, least_class, largest_class)};
     auto& trials = trials_.try_emplace(key, ways_).first->second;
     const auto way = size < least_class ? trials.best() : trials.next();
-    peers_.begin(streams(way));
+    group_.begin(streams(way));
     return {.key = key,
             .bytes = bytes,
-            .round = peers_.round(),
+            .round = group_.round(),
             .way = way,
             .began = base::Clock::now()};
 }
 
 void StagingTuner::end(const Run& run) {
-    // There was nothing to move, so the others may not have told their costs yet.
-    if (peers_.round() == run.round) return;
-    if (told_) record(*told_);
-    told_.reset();
+    // There was nothing to move, so the others may not have published their costs yet.
+    if (group_.round() == run.round) return;
+    if (published_) record(*published_);
+    published_.reset();
     if (run.bytes >> least_class == 0) return;
-    slot_ ^= 1;  // in the other, the rank may still read what was told before
-    peers_.tell_cost(slot_, cost_of(run));
-    told_ = run;
+    slot_ ^= 1;  // in the other, the rank may still read what was published before
+    group_.publish_cost(slot_, cost_of(run));
+    published_ = run;
 }
 
 /// An allreduce may leave the stages out, where all ranks can reach its memory, and then says
 /// nothing about them. Of the others every rank, whatever it gives, takes part in every byte.
 float StagingTuner::cost_of(const Run& run) const {
     const auto staged =
-        run.key.first == protocol::OperationKind::allreduce ? peers_.bytes_put() : run.bytes;
-    if (staged < run.bytes / static_cast<std::size_t>(2 * peers_.size())) return Trials::unknown;
+        run.key.first == protocol::OperationKind::allreduce ? group_.bytes_put() : run.bytes;
+    if (staged < run.bytes / static_cast<std::size_t>(2 * group_.size())) return Trials::unknown;
     return std::chrono::duration<float, std::nano>(base::Clock::now() - run.began).count() /
            static_cast<float>(staged);
 }
@@ -76,9 +76,9 @@ float StagingTuner::cost_of(const Run& run) const {
 void StagingTuner::record(const Run& run) {
     const auto& [operation, size] = run.key;
     auto& trials = trials_.at(run.key);
-    if (!trials.record(run.way, peers_.least_cost(slot_)) || peers_.rank() != 0) return;
+    if (!trials.record(run.way, group_.least_cost(slot_)) || group_.rank() != 0) return;
     base::log(LogLevel::debug, "{} of {} KiB by {} ranks: {} stores, segments of 1/{}",
-              name_of(operation), (std::size_t{1} << size) / 1024, peers_.size(),
+              name_of(operation), (std::size_t{1} << size) / 1024, group_.size(),
               streams(trials.best()) ? "streaming" : "plain", 1 << trials.best() / 2);
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/wait.hpp"
 #include "engine/backend.hpp"
-#include "wire/group/member_peers.hpp"
+#include "wire/group/shared_memory_group.hpp"
 
 namespace guozhuang::backends {
 
@@ -47,19 +47,19 @@ private:
 class StagingTuner {
 public:
     /// `tries_segments`: false where others than this group must cut the same segments.
-    StagingTuner(wire::Group group, const wire::Staging& staging, bool tries_segments)
-        : peers_(std::move(group), staging), ways_(tries_segments ? Trials::most_ways : 2) {}
+    StagingTuner(wire::Group ranks, const wire::Staging& staging, bool tries_segments)
+        : group_(std::move(ranks), staging), ways_(tries_segments ? Trials::most_ways : 2) {}
 
-    wire::MemberPeers& peers() noexcept { return peers_; }
-    const wire::MemberPeers& peers() const noexcept { return peers_; }
+    wire::SharedMemoryGroup& group() noexcept { return group_; }
+    const wire::SharedMemoryGroup& group() const noexcept { return group_; }
 
-    /// move(peers, segment_bytes) is an operation that moves so many bytes in segments of at most
+    /// move(group, segment_bytes) is an operation that moves so many bytes in segments of at most
     /// so many: all ranks say the same.
     template <class Move>
     void run(protocol::OperationKind operation, std::size_t bytes, std::size_t segment_bytes,
              const Move& move) {
         const auto run = begin(operation, bytes);
-        move(peers_, shortened(segment_bytes, run.way));
+        move(group_, shortened(segment_bytes, run.way));
         end(run);
     }
 
@@ -80,12 +80,12 @@ private:
     static bool streams(std::size_t way) noexcept { return way % 2 == 1; }
     static std::size_t shortened(std::size_t segment_bytes, std::size_t way) noexcept;
 
-    wire::MemberPeers peers_;
+    wire::SharedMemoryGroup group_;
     const std::size_t ways_;
     std::map<Key, Trials> trials_;
-    /// The run whose cost this rank told last, if the others' are yet to be read.
-    std::optional<Run> told_;
-    std::size_t slot_ = 0;  ///< where it told it
+    /// The run whose cost this rank published last, if the others' are yet to be read.
+    std::optional<Run> published_;
+    std::size_t slot_ = 0;  ///< where it published it
 };
 
 }  // namespace guozhuang::backends

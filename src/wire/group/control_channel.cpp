@@ -58,12 +58,12 @@ std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender, Envelo
 
 }  // namespace
 
-ControlChannel::ControlChannel(Messages& messages, engine::SetId id, std::vector<int> members)
+ControlChannel::ControlChannel(Messages& messages, engine::SetId id, std::vector<int> ranks)
     : messages_(messages),
       id_(id),
       tag_{id.context, Lane::control, 0},
-      members_(std::move(members)),
-      position_(position_of(messages.rank())) {}
+      ranks_(std::move(ranks)),
+      group_rank_(group_rank_of(messages.rank())) {}
 
 ControlChannel::~ControlChannel() {
     if (outgoing_.empty()) return;
@@ -74,15 +74,15 @@ ControlChannel::~ControlChannel() {
     base::keep_for_ever(std::move(outgoing_));
 }
 
-int ControlChannel::position_of(int world_rank) const {
-    const auto found = std::find(members_.begin(), members_.end(), world_rank);
-    if (found == members_.end()) {
+int ControlChannel::group_rank_of(int world_rank) const {
+    const auto found = std::find(ranks_.begin(), ranks_.end(), world_rank);
+    if (found == ranks_.end()) {
         throw Error(ErrorCode::wire,
                     fmt::format("rank {} takes part in process set {}, of which it is no member",
                                 world_rank, tag_.context),
                     {.ranks = {world_rank}});
     }
-    return static_cast<int>(found - members_.begin());
+    return static_cast<int>(found - ranks_.begin());
 }
 
 void ControlChannel::send(int to, std::vector<std::byte> message) {
@@ -101,8 +101,7 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
     message.insert(message.begin(), raw, raw + sizeof envelope);
     Outgoing outgoing{{}, std::move(message)};
     // A vector that moves keeps its bytes in place.
-    outgoing.ticket =
-        messages_.send(members_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
+    outgoing.ticket = messages_.send(ranks_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
     outgoing_.push_back(std::move(outgoing));
     base::pass(base::Failpoint::control_sent);
     retire();
@@ -123,7 +122,7 @@ std::optional<engine::Control::Message> ControlChannel::poll() {
         if (envelope.epoch > id_.epoch)
             refuse(arrived->from, "comes from a process set that does not exist yet");
         if (envelope.epoch == id_.epoch)
-            return Message{position_of(arrived->from), std::move(bytes)};
+            return Message{group_rank_of(arrived->from), std::move(bytes)};
     }
     return std::nullopt;
 }

@@ -16,14 +16,14 @@ namespace guozhuang::wire {
 /// have returned true.
 class ControlChannel final : public engine::Control {
 public:
-    /// `members` are world ranks by position in the set; this rank is one of them.
-    ControlChannel(Messages& messages, engine::SetId id, std::vector<int> members);
+    /// `ranks`: world ranks by group rank; this rank is one of them.
+    ControlChannel(Messages& messages, engine::SetId id, std::vector<int> ranks);
     ~ControlChannel() override;
     ControlChannel(const ControlChannel&) = delete;
     ControlChannel& operator=(const ControlChannel&) = delete;
 
-    int rank() const noexcept override { return position_; }
-    int size() const noexcept override { return static_cast<int>(members_.size()); }
+    int rank() const noexcept override { return group_rank_; }
+    int size() const noexcept override { return static_cast<int>(ranks_.size()); }
     /// Throws Error(invalid_argument) beyond 64 MiB.
     void send(int to, std::vector<std::byte> message) override;
     std::optional<Message> poll() override;
@@ -35,14 +35,14 @@ private:
         std::vector<std::byte> bytes;
     };
 
-    int position_of(int world_rank) const;
+    int group_rank_of(int world_rank) const;
     void retire();
 
     Messages& messages_;
     const engine::SetId id_;
     const Tag tag_;
-    std::vector<int> members_;
-    int position_;
+    std::vector<int> ranks_;
+    int group_rank_;
     std::vector<Outgoing> outgoing_;  ///< their memory is lent to the transport
 };
 

@@ -11,9 +11,9 @@ namespace guozhuang::wire {
 /// A process set as one rank's algorithms see it: who is in it, and how to wait.
 struct Group {
     Transport& transport;
-    std::span<const int> members;  ///< world ranks by position in the set
-    int position = 0;              ///< this rank's
-    Tag tag;                       ///< not of the control lane
+    std::span<const int> ranks;  ///< world ranks by group rank
+    int group_rank = 0;          ///< this rank's
+    Tag tag;                     ///< not of the control lane
     /// Does what else there is to do, without blocking; true if something was done. May throw.
     /// Empty: nothing. Called while waiting, so that control messages do not stand still while data
     /// moves.
@@ -25,16 +25,16 @@ struct Group {
     template <class Ready>
     void wait_until(Ready&& ready) const {
         if (ready()) return;
-        base::Patience patience(transport.doorbell(), transport.wait_settings(), deadline);
+        base::WaitLoop wait_loop(transport.doorbell(), transport.wait_settings(), deadline);
         for (unsigned look = 1; !ready(); ++look) {
             // A look at the control messages costs as much as one at the data: rarely while
             // spinning, always before sleeping.
             const bool pump_now =
-                pump && (look % looks_for_each_pump == 0 || patience.about_to_park());
+                pump && (look % looks_for_each_pump == 0 || wait_loop.about_to_park());
             if (pump_now && pump()) {
-                patience.progressed();
+                wait_loop.progressed();
             } else {
-                patience.pause();
+                wait_loop.pause();
             }
         }
     }

@@ -13,22 +13,22 @@ namespace guozhuang::wire {
 /// must outlive it.
 class MailChannel final : public engine::Mail {
 public:
-    /// `members` are world ranks by position in the set.
-    MailChannel(Messages& messages, std::uint16_t context, std::vector<int> members)
-        : messages_(messages), context_(context), members_(std::move(members)) {}
+    /// `ranks`: world ranks by group rank.
+    MailChannel(Messages& messages, std::uint16_t context, std::vector<int> ranks)
+        : messages_(messages), context_(context), ranks_(std::move(ranks)) {}
 
     Ticket send(int to, std::uint16_t tag, std::span<const std::byte> bytes) override {
         base::pass(base::Failpoint::letter_send);
         return messages_
-            .send(members_[static_cast<std::size_t>(to)], {context_, Lane::point_to_point, tag},
+            .send(ranks_[static_cast<std::size_t>(to)], {context_, Lane::point_to_point, tag},
                   bytes)
             .id;
     }
     Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) override {
         base::pass(base::Failpoint::letter_receive);
         return messages_
-            .receive(members_[static_cast<std::size_t>(from)],
-                     {context_, Lane::point_to_point, tag}, bytes)
+            .receive(ranks_[static_cast<std::size_t>(from)], {context_, Lane::point_to_point, tag},
+                     bytes)
             .id;
     }
     bool test(Ticket& ticket) override {
@@ -41,7 +41,7 @@ public:
 private:
     Messages& messages_;
     std::uint16_t context_;
-    std::vector<int> members_;
+    std::vector<int> ranks_;
 };
 
 }  // namespace guozhuang::wire

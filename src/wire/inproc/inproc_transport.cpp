@@ -124,8 +124,8 @@ struct InprocHub::State {
         return {.memory = std::as_writable_bytes(std::span(messages)),
                 .ranks = static_cast<int>(endpoints.size())};
     }
-    std::vector<HostMessages::Peer> peers() {
-        std::vector<HostMessages::Peer> all;
+    std::vector<HostMessages::HostRank> host_ranks() {
+        std::vector<HostMessages::HostRank> all;
         for (Endpoint& endpoint : endpoints)
             all.push_back({static_cast<int>(all.size()), endpoint.bell});
         return all;
@@ -150,7 +150,7 @@ public:
         : state_(std::move(state)),
           rank_(rank),
           topology_{.rank = rank, .host_of = state_->host_of},
-          messages_(state_->rings(), state_->peers(), rank) {}
+          messages_(state_->rings(), state_->host_ranks(), rank) {}
 
     Ticket send(int to, Tag tag, std::span<const std::byte> bytes) override {
         require_rank(to);
@@ -197,7 +197,7 @@ public:
     /// them, nobody touches their memory.
     bool abandon() noexcept override {
         abandoned_.store(true, std::memory_order_seq_cst);
-        regions()->retreat();
+        regions()->remove_all();
         const auto is_mine = [&](const InFlight* half) { return half->rank == rank_; };
         for (Endpoint& endpoint : state_->endpoints) {
             const base::Lock lock(endpoint.mailbox.mutex);
@@ -212,9 +212,9 @@ public:
     const base::WaitSettings& wait_settings() const noexcept override { return state_->settings; }
     void count_staged(std::size_t bytes) noexcept override { traffic_.count_bytes(bytes); }
     std::size_t stage_bytes() const noexcept override { return state_->stage_bytes; }
-    std::optional<trace::Neighbour> look_at(int rank) override {
-        return trace::Neighbour{.activity = &state_->of(rank).activity,
-                                .process = "a thread of this process"};
+    std::optional<trace::RankStatus> look_at(int rank) override {
+        return trace::RankStatus{.activity = &state_->of(rank).activity,
+                                 .process = "a thread of this process"};
     }
     void nudge(int rank, base::Audience audience) noexcept override {
         base::nudge(state_->of(rank).bell, audience);

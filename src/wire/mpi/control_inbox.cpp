@@ -28,9 +28,9 @@ void ControlInbox::accept(MPI_Comm communicator, int tag) {
     incoming.tag = tag;
     incoming.message.from = status.MPI_SOURCE;
     incoming.message.bytes.resize(static_cast<std::size_t>(length));
-    auto& place = incoming_.emplace_back(std::move(incoming));
+    auto& stored = incoming_.emplace_back(std::move(incoming));
     try {
-        check(MPI_Imrecv(place.message.bytes.data(), length, MPI_BYTE, &handle, &place.request),
+        check(MPI_Imrecv(stored.message.bytes.data(), length, MPI_BYTE, &handle, &stored.request),
               "MPI_Imrecv");
     } catch (...) {
         incoming_.pop_back();  // which would look as if it had arrived
@@ -62,7 +62,7 @@ std::optional<Messages::Message> ControlInbox::poll(MPI_Comm communicator, int t
 }
 
 std::optional<Messages::Message> ControlInbox::poll_seldom(MPI_Comm communicator, int tag) {
-    const auto now = base::a_moment_ago();
+    const auto now = base::coarse_now();
     if (now < next_look_) return std::nullopt;
     next_look_ = now + std::chrono::milliseconds(1);
     return poll(communicator, tag);

@@ -17,12 +17,12 @@ public:
     void connect(Host& host) {
         of_.assign(host.topology.host_of.size(), nullptr);
         if (!host.memory) return all_.push_back(own_);
-        own_ = &host.memory->bell(host.position);
-        activity_ = &host.memory->activity(host.position);
-        for (int position = 0; position < host.memory->ranks(); ++position) {
+        own_ = &host.memory->bell(host.local_rank);
+        activity_ = &host.memory->activity(host.local_rank);
+        for (int local_rank = 0; local_rank < host.memory->ranks(); ++local_rank) {
             const auto rank =
-                static_cast<std::size_t>(host.ranks[static_cast<std::size_t>(position)]);
-            of_[rank] = all_.emplace_back(&host.memory->bell(position));
+                static_cast<std::size_t>(host.ranks[static_cast<std::size_t>(local_rank)]);
+            of_[rank] = all_.emplace_back(&host.memory->bell(local_rank));
         }
     }
 

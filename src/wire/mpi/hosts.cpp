@@ -51,15 +51,15 @@ void sort_into_hosts(const std::vector<int>& first_of, int rank, Host& host) {
     host.hosts = static_cast<int>(numbers.size());
     const topology::HostGrid grid(host.topology.host_of, rank);
     host.ranks = grid.local();
-    host.position = grid.local_rank();
+    host.local_rank = grid.local_rank();
 }
 
-std::vector<Monitor::Peer> others_of(MPI_Comm neighbours, const Host& host) {
-    auto processes = gather(neighbours, base::this_process());
+std::vector<Monitor::WatchedProcess> others_of(MPI_Comm host_comm, const Host& host) {
+    auto processes = gather(host_comm, base::this_process());
     for (auto& process : processes) base::look_up(process);
-    std::vector<Monitor::Peer> others;
+    std::vector<Monitor::WatchedProcess> others;
     for (std::size_t i = 0; i < processes.size(); ++i)
-        if (std::cmp_not_equal(i, host.position)) others.push_back({host.ranks[i], processes[i]});
+        if (std::cmp_not_equal(i, host.local_rank)) others.push_back({host.ranks[i], processes[i]});
     return others;
 }
 
@@ -100,8 +100,8 @@ T exchange(MPI_Comm world, const T& mine, int to, int from) {
 
 /// A ring of links between the first ranks of the hosts, so that somebody is left to tell of a host
 /// whose ranks all die. Returns those before and after this rank, if it is a first rank.
-std::vector<Monitor::Peer> link_hosts(MPI_Comm world, int rank, const Host& host) {
-    if (host.hosts == 1 || host.position != 0) return {};
+std::vector<Monitor::WatchedProcess> link_hosts(MPI_Comm world, int rank, const Host& host) {
+    if (host.hosts == 1 || host.local_rank != 0) return {};
     const auto first_rank_of = [&](int which) {
         return static_cast<int>(
             std::ranges::find(host.topology.host_of, (which + host.hosts) % host.hosts) -
@@ -138,7 +138,7 @@ std::vector<Monitor::Peer> link_hosts(MPI_Comm world, int rank, const Host& host
                         "may not notice (GUOZHUANG_STALL_ERROR_S limits how long they wait)",
                         after, next.host.data(), onward.failure));
     }
-    std::vector<Monitor::Peer> linked;
+    std::vector<Monitor::WatchedProcess> linked;
     if (back.made) linked.push_back({before, previous.process, previous.host.data(), *back.made});
     if (onward.made) linked.push_back({after, next.process, next.host.data(), *onward.made});
     return linked;
@@ -147,9 +147,9 @@ std::vector<Monitor::Peer> link_hosts(MPI_Comm world, int rank, const Host& host
 /// The ranks of other hosts wait for this one in MPI, where they hear nothing: only MPI can end
 /// them.
 bool end_with(const Monitor::End& end, bool has_other_hosts) {
-    const auto text = obituary(end, "during init");
+    const auto text = describe_death(end, "during init");
     base::log_error(text);
-    base::last_words_are_said();
+    base::suppress_last_words();
     // at once, mpirun would end the others before they have spoken
     base::end_process(text, base::time_to_unwind, has_other_hosts ? abort_mpi : nullptr);
     return true;
@@ -176,30 +176,30 @@ std::vector<int> exceptions(MPI_Comm world, bool here) {
 
 /// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep
 /// until it is rung.
-std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, bool wanted) {
+std::optional<HostMemory> share_memory(MPI_Comm host_comm, const Host& host, bool wanted) {
     Attempt<HostMemory> mine{std::nullopt,
                              fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}",
-                                         host.ranks[static_cast<std::size_t>(host.position)])};
+                                         host.ranks[static_cast<std::size_t>(host.local_rank)])};
     const auto ranks = static_cast<int>(host.ranks.size());
     HostMemory::Offer offer;
-    if (host.position == 0 && wanted) {
+    if (host.local_rank == 0 && wanted) {
         mine = attempt([&] { return HostMemory::create(ranks); });
         if (mine.made) offer = mine.made->offer();
     }
-    check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, neighbours), "MPI_Bcast");
-    if (host.position != 0 && wanted)
+    check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, host_comm), "MPI_Bcast");
+    if (host.local_rank != 0 && wanted)
         mine = attempt([&] { return HostMemory::attach(offer, ranks); });
-    const std::array failed_and_wanted = {mine.made ? INT_MAX : host.position,
-                                          wanted ? host.position : INT_MAX};
+    const std::array failed_and_wanted = {mine.made ? INT_MAX : host.local_rank,
+                                          wanted ? host.local_rank : INT_MAX};
     std::array<int, 2> first{};
-    check(MPI_Allreduce(failed_and_wanted.data(), first.data(), 2, MPI_INT, MPI_MIN, neighbours),
+    check(MPI_Allreduce(failed_and_wanted.data(), first.data(), 2, MPI_INT, MPI_MIN, host_comm),
           "MPI_Allreduce");
     const auto [first_failed, first_wanted] = first;
     if (first_failed == INT_MAX) {
         mine.made->close_file();
         return std::move(mine.made);
     }
-    if (first_failed == host.position && first_wanted != INT_MAX) {
+    if (first_failed == host.local_rank && first_wanted != INT_MAX) {
         base::log_warning(
             fmt::format("no memory shared by the ranks of this host ({}): data travels as MPI "
                         "messages, and waiting ranks look for "
@@ -211,37 +211,38 @@ std::optional<HostMemory> share_memory(MPI_Comm neighbours, const Host& host, bo
 
 }  // namespace
 
-std::vector<Monitor::Peer> watched_by(const Host& host) {
+std::vector<Monitor::WatchedProcess> watched_by(const Host& host) {
     auto all = host.others;
     all.insert(all.end(), host.linked.begin(), host.linked.end());
     return all;
 }
 
 EarlyEnd describe_end(const Monitor::End& end, const trace::Activity* theirs) {
-    std::string reason(end.peer.link ? end.peer.link->reason() : "");
-    if (const auto note = theirs != nullptr ? theirs->departure.read() : std::nullopt)
+    std::string reason(end.process.link ? end.process.link->reason() : "");
+    if (const auto note = theirs != nullptr ? theirs->quit_reason.read() : std::nullopt)
         reason = note->text;
     if (reason.empty())
-        return {obituary(end, theirs != nullptr ? trace::describe(*theirs) : ""),
+        return {describe_death(end, theirs != nullptr ? trace::describe(*theirs) : ""),
                 ErrorCode::rank_died};
-    return {fmt::format("rank {} has shut down ({})", end.peer.rank, reason), ErrorCode::departed};
+    return {fmt::format("rank {} has shut down ({})", end.process.rank, reason),
+            ErrorCode::departed};
 }
 
 trace::Activity* activity_of(Host& host, int rank) {
-    const auto place = std::ranges::lower_bound(host.ranks, rank);
-    if (!host.memory || place == host.ranks.end() || *place != rank) return nullptr;
-    return &host.memory->activity(static_cast<int>(place - host.ranks.begin()));
+    const auto found = std::ranges::lower_bound(host.ranks, rank);
+    if (!host.memory || found == host.ranks.end() || *found != rank) return nullptr;
+    return &host.memory->activity(static_cast<int>(found - host.ranks.begin()));
 }
 
-std::optional<trace::Neighbour> look_at(Host& host, int rank) {
-    trace::Neighbour neighbour{.activity = activity_of(host, rank), .process = {}};
-    if (neighbour.activity == nullptr) return std::nullopt;
-    const auto peer = std::ranges::find(host.others, rank, &Monitor::Peer::rank);
-    const auto process = peer == host.others.end() ? base::this_process() : peer->process;
+std::optional<trace::RankStatus> look_at(Host& host, int rank) {
+    trace::RankStatus status{.activity = activity_of(host, rank), .process = {}};
+    if (status.activity == nullptr) return std::nullopt;
+    const auto other = std::ranges::find(host.others, rank, &Monitor::WatchedProcess::rank);
+    const auto process = other == host.others.end() ? base::this_process() : other->id;
     const auto state = base::is_visible(process) ? base::state_of(process) : "";
-    neighbour.is_stopped = state.starts_with("stopped");
-    neighbour.process = fmt::format("pid {}{}{}", process.pid, state.empty() ? "" : ", ", state);
-    return neighbour;
+    status.is_stopped = state.starts_with("stopped");
+    status.process = fmt::format("pid {}{}{}", process.pid, state.empty() ? "" : ", ", state);
+    return status;
 }
 
 void refuse_threads(const Host& host) {
@@ -259,9 +260,9 @@ void refuse_threads(const Host& host) {
         {.operation = "init", .ranks = below});
 }
 
-std::vector<int> to_tell(const Host& host, const base::AbortCause& cause) {
+std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause) {
     const int here = host.topology.host_of[static_cast<std::size_t>(host.ranks.front())],
-              me = host.ranks[static_cast<std::size_t>(host.position)];
+              me = host.ranks[static_cast<std::size_t>(host.local_rank)];
     const int died_on = cause.code == ErrorCode::rank_died && cause.rank >= 0
                             ? host.topology.host_of[static_cast<std::size_t>(cause.rank)]
                             : -1;
@@ -274,7 +275,7 @@ std::vector<int> to_tell(const Host& host, const base::AbortCause& cause) {
         const auto& ranks = ranks_of[static_cast<std::size_t>(which)];
         if (which == here ? host.memory.has_value() : which == died_on) continue;
         if (died_on == here && host.all_have_memory)
-            all.push_back(ranks[static_cast<std::size_t>(host.position) % ranks.size()]);
+            all.push_back(ranks[static_cast<std::size_t>(host.local_rank) % ranks.size()]);
         else
             std::ranges::copy_if(ranks, std::back_inserter(all),
                                  [me](int rank) { return rank != me; });
@@ -282,17 +283,17 @@ std::vector<int> to_tell(const Host& host, const base::AbortCause& cause) {
     return all;
 }
 
-Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads) {
+Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     int rank = 0;
     check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
-    MPI_Comm machine = MPI_COMM_NULL, neighbours = MPI_COMM_NULL;
+    MPI_Comm machine = MPI_COMM_NULL, host_comm = MPI_COMM_NULL;
     check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine),
           "MPI_Comm_split_type");
-    const int colour = settings.simulated_host ? 1 + *settings.simulated_host : 0;
-    check(MPI_Comm_split(machine, colour, rank, &neighbours), "MPI_Comm_split");
+    const int colour = config.simulated_host ? 1 + *config.simulated_host : 0;
+    check(MPI_Comm_split(machine, colour, rank, &host_comm), "MPI_Comm_split");
     Host host;
-    sort_into_hosts(first_ranks(world, rank, neighbours), rank, host);
-    host.others = others_of(neighbours, host);
+    sort_into_hosts(first_ranks(world, rank, host_comm), rank, host);
+    host.others = others_of(host_comm, host);
     const auto on_end = [&](const Monitor::End& end) { return end_with(end, host.hosts > 1); };
     // The monitor that stays will warn of what it cannot watch; these two need not.
     const Monitor of_this_host(host.others, on_end, LogLevel::debug);
@@ -301,10 +302,10 @@ Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads) {
     base::pass(base::Failpoint::meet);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
     host.cores = cores_together(machine);
-    host.memory = share_memory(neighbours, host, settings.shared_memory);
+    host.memory = share_memory(host_comm, host, config.shared_memory);
     host.all_have_memory = exceptions(world, host.memory.has_value()).empty();
     host.without_threads = exceptions(world, threads);
-    check(MPI_Comm_free(&neighbours), "MPI_Comm_free");
+    check(MPI_Comm_free(&host_comm), "MPI_Comm_free");
     check(MPI_Comm_free(&machine), "MPI_Comm_free");
     return host;
 }

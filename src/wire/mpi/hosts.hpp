@@ -17,12 +17,12 @@ inline constexpr std::size_t stage_bytes = std::size_t{2} << 20;
 /// Which ranks share this rank's host, and what they share.
 struct Host {
     topology::Topology topology = {};
-    int hosts = 1;                      ///< how many there are
-    std::vector<int> ranks;             ///< of this host, ascending
-    std::vector<Monitor::Peer> others;  ///< of them
+    int hosts = 1;                                ///< how many there are
+    std::vector<int> ranks;                       ///< of this host, ascending
+    std::vector<Monitor::WatchedProcess> others;  ///< of them
     /// On the first rank of a host: the first ranks of the hosts before and after it.
-    std::vector<Monitor::Peer> linked;
-    int position = 0;       ///< of this rank among them
+    std::vector<Monitor::WatchedProcess> linked;
+    int local_rank = 0;     ///< of this rank among them
     int cores = 1;          ///< of this machine, that its ranks may use together
     int machine_ranks = 1;  ///< those; more than this host's where hosts are simulated
     /// Empty if it is not wanted, or if a rank of the host could not have it (one warning was
@@ -36,10 +36,10 @@ struct Host {
 /// this host its other ranks tell too: so if all hosts have memory in which their ranks tell each
 /// other, one rank of each other host will do. Where somebody of another host has died, those of
 /// that host know or are dead themselves.
-std::vector<int> to_tell(const Host& host, const base::AbortCause& cause);
+std::vector<int> ranks_to_notify(const Host& host, const base::AbortCause& cause);
 
 /// All whose end this rank notices by itself.
-std::vector<Monitor::Peer> watched_by(const Host& host);
+std::vector<Monitor::WatchedProcess> watched_by(const Host& host);
 
 /// Of a rank that has ended too early: that it has died, or why it has left. `theirs`: null where
 /// it cannot be seen.
@@ -54,16 +54,16 @@ EarlyEnd describe_end(const Monitor::End& end, const trace::Activity* theirs);
 trace::Activity* activity_of(Host& host, int rank);
 /// What another rank does; empty where that cannot be seen: without shared memory, or on another
 /// host.
-std::optional<trace::Neighbour> look_at(Host& host, int rank);
+std::optional<trace::RankStatus> look_at(Host& host, int rank);
 
 /// Throws Error(unavailable): what these ranks share demands that MPI may be called on any thread,
 /// and on some of them it may not.
 [[noreturn]] void refuse_threads(const Host& host);
 
 /// Finds out; collective over `world`, blocking. `threads`: whether this rank may call MPI on any
-/// thread. Of the settings, shared_memory and simulated_host count. Throws Error(wire). A rank of
-/// the host, or a linked one, that dies meanwhile ends this process: nothing else ends a call of
+/// thread. Of the configuration, shared_memory and simulated_host count. Throws Error(wire). A rank
+/// of the host, or a linked one, that dies meanwhile ends this process: nothing else ends a call of
 /// MPI that waits for it.
-Host meet_host(MPI_Comm world, const base::Settings& settings, bool threads);
+Host discover_host(MPI_Comm world, const base::Config& config, bool threads);
 
 }  // namespace guozhuang::wire::mpi

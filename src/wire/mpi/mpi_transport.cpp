@@ -15,12 +15,12 @@
 #include "base/process.hpp"
 #include "topology/machine.hpp"
 #include "wire/inproc/inproc_transport.hpp"
+#include "wire/mpi/abort_notice.hpp"
 #include "wire/mpi/control_inbox.hpp"
 #include "wire/mpi/host_bells.hpp"
 #include "wire/mpi/hosts.hpp"
 #include "wire/mpi/messages_in_flight.hpp"
 #include "wire/mpi/mpi_library.hpp"
-#include "wire/mpi/notice.hpp"
 #include "wire/mpi/tags.hpp"
 #include "wire/shm/host_messages.hpp"
 #include "wire/shm/ring_receives.hpp"
@@ -33,7 +33,7 @@ using mpi::check;
 using mpi::Half;
 
 /// Tells another host why the job ends. The handshake has this context, and no data.
-constexpr Tag notice_tag{0xfff, Lane::host_data, 0};
+constexpr Tag abort_notice_tag{0xfff, Lane::host_data, 0};
 
 class MpiTransport final : public Transport {
 public:
@@ -47,7 +47,7 @@ public:
     bool flushed() override { return !messages_ || messages_->flush(); }
 
     void abort(const base::AbortCause& cause) noexcept override { end_job(cause); }
-    void depart(std::string_view reason) noexcept override;
+    void announce_quit(std::string_view reason) noexcept override;
     bool abandon() noexcept override;
 
     trace::Activity& activity() noexcept override { return bells_.activity(); }
@@ -59,7 +59,9 @@ public:
     void nudge(int rank, base::Audience audience) noexcept override {
         bells_.nudge(rank, audience);
     }
-    std::optional<trace::Neighbour> look_at(int rank) override { return mpi::look_at(host_, rank); }
+    std::optional<trace::RankStatus> look_at(int rank) override {
+        return mpi::look_at(host_, rank);
+    }
     const base::WaitSettings& wait_settings() const noexcept override { return wait_settings_; }
     const topology::Topology& topology() const noexcept override { return host_.topology; }
     std::uint16_t largest_user_tag() const noexcept override {
@@ -72,17 +74,17 @@ public:
 private:
     void require_open();
     void require_threads();
-    void meet_neighbours();
+    void connect_host_ranks();
     int encode(Tag tag) const { return mpi::encode(tag, largest_tag_); }
     bool rings_for_all() const noexcept { return host_.hosts == 1 && host_.memory.has_value(); }
     void abort_host(const base::AbortCause& cause) noexcept;
-    bool tell_others(const base::AbortCause& cause) noexcept;
+    bool notify_others(const base::AbortCause& cause) noexcept;
     bool end_job(const base::AbortCause& cause) noexcept;
-    std::optional<Message> next_notice() GUOZHUANG_REQUIRES(mutex_) {
-        return rings_for_all() ? std::nullopt : inbox_.poll_seldom(comm_, encode(notice_tag));
+    std::optional<Message> next_abort_notice() GUOZHUANG_REQUIRES(mutex_) {
+        return rings_for_all() ? std::nullopt : inbox_.poll_seldom(comm_, encode(abort_notice_tag));
     }
-    void obey(const Message& message);
-    bool notice_end(const Monitor::End& end);
+    void apply_abort_notice(const Message& message);
+    bool on_process_end(const Monitor::End& end);
     Ticket start(const Half& half, int code, std::span<const std::byte> source,
                  std::span<std::byte> target, std::size_t fragment_bytes);
     std::vector<int> progress() GUOZHUANG_REQUIRES(mutex_);
@@ -111,31 +113,31 @@ private:
     std::atomic<State> state_{State::open};
     std::atomic<bool> abandoned_{false};
     /// Whether those for whom this rank cannot ring know of the end: it has told them, or they it.
-    enum class Told : std::uint8_t { nobody, some, all };
-    std::atomic<Told> told_{Told::nobody};
+    enum class Notified : std::uint8_t { nobody, some, all };
+    std::atomic<Notified> notified_{Notified::nobody};
     std::optional<Monitor> monitor_;  ///< last: it looks at the rest
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
     : use_(use),
       split_bytes_(options.split_bytes),
-      exit_on_death_(options.settings.exit_on_death),
+      exit_on_death_(options.config.exit_on_death),
       name_(mpi::library_name()) {
     check(MPI_Comm_dup(communicator, &comm_), "MPI_Comm_dup");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     int rank = 0;
     check(MPI_Comm_rank(comm_, &rank), "MPI_Comm_rank");
     base::set_log_rank(rank);
-    const auto& settings = options.settings;
-    base::arm(settings.fault && settings.fault->rank == rank ? settings.fault : std::nullopt);
+    const auto& config = options.config;
+    base::arm(config.fault && config.fault->rank == rank ? config.fault : std::nullopt);
     void* bound = nullptr;
     int known = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
     largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
     base::pass(base::Failpoint::init);
-    host_ = mpi::meet_host(comm_, settings, use_.thread_level() >= MPI_THREAD_MULTIPLE);
+    host_ = mpi::discover_host(comm_, config, use_.thread_level() >= MPI_THREAD_MULTIPLE);
     require_threads();
-    meet_neighbours();
+    connect_host_ranks();
     activity().running.write("init");
     wait_settings_ = topology::wait_settings(host_.machine_ranks, host_.cores);
     // Where every message wakes its receiver, looking without being woken is only a safety net.
@@ -143,9 +145,9 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
         wait_settings_.park_limit = std::chrono::milliseconds(10);
     else
         wait_settings_.idle_limit = std::chrono::milliseconds(100);
-    if (settings.spin_us) wait_settings_.spin = std::chrono::microseconds(*settings.spin_us);
+    if (config.spin_us) wait_settings_.spin = std::chrono::microseconds(*config.spin_us);
     monitor_.emplace(mpi::watched_by(host_),
-                     [this](const Monitor::End& end) { return notice_end(end); });
+                     [this](const Monitor::End& end) { return on_process_end(end); });
 }
 
 MpiTransport::~MpiTransport() {
@@ -167,12 +169,12 @@ void MpiTransport::require_threads() {
     mpi::refuse_threads(host_);
 }
 
-void MpiTransport::meet_neighbours() {
+void MpiTransport::connect_host_ranks() {
     bells_.connect(host_);
     if (!host_.memory) return;
-    std::vector<HostMessages::Peer> neighbours;
-    for (const int rank : host_.ranks) neighbours.push_back({rank, *bells_.of(rank)});
-    messages_.emplace(host_.memory->rings(), neighbours, host_.position);
+    std::vector<HostMessages::HostRank> host_ranks;
+    for (const int rank : host_.ranks) host_ranks.push_back({rank, *bells_.of(rank)});
+    messages_.emplace(host_.memory->rings(), host_ranks, host_.local_rank);
 }
 
 void MpiTransport::require_open() {
@@ -184,10 +186,11 @@ void MpiTransport::require_open() {
 /// Whether all ranks that are to know have been told.
 bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
     abort_host(cause);
-    auto told = Told::nobody;
-    if (!rings_for_all() && told_.compare_exchange_strong(told, Told::all) && !tell_others(cause))
-        told_ = Told::some;
-    return told_ != Told::some;
+    auto notified = Notified::nobody;
+    if (!rings_for_all() && notified_.compare_exchange_strong(notified, Notified::all) &&
+        !notify_others(cause))
+        notified_ = Notified::some;
+    return notified_ != Notified::some;
 }
 
 /// This rank last: it may react by leaving, and that must not be the first that others hear.
@@ -198,22 +201,22 @@ void MpiTransport::abort_host(const base::AbortCause& cause) noexcept {
     base::abort(doorbell());
 }
 
-void MpiTransport::depart(std::string_view reason) noexcept {
-    Transport::depart(reason);
-    for (const auto& peer : host_.linked) peer.link->say(reason);
+void MpiTransport::announce_quit(std::string_view reason) noexcept {
+    Transport::announce_quit(reason);
+    for (const auto& process : host_.linked) process.link->say(reason);
 }
 
 /// Whoever is dead receives nothing, hence the deadline.
-bool MpiTransport::tell_others(const base::AbortCause& cause) noexcept try {
-    auto owned = std::make_unique<mpi::OutgoingNotice>(cause);
+bool MpiTransport::notify_others(const base::AbortCause& cause) noexcept try {
+    auto owned = std::make_unique<mpi::OutgoingAbortNotice>(cause);
     auto& notice = *owned;
     base::keep_for_ever(std::move(owned));
     bool all_sent = true;
     {
         const base::Lock lock(mutex_);
         if (comm_ == MPI_COMM_NULL) return true;
-        for (const int to : mpi::to_tell(host_, cause))
-            all_sent &= notice.send(comm_, to, encode(notice_tag));
+        for (const int to : mpi::ranks_to_notify(host_, cause))
+            all_sent &= notice.send(comm_, to, encode(abort_notice_tag));
     }
     return notice.has_left_soon(mutex_, wait_settings_) && all_sent;
 } catch (const std::exception& error) {
@@ -223,29 +226,30 @@ bool MpiTransport::tell_others(const base::AbortCause& cause) noexcept try {
 }
 
 /// Another host has ended the job.
-void MpiTransport::obey(const Message& message) {
-    const auto notice = mpi::Notice::from(message);
-    auto told = Told::nobody;
-    told_.compare_exchange_strong(told, Told::all);
+void MpiTransport::apply_abort_notice(const Message& message) {
+    const auto notice = mpi::AbortNotice::from(message);
+    auto notified = Notified::nobody;
+    notified_.compare_exchange_strong(notified, Notified::all);
     abort_host(notice.cause());
 }
 
 /// Whether the process of a rank has ended too early: then the job is over. On the monitor's
 /// thread.
-bool MpiTransport::notice_end(const Monitor::End& end) try {
-    const auto* const theirs = mpi::activity_of(host_, end.peer.rank);
-    if (theirs != nullptr ? theirs->closed.load()
-                          : !end.peer.link && state_ != State::open && end.status.value_or(0) == 0)
+bool MpiTransport::on_process_end(const Monitor::End& end) try {
+    const auto* const theirs = mpi::activity_of(host_, end.process.rank);
+    if (theirs != nullptr
+            ? theirs->closed.load()
+            : !end.process.link && state_ != State::open && end.status.value_or(0) == 0)
         return false;
-    if (end.peer.link && mpi::hears_of_the_end(doorbell(), activity(), wait_settings_)) return true;
+    if (end.process.link && mpi::job_ends_soon(doorbell(), activity(), wait_settings_)) return true;
     const auto [text, code] = mpi::describe_end(end, theirs);
-    const bool all_know = end_job({.rank = end.peer.rank, .text = text, .code = code});
+    const bool all_know = end_job({.rank = end.process.rank, .text = text, .code = code});
     if (exit_on_death_)
         base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
                           all_know ? nullptr : abort_mpi);
     return true;
 } catch (const std::bad_alloc&) {  // to say more takes memory
-    end_job({.rank = end.peer.rank, .text = "a rank died", .code = ErrorCode::rank_died});
+    end_job({.rank = end.process.rank, .text = "a rank died", .code = ErrorCode::rank_died});
     if (exit_on_death_) base::end_process("a rank died", base::time_to_unwind);
     return true;
 }
@@ -256,12 +260,12 @@ bool MpiTransport::notice_end(const Monitor::End& end) try {
 /// The ranks of a host on which somebody has died are ended by those who notice it, the others
 /// here: all of them come here.
 bool MpiTransport::abandon() noexcept {
-    regions()->retreat();
+    regions()->remove_all();
     const auto culprit = base::culprit_of_death(doorbell());
     const bool died_elsewhere = culprit && !std::ranges::binary_search(host_.ranks, *culprit);
     if (exit_on_death_ && (died_elsewhere || base::code_of(doorbell()) == ErrorCode::timeout))
         base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
-                          told_ == Told::some ? abort_mpi : nullptr);
+                          notified_ == Notified::some ? abort_mpi : nullptr);
     const base::Lock lock(mutex_);
     if (comm_ == MPI_COMM_NULL) return true;
     if (abandoned_.exchange(true)) return in_flight_.none_at_mpi();
@@ -328,21 +332,21 @@ bool MpiTransport::test(Ticket& ticket) {
         require_open();
         return ring_receives_.test(*messages_, ticket);
     }
-    std::vector<int> to_tell;
+    std::vector<int> to_ring;
     std::string error;
     int peer = 0;
     {
         const base::Lock lock(mutex_);
         require_open();
         const mpi::InFlight& message = in_flight_.find(ticket);
-        if (message.missing > 0) to_tell = progress();
+        if (message.missing > 0) to_ring = progress();
         if (message.missing == 0) {
             error = message.error;
             peer = message.half.peer;
             in_flight_.retire(std::exchange(ticket, {}));
         }
     }
-    for (const int sender : to_tell) bells_.ring(sender);
+    for (const int sender : to_ring) bells_.ring(sender);
     if (!error.empty()) throw Error(ErrorCode::wire, error, {.ranks = {peer}});
     return ticket.id == 0;
 }
@@ -353,17 +357,17 @@ std::optional<Transport::Message> MpiTransport::poll(Tag tag) {
     std::optional<Message> message;
     if (messages_) message = messages_->poll(static_cast<std::uint32_t>(code));
     if (message || (messages_ && host_.hosts == 1)) return message;
-    std::vector<int> to_tell;
+    std::vector<int> to_ring;
     std::optional<Message> notice;
     {
         const base::Lock lock(mutex_);
         require_open();
         message = inbox_.poll(comm_, code);
-        notice = next_notice();
-        to_tell = progress();
+        notice = next_abort_notice();
+        to_ring = progress();
     }
-    if (notice) obey(*notice);
-    for (const int sender : to_tell) bells_.ring(sender);
+    if (notice) apply_abort_notice(*notice);
+    for (const int sender : to_ring) bells_.ring(sender);
     if (message && message->bytes.size() > mpi::eager_bytes)
         bells_.ring(message->from, base::audience_of(tag.context));
     return message;
@@ -387,7 +391,7 @@ void MpiTransport::close() {
         require_open();
         check(MPI_Ibarrier(comm_, &everybody_is_here), "MPI_Ibarrier");
     }
-    for (const int neighbour : host_.ranks) bells_.ring(neighbour);
+    for (const int each : host_.ranks) bells_.ring(each);
     base::wait_until(doorbell(), wait_settings_, [&] {
         if (messages_) messages_->discard();
         int done = 0;
@@ -397,14 +401,14 @@ void MpiTransport::close() {
             require_open();
             check(MPI_Test(&everybody_is_here, &done, MPI_STATUS_IGNORE),
                   "MPI_Test of MPI_Ibarrier");
-            if (done == 0) notice = next_notice();
+            if (done == 0) notice = next_abort_notice();
         }
-        if (notice) obey(*notice);
+        if (notice) apply_abort_notice(*notice);
         return done != 0;
     });
     activity().closed = true;
     monitor_.reset();
-    for (const auto& peer : host_.linked) peer.link->close();
+    for (const auto& process : host_.linked) process.link->close();
     base::pass(base::Failpoint::closed);
     const base::Lock lock(mutex_);
     require_open();

@@ -16,11 +16,12 @@ struct MpiOptions {
     MpiCommunicator communicator = {};
     /// The transport heeds shared_memory, spin_us, exit_on_death, simulated_host and, if it is this
     /// rank's, fault.
-    base::Settings settings = {};
+    base::Config config = {};
     /// Called when the user finalises MPI while transports are open, at the last moment in which
     /// they can be closed.
     void (*before_finalise)() = nullptr;
-    /// Longer messages travel in several pieces, because MPI counts in int. The same on all ranks.
+    /// Longer messages travel in several fragments, because MPI counts in int. The same on all
+    /// ranks.
     std::size_t split_bytes = std::size_t{1} << 30;
 };
 

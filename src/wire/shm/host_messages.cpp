@@ -6,13 +6,15 @@
 #include <utility>
 
 namespace guozhuang::wire {
-HostMessages::HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position) {
+HostMessages::HostMessages(const MessageRings& rings, std::span<const HostRank> host_ranks,
+                           int local_rank) {
     for (int other = 0; other < rings.ranks; ++other) {
-        const auto& peer = peers[static_cast<std::size_t>(other)];
-        neighbours_.push_back({.rank = peer.rank,
-                               .bell = peer.bell,
-                               .out = {rings.ring(position, other), rings.bytes(position, other)},
-                               .in = {rings.ring(other, position), rings.bytes(other, position)}});
+        const auto& host_rank = host_ranks[static_cast<std::size_t>(other)];
+        ring_pairs_.push_back(
+            {.rank = host_rank.rank,
+             .bell = host_rank.bell,
+             .out = {rings.ring(local_rank, other), rings.bytes(local_rank, other)},
+             .in = {rings.ring(other, local_rank), rings.bytes(other, local_rank)}});
     }
 }
 
@@ -21,45 +23,45 @@ void HostMessages::send(int to, std::uint32_t channel, std::span<const std::byte
     const Head head{.bytes = static_cast<std::uint32_t>(bytes.size()), .channel = channel};
     const auto head_bytes = std::as_bytes(std::span(&head, 1));
     const base::Lock lock(mutex_);
-    auto& peer = *std::ranges::lower_bound(neighbours_, to, {}, &Neighbour::rank);
-    if (peer.backlog.empty() && peer.out.has_room(sizeof head + bytes.size())) {
-        peer.out.put(head_bytes);
-        peer.out.put(bytes);
-        peer.out.publish();
-        base::nudge(peer.bell, audience);
+    auto& pair = *std::ranges::lower_bound(ring_pairs_, to, {}, &RingPair::rank);
+    if (pair.backlog.empty() && pair.out.has_room(sizeof head + bytes.size())) {
+        pair.out.put(head_bytes);
+        pair.out.put(bytes);
+        pair.out.publish();
+        base::nudge(pair.bell, audience);
         return;
     }
-    const bool first = peer.backlog.empty();
-    const auto needed = peer.backlog.size() + head_bytes.size() + bytes.size();
+    const bool first = pair.backlog.empty();
+    const auto needed = pair.backlog.size() + head_bytes.size() + bytes.size();
     // Room for the whole message comes first: it is queued whole, or not at all.
-    if (needed > peer.backlog.capacity())
-        peer.backlog.reserve(std::max(needed, 2 * peer.backlog.capacity()));
-    peer.backlog.insert(peer.backlog.end(), head_bytes.begin(), head_bytes.end());
-    peer.backlog.insert(peer.backlog.end(), bytes.begin(), bytes.end());
+    if (needed > pair.backlog.capacity())
+        pair.backlog.reserve(std::max(needed, 2 * pair.backlog.capacity()));
+    pair.backlog.insert(pair.backlog.end(), head_bytes.begin(), head_bytes.end());
+    pair.backlog.insert(pair.backlog.end(), bytes.begin(), bytes.end());
     if (first) ++backlogs_;
     flush_all();
 }
 
 /// As much as there is room for.
-bool HostMessages::flush(Neighbour& peer) {
-    while (peer.sent < peer.backlog.size() && peer.out.has_room(1)) {
-        const auto rest = std::span(peer.backlog).subspan(peer.sent);
-        const auto some = rest.first(std::min(peer.out.room(), rest.size()));
-        peer.out.put(some);
-        peer.out.publish();
-        base::ring_local(peer.bell);
-        peer.sent += some.size();
+bool HostMessages::flush(RingPair& pair) {
+    while (pair.sent < pair.backlog.size() && pair.out.has_room(1)) {
+        const auto rest = std::span(pair.backlog).subspan(pair.sent);
+        const auto some = rest.first(std::min(pair.out.room(), rest.size()));
+        pair.out.put(some);
+        pair.out.publish();
+        base::ring_local(pair.bell);
+        pair.sent += some.size();
     }
-    if (peer.sent < peer.backlog.size()) return false;
-    peer.backlog.clear();
-    peer.sent = 0;
+    if (pair.sent < pair.backlog.size()) return false;
+    pair.backlog.clear();
+    pair.sent = 0;
     return true;
 }
 
 bool HostMessages::flush_all() {
     if (backlogs_ == 0) return true;
-    for (auto& peer : neighbours_)
-        if (!peer.backlog.empty() && flush(peer)) --backlogs_;
+    for (auto& pair : ring_pairs_)
+        if (!pair.backlog.empty() && flush(pair)) --backlogs_;
     return backlogs_ == 0;
 }
 
@@ -71,30 +73,30 @@ bool HostMessages::flush() {
 void HostMessages::discard() {
     const base::Lock lock(mutex_);
     flush_all();
-    for (auto& peer : neighbours_) {
-        peer.in.skip();
-        if (peer.in.release()) base::ring_local(peer.bell);
+    for (auto& pair : ring_pairs_) {
+        pair.in.skip();
+        if (pair.in.release()) base::ring_local(pair.bell);
     }
 }
 
 /// Whether a message of that rank is whole.
-bool HostMessages::receive(Neighbour& peer) {
-    const auto head = std::as_writable_bytes(std::span(&peer.head, 1));
-    while (peer.in.available() > 0) {
-        if (peer.arrived < head.size()) {
-            peer.arrived += peer.in.take(head.subspan(peer.arrived));
-            if (peer.arrived == head.size() && peer.head.bytes > max_control_bytes)
+bool HostMessages::receive(RingPair& pair) {
+    const auto head = std::as_writable_bytes(std::span(&pair.head, 1));
+    while (pair.in.available() > 0) {
+        if (pair.arrived < head.size()) {
+            pair.arrived += pair.in.take(head.subspan(pair.arrived));
+            if (pair.arrived == head.size() && pair.head.bytes > max_control_bytes)
                 throw Error(ErrorCode::wire,
-                            fmt::format("rank {} sent a control message of {} bytes", peer.rank,
-                                        peer.head.bytes),
-                            {.ranks = {peer.rank}});
-            if (peer.arrived == head.size()) peer.message.resize(peer.head.bytes);
+                            fmt::format("rank {} sent a control message of {} bytes", pair.rank,
+                                        pair.head.bytes),
+                            {.ranks = {pair.rank}});
+            if (pair.arrived == head.size()) pair.message.resize(pair.head.bytes);
         }
-        if (peer.arrived >= head.size())
-            peer.arrived +=
-                peer.in.take(std::span(peer.message).subspan(peer.arrived - head.size()));
-        if (peer.in.release()) base::ring_local(peer.bell);
-        if (peer.arrived >= head.size() && peer.arrived == head.size() + peer.message.size())
+        if (pair.arrived >= head.size())
+            pair.arrived +=
+                pair.in.take(std::span(pair.message).subspan(pair.arrived - head.size()));
+        if (pair.in.release()) base::ring_local(pair.bell);
+        if (pair.arrived >= head.size() && pair.arrived == head.size() + pair.message.size())
             return true;
     }
     return false;
@@ -116,12 +118,12 @@ std::optional<Messages::Message> HostMessages::poll(std::uint32_t channel,
             return message;
         }
     }
-    for (auto& peer : neighbours_) {
-        while (receive(peer)) {
-            peer.arrived = 0;
-            Messages::Message message{peer.rank, std::exchange(peer.message, {})};
-            if (peer.head.channel == channel && is_wanted(message)) return message;
-            arrived_[peer.head.channel].push_back(std::move(message));
+    for (auto& pair : ring_pairs_) {
+        while (receive(pair)) {
+            pair.arrived = 0;
+            Messages::Message message{pair.rank, std::exchange(pair.message, {})};
+            if (pair.head.channel == channel && is_wanted(message)) return message;
+            arrived_[pair.head.channel].push_back(std::move(message));
         }
     }
     return std::nullopt;

@@ -20,13 +20,13 @@ namespace guozhuang::wire {
 /// looked, even one that expects nothing. Ranks are world ranks. Nothing blocks. Thread-safe.
 class HostMessages {
 public:
-    struct Peer {
+    struct HostRank {
         int rank = 0;
         base::Doorbell& bell;
     };
-    /// `peers` are the host's ranks, ascending, this one, at `position`, included; bells and rings
-    /// outlive this.
-    HostMessages(const MessageRings& rings, std::span<const Peer> peers, int position);
+    /// `host_ranks`: all of the host, ascending, this one, which is `local_rank`, included; bells
+    /// and rings outlive this.
+    HostMessages(const MessageRings& rings, std::span<const HostRank> host_ranks, int local_rank);
 
     /// Takes a copy and wakes the receiver, if it waits, with a ring for this audience.
     void send(int to, std::uint32_t channel, std::span<const std::byte> bytes,
@@ -46,7 +46,7 @@ private:
         std::uint32_t bytes = 0;
         std::uint32_t channel = 0;
     };
-    struct Neighbour {
+    struct RingPair {
         int rank;
         base::Doorbell& bell;
         RingWriter out;
@@ -58,16 +58,16 @@ private:
         std::size_t arrived = 0;  ///< of the head and the message
         std::vector<std::byte> message = {};
     };
-    static bool flush(Neighbour& peer);
+    static bool flush(RingPair& pair);
     bool flush_all() GUOZHUANG_REQUIRES(mutex_);
-    static bool receive(Neighbour& peer);
+    static bool receive(RingPair& pair);
 
     base::Mutex mutex_;
     /// The other ranks of the host, ascending.
-    std::deque<Neighbour> neighbours_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::deque<RingPair> ring_pairs_ GUOZHUANG_GUARDED_BY(mutex_);
     /// What arrived while another channel was asked for, by channel.
     std::map<std::uint32_t, std::deque<Messages::Message>> arrived_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// How many neighbours have a backlog.
+    /// How many ring pairs have a backlog.
     std::size_t backlogs_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 };
 

@@ -17,11 +17,11 @@ std::uintptr_t end_of(std::span<const std::byte> memory) noexcept {
 }  // namespace
 
 void Regions::add(std::uint64_t id, const std::vector<Range>& own,
-                  std::vector<std::span<std::byte>> parts, std::function<void()> retreat) {
+                  std::vector<std::span<std::byte>> mappings, std::function<void()> unshare) {
     const base::Lock lock(mutex_);
     for (const auto& range : own) own_.push_back({range, id});
     std::ranges::sort(own_, {}, [](const OwnRange& each) { return begin_of(each.range.memory); });
-    regions_.insert_or_assign(id, Region{std::move(parts), std::move(retreat)});
+    regions_.insert_or_assign(id, Region{std::move(mappings), std::move(unshare)});
     newest_ = std::max(newest_, id);
 }
 
@@ -29,16 +29,16 @@ void Regions::remove(std::uint64_t id) noexcept {
     const base::Lock lock(mutex_);
     const auto region = regions_.find(id);
     if (region == regions_.end()) return;
-    if (region->second.retreat) region->second.retreat();
+    if (region->second.unshare) region->second.unshare();
     std::erase_if(own_, [id](const OwnRange& each) { return each.region == id; });
     regions_.erase(region);
 }
 
-/// Under the lock, so that whoever removes a region knows that nobody is about to make it retreat.
-void Regions::retreat() noexcept {
+/// Under the lock, so that whoever removes a region knows that nobody is about to unshare it.
+void Regions::remove_all() noexcept {
     const base::Lock lock(mutex_);
     for (const auto& [id, region] : regions_)
-        if (region.retreat) region.retreat();
+        if (region.unshare) region.unshare();
     own_.clear();
     regions_.clear();
 }
@@ -48,9 +48,9 @@ std::uint64_t Regions::next_id() {
     return ++newest_;
 }
 
-Place Regions::place(std::span<const std::byte> memory) const {
+RegionRef Regions::locate(std::span<const std::byte> memory) const {
     const auto begin = begin_of(memory), end = end_of(memory);
-    Place best;
+    RegionRef best;
     const base::Lock lock(mutex_);
     auto next = std::ranges::upper_bound(
         own_, begin, {}, [](const OwnRange& each) { return end_of(each.range.memory); });
@@ -67,15 +67,15 @@ Place Regions::place(std::span<const std::byte> memory) const {
     return best;
 }
 
-std::span<std::byte> Regions::at(int position, const Place& place) const {
+std::span<std::byte> Regions::at(int rank, const RegionRef& ref) const {
     const base::Lock lock(mutex_);
-    const auto region = regions_.find(place.region);
-    if (region == regions_.end() || std::cmp_greater_equal(position, region->second.parts.size()))
+    const auto region = regions_.find(ref.region);
+    if (region == regions_.end() || std::cmp_greater_equal(rank, region->second.mappings.size()))
         return {};
-    const auto part = region->second.parts[static_cast<std::size_t>(position)];
-    if (place.offset > part.size() || place.bytes > part.size() - place.offset) return {};
-    return part.subspan(static_cast<std::size_t>(place.offset),
-                        static_cast<std::size_t>(place.bytes));
+    const auto mapping = region->second.mappings[static_cast<std::size_t>(rank)];
+    if (ref.offset > mapping.size() || ref.bytes > mapping.size() - ref.offset) return {};
+    return mapping.subspan(static_cast<std::size_t>(ref.offset),
+                           static_cast<std::size_t>(ref.bytes));
 }
 
 }  // namespace guozhuang::wire

@@ -16,37 +16,37 @@ namespace guozhuang::wire {
 /// part that all have mapped. As one rank sees them. Thread-safe.
 class Regions {
 public:
-    /// Where a stretch of a rank's own part lies in its memory.
+    /// Where a range of a rank's own part lies in its memory.
     struct Range {
         std::span<std::byte> memory;
         std::uint64_t offset = 0;
     };
 
     /// `id`: the same on all ranks, not 0. `own`: this rank's part, by its own addresses; overlaps
-    /// no other range. `parts`: of each rank, by position, as this one has it mapped.
-    /// `retreat`: takes this rank's memory out of the others' reach; does not throw, nor call
+    /// no other range. `mappings`: each rank's part, by rank, as this one has it mapped.
+    /// `unshare`: takes this rank's memory out of the others' reach; does not throw, nor call
     /// anybody else's code.
     void add(std::uint64_t id, const std::vector<Range>& own,
-             std::vector<std::span<std::byte>> parts, std::function<void()> retreat = {});
+             std::vector<std::span<std::byte>> mappings, std::function<void()> unshare = {});
     /// Ends a region: takes this rank's memory out of the others' reach. Between bundles, unless
     /// the job is over.
     void remove(std::uint64_t id) noexcept;
     /// Ends all regions, since the job is over: a rank that has been slow may still write to what
     /// it knows of them.
-    void retreat() noexcept;
+    void remove_all() noexcept;
     /// An id for a region that is to come, of this rank's counting: never the same twice.
     std::uint64_t next_id();
 
     /// Where the others find memory of this rank: the largest part of it that lies in one range.
-    Place place(std::span<const std::byte> memory) const;
-    /// The memory at a place that a rank has named; empty if that is not in a region that this rank
+    RegionRef locate(std::span<const std::byte> memory) const;
+    /// The memory that a ref of another rank names; empty if it is not in a region that this rank
     /// has.
-    std::span<std::byte> at(int position, const Place& place) const;
+    std::span<std::byte> at(int rank, const RegionRef& ref) const;
 
 private:
     struct Region {
-        std::vector<std::span<std::byte>> parts;
-        std::function<void()> retreat;
+        std::vector<std::span<std::byte>> mappings;
+        std::function<void()> unshare;
     };
     struct OwnRange {
         Range range;

@@ -38,7 +38,7 @@ std::byte* next_huge_page(void* address) {
 
 /// Where there is room for so much, with the beginning of a file where a huge page may begin.
 /// Somebody may be faster to take it: it is a hint.
-void* place_for(std::size_t bytes) {
+void* address_for(std::size_t bytes) {
     if (bytes < huge_page_bytes) return nullptr;
     void* const room = mmap(nullptr, bytes + huge_page_bytes, PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -118,7 +118,7 @@ void SharedFile::map() {
     struct stat facts {};
     if (fstat(file_, &facts) != 0) throw_unavailable("fstat", errno);
     inode_ = facts.st_ino;
-    void* memory = mmap(place_for(bytes_), bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    void* memory = mmap(address_for(bytes_), bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (memory == MAP_FAILED) throw_unavailable("mmap", errno);
     memory_ = std::span(static_cast<std::byte*>(memory), bytes_).subspan(header_bytes);
 }

@@ -66,14 +66,14 @@ bool all_of(const std::vector<Mapping>& mappings, std::span<const std::byte> mem
 }
 
 /// What is moved at a stroke, in either direction: so much memory is there twice.
-constexpr std::size_t piece_bytes = std::size_t{16} << 20;
+constexpr std::size_t portion_bytes = std::size_t{16} << 20;
 
-/// Calls visit(piece) for one piece after another; stops at the first error that it returns, and
-/// returns that.
+/// Calls visit(portion) for one portion after another; stops at the first error that it returns,
+/// and returns that.
 template <class Visit>
-int for_each_piece(std::span<std::byte> pages, Visit&& visit) {
-    for (; !pages.empty(); pages = pages.subspan(std::min(piece_bytes, pages.size())))
-        if (const int error = visit(pages.first(std::min(piece_bytes, pages.size()))); error != 0)
+int for_each_portion(std::span<std::byte> pages, Visit&& visit) {
+    for (; !pages.empty(); pages = pages.subspan(std::min(portion_bytes, pages.size())))
+        if (const int error = visit(pages.first(std::min(portion_bytes, pages.size()))); error != 0)
             return error;
     return 0;
 }
@@ -96,49 +96,47 @@ int put_copy_over(std::span<std::byte> pages) noexcept {
 }  // namespace
 
 std::vector<std::span<std::byte>> whole_pages(std::span<const std::span<std::byte>> memory) {
-    std::vector<std::span<std::byte>> stretches(memory.begin(), memory.end());
-    std::ranges::sort(stretches, {},
-                      [](const auto& stretch) { return address_of(stretch.data()); });
+    std::vector<std::span<std::byte>> ranges(memory.begin(), memory.end());
+    std::ranges::sort(ranges, {}, [](const auto& range) { return address_of(range.data()); });
     std::vector<std::span<std::byte>> joined;
-    for (const auto& stretch : stretches) {
-        if (!joined.empty() && joined.back().data() + joined.back().size() == stretch.data())
-            joined.back() = {joined.back().data(), joined.back().size() + stretch.size()};
+    for (const auto& range : ranges) {
+        if (!joined.empty() && joined.back().data() + joined.back().size() == range.data())
+            joined.back() = {joined.back().data(), joined.back().size() + range.size()};
         else
-            joined.push_back(stretch);
+            joined.push_back(range);
     }
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     std::vector<std::span<std::byte>> pages;
-    for (const auto& stretch : joined) {
-        const auto before = (page - address_of(stretch.data()) % page) % page;
-        if (stretch.size() < before + page) continue;
-        pages.push_back(stretch.subspan(before, (stretch.size() - before) / page * page));
+    for (const auto& range : joined) {
+        const auto before = (page - address_of(range.data()) % page) % page;
+        if (range.size() < before + page) continue;
+        pages.push_back(range.subspan(before, (range.size() - before) / page * page));
     }
     return pages;
 }
 
 SharedPages::SharedPages(std::span<const std::span<std::byte>> memory)
-    : in_children_([this] {
+    : fork_child_handler_([this] {
           for (const auto& [pages, offset] : ranges_) file_.map_over(pages, offset, true);
       }) {
     const auto pages = whole_pages(memory);
     std::size_t bytes = 0;
-    for (const auto& stretch : pages) bytes += stretch.size();
+    for (const auto& range : pages) bytes += range.size();
     const auto mappings = all_mappings();
     if (mappings.empty()) throw_unavailable("/proc/self/maps", errno);
-    for (const auto& stretch : pages)
-        if (!all_of(mappings, stretch,
-                    [](const Mapping& mapping) { return mapping.is_ordinary(); }))
+    for (const auto& range : pages)
+        if (!all_of(mappings, range, [](const Mapping& mapping) { return mapping.is_ordinary(); }))
             throw Error(ErrorCode::unavailable,
                         "it is not ordinary memory: a file's, shared already, or a stack");
     file_ = SharedFile::create(bytes);
     ranges_.reserve(pages.size());
     std::uint64_t offset = 0;
     try {
-        for (const auto& stretch : pages) {
-            ranges_.push_back({stretch.first(0), offset});
-            for_each_piece(stretch, [&](std::span<std::byte> piece) {
-                move(piece, offset);
-                offset += piece.size();
+        for (const auto& range : pages) {
+            ranges_.push_back({range.first(0), offset});
+            for_each_portion(range, [&](std::span<std::byte> portion) {
+                move(portion, offset);
+                offset += portion.size();
                 return 0;
             });
         }
@@ -148,14 +146,14 @@ SharedPages::SharedPages(std::span<const std::span<std::byte>> memory)
     }
 }
 
-/// The piece that follows the last range, into the file.
-void SharedPages::move(std::span<std::byte> piece, std::uint64_t offset) {
-    file_.reserve(offset, piece.size());
-    std::memcpy(file_.memory().data() + offset, piece.data(), piece.size());
+/// The portion that follows the last range, into the file.
+void SharedPages::move(std::span<std::byte> portion, std::uint64_t offset) {
+    file_.reserve(offset, portion.size());
+    std::memcpy(file_.memory().data() + offset, portion.data(), portion.size());
     auto& moved = ranges_.back().memory;
-    moved = {moved.data(), moved.size() + piece.size()};  // a child that is made now must know
-    if (const int error = file_.map_over(piece, offset); error != 0) {
-        moved = moved.first(moved.size() - piece.size());
+    moved = {moved.data(), moved.size() + portion.size()};  // a child that is made now must know
+    if (const int error = file_.map_over(portion, offset); error != 0) {
+        moved = moved.first(moved.size() - portion.size());
         throw_unavailable("mmap", error);
     }
 }
@@ -178,14 +176,15 @@ std::string SharedPages::put_back(bool release) noexcept try {
         if (memory.empty()) continue;
         // The memory must not have been freed before; if it has, it is left alone.
         const bool is_there = mappings.empty() || all_of(mappings, memory, is_ours);
-        const auto put_piece_back = [&, start = memory.data(),
-                                     first = offset](std::span<std::byte> piece) {
-            const int error = put_copy_over(piece);
+        const auto put_portion_back = [&, start = memory.data(),
+                                       first = offset](std::span<std::byte> portion) {
+            const int error = put_copy_over(portion);
             if (release && error == 0)
-                file_.release(first + static_cast<std::size_t>(piece.data() - start), piece.size());
+                file_.release(first + static_cast<std::size_t>(portion.data() - start),
+                              portion.size());
             return error;
         };
-        const int error = is_there ? for_each_piece(memory, put_piece_back) : 0;
+        const int error = is_there ? for_each_portion(memory, put_portion_back) : 0;
         if (is_there && error == 0) continue;
         problem = fmt::format("{} bytes at {} that were shared {}", memory.size(),
                               static_cast<const void*>(memory.data()),

@@ -13,14 +13,14 @@
 namespace guozhuang::wire {
 
 /// Memory that this process already has, moved into a SharedFile without changing its addresses: of
-/// each stretch the whole pages. They are private again after the end of this object, or
+/// each range the whole pages. They are private again after the end of this object, or
 /// make_private(), with what they hold then; unless somebody has mapped something else there
 /// meanwhile, which stays. Children of fork() see what they hold, and what they write there stays
 /// with them.
 /// Nobody may write to the memory while it is moved, in either direction. Not thread-safe.
 class SharedPages {
 public:
-    /// Moves a piece at a time: little memory is there twice. Throws Error(unavailable) if it
+    /// Moves a portion at a time: little memory is there twice. Throws Error(unavailable) if it
     /// cannot be done, and has changed nothing then: no memory for it, or not ordinary memory (of a
     /// file, shared already, a stack).
     explicit SharedPages(std::span<const std::span<std::byte>> memory);
@@ -34,14 +34,14 @@ public:
     std::string make_private() noexcept { return put_back(false); }
 
 private:
-    void move(std::span<std::byte> piece, std::uint64_t offset);
+    void move(std::span<std::byte> portion, std::uint64_t offset);
     std::string put_back(bool release) noexcept;
     SharedFile file_;
     std::vector<Regions::Range> ranges_;  ///< those that have been moved
-    base::InChildren in_children_;
+    base::ForkChildHandler fork_child_handler_;
 };
 
-/// The whole pages within stretches of memory, those of neighbours joined; ascending.
+/// The whole pages within ranges of memory, those of neighbours joined; ascending.
 std::vector<std::span<std::byte>> whole_pages(std::span<const std::span<std::byte>> memory);
 
 }  // namespace guozhuang::wire

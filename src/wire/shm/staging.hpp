@@ -15,9 +15,9 @@ namespace guozhuang::wire {
 struct Staging {
     struct alignas(64) Progress {
         std::atomic<std::uint64_t> rounds{0};
-        std::array<float, 2> costs{};  ///< of operations: see MemberPeers::tell_cost
+        std::array<float, 2> costs{};  ///< of operations: see SharedMemoryGroup::publish_cost
     };
-    std::span<Progress> progress;  ///< by position among the ranks
+    std::span<Progress> progress;  ///< by local rank
     std::span<std::byte> stages;   ///< one after another, all of one size
 
     /// How it lies in shared memory: progress words; then, from a page of its own, the stages.
@@ -43,9 +43,9 @@ struct Staging {
                 .stages = memory.subspan(stage_offset(ranks, 0, 0))};
     }
 
-    std::span<std::byte> stage(int position) const noexcept {
+    std::span<std::byte> stage(int rank) const noexcept {
         const auto bytes = stages.size() / progress.size();
-        return stages.subspan(static_cast<std::size_t>(position) * bytes, bytes);
+        return stages.subspan(static_cast<std::size_t>(rank) * bytes, bytes);
     }
 };
 

@@ -13,18 +13,18 @@ bool can_share() {
 
 void reduce_group(Session& session, Report& report, const std::string& name, GradientArena* arena,
                   const Reduce& reduce) {
-    std::vector<Placed> members;
+    std::vector<Placed> placed;
     std::vector<TensorView> views;
     for (const std::int64_t count :
          {std::int64_t{3}, many, std::int64_t{0}, std::int64_t{1}, many / 3})
-        members.emplace_back(
-            contribution(text_of(name, "/", members.size()), session.rank(), reduce.dtype, {count}),
+        placed.emplace_back(
+            contribution(text_of(name, "/", placed.size()), session.rank(), reduce.dtype, {count}),
             arena);
-    for (const auto& member : members) views.push_back(member.view);
+    for (const auto& each : placed) views.push_back(each.view);
     grouped_allreduce(views, options_of(session, name, reduce.how));
-    for (std::size_t i = 0; i < members.size(); ++i) {
-        check_allreduced(session, report, text_of(name, "/", i), members[i].now(), reduce.how);
-        report.same_everywhere(name, members[i].now().bytes);
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+        check_allreduced(session, report, text_of(name, "/", i), placed[i].now(), reduce.how);
+        report.same_everywhere(name, placed[i].now().bytes);
     }
 }
 

@@ -35,10 +35,10 @@ Finish start(const Input& input, const Among& all, const std::string& name) {
             return start_reduce_scatter(among, name, {dtype, shape, input.how});
         case Input::Kind::group: break;
     }
-    std::vector<Reduce> members;
-    for (const auto& [member_dtype, member_shape] : input.tensors)
-        members.push_back({member_dtype, member_shape, input.how});
-    return start_grouped_allreduce(among, name, members);
+    std::vector<Reduce> reduces;
+    for (const auto& [tensor_dtype, tensor_shape] : input.tensors)
+        reduces.push_back({tensor_dtype, tensor_shape, input.how});
+    return start_grouped_allreduce(among, name, reduces);
 }
 
 std::string shape_text(const Input& input, std::size_t tensor) {

@@ -51,7 +51,7 @@ private:
     using IsSaid = std::function<bool(const std::string&)>;
 
     /// An operation that should have been done and waits that long is a hang, and ends the job.
-    static constexpr auto patience = std::chrono::seconds(20);
+    static constexpr auto hang_limit = std::chrono::seconds(20);
 
     bool is_odd() const { return bad_.is_odd[static_cast<std::size_t>(session_.rank())]; }
     std::string label(const std::string& name) const {
@@ -69,7 +69,7 @@ private:
     }
 
     Finish start(const Input& input, const std::string& name) const {
-        return test::start(input, Among(everybody_).within(patience), name);
+        return test::start(input, Among(everybody_).within(hang_limit), name);
     }
 
     void play_mismatch() {
@@ -77,10 +77,10 @@ private:
         const auto& first = odd_first ? bad_.odd : bad_.usual;
         const auto& second = odd_first ? bad_.usual : bad_.odd;
         const bool of_tensor = bad_.wrong == Wrong::shape || bad_.wrong == Wrong::dtype;
-        const bool of_member = of_tensor && bad_.usual.kind == Input::Kind::group;
+        const bool of_group = of_tensor && bad_.usual.kind == Input::Kind::group;
         const auto text =
             text_of(bad_.wrong == Wrong::operation ? "" : first.operation() + " ", "'", bad_.name,
-                    of_member ? text_of("[", bad_.tensor, "]") : "",
+                    of_group ? text_of("[", bad_.tensor, "]") : "",
                     "': ", aspect_of(first, bad_.wrong, bad_.tensor).first,
                     " differ: ", bad_.value(first), " on ", list(bad_.ranks(odd_first)), "; ",
                     bad_.value(second), " on ", list(bad_.ranks(!odd_first)));
@@ -159,7 +159,7 @@ private:
     /// nothing else is disturbed, until each rank has submitted what the others have, too.
     void play_stall(const ProcessSet& odd_set, const std::string& odd_name) {
         const auto submit = [&](bool odd) {
-            return test::start(bad_.usual, Among(odd ? odd_set : everybody_).within(patience),
+            return test::start(bad_.usual, Among(odd ? odd_set : everybody_).within(hang_limit),
                                odd ? odd_name : bad_.name);
         };
         const bool odd_first = bad_.odd_is_early;
@@ -203,7 +203,7 @@ private:
         const auto error = error_of([&] {
             allreduce(
                 sums,
-                {.name = "the next operation", .process_set = everybody_, .timeout = patience});
+                {.name = "the next operation", .process_set = everybody_, .timeout = hang_limit});
         });
         if (error)
             fault(error->code() == ErrorCode::timeout ? tally_.hangs : tally_.wrong_results,

@@ -116,7 +116,7 @@ void values_of_late_ranks(Session& session, Report& report);
 /// Statistics, say, that are broadcast and not trained.
 void parameters_without_gradient(Session& session, Report& report);
 
-/// Errors name ranks of the job, not places in the set; the others train on.
+/// Errors name ranks of the job, not group ranks; the others train on.
 void discarded_in_a_set(Session& session, Report& report);
 
 /// Rounds of a plan.

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/layout/allreduce_plan.hpp"
+#include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "support/fakes/thread_wire.hpp"
 #include "support/oracles/scalar_reduce.hpp"
@@ -22,9 +22,9 @@ namespace guozhuang::test {
 /// ones.
 inline constexpr int group_sizes[] = {1, 2, 3, 4, 5, 7, 8, 16, 17};
 
-/// A bundle's members, on one rank.
+/// A bundle's tensors, on one rank.
 template <class Element>
-using Members = std::vector<std::vector<Element>>;
+using BundleTensors = std::vector<std::vector<Element>>;
 
 /// Scratch of exactly the size asked for, aligned, with nothing useful in it.
 class TestScratch {
@@ -44,9 +44,9 @@ private:
 };
 
 template <class Element>
-std::vector<std::span<std::byte>> spans_of(Members<Element>& members) {
+std::vector<std::span<std::byte>> spans_of(BundleTensors<Element>& tensors) {
     std::vector<std::span<std::byte>> spans;
-    for (auto& member : members) spans.push_back(std::as_writable_bytes(std::span(member)));
+    for (auto& tensor : tensors) spans.push_back(std::as_writable_bytes(std::span(tensor)));
     return spans;
 }
 
@@ -66,15 +66,15 @@ std::vector<typename Format::Element> numbers(std::size_t count, std::uint64_t s
     return elements;
 }
 
-/// Every rank's members: [rank][member][element]. A member's numbers do not depend on the other
-/// members.
+/// Every rank's tensors: [rank][tensor][element]. A tensor's numbers do not depend on the other
+/// tensors.
 template <class Format>
-std::vector<Members<typename Format::Element>> inputs_of(int ranks,
-                                                         const std::vector<std::size_t>& counts) {
-    std::vector<Members<typename Format::Element>> inputs(static_cast<std::size_t>(ranks));
+std::vector<BundleTensors<typename Format::Element>> inputs_of(
+    int ranks, const std::vector<std::size_t>& counts) {
+    std::vector<BundleTensors<typename Format::Element>> inputs(static_cast<std::size_t>(ranks));
     for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-        for (std::size_t member = 0; member < counts.size(); ++member) {
-            inputs[rank].push_back(numbers<Format>(counts[member], 1000 * rank + counts[member]));
+        for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
+            inputs[rank].push_back(numbers<Format>(counts[tensor], 1000 * rank + counts[tensor]));
         }
     }
     return inputs;
@@ -82,38 +82,38 @@ std::vector<Members<typename Format::Element>> inputs_of(int ranks,
 
 /// The serial reference of order class tree, one element after another.
 template <class Format>
-Members<typename Format::Element> tree_sum(
-    const std::vector<Members<typename Format::Element>>& inputs,
+BundleTensors<typename Format::Element> tree_sum(
+    const std::vector<BundleTensors<typename Format::Element>>& inputs,
     typename Format::Partial divisor) {
     const ScalarReduce<Format> reduce(divisor);
     auto result = inputs[0];
-    for (std::size_t member = 0; member < result.size(); ++member) {
+    for (std::size_t tensor = 0; tensor < result.size(); ++tensor) {
         std::vector<std::span<const std::byte>> terms;
-        for (const auto& input : inputs) terms.push_back(std::as_bytes(std::span(input[member])));
-        reduce.combine_tree(std::as_writable_bytes(std::span(result[member])), terms);
+        for (const auto& input : inputs) terms.push_back(std::as_bytes(std::span(input[tensor])));
+        reduce.combine_tree(std::as_writable_bytes(std::span(result[tensor])), terms);
     }
     return result;
 }
 
-/// The serial reference of order class ring: an element of part b of its member is summed
+/// The serial reference of order class ring: an element of block b of its tensor is summed
 /// b+1, b+2, ..., b.
 template <class Format>
-Members<typename Format::Element> ring_sum(
-    const std::vector<Members<typename Format::Element>>& inputs,
+BundleTensors<typename Format::Element> ring_sum(
+    const std::vector<BundleTensors<typename Format::Element>>& inputs,
     typename Format::Partial divisor) {
     const ScalarReduce<Format> reduce(divisor);
     const auto ranks = inputs.size();
     auto result = inputs[0];
-    for (std::size_t member = 0; member < result.size(); ++member) {
-        const auto count = result[member].size();
+    for (std::size_t tensor = 0; tensor < result.size(); ++tensor) {
+        const auto count = result[tensor].size();
         for (std::size_t block = 0, begin = 0; block < ranks; ++block) {
             const auto length = count / ranks + (block < count % ranks ? 1 : 0);
             const auto part = [&](std::size_t rank) {
                 return std::as_bytes(
-                    std::span(inputs[rank % ranks][member]).subspan(begin, length));
+                    std::span(inputs[rank % ranks][tensor]).subspan(begin, length));
             };
             const auto into =
-                std::as_writable_bytes(std::span(result[member]).subspan(begin, length));
+                std::as_writable_bytes(std::span(result[tensor]).subspan(begin, length));
             if (length != 0) std::memcpy(into.data(), part(block + 1).data(), into.size());
             for (std::size_t step = 2; step <= ranks; ++step)
                 reduce.combine(into, into, part(block + step));
@@ -124,18 +124,18 @@ Members<typename Format::Element> ring_sum(
     return result;
 }
 
-/// What an allreduce left behind: every rank's members, and what every rank sent.
+/// What an allreduce left behind: every rank's tensors, and what every rank sent.
 template <class Element>
 struct Outcome {
-    std::vector<Members<Element>> results;
+    std::vector<BundleTensors<Element>> results;
     std::vector<ThreadWire> wires;
 
-    bool all_equal(const Members<Element>& expected) const {
+    bool all_equal(const BundleTensors<Element>& expected) const {
         for (const auto& result : results) {
-            for (std::size_t member = 0; member < expected.size(); ++member) {
-                const auto bytes = expected[member].size() * sizeof(Element);
+            for (std::size_t tensor = 0; tensor < expected.size(); ++tensor) {
+                const auto bytes = expected[tensor].size() * sizeof(Element);
                 if (bytes != 0 &&
-                    std::memcmp(result[member].data(), expected[member].data(), bytes) != 0)
+                    std::memcmp(result[tensor].data(), expected[tensor].data(), bytes) != 0)
                     return false;
             }
         }
@@ -143,19 +143,20 @@ struct Outcome {
     }
 };
 
-/// An allreduce under test: runs on one rank, over its members.
+/// An allreduce under test: runs on one rank, over its tensors.
 using AllreduceUnderTest =
-    std::function<void(ThreadWire&, std::span<const std::span<std::byte>> members, const Reduce&,
+    std::function<void(ThreadWire&, std::span<const std::span<std::byte>> tensors, const Reduce&,
                        std::size_t segment_bytes)>;
 
 template <class Format>
 Outcome<typename Format::Element> run_allreduce(
-    const AllreduceUnderTest& allreduce, std::vector<Members<typename Format::Element>> inputs,
-    typename Format::Partial divisor, std::size_t segment_bytes) {
+    const AllreduceUnderTest& allreduce,
+    std::vector<BundleTensors<typename Format::Element>> inputs, typename Format::Partial divisor,
+    std::size_t segment_bytes) {
     const ScalarReduce<Format> reduce(divisor);
     auto wires = run_ranks(static_cast<int>(inputs.size()), [&](ThreadWire& wire) {
-        const auto members = spans_of(inputs[static_cast<std::size_t>(wire.rank())]);
-        allreduce(wire, members, reduce, segment_bytes);
+        const auto tensors = spans_of(inputs[static_cast<std::size_t>(wire.rank())]);
+        allreduce(wire, tensors, reduce, segment_bytes);
     });
     return {std::move(inputs), std::move(wires)};
 }

@@ -60,17 +60,17 @@ Finish start_allreduce(const Among& among, const std::string& name, const Reduce
 }
 
 Finish start_grouped_allreduce(const Among& among, const std::string& name,
-                               const std::vector<Reduce>& members) {
+                               const std::vector<Reduce>& reduces) {
     const auto tensors = std::make_shared<std::vector<Tensor>>();
     std::vector<TensorView> views;
-    for (std::size_t i = 0; i < members.size(); ++i)
+    for (std::size_t i = 0; i < reduces.size(); ++i)
         tensors->push_back(
-            contribution(text_of(name, "/", i), among.rank(), members[i].dtype, members[i].shape));
+            contribution(text_of(name, "/", i), among.rank(), reduces[i].dtype, reduces[i].shape));
     for (auto& tensor : *tensors) {
         tensor.device = among.device();
         views.push_back(tensor.view());
     }
-    const auto how = members.front().how;
+    const auto how = reduces.front().how;
     const auto handle = grouped_allreduce_async(views, options_of(among, name, how));
     return [among, name, tensors, handle, how](Report& report) {
         handle.wait();

@@ -17,7 +17,7 @@
 namespace guozhuang::test {
 
 /// Among whom an operation takes place: all ranks of a session, or those of a process set. Ranks
-/// are places in the set.
+/// are group ranks.
 class Among {
 public:
     // NOLINTNEXTLINE(google-explicit-constructor): most cases are about all ranks
@@ -86,7 +86,7 @@ Finish start_allreduce(const Among& among, const std::string& name, const Reduce
 
 /// Several tensors, of whatever dtypes and shapes, by one operation.
 Finish start_grouped_allreduce(const Among& among, const std::string& name,
-                               const std::vector<Reduce>& members);
+                               const std::vector<Reduce>& reduces);
 
 Finish start_broadcast(const Among& among, const std::string& name, DType dtype, const Shape& shape,
                        int root);

@@ -66,13 +66,13 @@ void repeated_allreduces(Session& session, Report& report) {
 
 void grouped_allreduces(Session& session, Report& report) {
     for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::adasum}) {
-        std::vector<Reduce> members;
+        std::vector<Reduce> reduces;
         for (const auto dtype : all_dtypes) {
             if (!is_defined(op, dtype)) continue;
             for (const Shape& shape : {Shape{3, 7}, Shape{}, Shape{0, 5}, Shape{20'011}})
-                members.push_back({dtype, shape, {op}});
+                reduces.push_back({dtype, shape, {op}});
         }
-        start_grouped_allreduce(session, text_of("group ", name_of(op)), members)(report);
+        start_grouped_allreduce(session, text_of("group ", name_of(op)), reduces)(report);
     }
 }
 

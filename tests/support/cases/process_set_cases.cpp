@@ -28,15 +28,15 @@ void facts_of_sets(Session& session, Report& report) {
     const auto sets = create_sets(session);
     for (std::size_t i = 0; i < sets.size(); ++i) {
         const auto& ranks = choices[i];
-        const auto place = std::ranges::find(ranks, session.rank());
-        const bool inside = place != ranks.end();
+        const auto found = std::ranges::find(ranks, session.rank());
+        const bool inside = found != ranks.end();
         report.expect(sets[i].ranks() == ranks && sets[i].size() == static_cast<int>(ranks.size()),
                       "ranks and size");
         report.expect(
             sets[i].contains(session.rank()) == inside && !sets[i].contains(session.size()),
             "contains");
         if (inside)
-            report.expect(sets[i].rank() == place - ranks.begin(), "rank");
+            report.expect(sets[i].rank() == found - ranks.begin(), "rank");
         else
             expect_error(report, ErrorCode::invalid_argument, {"not in process set"},
                          [&] { return sets[i].rank(); });
@@ -341,8 +341,8 @@ void sets_share_memory(Session& session, Report& report) {
     std::pmr::vector<float> inside(count, &arena);
     for (const auto& set : sets) {
         if (!set.contains(session.rank()) || set.size() == 1) continue;
-        const auto members = set.ranks();
-        const bool shares = may_share() && std::ranges::all_of(members, [&](int rank) {
+        const auto ranks = set.ranks();
+        const bool shares = may_share() && std::ranges::all_of(ranks, [&](int rank) {
                                 return hosts[static_cast<std::size_t>(rank)] == host;
                             });
         int first = 1;
@@ -350,7 +350,7 @@ void sets_share_memory(Session& session, Report& report) {
         for (const auto numbers : {std::span<float>(apart), std::span<float>(inside)}) {
             std::ranges::fill(numbers, 1.0f + static_cast<float>(session.rank()));
             float wanted = 0;
-            for (const int rank : members) wanted += 1.0f + static_cast<float>(rank);
+            for (const int rank : ranks) wanted += 1.0f + static_cast<float>(rank);
             const auto before = traffic(&session);
             allreduce(numbers, {.session = &session, .process_set = set});
             const auto after = traffic(&session);

@@ -37,7 +37,7 @@ void sets_in_different_orders(Session& session, Report& report);
 
 std::size_t threads_of_process();
 
-/// Contexts, threads and names come again; what was said in an earlier life of a context means
+/// Contexts, threads and names come again; what was said in an earlier epoch of a context means
 /// nothing in a later one.
 RankCase sets_come_and_go(int cycles);
 
@@ -45,7 +45,7 @@ void errors_of_creation(Session& session, Report& report);
 
 void errors_in_sets(Session& session, Report& report);
 
-/// Errors of a group name ranks of the job, not places in the set.
+/// Errors of a group name ranks of the job, not group ranks.
 void mismatches_in_sets(Session& session, Report& report);
 
 /// An operation that is pending when its set goes: it completes if all have submitted it, else it

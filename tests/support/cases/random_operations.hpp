@@ -59,8 +59,8 @@ private:
             case 1:
                 return [=, reduce = draw_reduce()] { return start_allreduce(among, name, reduce); };
             case 2:
-                return [=, members = draw_group()] {
-                    return start_grouped_allreduce(among, name, members);
+                return [=, reduces = draw_group()] {
+                    return start_grouped_allreduce(among, name, reduces);
                 };
             case 3:
                 return [=, shape = draw_shape()] {
@@ -110,12 +110,12 @@ private:
         return reduce;
     }
     std::vector<Reduce> draw_group() {
-        std::vector<Reduce> members(1 + common_.below(5));
-        for (auto& member : members) {
-            member = draw_reduce();
-            member.how = {ReduceOp::min};
+        std::vector<Reduce> reduces(1 + common_.below(5));
+        for (auto& reduce : reduces) {
+            reduce = draw_reduce();
+            reduce.how = {ReduceOp::min};
         }
-        return members;
+        return reduces;
     }
     std::vector<std::int64_t> draw_rows() {
         std::vector<std::int64_t> rows;

@@ -58,12 +58,12 @@ void arena_gone_in_flight(Session& session, Report& report) {
     if (session.rank() == 0) {
         const auto sum = allreduce_async(
             numbers, {.name = "in the arena", .op = ReduceOp::average, .session = &session});
-        const auto letter =
+        const auto message =
             last == 0 ? Handle() : send_async(numbers, last, {.tag = 1, .session = &session});
         arena.reset();
         last_rank_after_rank0(session);
         sum.wait();
-        if (letter) letter.wait();
+        if (message) message.wait();
         return;
     }
     if (session.rank() == last) last_rank_after_rank0(session);

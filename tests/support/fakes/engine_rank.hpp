@@ -26,9 +26,9 @@ private:
 };
 
 struct EngineOptions {
-    bool own_thread = true;                      ///< false: driven by waiting callers alone
-    std::shared_ptr<engine::Job> job = nullptr;  ///< null: the transport's
-    engine::Mail* mail = nullptr;                ///< null: the transport's
+    bool own_thread = true;                             ///< false: driven by waiting callers alone
+    std::shared_ptr<engine::JobControl> job = nullptr;  ///< null: the transport's
+    engine::Mail* mail = nullptr;                       ///< null: the transport's
 };
 
 /// An engine of the world of an in-process job, with a backend of the test's.
@@ -41,13 +41,13 @@ public:
           mail_(*transport_, 0, everybody()),
           backend_(std::move(run)) {
         engine_ = std::make_shared<engine::Engine>(
-            engine::Engine::Parts{.control = control_,
-                                  .mail = options.mail ? *options.mail : mail_,
-                                  .doorbell = transport_->doorbell(),
-                                  .activity = transport_->activity(),
-                                  .wait = transport_->wait_settings(),
-                                  .negotiator = {},
-                                  .job = options.job ? options.job : transport_});
+            engine::Engine::Dependencies{.control = control_,
+                                         .mail = options.mail ? *options.mail : mail_,
+                                         .doorbell = transport_->doorbell(),
+                                         .activity = transport_->activity(),
+                                         .wait = transport_->wait_settings(),
+                                         .negotiator = {},
+                                         .job = options.job ? options.job : transport_});
         engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = nullptr});
         if (options.own_thread) engine_->start();
     }
@@ -75,7 +75,7 @@ public:
         return Handle(engine_->submit(std::move(request), false));
     }
 
-    /// A letter of one element.
+    /// A send or receive of one element.
     Handle submit(const engine::Route& route, std::shared_ptr<void> keep_alive = {}) {
         engine::Request request{.name = "letter",
                                 .tensors = engine::share({TensorView(&number_, DType::f32, {1})})};
@@ -85,9 +85,9 @@ public:
 
 private:
     std::vector<int> everybody() const {
-        std::vector<int> members(static_cast<std::size_t>(transport_->size()));
-        std::iota(members.begin(), members.end(), 0);
-        return members;
+        std::vector<int> group_ranks(static_cast<std::size_t>(transport_->size()));
+        std::iota(group_ranks.begin(), group_ranks.end(), 0);
+        return group_ranks;
     }
 
     float number_ = 0;

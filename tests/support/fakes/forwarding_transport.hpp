@@ -25,7 +25,7 @@ public:
     void abort(const base::AbortCause& cause) noexcept override { inner_->abort(cause); }
     bool abandon() noexcept override { return inner_->abandon(); }
     trace::Activity& activity() noexcept override { return inner_->activity(); }
-    std::optional<trace::Neighbour> look_at(int rank) override { return inner_->look_at(rank); }
+    std::optional<trace::RankStatus> look_at(int rank) override { return inner_->look_at(rank); }
     base::Doorbell& doorbell() noexcept override { return inner_->doorbell(); }
     std::size_t stage_bytes() const noexcept override { return inner_->stage_bytes(); }
     void count_staged(std::size_t bytes) noexcept override { inner_->count_staged(bytes); }

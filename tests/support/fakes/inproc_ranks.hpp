@@ -54,12 +54,12 @@ void run_staging_ranks(int ranks, Body&& body) {
     std::vector<Line> lines(wire::Staging::bytes_for(ranks, stage_bytes) / sizeof(Line));
     const auto memory = std::as_writable_bytes(std::span(lines));
     wire::Staging::initialise(memory, ranks);
-    std::vector<int> members(static_cast<std::size_t>(ranks));
-    std::iota(members.begin(), members.end(), 0);
+    std::vector<int> group_ranks(static_cast<std::size_t>(ranks));
+    std::iota(group_ranks.begin(), group_ranks.end(), 0);
     run_inproc_ranks(ranks, [&](wire::Transport& transport) {
         const wire::Group group{.transport = transport,
-                                .members = members,
-                                .position = transport.rank(),
+                                .ranks = group_ranks,
+                                .group_rank = transport.rank(),
                                 .tag = {0, wire::Lane::host_data}};
         body(group, wire::Staging::in(memory, ranks));
     });

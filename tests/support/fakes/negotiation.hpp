@@ -28,9 +28,9 @@ class Negotiation {
 public:
     using Link = std::pair<int, int>;  ///< from, to
 
-    Negotiation(int size, const protocol::Negotiator::Settings& settings)
+    Negotiation(int size, const protocol::Negotiator::Options& options)
         : logs_(static_cast<std::size_t>(size)) {
-        for (int rank = 0; rank < size; ++rank) negotiators_.emplace_back(rank, size, settings);
+        for (int rank = 0; rank < size; ++rank) negotiators_.emplace_back(rank, size, options);
     }
 
     int size() const { return static_cast<int>(negotiators_.size()); }
@@ -49,20 +49,20 @@ public:
         for (int rank = 0; rank < size(); ++rank) submit(rank, description, named);
     }
 
-    void depart(int rank, std::string_view reason = {}) {
-        at(rank).depart(reason);
+    void shut_down(int rank, std::string_view reason = {}) {
+        at(rank).shut_down(reason);
         collect(rank);
     }
     void join(int rank, const std::string& name = "join") {
         at(rank).join(name);
         collect(rank);
     }
-    void leave(int rank, std::string_view reason = {}) {
-        at(rank).leave(reason);
+    void quit(int rank, std::string_view reason = {}) {
+        at(rank).quit(reason);
         collect(rank);
     }
-    void depart_everywhere() {
-        for (int rank = 0; rank < size(); ++rank) depart(rank);
+    void shut_down_everywhere() {
+        for (int rank = 0; rank < size(); ++rank) shut_down(rank);
     }
 
     /// Puts what the rank has to say on the links; what it has learnt goes to its log.

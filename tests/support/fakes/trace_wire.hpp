@@ -15,7 +15,7 @@
 
 #include "collectives/concepts/reduce.hpp"
 #include "collectives/staged/stage_layout.hpp"
-#include "support/fakes/thread_peers.hpp"
+#include "support/fakes/thread_group.hpp"
 #include "support/fakes/thread_wire.hpp"
 
 namespace guozhuang::test {
@@ -211,8 +211,8 @@ private:
     std::vector<std::vector<std::string>> sent_;  ///< by rank and step
 };
 
-/// Where some ranks' part of a figure is: their columns, by position, if those are not the
-/// positions; the step in which they begin; and how many steps a round is.
+/// Where some ranks' part of a figure is: their columns, by rank of the group, if those are not the
+/// same; the step in which they begin; and how many steps a round is.
 struct InFigure {
     std::vector<int> columns = {};
     std::size_t first_step = 0, steps_a_round = 1;
@@ -267,11 +267,11 @@ private:
     std::map<int, std::size_t> sends_, receives_;
 };
 
-/// A ThreadPeers that writes a Trace: what a rank wrote to its stage in a round.
-class TracePeers {
+/// A ThreadGroup that writes a Trace: what a rank wrote to its stage in a round.
+class TraceGroup {
 public:
-    TracePeers(Stages& stages, Trace& trace, int rank, InFigure where = {})
-        : peers_(stages, rank),
+    TraceGroup(Stages& stages, Trace& trace, int rank, InFigure where = {})
+        : group_(stages, rank),
           trace_(&trace),
           where_(std::move(where)),
           before_(stage(rank).size() / sizeof(Symbol), nothing) {
@@ -280,16 +280,16 @@ public:
         const direct::StageLayout layout(own.size(), size());
         // No rank shows any places, so the words stay as they are.
         for (const std::uint64_t round : {std::uint64_t{0}, std::uint64_t{1}})
-            layout.places_shown(own, round) = 0;
+            layout.ref_count(own, round) = 0;
         std::memcpy(before_.data(), own.data(), own.size());
     }
 
-    int rank() const { return peers_.rank(); }
-    int size() const { return peers_.size(); }
-    std::span<std::byte> stage(int peer) { return peers_.stage(peer); }
-    std::uint64_t round() { return peers_.round(); }
+    int rank() const { return group_.rank(); }
+    int size() const { return group_.size(); }
+    std::span<std::byte> stage(int peer) { return group_.stage(peer); }
+    std::uint64_t round() { return group_.round(); }
     std::size_t put(std::span<std::byte> room, std::span<const std::byte> bytes) {
-        return peers_.put(room, bytes);
+        return group_.put(room, bytes);
     }
     void publish(std::size_t bytes) {
         std::vector<Symbol> now(stage(rank()).size() / sizeof(Symbol)), fresh;
@@ -303,17 +303,17 @@ public:
                            where_.first_step + where_.steps_a_round * round(),
                            SymbolTable::show(std::as_bytes(std::span(fresh))));
         before_ = now;
-        peers_.publish(bytes);
+        group_.publish(bytes);
     }
-    void await() { peers_.await(); }
-    static Place place(std::span<const std::byte>) { return {}; }
-    static std::span<std::byte> at(int, const Place&) { return {}; }
-    static void attend() {}
+    void await() { group_.await(); }
+    static RegionRef locate(std::span<const std::byte>) { return {}; }
+    static std::span<std::byte> at(int, const RegionRef&) { return {}; }
+    static void yield_to_others() {}
 
 private:
     static constexpr Symbol nothing = ~Symbol{0};
 
-    ThreadPeers peers_;
+    ThreadGroup group_;
     Trace* trace_;
     InFigure where_;
     std::vector<Symbol> before_;  ///< the stage at the end of the last round

@@ -14,7 +14,7 @@
 
 namespace guozhuang::test {
 
-/// Watches the log of every rank and knows, from the submissions and departures alone, what each
+/// Watches the log of every rank and knows, from the submissions and shutdowns alone, what each
 /// entry has to be. Throws Violation at the first entry that breaks a rule of the protocol; P1 to
 /// P5 are those of docs/verification.md.
 class Referee {
@@ -23,8 +23,8 @@ public:
         using std::runtime_error::runtime_error;
     };
 
-    Referee(int size, const protocol::Negotiator::Settings& settings)
-        : settings_(settings), ranks_(static_cast<std::size_t>(size)) {}
+    Referee(int size, const protocol::Negotiator::Options& options)
+        : options_(options), ranks_(static_cast<std::size_t>(size)) {}
 
     void submitted(int rank, const std::string& name, bool named,
                    const protocol::Description& description) {
@@ -34,7 +34,7 @@ public:
         at(rank).pending.insert(name);
     }
 
-    void departed(int rank, const std::string& reason) { departed_[rank] = reason; }
+    void shut_down(int rank, const std::string& reason) { shut_down_[rank] = reason; }
 
     void joined(int rank) {
         submitted(rank, join, false, {.operation = protocol::OperationKind::join, .tensors = {}});
@@ -51,7 +51,7 @@ public:
             log_.push_back(entry);
         }
         require(log_[own.position++] == entry, "the logs differ");
-        if (entry.kind == protocol::LogEntry::Kind::forget) return;
+        if (entry.kind == protocol::LogEntry::Kind::evict) return;
         for (const auto& item : entry.items) {
             own.pending.erase(item.name);
             ++own.resolved[item.name];
@@ -64,26 +64,26 @@ public:
     }
     /// The names that the rank has submitted and not seen resolved.
     const std::set<std::string>& pending(int rank) const { return at(rank).pending; }
-    bool has_departed(int rank) const { return departed_.contains(rank); }
+    bool has_shut_down(int rank) const { return shut_down_.contains(rank); }
     const std::vector<protocol::LogEntry>& log() const { return log_; }
 
-    /// When nothing is on its way any more. P5: every round that all have voted in, joined or
-    /// departed from is over, and every rank knows it.
+    /// When nothing is on its way any more. P5: every round that all have voted in, joined or shut
+    /// down from is over, and every rank knows it.
     void expect_quiet() const {
         for (const auto& [key, round] : rounds_) {
             if (key.second < value_or_zero(resolved_, key.first)) continue;  // as has been judged
             const bool over = std::ranges::all_of(
-                absent(round), [&](int rank) { return has_departed(rank) || joins(rank); });
+                absent(round), [&](int rank) { return has_shut_down(rank) || joins(rank); });
             require(!over, "'" + key.first + "' should be over");
         }
         for (const auto& rank : ranks_)
             require(rank.position == log_.size(), "a rank has not heard all");
     }
 
-    /// When all have departed and nothing is on its way any more. P4: no request is left.
+    /// When all have shut down and nothing is on its way any more. P4: no request is left.
     void expect_finished() const {
         expect_quiet();
-        require(!log_.empty() && log_.back().kind == protocol::LogEntry::Kind::shutdown,
+        require(!log_.empty() && log_.back().kind == protocol::LogEntry::Kind::all_shut_down,
                 "the log does not end with the shutdown");
         for (const auto& rank : ranks_)
             require(rank.pending.empty(), "a request was never resolved");
@@ -91,7 +91,7 @@ public:
 
     /// When a rank has left and nothing is on its way any more.
     void expect_left() const {
-        require(!log_.empty() && log_.back().kind == protocol::LogEntry::Kind::leave,
+        require(!log_.empty() && log_.back().kind == protocol::LogEntry::Kind::quit,
                 "the log does not end with the leaving");
         for (const auto& rank : ranks_)
             require(rank.position == log_.size(), "a rank has not heard all");
@@ -152,30 +152,30 @@ private:
 
     void judge(const protocol::LogEntry& entry) {
         using Kind = protocol::LogEntry::Kind;
-        require(
-            log_.empty() || (log_.back().kind != Kind::shutdown && log_.back().kind != Kind::leave),
-            "something follows the last entry");
+        require(log_.empty() ||
+                    (log_.back().kind != Kind::all_shut_down && log_.back().kind != Kind::quit),
+                "something follows the last entry");
         switch (entry.kind) {
             case Kind::execute: judge_execute(entry); break;
             case Kind::fail: judge_failure(entry); break;
-            case Kind::forget:
+            case Kind::evict:
                 for (const auto& item : entry.items)
                     require(ids_.erase(item.name) == 1, "a name without an id is forgotten");
                 return;
-            case Kind::depart:
+            case Kind::shut_down:
                 require(entry.items.empty() && entry.ranks.size() == 1,
                         "a departure is of one rank and resolves nothing");
                 judge_reason(entry, entry.ranks.front());
                 require(announced_.insert(entry.ranks.front()).second, "a rank departs twice");
                 break;
             case Kind::join: judge_join(entry); break;
-            case Kind::shutdown:
+            case Kind::all_shut_down:
                 require(announced_.size() == ranks_.size(),
                         "shutdown before every departure is in the log");
-                require(departed_.size() == ranks_.size(), "shutdown before all have departed");
+                require(shut_down_.size() == ranks_.size(), "shutdown before all have departed");
                 require(entry.items.empty(), "the shutdown resolves something");
                 break;
-            case Kind::leave:
+            case Kind::quit:
                 require(entry.items.empty() && entry.ranks.size() == 1,
                         "a leaving is of one rank and resolves nothing");
                 judge_reason(entry, entry.ranks.front());
@@ -232,9 +232,9 @@ private:
                     "'" + item.name + "' is fused with what it cannot be fused with");
         }
         require(!entry.items.empty(), "an entry executes nothing");
-        require(entry.items.size() == 1 || bytes <= settings_.fusion_bytes,
+        require(entry.items.size() == 1 || bytes <= options_.fusion_bytes,
                 "a bundle is larger than the threshold");
-        require(entry.policy == settings_.policy, "the policy is not the root's");
+        require(entry.policy == options_.policy, "the policy is not the root's");
     }
 
     void judge_id(const protocol::Item& item) {
@@ -270,16 +270,16 @@ private:
             for (const int rank : culprits) judge_reason(entry, rank);
             return;
         }
-        std::vector<protocol::Faction> factions;
+        std::vector<protocol::SubmissionGroup> groups;
         for (const auto& [rank, vote] : round.votes) {
             const auto description = protocol::share(vote);
-            auto faction = std::ranges::find_if(factions, [&](const auto& each) {
+            auto group = std::ranges::find_if(groups, [&](const auto& each) {
                 return protocol::are_same(each.description, description);
             });
-            if (faction == factions.end()) faction = factions.insert(faction, {description, {}});
-            faction->ranks.push_back(rank);
+            if (group == groups.end()) group = groups.insert(group, {description, {}});
+            group->ranks.push_back(rank);
         }
-        if (factions.size() == 1) {
+        if (groups.size() == 1) {
             require(needs(round.votes.begin()->second, absent(round)),
                     "'" + name + "' fails though all have submitted the same: " + entry.text);
             require(entry.code == ErrorCode::departed && entry.ranks == absent(round) &&
@@ -289,23 +289,23 @@ private:
         }
         std::string tensor;
         require(entry.code == ErrorCode::mismatch &&
-                    entry.text == protocol::describe_mismatch(name, factions, tensor) &&
+                    entry.text == protocol::describe_mismatch(name, groups, tensor) &&
                     entry.tensor == tensor,
                 "'" + name + "' fails with the wrong text: " + entry.text);
     }
 
-    /// The entry speaks of the departure of a rank that has departed, and says why.
+    /// The entry speaks of the shutdown of a rank that has shut down, and says why.
     void judge_reason(const protocol::LogEntry& entry, int rank) const {
-        require(has_departed(rank),
+        require(has_shut_down(rank),
                 "rank " + std::to_string(rank) + " has not departed: " + entry.text);
-        require(entry.text.find(departed_.at(rank)) != std::string::npos,
+        require(entry.text.find(shut_down_.at(rank)) != std::string::npos,
                 "the reason of a departure is lost: " + entry.text);
     }
 
-    protocol::Negotiator::Settings settings_;
+    protocol::Negotiator::Options options_;
     std::vector<Rank> ranks_;
-    std::map<int, std::string> departed_;
-    std::set<int> announced_;  ///< departures in the log
+    std::map<int, std::string> shut_down_;
+    std::set<int> announced_;  ///< shutdowns in the log
     std::map<std::pair<std::string, std::size_t>, Round> rounds_;
     /// How many rounds of each name the log has resolved.
     std::map<std::string, std::size_t> resolved_;

@@ -14,9 +14,9 @@
 namespace guozhuang::test {
 
 /// Random messages between all pairs of ranks, itself included, over any Transport: every rank
-/// draws the same plan from the seed, so each knows what must arrive, in which order. Throws on the
-/// first wrong byte; so it can run on threads. Collective.
-struct TrafficPlan {
+/// draws the same schedule from the seed, so each knows what must arrive, in which order. Throws on
+/// the first wrong byte; so it can run on threads. Collective.
+struct TrafficSchedule {
     struct Item {
         int from = 0, to = 0;
         wire::Tag tag;
@@ -24,7 +24,7 @@ struct TrafficPlan {
         unsigned char first = 0;  ///< byte i of the message is first + i
     };
 
-    TrafficPlan(unsigned seed, int ranks, int messages, std::size_t largest) {
+    TrafficSchedule(unsigned seed, int ranks, int messages, std::size_t largest) {
         std::mt19937 random(seed);
         const auto below = [&](std::size_t bound) {
             return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random);
@@ -53,14 +53,14 @@ struct TrafficPlan {
     std::vector<Item> items;
 };
 
-/// One rank's part in a plan.
+/// One rank's part of a schedule.
 class Traffic {
 public:
-    Traffic(wire::Transport& transport, const TrafficPlan& plan)
-        : transport_(transport), plan_(plan) {}
+    Traffic(wire::Transport& transport, const TrafficSchedule& schedule)
+        : transport_(transport), schedule_(schedule) {}
 
     void run() {
-        for (const auto& item : plan_.items) {
+        for (const auto& item : schedule_.items) {
             if (item.from == transport_.rank()) send(item);
             if (item.to == transport_.rank()) receive(item);
         }
@@ -70,17 +70,17 @@ public:
 
 private:
     struct Flight {
-        const TrafficPlan::Item* item;
+        const TrafficSchedule::Item* item;
         std::vector<std::byte> bytes;
         wire::Transport::Ticket ticket;
     };
 
-    void send(const TrafficPlan::Item& item) {
-        Flight& flight = sends_.emplace_back(Flight{&item, TrafficPlan::content(item), {}});
+    void send(const TrafficSchedule::Item& item) {
+        Flight& flight = sends_.emplace_back(Flight{&item, TrafficSchedule::content(item), {}});
         flight.ticket = transport_.send(item.to, item.tag, flight.bytes);
     }
 
-    void receive(const TrafficPlan::Item& item) {
+    void receive(const TrafficSchedule::Item& item) {
         if (item.tag.lane == wire::Lane::control) return control_.push_back(&item);
         Flight& flight =
             receives_.emplace_back(Flight{&item, std::vector<std::byte>(item.bytes), {}});
@@ -113,16 +113,16 @@ private:
         return true;
     }
 
-    void compare(const std::vector<std::byte>& got, const TrafficPlan::Item& item) const {
-        if (got == TrafficPlan::content(item)) return;
+    void compare(const std::vector<std::byte>& got, const TrafficSchedule::Item& item) const {
+        if (got == TrafficSchedule::content(item)) return;
         throw std::runtime_error("rank " + std::to_string(transport_.rank()) +
                                  " got a wrong message from rank " + std::to_string(item.from));
     }
 
     wire::Transport& transport_;
-    const TrafficPlan& plan_;
+    const TrafficSchedule& schedule_;
     std::deque<Flight> sends_, receives_;
-    std::vector<const TrafficPlan::Item*> control_;
+    std::vector<const TrafficSchedule::Item*> control_;
 };
 
 }  // namespace guozhuang::test

@@ -11,7 +11,7 @@ namespace guozhuang::direct {
 /// The messages between one rank and all others: at most one each way per peer at a time. Rank r
 /// begins with r + 1, so that no rank is everybody's first. Empty messages are left out.
 template <Wire W>
-class Peers {
+class PairwiseExchange {
 public:
     using Ticket = typename W::Ticket;
 
@@ -19,8 +19,8 @@ public:
         return 2 * padded_array<Ticket>(static_cast<std::size_t>(ranks));
     }
 
-    Peers() = default;
-    Peers(W& wire, Scratch& scratch)
+    PairwiseExchange() = default;
+    PairwiseExchange(W& wire, Scratch& scratch)
         : wire_(&wire),
           incoming_(scratch.cut_array<Ticket>(static_cast<std::size_t>(wire.size()))),
           outgoing_(scratch.cut_array<Ticket>(static_cast<std::size_t>(wire.size()))) {}

@@ -8,9 +8,10 @@ namespace guozhuang::perf {
 namespace {
 
 /// A program that has only sums: it starts when backward is done.
-class PeerStep : public StepSeries {
+class BaselineStep : public StepSeries {
 public:
-    PeerStep(Peer& peer, const char* way) : peer_(peer), name_(std::string(peer.name()) + way) {}
+    BaselineStep(Baseline& baseline, const char* way)
+        : baseline_(baseline), name_(std::string(baseline.name()) + way) {}
     std::string_view name() const noexcept final { return name_; }
     ReduceOp op() const noexcept final { return ReduceOp::sum; }
 
@@ -21,18 +22,19 @@ public:
     }
 
 protected:
-    void sum(std::span<const std::span<std::byte>> buffers) { peer_.sum(buffers); }
+    void sum(std::span<const std::span<std::byte>> buffers) { baseline_.sum(buffers); }
 
 private:
     virtual void reduce() = 0;
 
-    Peer& peer_;
+    Baseline& baseline_;
     std::string name_;
 };
 
-class PerTensor final : public PeerStep {
+class PerTensor final : public BaselineStep {
 public:
-    PerTensor(Peer& peer, const Gradients& gradients) : PeerStep(peer, "_per_tensor") {
+    PerTensor(Baseline& baseline, const Gradients& gradients)
+        : BaselineStep(baseline, "_per_tensor") {
         const auto& parameters = gradients.parameters();
         for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
             gradients_.push_back(p->gradient.memory());
@@ -46,10 +48,12 @@ private:
 
 /// Copies gradients into a buffer until the next does not fit, reduces it and copies them back. One
 /// that never fits goes alone, in place.
-class Fused final : public PeerStep {
+class Fused final : public BaselineStep {
 public:
-    Fused(Peer& peer, const Gradients& gradients)
-        : PeerStep(peer, "_fused_25mb"), parameters_(gradients.parameters()), buffer_(25u << 20) {}
+    Fused(Baseline& baseline, const Gradients& gradients)
+        : BaselineStep(baseline, "_fused_25mb"),
+          parameters_(gradients.parameters()),
+          buffer_(25u << 20) {}
 
 private:
     void reduce() override {
@@ -86,10 +90,10 @@ private:
     std::vector<std::span<std::byte>> inside_;
 };
 
-class Flat final : public PeerStep {
+class Flat final : public BaselineStep {
 public:
-    Flat(Peer& peer, const Gradients& gradients)
-        : PeerStep(peer, "_flat"), all_(gradients.flat()) {}
+    Flat(Baseline& baseline, const Gradients& gradients)
+        : BaselineStep(baseline, "_flat"), all_(gradients.flat()) {}
 
 private:
     void reduce() override { sum({&all_, 1}); }
@@ -99,11 +103,12 @@ private:
 
 }  // namespace
 
-std::vector<std::unique_ptr<StepSeries>> make_peer_steps(Peer& peer, const Gradients& gradients) {
+std::vector<std::unique_ptr<StepSeries>> make_baseline_steps(Baseline& baseline,
+                                                             const Gradients& gradients) {
     std::vector<std::unique_ptr<StepSeries>> steps;
-    steps.push_back(std::make_unique<PerTensor>(peer, gradients));
-    steps.push_back(std::make_unique<Fused>(peer, gradients));
-    steps.push_back(std::make_unique<Flat>(peer, gradients));
+    steps.push_back(std::make_unique<PerTensor>(baseline, gradients));
+    steps.push_back(std::make_unique<Fused>(baseline, gradients));
+    steps.push_back(std::make_unique<Flat>(baseline, gradients));
     return steps;
 }
 

@@ -14,7 +14,7 @@
 #include "base/config.hpp"
 #include "base/mutex.hpp"
 #include "engine/engine.hpp"
-#include "protocol/members.hpp"
+#include "protocol/group_ranks.hpp"
 #include "runtime/devices.hpp"
 #include "trace/timeline.hpp"
 #include "wire/group/control_channel.hpp"
@@ -24,9 +24,9 @@
 namespace guozhuang {
 
 /// What the process sets of a rank have in common.
-struct Shared {
+struct RankResources {
     std::shared_ptr<wire::Transport> transport;
-    base::Settings settings;
+    base::Config config;
     Devices devices;
     std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
     std::shared_ptr<trace::Timeline> timeline = std::make_shared<trace::Timeline>();
@@ -34,23 +34,23 @@ struct Shared {
 
 using engine::SetId;
 
-/// One rank's part in one process set, the world being the first: an engine, and what it needs of
+/// What one rank has of one process set, the world being the first: an engine, and what it needs of
 /// the other rooms. Thread-safe.
-class SetMember final : private engine::DeviceProvider {
+class SetRuntime final : private engine::DeviceProvider {
 public:
     /// `ranks`: ranks of the world, ascending, this one among them. Throws Error(out_of_memory)
     /// without a thread for the coordinator. The world's is made by all ranks together, and throws
     /// what ends the job.
-    SetMember(std::shared_ptr<Shared> shared, SetId id, std::vector<int> ranks);
-    ~SetMember() override;
-    SetMember(const SetMember&) = delete;
-    SetMember& operator=(const SetMember&) = delete;
+    SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::vector<int> ranks);
+    ~SetRuntime() override;
+    SetRuntime(const SetRuntime&) = delete;
+    SetRuntime& operator=(const SetRuntime&) = delete;
 
     engine::Engine& engine() noexcept { return *engine_; }
-    wire::Transport& transport() noexcept { return *shared_->transport; }
-    int position() const noexcept { return control_.rank(); }  ///< this rank's
+    wire::Transport& transport() noexcept { return *resources_->transport; }
+    int group_rank() const noexcept { return control_.rank(); }  ///< this rank's
     int size() const noexcept { return control_.size(); }
-    const protocol::Members& members() const noexcept { return members_; }
+    const protocol::GroupRanks& group_ranks() const noexcept { return group_ranks_; }
 
     /// Makes sure that bundles on this kind of device can be run, and gives its driver; null for
     /// the plain host. Throws Error(unavailable) where they cannot.
@@ -61,7 +61,7 @@ public:
     std::shared_ptr<const std::string> take_plan_name(const std::string& wanted,
                                                       std::string_view kind);
 
-    /// Departs, waits until every member has, and ends; handles and plans may outlive it. Throws
+    /// Shuts down, waits until every rank has, and ends; handles and plans may outlive it. Throws
     /// what ended the job.
     void close(std::string_view reason);
     void stop() noexcept;  ///< ends without waiting for anybody
@@ -70,10 +70,10 @@ private:
     void provide(DeviceKind kind) override { use_device(kind); }
     void add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane);
 
-    std::shared_ptr<Shared> shared_;
+    std::shared_ptr<RankResources> resources_;
     const SetId id_;
-    const std::vector<int> ranks_;  ///< of the world, by position
-    const protocol::Members members_;
+    const std::vector<int> ranks_;  ///< of the world, by group rank
+    const protocol::GroupRanks group_ranks_;
     wire::ControlChannel control_;
     wire::MailChannel mail_;
     base::Mutex devices_mutex_;

@@ -17,15 +17,15 @@ public:
 };
 
 /// The ranks of a measurement as plain MPI sees them: what a measurement needs beside the library
-/// that it measures. MPI is initialised for the life of a Job, before any Session, which then works
-/// in an MPI that its user owns. Every member but rank(), size() and abort() is collective, and the
-/// results are the same on all ranks. The main thread only.
-class Job {
+/// that it measures. MPI is initialised for the life of an MpiJob, before any Session, which then
+/// works in an MPI that its user owns. Every member but rank(), size() and abort() is collective,
+/// and the results are the same on all ranks. The main thread only.
+class MpiJob {
 public:
-    Job(int* argc, char*** argv);
-    ~Job();
-    Job(const Job&) = delete;
-    Job& operator=(const Job&) = delete;
+    MpiJob(int* argc, char*** argv);
+    ~MpiJob();
+    MpiJob(const MpiJob&) = delete;
+    MpiJob& operator=(const MpiJob&) = delete;
 
     int rank() const noexcept { return rank_; }
     int size() const noexcept { return size_; }

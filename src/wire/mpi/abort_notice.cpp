@@ -1,4 +1,4 @@
-#include "wire/mpi/notice.hpp"
+#include "wire/mpi/abort_notice.hpp"
 
 #include <cstring>
 #include <fmt/format.h>
@@ -14,8 +14,8 @@ constexpr auto time_to_tell = std::chrono::milliseconds(200),
 
 /// Whether it is so before the time is over. At a bell of its own: the rank's may be aborted.
 template <class Holds>
-bool comes_true(const base::WaitSettings& wait, std::chrono::milliseconds time,
-                const Holds& holds) {
+bool is_true_within(const base::WaitSettings& wait, std::chrono::milliseconds time,
+                    const Holds& holds) {
     const auto deadline = base::Clock::now() + time;
     bool is_so = false;
     base::Doorbell bell;
@@ -28,8 +28,8 @@ bool comes_true(const base::WaitSettings& wait, std::chrono::milliseconds time,
 
 }  // namespace
 
-Notice Notice::from(const Messages::Message& message) {
-    Notice notice;
+AbortNotice AbortNotice::from(const Messages::Message& message) {
+    AbortNotice notice;
     if (message.bytes.size() != sizeof notice)
         throw Error(
             ErrorCode::wire,
@@ -39,32 +39,32 @@ Notice Notice::from(const Messages::Message& message) {
     return notice;
 }
 
-base::AbortCause Notice::cause() const noexcept {
+base::AbortCause AbortNotice::cause() const noexcept {
     return {.rank = culprit,
             .text = {text.data(), strnlen(text.data(), text.size())},
             .code = static_cast<ErrorCode>(code)};
 }
 
-OutgoingNotice::OutgoingNotice(const base::AbortCause& cause) noexcept {
+OutgoingAbortNotice::OutgoingAbortNotice(const base::AbortCause& cause) noexcept {
     notice_.culprit = cause.rank;
     notice_.code = static_cast<std::int32_t>(cause.code);
     cause.text.copy(notice_.text.data(), notice_.text.size());
 }
 
-bool OutgoingNotice::send(MPI_Comm communicator, int to, int tag) {
+bool OutgoingAbortNotice::send(MPI_Comm communicator, int to, int tag) {
     auto& request = requests_.emplace_back(MPI_REQUEST_NULL);
     return MPI_Isend(&notice_, sizeof notice_, MPI_BYTE, to, tag, communicator, &request) ==
            MPI_SUCCESS;
 }
 
-bool OutgoingNotice::has_left_soon(base::Mutex& calls, const base::WaitSettings& wait) {
-    return comes_true(wait, time_to_tell, [&] {
+bool OutgoingAbortNotice::has_left_soon(base::Mutex& calls, const base::WaitSettings& wait) {
+    return is_true_within(wait, time_to_tell, [&] {
         const base::Lock lock(calls);
         return has_left();
     });
 }
 
-bool OutgoingNotice::has_left() {
+bool OutgoingAbortNotice::has_left() {
     int done = 0;
     check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
                       MPI_STATUSES_IGNORE),
@@ -72,10 +72,10 @@ bool OutgoingNotice::has_left() {
     return done != 0;
 }
 
-bool hears_of_the_end(const base::Doorbell& bell, const trace::Activity& own,
-                      const base::WaitSettings& wait) {
-    return comes_true(wait, time_to_hear,
-                      [&] { return base::is_aborted(bell) || own.closed.load(); });
+bool job_ends_soon(const base::Doorbell& bell, const trace::Activity& own,
+                   const base::WaitSettings& wait) {
+    return is_true_within(wait, time_to_hear,
+                          [&] { return base::is_aborted(bell) || own.closed.load(); });
 }
 
 }  // namespace guozhuang::wire::mpi

@@ -66,9 +66,9 @@ private:
 
 /// A PeerMemory between threads. A rank dawdles where it reads and where it writes, each time
 /// another one, so what is written over too early is seen; and counts what it stages.
-class ThreadPeers {
+class ThreadGroup {
 public:
-    ThreadPeers(Stages& stages, int rank) : stages_(&stages), rank_(rank) {}
+    ThreadGroup(Stages& stages, int rank) : stages_(&stages), rank_(rank) {}
 
     int rank() const { return rank_; }
     int size() const { return stages_->ranks(); }
@@ -90,15 +90,15 @@ public:
     }
 
     /// From here on all memory of this rank is in that region, but for so many bytes at both ends
-    /// of each piece; in none, if 0. `only`: if it is not empty, no other pieces.
+    /// of each tensor; in none, if 0. `only`: if it is not empty, no other tensors.
     void open(std::uint64_t region, std::size_t but_at_the_ends = 0,
               std::span<const std::span<std::byte>> only = {}) {
         region_ = region;
         ends_ = but_at_the_ends;
         only_.clear();
-        for (const auto piece : only) only_.push_back(piece.data());
+        for (const auto memory : only) only_.push_back(memory.data());
     }
-    Place place(std::span<const std::byte> memory) const {
+    RegionRef locate(std::span<const std::byte> memory) const {
         if (region_ == 0 || memory.size() <= 2 * ends_) return {};
         if (!only_.empty() && std::ranges::find(only_, memory.data()) == only_.end()) return {};
         const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
@@ -107,12 +107,12 @@ public:
                 .begin = ends_,
                 .bytes = memory.size() - 2 * ends_};
     }
-    std::span<std::byte> at(int, const Place& place) const {
+    std::span<std::byte> at(int, const RegionRef& ref) const {
         // NOLINTNEXTLINE(performance-no-int-to-ptr): a thread's memory is everybody's
-        auto* const memory = reinterpret_cast<std::byte*>(place.offset);
-        return {memory, place.bytes};
+        auto* const memory = reinterpret_cast<std::byte*>(ref.offset);
+        return {memory, ref.bytes};
     }
-    void attend() {}
+    void yield_to_others() {}
 
     std::size_t bytes() const { return bytes_; }
     std::size_t rounds() const { return rounds_; }
@@ -126,6 +126,6 @@ private:
     std::vector<const std::byte*> only_;
 };
 
-static_assert(PeerMemory<ThreadPeers>);
+static_assert(PeerMemory<ThreadGroup>);
 
 }  // namespace guozhuang::test

@@ -1,4 +1,4 @@
-#include "backends/host/stages.hpp"
+#include "backends/host/staging_buffers.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -32,24 +32,24 @@ std::size_t stage_bytes_of(const wire::Group& group, const topology::HostGrid& g
 }
 
 topology::HostGrid grid_of(const wire::Group& group) {
-    return {group.transport.topology().host_of, group.members, group.transport.rank()};
+    return {group.transport.topology().host_of, group.ranks, group.transport.rank()};
 }
 
-/// Some members of a group as a group of their own.
-wire::Group part_of(wire::Group group, std::span<const int> members, int position) {
-    group.members = members;
-    group.position = position;
+/// Some ranks of a group as a group of their own.
+wire::Group subgroup(wire::Group group, std::span<const int> ranks, int group_rank) {
+    group.ranks = ranks;
+    group.group_rank = group_rank;
     return group;
 }
 
-/// Every rank's value, by position.
+/// Every rank's value, by group rank.
 template <class T>
-std::vector<T> gather(wire::MemberWire& wire, const T& own) {
+std::vector<T> gather(wire::GroupWire& wire, const T& own) {
     std::vector<T> all(static_cast<std::size_t>(wire.size()));
     all[static_cast<std::size_t>(wire.rank())] = own;
-    std::vector<std::span<std::byte>> places;
-    for (auto& each : all) places.push_back(std::as_writable_bytes(std::span(&each, 1)));
-    ring::all_gather(wire, places);
+    std::vector<std::span<std::byte>> destinations;
+    for (auto& each : all) destinations.push_back(std::as_writable_bytes(std::span(&each, 1)));
+    ring::all_gather(wire, destinations);
     return all;
 }
 
@@ -59,80 +59,81 @@ bool is_the_world(const wire::Group& group) noexcept {
     return group.tag.context == 0;
 }
 
-bool on_one_host(const wire::Transport& transport, std::span<const int> members) {
+bool on_one_host(const wire::Transport& transport, std::span<const int> ranks) {
     const auto host_of = [&](int rank) {
         return transport.topology().host_of[static_cast<std::size_t>(rank)];
     };
-    return std::ranges::all_of(members,
-                               [&](int rank) { return host_of(rank) == host_of(members.front()); });
+    return std::ranges::all_of(ranks,
+                               [&](int rank) { return host_of(rank) == host_of(ranks.front()); });
 }
 
-bool can_stage(const wire::Transport& transport, std::span<const int> members) {
-    return on_one_host(transport, members) &&
-           direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(members.size()))
+bool can_stage(const wire::Transport& transport, std::span<const int> ranks) {
+    return on_one_host(transport, ranks) &&
+           direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(ranks.size()))
                    .segment_bytes() > 0;
 }
 
-SetStages SetStages::create(int ranks, std::size_t stage_bytes) {
-    SetStages stages(wire::SharedFile::create(wire::Staging::bytes_for(ranks, stage_bytes)), ranks,
-                     stage_bytes);
-    stages.file_.reserve(0, wire::Staging::stage_offset(ranks, 0, 0));
-    wire::Staging::initialise(stages.file_.memory(), ranks);
-    return stages;
+SetStagingBuffers SetStagingBuffers::create(int ranks, std::size_t stage_bytes) {
+    SetStagingBuffers buffers(
+        wire::SharedFile::create(wire::Staging::bytes_for(ranks, stage_bytes)), ranks, stage_bytes);
+    buffers.file_.reserve(0, wire::Staging::stage_offset(ranks, 0, 0));
+    wire::Staging::initialise(buffers.file_.memory(), ranks);
+    return buffers;
 }
 
-SetStages SetStages::attach(const wire::SharedFile::Offer& offer, int ranks,
-                            std::size_t stage_bytes) {
+SetStagingBuffers SetStagingBuffers::attach(const wire::SharedFile::Offer& offer, int ranks,
+                                            std::size_t stage_bytes) {
     return {wire::SharedFile::attach(offer, wire::Staging::bytes_for(ranks, stage_bytes)), ranks,
             stage_bytes};
 }
 
-void SetStages::reserve_stage(int rank) {
+void SetStagingBuffers::reserve_stage(int rank) {
     file_.reserve(wire::Staging::stage_offset(ranks_, rank, stage_bytes_), stage_bytes_);
 }
 
-wire::Staging SetStages::staging() const noexcept {
+wire::Staging SetStagingBuffers::staging() const noexcept {
     return wire::Staging::in(file_.memory(), ranks_);
 }
 
-std::optional<SetStages> SetStages::meet(wire::MemberWire& wire, const wire::Group& group) {
+std::optional<SetStagingBuffers> SetStagingBuffers::create_shared(wire::GroupWire& wire,
+                                                                  const wire::Group& group) {
     const auto grid = grid_of(group);
-    wire::MemberWire local(part_of(group, grid.local(), grid.local_rank()));
+    wire::GroupWire local(subgroup(group, grid.local(), grid.local_rank()));
     const auto stage_bytes = stage_bytes_of(group, grid);
-    std::optional<SetStages> stages;
+    std::optional<SetStagingBuffers> buffers;
     std::string failure;
     const auto attempt = [&](auto&& make) {
         try {
-            stages.emplace(make());
-            stages->reserve_stage(local.rank());
+            buffers.emplace(make());
+            buffers->reserve_stage(local.rank());
         } catch (const std::exception& error) {  // the others wait for the answer, whatever it is
             failure = error.what();
-            stages.reset();
+            buffers.reset();
         }
     };
     wire::SharedFile::Offer offer;
     if (local.rank() == 0) {
         attempt([&] { return create(local.size(), stage_bytes); });
-        if (stages) offer = stages->file_.offer();
+        if (buffers) offer = buffers->file_.offer();
     }
     offer = gather(local, offer).front();
     if (local.rank() != 0) attempt([&] { return attach(offer, local.size(), stage_bytes); });
-    const auto have = gather(wire, static_cast<std::uint8_t>(stages.has_value()));
+    const auto have = gather(wire, static_cast<std::uint8_t>(buffers.has_value()));
     const auto without = std::ranges::find(have, 0) - have.begin();
     if (std::cmp_equal(without, have.size())) {
-        stages->file_.close_file();
-        return stages;
+        buffers->file_.close_file();
+        return buffers;
     }
     if (without == wire.rank())
         base::log_warning(fmt::format(
             "{}: no memory to stage in ({}): its data travels as messages",
             is_the_world(group) ? "the world"
-                                : fmt::format("process set {}", fmt::join(group.members, ",")),
+                                : fmt::format("process set {}", fmt::join(group.ranks, ",")),
             failure));
     return std::nullopt;
 }
 
-bool Levels::suit(const wire::Group& group) {
+bool Hierarchy::fits(const wire::Group& group) {
     const auto grid = grid_of(group);
     const auto locals = static_cast<int>(grid.local().size());
     return grid.is_even() && grid.hosts() > 1 && locals > 1 &&
@@ -142,9 +143,9 @@ bool Levels::suit(const wire::Group& group) {
 
 /// Messages across have the group's own tag: each rank runs its bundles in one order, so between
 /// two of them none is taken for another.
-Levels::Levels(const wire::Group& group, const wire::Staging& staging)
+Hierarchy::Hierarchy(const wire::Group& group, const wire::Staging& staging)
     : grid_(grid_of(group)),
-      local_(part_of(group, grid_.local(), grid_.local_rank()), staging, /*tries_segments=*/false),
-      across_(part_of(group, grid_.across(), grid_.cross_rank())) {}
+      local_(subgroup(group, grid_.local(), grid_.local_rank()), staging, /*tries_segments=*/false),
+      across_(subgroup(group, grid_.across(), grid_.cross_rank())) {}
 
 }  // namespace guozhuang::backends

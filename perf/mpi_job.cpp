@@ -1,4 +1,4 @@
-#include "job.hpp"
+#include "mpi_job.hpp"
 
 #include <mpi.h>
 
@@ -16,11 +16,11 @@ namespace guozhuang::perf {
 namespace {
 
 /// The two ranks add one to the word in turns: an even number is for rank 0.
-template <class Meet>
-double round_trip(std::atomic_ref<std::uint32_t> word, std::uint32_t rank, const Meet& meet) {
+template <class Barrier>
+double round_trip(std::atomic_ref<std::uint32_t> word, std::uint32_t rank, const Barrier& barrier) {
     constexpr std::uint32_t batches = 50, rounds = 100;
     if (rank == 0) word = 0;
-    meet();
+    barrier();
     std::vector<double> microseconds;
     std::uint32_t turn = rank;
     for (std::uint32_t batch = 0; batch < batches; ++batch) {
@@ -31,49 +31,49 @@ double round_trip(std::atomic_ref<std::uint32_t> word, std::uint32_t rank, const
         }
         microseconds.push_back(seconds_since(start) * 1e6 / rounds);
     }
-    meet();
+    barrier();
     return quantile(microseconds, 0.5);
 }
 
 }  // namespace
 
-Job::Job(int* argc, char*** argv) {
+MpiJob::MpiJob(int* argc, char*** argv) {
     int provided = 0;
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
 }
 
-Job::~Job() {
+MpiJob::~MpiJob() {
     MPI_Finalize();
 }
 
-void Job::align() const {
+void MpiJob::align() const {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-double Job::max(double value) const {
+double MpiJob::max(double value) const {
     return max(std::vector{value}).front();
 }
 
-std::vector<double> Job::max(std::vector<double> values) const {
+std::vector<double> MpiJob::max(std::vector<double> values) const {
     MPI_Allreduce(MPI_IN_PLACE, values.data(), mpi_count(values.size()), MPI_DOUBLE, MPI_MAX,
                   MPI_COMM_WORLD);
     return values;
 }
 
-std::uint64_t Job::sum(std::uint64_t value) const {
+std::uint64_t MpiJob::sum(std::uint64_t value) const {
     MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
     return value;
 }
 
-std::size_t Job::of_first(std::size_t value) const {
+std::size_t MpiJob::of_first(std::size_t value) const {
     std::uint64_t shared = value;
     MPI_Bcast(&shared, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
     return shared;
 }
 
-std::vector<std::string> Job::gather(const std::string& text) const {
+std::vector<std::string> MpiJob::gather(const std::string& text) const {
     const int length = mpi_count(text.size());
     std::vector<int> lengths(static_cast<std::size_t>(size_));
     MPI_Gather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, 0, MPI_COMM_WORLD);
@@ -90,7 +90,7 @@ std::vector<std::string> Job::gather(const std::string& text) const {
     return texts;
 }
 
-void Job::all_or_none(const std::function<void()>& step) const {
+void MpiJob::all_or_none(const std::function<void()>& step) const {
     std::string problem;
     int first_failed = size_;
     try {
@@ -108,7 +108,7 @@ void Job::all_or_none(const std::function<void()>& step) const {
     throw Refusal(problem);
 }
 
-double Job::flag_round_trip_us() const {
+double MpiJob::flag_round_trip_us() const {
     double round_trip_us = 0;
     MPI_Comm machine = MPI_COMM_NULL, pair = MPI_COMM_NULL;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine);
@@ -133,12 +133,12 @@ double Job::flag_round_trip_us() const {
     return round_trip_us;
 }
 
-void Job::abort() const {
+void MpiJob::abort() const {
     MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     std::abort();
 }
 
-std::string Job::library() {
+std::string MpiJob::library() {
     std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
     int length = 0;
     MPI_Get_library_version(text.data(), &length);

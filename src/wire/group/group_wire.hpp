@@ -11,17 +11,17 @@ namespace guozhuang::wire {
 
 /// The Wire of a process set: what the collective algorithms send and receive through. One thread
 /// at a time. What the group refers to must outlive it.
-class MemberWire {
+class GroupWire {
 public:
     using Ticket = Transport::Ticket;
 
-    explicit MemberWire(Group group) : group_(std::move(group)) {}
+    explicit GroupWire(Group group) : group_(std::move(group)) {}
 
-    int rank() const noexcept { return group_.position; }
-    int world_rank(int position) const noexcept {
-        return group_.members[static_cast<std::size_t>(position)];
+    int rank() const noexcept { return group_.group_rank; }
+    int world_rank(int group_rank) const noexcept {
+        return group_.ranks[static_cast<std::size_t>(group_rank)];
     }
-    int size() const noexcept { return static_cast<int>(group_.members.size()); }
+    int size() const noexcept { return static_cast<int>(group_.ranks.size()); }
 
     Ticket send(std::span<const std::byte> bytes, int to) {
         return or_abandon([&] {
@@ -58,6 +58,6 @@ private:
     Group group_;
 };
 
-static_assert(Wire<MemberWire>);
+static_assert(Wire<GroupWire>);
 
 }  // namespace guozhuang::wire

@@ -18,16 +18,16 @@ namespace guozhuang::wire {
 
 /// The PeerMemory of a process set whose ranks are on one host: what the collective algorithms
 /// stage in. One thread at a time. What the group refers to must outlive it.
-class MemberPeers {
+class SharedMemoryGroup {
 public:
     /// `staging`: of as many ranks, and no other object's; outlives this one.
-    MemberPeers(Group group, const Staging& staging)
+    SharedMemoryGroup(Group group, const Staging& staging)
         : group_(std::move(group)),
           staging_(staging),
           round_(progress(rank()).load(std::memory_order_seq_cst)) {}
 
-    int rank() const noexcept { return group_.position; }
-    int size() const noexcept { return static_cast<int>(group_.members.size()); }
+    int rank() const noexcept { return group_.group_rank; }
+    int size() const noexcept { return static_cast<int>(group_.ranks.size()); }
     std::span<std::byte> stage(int peer) const noexcept { return staging_.stage(peer); }
     std::uint64_t round() const noexcept { return round_; }
 
@@ -49,7 +49,7 @@ public:
         progress(rank()).store(++round_, std::memory_order_seq_cst);
         for (int peer = 0; peer < size(); ++peer)
             if (peer != rank())
-                group_.transport.nudge(group_.members[static_cast<std::size_t>(peer)],
+                group_.transport.nudge(group_.ranks[static_cast<std::size_t>(peer)],
                                        base::audience_of(group_.tag.context));
     }
 
@@ -61,17 +61,17 @@ public:
                 [&] { return progress(peer).load(std::memory_order_seq_cst) >= round_; });
     }
 
-    Place place(std::span<const std::byte> memory) const {
-        return group_.transport.regions()->place(memory);
+    RegionRef locate(std::span<const std::byte> memory) const {
+        return group_.transport.regions()->locate(memory);
     }
-    std::span<std::byte> at(int peer, const Place& place) const {
+    std::span<std::byte> at(int peer, const RegionRef& ref) const {
         const auto memory =
-            group_.transport.regions()->at(group_.members[static_cast<std::size_t>(peer)], place);
+            group_.transport.regions()->at(group_.ranks[static_cast<std::size_t>(peer)], ref);
         if (memory.empty() && base::is_aborted(group_.transport.doorbell()))
             base::throw_cause(group_.transport.doorbell());
         return memory;
     }
-    void attend() {
+    void yield_to_others() {
         if (group_.pump) group_.pump();
     }
 
@@ -83,9 +83,9 @@ public:
     }
     std::size_t bytes_put() const noexcept { return bytes_put_; }  ///< since then
 
-    /// Tells the others a figure, which they can read after the next round; and reads the least
-    /// that any rank has told in that slot.
-    void tell_cost(std::size_t slot, float cost) noexcept {
+    /// Publishes a figure, which the others can read after the next round; and reads the least that
+    /// any rank has published in that slot.
+    void publish_cost(std::size_t slot, float cost) noexcept {
         staging_.progress[static_cast<std::size_t>(rank())].costs[slot] = cost;
     }
     float least_cost(std::size_t slot) const noexcept {
@@ -110,6 +110,6 @@ private:
     std::size_t bytes_put_ = 0;
 };
 
-static_assert(PeerMemory<MemberPeers>);
+static_assert(PeerMemory<SharedMemoryGroup>);
 
 }  // namespace guozhuang::wire

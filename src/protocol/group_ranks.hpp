@@ -11,25 +11,25 @@
 
 namespace guozhuang::protocol {
 
-/// Who is in a process set: world ranks by position. Inside the engine ranks are positions; what
-/// people read names world ranks. By default the world, where the two are the same.
-class Members {
+/// Who is in a process set: world ranks by group rank. Inside the engine ranks are group ranks;
+/// what people read names world ranks. By default the world, where the two are the same.
+class GroupRanks {
 public:
-    Members() = default;
+    GroupRanks() = default;
     /// Ascending, at least one.
-    explicit Members(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
+    explicit GroupRanks(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
 
     bool are_the_world() const noexcept { return ranks_.empty(); }
-    int world_rank(int position) const {
-        return are_the_world() ? position : ranks_.at(static_cast<std::size_t>(position));
+    int world_rank(int group_rank) const {
+        return are_the_world() ? group_rank : ranks_.at(static_cast<std::size_t>(group_rank));
     }
-    std::vector<int> world_ranks(std::span<const int> positions) const {
+    std::vector<int> world_ranks(std::span<const int> group_ranks) const {
         std::vector<int> ranks;
-        for (const int position : positions) ranks.push_back(world_rank(position));
+        for (const int group_rank : group_ranks) ranks.push_back(world_rank(group_rank));
         return ranks;
     }
-    /// Empty if the rank is no member.
-    std::optional<int> position_of(int world_rank) const {
+    /// Empty if the rank is not among them.
+    std::optional<int> group_rank_of(int world_rank) const {
         if (are_the_world()) return world_rank;
         const auto found = std::ranges::lower_bound(ranks_, world_rank);
         if (found == ranks_.end() || *found != world_rank) return std::nullopt;

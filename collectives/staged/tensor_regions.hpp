@@ -1,0 +1,143 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <guozhuang/error.hpp>
+#include <span>
+#include <string>
+
+#include "collectives/concepts/peer_memory.hpp"
+#include "collectives/layout/scratch.hpp"
+#include "collectives/staged/stage_layout.hpp"
+
+namespace guozhuang::direct {
+
+/// Where the tensors of a bundle lie on every rank: each rank writes refs to its own in one round,
+/// and knows in the next about all. What all ranks can reach of a tensor is reduced in place, if it
+/// is half of the tensor at least; the rest of the bundle is `rest()`.
+template <PeerMemory P>
+class TensorRegions {
+public:
+    /// Bytes [begin, end) of a tensor.
+    struct ByteRange {
+        std::size_t begin = 0, end = 0;
+        std::size_t bytes() const noexcept { return end - begin; }
+    };
+
+    /// Bytes of scratch for so many tensors.
+    static constexpr std::size_t scratch_bytes(std::size_t tensors) {
+        return padded_array<ByteRange>(tensors) + padded_array<std::span<std::byte>>(2 * tensors);
+    }
+
+    TensorRegions(P& group, std::span<const std::span<std::byte>> tensors, Scratch& scratch)
+        : group_(group),
+          tensors_(tensors),
+          common_(scratch.cut_array<ByteRange>(tensors.size())),
+          rest_(scratch.cut_array<std::span<std::byte>>(2 * tensors.size())),
+          layout_(group.stage(group.rank()).size(), group.size()),
+          round_(group.round()) {}
+
+    /// Writes refs to this rank's tensors to its stage, in the current round; to as many as there
+    /// is room for. Returns false, and has used nothing of the contributions' room, if all of them
+    /// are private.
+    bool stage_refs() {
+        const auto stage = group_.stage(group_.rank());
+        const auto room = layout_.refs(stage, round_);
+        auto& count = layout_.ref_count(stage, round_);
+        count = 0;
+        for (std::size_t tensor = 0; tensor < std::min(tensors_.size(), room.size()); ++tensor) {
+            room[tensor] = group_.locate(tensors_[tensor]);
+            if (is_worth_it(room[tensor].bytes, tensors_[tensor].size())) count = tensors_.size();
+        }
+        return count != 0;
+    }
+
+    /// After that round, and the same on all ranks: whether some rank has written refs; and whether
+    /// there is something that all can reach.
+    bool any_rank_has_refs() const {
+        for (int peer = 0; peer < group_.size(); ++peer)
+            if (ref_count_of(peer) != 0) return true;
+        return false;
+    }
+    bool find_common() {
+        for (int peer = 0; peer < group_.size(); ++peer)
+            if (ref_count_of(peer) == 0) return false;
+        const auto room = layout_.refs(group_.stage(group_.rank()), round_).size();
+        bool any = false;
+        for (std::size_t tensor = 0; tensor < std::min(tensors_.size(), room); ++tensor) {
+            common_[tensor] = common_of(tensor);
+            any = any || common_[tensor].bytes() > 0;
+        }
+        return any;
+    }
+
+    std::span<const std::span<std::byte>> tensors() const noexcept { return tensors_; }
+
+    /// If there is something that all can reach: the range of a tensor, empty if it is private. It
+    /// stays when the tables are gone.
+    const ByteRange& common(std::size_t tensor) const noexcept { return common_[tensor]; }
+    /// What is before and after those ranges, and private tensors: as spans of the same lengths on
+    /// all ranks.
+    std::span<const std::span<std::byte>> rest() {
+        std::size_t count = 0;
+        for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor)
+            for (const auto outside : {tensors_[tensor].first(common_[tensor].begin),
+                                       tensors_[tensor].subspan(common_[tensor].end)})
+                if (!outside.empty()) rest_[count++] = outside;
+        return rest_.first(count);
+    }
+    /// A rank's memory of a range within the common one, in the round after that of the refs.
+    std::span<std::byte> at(int peer, std::size_t tensor, const ByteRange& range) const {
+        auto ref = refs(peer)[tensor];
+        ref.offset += range.begin - ref.begin;
+        ref.bytes = range.bytes();
+        const auto memory = group_.at(peer, ref);
+        if (memory.size() != range.bytes())
+            throw Error(ErrorCode::wire,
+                        "rank " + std::to_string(peer) + " names memory that it has not opened");
+        return memory;
+    }
+
+private:
+    /// Whoever has a region has all ranks' parts of it. Whole elements: memory may begin anywhere.
+    ByteRange common_of(std::size_t tensor) const {
+        const auto bytes = tensors_[tensor].size();
+        ByteRange range{0, bytes};
+        const auto region = refs(0)[tensor].region;
+        for (int peer = 0; peer < group_.size(); ++peer) {
+            const auto& ref = refs(peer)[tensor];
+            if (ref.region != region || region == 0 || ref.begin > bytes ||
+                ref.bytes > bytes - ref.begin)
+                return {};
+            range.begin = std::max(range.begin, static_cast<std::size_t>(ref.begin));
+            range.end = std::min(range.end, static_cast<std::size_t>(ref.begin + ref.bytes));
+        }
+        range.begin = (range.begin + grain - 1) / grain * grain;
+        if (range.end != bytes) range.end = range.end / grain * grain;
+        return range.begin < range.end && is_worth_it(range.bytes(), bytes) ? range : ByteRange{};
+    }
+
+    static constexpr std::size_t grain = 16;  // a multiple of every element's size
+
+    static bool is_worth_it(std::uint64_t open, std::size_t all) noexcept {
+        return open > 0 && open >= all / 2;
+    }
+
+    std::uint64_t ref_count_of(int peer) const {
+        const auto count = layout_.ref_count(group_.stage(peer), round_);
+        return count == tensors_.size() ? count : 0;
+    }
+    std::span<const RegionRef> refs(int peer) const {
+        return layout_.refs(group_.stage(peer), round_);
+    }
+
+    P& group_;
+    std::span<const std::span<std::byte>> tensors_;
+    std::span<ByteRange> common_;  ///< by tensor
+    std::span<std::span<std::byte>> rest_;
+    StageLayout layout_;
+    std::uint64_t round_;
+};
+
+}  // namespace guozhuang::direct

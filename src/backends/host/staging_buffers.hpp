@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "backends/host/staging_tuner.hpp"
+#include "topology/host_grid.hpp"
+#include "wire/group/group.hpp"
+#include "wire/group/group_wire.hpp"
+#include "wire/shm/shared_file.hpp"
+#include "wire/shm/staging.hpp"
+
+namespace guozhuang::backends {
+
+bool is_the_world(const wire::Group& group) noexcept;
+
+/// Whether all these ranks are on one host.
+bool on_one_host(const wire::Transport& transport, std::span<const int> ranks);
+
+/// Whether these ranks are on one host, share memory there, and stages have room for as many. The
+/// same on all of them.
+bool can_stage(const wire::Transport& transport, std::span<const int> ranks);
+
+/// The stages of a process set (the world is the first), one for each of its ranks on this host: of
+/// their own, because a rank may stage for several sets at once. On each host the first of its
+/// ranks makes them, the others attach.
+class SetStagingBuffers {
+public:
+    /// Collective among the ranks of the group, whose wire it is. Empty on all if one could not
+    /// have its stage; the first of those warns. Throws what the wire throws.
+    static std::optional<SetStagingBuffers> create_shared(wire::GroupWire& wire,
+                                                          const wire::Group& group);
+
+    /// By local rank among the group's. Valid while this object lives.
+    wire::Staging staging() const noexcept;
+
+private:
+    SetStagingBuffers(wire::SharedFile file, int ranks, std::size_t stage_bytes)
+        : file_(std::move(file)), ranks_(ranks), stage_bytes_(stage_bytes) {}
+    static SetStagingBuffers create(int ranks, std::size_t stage_bytes);
+    static SetStagingBuffers attach(const wire::SharedFile::Offer& offer, int ranks,
+                                    std::size_t stage_bytes);
+    void reserve_stage(int rank);
+
+    wire::SharedFile file_;
+    int ranks_;
+    std::size_t stage_bytes_;
+};
+
+/// A group on several hosts, for what goes level by level: the ranks on this one's host, and those
+/// that have its local rank on each host.
+class Hierarchy {
+public:
+    /// Whether it can be, which is the same on all ranks: there are as many on each host, more than
+    /// one, and their stages have room enough.
+    static bool fits(const wire::Group& group);
+    /// `staging`: of the ranks on this host.
+    Hierarchy(const wire::Group& group, const wire::Staging& staging);
+    Hierarchy(const Hierarchy&) = delete;
+    Hierarchy& operator=(const Hierarchy&) = delete;
+
+    StagingTuner& local() noexcept { return local_; }
+    wire::GroupWire& across() noexcept { return across_; }
+
+private:
+    topology::HostGrid grid_;
+    StagingTuner local_;
+    wire::GroupWire across_;
+};
+
+}  // namespace guozhuang::backends
