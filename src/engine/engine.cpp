@@ -413,7 +413,7 @@ void Engine::drain_before_exit(base::Deadline deadline) noexcept {
             const base::Lock lock(mutex_, std::adopt_lock);
             const bool sent = life_.has_announced() && control_plane_.flushed();
             will_be_heard = sent && !control_plane_.passes_log_on();
-            is_heard = is_heard || (sent && life_.log_has_ended());
+            is_heard = is_heard || (sent && life_.is_over());
             const auto& point_to_point = control_plane_.point_to_point();
             is_moving = point_to_point.is_moving();
             return is_heard && !point_to_point.has_operations();

@@ -30,10 +30,11 @@ void LifeCycle::shut_down(std::string_view reason, bool at_once) {
 }
 
 std::optional<LifeCycle::Shutdown> LifeCycle::take_shutdown() {
+    if (state() == State::open || announced_) return std::nullopt;
     const base::Lock lock(mutex_);
-    if (!reason_ || announced_) return std::nullopt;
+    if (!reason_) return std::nullopt;
     announced_ = true;
-    advance_to(log_has_ended_ ? State::over : State::announced);
+    advance_to(State::announced);
     return Shutdown{*reason_, at_once_};
 }
 
@@ -44,10 +45,8 @@ std::string LifeCycle::shutdown_text(int rank) const {
 }
 
 void LifeCycle::end_log(bool somebody_quit) {
-    const base::Lock lock(mutex_);
     if (somebody_quit) somebody_quit_ = true;
-    log_has_ended_ = true;
-    if (announced_) advance_to(State::over);
+    advance_to(State::over);
 }
 
 std::exception_ptr LifeCycle::note_cause(const std::exception_ptr& cause) noexcept {
@@ -59,7 +58,6 @@ std::exception_ptr LifeCycle::note_cause(const std::exception_ptr& cause) noexce
 std::exception_ptr LifeCycle::fail(const std::exception_ptr& cause) noexcept {
     const base::Lock lock(mutex_);
     if (!cause_) cause_ = cause;
-    log_has_ended_ = true;
     advance_to(State::over);
     return cause_;
 }

@@ -13,15 +13,15 @@
 
 namespace guozhuang::engine {
 
-/// From the first operation of a process set on this rank to its end: one state, and one cause if
-/// an error ended it. States only go forward. Thread-safe.
+/// How far a process set has come on this rank: one state, which only goes forward, and one cause if
+/// an error ended it. Thread-safe.
 class LifeCycle {
 public:
     enum class State : std::uint8_t {
-        open,           ///< takes operations
-        shutting_down,  ///< takes no more; the other ranks have not been told
+        open,           ///< this rank submits operations
+        shutting_down,  ///< it submits no more; the other ranks have not been told
         announced,      ///< the other ranks have been told
-        over,           ///< nothing more is executed: the log is complete, or the job has failed
+        over,           ///< the log is complete or the job has failed: nothing more is executed
         stopped         ///< nobody drives any more
     };
     /// That this rank submits nothing more.
@@ -30,7 +30,7 @@ public:
         bool at_once = false;  ///< it does not wait for the others
     };
 
-    State state() const noexcept { return state_.load(std::memory_order_acquire); }
+    State state() const noexcept { return state_; }
     bool is_stopped() const noexcept { return state() == State::stopped; }
     bool is_over() const noexcept { return state() >= State::over; }
     /// Whether somebody must drive although nothing is pending.
@@ -52,7 +52,6 @@ public:
 
     /// The log is complete; `somebody_quit`: because a rank has quit.
     void end_log(bool somebody_quit);
-    bool log_has_ended() const noexcept { return log_has_ended_; }
     bool somebody_quit() const noexcept { return somebody_quit_; }
 
     /// Keeps the first cause, and returns it. fail(): then all is over.
@@ -71,7 +70,7 @@ private:
 
     std::atomic<State> state_{State::open};
     std::atomic<bool> at_once_{false}, announced_{false};  ///< of the shutdown
-    std::atomic<bool> log_has_ended_{false}, somebody_quit_{false};
+    std::atomic<bool> somebody_quit_{false};
     std::atomic<bool> memory_on_loan_{false};
     mutable base::Mutex mutex_;
     std::optional<std::string> reason_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of the shutdown

@@ -110,7 +110,7 @@ void SubmissionQueue::add_closing(std::shared_ptr<ProgressSource> progress_sourc
     auto closing = std::make_shared<Pending>(Request{.kind = Request::Kind::closing},
                                              std::move(progress_source));
     const base::Lock lock(mutex_);
-    if (life_.log_has_ended() || closing_) return;
+    if (life_.is_over() || closing_) return;
     tables_.nameless.insert(closing);
     pending_count_.fetch_add(1);
     closing_ = std::move(closing);
