@@ -26,7 +26,7 @@ add_library(guozhuang_test_runner OBJECT
   ${PROJECT_SOURCE_DIR}/tests/support/runner/runner.cpp
   ${PROJECT_SOURCE_DIR}/tests/support/runner/watchdog.cpp)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/runner/runner.cpp PROPERTIES
-  COMPILE_OPTIONS "-O0;-g0")
+  COMPILE_OPTIONS "-O0;-g0" SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(guozhuang_test_runner PUBLIC ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(guozhuang_test_runner PUBLIC guozhuang_options Catch2::Catch2
   Threads::Threads)
