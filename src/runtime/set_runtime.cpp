@@ -61,7 +61,7 @@ SetRuntime::SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::
 }
 
 SetRuntime::~SetRuntime() {
-    stop();
+    engine_->stop();
     // Messages that cannot be stopped may still use the scratch of the backends.
     if (engine_->left_memory_on_loan()) base::keep_for_ever(std::move(backends_));
 }
@@ -110,10 +110,6 @@ std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string&
 
 void SetRuntime::close(std::string_view reason) {
     engine_->close(reason);
-    stop();
-}
-
-void SetRuntime::stop() noexcept {
     engine_->stop();
 }
 

@@ -64,7 +64,6 @@ public:
     /// Shuts down, waits until every rank has, and ends; handles and plans may outlive it. Throws
     /// what ended the job.
     void close(std::string_view reason);
-    void stop() noexcept;  ///< ends without waiting for anybody
 
 private:
     void provide(DeviceKind kind) override { use_device(kind); }
