@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "collectives/algorithms.hpp"
 #include "idle/idle.hpp"
 #include "json_lines.hpp"
 #include "mpi_job.hpp"
@@ -96,6 +97,13 @@ void add_sizes(CLI::App& command, SweepOptions& sweep) {
                      "verify every element of every result; exit with 1 if any of ours is wrong");
 }
 
+std::vector<std::string> algorithm_names() {
+    std::vector<std::string> names;
+    for (const auto& row : selection::algorithms)
+        if (row.by_name) names.emplace_back(row.name);
+    return names;
+}
+
 void add_sweep(CLI::App& app, Request& request, Collective collective) {
     auto& command =
         *app.add_subcommand(std::string(name_of(collective)), "time it over a range of sizes");
@@ -109,8 +117,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
         command.add_option("--algorithm", sweep.algorithm, "the library's")
             ->capture_default_str()
             ->envname("GUOZHUANG_ALGORITHM")
-            ->check(CLI::IsMember(
-                {"auto", "ring", "recursive_doubling", "direct", "parameter_server"}));
+            ->check(CLI::IsMember(algorithm_names()));
     auto* const seconds =
         command.add_option("--seconds", sweep.seconds, "time for each size, all series together")
             ->capture_default_str();

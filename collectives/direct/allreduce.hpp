@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/direct/pairwise_exchange.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
@@ -137,4 +138,26 @@ void allreduce(W& wire, const AllreduceArgs& args) {
     DirectAllreduce<W>(wire, args).run();
 }
 
+/// The allreduce of a site in so many blocks: one for each rank, or one of rank 0's.
+template <AllreduceSite Site>
+void allreduce_of_blocks(Site& site, int blocks) {
+    auto& wire = site.wire();
+    using W = std::remove_reference_t<decltype(wire)>;
+    auto args = site.cut(blocks);
+    args.scratch =
+        site.scratch(allreduce_scratch_bytes<W>(args.blocks, wire.size(), args.segment_bytes));
+    allreduce(wire, args);
+}
+
 }  // namespace guozhuang::direct
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::direct> =
+    [](AllreduceSite auto& site) { direct::allreduce_of_blocks(site, site.wire().size()); };
+template <>
+inline constexpr auto run_allreduce<Algorithm::parameter_server> =
+    [](AllreduceSite auto& site) { direct::allreduce_of_blocks(site, 1); };
+
+}  // namespace guozhuang

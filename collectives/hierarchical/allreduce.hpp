@@ -38,6 +38,7 @@
 #include <cstring>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/allreduce_args.hpp"
@@ -228,3 +229,19 @@ void allreduce(P& local, W& across, const AllreduceArgs& args, const Reduce& wit
 }
 
 }  // namespace guozhuang::hierarchical
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::hierarchical> = [](AllreduceSite auto& site) {
+    auto& across = site.across();
+    const auto within = site.within();
+    site.stage_on_host(site.cut(site.wire().size()),
+                       [&](PeerMemory auto& local, AllreduceArgs args) {
+                           args.scratch = site.scratch(hierarchical::allreduce_scratch_bytes(
+                               local, across, args.blocks, args.segment_bytes));
+                           hierarchical::allreduce(local, across, args, within);
+                       });
+};
+
+}  // namespace guozhuang

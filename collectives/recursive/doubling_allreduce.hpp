@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/scratch.hpp"
@@ -127,3 +128,17 @@ void doubling_allreduce(W& wire, const AllreduceArgs& args) {
 }
 
 }  // namespace guozhuang::recursive
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::recursive_doubling> = [](AllreduceSite auto& site) {
+    auto& wire = site.wire();
+    using W = std::remove_reference_t<decltype(wire)>;
+    auto args = site.cut(1);
+    args.scratch =
+        site.scratch(recursive::doubling_scratch_bytes<W>(args.blocks, args.reduce, wire.size()));
+    recursive::doubling_allreduce(wire, args);
+};
+
+}  // namespace guozhuang

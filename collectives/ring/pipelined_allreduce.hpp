@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
@@ -181,3 +182,15 @@ void pipelined_allreduce(W& wire, const AllreduceArgs& args) {
 }
 
 }  // namespace guozhuang::ring
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::ring> = [](AllreduceSite auto& site) {
+    auto& wire = site.ring();
+    auto args = site.cut(wire.size());
+    args.scratch = site.scratch(ring::pipelined_scratch_bytes(args.blocks, args.segment_bytes));
+    ring::pipelined_allreduce(wire, args);
+};
+
+}  // namespace guozhuang

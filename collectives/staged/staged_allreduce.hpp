@@ -31,6 +31,7 @@
 #include <cstring>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
@@ -177,3 +178,17 @@ void staged_allreduce(P& group, const AllreduceArgs& args) {
 }
 
 }  // namespace guozhuang::direct
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::staged> = [](AllreduceSite auto& site) {
+    site.stage(site.cut(site.wire().size()), [&](PeerMemory auto& group, AllreduceArgs args) {
+        using P = std::remove_reference_t<decltype(group)>;
+        args.scratch =
+            site.scratch(direct::staged_scratch_bytes<P>(group.size(), args.tensors.size()));
+        direct::staged_allreduce(group, args);
+    });
+};
+
+}  // namespace guozhuang

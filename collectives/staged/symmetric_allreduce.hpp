@@ -19,6 +19,7 @@
 #include <guozhuang/error.hpp>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/scratch.hpp"
@@ -59,3 +60,15 @@ void symmetric_allreduce(P& group, const AllreduceArgs& args) {
 }
 
 }  // namespace guozhuang::direct
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::symmetric> = [](AllreduceSite auto& site) {
+    site.stage(site.cut(1), [&](PeerMemory auto& group, AllreduceArgs args) {
+        args.scratch = site.scratch(direct::stage_scratch_bytes(group.size()));
+        direct::symmetric_allreduce(group, args);
+    });
+};
+
+}  // namespace guozhuang

@@ -13,26 +13,32 @@ namespace guozhuang {
 enum class ErrorCode {
     // Raised on the caller alone, before anything is sent.
     /// An argument cannot be used: a root, splits, a non-contiguous tensor, a dtype.
-    invalid_argument,
-    duplicate_name,   ///< an operation of that name is still pending on this rank
-    not_initialised,  ///< no session, or it has been shut down
-    configuration,    ///< an environment variable or option has an unacceptable value
+    invalid_argument = 0,
+    duplicate_name = 1,   ///< an operation of that name is still pending on this rank
+    not_initialised = 2,  ///< no session, or it has been shut down
+    configuration = 3,    ///< an environment variable or option has an unacceptable value
     // Raised on every rank concerned; the library stays usable, but after a timeout.
     /// Ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices.
-    mismatch,
-    departed,   ///< a rank that the operation needs has shut down without submitting it
-    discarded,  ///< a rank has discarded the batch, or the round of a plan; the message says why
+    mismatch = 4,
+    departed = 5,  ///< a rank that the operation needs has shut down without submitting it
+    discarded =
+        6,  ///< a rank has discarded the batch, or the round of a plan; the message says why
     /// An operation waited longer than its limit, which ends the job; or a rank did not come to the
     /// start.
-    timeout,
+    timeout = 7,
     // The job cannot go on as it is.
-    aborted,        ///< the job was aborted; the message carries the first cause
-    rank_died,      ///< the process of a rank has ended without leaving the job; thrown as RankDied
-    wire,           ///< the transport (MPI) reported an error
-    out_of_memory,  ///< memory, or another resource of the machine, is used up
-    unavailable,    ///< a feature or device is not usable here; the message says why
-    internal        ///< a defect of the library
+    aborted = 8,  ///< the job was aborted; the message carries the first cause
+    /// The process of a rank has ended without leaving the job; thrown as RankDied.
+    rank_died = 9,
+    wire = 10,           ///< the transport (MPI) reported an error
+    out_of_memory = 11,  ///< memory, or another resource of the machine, is used up
+    unavailable = 12,    ///< a feature or device is not usable here; the message says why
+    internal = 13        ///< a defect of the library
 };
+/// The ErrorCode with the highest number.
+constexpr ErrorCode last_of(ErrorCode) noexcept {
+    return ErrorCode::internal;
+}
 
 /// "invalid_argument", "mismatch" ...
 GUOZHUANG_API std::string_view name_of(ErrorCode code) noexcept;

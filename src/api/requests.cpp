@@ -63,10 +63,9 @@ bool is_contiguous(const TensorView& tensor) {
     return true;
 }
 
-/// Enumerators have names, other numbers have none.
 template <class Enum>
 bool is_enumerator(Enum value) {
-    return name_of(value) != "unknown";
+    return value >= Enum{} && value <= last_of(value);
 }
 
 /// Whether its bytes, and those of any of its rows, can be counted. An extent of 0 on this rank may

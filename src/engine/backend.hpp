@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/policy.hpp"
 #include "protocol/operation.hpp"
 
 namespace guozhuang::engine {
@@ -28,7 +29,7 @@ struct Bundle {
     DeviceKind device = DeviceKind::host;
     /// what an average divides by: ranks that have joined contribute what changes no result
     int contributors = 1;
-    protocol::Policy policy;
+    selection::Policy policy;
     std::vector<BundleEntry> entries;
 };
 

@@ -57,7 +57,7 @@ public:
     void abandon() noexcept;
 
 private:
-    enum class Channel : std::uint8_t { negotiation, point_to_point };
+    enum class Channel : std::uint8_t { negotiation = 0, point_to_point = 1 };
 
     void receive(const Control::Message& message);
     void send(int to, Channel channel, protocol::Bytes bytes);

@@ -38,14 +38,14 @@ void PointToPoint::post(P2pOperation operation) {
 
 void PointToPoint::receive(int from, std::span<const std::byte> message) {
     protocol::Reader in(message);
-    switch (in.enumerator(RecordType::answer)) {
+    switch (in.enumerator<RecordType>()) {
         case RecordType::announcement: {
             Route route{.peer = from};
             route.tag =
                 static_cast<std::uint16_t>(in.number(std::numeric_limits<std::uint16_t>::max()));
             route.sending = in.number(1) == 0;  // they send, so this rank receives
             protocol::TensorDescription tensor;
-            tensor.dtype = in.enumerator(DType::u64);
+            tensor.dtype = in.enumerator<DType>();
             tensor.shape.resize(in.count(protocol::max_dimensions));
             for (auto& extent : tensor.shape) extent = in.signed_number();
             announcements_[route].push_back(std::move(tensor));

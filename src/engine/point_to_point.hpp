@@ -93,7 +93,8 @@ private:
         P2pOperation operation;
         Mail::Ticket ticket;
     };
-    enum class RecordType : std::uint8_t { announcement, question, answer };
+    enum class RecordType : std::uint8_t { announcement = 0, question = 1, answer = 2 };
+    friend constexpr RecordType last_of(RecordType) noexcept { return RecordType::answer; }
 
     void match(const Route& route);
     void begin(P2pOperation operation, const protocol::TensorDescription& theirs);

@@ -281,7 +281,7 @@ void Negotiator::receive(int from, std::span<const std::byte> message) {
 }
 
 void Negotiator::read_record(int from, Reader& in) {
-    const auto type = in.enumerator(RecordType::join);
+    const auto type = in.enumerator<RecordType>();
     const bool from_parent = !tree_.is_root() && from == tree_.parent();
     if (from_parent != (type == RecordType::entry) || (!from_parent && !applied_.contains(from)))
         throw Error(ErrorCode::wire,

@@ -34,8 +34,8 @@ public:
         std::size_t fusion_bytes = 1u << 20;
         /// Beyond so many ids, those that were used longest ago are evicted.
         std::size_t max_ids = 16384;
-        Policy policy = {};           ///< stamped on every execute entry by the root
-        GroupRanks group_ranks = {};  ///< whom errors name
+        selection::Policy policy = {};  ///< stamped on every execute entry by the root
+        GroupRanks group_ranks = {};    ///< whom errors name
     };
     struct Outgoing {
         int to = 0;
@@ -88,13 +88,14 @@ private:
 
     /// The records a message is made of.
     enum class RecordType : std::uint8_t {
-        ready,      ///< up: every rank of my subtree has submitted this id
-        report,     ///< up: the same in full; several of them, if the ranks differ
-        shut_down,  ///< up: this rank submits nothing more
-        entry,      ///< down: the next entry of the log
-        quit,       ///< up: this rank is about to end
-        join        ///< up: this rank submits nothing until all have joined
+        ready = 0,      ///< up: every rank of my subtree has submitted this id
+        report = 1,     ///< up: the same in full; several of them, if the ranks differ
+        shut_down = 2,  ///< up: this rank submits nothing more
+        entry = 3,      ///< down: the next entry of the log
+        quit = 4,       ///< up: this rank is about to end
+        join = 5        ///< up: this rank submits nothing until all have joined
     };
+    friend constexpr RecordType last_of(RecordType) noexcept { return RecordType::join; }
 
     /// One round of one name: what the ranks of this rank's subtree have submitted so far.
     struct Tally {

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <guozhuang/error.hpp>
 #include <limits>
-#include <tuple>
 
 #include "protocol/negotiator.hpp"
+#include "protocol/policy_codec.hpp"
 
 namespace guozhuang::protocol {
 namespace {
@@ -31,13 +30,9 @@ bool is_fusable(const Description& description) {
 }
 
 /// Whether two requests may share an entry.
-bool can_fuse(const Description& one, const Description& other) {
-    const auto key = [](const Description& d) {
-        return std::tuple(d.operation, d.op, std::bit_cast<std::uint64_t>(d.prescale),
-                          std::bit_cast<std::uint64_t>(d.postscale), d.root, d.device,
-                          d.tensors.front().dtype);
-    };
-    return is_fusable(one) && is_fusable(other) && key(one) == key(other);
+bool can_fuse(const EncodedDescription& one, const EncodedDescription& other) {
+    return is_fusable(one) && is_fusable(other) && are_same_but_for_tensors(one, other) &&
+           one.tensors.front().dtype == other.tensors.front().dtype;
 }
 
 bool has_text(LogEntry::Kind kind) {
@@ -159,11 +154,7 @@ void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
         if (!known) out.string(item.name);
     }
     if (entry.kind == LogEntry::Kind::execute) {
-        out.enumerator(entry.policy.forced);
-        out.number(entry.policy.reproducible ? 1 : 0);
-        out.number(entry.policy.staging ? 1 : 0);
-        out.number(entry.policy.small_bytes);
-        out.number(entry.policy.segment_bytes);
+        write(out, entry.policy);
         out.ranks(entry.absent);
         for (const auto& description : entry.descriptions) out.bytes(description);
     } else if (has_text(entry.kind)) {
@@ -175,7 +166,7 @@ void Negotiator::write_entry(const LogEntry& entry, Writer& out) const {
 
 LogEntry Negotiator::read_entry(Reader& in) {
     LogEntry entry;
-    entry.kind = in.enumerator(LogEntry::Kind::quit);
+    entry.kind = in.enumerator<LogEntry::Kind>();
     entry.items.resize(in.count(max_tensors));
     for (auto& item : entry.items) {
         item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
@@ -187,17 +178,13 @@ LogEntry Negotiator::read_entry(Reader& in) {
                         fmt::format("the log gives '{}' an id that is not its own", item.name));
     }
     if (entry.kind == LogEntry::Kind::execute) {
-        entry.policy.forced = in.enumerator(Algorithm::parameter_server);
-        entry.policy.reproducible = in.number(1) == 1;
-        entry.policy.staging = in.number(1) == 1;
-        entry.policy.small_bytes = in.number();
-        entry.policy.segment_bytes = in.number();
+        read(in, entry.policy);
         entry.absent = in.ranks(tree_.size());
         if (!entry.absent.empty())
             for (std::size_t i = 0; i < entry.items.size(); ++i)
                 decode_description(entry.descriptions.emplace_back(in.bytes()));
     } else if (has_text(entry.kind)) {
-        entry.code = in.enumerator(ErrorCode::internal);
+        entry.code = in.enumerator<ErrorCode>();
         for (auto* text : {&entry.text, &entry.tensor, &entry.operation})
             *text = in.string(max_text_bytes);
         entry.ranks = in.ranks(tree_.size());

@@ -68,6 +68,7 @@ public:
 
 private:
     void provide(DeviceKind kind) override { use_device(kind); }
+    wire::Group group_with(wire::Tag tag) const;
     void add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane);
 
     std::shared_ptr<RankResources> resources_;

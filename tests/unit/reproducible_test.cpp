@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "collectives/algorithms.hpp"
 #include "support/cases/operation_cases.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
@@ -107,10 +108,10 @@ TEST_CASE("reproducible sums do not hang on algorithm, segments or what is small
     const Environment reproducible("GUOZHUANG_REPRODUCIBLE", "1");
     for (const int ranks : {2, 3, 4, 7}) {
         const auto expected = averages(ranks, Way::single);
-        for (const auto* const algorithm :
-             {"direct", "recursive_doubling", "parameter_server", "auto"}) {
-            const Environment forced("GUOZHUANG_ALGORITHM", algorithm);
-            INFO(ranks << " ranks, " << algorithm);
+        for (const auto& row : selection::algorithms) {
+            if (!row.by_name || selection::contradictory(row.algorithm, true)) continue;
+            const Environment forced("GUOZHUANG_ALGORITHM", std::string(row.name));
+            INFO(ranks << " ranks, " << row.name);
             for (const auto way : {Way::single, Way::at_once, Way::group, Way::plan})
                 CHECK((averages(ranks, way) == expected));
             const Environment segments("GUOZHUANG_SEGMENT_BYTES", "1K");
@@ -159,9 +160,10 @@ TEST_CASE("reduce_scatter gives the bits of a reproducible allreduce") {
 }
 
 TEST_CASE("every algorithm can be forced") {
-    for (const auto* const algorithm :
-         {"ring", "direct", "recursive_doubling", "parameter_server"}) {
-        const Environment forced("GUOZHUANG_ALGORITHM", algorithm);
+    for (const auto& row : selection::algorithms) {
+        if (!row.by_name) continue;
+        INFO(row.name);
+        const Environment forced("GUOZHUANG_ALGORITHM", std::string(row.name));
         for (const int ranks : {1, 2, 3, 8})
             for (const auto& tensor : tensors)
                 CHECK(problems_among(ranks, [&](Session& session, Report& report) {
