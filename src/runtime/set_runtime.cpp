@@ -74,6 +74,13 @@ wire::Group SetRuntime::group_with(wire::Tag tag) const {
             .tag = tag};
 }
 
+/// Which backend runs the bundles of which kind of memory.
+std::unique_ptr<engine::Backend> SetRuntime::make_backend(DeviceKind kind,
+                                                          const wire::Group& group) const {
+    return std::make_unique<backends::HostBackend>(
+        group, resources_->scratch, /*may_stage=*/kind == DeviceKind::host, resources_->timeline);
+}
+
 /// Host bundles run on the thread that drives the engine, which goes on pumping; device bundles on
 /// a communication stream of their own.
 void SetRuntime::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream,
@@ -82,8 +89,7 @@ void SetRuntime::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> s
     if (!stream) pump = [engine = engine_.get()] { return engine->pump(); };
     auto group = group_with({id_.context, lane});
     group.pump = std::move(pump);
-    backends_.push_back(std::make_unique<backends::HostBackend>(
-        group, resources_->scratch, kind == DeviceKind::host, resources_->timeline));
+    backends_.push_back(make_backend(kind, group));
     engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
 }
 
