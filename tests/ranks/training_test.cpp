@@ -25,8 +25,8 @@ TEST_CASE("one step of gradient descent: the wrapped optimizer sees the mean gra
     CHECK(weights == std::vector<double>{10 - (ranks - 1.0), 19});
 }
 
-// The cases of training_cases.hpp: a linear model, trained and compared with the same in one process
-// without the library; what is broadcast, checked and averaged besides.
+// The cases of training_cases.hpp: a linear model, trained and compared with the same in one
+// process without the library; what is broadcast, checked and averaged besides.
 TEST_CASE("training on any number of ranks") {
     for (const auto& body : all_training_cases) CHECK(problems_here(body) == "");
 }

@@ -64,8 +64,24 @@ void hierarchical_allreduce(Group& group, TensorSpans tensors, const Reduce& red
     hierarchical::allreduce(local, across, {blocks, scratch.span(), reduce, segment_bytes}, within);
 }
 
-/// What an allreduce must leave on every rank, by one loop after another over the inputs: block b of a tensor is in the ring of local rank b / hosts, and its block
-/// b % hosts.
+TEST_CASE("two hosts of two ranks by hand: all end with the sums", "[hierarchical]") {
+    ByRank<int> tensors = {{{1, 2, 3, 4}},               // rank 0, on the first host
+                           {{10, 20, 30, 40}},           // rank 1, on the first host
+                           {{100, 200, 300, 400}},       // rank 2, on the second host
+                           {{1000, 2000, 3000, 4000}}};  // rank 3, on the second host
+    const auto groups = run_job({.hosts = 2, .locals = 2}, [&](int rank, Group& group) {
+        const auto own = spans_of(tensors[static_cast<std::size_t>(rank)]);
+        hierarchical_allreduce(group, own, Sum<int>(), /*within=*/Sum<int>(), whole);
+    });
+    const BundleTensors<int> sums = {{1111, 2222, 3333, 4444}};
+    CHECK(tensors == ByRank<int>{sums, sums, sums, sums});
+    // Rank 0 has blocks 0 and 1: it sends its host's sum of block 1, then the whole one of block 0.
+    CHECK(groups[0].across.messages() == 2);
+    CHECK(groups[0].across.bytes() == 2 * sizeof(int));
+}
+
+/// What an allreduce must leave on every rank, added up in its order by one thread: block b of a
+/// tensor is in the ring of local rank b / hosts, and its block b % hosts.
 template <class Format>
 BundleTensors<typename Format::Element> level_sum(const ByRank<typename Format::Element>& inputs,
                                                   const Job& job,
@@ -98,22 +114,6 @@ BundleTensors<typename Format::Element> level_sum(const ByRank<typename Format::
     return result;
 }
 
-TEST_CASE("two hosts of two ranks by hand: all end with the sums", "[hierarchical]") {
-    ByRank<int> tensors = {{{1, 2, 3, 4}},               // rank 0, on the first host
-                           {{10, 20, 30, 40}},           // rank 1, on the first host
-                           {{100, 200, 300, 400}},       // rank 2, on the second host
-                           {{1000, 2000, 3000, 4000}}};  // rank 3, on the second host
-    const auto groups = run_job({.hosts = 2, .locals = 2}, [&](int rank, Group& group) {
-        const auto own = spans_of(tensors[static_cast<std::size_t>(rank)]);
-        hierarchical_allreduce(group, own, Sum<int>(), /*within=*/Sum<int>(), whole);
-    });
-    const BundleTensors<int> sums = {{1111, 2222, 3333, 4444}};
-    CHECK(tensors == ByRank<int>{sums, sums, sums, sums});
-    // Rank 0 has blocks 0 and 1: it sends its host's sum of block 1, then the whole one of block 0.
-    CHECK(groups[0].across.messages() == 2);
-    CHECK(groups[0].across.bytes() == 2 * sizeof(int));
-}
-
 TEST_CASE("hierarchical order: each host's sum first, then those in ring order", "[hierarchical]") {
     constexpr float big = 1e8f;  // so big that big + 1 is big
     const BundleTensors<float> all_big = {{big, big, big, big, big, big}},
@@ -136,9 +136,9 @@ TEST_CASE("hierarchical order: each host's sum first, then those in ring order",
     CHECK(tree_sum<F32>(inputs, 1) == zeros);
 }
 
-/// Averages random tensors over all jobs, bundles and segment sizes; returns a line for each run that
-/// does not leave level_sum() bit for bit on every rank. The runs of a job follow each other through
-/// the same stages and wires.
+/// Averages random tensors over all jobs, bundles and segment sizes; returns a line for each run
+/// that does not leave level_sum() bit for bit on every rank. The runs of a job follow each other
+/// through the same stages and wires.
 template <class Format>
 std::vector<std::string> mismatches_over_sizes() {
     struct Run {

@@ -163,7 +163,7 @@ TEST_CASE("too little scratch is an error, not an overrun", "[ring]") {
                     Error);
 }
 
-// The references of the sweeps, against sums in f64: what differs is at most what rounding explains.
+// The references of the sweeps, against sums in f64: they differ at most by what rounding explains.
 TEST_CASE("the references themselves are right", "[ring]") {
     for (const int ranks : group_sizes) {
         const auto inputs = inputs_of<F32>(ranks, {501});

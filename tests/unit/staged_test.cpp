@@ -74,9 +74,9 @@ TEST_CASE("three ranks staged allreduce: all end with the sums", "[staged]") {
         allreduce(group, own);
     });
     CHECK(tensors == ByRank<int>{sums, sums, sums});
-    CHECK(groups[0].bytes() == 0);  // so small a bundle is not shared out:
-    CHECK(groups[2].bytes() ==
-          2 * 5 * sizeof(int));  // the last rank writes the sums to both others
+    // So small a bundle is not shared out: the last rank writes the sums to both others.
+    CHECK(groups[0].bytes() == 0);
+    CHECK(groups[2].bytes() == 2 * 5 * sizeof(int));
     CHECK(groups[0].rounds() == 2);
 }
 
