@@ -9,8 +9,8 @@
 
 namespace guozhuang::wire {
 
-/// The point-to-point payloads of one process set. Thread-safe as the transport is; the transport
-/// must outlive it.
+/// The payloads of sends and receives of one process set. Thread-safe as the transport is; the
+/// transport must outlive it.
 class MailChannel final : public engine::Mail {
 public:
     /// `ranks`: world ranks by group rank.
