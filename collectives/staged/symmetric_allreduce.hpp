@@ -1,6 +1,6 @@
 // Symmetric allreduce: every rank copies its whole bundle to its stage, waits once, and adds up all
-// stages for itself. One round, and so the least latency there is; every rank does the whole sum,
-// and so for small bundles only.
+// stages for itself. One round is the least latency there is; but since every rank adds up
+// everything, it is for small bundles only.
 //
 // The shared-memory form of the all-to-all broadcast allreduce (R. L. Graham, G. Shipman: MPI
 // support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).
