@@ -128,7 +128,7 @@ bool wait_for_holds(const std::string& last_words) {
     return true;
 }
 
-// Of the process, as fork() is.
+// Set in children of fork().
 std::atomic<bool> forked{false};
 std::atomic<pid_t> original{0};
 

@@ -102,7 +102,7 @@ struct DeadlinePassed : Error {
 /// The time, up to a few milliseconds late: a tenth of the cost of Clock::now().
 Clock::time_point coarse_now() noexcept;
 
-/// That long from now; no_deadline if the clock cannot count so far.
+/// The time that long from now; no_deadline if the clock cannot count so far.
 template <class Duration>
 Deadline deadline_after(Duration limit) {
     const auto now = Clock::now();
