@@ -37,6 +37,8 @@ guozhuang_corridor(api api)
 guozhuang_corridor(base_error_text base/error_text.hpp)
 guozhuang_corridor(engine_control engine/control.hpp)
 guozhuang_corridor(engine_backend engine/backend.hpp)
+guozhuang_corridor(collectives_algorithms collectives/algorithms.hpp)
+guozhuang_corridor(collectives_policy collectives/policy.hpp)
 guozhuang_corridor(collectives_concepts collectives/concepts collectives/layout/blocks.hpp)
 
 add_library(guozhuang_options INTERFACE)

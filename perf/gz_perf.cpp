@@ -1,4 +1,4 @@
-// gz-perf: measures the library beside plain MPI. `gz-perf --help` lists what there is.
+// gz-perf: measures the library beside plain MPI. `gz-perf --help` lists its commands.
 
 #include <array>
 

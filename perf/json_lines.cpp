@@ -29,7 +29,7 @@ std::string host_name() {
     return name.data();
 }
 
-/// What the environment says to the library, to MPI and to malloc.
+/// Environment variables for the library, MPI and malloc.
 Json relevant_environment() {
     Json variables = Json::object();
     for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -11,8 +11,8 @@ namespace guozhuang::perf {
 
 using Json = nlohmann::ordered_json;
 
-/// The machine-readable side of a measurement: one object per line, appended to a file by rank 0.
-/// An empty path writes nothing.
+/// The results of a measurement for programs: one JSON object a line, appended to a file by rank 0.
+/// With an empty path nothing is written.
 class JsonLines {
 public:
     /// Collective. Throws a Refusal if the file cannot be appended to.
@@ -24,7 +24,7 @@ private:
     std::ofstream file_;
 };
 
-/// The line that says where and how the lines after it were measured. `arguments`: the command line
+/// A line that says where and how the following lines were measured. `arguments`: the command line
 /// as the user wrote it.
 Json run_line(const MpiJob& job, const std::string& arguments);
 

@@ -1,5 +1,5 @@
-// gz-kernels: how fast the loops of host reductions move memory, beside memcpy. What they do with
-// every dtype is tested elsewhere.
+// gz-kernels: measures how fast the loops of host reductions move memory, beside memcpy. Other
+// tests check their results for every dtype.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,7 @@ struct Options {
     std::string json;
 };
 
-/// One loop over `bytes` of elements; it reads and writes so many bytes.
+/// One loop over `bytes` of elements, and how many bytes it reads and writes.
 struct Loop {
     std::string name;
     DType dtype;
@@ -35,8 +35,7 @@ struct Loop {
     std::function<void()> run;
 };
 
-/// Memory for elements, or for partials of them, which are twice as wide at most. Ones, or what its
-/// bytes make of that.
+/// Memory for elements or partials, which are at most twice as wide. Every byte is 1.
 class Memory {
 public:
     explicit Memory(std::size_t bytes) : bytes_(2 * bytes, std::byte{1}) {}
@@ -78,7 +77,7 @@ std::vector<Loop> loops_of(DType dtype, std::size_t bytes, Memories& memories) {
     return loops;
 }
 
-/// Seconds that one run takes: the mean of as many as fill the time.
+/// Seconds of one run: the mean of as many runs as fill the time.
 double time_of(const Loop& loop, double seconds) {
     const auto start = Clock::now();
     int runs = 0;

@@ -15,11 +15,11 @@
 
 namespace guozhuang::perf {
 
-/// Where tensors live.
+/// What kind of memory tensors are in.
 enum class MemoryKind : std::uint8_t {
-    ordinary,  ///< "private": of the process alone
+    ordinary,  ///< "private": only this process has it
     arena,     ///< a GradientArena
-    shared     ///< of the process, and then shared in place
+    shared     ///< of the process, then shared where it is
 };
 inline constexpr std::array all_memory_kinds = {MemoryKind::ordinary, MemoryKind::arena,
                                                 MemoryKind::shared};
@@ -27,14 +27,14 @@ constexpr std::string_view name_of(MemoryKind kind) noexcept {
     return kind == MemoryKind::arena ? "arena" : kind == MemoryKind::shared ? "shared" : "private";
 }
 
-/// Zeroed memory whose pages are all there: no first touch falls into a measurement. Aligned to
-/// cache lines, as a trainer's tensors are.
+/// Zeroed memory whose pages have all been touched, so no page fault falls into a measurement.
+/// Aligned to cache lines, as a trainer's tensors are.
 class Memory {
 public:
     static constexpr std::size_t alignment = 64;
 
-    /// Collective, if it is an arena or shared. Throws std::bad_alloc, and Refusal if the ranks
-    /// cannot share it.
+    /// Collective, unless `ordinary`. Throws std::bad_alloc, and Refusal if the ranks cannot share
+    /// it.
     explicit Memory(std::size_t bytes, MemoryKind kind = MemoryKind::ordinary) : bytes_(bytes) {
         if (kind == MemoryKind::arena) {
             arena_ = std::make_unique<GradientArena>(round_up(bytes));

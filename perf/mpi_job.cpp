@@ -15,7 +15,7 @@
 namespace guozhuang::perf {
 namespace {
 
-/// The two ranks add one to the word in turns: an even number is for rank 0.
+/// The two ranks add one to the word in turns; at an even number it is rank 0's turn.
 template <class Barrier>
 double round_trip(std::atomic_ref<std::uint32_t> word, std::uint32_t rank, const Barrier& barrier) {
     constexpr std::uint32_t batches = 50, rounds = 100;

@@ -9,17 +9,16 @@
 
 namespace guozhuang::perf {
 
-/// What cannot be measured as it was asked for: thrown on all ranks alike, so it is for the first
-/// to say and for none to abort.
+/// A measurement that cannot be done as asked. Thrown on all ranks alike, so the first rank reports
+/// it and none aborts.
 class Refusal : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };
 
-/// The ranks of a measurement as plain MPI sees them: what a measurement needs beside the library
-/// that it measures. MPI is initialised for the life of an MpiJob, before any Session, which then
-/// works in an MPI that its user owns. Every member but rank(), size() and abort() is collective,
-/// and the results are the same on all ranks. The main thread only.
+/// The ranks of a measurement, as plain MPI sees them. MPI is initialised while an MpiJob lives,
+/// which is before any Session: so sessions find a running MPI. All functions but rank(), size()
+/// and abort() are collective, and return the same on all ranks. For the main thread only.
 class MpiJob {
 public:
     MpiJob(int* argc, char*** argv);
@@ -31,27 +30,28 @@ public:
     int size() const noexcept { return size_; }
     bool first() const noexcept { return rank_ == 0; }
 
-    /// Lets the ranks start together: before each timed operation, whatever its series.
+    /// Lets the ranks start at the same time. To be called before each timed operation of any
+    /// series.
     void align() const;
     double max(double value) const;
-    /// Position by position: the slowest rank of each iteration.
+    /// The largest over all ranks, index by index: the slowest rank of each iteration.
     std::vector<double> max(std::vector<double> values) const;
     std::uint64_t sum(std::uint64_t value) const;
-    /// Rank 0's value: for what is decided from a measured time.
+    /// Rank 0's value: for decisions that depend on measured times.
     std::size_t of_first(std::size_t value) const;
-    /// Every rank's text, in rank order, on rank 0; empty elsewhere.
+    /// On rank 0 the texts of all ranks, in rank order; empty on others.
     std::vector<std::string> gather(const std::string& text) const;
 
-    /// For what must succeed on all ranks before anything is measured. If the step throws on any,
-    /// all throw a Refusal with the text that the first of those gave.
+    /// Runs a step that must succeed on all ranks before anything is measured. If it throws on any,
+    /// all throw a Refusal with the text of the first of these.
     void all_or_none(const std::function<void()>& step) const;
 
-    /// Microseconds that a word takes from the core of rank 0 to that of rank 1 and back through
-    /// memory that both have mapped (the median of 50 times 100 round trips): what the figures of a
-    /// run are to be seen beside. 0 where the two share no memory, or a core.
+    /// Microseconds that a word takes from rank 0's core to rank 1's and back, through memory that
+    /// both have mapped (the median of 50 times 100 round trips). The figures of a run are to be
+    /// compared with it. 0 if the two ranks share no memory, or share a core.
     double flag_round_trip_us() const;
 
-    /// Ends all ranks: the only way out when one has failed and the others wait for it.
+    /// Ends all ranks: the only way out if one has failed and the others wait for it.
     [[noreturn]] void abort() const;
 
     /// "Open MPI v4.1.4", "MPICH Version:4.0.2" ...
@@ -62,7 +62,7 @@ private:
     int size_ = 1;
 };
 
-/// The count as the int that MPI-3 takes; throws std::invalid_argument where it does not fit.
+/// The count as an int, which MPI-3 takes. Throws std::invalid_argument if it does not fit.
 int mpi_count(std::size_t count);
 
 }  // namespace guozhuang::perf

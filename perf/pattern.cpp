@@ -18,8 +18,8 @@ bool is_integer(DType dtype) {
     return !is_floating(dtype) && dtype != DType::boolean;
 }
 
-/// What is left of a number in the dtype: modulo 2^bits for integers, as sums and products wrap. Of
-/// u64 the bits.
+/// The number as the dtype stores it: modulo 2^bits for integers, as sums and products wrap. For
+/// u64 its bits.
 std::int64_t wrapped(DType dtype, std::uint64_t value) {
     switch (dtype) {
         case DType::u8: return static_cast<std::uint8_t>(value);
@@ -32,7 +32,7 @@ std::int64_t wrapped(DType dtype, std::uint64_t value) {
     }
 }
 
-/// Up to there every whole number is exact in a dtype that does not wrap.
+/// The largest number up to which a dtype that does not wrap holds all whole numbers exactly.
 std::int64_t largest_exact(DType dtype) {
     switch (dtype) {
         case DType::boolean: return 1;
@@ -43,21 +43,21 @@ std::int64_t largest_exact(DType dtype) {
 }
 
 std::int64_t input(std::optional<ReduceOp> op, DType dtype, int ranks, std::uint64_t hash) {
-    // The factors of a product are odd: none makes the others vanish.
+    // The factors of a product are odd, so none makes it 0.
     if (is_integer(dtype)) return wrapped(dtype, op == ReduceOp::product ? hash | 1 : hash);
     const auto draw = static_cast<std::int64_t>(hash >> (dtype == DType::boolean ? 63 : 62));
     if (op == ReduceOp::product) return draw == 3 ? 2 : 1;
-    return op == ReduceOp::average ? draw * ranks : draw;  // so that the average is whole
+    return op == ReduceOp::average ? draw * ranks : draw;  // makes the average a whole number
 }
 
 std::uint64_t hash_of(std::size_t index, int rank) {
     std::uint64_t h = (index + 1) * 0x9E3779B97F4A7C15u ^
                       (static_cast<std::uint64_t>(rank) + 1) * 0xC2B2AE3D27D4EB4Fu;
     h = (h ^ (h >> 31)) * 0xD6E8FEB86659FD93u;
-    return h ^ (h >> 32);  // the lower bits of a product know little of its upper factors
+    return h ^ (h >> 32);  // the lower bits of a product depend little on its upper factors
 }
 
-/// The largest value that a partial reduction can reach.
+/// The largest value that a partial reduction can have.
 double bound(std::optional<ReduceOp> op, DType dtype, int ranks) {
     const double highest = static_cast<double>(dtype == DType::boolean ? 1 : 3);
     if (op == ReduceOp::sum) return highest * ranks;
@@ -98,7 +98,7 @@ void store(std::byte* element, T value) {
 
 std::uint16_t half_bits(std::int64_t value) {
     if (value == 0) return 0;
-    // The exponent is at most 11, where value is 2048.
+    // The exponent is at most 11, for 2048.
     const int exponent = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(value))) - 1;
     const auto mantissa = static_cast<std::uint64_t>(value) << 10 >> exponent & 0x3FF;
     return static_cast<std::uint16_t>(static_cast<std::uint64_t>(exponent + 15) << 10 | mantissa);
@@ -152,7 +152,7 @@ Pattern::Pattern(DType dtype, std::optional<ReduceOp> op, int ranks)
     for (std::size_t i = 0; i < period; ++i) {
         for (int r = 0; r < ranks; ++r) {
             const auto at = static_cast<std::size_t>(r);
-            // Adasum gets the same of all ranks: of equal tensors it is exact.
+            // All ranks have the same input for Adasum, which is exact for equal tensors.
             values[at] = input(op, dtype, ranks, hash_of(i, op == ReduceOp::adasum ? 0 : r));
             encode(of_rank_[at].data() + i * element_bytes_, dtype, values[at]);
         }

@@ -9,24 +9,23 @@
 
 namespace guozhuang::perf {
 
-/// Inputs whose reduction does not depend on the order, and with them what must come out, to the
-/// bit.
+/// Inputs whose reduction does not depend on the order, and what the result must be, to the bit.
+/// Constant after construction.
 ///
-/// Rank r's element i is drawn by a hash of r and i modulo a prime: a block that lands in the wrong
-/// place, comes from the wrong rank or is added twice does not pass. Integers are of any size, so
-/// that sums and products wrap; floats are one of four small whole numbers, so that every partial
-/// reduction is exact. `first` is the index of a buffer's first element: starting elsewhere each
-/// time tells a result from the one before it. Constant after construction.
+/// Rank r's element i comes from a hash of r and i modulo a prime, so a block at a wrong offset,
+/// from a wrong rank, or added twice is found. Integers are of any size, so sums and products wrap.
+/// Floats are one of four small whole numbers, so every partial reduction is exact. `first` is the
+/// index of a buffer's first element: another one each time tells a result from the one before.
 class Pattern {
 public:
-    /// Without an op there are only the ranks' own elements. Throws std::invalid_argument if so
-    /// many ranks cannot have exact results.
+    /// Without an op the pattern has only the ranks' elements. Throws std::invalid_argument if
+    /// results of so many ranks cannot be exact.
     Pattern(DType dtype, std::optional<ReduceOp> op, int ranks);
 
     void fill(std::span<std::byte> buffer, int rank, std::size_t first) const;
-    /// Elements of the buffer that are not rank's.
+    /// How many elements of the buffer are not the rank's.
     std::uint64_t wrong(std::span<const std::byte> buffer, int rank, std::size_t first) const;
-    /// Elements of the buffer that are not the reduction of all ranks'.
+    /// How many elements of the buffer are not the reduction of all ranks' elements.
     std::uint64_t wrong_reduced(std::span<const std::byte> buffer, std::size_t first) const;
 
 private:

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "collectives/algorithms.hpp"
 #include "idle/idle.hpp"
 #include "json_lines.hpp"
 #include "mpi_job.hpp"
@@ -22,9 +23,9 @@
 namespace guozhuang::perf {
 namespace {
 
-constexpr int not_as_asked = 2;  // the exit code for what is refused
+constexpr int not_as_asked = 2;  // the exit code of a refusal
 
-/// The command line, and what it asks for: returns the number of errors found.
+/// The command line, and what it asks for. Running it returns the number of errors found.
 struct Request {
     std::string_view program;
     std::span<const BaselineKind> baselines;  // to choose from
@@ -36,7 +37,7 @@ struct Request {
     std::function<std::uint64_t(const MpiJob&, JsonLines&)> run;
 };
 
-/// An option whose values are enumerators, spelled as name_of() does.
+/// An option whose values are enumerators, spelled as by name_of().
 template <class T, class Range>
 void add_named(CLI::App& command, const std::string& option, T& value, const Range& all,
                const std::string& text) {
@@ -50,7 +51,7 @@ void add_named(CLI::App& command, const std::string& option, T& value, const Ran
         ->default_str(std::string(name_of(value)));
 }
 
-/// The foot of a --help: a line to copy.
+/// Ends a --help with a command line to copy.
 void add_example(CLI::App& command, const Request& request, std::string_view arguments) {
     command.footer(fmt::format("Example: mpirun -np 2 {} {} {}", request.program,
                                command.get_name(), arguments));
@@ -96,6 +97,13 @@ void add_sizes(CLI::App& command, SweepOptions& sweep) {
                      "verify every element of every result; exit with 1 if any of ours is wrong");
 }
 
+std::vector<std::string> algorithm_names() {
+    std::vector<std::string> names;
+    for (const auto& row : selection::algorithms)
+        if (row.by_name) names.emplace_back(row.name);
+    return names;
+}
+
 void add_sweep(CLI::App& app, Request& request, Collective collective) {
     auto& command =
         *app.add_subcommand(std::string(name_of(collective)), "time it over a range of sizes");
@@ -109,8 +117,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
         command.add_option("--algorithm", sweep.algorithm, "the library's")
             ->capture_default_str()
             ->envname("GUOZHUANG_ALGORITHM")
-            ->check(CLI::IsMember(
-                {"auto", "ring", "recursive_doubling", "direct", "parameter_server"}));
+            ->check(CLI::IsMember(algorithm_names()));
     auto* const seconds =
         command.add_option("--seconds", sweep.seconds, "time for each size, all series together")
             ->capture_default_str();
@@ -191,7 +198,7 @@ void add_tune(CLI::App& app, Request& request) {
     });
 }
 
-/// Parses on all ranks, speaks on the first. Empty: go on; else the exit code.
+/// Parses on all ranks, prints on the first. Empty: go on; else the exit code.
 std::optional<int> parse(const MpiJob& job, int argc, char** argv, Request& request) {
     CLI::App app("Measures guozhuang beside its peers; run it under mpirun.",
                  std::string(request.program));

@@ -7,8 +7,8 @@
 
 namespace guozhuang::perf {
 
-/// gz-perf, under this name and with these baselines to choose from: all of main(). Returns the
-/// exit code.
+/// The main() of gz-perf, under this name and with these baselines to choose from. Returns the exit
+/// code.
 int run_program(std::string_view name, std::span<const BaselineKind> baselines, int argc,
                 char** argv);
 

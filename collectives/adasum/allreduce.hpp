@@ -6,10 +6,10 @@
 // summed, parallel ones averaged.
 //
 // S. Maleki, M. Musuvathi, T. Mytkowicz et al.: Scaling distributed training with adaptive
-// summation, MLSys 2021. Theirs halves the vectors, adds up the dot products of the parts with an
-// allreduce in every step, and is for powers of two. Here whole tensors are swapped by recursive
-// doubling, so that dot products need no message of their own and any number of ranks will do; for
-// two ranks it moves what theirs moves.
+// summation, MLSys 2021. That algorithm halves vectors, adds up the dot products of the halves by
+// an allreduce in each step, and needs a power of two ranks. Here recursive doubling swaps whole
+// tensors: so dot products need no messages, and any number of ranks will do. Two ranks move the
+// same bytes either way.
 //
 //           rank 0     rank 1     rank 2
 //   step 0  0 -> 1     1 -> 0     2 -> 0
@@ -40,11 +40,11 @@ using PairRule = void (*)(std::span<std::byte> into, std::span<const std::byte> 
                           std::span<const std::byte> right);
 
 struct Args {
-    /// The tensors of the bundle, in place; the rule is for each of them by itself.
+    /// The tensors of the bundle, reduced in place, each by itself.
     std::span<const std::span<std::byte>> tensors;
     /// Memory of at least allreduce_scratch_bytes, aligned to scratch_alignment.
     std::span<std::byte> scratch;
-    /// The arithmetic that converts and finishes; the op it combines by does not matter.
+    /// Converts and finishes; its op does not matter.
     const Reduce& reduce;
     PairRule pair;
 };

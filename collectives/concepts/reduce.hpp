@@ -5,14 +5,14 @@
 
 namespace guozhuang {
 
-/// The arithmetic of one reduction, bound to a dtype, an op and a finish (division for average,
-/// then postscale). Pure and thread-safe.
+/// The arithmetic of one reduction, for a dtype, an op and a finish (division for average, then
+/// postscale). Pure and thread-safe.
 ///
-/// Two number formats: *elements* as they lie in the tensors, and *partials*, in which sums are
-/// kept (f32 for f16 and bf16, otherwise the element type itself). An algorithm that keeps or sends
-/// partials rounds once, at the end; one that sends elements rounds once per hop. All spans of one
-/// call hold the same number of elements, which may be zero; they are aligned to the element size
-/// at least.
+/// There are two number formats: *elements* as they lie in tensors, and *partials*, in which sums
+/// are kept (f32 for f16 and bf16, else the element type). An algorithm that keeps or sends
+/// partials rounds once, at the end; one that sends elements rounds at each hop. All spans of one
+/// call hold the same number of elements, perhaps none, and are aligned at least to the element
+/// size.
 class Reduce {
 public:
     virtual ~Reduce() = default;
@@ -36,9 +36,9 @@ public:
     virtual void narrow(std::span<std::byte> elements,
                         std::span<const std::byte> partials) const = 0;
 
-    /// into = finish(all inputs combined in partials along the balanced binary tree over their
-    /// indices, split at the largest power of two below the count), rounded once; `into` may be one
-    /// of the inputs. Bit for bit what widen, combine_partials and narrow give in that order.
+    /// into = finish(all inputs, combined in partials along the balanced binary tree over their
+    /// indices, split at the largest power of two below the count), rounded once. `into` may be one
+    /// of the inputs. The same bits as by widen, combine_partials and narrow in that order.
     virtual void combine_tree(std::span<std::byte> into,
                               std::span<const std::span<const std::byte>> inputs) const = 0;
 };

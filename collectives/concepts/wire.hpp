@@ -6,15 +6,15 @@
 
 namespace guozhuang {
 
-/// How an algorithm moves bytes between the ranks of its group; ranks are group ranks,
-/// 0 .. size()-1.
+/// How an algorithm moves bytes between the ranks of its group. Ranks are group ranks, 0 ..
+/// size()-1.
 ///
-/// `send` and `receive` start a message and return at once; the memory belongs to the wire until
+/// `send` and `receive` start a message and return at once; the wire uses the memory until
 /// `wait(ticket)` has returned. Messages between two ranks match in the order in which they were
-/// started, and both sides know every length beforehand. Algorithms never start a message of zero
-/// bytes. A ticket that was default-constructed or waited for counts as complete: waiting for it
-/// returns at once. Every function may throw guozhuang::Error (the job was aborted, the transport
-/// failed); the algorithm lets it pass.
+/// started, and both sides know every length beforehand. No algorithm starts a message of zero
+/// bytes. Waiting for a ticket that was default-constructed, or waited for before, returns at once.
+/// Every function may throw guozhuang::Error (the job was aborted, the transport failed);
+/// algorithms do not catch it.
 template <class W>
 concept Wire = requires(W& wire, std::span<const std::byte> out, std::span<std::byte> in, int peer,
                         typename W::Ticket& ticket) {
@@ -23,12 +23,12 @@ concept Wire = requires(W& wire, std::span<const std::byte> out, std::span<std::
     { wire.send(out, peer) } -> std::same_as<typename W::Ticket>;
     { wire.receive(in, peer) } -> std::same_as<typename W::Ticket>;
     { wire.wait(ticket) } -> std::same_as<void>;
-    /// Looks without waiting; after true the ticket needs no wait.
+    /// Tests without waiting; once it has returned true, the ticket needs no wait.
     { wire.done(ticket) } -> std::same_as<bool>;
 };
 
-/// Sends to one neighbour while receiving from another: one hop of most algorithms. Empty spans are
-/// skipped (both sides know the lengths).
+/// Sends to one rank while receiving from another: a hop of most algorithms. Skips empty spans;
+/// both sides know the lengths.
 template <Wire W>
 void exchange(W& wire, std::span<const std::byte> out, int to, std::span<std::byte> in, int from) {
     typename W::Ticket incoming{}, outgoing{};

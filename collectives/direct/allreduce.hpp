@@ -12,9 +12,9 @@
 //   step 2  b0=0+1+2 -> 1   b1=0+1+2 -> 2   b2=0+1+2 -> 0
 //   step 3  b0=0+1+2 -> 2   b1=0+1+2 -> 0   b2=0+1+2 -> 1
 //
-// With one block in the place of p, rank 0 owns everything and adds up for all: the parameter
-// server in its simplest form, whose server is also a worker (M. Li, D. G. Andersen, J. W. Park et
-// al.: Scaling distributed machine learning with the parameter server, OSDI 2014). It is there for
+// With one block instead of p, rank 0 owns everything and adds up for all. That is the simplest
+// parameter server, whose server is also a worker (M. Li, D. G. Andersen, J. W. Park et al.:
+// Scaling distributed machine learning with the parameter server, OSDI 2014). It is there for
 // comparison: 2(p-1) n bytes pass through rank 0.
 //
 //           rank 0           rank 1           rank 2           rank 3
@@ -24,7 +24,7 @@
 //   step 3  0+1+(2+3) -> 3
 //   end     0+1+(2+3)        0+1+(2+3)        0+1+(2+3)        0+1+(2+3)
 //
-// Cost: 2(p-1) alpha + (p-1)/p n (2 beta + gamma), and two steps of waiting where the ring has
+// Cost: 2(p-1) alpha + (p-1)/p n (2 beta + gamma), in two steps of waiting where the ring has
 // 2(p-1).
 // Order: the balanced binary tree over rank index, split at the largest power of two below the
 // count; f16 and bf16 are added in f32 and rounded once. The same bits as recursive doubling.
@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/direct/pairwise_exchange.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
@@ -78,8 +79,8 @@ public:
     }
 
 private:
-    /// A chunk on its way. A segment of block b that is in several runs of user memory is copied
-    /// through its share of `rooms`.
+    /// A chunk in flight. A segment of block b that is in several runs of user memory is copied
+    /// through its part of `rooms`.
     struct Slot {
         std::size_t chunk = 0;
         PairwiseExchange<W> exchange;
@@ -131,10 +132,32 @@ private:
     std::array<Slot, chunks_in_flight> slots_;
 };
 
-/// args.blocks: as many blocks as ranks, or fewer: the ranks beyond own none.
+/// args.blocks: one block per rank, or fewer: the ranks beyond own none.
 template <Wire W>
 void allreduce(W& wire, const AllreduceArgs& args) {
     DirectAllreduce<W>(wire, args).run();
 }
 
+/// The allreduce of a site in so many blocks: one for each rank, or one of rank 0's.
+template <AllreduceSite Site>
+void allreduce_of_blocks(Site& site, int blocks) {
+    auto& wire = site.wire();
+    using W = std::remove_reference_t<decltype(wire)>;
+    auto args = site.cut(blocks);
+    args.scratch =
+        site.scratch(allreduce_scratch_bytes<W>(args.blocks, wire.size(), args.segment_bytes));
+    allreduce(wire, args);
+}
+
 }  // namespace guozhuang::direct
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::direct> =
+    [](AllreduceSite auto& site) { direct::allreduce_of_blocks(site, site.wire().size()); };
+template <>
+inline constexpr auto run_allreduce<Algorithm::parameter_server> =
+    [](AllreduceSite auto& site) { direct::allreduce_of_blocks(site, 1); };
+
+}  // namespace guozhuang

@@ -8,8 +8,8 @@
 
 namespace guozhuang::direct {
 
-/// The messages between one rank and all others: at most one each way per peer at a time. Rank r
-/// begins with r + 1, so that no rank is everybody's first. Empty messages are left out.
+/// The messages between one rank and all others, at most one each way with each at a time. Rank r
+/// begins with r + 1, so that no rank is the first for all others. Skips empty messages.
 template <Wire W>
 class PairwiseExchange {
 public:
@@ -51,7 +51,7 @@ public:
         });
     }
 
-    /// Both return when what was started is done; nothing started counts as done.
+    /// Both wait until all that was started is done, and return at once if nothing was.
     void wait_received() { wait(incoming_); }
     void wait_sent() { wait(outgoing_); }
 

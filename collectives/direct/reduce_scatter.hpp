@@ -1,6 +1,6 @@
-// Direct-exchange reduce-scatter: every rank sends each peer that peer's block and receives p-1
-// copies of its own, which it adds up in the order of ranks. The bytes are the ring's; but the
-// terms of a sum meet in one place, so they can be added in any order and rounded once.
+// Direct-exchange reduce-scatter: every rank sends each peer that peer's block, and receives p-1
+// copies of its own, which it adds up in the order of ranks. As many bytes travel as in the ring,
+// but all terms of a sum are on one rank, so they can be added in any order and rounded once.
 //
 // R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
 // MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005 (there as the pairwise exchange
@@ -57,8 +57,8 @@ std::size_t reduce_scatter_scratch_bytes(std::span<const std::span<const std::by
     return chunks.slots() * slot;
 }
 
-/// The copies of one segment that a rank adds up: its peers' land in scratch, its own stays where
-/// it is.
+/// The copies of one segment that a rank adds up: those of its peers arrive in scratch, its own
+/// stays in the input.
 class Terms {
 public:
     Terms() = default;
@@ -68,7 +68,7 @@ public:
           self_(self),
           segment_bytes_(segment_bytes) {}
 
-    /// Where the copy of `peer` lands.
+    /// Where to receive the copy of `peer`.
     std::span<std::byte> room(int peer, std::size_t bytes) {
         const auto room = rooms_.subspan(
             static_cast<std::size_t>(peer < self_ ? peer : peer - 1) * segment_bytes_, bytes);

@@ -1,7 +1,8 @@
-// Hierarchical allreduce, for ranks on several hosts, as many on each: reduce-scatter within each
-// host through memory that its ranks have mapped, then a ring across the hosts for the share of
-// each local rank, all of them side by side, then all-gather within each host. Segment by segment:
-// while the messages of some chunks travel across, others are added up and fetched within.
+// Hierarchical allreduce, for ranks on several hosts, equally many on each. First reduce-scatter
+// within each host, through memory that its ranks have mapped; then for each local rank a ring
+// across the hosts for its share, all rings side by side; then all-gather within each host. All of
+// it goes segment by segment: while messages of some chunks travel, others are added up and copied
+// in.
 //
 // The scheme is the 2D-torus allreduce (H. Mikami, H. Suganuma, P. U-chupala, Y. Tanaka, Y.
 // Kageyama: Massively distributed SGD: ImageNet/ResNet-50 training in a flash, arXiv:1811.05233,
@@ -9,10 +10,10 @@
 // 2019). Within a host it is the staged allreduce (staged/staged_allreduce.hpp), across hosts the
 // pipelined ring (ring/pipelined_allreduce.hpp).
 //
-// With L ranks on each of H hosts there are L H blocks. Local rank l owns blocks l H to l H + H-1,
-// and its ring has those for its blocks.
-// Figure: ranks 0 and 1 on one host, 2 and 3 on the other; in step 0 and 3 a cell is what a rank
-// writes to its stage.
+// With L ranks on each of H hosts there are L H blocks. Local rank l owns blocks l H to l H + H-1;
+// each rank of its ring owns one of them.
+// Figure: ranks 0 and 1 on one host, 2 and 3 on the other. In steps 0 and 3 a cell shows what a
+// rank writes to its stage.
 //
 //           rank 0              rank 1              rank 2              rank 3
 //   step 0  b2=0                b0=1                b2=2                b0=3
@@ -38,6 +39,7 @@
 #include <cstring>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/allreduce_args.hpp"
@@ -48,11 +50,11 @@
 
 namespace guozhuang::hierarchical {
 
-/// Below, messages across hosts are too many and too short for what is gained within.
+/// With shorter segments the messages across hosts would be too many and too short.
 inline constexpr std::size_t least_segment_bytes = std::size_t{8} << 10;
 
-/// The longest segment that stages of so many bytes have room for, on so many hosts of so many
-/// ranks; 0: too small for so many.
+/// The longest segment for which the stages have room, with so many hosts of so many ranks; 0 if
+/// they are too small.
 inline std::size_t segment_limit_bytes(std::size_t stage_bytes, int local_ranks,
                                        int hosts) noexcept {
     const auto room = direct::StageLayout(stage_bytes, local_ranks).segment_bytes();
@@ -92,10 +94,10 @@ public:
           lag_(std::max<std::size_t>(chunks_.slots(), 1) - 1),
           ring_(across, args_, local.rank() * hosts_) {}
 
-    /// In step s chunk s is staged out, and s-1 added up within the host and sent off; s-1 and
-    /// older ones go through some of their hops, the oldest through its last, after which its
-    /// result is published; and the one before is copied in. What is sent comes first and what is
-    /// waited for last.
+    /// Step s works on chunks of all ages. Chunk s is staged out; chunk s-1 is added up within the
+    /// host and starts around the ring; older chunks take some of their hops; the result of the
+    /// oldest in the ring is published; and the chunk before that is copied in. Sends come first,
+    /// waits last.
     void run() {
         if (chunks_.count() == 0) return;
         const auto published = 1 + lag_, copied_in = 2 + lag_;
@@ -116,7 +118,8 @@ public:
     }
 
 private:
-    /// Calls act with the chunk that entered the pipeline so many steps ago, if there is one.
+    /// Calls act with the chunk that entered the pipeline `age` steps before `step`, if there is
+    /// one.
     template <class Act>
     void with_chunk(std::size_t step, std::size_t age, const Act& act) const {
         if (step >= age && step - age < chunks_.count()) act(step - age);
@@ -124,12 +127,12 @@ private:
 
     static std::size_t slot_of(std::size_t chunk) noexcept { return chunk % chunks_in_flight; }
 
-    /// How many hops a chunk has behind it at the end of the step in which it is so old.
+    /// How many hops a chunk has done by the end of the step in which it has that age.
     int hops_done(std::size_t age) const noexcept {
         return static_cast<int>(age * static_cast<std::size_t>(ring_.hops()) / (lag_ + 1));
     }
 
-    /// Chunks take turns, hop by hop: while one is waited for, the messages of the others travel.
+    /// Chunks take turns, hop by hop: while this rank waits for one, messages of the others travel.
     void advance(std::size_t step) {
         for (int turn = 0; turn <= ring_.hops() / static_cast<int>(lag_ + 1); ++turn)
             for (std::size_t age = lag_ + 1; age > 0; --age)
@@ -139,8 +142,8 @@ private:
                 });
     }
 
-    /// Calls visit(segment, at) for each segment of a chunk that a local rank owns; `at` is where
-    /// in a room for all of them it begins.
+    /// Calls visit(segment, at) for each segment of a chunk that a local rank owns. `at` is where
+    /// the segment begins in a room for all of them.
     template <class Visit>
     void for_each_owned(int owner, std::size_t chunk, const Visit& visit) const {
         for (int host = 0; host < hosts_; ++host) {
@@ -156,8 +159,8 @@ private:
     }
     std::span<std::byte> own_stage() { return local_.stage(local_.rank()); }
 
-    /// Writes what an owner has of a chunk, as it is in this rank's memory, to a room; returns how
-    /// many bytes.
+    /// Copies an owner's segments of a chunk from this rank's tensors to a room. Returns how many
+    /// bytes.
     std::size_t copy_out(int owner, std::size_t chunk, std::span<std::byte> room) {
         std::size_t bytes = 0;
         for_each_owned(owner, chunk, [&](const Segment& segment, std::size_t first) {
@@ -214,17 +217,33 @@ private:
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
     AllreduceArgs args_;                           ///< as the ring takes it
     Chunks chunks_;
-    /// Steps from the first hop of a chunk to its last: none, if it is the only chunk.
+    /// Steps from the first hop of a chunk to its last; 0 if there is only one chunk.
     std::size_t lag_;
     ring::PipelinedRing<W> ring_;
 };
 
-/// `local`: the ranks of this host; `across`: those with this rank's local rank on each host, at
-/// least two. args.blocks: as many as ranks on all hosts. `within`: the arithmetic of args.reduce
-/// without a finish, for sums that are not yet complete.
+/// `local`: the ranks of this host. `across`: the ranks, one on each host and at least two, that
+/// have this rank's local rank. args.blocks: one per rank of all hosts. `within`: the arithmetic of
+/// args.reduce without the finish, for sums within a host.
 template <PeerMemory P, Wire W>
 void allreduce(P& local, W& across, const AllreduceArgs& args, const Reduce& within) {
     Allreduce<P, W>(local, across, args, within).run();
 }
 
 }  // namespace guozhuang::hierarchical
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::hierarchical> = [](AllreduceSite auto& site) {
+    auto& across = site.across();
+    const auto within = site.within();
+    site.stage_on_host(site.cut(site.wire().size()),
+                       [&](PeerMemory auto& local, AllreduceArgs args) {
+                           args.scratch = site.scratch(hierarchical::allreduce_scratch_bytes(
+                               local, across, args.blocks, args.segment_bytes));
+                           hierarchical::allreduce(local, across, args, within);
+                       });
+};
+
+}  // namespace guozhuang

@@ -1,11 +1,11 @@
-// Recursive doubling allreduce: groups of 1, 2, 4, ... ranks that know their group's sum meet in
-// pairs, swap sums and add. The fewest steps there are, with the whole bundle in each: for bundles
-// so small that a message costs more than its bytes.
+// Recursive doubling allreduce: groups of 1, 2, 4, ... ranks, each of which knows its group's sum,
+// pair up, swap sums and add them. It has the fewest steps, with the whole bundle in each: for
+// bundles so small that a message costs more than its bytes.
 //
 // R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
-// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005. Theirs folds the ranks beyond a power of
-// two into others first; here the last group is just shorter and each of its ranks serves several,
-// so that for any number of ranks the sum is the same balanced tree.
+// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005. There the ranks beyond a power of two are
+// folded into others first. Here the last group is shorter and each of its ranks serves several, so
+// the sum is the same balanced tree for any number of ranks.
 //
 //           rank 0           rank 1           rank 2           rank 3           rank 4
 //   step 0  0 -> 1           1 -> 0           2 -> 3           3 -> 2           4 -> 0
@@ -26,15 +26,16 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/scratch.hpp"
 
 namespace guozhuang::recursive {
 
-/// What a rank does when group A = [2dk, 2dk+d) meets group B = [2dk+d, 2dk+2d), cut off at the
-/// last rank: it receives from `source` and sends to `first_served`, + stride, ... below
-/// `end_served`. Where B is empty there is no partner.
+/// What a rank does when group A = [2dk, 2dk+d) and group B = [2dk+d, 2dk+2d), cut off at the last
+/// rank, swap sums: it receives from `source` and sends to `first_served`, + stride, ... below
+/// `end_served`. If B is empty there is no partner.
 struct Exchange {
     bool has_partner = false;
     bool left = false;  ///< in group A, whose sum is the left operand
@@ -70,7 +71,7 @@ std::size_t doubling_scratch_bytes(const Blocks& blocks, const Reduce& reduce, i
     return 2 * padded(partials) + padded_array<typename W::Ticket>(static_cast<std::size_t>(ranks));
 }
 
-/// Calls visit(run, partials) for each run of the bundle beside its share of `partials`.
+/// Calls visit(run, partials) for each run of the bundle, with its part of `partials`.
 template <class Visit>
 void for_each_partial(const AllreduceArgs& args, std::span<std::byte> partials,
                       const Visit& visit) {
@@ -85,8 +86,8 @@ void for_each_partial(const AllreduceArgs& args, std::span<std::byte> partials,
     }
 }
 
-/// The steps alone: `mine` becomes what everybody's is together, by combine(into, left, right);
-/// `theirs` is room for another's.
+/// Only the steps: `mine` becomes the combination of all ranks' by combine(into, left, right);
+/// `theirs` is scratch for what arrives.
 template <Wire W, class Combine>
 void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs,
                std::span<typename W::Ticket> tickets, const Combine& combine) {
@@ -103,7 +104,7 @@ void double_up(W& wire, std::span<std::byte> mine, std::span<std::byte> theirs,
     }
 }
 
-/// args.blocks: any number of blocks, the same on all ranks; one is cheapest.
+/// args.blocks: any number of blocks, the same on all ranks; one costs least.
 template <Wire W>
 void doubling_allreduce(W& wire, const AllreduceArgs& args) {
     if (args.blocks.total_bytes() == 0) return;
@@ -127,3 +128,17 @@ void doubling_allreduce(W& wire, const AllreduceArgs& args) {
 }
 
 }  // namespace guozhuang::recursive
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::recursive_doubling> = [](AllreduceSite auto& site) {
+    auto& wire = site.wire();
+    using W = std::remove_reference_t<decltype(wire)>;
+    auto args = site.cut(1);
+    args.scratch =
+        site.scratch(recursive::doubling_scratch_bytes<W>(args.blocks, args.reduce, wire.size()));
+    recursive::doubling_allreduce(wire, args);
+};
+
+}  // namespace guozhuang

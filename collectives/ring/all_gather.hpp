@@ -1,6 +1,6 @@
 // Ring all-gather: every rank starts with one block and ends with all of them. In each step a rank
-// passes to the right the block that it got in the step before, so every link carries one block at
-// a time, all of the time.
+// passes to the right the block that it received in the step before, so every link carries one
+// block at a time, all of the time.
 //
 // P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, J.
 // Parallel Distrib. Comput. 69(2), 2009.
@@ -28,7 +28,7 @@ constexpr Hop all_gather_hop(int rank, int step, int size) noexcept {
     return {.send = wrap(rank - step, size), .receive = wrap(rank - 1 - step, size)};
 }
 
-/// `blocks`: one per rank, of any lengths that all ranks agree on, empty ones too. In place: this
+/// `blocks`: one per rank, of any lengths that all ranks agree on, perhaps empty. In place: this
 /// rank's own block is the input.
 template <Wire W>
 void all_gather(W& wire, std::span<const std::span<std::byte>> blocks) {

@@ -1,5 +1,5 @@
-// Ring allreduce, plain: reduce-scatter, then all-gather. This is the text to read and the
-// reference that tests hold the fast version (pipelined_allreduce.hpp) to.
+// Ring allreduce, plain: reduce-scatter, then all-gather. To be read first; tests compare the fast
+// version (pipelined_allreduce.hpp) with it.
 //
 // P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, J.
 // Parallel Distrib. Comput. 69(2), 2009.

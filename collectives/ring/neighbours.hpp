@@ -4,14 +4,14 @@
 
 namespace guozhuang::ring {
 
-/// What one rank does in one step: passes block `send` to the right while block `receive` arrives
+/// What one rank does in one step: passes block `send` to the right, while block `receive` arrives
 /// from the left.
 struct Hop {
     int send = 0;
     int receive = 0;
 };
 
-/// Ranks and blocks are counted modulo the size.
+/// Ranks and blocks count modulo the size.
 constexpr int wrap(int index, int size) noexcept {
     return (index % size + size) % size;
 }

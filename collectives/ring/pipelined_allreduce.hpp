@@ -1,12 +1,12 @@
-// Ring allreduce, fast: the hops of allreduce.hpp, taken by one chunk (a segment of every block) at
-// a time, from first hop to last while it is hot in cache. Several chunks are in flight and take
-// turns, so the wire is busy while one of them is reduced.
+// Ring allreduce, fast: the hops of allreduce.hpp, for one chunk (a segment of every block) at a
+// time, which goes from its first hop to its last while it is hot in cache. Several chunks are in
+// flight and take turns, so the wire is busy while one of them is reduced.
 //
 // P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, J.
 // Parallel Distrib. Comput. 69(2), 2009.
 //
-// A rank sends in each hop what arrived in the hop before, so a chunk needs just two buffers per
-// rank: one is sent while the next one fills.
+// In each hop a rank sends what arrived in the hop before, so a chunk needs two buffers per rank:
+// one is sent while the other one fills.
 // Figure: 2 ranks, 2 chunks (a: first half of each block, b: second half):
 //
 //           rank 0         rank 1
@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/wire.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
@@ -39,13 +40,13 @@ inline std::size_t pipelined_scratch_bytes(const Blocks& blocks, std::size_t seg
     return chunks.slots() * 2 * padded(chunks.segment_bytes());
 }
 
-/// The work of one pipelined_allreduce on one rank; or of one ring of several that share the blocks
-/// out, driven from outside.
+/// The work of one pipelined_allreduce on one rank; or of one ring among several that share the
+/// blocks, which the hierarchical allreduce drives.
 template <Wire W>
 class PipelinedRing {
 public:
-    /// The ring's blocks are those from `first_block` on, as many as it has ranks. More than one
-    /// rank; the arguments must outlive this.
+    /// The ring's blocks begin with `first_block`; there is one for each rank, of at least two. The
+    /// arguments must outlive this.
     PipelinedRing(W& wire, const AllreduceArgs& args, int first_block = 0)
         : wire_(wire),
           args_(args),
@@ -66,14 +67,14 @@ public:
     }
 
     int hops() const noexcept { return 2 * sum_hops_; }
-    /// Begins with a chunk, in a slot in which none is under way.
+    /// Starts a chunk in a slot that is free.
     void start(std::size_t slot, std::size_t chunk) { start(slots_[slot], chunk); }
-    /// Ends a hop of the chunk in that slot and begins the next. After the last one the chunk is in
-    /// place, and none of its messages under way.
+    /// Ends a hop of the chunk in that slot and begins the next. After the last one the chunk's
+    /// results are in place, and the slot is free.
     void advance(std::size_t slot, int hop) { advance(slots_[slot], hop); }
 
 private:
-    /// A chunk on its way. What arrives in hop h lands in user memory or rooms[h % 2] and is sent
+    /// A chunk in flight. What arrives in hop h is put in user memory or in rooms[h % 2], and sent
     /// from there in hop h + 1.
     struct Slot {
         std::size_t chunk = 0;
@@ -90,8 +91,8 @@ private:
                        slot.rooms[1]));
     }
 
-    /// What goes on is sent before the wait for what was sent before: the neighbour is not kept
-    /// waiting for a neighbour of its own.
+    /// Sends the next segment before it waits for the previous send, so that the right neighbour
+    /// need not wait for that one.
     void advance(Slot& slot, int hop) {
         wire_.wait(slot.incoming);
         const auto onward = absorb(slot, hop, slot.arriving);
@@ -117,7 +118,7 @@ private:
     void receive(Slot& slot, int hop) {
         const auto arriving = segment(slot, arriving_block(hop));
         const auto room = slot.rooms[static_cast<std::size_t>(hop) % 2];
-        // A partial sum must not overwrite this rank's own part; a result may.
+        // Only a result may overwrite this rank's own term; a partial sum goes to a room.
         slot.arriving =
             hop < sum_hops_ ? room.first(arriving.bytes) : args_.blocks.landing(arriving, room);
         if (!slot.arriving.empty()) slot.incoming = wire_.receive(slot.arriving, left(wire_));
@@ -127,7 +128,7 @@ private:
         if (!bytes.empty()) slot.outgoing = wire_.send(bytes, right(wire_));
     }
 
-    /// Does what hop `hop` does to what has arrived; returns the bytes to send in the next one.
+    /// Does the work of hop `hop` on what has arrived. Returns the bytes to send in the next hop.
     std::span<std::byte> absorb(const Slot& slot, int hop, std::span<std::byte> arrived) {
         const auto where = segment(slot, arriving_block(hop));
         if (hop >= sum_hops_) {
@@ -137,7 +138,7 @@ private:
         return hop + 1 < sum_hops_ ? add(where, arrived) : add_last(where, arrived);
     }
 
-    /// arrived += this rank's part.
+    /// arrived += this rank's term.
     std::span<std::byte> add(const Segment& where, std::span<std::byte> arrived) {
         args_.blocks.for_each_run(where, [&](std::span<std::byte> mine, std::size_t at) {
             const auto sum = arrived.subspan(at, mine.size());
@@ -146,8 +147,8 @@ private:
         return arrived;
     }
 
-    /// The same for this rank's own block, whose sum is then complete: finished once, and put in
-    /// place.
+    /// The same for this rank's own block. Its sum is then complete: finishes it and writes it to
+    /// user memory.
     std::span<std::byte> add_last(const Segment& where, std::span<std::byte> arrived) {
         if (const auto mine = args_.blocks.in_place(where); !mine.empty()) {
             args_.reduce.combine(mine, arrived, mine);
@@ -168,7 +169,7 @@ private:
     std::array<Slot, chunks_in_flight> slots_;
 };
 
-/// args.blocks: as many blocks as ranks.
+/// args.blocks: one per rank.
 template <Wire W>
 void pipelined_allreduce(W& wire, const AllreduceArgs& args) {
     if (wire.size() > 1) {
@@ -181,3 +182,15 @@ void pipelined_allreduce(W& wire, const AllreduceArgs& args) {
 }
 
 }  // namespace guozhuang::ring
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::ring> = [](AllreduceSite auto& site) {
+    auto& wire = site.ring();
+    auto args = site.cut(wire.size());
+    args.scratch = site.scratch(ring::pipelined_scratch_bytes(args.blocks, args.segment_bytes));
+    ring::pipelined_allreduce(wire, args);
+};
+
+}  // namespace guozhuang

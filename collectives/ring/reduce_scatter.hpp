@@ -1,6 +1,6 @@
 // Ring reduce-scatter: every rank ends with the sum of one block. In each step a rank passes one
-// block to the right and adds its own part to the block that arrives from the left, so each block
-// travels once round the ring and gathers every rank's part on its way to its owner.
+// block to the right and adds its own term to the block that arrives from the left, so each block
+// goes once around the ring and collects every rank's term on the way to its owner.
 //
 // P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, J.
 // Parallel Distrib. Comput. 69(2), 2009; with the blocks shifted by one, so that rank b ends with
@@ -31,8 +31,8 @@ constexpr Hop reduce_scatter_hop(int rank, int step, int size) noexcept {
     return {.send = wrap(rank - 1 - step, size), .receive = wrap(rank - 2 - step, size)};
 }
 
-/// `blocks`: one per rank, of any lengths that all ranks agree on, empty ones too. In place: this
-/// rank's own block ends as the sum, without finish; the others end as partial sums.
+/// `blocks`: one per rank, of any lengths that all ranks agree on, perhaps empty. In place: this
+/// rank's own block ends as the sum, not finished; the others end as partial sums.
 template <Wire W>
 void reduce_scatter(W& wire, std::span<const std::span<std::byte>> blocks,
                     std::span<std::byte> inbox, const Reduce& reduce) {

@@ -1,22 +1,21 @@
-// In-place direct allreduce: for tensors that lie, on every rank, where all ranks have them mapped.
-// Every rank adds up its share of the bundle from all ranks' own tensors and writes the sum into
-// all of them. Nothing is staged: every input is read once and every output written once, the least
-// there is. What is private (tensors, or the ends that share a page with something else) the caller
-// reduces by itself.
+// In-place direct allreduce, for tensors that all ranks have mapped, on every rank. Each rank adds
+// up its share of the bundle from all ranks' tensors, and writes the sum into all of them. Nothing
+// is staged: every input is read once and every output written once, which is the least possible.
+// Private tensors, and ends that share a page with other data, are left to the caller.
 //
 // Reduce-scatter by direct exchange and all-gather (R. Thakur, R. Rabenseifner, W. Gropp:
 // Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
-// 19(1), 2005) with loads and stores on the tensors themselves in the place of messages, as XPMEM
-// made it possible (J. M. Hashmi et al.: Designing efficient shared address space reduction
-// collectives for multi-/many-cores, IPDPS 2018).
+// 19(1), 2005), with loads and stores on the tensors instead of messages, as XPMEM made it possible
+// (J. M. Hashmi et al.: Designing efficient shared address space reduction collectives for
+// multi-/many-cores, IPDPS 2018).
 //
 //           rank 0                       rank 1                       rank 2
 //   before  b0=0 b1=0 b2=0               b0=1 b1=1 b2=1               b0=2 b1=2 b2=2
 //   step 0  b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2   b0=0+1+2 b1=0+1+2 b2=0+1+2
 //           (b0 written by rank 0, b1 by rank 1, b2 by rank 2)
 //
-// Cost: one round of waiting, which the caller ends, and the one before it in which the ranks show
-// where their tensors lie; n read, n written.
+// Cost: one round of waiting, which the caller ends, and the round before it, in which the ranks
+// write refs to their tensors; n read, n written.
 // Order: the balanced binary tree over rank index, split at the largest power of two below the
 // count; f16 and bf16 are added in f32 and rounded once. The same bits as the staged algorithm.
 #pragma once
@@ -54,8 +53,8 @@ public:
           terms_(terms),
           by_rank_(by_rank) {}
 
-    /// Adds up this rank's share. All have the sum when the round has ended. Returns how many bytes
-    /// it has written to the others' memory.
+    /// Adds up this rank's share. All ranks have the sums when the round has ended. Returns how
+    /// many bytes it has written to other ranks' memory.
     std::size_t run() {
         std::size_t total = 0;
         for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor)
@@ -76,7 +75,7 @@ public:
 private:
     using ByteRange = typename TensorRegions<P>::ByteRange;
 
-    /// A tile at a time that is still in the first-level cache when it is written to the others.
+    /// Works tile by tile: a tile is in the first-level cache when it is written to the others.
     void reduce(std::size_t tensor, const ByteRange& range) {
         const auto self = static_cast<std::size_t>(group_.rank());
         for (int peer = 0; peer < group_.size(); ++peer)

@@ -10,10 +10,10 @@
 
 namespace guozhuang::direct {
 
-/// How the algorithms that stage use a stage: in every round a rank may write its *contributions*,
-/// a segment of each block, or in their stead *refs*, and a segment that it has *reduced*. All have
-/// two rooms, for even and odd rounds: what is written in round r is read in round r+1 and written
-/// over in round r+2 at the earliest, which begins when every rank has ended round r+1.
+/// How the staged algorithms use a stage. In a round a rank may write its *contributions*, a
+/// segment of each block, or *refs* instead; and a segment that it has *reduced*. Each of these has
+/// two rooms, for even and odd rounds: what is written in round r is read in round r+1, and
+/// overwritten in round r+2 at the earliest, when every rank has ended round r+1.
 class StageLayout {
 public:
     StageLayout(std::size_t stage_bytes, int ranks) noexcept
@@ -23,9 +23,9 @@ public:
                              : (stage_bytes / 2 - head_bytes) / (ranks_ + 1) / scratch_alignment *
                                    scratch_alignment) {}
 
-    /// Room for one segment; 0: the stage is too small for so many ranks.
+    /// The room for one segment; 0 if the stage is too small for so many ranks.
     std::size_t segment_bytes() const noexcept { return segment_bytes_; }
-    /// Room for the contributions of a round, all segments together.
+    /// The room for all contributions of a round.
     std::size_t contribution_bytes() const noexcept { return ranks_ * segment_bytes_; }
 
     /// How many refs there are.
@@ -62,7 +62,7 @@ private:
     std::size_t segment_bytes_;
 };
 
-/// Private memory of an algorithm that stages: its terms, by rank.
+/// The scratch of a staged algorithm: its terms, by rank.
 inline std::size_t stage_scratch_bytes(int ranks) {
     return padded_array<std::span<const std::byte>>(static_cast<std::size_t>(ranks));
 }

@@ -1,4 +1,4 @@
-// Staged all-gather: every rank copies its block to its stage and fetches those of the others,
+// Staged all-gather: every rank copies its block to its stage and copies in those of the others,
 // segment by segment.
 //
 // R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory
@@ -16,7 +16,7 @@
 
 namespace guozhuang::direct {
 
-/// blocks[r] is rank r's, as long on all ranks; this rank's is there.
+/// blocks[r] is rank r's; all have the same length. This rank's block is the input.
 template <PeerMemory P>
 void staged_all_gather(P& group, std::span<const std::span<std::byte>> blocks,
                        std::size_t segment_bytes) {

@@ -1,5 +1,5 @@
-// Staged all-to-all: every rank copies what is for others to its stage and fetches what is for it
-// from theirs, a segment of each part at a time.
+// Staged all-to-all: every rank copies what it sends to its stage, and copies in what is for it
+// from the other stages, a segment of each part at a time.
 //
 // R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory
 // collectives, EuroPVM/MPI 2008.
@@ -16,8 +16,8 @@
 
 namespace guozhuang::direct {
 
-/// outgoing[r] goes to rank r, incoming[r] comes from rank r, and may not overlap; `largest_bytes`
-/// is the length of the longest that any rank gives any other, the same on all.
+/// outgoing[r] goes to rank r, incoming[r] comes from rank r; they must not overlap.
+/// `largest_bytes`: the length of the longest part between any two ranks, the same on all ranks.
 template <PeerMemory P>
 void staged_all_to_all(P& group, std::span<const std::span<const std::byte>> outgoing,
                        std::span<const std::span<std::byte>> incoming, std::size_t largest_bytes,

@@ -1,17 +1,18 @@
 // Staged direct allreduce: reduce-scatter and all-gather through memory that all ranks have mapped.
-// Every rank copies the blocks it does not own to its stage, adds up its own block from all stages,
-// shows the sum on its stage, and fetches the other sums. Segment by segment, three of them under
-// way: a round fetches one, adds up the next and gives the one after, all while it is hot in cache.
+// Every rank copies the blocks that it does not own to its stage, adds up its own block from all
+// stages, publishes the sum on its stage, and copies in the other sums. It works on three segments
+// at a time: a round copies in one, adds up the next and stages out the one after, all hot in
+// cache.
 //
-// Tensors that themselves lie in such memory, on all ranks, need not be staged: see
-// in_place_allreduce.hpp. A rank some of whose own do shows where in the first round, in the place
-// of segments. In the next, what all ranks can reach is reduced in place, and the rest of the
-// bundle, which may be all of it, begins with its segments.
+// Tensors that all ranks have mapped need not be staged: see in_place_allreduce.hpp. A rank with
+// such tensors writes refs to them in the first round, instead of segments. In the next round the
+// ranks reduce in place what all of them can reach, and stage the rest of the bundle, perhaps all
+// of it.
 //
 // Reduce-scatter by direct exchange, then all-gather (R. Thakur, R. Rabenseifner, W. Gropp:
 // Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl.
-// 19(1), 2005), with loads and stores in the place of messages (R. L. Graham, G. Shipman: MPI
-// support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).
+// 19(1), 2005), with loads and stores instead of messages (R. L. Graham, G. Shipman: MPI support
+// for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).
 //
 //           rank 0                       rank 1                       rank 2
 //   step 0  b1=0 b2=0                    b0=1 b2=1                    b0=2 b1=2
@@ -31,6 +32,7 @@
 #include <cstring>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/chunks.hpp"
@@ -96,7 +98,7 @@ private:
     }
     std::span<std::byte> own_stage() { return group_.stage(group_.rank()); }
 
-    /// From now on this is about what is not reduced in place.
+    /// From here on works on what is not reduced in place.
     void turn_to_rest() {
         args_.rest->assign(regions_.rest(), args_.reduce.element_bytes(), group_.size());
         blocks_ = args_.rest;
@@ -156,7 +158,7 @@ private:
         }
     }
 
-    /// A tile of the sum is put on the stage while it is still in the first-level cache.
+    /// The size of tiles: a tile of the sum is put on the stage from the first-level cache.
     static constexpr std::size_t tile_bytes = std::size_t{16} << 10;
 
     P& group_;
@@ -165,7 +167,7 @@ private:
     TensorRegions<P> regions_;
     StageLayout layout_;
     Chunks chunks_;
-    const Blocks* blocks_;                         ///< what is staged
+    const Blocks* blocks_;                         ///< what goes through the stages
     std::span<std::span<const std::byte>> terms_;  ///< by rank
     std::span<std::span<std::byte>> by_rank_;      ///< by rank
 };
@@ -177,3 +179,17 @@ void staged_allreduce(P& group, const AllreduceArgs& args) {
 }
 
 }  // namespace guozhuang::direct
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::staged> = [](AllreduceSite auto& site) {
+    site.stage(site.cut(site.wire().size()), [&](PeerMemory auto& group, AllreduceArgs args) {
+        using P = std::remove_reference_t<decltype(group)>;
+        args.scratch =
+            site.scratch(direct::staged_scratch_bytes<P>(group.size(), args.tensors.size()));
+        direct::staged_allreduce(group, args);
+    });
+};
+
+}  // namespace guozhuang

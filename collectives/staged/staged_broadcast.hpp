@@ -1,5 +1,5 @@
-// Staged broadcast: the root copies a segment to its stage, and the others fetch it while the root
-// copies the next.
+// Staged broadcast: the root copies a segment to its stage, and the others copy it in while the
+// root copies the next.
 //
 // R. L. Graham, G. Shipman: MPI support for multi-core architectures: optimized shared memory
 // collectives, EuroPVM/MPI 2008.
@@ -16,7 +16,7 @@
 
 namespace guozhuang::direct {
 
-/// The blocks are one, as long on all ranks.
+/// `blocks`: one block, of the same length on all ranks.
 template <PeerMemory P>
 void staged_broadcast(P& group, const Blocks& blocks, int root, std::size_t segment_bytes) {
     const StageLayout layout(group.stage(group.rank()).size(), group.size());

@@ -1,9 +1,9 @@
-// Staged reduce-scatter: every rank copies the blocks that it does not own to its stage and adds up
-// its own from all stages, a segment of each at a time. The first half of staged_allreduce.hpp,
-// whose bits it gives.
+// Staged reduce-scatter: every rank copies the blocks that it does not own to its stage, and adds
+// up its own from all stages, a segment of each at a time. It is the first half of
+// staged_allreduce.hpp, with the same bits.
 //
 // R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in
-// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005, with loads and stores in the place of
+// MPICH, Int. J. High Perform. Comput. Appl. 19(1), 2005, with loads and stores instead of
 // messages.
 //
 // Cost: segments rounds; (p-1)/p n (beta + gamma).

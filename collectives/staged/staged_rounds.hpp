@@ -12,9 +12,9 @@
 
 namespace guozhuang::direct {
 
-/// Takes chunks 0, 1, ... through the stages, a round each: stage_out(chunk) writes this rank's
-/// part of it to its stage and returns how many bytes; copy_in(chunk) reads those of the others one
-/// round later, when this rank has yet to stage out the next.
+/// Takes chunks 0, 1, ... through the stages, in a round each. stage_out(chunk) writes this rank's
+/// bytes of the chunk to its stage and returns how many. copy_in(chunk) reads those of the others
+/// in the next round, before this rank stages out another chunk.
 template <PeerMemory P, class StageOut, class CopyIn>
 void staged_rounds(P& group, std::size_t chunks, const StageOut& stage_out, const CopyIn& copy_in) {
     if (chunks == 0) return;
@@ -37,7 +37,7 @@ inline std::size_t copy(std::span<std::byte> into, std::span<const std::byte> fr
     return from.size();
 }
 
-/// No rank returns before every rank has called. Cost: one round.
+/// No rank returns before every rank has called it. Cost: one round.
 template <PeerMemory P>
 void staged_barrier(P& group) {
     group.publish(0);

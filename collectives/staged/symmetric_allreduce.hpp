@@ -1,6 +1,6 @@
 // Symmetric allreduce: every rank copies its whole bundle to its stage, waits once, and adds up all
-// stages for itself. One round, and so the least latency there is; every rank does the whole sum,
-// and so for small bundles only.
+// stages for itself. One round is the least latency there is; but since every rank adds up
+// everything, it is for small bundles only.
 //
 // The shared-memory form of the all-to-all broadcast allreduce (R. L. Graham, G. Shipman: MPI
 // support for multi-core architectures: optimized shared memory collectives, EuroPVM/MPI 2008).
@@ -19,6 +19,7 @@
 #include <guozhuang/error.hpp>
 #include <span>
 
+#include "collectives/concepts/allreduce_site.hpp"
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/scratch.hpp"
@@ -59,3 +60,15 @@ void symmetric_allreduce(P& group, const AllreduceArgs& args) {
 }
 
 }  // namespace guozhuang::direct
+
+namespace guozhuang {
+
+template <>
+inline constexpr auto run_allreduce<Algorithm::symmetric> = [](AllreduceSite auto& site) {
+    site.stage(site.cut(1), [&](PeerMemory auto& group, AllreduceArgs args) {
+        args.scratch = site.scratch(direct::stage_scratch_bytes(group.size()));
+        direct::symmetric_allreduce(group, args);
+    });
+};
+
+}  // namespace guozhuang

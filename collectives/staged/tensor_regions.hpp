@@ -13,9 +13,9 @@
 
 namespace guozhuang::direct {
 
-/// Where the tensors of a bundle lie on every rank: each rank writes refs to its own in one round,
-/// and knows in the next about all. What all ranks can reach of a tensor is reduced in place, if it
-/// is half of the tensor at least; the rest of the bundle is `rest()`.
+/// Where the tensors of a bundle lie on every rank. Each rank writes refs to its own tensors in one
+/// round, and knows those of all ranks in the next. What all ranks can reach of a tensor is reduced
+/// in place, if it is at least half of the tensor; the rest of the bundle is `rest()`.
 template <PeerMemory P>
 class TensorRegions {
 public:
@@ -38,9 +38,9 @@ public:
           layout_(group.stage(group.rank()).size(), group.size()),
           round_(group.round()) {}
 
-    /// Writes refs to this rank's tensors to its stage, in the current round; to as many as there
-    /// is room for. Returns false, and has used nothing of the contributions' room, if all of them
-    /// are private.
+    /// Writes refs to this rank's tensors to its stage in the current round, to as many as there is
+    /// room for. Returns false if none of them is worth it: then the room is free for
+    /// contributions.
     bool stage_refs() {
         const auto stage = group_.stage(group_.rank());
         const auto room = layout_.refs(stage, round_);
@@ -53,8 +53,8 @@ public:
         return count != 0;
     }
 
-    /// After that round, and the same on all ranks: whether some rank has written refs; and whether
-    /// there is something that all can reach.
+    /// After that round, on all ranks alike: whether some rank has written refs; and (find_common)
+    /// whether all ranks can reach enough of some tensor.
     bool any_rank_has_refs() const {
         for (int peer = 0; peer < group_.size(); ++peer)
             if (ref_count_of(peer) != 0) return true;
@@ -74,11 +74,10 @@ public:
 
     std::span<const std::span<std::byte>> tensors() const noexcept { return tensors_; }
 
-    /// If there is something that all can reach: the range of a tensor, empty if it is private. It
-    /// stays when the tables are gone.
+    /// After find_common() has returned true: the range of a tensor that all can reach; empty if
+    /// there is none. Valid also when the refs have been overwritten.
     const ByteRange& common(std::size_t tensor) const noexcept { return common_[tensor]; }
-    /// What is before and after those ranges, and private tensors: as spans of the same lengths on
-    /// all ranks.
+    /// The bundle without those ranges, as spans of the same lengths on all ranks.
     std::span<const std::span<std::byte>> rest() {
         std::size_t count = 0;
         for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor)
@@ -87,7 +86,7 @@ public:
                 if (!outside.empty()) rest_[count++] = outside;
         return rest_.first(count);
     }
-    /// A rank's memory of a range within the common one, in the round after that of the refs.
+    /// A rank's memory of a range within the common one. To be called in the round after the refs.
     std::span<std::byte> at(int peer, std::size_t tensor, const ByteRange& range) const {
         auto ref = refs(peer)[tensor];
         ref.offset += range.begin - ref.begin;
@@ -100,7 +99,8 @@ public:
     }
 
 private:
-    /// Whoever has a region has all ranks' parts of it. Whole elements: memory may begin anywhere.
+    /// A rank that has mapped a region has mapped all ranks' memory in it. Keeps to whole elements,
+    /// since shared memory may begin anywhere in a tensor.
     ByteRange common_of(std::size_t tensor) const {
         const auto bytes = tensors_[tensor].size();
         ByteRange range{0, bytes};

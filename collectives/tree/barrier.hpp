@@ -1,6 +1,6 @@
-// Dissemination barrier: in round k every rank tells the one 2^k to its right that it has come, and
-// hears from the one 2^k to its left. After ceil(log2 p) rounds each rank has heard, directly or
-// not, of all of them.
+// Dissemination barrier: in round k every rank sends a token to the rank 2^k to its right and
+// receives one from the rank 2^k to its left. After ceil(log2 p) rounds each rank has heard from
+// all others, directly or not.
 //
 // D. Hensgen, R. Finkel, U. Manber: Two algorithms for barrier synchronization, Int. J. Parallel
 // Program. 17(1), 1988.
@@ -11,8 +11,8 @@
 //   step 2  -> 4     -> 5     -> 0     -> 1     -> 2     -> 3
 //
 // Cost: ceil(log2 p) alpha.
-// Needs: barrier_scratch_bytes. The token is in scratch because an aborted message may keep its
-// memory.
+// Needs: barrier_scratch_bytes. The token is in scratch because an aborted message may go on using
+// it.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ namespace guozhuang::tree {
 
 inline constexpr std::size_t barrier_scratch_bytes = 2 * scratch_alignment;
 
-/// No rank returns before every rank has called.
+/// No rank returns before every rank has called it.
 template <Wire W>
 void barrier(W& wire, std::span<std::byte> scratch) {
     Scratch buffers(scratch);

@@ -41,8 +41,8 @@ inline std::size_t broadcast_scratch_bytes(const Blocks& blocks, std::size_t seg
     return chunks.slots() * chunks.segment_bytes();
 }
 
-/// A rank's node of the tree. Counted from the root, rank v hears from v with its lowest set bit
-/// cleared, and tells v + m for every power of two m below that bit.
+/// A rank's node of the tree. With ranks counted from the root, rank v receives from v with its
+/// lowest set bit cleared, and sends to v + m for every power of two m below that bit.
 struct Node {
     int relative = 0;  ///< rank counted from the root
     /// The lowest set bit of `relative`; at the root the smallest power of two not below the size.
@@ -84,7 +84,7 @@ private:
     struct Slot {
         Segment segment;
         std::span<std::byte> room;
-        std::span<std::byte> bytes;  ///< of the segment: in place, or in room
+        std::span<std::byte> bytes;  ///< of the segment: in place, or in a room
         typename W::Ticket incoming{};
         std::array<typename W::Ticket, 32> outgoing{};  ///< one per power of two
     };

@@ -7,39 +7,37 @@
 #include <span>
 #include <string>
 
-/// Memory that every rank of the host has mapped: an allreduce of tensors that lie in it, on all
-/// ranks, copies nothing to and fro. Tensors may lie at different places on each rank; those in
-/// other memory are reduced as always. While an operation is on its way, other ranks write to its
-/// tensors directly.
+/// Memory that every rank of the host has mapped. If the tensors of an allreduce lie in such memory
+/// on all ranks, nothing is copied to and fro; they may lie at different offsets on each rank.
+/// Tensors in other memory are reduced as always. While an operation is pending, other ranks write
+/// to its tensors directly.
 ///
-/// If the ranks are not all on one host, or one of them cannot share so much memory, all go on as
-/// without it; with one warning in the second case.
+/// If the ranks are not all on one host, or if one of them cannot share so much memory (this logs
+/// one warning), all go on without shared memory.
 namespace guozhuang {
 
 class Session;
 
-/// Such memory for new tensors.
+/// An arena of such memory for new tensors.
 ///
 ///     gz::GradientArena arena(64 << 20);
 ///     std::pmr::vector<float> gradient(count, &arena);
 ///
-/// What is allocated starts at a cache line. What is given back is not used again before the
-/// arena's end, as with std::pmr::monotonic_buffer_resource. Allocating throws std::bad_alloc when
-/// the arena is full; one thread at a time. What a child of fork() writes there stays with it; what
-/// it has not written it sees as its parent has it now. After a job that has ended by an error, a
-/// rank that is late may still write to the tensors of what has failed: do not use their memory for
-/// anything else.
+/// Allocations start at cache lines; allocating throws std::bad_alloc when the arena is full. As in
+/// std::pmr::monotonic_buffer_resource, freed memory is not used again before the arena's end. One
+/// thread at a time. What a child of fork() writes to the arena stays with the child; what it has
+/// not written it sees as its parent has it now. If the job has ended by an error, a late rank may
+/// still write to tensors of operations that failed: do not use their memory for anything else.
 class GUOZHUANG_API GradientArena final : public std::pmr::memory_resource {
 public:
     /// Collective: every rank of the session (null: Session::current()) makes its arenas and
-    /// registrations in the same order; sizes may differ. The memory is there from the start, in
-    /// huge pages where the kernel can make them (Linux 6.1), and zero. Throws std::bad_alloc,
+    /// registrations in the same order; sizes may differ. The memory is allocated at once, in huge
+    /// pages where the kernel can make them (Linux 6.1), and zero. Throws std::bad_alloc,
     /// Error(not_initialised), and what operations throw.
     explicit GradientArena(std::size_t bytes, Session* session = nullptr);
-    /// Not collective. The program must not use what lies in it any more. Operations may be
-    /// pending: those that wait for other ranks go on with a copy of this rank's tensors, those
-    /// whose data moves are waited for. What MPI may still write to after a failure stays
-    /// allocated.
+    /// Not collective. The program must not use the memory any more. Operations may be pending:
+    /// those that wait for other ranks go on with a copy of this rank's tensors, those whose data
+    /// moves are waited for. Memory that MPI may still write to after a failure stays allocated.
     ~GradientArena() override;
     GradientArena(const GradientArena&) = delete;
     GradientArena& operator=(const GradientArena&) = delete;
@@ -56,8 +54,8 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// A tensor of a plan or a registration. The name is the same on all ranks, unique within a plan,
-/// and what errors call it.
+/// A tensor of a plan or a registration, with the name that errors give it. The name is the same on
+/// all ranks, and unique within a plan.
 struct NamedTensor {
     std::string name;
     TensorView tensor;
@@ -69,12 +67,12 @@ public:
     SharedMemory() noexcept;
     SharedMemory(SharedMemory&&) noexcept;
     SharedMemory& operator=(SharedMemory&&) noexcept;
-    /// Not collective. Nobody may write to the memory meanwhile. Operations on it may be pending:
-    /// one whose data moves is waited for, others go on with the memory as it is then, private; it
-    /// must outlive them.
+    /// Not collective. No thread may write to the memory meanwhile. Operations on it may be
+    /// pending: one whose data moves is waited for, others go on with the memory as it is then,
+    /// which becomes private; it must outlive them.
     ~SharedMemory();
 
-    /// Whether it holds some of this rank's memory: not where all of it is in an arena, or in
+    /// Whether this shares some of the rank's memory. False if all of it is in an arena or in
     /// another registration.
     bool is_shared() const noexcept;
 
@@ -85,28 +83,28 @@ private:
     std::unique_ptr<State> state_;
 };
 
-/// Shares memory that the trainer already has, where it is: of each tensor the whole pages, which
-/// keep their addresses and contents (the ends that share a page with something else stay private,
-/// and are reduced apart). Before the memory is freed, the registration must have ended. It has to
-/// be ordinary memory, from malloc, new or an anonymous mmap: no file's, no stack, no device's, nor
-/// locked or registered with anybody else. Costs a copy of the memory at the start (in pieces: 16
-/// MiB are there twice) and at the end; or when the job ends by an error, so that a rank that is
-/// late writes to it no more: what other threads write to it at that moment may be lost.
+/// Shares memory that the trainer has, where it is: of each tensor the whole pages, which keep
+/// their addresses and contents. Ends that share a page with other data stay private, and are
+/// reduced separately. The registration must end before the memory is freed.
 ///
-/// Memory that is given twice (of tied weights) counts once. What lies in an arena, or in another
-/// registration, is left as it is: it is shared as long as that lives. Tensors that overlap
-/// otherwise, or have only a part of their pages in another registration, are
-/// Error(invalid_argument) on all ranks, which names them and the rank; where nothing can be shared
-/// (on several hosts), on that rank alone. A warning says so if most
-/// of the memory cannot be shared, because the tensors have no whole pages.
+/// The memory must be ordinary: from malloc, new or an anonymous mmap; not of a file, a stack or a
+/// device, nor locked or registered elsewhere. Sharing copies it once, in steps of 16 MiB that
+/// exist twice meanwhile, and so does ending, also when the job ends by an error: then a late rank
+/// can write to it no more, but what other threads write at that moment may be lost.
+///
+/// Tensors with the same memory (tied weights) count once. Memory in an arena or in another
+/// registration is left there, and shared as long as that lives. Tensors that overlap otherwise, or
+/// of which only some pages are in another registration, throw Error(invalid_argument), which names
+/// them, on all ranks; on several hosts, where nothing is shared, only on that rank. A warning says
+/// so if most of the memory cannot be shared, because the tensors have no whole pages.
 ///
 /// Collective, as a GradientArena's constructor; every rank passes its own tensors, of any number
-/// and size. Nobody may write to them meanwhile. What a child of fork() writes there stays with it;
-/// what it has not written it sees as its parent has it now. Throws Error(not_initialised), and
-/// what operations throw.
+/// and size. No thread may write to them meanwhile. What a child of fork() writes there stays with
+/// the child; what it has not written it sees as its parent has it now. Throws
+/// Error(not_initialised), and what operations throw.
 [[nodiscard]] GUOZHUANG_API SharedMemory share(std::span<const NamedTensor> tensors,
                                                Session* session = nullptr);
-/// The same of tensors that errors call "tensor 0", "tensor 1" ...
+/// The same for tensors without names; errors call them "tensor 0", "tensor 1" ...
 [[nodiscard]] GUOZHUANG_API SharedMemory share(std::span<const TensorView> tensors,
                                                Session* session = nullptr);
 

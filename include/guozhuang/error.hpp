@@ -9,46 +9,50 @@
 
 namespace guozhuang {
 
-/// What kind of thing went wrong; the message says the rest.
+/// The kind of an error; its message says the rest.
 enum class ErrorCode {
-    // Raised on the caller alone, before anything is sent.
+    // Thrown on the caller's rank alone, before anything is sent.
     /// An argument cannot be used: a root, splits, a non-contiguous tensor, a dtype.
-    invalid_argument,
-    duplicate_name,   ///< an operation of that name is still pending on this rank
-    not_initialised,  ///< no session, or it has been shut down
-    configuration,    ///< an environment variable or option has an unacceptable value
-    // Raised on every rank concerned; the library stays usable, but after a timeout.
+    invalid_argument = 0,
+    duplicate_name = 1,   ///< an operation of that name is still pending on this rank
+    not_initialised = 2,  ///< no session, or it has been shut down
+    configuration = 3,    ///< an environment variable or option has an unacceptable value
+    // Thrown on every rank of the operation. The library stays usable, except after a timeout.
     /// Ranks submitted different shapes, dtypes, operations, reduce ops, roots, scales or devices.
-    mismatch,
-    departed,   ///< a rank that the operation needs has shut down without submitting it
-    discarded,  ///< a rank has discarded the batch, or the round of a plan; the message says why
-    /// An operation waited longer than its limit, which ends the job; or a rank did not come to the
-    /// start.
-    timeout,
-    // The job cannot go on as it is.
-    aborted,        ///< the job was aborted; the message carries the first cause
-    rank_died,      ///< the process of a rank has ended without leaving the job; thrown as RankDied
-    wire,           ///< the transport (MPI) reported an error
-    out_of_memory,  ///< memory, or another resource of the machine, is used up
-    unavailable,    ///< a feature or device is not usable here; the message says why
-    internal        ///< a defect of the library
+    mismatch = 4,
+    departed = 5,   ///< a rank that the operation needs has shut down without submitting it
+    discarded = 6,  ///< a rank has discarded the batch, or a plan's round; the message says why
+    /// An operation has waited longer than its limit, which ends the job; or a rank did not come
+    /// when the session started.
+    timeout = 7,
+    // The job cannot go on.
+    aborted = 8,    ///< the job was aborted; the message carries the first cause
+    rank_died = 9,  ///< a rank's process has ended without closing its session; thrown as RankDied
+    wire = 10,      ///< the transport (MPI) reported an error
+    out_of_memory = 11,  ///< memory, or another resource of the machine, is used up
+    unavailable = 12,    ///< a feature or device is not usable here; the message says why
+    internal = 13        ///< a defect of the library
 };
+/// The ErrorCode with the highest number.
+constexpr ErrorCode last_of(ErrorCode) noexcept {
+    return ErrorCode::internal;
+}
 
 /// "invalid_argument", "mismatch" ...
 GUOZHUANG_API std::string_view name_of(ErrorCode code) noexcept;
 
-/// The one error type of the library. what() is the whole story: what happened, on which tensor and
-/// ranks, with both values, and what to do.
+/// The one error type of the library. what() says what happened, on which tensor and ranks, with
+/// both values, and what to do.
 class GUOZHUANG_API Error : public std::runtime_error {
 public:
-    /// The facts a program may want to branch on; each may be empty.
+    /// Facts that a program may use; each may be empty.
     struct Facts {
         std::string tensor = {};      ///< its name
         std::string operation = {};   ///< "allreduce", "step" ...
         std::vector<int> ranks = {};  ///< the ranks at fault, where that is known
     };
 
-    /// `message` becomes what(). `where` is the line of the library that found out.
+    /// `message` becomes what(). `where` is the library's line that throws.
     Error(ErrorCode code, const std::string& message,
           std::source_location where = std::source_location::current());
     Error(ErrorCode code, const std::string& message, Facts facts,
@@ -67,16 +71,17 @@ private:
     std::source_location where_;
 };
 
-/// A rank's process has ended without leaving the job: it was killed, or has crashed. what() names
-/// rank, host, process, how it ended, what it was doing, and the operation that waits for it. The
-/// job is over: every pending and every later operation of every rank of the host fails with it.
+/// A rank's process has ended without closing its session: it was killed, or has crashed. what()
+/// names rank, host and process, how it ended, what it was doing, and the operation that waits for
+/// it. The job is over: every pending and every later operation of every rank of the host fails
+/// with this.
 class GUOZHUANG_API RankDied : public Error {
 public:
     RankDied(const std::string& message, Facts facts,
              std::source_location where = std::source_location::current());
     ~RankDied() override;
 
-    int rank() const noexcept { return ranks().front(); }  ///< the one that died
+    int rank() const noexcept { return ranks().front(); }  ///< the rank that died
 };
 
 }  // namespace guozhuang

@@ -1,4 +1,4 @@
 #pragma once
 
-/// Marks what a user may link against; everything else is hidden.
+/// Marks the symbols that the library exports; all others are hidden.
 #define GUOZHUANG_API __attribute__((visibility("default")))

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Everything. `namespace gz = guozhuang;` is how the documentation writes it.
+/// Includes all public headers. The documentation writes `namespace gz = guozhuang;`.
 #include <guozhuang/arena.hpp>
 #include <guozhuang/error.hpp>
 #include <guozhuang/handle.hpp>

@@ -15,16 +15,16 @@ namespace engine {
 class Pending;
 }
 
-/// What an operation of unknown result size gives back: a dense tensor that the receiver owns.
+/// The output of an operation that finds its size itself: a dense tensor that the caller owns.
 struct Result {
     DType dtype = DType::f32;  ///< the input's
-    /// Dim 0 is the sum of `rows`, the other extents are the input's.
+    /// Dim 0 is the sum of `rows`; the other extents are the input's.
     Shape shape;
-    /// How many rows of dim 0 came from each rank; for reduce_scatter this rank's own count alone.
+    /// How many rows of dim 0 came from each rank; for reduce_scatter only this rank's own count.
     std::vector<std::int64_t> rows;
     std::vector<std::byte> bytes;  ///< row-major, in rank order
 
-    /// The elements, copied out. Throws Error(invalid_argument) if T is not the dtype.
+    /// A copy of the elements. Throws Error(invalid_argument) if T is not the dtype.
     template <Element T>
     std::vector<T> as() const {
         if (dtype_of<T> != dtype)
@@ -36,10 +36,10 @@ struct Result {
     }
 };
 
-/// An operation on its way. Copies refer to the same operation. Dropping the last one is harmless:
-/// the operation goes on, its memory must still outlive it, and a failure is logged once: as an
-/// error, or for debugging if an exception has dropped the handle, which is the news then. Any
-/// thread.
+/// An operation that was submitted. Copies refer to the same operation. Any thread. Dropping the
+/// last handle is harmless: the operation goes on, and its memory must still outlive it. If it then
+/// fails, that is logged once, as an error; or at level debug if an exception has dropped the
+/// handle, since the program hears of the exception.
 class GUOZHUANG_API Handle {
 public:
     Handle() = default;
@@ -49,20 +49,20 @@ public:
     Handle& operator=(Handle&&) = default;
     ~Handle();
 
-    /// Blocks until the operation is complete, driving it meanwhile; throws the operation's Error,
-    /// every time it is asked.
+    /// Blocks until the operation is complete, driving it meanwhile. Throws the operation's Error,
+    /// in every call.
     void wait() const;
-    /// The same for at most `limit`; false if it is not complete by then. The operation goes on.
-    /// The work is left to the library's own thread.
+    /// The same for at most `limit`; false if the operation is not complete by then, and goes on.
+    /// The library's own thread drives it.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait
     /// for its completion and returns. Throws if the operation failed before it was enqueued. On
     /// plain host tensors it is wait().
     void wait(StreamRef stream) const;
-    /// Whether wait() would return at once. Only looks: the library's own thread brings the
-    /// operation forward. Ranks that take turns (RankOptions::turns) have none, so they wait().
+    /// Whether wait() would return at once. Only looks: the library's own thread drives. Ranks that
+    /// take turns (RankOptions::turns) have no such thread, so they must wait().
     bool done() const;
-    /// False for a default-constructed handle, on which nothing else may be called.
+    /// False for a default-constructed handle, of which nothing else may be called.
     explicit operator bool() const noexcept { return pending_ != nullptr; }
 
     explicit Handle(std::shared_ptr<engine::Pending> pending) noexcept;  ///< for the library itself
@@ -71,19 +71,19 @@ protected:
     std::shared_ptr<engine::Pending> pending_;
 };
 
-/// A handle whose operation gives a Result.
+/// The handle of an operation with a Result.
 class GUOZHUANG_API ResultHandle : public Handle {
 public:
     using Handle::Handle;
-    /// wait(), then the result, moved out: the second time it throws Error(invalid_argument).
+    /// Waits, then moves the result out. A second call throws Error(invalid_argument).
     Result take() const;
 };
 
-/// A handle whose operation gives a Result for each tensor of a group.
+/// The handle of an operation with a Result for each tensor of a group.
 class GUOZHUANG_API ResultsHandle : public Handle {
 public:
     using Handle::Handle;
-    /// wait(), then the results in the order of the tensors, moved out: the second time it throws
+    /// Waits, then moves the results out, in the order of the tensors. A second call throws
     /// Error(invalid_argument).
     std::vector<Result> take() const;
 };
@@ -92,7 +92,7 @@ public:
 class GUOZHUANG_API JoinHandle : public Handle {
 public:
     using Handle::Handle;
-    /// wait(), then the rank of the job that was the last to join.
+    /// Waits, then returns the world rank that was the last to join.
     int last_rank() const;
 };
 

@@ -8,12 +8,11 @@
 
 namespace guozhuang {
 
-/// An MPI_Comm, as mpi_communicator() of <guozhuang/interop/mpi.hpp> makes it, so that this header
-/// needs no mpi.h; or none.
+/// An MPI_Comm without mpi.h, or none. mpi_communicator() of <guozhuang/interop/mpi.hpp> makes one.
 class MpiCommunicator {
 public:
     constexpr MpiCommunicator() = default;
-    /// For that header and the library: takes and gives MPI_Comm, be it a pointer or a number.
+    /// For that header and the library: converts an MPI_Comm, be it a pointer or a number.
     template <class Handle>
     static MpiCommunicator of(Handle handle) noexcept {
         const auto bytes = std::as_bytes(std::span<const Handle, 1>(&handle, 1));

@@ -8,32 +8,33 @@
 
 namespace guozhuang {
 
-/// What happens to samples that do not divide evenly: `pad` repeats some so that all ranks get the
-/// same number, `drop` leaves some out, `uneven` gives the first ranks one more, and so perhaps a
-/// step more: for evaluation, never around collective calls such as optimizer.step(), in which the
-/// other ranks would be missing.
+/// What happens to samples that do not divide evenly. `pad` repeats some so that all ranks get the
+/// same number; `drop` leaves some out; `uneven` gives the first ranks one more, and so perhaps one
+/// step more. `uneven` is for evaluation, never around collective calls such as optimizer.step(),
+/// in which the other ranks would be missing.
 enum class Tail { pad, drop, uneven };
 
-/// How samples are shared out; the same on all ranks.
+/// How samples are divided among ranks; the same on all of them.
 struct SamplerOptions {
     std::uint64_t seed = 0;  ///< of the order; only with `shuffle`
     bool shuffle = true;     ///< false: the samples in their own order, every epoch
     Tail tail = Tail::pad;   ///< what happens to the samples that are left over
-    /// The session whose ranks share; null: Session::current(). Used in the constructor only.
+    /// The session whose ranks share the samples; null: Session::current(). Used in the constructor
+    /// only.
     Session* session = nullptr;
-    ProcessSet process_set = {};  ///< whose ranks share, if not all
+    ProcessSet process_set = {};  ///< whose ranks share the samples, if not all
 };
 
-/// This rank's share of the samples 0 .. samples-1, in a fresh order every epoch: position i of the
+/// This rank's share of the samples 0 .. samples-1, in a new order every epoch. Index i of the
 /// common order belongs to rank i % size, so the shares are disjoint (but for padding) and together
-/// the data set; a batch of b at p ranks holds the samples of a batch of b p at one. The order
+/// are the data set; batches of b on p ranks hold the samples of one batch of b p. The order
 /// depends on seed and epoch only. One thread at a time.
 class GUOZHUANG_API DistributedSampler {
 public:
     /// Begins with epoch 0. Throws Error(not_initialised).
     explicit DistributedSampler(std::size_t samples, const SamplerOptions& options = {});
 
-    /// Draws the order of another epoch (the first is 0). Local; call it alike on all ranks.
+    /// Draws the order of an epoch (the first is 0). Local; to be called alike on all ranks.
     void set_epoch(std::uint64_t epoch);
 
     /// How many samples this rank has in an epoch.

@@ -14,22 +14,25 @@ namespace guozhuang {
 
 /// Where memory lives. `fake` is host memory that behaves like a device's: work on it is ordered by
 /// streams (see stream.hpp).
-enum class DeviceKind : std::uint8_t { host, fake, cuda };
+enum class DeviceKind : std::uint8_t { host = 0, fake = 1, cuda = 2 };
+constexpr DeviceKind last_of(DeviceKind) noexcept {
+    return DeviceKind::cuda;
+}
 
 /// "host", "fake", "cuda".
 GUOZHUANG_API std::string_view name_of(DeviceKind kind) noexcept;
 
-/// One memory of the process.
+/// One memory that the process can use.
 struct Device {
     DeviceKind kind = DeviceKind::host;
-    int index = 0;  ///< among those of the kind, as its driver counts them
+    int index = 0;  ///< among devices of the kind, as the driver counts them
     friend bool operator==(const Device&, const Device&) = default;
 };
 
 /// Extents, outermost first; empty for a 0-dimensional tensor (one element).
 using Shape = std::vector<std::int64_t>;
 
-/// Elements of a shape: the product of its extents, 1 for a 0-dimensional one.
+/// The number of elements of a shape: the product of its extents, 1 if 0-dimensional.
 constexpr std::size_t count_of(std::span<const std::int64_t> shape) noexcept {
     std::size_t count = 1;
     for (const auto extent : shape) count *= static_cast<std::size_t>(extent);
@@ -40,12 +43,12 @@ namespace detail {
 /// What data() of a range points to.
 template <class R>
 using Pointee = std::remove_pointer_t<decltype(std::ranges::data(std::declval<R>()))>;
-/// Throws Error(invalid_argument) unless the shape has so many elements.
+/// Throws Error(invalid_argument) unless the shape has that many elements.
 GUOZHUANG_API void require_elements(const Shape& shape, std::size_t elements);
 /// Throws Error(invalid_argument).
 [[noreturn]] GUOZHUANG_API void throw_not_dense();
-/// Throws Error(invalid_argument) if it is part of an Eigen matrix (which has these members) whose
-/// elements do not lie side by side.
+/// Throws Error(invalid_argument) if `elements` is a part of an Eigen matrix (recognised by these
+/// functions) whose elements are not contiguous.
 template <class R>
 void require_dense(const R& elements) {
     if constexpr (requires {
@@ -59,45 +62,46 @@ void require_dense(const R& elements) {
 }
 }  // namespace detail
 
-/// Elements behind data() and size() that outlive the expression: a std::vector, std::array, C
-/// array, Eigen vector or matrix or tensor of your own that has a name, a std::span.
+/// A range of elements with data() and size() that outlive the expression: a std::vector,
+/// std::array, C array, Eigen vector or matrix, or tensor class of yours, as a variable; or a
+/// std::span.
 template <class R>
 concept ElementRange =
     Element<detail::Pointee<R>> && requires(R&& elements) { std::ranges::size(elements); };
 
-/// One element or many that are const.
+/// One or many const elements.
 template <class T>
 concept ConstElements =
     (std::is_const_v<std::remove_reference_t<T>> && Element<std::remove_cvref_t<T>>) ||
     (std::is_const_v<detail::Pointee<T>> && Element<std::remove_const_t<detail::Pointee<T>>> &&
      requires(T&& elements) { std::ranges::size(elements); });
 
-/// Numbers that no DType stands for, one or many.
+/// One or many numbers of a type that is no DType.
 template <class T>
 concept NoElement = !ConstElements<T&> &&
                     ((std::is_arithmetic_v<T> && !Element<T>) ||
                      (std::ranges::range<T> &&
                       std::is_arithmetic_v<std::ranges::range_value_t<T>> && !ElementRange<T&>));
 
-/// A view of a dense, row-major tensor that somebody else owns. The memory must outlive the
-/// operations it is given to.
+/// A view of a dense, row-major tensor that it does not own. The memory must outlive the operations
+/// that take the view.
 struct TensorView {
-    void* data = nullptr;      ///< the first element; may be null where there are none
+    void* data = nullptr;      ///< the first element; may be null if there are none
     DType dtype = DType::f32;  ///< of the elements
     Shape shape = {0};         ///< in elements
-    /// Distance between neighbours of each dimension in elements; empty for contiguous. Operations
+    /// Distance between neighbours in each dimension, in elements; empty: contiguous. Operations
     /// refuse a view that is not contiguous.
     std::vector<std::int64_t> strides = {};
     Device device = {};  ///< where `data` points
 
-    TensorView() = default;  ///< of no elements
-    /// Of contiguous memory.
+    TensorView() = default;  ///< without elements
+    /// A view of contiguous memory.
     TensorView(void* memory, DType type, Shape extents, Device where = {})
         : data(memory), dtype(type), shape(std::move(extents)), device(where) {}
 
-    /// One-dimensional view of all elements, in the order in which they are stored, where they are
-    /// now: a vector that grows leaves it behind. Throws Error(invalid_argument) for a part of an
-    /// Eigen matrix whose elements do not lie side by side.
+    /// A one-dimensional view of all elements, as they are stored now: if a vector grows, the view
+    /// is stale. Throws Error(invalid_argument) for a part of an Eigen matrix whose elements are
+    /// not contiguous.
     template <ElementRange R>
     // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
     TensorView(R&& elements)
@@ -106,17 +110,18 @@ struct TensorView {
           shape{static_cast<std::int64_t>(std::ranges::size(elements))} {
         detail::require_dense(elements);
     }
-    /// The elements seen in that shape. Throws Error(invalid_argument) unless it has as many.
+    /// A view of the elements in that shape. Throws Error(invalid_argument) if their number
+    /// differs.
     template <ElementRange R>
     TensorView(R&& elements, Shape extents) : TensorView(elements) {
         detail::require_elements(extents, count());
         shape = std::move(extents);
     }
-    /// 0-dimensional view of one value.
+    /// A 0-dimensional view of one value.
     template <Element T>
     TensorView(T& scalar)  // NOLINT(google-explicit-constructor)
         : data(&scalar), dtype(dtype_of<T>), shape{} {}
-    /// Says what to use instead.
+    /// Fails to compile, and says what to use instead.
     template <ConstElements T>
     TensorView(T&&) {  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
         static_assert(!ConstElements<T>,
@@ -125,7 +130,7 @@ struct TensorView {
                       "(all_gather, all_to_all, reduce_scatter and send, which only read, do take "
                       "const memory)");
     }
-    /// Says what to use instead.
+    /// Fails to compile, and says what to use instead.
     template <NoElement T>
     TensorView(T&) {  // NOLINT(google-explicit-constructor)
         static_assert(Element<T>,
@@ -141,14 +146,14 @@ struct TensorView {
     std::size_t count() const noexcept { return count_of(shape); }  ///< elements
     /// How many bytes the elements take.
     std::size_t bytes() const noexcept { return count() * size_of(dtype); }
-    /// The elements as bytes; of a contiguous tensor only.
+    /// The elements as bytes, if the tensor is contiguous.
     std::span<std::byte> memory() const noexcept {
         return {static_cast<std::byte*>(data), bytes()};
     }
 };
 
-/// A tensor that an operation only reads: a TensorView, what converts to one, or the same in const
-/// memory.
+/// A tensor that an operation only reads: a TensorView, whatever converts to one, or the same in
+/// const memory.
 class ConstTensorView {
 public:
     template <class T>
@@ -167,14 +172,15 @@ public:
                                            static_cast<std::size_t>(std::ranges::size(elements))));
         }
     }
-    /// The elements seen in that shape. Throws Error(invalid_argument) unless it has as many.
+    /// A view of the elements in that shape. Throws Error(invalid_argument) if their number
+    /// differs.
     template <class T>
     ConstTensorView(T&& elements, Shape extents) : ConstTensorView(std::forward<T>(elements)) {
         detail::require_elements(extents, tensor_.count());
         tensor_.shape = std::move(extents);
     }
 
-    const TensorView& view() const noexcept { return tensor_; }  ///< nobody writes to its memory
+    const TensorView& view() const noexcept { return tensor_; }  ///< its memory is not written
 
 private:
     TensorView tensor_;
@@ -182,11 +188,12 @@ private:
 
 /// A trainable tensor: its value and the gradient that backward writes, both owned by the trainer.
 struct Parameter {
-    /// Identifies the parameter on every rank and in errors; unique among the parameters that are
+    /// Identifies the parameter on every rank and in errors. Unique among the parameters that are
     /// trained together.
     std::string name;
     TensorView value;  ///< what the optimizer changes
-    /// Of the value's shape, maybe of another dtype. Left empty (TensorView()): it is not trained.
+    /// Has the value's shape, maybe another dtype. Empty (TensorView()): the parameter is not
+    /// trained.
     TensorView gradient;
 
     bool has_gradient() const noexcept {
@@ -194,19 +201,19 @@ struct Parameter {
     }
 };
 
-/// Something that must be the same on all ranks beyond what a reduction itself needs: see
+/// A value that must be the same on all ranks, besides what the reduction needs itself: see
 /// Plan::agree.
 struct Agreement {
-    std::string tensor = {};  ///< which it is about; empty: the bundle
-    /// What is compared, in the plural, as errors call it: "values of backward_passes_per_step".
+    std::string tensor = {};  ///< which tensor it is about; empty: the bundle
+    /// What is compared, in the plural, as errors say it: "values of backward_passes_per_step".
     std::string what;
-    std::string value;  ///< compared, and shown where it differs
+    std::string value;  ///< compared; errors show it
     friend bool operator==(const Agreement&, const Agreement&) = default;
 };
 
-/// Parameters, from a range of whatever a trainer keeps them in: anything with members `name`,
-/// `value` and `gradient`, of which the latter two are spans, vectors or TensorViews. They refer to
-/// the same memory. Local; any thread.
+/// Parameters from a range of the trainer's own structs with fields `name`, `value` and `gradient`;
+/// the latter two are spans, vectors or TensorViews. The result refers to their memory. Local; any
+/// thread.
 template <std::ranges::input_range R>
     requires requires(std::ranges::range_reference_t<R> tensor) {
         std::string(tensor.name);

@@ -11,38 +11,37 @@
 #include <utility>
 #include <vector>
 
-/// Helpers around a training loop. All are collective unless they say otherwise: every rank of the
-/// process set calls them, and those that are block until it has. By default that is every rank of
-/// Session::current(); a Session* means all of its ranks. Any thread, but each of them from one
-/// thread of a rank at a time. They throw Error(not_initialised) without a session, and what the
-/// operations they consist of throw.
+/// Helpers for training loops. Unless they say otherwise they are collective: every rank of the
+/// process set calls them, and those that are block until it has. The default set is all ranks of
+/// Session::current(); a Session* means all of its ranks. Any thread, but on a rank one thread at a
+/// time for each function. They throw Error(not_initialised), and what the operations that they use
+/// throw.
 namespace guozhuang {
 
-/// Copies the parameter values of root, a rank of the job, over everybody's, so that all ranks
-/// start equal. Names must be the same on all ranks, in any order, else Error(mismatch) on all with
-/// those that not all have, and nothing is copied. So must shapes and dtypes; after an error about
-/// those the parameters that it does not name hold root's values. Throws Error(invalid_argument) if
-/// two have one name.
+/// Copies root's parameter values to all ranks, so that all start with the same. `root` is a rank
+/// of the job. Names must be the same on all ranks, in any order; otherwise nothing is copied, and
+/// all throw Error(mismatch) with the names that not all have. Shapes and dtypes must be the same
+/// too; after such an error the other parameters hold root's values. Throws Error(invalid_argument)
+/// if two parameters have the same name.
 GUOZHUANG_API void broadcast_parameters(std::span<const Parameter> parameters, int root = 0,
                                         const ProcessSet& process_set = {});
 
-/// Copies root's byte string over everybody's. Nobody else needs to know what it holds, nor how
-/// long it is.
+/// Copies root's byte string to all ranks. The other ranks need not know its length.
 GUOZHUANG_API void broadcast_bytes(std::string& bytes, int root = 0,
                                    const ProcessSet& process_set = {});
 
-/// Every rank's byte string, by rank. Lengths may differ; nobody needs to know the others'.
+/// The byte string of every rank, by rank. Lengths may differ, and ranks need not know them.
 GUOZHUANG_API std::vector<std::string> all_gather_bytes(std::string_view bytes,
                                                         const ProcessSet& process_set = {});
 
-/// Collects what an optimizer keeps from step to step: its visit_state() calls this with a name for
-/// each tensor and each scalar, in any order. It refers to the optimizer's own memory. Local.
+/// Collects what an optimizer keeps from step to step: its visit_state() calls this with a name and
+/// a tensor or scalar, in any order. Refers to the optimizer's memory. Local.
 class GUOZHUANG_API OptimizerState {
 public:
     /// A tensor, or what converts to one: a vector, a span, a float ... Throws
     /// Error(invalid_argument) for a name that was used already.
     void operator()(std::string name, const TensorView& tensor);
-    /// A number of a type that no tensor has, such as char, or an enumerator; it travels as bytes.
+    /// A number of a type that is no DType, such as char, or an enumerator. It travels as bytes.
     template <class T>
         requires((std::is_arithmetic_v<T> || std::is_enum_v<T>) && !Element<T>)
     void operator()(std::string name, T& scalar) {
@@ -56,7 +55,7 @@ private:
     std::map<std::string, TensorView> tensors_;
 };
 
-/// An optimizer that shows its state. It need not know this library:
+/// An optimizer that exposes its state. It need not know this library:
 ///
 ///     template <class V>
 ///     void visit_state(V&& visit) {
@@ -68,10 +67,10 @@ template <class O>
 concept StatefulOptimizer =
     requires(O& optimizer, OptimizerState& state) { optimizer.visit_state(state); };
 
-/// Copies root's optimizer state over everybody's, after a resume say. Pass the wrapped optimizer,
-/// not the DistributedOptimizer. Names, dtypes and shapes must be the same on all ranks, so tensors
-/// that the first step makes must be there before; else Error(mismatch) on all, with what each side
-/// has, and nothing is changed.
+/// Copies root's optimizer state to all ranks, for instance after a resume. Pass the wrapped
+/// optimizer, not the DistributedOptimizer. Names, dtypes and shapes must be the same on all ranks,
+/// so tensors that the first step creates must exist. Otherwise all ranks throw Error(mismatch)
+/// with what differs, and nothing is copied.
 template <StatefulOptimizer O>
 void broadcast_optimizer_state(O& optimizer, int root = 0, const ProcessSet& process_set = {}) {
     OptimizerState state;
@@ -79,27 +78,26 @@ void broadcast_optimizer_state(O& optimizer, int root = 0, const ProcessSet& pro
     state.broadcast(root, process_set);
 }
 
-/// Throws Error(mismatch) on every rank, naming the first tensor whose bits differ and on which
-/// ranks, unless all ranks hold the same values. Bits are compared by a 64-bit hash. Host memory
-/// only.
+/// Throws Error(mismatch) on every rank, with the first tensor that differs and on which ranks,
+/// unless all ranks hold the same values. Compares bits by a 64-bit hash. Host memory only.
 GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters,
                                     const ProcessSet& process_set = {});
 
-/// The mean of each metric over the ranks. Every rank must pass the same keys, else Error(mismatch)
-/// on all, with the keys that not all have.
+/// The mean of each metric over the ranks. Every rank must pass the same keys; otherwise all throw
+/// Error(mismatch) with the keys that not all have.
 GUOZHUANG_API std::map<std::string, double> average_metrics(
     const std::map<std::string, double>& metrics, const ProcessSet& process_set = {});
 
-/// Scales the gradients so that their global 2-norm is at most `max_norm`; returns the norm before.
-/// Local: call it after synchronize(), when all ranks hold the same gradients. f32 and f64 in host
-/// memory only. Throws Error(invalid_argument) for a `max_norm` below 0 or NaN.
+/// Scales the gradients so that their global 2-norm is at most `max_norm`. Returns the norm before.
+/// Local: to be called after synchronize(), when all ranks hold the same gradients. f32 and f64 in
+/// host memory only. Throws Error(invalid_argument) for a `max_norm` below 0 or NaN.
 GUOZHUANG_API double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm);
 
 /// The linear scaling rule (Goyal et al. 2017): rate * size. Local.
 GUOZHUANG_API double scale_learning_rate(double rate, const ProcessSet& process_set = {});
 
-/// Steps until the ranks together have seen `samples` samples, `batch` per rank and step, rounded
-/// up. Local. Throws Error(invalid_argument) for a batch of 0.
+/// How many steps it takes until the ranks together have seen `samples` samples, `batch` on each
+/// rank in each step; rounded up. Local. Throws Error(invalid_argument) for a batch of 0.
 GUOZHUANG_API std::size_t steps_per_epoch(std::size_t samples, std::size_t batch,
                                           const ProcessSet& process_set = {});
 

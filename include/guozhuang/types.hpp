@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -12,25 +13,25 @@ namespace guozhuang {
 /// Element types. f16 is IEEE binary16, bf16 the upper half of binary32; boolean is one byte, 0 or
 /// 1.
 enum class DType : std::uint8_t {
-    u8,
-    i8,
-    i16,
-    i32,
-    i64,
-    boolean,
-    f16,
-    bf16,
-    f32,
-    f64,
-    u16,
-    u32,
-    u64
+    u8 = 0,
+    i8 = 1,
+    i16 = 2,
+    i32 = 3,
+    i64 = 4,
+    boolean = 5,
+    f16 = 6,
+    bf16 = 7,
+    f32 = 8,
+    f64 = 9,
+    u16 = 10,
+    u32 = 11,
+    u64 = 12
 };
-
-/// Every DType, for loops over all of them.
-inline constexpr DType all_dtypes[] = {
-    DType::u8,   DType::i8,  DType::i16, DType::i32, DType::i64, DType::boolean, DType::f16,
-    DType::bf16, DType::f32, DType::f64, DType::u16, DType::u32, DType::u64};
+/// The DType with the highest number; every number up to it is a DType. Likewise for the other
+/// enumerations whose numbers travel between ranks.
+constexpr DType last_of(DType) noexcept {
+    return DType::u64;
+}
 
 /// Storage of an f16 element: the bits alone. Arithmetic happens inside the library, in f32.
 struct Half {
@@ -51,25 +52,49 @@ struct BFloat16 {
 /// tensors give their sum, two equal ones themselves, by Adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 -
 /// a.b / 2|b|^2) b, and more than two along the tree of docs/algorithms.md. Each tensor of a group
 /// or bundle by itself; a tensor of zeros has no say. Floating dtypes and allreduce only.
-enum class ReduceOp : std::uint8_t { sum, average, min, max, product, adasum };
-
-/// Every ReduceOp.
-inline constexpr ReduceOp all_reduce_ops[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min,
-                                              ReduceOp::max, ReduceOp::product, ReduceOp::adasum};
+enum class ReduceOp : std::uint8_t {
+    sum = 0,
+    average = 1,
+    min = 2,
+    max = 3,
+    product = 4,
+    adasum = 5
+};
+constexpr ReduceOp last_of(ReduceOp) noexcept {
+    return ReduceOp::adasum;
+}
 
 /// How an allreduce moves its data (docs/algorithms.md). `automatic`: by size and place.
 /// `symmetric` and `staged` are what `automatic` and `direct` become in memory that the ranks of
 /// one host share, `hierarchical` what `automatic` becomes on several hosts.
 enum class Algorithm : std::uint8_t {
-    automatic,
-    ring,
-    recursive_doubling,
-    direct,
-    parameter_server,
-    symmetric,
-    staged,
-    hierarchical
+    automatic = 0,
+    ring = 1,
+    recursive_doubling = 2,
+    direct = 3,
+    parameter_server = 4,
+    symmetric = 5,
+    staged = 6,
+    hierarchical = 7
 };
+constexpr Algorithm last_of(Algorithm) noexcept {
+    return Algorithm::hierarchical;
+}
+
+namespace detail {
+/// The enumerators of an enumeration, by number.
+template <class Enum>
+constexpr auto all_of() noexcept {
+    std::array<Enum, static_cast<std::size_t>(last_of(Enum{})) + 1> all{};
+    for (std::size_t number = 0; number < all.size(); ++number)
+        all[number] = static_cast<Enum>(number);
+    return all;
+}
+}  // namespace detail
+
+/// Every DType, and every ReduceOp, for loops over all of them.
+inline constexpr auto all_dtypes = detail::all_of<DType>();
+inline constexpr auto all_reduce_ops = detail::all_of<ReduceOp>();
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) noexcept {

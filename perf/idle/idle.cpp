@@ -24,12 +24,12 @@ double cpu_seconds(clockid_t clock) {
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-/// Of every thread of the process but the calling one.
+/// CPU time of all threads of the process but the calling one.
 double others_cpu_seconds() {
     return cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
-/// Blocks in the kernel: whoever measures idleness must not wake up meanwhile.
+/// Sleeps in the kernel: the thread that measures idleness must not wake up meanwhile.
 void stay_away(double seconds) {
     const int timer = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     if (timer < 0) throw std::system_error(errno, std::generic_category(), "timerfd_create");
@@ -48,15 +48,15 @@ struct Thread {
     double cpu_seconds;
 };
 
-/// By thread id; times to a clock tick. See proc(5): the name of /proc/PID/stat stands in
-/// parentheses and may contain some; user and system time are the 12th and 13th field after it.
+/// By thread id; times to a clock tick. In /proc/PID/stat (proc(5)) the name is in parentheses, and
+/// may contain some; user and system time are the 12th and 13th field after it.
 std::map<std::string, Thread> threads_now() {
     std::map<std::string, Thread> threads;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
         std::ifstream file(entry.path() / "stat");
         const std::string line((std::istreambuf_iterator<char>(file)), {});
         const auto open = line.find('('), close = line.rfind(')');
-        if (close == std::string::npos) continue;  // it has just ended
+        if (close == std::string::npos) continue;  // the thread has just ended
         std::istringstream fields(line.substr(close + 1));
         std::string skipped;
         for (int field = 0; field < 11; ++field) fields >> skipped;
@@ -82,13 +82,13 @@ std::string listing(const MpiJob& job, const std::map<std::string, Thread>& befo
     return text;
 }
 
-/// The percentage on this rank, and its threads if they are asked for.
+/// This rank's percentage and, if asked for, its threads.
 std::pair<double, std::string> measure(const MpiJob& job, const IdleOptions& options) {
     const auto before = options.threads ? threads_now() : std::map<std::string, Thread>{};
     const auto start = Clock::now();
     const double cpu = others_cpu_seconds();
     stay_away(options.seconds);
-    // Two clocks are read, one after the other, so the difference may be below 0.
+    // The two clocks are read one after the other, so the difference may be negative.
     const double used = std::max(others_cpu_seconds() - cpu, 0.0);
     const double percent = 100 * used / seconds_since(start);
     return {percent, options.threads ? listing(job, before, options.seconds) : std::string()};

@@ -10,25 +10,25 @@
 
 namespace guozhuang::perf {
 
-/// What is measured beside the library: made and used by all ranks alike, on the main thread only.
+/// What is measured beside the library. All ranks make and use it alike, on the main thread only.
 class Baseline {
 public:
     virtual ~Baseline() = default;
-    /// Of its series; the names of its steps begin with it.
+    /// The name of its series; the names of its steps begin with it.
     virtual std::string_view name() const noexcept = 0;
-    /// Its own way to run a case: in place on `input`, or from there to `output` of at least
-    /// output_count() elements. The baseline outlives it. Throws std::invalid_argument for what the
-    /// baseline does not have.
+    /// Its way to run a case: in place on `input`, or from there to `output` of at least
+    /// output_count() elements. The baseline must outlive the series. Throws std::invalid_argument
+    /// for a case that the baseline cannot run.
     virtual std::unique_ptr<Series> series(const Case& test, std::span<std::byte> input,
                                            std::span<std::byte> output) = 0;
-    /// Sums f32 over all ranks, each buffer in place, in this order. Back when all are done.
+    /// Sums f32 over all ranks, in place, buffer by buffer. Returns when all are done.
     virtual void sum(std::span<const std::span<std::byte>> buffers) = 0;
 };
 
-/// A baseline that a program offers.
+/// A baseline that can be chosen.
 struct BaselineKind {
     std::string_view name;
-    /// Makes the baseline. Collective; throws a Refusal if it cannot be had.
+    /// Makes the baseline. Collective. Throws a Refusal if it is not available.
     std::unique_ptr<Baseline> (*make)(const MpiJob& job);
 };
 

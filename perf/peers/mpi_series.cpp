@@ -8,7 +8,7 @@
 namespace guozhuang::perf {
 namespace {
 
-/// Moves elements as bytes where it does not reduce: any dtype will do.
+/// If it does not reduce it moves elements as bytes, so every dtype works.
 class MpiSeries final : public Series {
 public:
     MpiSeries(const Case& test, std::span<std::byte> input, std::span<std::byte> output)
@@ -51,7 +51,7 @@ private:
                test_.collective == Collective::broadcast || test_.collective == Collective::barrier;
     }
 
-    /// Equal shares go through the plain call, which MPI may do better.
+    /// Equal shares use the plain call, for which MPI may be faster.
     int call() {
         switch (test_.collective) {
             case Collective::allreduce:

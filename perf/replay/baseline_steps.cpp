@@ -7,7 +7,7 @@
 namespace guozhuang::perf {
 namespace {
 
-/// A program that has only sums: it starts when backward is done.
+/// A step of a library that has only sums: they start when backward is done.
 class BaselineStep : public StepSeries {
 public:
     BaselineStep(Baseline& baseline, const char* way)
@@ -46,8 +46,8 @@ private:
     std::vector<std::span<std::byte>> gradients_;
 };
 
-/// Copies gradients into a buffer until the next does not fit, reduces it and copies them back. One
-/// that never fits goes alone, in place.
+/// Copies gradients into a buffer until the next one does not fit, reduces it and copies them back.
+/// A gradient that never fits is reduced alone, in place.
 class Fused final : public BaselineStep {
 public:
     Fused(Baseline& baseline, const Gradients& gradients)

@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The project's sets lie beside the program, in the build tree as where it is installed.
+/// The project's sets are beside the program, both built and installed.
 fs::path resolve(const std::string& path_or_name) {
     if (path_or_name.find('/') != std::string::npos || fs::exists(path_or_name))
         return path_or_name;

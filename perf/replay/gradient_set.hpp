@@ -16,20 +16,19 @@ struct GradientShape {
     Shape shape;
 };
 
-/// A path, or the bare name of a set that comes with gz-perf ("resnet50"). Throws
-/// std::runtime_error if there is no such file or it holds no set.
+/// Reads a set from a path, or one that comes with gz-perf by its name ("resnet50"). Throws
+/// std::runtime_error if there is no such file, or if it is not a set.
 std::vector<GradientShape> read_gradient_set(const std::string& path_or_name);
 
-/// A set's gradients in memory, f32, side by side as a trainer with flat buffers has them; each
-/// starts on a cache line.
+/// A set's gradients as f32, one after another in one buffer; each starts at a cache line.
 class Gradients {
 public:
     explicit Gradients(const std::vector<GradientShape>& shapes,
                        MemoryKind memory = MemoryKind::ordinary);
 
-    /// In forward order. Value and gradient are the same memory: nothing here looks at values.
+    /// In forward order. Values are the gradients' memory, since nothing here reads values.
     const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
-    /// All of them as one buffer, the few bytes between them included.
+    /// The whole buffer, with the few bytes between gradients.
     std::span<std::byte> flat() const noexcept { return memory_.all(); }
 
 private:

@@ -27,7 +27,7 @@ double page_faults() {
     return static_cast<double>(usage.ru_minflt + usage.ru_majflt);
 }
 
-/// What was measured of one series on this rank; figures are per step.
+/// What was measured of one series on this rank, for each step.
 struct Lane {
     std::unique_ptr<StepSeries> series;
     std::vector<double> seconds = {};
@@ -50,8 +50,8 @@ void step_once(const MpiJob& job, Lane& lane) {
     lane.sent.messages += after.messages - before.messages;
 }
 
-/// One untimed step whose every element is looked at. Each gradient starts elsewhere in the
-/// pattern, so none passes for another.
+/// Runs one untimed step and checks every element. Each gradient starts at another element of the
+/// pattern, so none is taken for another.
 void prove(const MpiJob& job, StepSeries& series, const Gradients& gradients, std::size_t first) {
     const Pattern pattern(DType::f32, series.op(), job.size());
     const auto& parameters = gradients.parameters();
@@ -66,7 +66,7 @@ void prove(const MpiJob& job, StepSeries& series, const Gradients& gradients, st
         throw std::runtime_error(fmt::format("{}: {} wrong elements", series.name(), wrong));
 }
 
-/// The figures of a series over all ranks: times of the slowest rank, traffic, CPU and page faults
+/// The figures of a series over all ranks: times of the slowest rank; traffic, CPU and page faults
 /// of the rank that has most.
 struct Summary {
     std::string name;
@@ -160,7 +160,7 @@ void replay(const MpiJob& job, const ReplayOptions& options, JsonLines& lines) {
             lanes.push_back({.series = std::move(series)});
     for (std::size_t warm_up = 0; warm_up < 2; ++warm_up)
         for (auto& lane : lanes) prove(job, *lane.series, gradients, warm_up);
-    std::ranges::fill(gradients.flat(), std::byte{0});  // sums of sums would overflow
+    std::ranges::fill(gradients.flat(), std::byte{0});  // otherwise sums of sums would overflow
     for (std::size_t step = 0; step < options.steps; ++step)
         for (auto& lane : lanes) step_once(job, lane);
     if (job.first()) print_header(gradients, options);

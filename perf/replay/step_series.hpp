@@ -11,26 +11,26 @@
 
 namespace guozhuang::perf {
 
-/// What a rank has sent, as far as that is known.
+/// What a rank has sent, if that is known.
 struct Sent {
     std::uint64_t bytes = 0;
     std::uint64_t messages = 0;
 };
 
-/// One way to reduce a set of gradients, which outlive it, in place.
+/// One way to reduce a set of gradients in place. The gradients must outlive it.
 class StepSeries {
 public:
     virtual ~StepSeries() = default;
     virtual std::string_view name() const noexcept = 0;
     virtual ReduceOp op() const noexcept = 0;
-    /// One step. Returns the seconds from the end of backward on.
+    /// Runs one step. Returns the seconds since the end of backward.
     virtual double step() = 0;
-    /// Since the start of the process; empty if nobody counts.
+    /// Since the start of the process; empty if it is not counted.
     virtual std::optional<Sent> sent() const { return std::nullopt; }
 };
 
 std::unique_ptr<StepSeries> make_guozhuang_step(const Gradients& gradients);
-/// Per tensor, fused, flat; the baseline outlives them.
+/// The three ways: per tensor, fused, flat. The baseline must outlive them.
 std::vector<std::unique_ptr<StepSeries>> make_baseline_steps(Baseline& baseline,
                                                              const Gradients& gradients);
 

@@ -51,8 +51,8 @@ void fill_input(const Case& test, const Pattern& pattern, std::span<std::byte> i
 
 namespace {
 
-/// The result as consecutive shares of one rank's elements each: share_of(r) is where r's start in
-/// r's own input.
+/// The result as shares, each with one rank's elements. share_of(r) is where r's share starts in
+/// r's input.
 template <class ShareOf>
 std::uint64_t wrong_by_share(const Case& test, const Pattern& pattern,
                              std::span<const std::byte> result, ShareOf share_of) {

@@ -25,14 +25,14 @@ constexpr bool reduces(Collective collective) noexcept {
     return collective == Collective::allreduce || collective == Collective::reduce_scatter;
 }
 
-/// Bus bandwidth is bandwidth times this: what each link carries, comparable between collectives
-/// and numbers of ranks. The factors are those of nccl-tests (github.com/NVIDIA/nccl-tests,
-/// doc/PERFORMANCE.md).
+/// Bus bandwidth is bandwidth times this factor: what each link carries, comparable between
+/// collectives and numbers of ranks. The factors are those of nccl-tests
+/// (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md).
 double bus_factor(Collective collective, int ranks) noexcept;
 
-/// One size of one collective, seen from one rank. `count` follows nccl-tests: the elements of the
-/// larger of a rank's two sides, so all ranks' together for all_gather. It need not divide by the
-/// ranks: the first count % ranks get one element more.
+/// One size of one collective, for one rank. As in nccl-tests, `count` is the elements of the
+/// larger of a rank's two buffers: for all_gather that of all ranks together. If it does not divide
+/// by the ranks, the first count % ranks get one element more.
 struct Case {
     Collective collective = Collective::allreduce;
     DType dtype = DType::f32;
@@ -44,7 +44,7 @@ struct Case {
     static constexpr int root = 0;
 
     std::size_t bytes() const noexcept { return count * size_of(dtype); }
-    /// Which of `count` elements are r's.
+    /// Which of `count` elements are rank r's.
     struct Share {
         std::size_t first;
         std::size_t count;
@@ -56,29 +56,28 @@ struct Case {
     std::size_t output_count() const noexcept;
 };
 
-/// What this rank contributes, starting at the pattern's element `first`.
+/// Fills this rank's input, starting with the pattern's element `first`.
 void fill_input(const Case& test, const Pattern& pattern, std::span<std::byte> input,
                 std::size_t first);
 
-/// Elements of this rank's result that are not what they must be; all of them if the result is of
-/// another size.
+/// How many elements of this rank's result are wrong; all of them if its size is.
 std::uint64_t wrong_elements(const Case& test, const Pattern& pattern,
                              std::span<const std::byte> result, std::size_t first);
 
-/// One way of running a case again and again, on buffers that outlive it.
+/// One way to run a case again and again, on buffers that must outlive it.
 class Series {
 public:
     virtual ~Series() = default;
     virtual std::string_view name() const noexcept = 0;
     virtual void run() = 0;
-    /// Of the last run; valid until the next or until forget().
+    /// The result of the last run, until the next run or forget().
     virtual std::span<const std::byte> result() const = 0;
-    /// Gives the last result's memory back, outside of the timed part.
+    /// Frees the last result, outside of the timed part.
     virtual void forget() {}
 };
 
-/// Through this library: what works in place does so on `input`, the rest returns results that the
-/// library allocates.
+/// By this library: collectives that work in place do so on `input`; the others return results that
+/// the library allocates.
 std::unique_ptr<Series> make_guozhuang_series(const Case& test, std::span<std::byte> input);
 
 }  // namespace guozhuang::perf

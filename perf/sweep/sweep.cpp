@@ -17,14 +17,14 @@ struct Figures {
     double p99_us = 0;
     double algbw = 0;  // GB/s
     double busbw = 0;
-    std::optional<std::uint64_t> errors;  // empty: not looked for
+    std::optional<std::uint64_t> errors;  // empty: not checked
 };
 
-/// How often to run each series of a size: rounds of a few iterations, in turn.
+/// How often each series of a size runs: in rounds of a few iterations, in turn.
 struct Schedule {
     std::size_t rounds;
     std::size_t iterations;  // of a round
-    std::size_t warm_up;     // untimed, first in a round: what comes from the change of series
+    std::size_t warm_up;     // untimed, first in a round: recovers from the change of series
 
     static constexpr std::size_t fewest = 4, most = 1000, rounds_at_most = 10;
 
@@ -35,7 +35,7 @@ struct Schedule {
     }
 };
 
-/// The measurement of one size.
+/// Measures one size.
 class Row {
 public:
     Row(const MpiJob& job, const Case& test, std::span<std::byte> input, const Pattern* pattern)
@@ -55,7 +55,7 @@ public:
         }
     }
 
-    /// Of each series, in the order in which they were added; the same on all ranks.
+    /// The figures of each series, in the order in which they were added; the same on all ranks.
     std::vector<Figures> figures() const {
         std::vector<Figures> all;
         for (const auto& lane : lanes_) {
@@ -78,8 +78,8 @@ private:
         std::uint64_t errors;
     };
 
-    /// Iterations of each series that fit into the budget, by trial: the first run of each is not
-    /// counted.
+    /// How many iterations of each series fit into the budget, found by trial; the first run of
+    /// each does not count.
     std::size_t affordable(double budget) {
         for (auto& lane : lanes_) once(lane);
         const auto start = Clock::now();
@@ -168,14 +168,14 @@ Json line_of(const SweepOptions& options, const Case& test, std::string_view ser
             {"errors", figures.errors ? Json(*figures.errors) : Json(nullptr)}};
 }
 
-/// The counts to measure, without repetition; one empty case for a barrier.
+/// The counts to measure, without repetition; for a barrier one empty case.
 std::vector<std::size_t> counts_of(const SweepOptions& options) {
     if (options.collective == Collective::barrier) return {0};
     std::vector<std::size_t> counts;
     for (std::size_t bytes = options.min_bytes; bytes <= options.max_bytes;) {
         const std::size_t count = bytes / size_of(options.dtype);
         if (count > 0 && (counts.empty() || counts.back() != count)) counts.push_back(count);
-        if (bytes > options.max_bytes / options.factor) break;  // so that the next cannot overflow
+        if (bytes > options.max_bytes / options.factor) break;  // the next could overflow
         bytes *= options.factor;
     }
     if (counts.empty())
@@ -184,7 +184,7 @@ std::vector<std::size_t> counts_of(const SweepOptions& options) {
     return counts;
 }
 
-/// The largest output of any case of the sweep, where a baseline needs one beside the input.
+/// The largest output of the sweep's cases, for baselines that need one beside the input.
 std::size_t output_bytes(const SweepOptions& options, int ranks) {
     const bool in_place =
         options.collective == Collective::allreduce || options.collective == Collective::broadcast;
@@ -197,7 +197,7 @@ Case case_of(const MpiJob& job, const SweepOptions& options, std::size_t count) 
     return {options.collective, options.dtype, options.op, count, job.rank(), job.size()};
 }
 
-/// All that a sweep needs, so that what is missing shows before anything is measured.
+/// Made before anything is measured, so that what is missing shows first.
 struct Setup {
     Setup(const MpiJob& job, const SweepOptions& options, Baseline* baseline)
         : counts(counts_of(options)),

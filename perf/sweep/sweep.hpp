@@ -20,20 +20,22 @@ struct SweepOptions {
     std::size_t factor = 4;  ///< from one size to the next
     DType dtype = DType::f32;
     ReduceOp op = ReduceOp::sum;
-    std::string algorithm = "auto";  ///< as the library was told
+    std::string algorithm = "auto";  ///< as the library was configured
     MemoryKind memory = MemoryKind::ordinary;
-    const BaselineKind* baseline = nullptr;  ///< measured too
+    const BaselineKind* baseline = nullptr;  ///< measured beside the library
     bool check = false;
-    /// Iterations of each series, in place of what fits into the budget.
+    /// Iterations of each series; empty: as many as fit into the budget.
     std::optional<std::size_t> iterations;
     double seconds = 2;  ///< budget of one size, all series together
 };
 
-/// Times a collective over a range of sizes; prints a row per size and writes a line per size and
-/// series. An iteration takes as long as its slowest rank. The series alternate in small rounds and
-/// share their buffers, so what disturbs one disturbs the other. Collective. Returns the number of
-/// wrong elements on all ranks in the library's results; what is wrong in the baseline's is only
-/// shown. Throws a Refusal for what cannot be measured or checked.
+/// Times a collective over a range of sizes. Prints a row per size, and writes a line per size and
+/// series. Collective. Returns the number of wrong elements in the library's results on all ranks;
+/// errors in the baseline's are only shown. Throws a Refusal for what cannot be measured or
+/// checked.
+///
+/// An iteration takes as long as its slowest rank. The series alternate in small rounds and share
+/// their buffers, so a disturbance hits all of them.
 std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& lines);
 
 }  // namespace guozhuang::perf

@@ -21,10 +21,10 @@
 namespace guozhuang::perf {
 namespace {
 
-/// A value must be so much faster than the default to be worth a line.
+/// A value is written only if its time is at most this share of the default's.
 constexpr double worth_it = 0.95;
 
-/// What is timed under each value of a variable, several times in a round.
+/// What is timed under each value of a variable, several times a round.
 struct Load {
     std::string name;
     int times;
@@ -46,7 +46,7 @@ Load one_allreduce(std::size_t bytes) {
             }};
 }
 
-/// As a trainer does without a plan: the library fuses what it finds ready.
+/// As a trainer does without a plan: the library fuses what is ready.
 Load many_allreduces(int count, std::size_t bytes) {
     auto memory = std::make_shared<std::vector<std::vector<float>>>(
         static_cast<std::size_t>(count), std::vector<float>(bytes / sizeof(float)));
@@ -90,7 +90,7 @@ void sample(const MpiJob& job, const Variable& variable, const std::string& valu
     samples.resize(variable.loads.size());
     for (std::size_t i = 0; i < variable.loads.size(); ++i) {
         const auto& load = variable.loads[i];
-        load.run(session);  // makes scratch and names
+        load.run(session);  // allocates scratch and learns names
         std::vector<double> seconds;
         for (int time = 0; time < load.times; ++time) {
             job.align();
@@ -105,7 +105,7 @@ void sample(const MpiJob& job, const Variable& variable, const std::string& valu
     ::unsetenv(variable.name.c_str());
 }
 
-/// The geometric mean of what the medians are of the default's.
+/// The geometric mean of the ratios of medians to the default's.
 double ratio_of(const std::vector<std::vector<double>>& value,
                 const std::vector<std::vector<double>>& usual) {
     double sum = 0;
@@ -114,14 +114,14 @@ double ratio_of(const std::vector<std::vector<double>>& value,
     return std::exp(sum / static_cast<double>(value.size()));
 }
 
-/// Lines for the file: what was found, and an assignment if one is worth it.
+/// Lines for the file: comments, and an assignment if a value is worth it.
 std::string tuned(const MpiJob& job, const Variable& variable, int rounds, JsonLines& lines) {
     std::vector<std::string> values{variable.usual};
     values.insert(values.end(), variable.others.begin(), variable.others.end());
     Samples samples;
     for (int round = 0; round < rounds; ++round) {
         for (const auto& value : values) sample(job, variable, value, samples[value]);
-        std::ranges::rotate(values, values.begin() + 1);  // whoever comes first pays for that
+        std::ranges::rotate(values, values.begin() + 1);  // each runs first in some round
     }
     std::string text = fmt::format("# {}: time of each value, of the default's {}:", variable.name,
                                    variable.usual),

@@ -33,7 +33,7 @@ struct GradientArena::State {
     State(std::size_t bytes, Session* session);
 
     wire::SharedFile file;
-    std::unique_ptr<std::byte, Free> own;  ///< if it is private
+    std::unique_ptr<std::byte, Free> own;  ///< null if the memory is shared
     std::optional<base::ForkChildHandler> fork_child_handler;
     std::optional<api::JointRegion> region;
     std::span<std::byte> memory;
@@ -92,8 +92,8 @@ struct SharedMemory::State {
         if (!problem.empty()) base::log_warning(problem);
     }
     std::optional<wire::SharedPages> pages;
-    std::size_t bytes = 0;  ///< of this rank's that it shares
-    std::string problem;    ///< of the end of the sharing
+    std::size_t bytes = 0;  ///< that this rank shares
+    std::string problem;    ///< that came up when the sharing ended
     std::optional<api::JointRegion> region;
 };
 
@@ -109,14 +109,14 @@ bool SharedMemory::is_shared() const noexcept {
 
 namespace {
 
-/// What share() is to do on this rank.
+/// What share() has to do on this rank.
 struct Choice {
     std::vector<std::span<std::byte>> memory;  ///< to be shared
-    /// Bytes of all tensors; bytes of them that lie in an arena or another registration.
+    /// Bytes of all tensors, and of those among them that are shared already.
     std::size_t bytes = 0, already_shared = 0;
 };
 
-/// Throws Error(invalid_argument).
+/// Throws Error(invalid_argument) for a tensor of which only a part is shared.
 Choice choose_memory(std::span<const NamedTensor> tensors, const wire::Regions& regions) {
     for (const auto& [name, tensor] : tensors) api::check_tensor(tensor, "share", name);
     const auto last = api::same_memory(tensors, "share", "");
@@ -160,7 +160,7 @@ void warn_if_useless(const Choice& choice, std::size_t newly_shared) {
 SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
     const auto runtime = api::runtime_of(session);
     Choice choice;
-    std::exception_ptr problem;  // for all ranks
+    std::exception_ptr problem;  // fails on all ranks, in the JointRegion
     try {
         choice = choose_memory(tensors, *runtime->transport().regions());
     } catch (...) {

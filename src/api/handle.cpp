@@ -16,8 +16,8 @@ Handle::~Handle() {
 
 namespace {
 
-/// Drives until `arrived()`, then throws the operation's error if it has one. What ended the job is
-/// thrown only if it left the operation open.
+/// Drives until `arrived()`, then throws the operation's error if it has one. Throws what ended the
+/// job only if the operation has not ended.
 bool drive(const engine::Pending& pending, const std::function<bool()>& arrived,
            base::Deadline deadline = base::no_deadline) {
     bool in_time = true;

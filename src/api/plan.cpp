@@ -15,9 +15,9 @@
 namespace guozhuang {
 namespace {
 
-constexpr std::size_t max_reason_bytes = 4096;  // longer ones are cut
+constexpr std::size_t max_reason_bytes = 4096;  // longer texts are cut
 
-/// Of a bundle, without its tensors.
+/// The spec of a bundle, without its tensors.
 api::OperationSpec spec_of(const std::shared_ptr<SetRuntime>& set, const PlanOptions& options) {
     return {.set = set,
             .description = {.operation = protocol::OperationKind::allreduce,
@@ -31,7 +31,7 @@ api::OperationSpec spec_of(const std::shared_ptr<SetRuntime>& set, const PlanOpt
 
 struct Plan::State {
     struct Bundle {
-        engine::Request request;  ///< as it is submitted each time
+        engine::Request request;  ///< a copy is submitted each time
         Handle handle;
     };
     std::optional<StreamRef> stream;
@@ -72,14 +72,14 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     api::move_once(specs, "plan", options.name);
     for (auto& spec : specs)
         state_->bundles.push_back({.request = api::prepare(std::move(spec)), .handle = {}});
-    // A plan that has failed does not count, so the name is taken last.
+    // The name, which counts plans, is taken last: a plan that failed does not count.
     state_->name = state_->set->take_plan_name(options.name, options.kind);
     for (std::size_t i = 0; i < size(); ++i)
         state_->bundles[i].request.name = fmt::format("{}/bundle {}", *state_->name, i);
 }
 
-/// The owner of the tensors may be leaving by an exception, while other ranks have not submitted
-/// all bundles yet.
+/// Other ranks may not have submitted all bundles when the owner of the tensors is destroyed, by an
+/// exception perhaps. So the pending ones go on without its memory.
 Plan::~Plan() {
     if (!state_ || base::is_forked()) return;
     const auto is_ours = [&](const engine::Request& request) {
@@ -120,7 +120,7 @@ void Plan::ready(std::size_t bundle) {
     handle = Handle(api::submit(*state_->set, request, state_->stream, false));
 }
 
-/// Bundle 0 speaks for the plan: all ranks reduce it in every round.
+/// Bundle 0 carries the agreements, since all ranks reduce it in every round.
 void Plan::agree(std::vector<Agreement> agreements) {
     if (size() == 0) return;
     auto& request = state_->bundles.front().request;

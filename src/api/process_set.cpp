@@ -29,7 +29,7 @@ void check(std::vector<int> sorted, int size) {
             fmt::format("process set {}: rank {} is in it twice", fmt::join(sorted, ","), *twice));
 }
 
-/// Waits for the world to come to an entry of its log that does this.
+/// Submits the request to the world's log, and waits until this rank has executed it.
 void agree(Runtime& runtime, engine::Request request) {
     Handle(runtime.world()->engine().submit(std::move(request), true)).wait();
 }
@@ -102,7 +102,7 @@ void ProcessSet::remove() {
                    protocol::Description{.operation = protocol::OperationKind::remove_process_set}),
                .action = [sets = runtime->sets(), id = state_->id] { sets->release(id); }});
     } catch (...) {
-        state_->removed = false;  // that may be tried again: somebody has joined, say
+        state_->removed = false;  // the caller may try again, for instance if a rank had joined
         throw;
     }
 }

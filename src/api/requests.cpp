@@ -18,11 +18,11 @@ namespace {
 using protocol::Description;
 using protocol::OperationKind;
 
-// Of a tensor in an encoded description.
+// The longest encodings of fields of a tensor's description.
 constexpr std::size_t most_bytes_beside_name = 8, most_bytes_of_extent = 10;
 static_assert(2 * protocol::max_description_bytes <= wire::max_control_bytes);
 
-/// Errors of the caller: which operation, on which tensor, what is wrong.
+/// Throws errors of the caller, which name operation and tensor.
 class Check {
 public:
     Check(std::string_view operation, std::string_view name, std::vector<int> ranks)
@@ -46,12 +46,12 @@ private:
     std::vector<int> ranks_;
 };
 
-/// For a message: printed only if there is one.
+/// The list as a text, which is made only if it is printed.
 auto list_of(std::span<const std::int64_t> numbers) {
     return fmt::join(numbers, ", ");
 }
 
-/// Row-major without gaps; a dimension of one element may claim any stride.
+/// Row-major without gaps; the stride of a dimension of one element does not matter.
 bool is_contiguous(const TensorView& tensor) {
     if (tensor.strides.empty() || tensor.count() == 0) return true;
     if (tensor.strides.size() != tensor.shape.size()) return false;
@@ -63,14 +63,14 @@ bool is_contiguous(const TensorView& tensor) {
     return true;
 }
 
-/// Enumerators have names, other numbers have none.
+/// Whether the number is that of an enumerator.
 template <class Enum>
 bool is_enumerator(Enum value) {
-    return name_of(value) != "unknown";
+    return value >= Enum{} && value <= last_of(value);
 }
 
-/// Whether its bytes, and those of any of its rows, can be counted. An extent of 0 on this rank may
-/// be another one elsewhere.
+/// Whether the tensor's bytes, and those of each of its rows, can be counted in 64 bits. A
+/// dimension that is 0 on this rank counts as 1, since it may be another on other ranks.
 bool is_countable(const TensorView& tensor) {
     auto most =
         std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(tensor.dtype));
@@ -123,7 +123,7 @@ bool has_rows(OperationKind operation) {
            operation == OperationKind::reduce_scatter;
 }
 
-/// Explicit splits, checked; or equal ones.
+/// The caller's splits, checked; or equal ones.
 std::vector<std::int64_t> splits_of(const OperationSpec& spec, int size, const Check& check) {
     const auto rows = spec.tensors.front().shape.front();
     if (spec.splits.empty()) {
@@ -155,7 +155,7 @@ protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
     return description;
 }
 
-/// Of a checked spec.
+/// The description of a spec that was checked.
 Description describe(const OperationSpec& spec, const Check& check) {
     auto description = spec.description;
     if (!spec.tensors.empty()) description.device = spec.tensors.front().device.kind;
@@ -265,7 +265,7 @@ void move_once(std::span<OperationSpec> specs, std::string_view operation, std::
     for (std::size_t at = 0; auto& spec : specs) {
         for (std::size_t i = 0; i < spec.tensors.size(); ++i, ++at) {
             if (last[at] == at) continue;
-            // Of tensors that are only numbered, just these get a name.
+            // Of unnamed tensors only these get names; the others stay numbered.
             spec.tensor_names.resize(spec.tensors.size());
             spec.tensor_names[i] =
                 fmt::format("{} (the memory of {})", tensors[at].name, tensors[last[at]].name);

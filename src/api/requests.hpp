@@ -14,53 +14,53 @@
 
 #include "runtime/set_runtime.hpp"
 
-/// From what a caller passes to what the engine takes: every check that needs no other rank is
+/// Turns what a caller passes into what the engine takes. All checks that need no other rank are
 /// here.
 namespace guozhuang::api {
 
-/// An operation as the caller put it.
+/// An operation as the caller specified it.
 struct OperationSpec {
     std::shared_ptr<SetRuntime> set;
     protocol::Description description;  ///< without its tensors
     std::string name = {};              ///< empty: unnamed
     std::vector<TensorView> tensors = {};
-    std::vector<std::string> tensor_names = {};  ///< of a group; empty: numbered
+    std::vector<std::string> tensor_names = {};  ///< of a group's tensors; empty: numbers
     std::optional<StreamRef> stream = {};
     std::shared_ptr<void> keep_alive = {};
     std::vector<std::int64_t> splits = {};
-    std::chrono::milliseconds timeout = {};  ///< 0: none of its own
+    std::chrono::milliseconds timeout = {};  ///< 0: no limit of its own
 };
 
-/// Checks the spec, for once or, if the request is copied, as often as it is submitted. Throws
-/// Error(invalid_argument). Its stream and timeout are a matter of the submission.
+/// Checks the spec and makes a request, copies of which may be submitted again and again. Throws
+/// Error(invalid_argument). Ignores stream and timeout, which are for submit().
 engine::Request prepare(OperationSpec spec);
 
-/// Hands a request to the engine. Throws Error(unavailable, duplicate_name ...) before anything is
-/// sent.
+/// Submits a request to the engine. If it throws (Error: unavailable, duplicate_name ...), nothing
+/// has been sent.
 std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request,
                                         const std::optional<StreamRef>& stream, bool caller_waits);
-/// Both.
+/// prepare() and submit().
 std::shared_ptr<engine::Pending> submit(OperationSpec spec, bool caller_waits);
 
-/// Throws Error(invalid_argument) for a name that a user may not give: those that begin with # are
-/// the ones of what has no name.
+/// Throws Error(invalid_argument) for a name that users may not give: names that begin with # are
+/// made for operations without one.
 void check_name(std::string_view operation, std::string_view name);
 
 /// Throws Error(invalid_argument) for a tensor that no operation takes: not contiguous, without
 /// memory ...
 void check_tensor(const TensorView& tensor, std::string_view operation, std::string_view name);
 
-/// Of each tensor the last one that is the same memory: itself, if there is no other. Throws
-/// Error(invalid_argument) if two of them overlap otherwise.
+/// For each tensor the index of the last one with the same memory, often its own. Throws
+/// Error(invalid_argument) if two overlap otherwise.
 std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors,
                                      std::string_view operation, std::string_view name);
 
-/// Lets tensors that are the same memory be moved once, as the last of them in all these specs. The
-/// others have no elements from then on, and a name that says why: so that ranks on which other
-/// tensors are the same see a mismatch. Throws as same_memory does.
+/// Lets tensors with the same memory be moved once, as the last of them in all these specs. The
+/// others lose their elements and get a name that says why, so that ranks on which other tensors
+/// have the same memory fail with a mismatch. Throws as same_memory().
 void move_once(std::span<OperationSpec> specs, std::string_view operation, std::string_view name);
 
-/// The same for a send or receive. The route's peer is a rank of the world.
+/// Submits a send or receive, checked likewise. The route's peer is a world rank.
 std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const TensorView& tensor,
                                                        engine::Route route,
                                                        const PointToPointOptions& options,

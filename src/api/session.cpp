@@ -30,23 +30,23 @@
 namespace guozhuang {
 namespace {
 
-/// The process's default session: made by the first Session or init(), shared by further ones,
-/// closed by the last.
+/// The process's default session: opened by the first Session or init(), shared by further ones,
+/// closed with the last.
 struct Process {
-    base::Mutex starting;  ///< held by whoever makes the first session, which may take long
+    base::Mutex starting;  ///< held while the first session is opened, which may take long
     base::Mutex mutex;     ///< held for moments
     std::shared_ptr<Runtime> runtime GUOZHUANG_GUARDED_BY(mutex);
-    /// The same runtime, also while it is being closed.
+    /// The runtime of the session, also while it closes.
     std::weak_ptr<Runtime> latest GUOZHUANG_GUARDED_BY(mutex);
     int users GUOZHUANG_GUARDED_BY(mutex) = 0;
-    /// A session of the process was left, or its job has ended by an error.
+    /// Whether an exception has left a session of the process, or an error has ended its job.
     std::atomic<bool> has_failed{false};
-    /// What Session::current() gives; it stays, because threads may hold on to it.
+    /// What Session::current() returns. Never destroyed, since threads may keep a reference.
     std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);
 };
 
 Process& process() {
-    // Never destroyed: threads and static objects may use it as long as the process lives.
+    // Never destroyed: threads and static objects may use it until the process ends.
     static auto* const instance = new Process;
     return *instance;
 }
@@ -59,7 +59,8 @@ std::shared_ptr<Runtime> open_runtime() {
     return shared.latest.lock();
 }
 
-/// For a process that ends, or loses MPI, before its session. Its own objects may still hold it.
+/// Closes or quits a session that is open when the process exits or finalises MPI. Objects of the
+/// program may still hold it.
 void end_open_session(std::string_view reason, bool waits) {
     const auto runtime = base::is_forked() ? nullptr : open_runtime();
     if (!runtime) return;
@@ -75,9 +76,8 @@ void end_open_session(std::string_view reason, bool waits) {
 
 constexpr auto shortest_limit_of_start = std::chrono::milliseconds(30'000);
 
-/// A variable of the environment that is wrong must fail on all ranks: so connects first, and
-/// passes the error's text to the handshake. If connecting itself fails, only this rank can report
-/// it.
+/// Connects first and passes the error of an invalid environment variable to the handshake, so that
+/// it fails on all ranks. If connecting itself fails, only this rank can report it.
 std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     base::hold_standard_files();
     wire::MpiOptions mpi{.communicator = options.mpi_communicator};
@@ -91,12 +91,12 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     } catch (const Error& error) {
         refusal = error.what();
     }
-    // Ranks are started one after the other, and that takes time, whatever a program wants of its
-    // operations.
+    // The limit for the start is at least 30 s, however short that of operations is: launching all
+    // ranks takes time.
     const auto limit = config.stall_error.count() > 0
                            ? std::max(config.stall_error, shortest_limit_of_start)
                            : config.stall_error;
-    // The ranks of a user's communicator are numbered otherwise than the launcher's.
+    // The ranks of a user's communicator are not numbered as the launcher's.
     const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();
     const wire::StartWatch watch(launched, {.warn = config.stall_warn, .limit = limit},
                                  wire::abort_mpi);
@@ -111,21 +111,21 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
     }
 }
 
-/// A process that ends well has most likely kept its session in an object that is destroyed later,
-/// or never: it closes it. Threads that are beginning or ending a session while another one calls
-/// exit() are not waited for. After a failed job the process stays until the other ranks have
-/// logged their errors.
+/// Closes the session of a process that exits with status 0: most likely an object holds it that is
+/// destroyed later, or never. Threads that construct or close a session at the same time as exit()
+/// are not waited for. After a failed job the process stays until the other ranks have logged their
+/// errors.
 void end_at_exit(int status, void*) {
     if (base::is_forked()) return;
     base::process_exits();
-    // A wait inside the completion of an operation would never be over.
+    // Inside the completion of an operation a wait would never end.
     const bool waits = status == 0 && !engine::Pending::is_completing();
     end_open_session("its process has called exit() before the session was closed", waits);
     if (process().has_failed)
         base::wait_for_files({}, base::time_to_unwind + base::time_for_others);
 }
 
-/// Once, after MPI's own handler has been registered, so that this one comes before it.
+/// Registered once, after MPI's own handler, so that this one runs before it.
 void register_end_at_exit() {
     [[maybe_unused]] static const int registered = on_exit(end_at_exit, nullptr);
 }
@@ -209,7 +209,7 @@ Session::Session(Session&&) noexcept = default;
 
 Session::~Session() {
     if (base::is_forked()) {
-        static_cast<void>(membership_.release());  // it is the parent's
+        static_cast<void>(membership_.release());  // it belongs to the parent process
         return;
     }
     if (std::uncaught_exceptions() > exceptions_at_start_)
@@ -315,7 +315,7 @@ bool Session::is_homogeneous() const {
 
 namespace {
 
-/// What init() holds on behalf of shutdown().
+/// The session that init() opens and shutdown() closes.
 struct Initialised {
     base::Mutex mutex;
     std::vector<Session> sessions GUOZHUANG_GUARDED_BY(mutex);
@@ -430,7 +430,7 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
         wait = base::WaitSettings{.turn_scheduler = &scheduler.emplace(size, *options.turns)};
     wire::InprocHub hub(size, wait, options.hosts);
     base::Mutex mutex;
-    bool all_are_there = false;  // guarded by it, as is this:
+    bool all_are_there = false;  // guarded by the mutex, as is `first`
     std::exception_ptr first;
     const auto live = [&](int rank) {
         if (const base::Lock lock(mutex); !all_are_there) return;
@@ -451,7 +451,7 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
             const auto reason = base::describe(std::current_exception());
             if (thread_session != nullptr)
                 session.leave(reason);
-            else  // it has not joined, so it cannot leave
+            else  // it has no session to leave
                 hub.abort({.rank = rank,
                            .text = fmt::format("rank {} has shut down ({})", rank, reason),
                            .code = ErrorCode::departed});
@@ -460,7 +460,7 @@ void run_ranks(int size, const std::function<void(Session&)>& body, const RankOp
     };
     std::vector<std::thread> threads;
     try {
-        const base::Lock lock(mutex);  // nobody begins before all are there
+        const base::Lock lock(mutex);  // no rank begins before all threads exist
         for (int rank = 0; rank < size; ++rank) threads.emplace_back(live, rank);
         all_are_there = true;
     } catch (const std::system_error& error) {

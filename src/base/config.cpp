@@ -14,6 +14,7 @@
 #include "base/log.hpp"
 #include "base/parse.hpp"
 #include "base/tune_file.hpp"
+#include "collectives/algorithms.hpp"
 
 namespace guozhuang::base {
 namespace {
@@ -21,8 +22,6 @@ namespace {
 constexpr std::string_view prefix = "GUOZHUANG_";
 constexpr std::array<std::string_view, 2> switch_words = {"0", "1"}, cuda_words = {"off", "auto"},
                                           on_death_words = {"report", "exit"};
-constexpr std::array<std::string_view, 5> forced_algorithms = {"auto", "ring", "recursive_doubling",
-                                                               "direct", "parameter_server"};
 constexpr std::array<std::string_view, 5> log_level_names = {"debug", "info", "warning", "error",
                                                              "off"};
 constexpr std::string_view automatic = "auto", real_host = "real";
@@ -90,6 +89,35 @@ std::string print_path(const Config& config) {
     return (config.*member).empty() ? "off" : config.*member;
 }
 
+/// "auto, ring ... or parameter_server": those of the table that can be asked for.
+constexpr auto algorithm_names = [] {
+    std::array<char, 1024> text{};
+    char* end = text.data();
+    const auto count =
+        std::ranges::count_if(selection::algorithms, &selection::AlgorithmRow::by_name);
+    std::ptrdiff_t position = 0;
+    for (const auto& row : selection::algorithms) {
+        if (!row.by_name) continue;
+        const std::string_view comma = position == 0 ? "" : position + 1 == count ? " or " : ", ";
+        end = std::ranges::copy(comma, end).out;
+        end = std::ranges::copy(row.name, end).out;
+        ++position;
+    }
+    return text;
+}();
+
+bool parse_algorithm(Config& config, std::string_view text) {
+    for (const auto& row : selection::algorithms) {
+        if (!row.by_name || row.name != text) continue;
+        config.algorithm = row.algorithm;
+        return true;
+    }
+    return false;
+}
+std::string print_algorithm(const Config& config) {
+    return std::string(name_of(config.algorithm));
+}
+
 bool parse_failpoint(Config& config, std::string_view text) {
     config.fault = parse_fault(text);
     return config.fault || text == "none";
@@ -101,10 +129,9 @@ std::string print_failpoint(const Config& config) {
 constexpr std::size_t gib = std::size_t{1} << 30;
 
 constexpr ConfigVariable table[] = {
-    {"GUOZHUANG_ALGORITHM", "", "auto, ring, recursive_doubling, direct or parameter_server",
-     Agreement::rank0_wins, "Algorithm of every allreduce; `auto` selects by size (algorithms.md).",
-     parse_word<&Config::algorithm, forced_algorithms>,
-     print_word<&Config::algorithm, forced_algorithms>},
+    {"GUOZHUANG_ALGORITHM", "", algorithm_names.data(), Agreement::rank0_wins,
+     "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm,
+     print_algorithm},
     {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ,
      "Whether the CUDA plugin is looked for.", parse_word<&Config::cuda, cuda_words>,
      print_word<&Config::cuda, cuda_words>},
@@ -269,11 +296,12 @@ Config read_config() {
         if (const auto value = environment(std::string(row.name)); value && !value->empty())
             take(config, row, *value);
     if (!config.tune_file.empty()) tune(config);
-    if (config.reproducible && config.algorithm == Algorithm::ring)
+    if (selection::contradictory(config.algorithm, config.reproducible))
         throw Error(ErrorCode::configuration,
-                    "GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM=ring contradict each other: "
-                    "a ring adds in another "
-                    "order than every other algorithm; leave one of them out");
+                    fmt::format("GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM={} contradict "
+                                "each other: a ring adds in another order than every other "
+                                "algorithm; leave one of them out",
+                                name_of(config.algorithm)));
     set_log_level(config.log_level);
     return config;
 }

@@ -11,7 +11,7 @@
 namespace guozhuang::base {
 namespace {
 
-// The text is short enough for a string that allocates nothing.
+// Short enough for a std::string that allocates nothing.
 constexpr const char* out_of_memory = "out of memory";
 
 std::string name_of(const std::type_info& type) {

@@ -18,24 +18,24 @@ constexpr std::array<std::string_view, static_cast<std::size_t>(Failpoint::count
     "init",          "meet",         "handshake",       "submit",
     "control_send",  "control_sent", "control_arrived", "control_received",
     "execute",       "executed",     "segment_send",    "segment_receive",
-    "round_publish", "round_await",  "letter_send",     "letter_receive",
+    "round_publish", "round_await",  "payload_send",    "payload_receive",
     "shutdown",      "close",        "closed"};
 
 constexpr std::array<std::string_view, 4> kinds = {"kill", "stop", "delay", "error"};
 
-// A fault belongs to the process that it befalls, like the environment that it comes from.
+// Armed for the whole process, since it comes from the environment.
 Fault armed;
 std::atomic<std::uint64_t> passes{0};
 
-/// The part of the text before the separator, which is taken off with it; all of it if there is
-/// none.
+/// Returns the text before the separator, and removes both from `text`. Without a separator it
+/// takes all of it.
 std::string_view take(std::string_view& text, char separator) {
     const auto part = text.substr(0, text.find(separator));
     text.remove_prefix(std::min(part.size() + 1, text.size()));
     return part;
 }
 
-/// A stopped process cannot continue itself: a child does it.
+/// A stopped process cannot continue itself: a child process does it.
 void stop_for(std::chrono::milliseconds time) {
     const auto self = getpid();
     const auto child = fork();
@@ -82,7 +82,7 @@ std::optional<Fault> parse_fault(std::string_view text) {
     fault.nth = parse_number<std::uint64_t>(where).value_or(0);
     fault.amount = parse_number<std::uint64_t>(what).value_or(0);
     const bool is_in_range = fault.rank >= 0 && fault.nth > 0 && fault.amount <= 1'000'000'000;
-    // Text that is no number does not print as it was.
+    // A text that was not read as numbers prints differently.
     if (!is_in_range || print(fault) != text) return std::nullopt;
     return fault;
 }

@@ -8,27 +8,27 @@
 
 namespace guozhuang::base {
 
-/// Where a fault can be put in, to see what comes of it. The names are the enumerators.
+/// Where tests can put a fault in. The names are the enumerators'.
 enum class Failpoint : std::uint8_t {
-    init,              ///< the rank knows its number; it has not met the others of its host
+    init,              ///< the rank knows its number; it has not yet found the others of its host
     meet,              ///< the ranks of the host know each other's processes
-    handshake,         ///< it has; ranks are about to compare versions and configurations
+    handshake,         ///< the ranks are connected and are about to compare configurations
     submit,            ///< a caller has asked for an operation
     control_send,      ///< before a control message is sent
     control_sent,      ///< after
-    control_arrived,   ///< a control message has arrived and was not looked at
-    control_received,  ///< its contents are on the way to the negotiator
+    control_arrived,   ///< a control message has arrived and has not been read
+    control_received,  ///< its contents are about to go to the negotiator
     execute,           ///< an entry of the log is about to be executed
-    executed,          ///< its data has been moved, nobody has been told
+    executed,          ///< its data has been moved, no caller has been told
     segment_send,      ///< an algorithm sends a segment
     segment_receive,   ///< an algorithm expects a segment
     round_publish,     ///< an algorithm ends a round in staging memory
     round_await,       ///< an algorithm waits for the others to end a round
-    letter_send,       ///< the payload of a send
-    letter_receive,    ///< the memory for that of a receive
+    payload_send,      ///< the payload of a send
+    payload_receive,   ///< the memory for the payload of a receive
     shutdown,          ///< the session is closed by its caller
     close,             ///< every rank has shut down; the transport is about to close
-    closed,            ///< it has
+    closed,            ///< the transport has closed
     count
 };
 
@@ -44,23 +44,24 @@ struct Fault {
     };
     Failpoint point = Failpoint::init;
     int rank = 0;
-    std::uint64_t nth = 1;  ///< time that the rank comes by
+    std::uint64_t nth = 1;  ///< the how many-th time that the rank passes the point
     Kind kind = Kind::kill;
     std::uint64_t amount = 0;
 };
 
-/// Empty if the text is none.
+/// Empty if the text is not a fault.
 std::optional<Fault> parse_fault(std::string_view text);
 std::string print(const Fault& fault);
 
-/// Puts the fault in, or none, for this process.
+/// Arms this process with the fault, or with none.
 void arm(const std::optional<Fault>& fault) noexcept;
 
-/// Of this process: armed before its rank passes any point.
+/// Set by arm() before the rank passes any point.
 extern std::atomic<Failpoint> armed_point;
 void count_pass();
 
-/// The rank passes a point. Costs one load and a branch that is never taken.
+/// To be called where the rank passes a point. While nothing is armed it costs one load and a
+/// branch.
 inline void pass(Failpoint point) {
     if (armed_point.load(std::memory_order_relaxed) == point) [[unlikely]]
         count_pass();

@@ -8,10 +8,9 @@
 
 namespace guozhuang::base {
 
-/// Keeps a thing to the end of the process: what messages that cannot be stopped may still touch
-/// after their job has ended. It stays reachable, so that leak checkers do not report it. Any
-/// thread. A lack of memory may be what has ended the job, so there is spare room for the first
-/// one.
+/// Keeps a thing to the end of the process: memory that messages may still access after the job has
+/// ended. It stays reachable, so leak checkers do not report it. One call succeeds even without
+/// memory, since a lack of it may be what has ended the job. Any thread.
 template <class Thing>
 void keep_for_ever(Thing thing) noexcept {
     struct Kept {

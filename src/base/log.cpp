@@ -13,7 +13,7 @@
 namespace guozhuang {
 namespace {
 
-// A log belongs to the process, as standard error does: the one thing here that no Runtime owns.
+// The log belongs to the process, as standard error does; no Runtime owns it.
 struct Sink {
     std::atomic<LogLevel> level{LogLevel::warning};
     std::atomic<int> rank{-1};  ///< of this process; -1: not known
@@ -25,7 +25,7 @@ struct Sink {
 thread_local bool in_callback = false;
 
 Sink& sink() {
-    // Never destroyed: messages may come as late as static destruction.
+    // Never destroyed: destructors of static objects may log.
     static auto* const instance = new Sink;
     return *instance;
 }
@@ -44,7 +44,7 @@ std::string_view name_of(LogLevel level) noexcept {
 /// One write per message, so that the lines of several ranks do not mix.
 void write_line(LogLevel level, std::string_view message) {
     const int rank = sink().rank.load(std::memory_order_relaxed);
-    fmt::memory_buffer line;  // which allocates nothing for a short one
+    fmt::memory_buffer line;  // allocates nothing for a short message
     const auto end = std::back_inserter(line);
     rank < 0 ? fmt::format_to(end, "guozhuang") : fmt::format_to(end, "guozhuang[{}]", rank);
     fmt::format_to(end, " {}: {}\n", name_of(level), message);
@@ -54,7 +54,7 @@ void write_line(LogLevel level, std::string_view message) {
 }  // namespace
 
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) {
-    if (base::is_forked()) return;  // its messages go to standard error
+    if (base::is_forked()) return;  // a child of fork() writes to standard error
     auto& log = sink();
     const base::Lock lock(log.mutex);
     log.callback = std::move(callback);
@@ -85,7 +85,7 @@ void process_exits() noexcept {
 void log(LogLevel level, std::string_view message) noexcept try {
     auto& log = sink();
     if (level < log.level.load(std::memory_order_relaxed)) return;
-    // The thread that has the lock may never let go of it.
+    // Another thread may hold the lock and never release it.
     if (in_callback || log.callback_exits || is_forked()) return write_line(level, message);
     const Lock lock(log.mutex);
     if (!log.callback || log.callback_exits) return write_line(level, message);

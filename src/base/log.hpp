@@ -12,8 +12,7 @@ namespace guozhuang::base {
 /// warning: ..." with this process's rank, once it is known. Any thread. Never throws.
 void log(LogLevel level, std::string_view message) noexcept;
 
-/// The same, and without memory to put the message together it is lost: for places that must not
-/// throw.
+/// The same with a format. If there is no memory to format the message, it is lost. Never throws.
 template <class... Args>
     requires(sizeof...(Args) > 0)
 void log(LogLevel level, fmt::format_string<Args...> message, Args&&... args) noexcept try {
@@ -34,15 +33,15 @@ inline void log_error(std::string_view message) noexcept {
     log(LogLevel::error, message);
 }
 
-/// The rank that lines on standard error begin with: this process's. Ranks that are threads have
-/// one log, which names none.
+/// Sets the rank that lines on standard error begin with. Not called where ranks are threads: they
+/// share the log, which then names none.
 void set_log_rank(int rank) noexcept;
 
 /// Messages below the level are dropped. Warning until set from the configuration.
 void set_log_level(LogLevel level) noexcept;
 
-/// exit() has been called. Where it was called in the callback, which will never return, messages
-/// go to standard error from now on.
+/// To be called when exit() has been called. If the log's callback has called it, the callback
+/// never returns, and messages go to standard error from now on.
 void process_exits() noexcept;
 
 }  // namespace guozhuang::base

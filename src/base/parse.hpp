@@ -9,8 +9,8 @@
 
 namespace guozhuang::base {
 
-/// The number that the whole text is, whatever the locale; empty if it is none, or one that does
-/// not fit. Allocates nothing.
+/// Reads a number that is the whole text, whatever the locale. Empty if the text is not a number,
+/// or if the number does not fit. Allocates nothing.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) noexcept {
     Number number{};
@@ -19,8 +19,8 @@ std::optional<Number> parse_number(std::string_view text) noexcept {
     return number;
 }
 
-/// Sets `choice`, a bool or an enumerator, to the index of the word that the text is; false if it
-/// is none of them.
+/// Sets `choice`, a bool or an enumerator, to the index of `text` among the words. False if it is
+/// none of them.
 template <class Choice, std::size_t n>
 bool parse_choice(std::string_view text, const std::array<std::string_view, n>& words,
                   Choice& choice) noexcept {

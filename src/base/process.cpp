@@ -32,19 +32,19 @@
 namespace guozhuang::base {
 namespace {
 
-/// What we read of /proc/PID/stat (proc_pid_stat(5)).
+/// The fields of /proc/PID/stat that are used here (proc_pid_stat(5)).
 struct Facts {
     char state = '?';
     int threads = 0;
     std::uint64_t started = 0;
     int exit_code = 0;
 
-    /// A leader may end before its threads: the process then still runs.
+    /// The first thread of a process may end before the others: the process then still runs.
     bool has_ended() const noexcept { return state == 'X' || (state == 'Z' && threads <= 1); }
 };
 
-/// Empty, with errno, if it cannot be read: ENOENT or ESRCH if there is no such process. Allocates
-/// nothing.
+/// Reads them. Empty, with errno set, if that fails: ENOENT or ESRCH if there is no such process.
+/// Allocates nothing.
 std::optional<Facts> read_facts(std::int64_t pid) noexcept {
     std::array<char, 1024> text{};
     std::snprintf(text.data(), text.size(), "/proc/%lld/stat", static_cast<long long>(pid));
@@ -56,7 +56,7 @@ std::optional<Facts> read_facts(std::int64_t pid) noexcept {
     errno = error;
     if (length <= 0) return std::nullopt;
     std::string_view line(text.data(), static_cast<std::size_t>(length));
-    const auto behind_name = line.rfind(')');  // which may itself contain anything
+    const auto behind_name = line.rfind(')');  // the name may itself contain a parenthesis
     if (behind_name == std::string_view::npos) return std::nullopt;
     line.remove_prefix(std::min(behind_name + 2, line.size()));
     Facts facts;
@@ -76,8 +76,8 @@ std::uint64_t own_numbering() {
     return stat("/proc/self/ns/pid", &facts) == 0 ? facts.st_ino : 0;
 }
 
-/// Since Linux 6.15 a pidfd tells how its process has ended even if the parent has asked before.
-/// Older headers do not know it.
+/// The exit status by ioctl, which a pidfd tells since Linux 6.15 even if the parent has waited for
+/// the process. Older headers do not declare it.
 std::optional<int> status_from_file(int file) {
     struct Information {
         std::uint64_t mask = 1u << 3;  // PIDFD_INFO_EXIT
@@ -96,7 +96,7 @@ std::atomic<bool> words_are_said{false};
 std::atomic<bool> is_ending{false};
 constexpr auto time_to_end_job = std::chrono::seconds(1);
 
-/// What keeps this process from being ended.
+/// Counts who has called hold_process().
 struct Holds {
     Doorbell bell;
     Mutex mutex;
@@ -111,12 +111,12 @@ struct Holds {
 };
 
 Holds& holds() {
-    // Never destroyed: a process may be held while it ends.
+    // Never destroyed: a process may be held while it exits.
     static auto* const instance = new Holds;
     return *instance;
 }
 
-/// Whether there was any hold to wait for.
+/// Returns whether it had to wait.
 bool wait_for_holds(const std::string& last_words) {
     const auto limit = holds().left();
     if (limit.count() <= 0) return false;
@@ -128,11 +128,11 @@ bool wait_for_holds(const std::string& last_words) {
     return true;
 }
 
-// Of a process, like fork() itself.
+// Set in children of fork().
 std::atomic<bool> forked{false};
 std::atomic<pid_t> original{0};
 
-/// What children do first. No fork() happens while it is changed.
+/// What children of fork() do first. The mutex keeps fork() away while the list changes.
 struct Actions {
     Mutex mutex;
     std::vector<const ForkChildHandler*> all GUOZHUANG_GUARDED_BY(mutex);
@@ -153,12 +153,12 @@ void after_fork() GUOZHUANG_THREAD_ANNOTATION(no_thread_safety_analysis) {
 
 void begin_as_child() {
     after_fork();
-    if (forked.exchange(true)) return;  // a child's child
+    if (forked.exchange(true)) return;  // the child of a child
     const Lock lock(actions().mutex);
     for (const auto* action : actions().all) action->act();
 }
 
-/// On a thread of its own, since it may take for ever.
+/// Runs `action` on a thread of its own, since it may block for ever.
 bool is_started(void (*action)()) noexcept try {
     std::thread(action).detach();
     return true;
@@ -167,7 +167,7 @@ bool is_started(void (*action)()) noexcept try {
 }
 
 void flush(std::FILE* stream) noexcept {
-    if (ftrylockfile(stream) != 0) return;  // whoever holds it may never let go
+    if (ftrylockfile(stream) != 0) return;  // another thread may hold it for ever
     std::fflush(stream);
     funlockfile(stream);
 }
@@ -213,7 +213,7 @@ bool is_visible(const ProcessId& process) {
 ProcessFile::ProcessFile(const ProcessId& process) noexcept {
     file_ = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0u));
     if (file_ < 0 || is_running(process)) return;
-    ::close(std::exchange(file_, -1));  // the number is another process's, or the process is ending
+    ::close(std::exchange(file_, -1));  // the pid is another process's, or this one is ending
     errno = ESRCH;
 }
 
@@ -284,7 +284,7 @@ void join(std::thread& thread) noexcept {
 void hold_standard_files() noexcept {
     for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
         if (fcntl(file, F_GETFD) < 0 && errno == EBADF)
-            static_cast<void>(open("/dev/null", O_RDWR));  // gets the lowest number that is free
+            static_cast<void>(open("/dev/null", O_RDWR));  // gets the lowest free number
 }
 
 FileSizeErrors::FileSizeErrors() noexcept {
@@ -294,7 +294,7 @@ FileSizeErrors::FileSizeErrors() noexcept {
     pthread_sigmask(SIG_BLOCK, &signals, &before_);
 }
 
-/// What has come is of this thread's doing, and told by now.
+/// A signal that is pending now comes from this thread's writing, whose error was returned.
 FileSizeErrors::~FileSizeErrors() {
     sigset_t signals;
     sigemptyset(&signals);

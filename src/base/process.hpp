@@ -10,33 +10,32 @@
 
 namespace guozhuang::base {
 
-/// A process as others know it. A number alone may be another process's by now.
+/// A process as other processes know it. The pid alone is not enough: it may be used again.
 struct ProcessId {
     std::int64_t pid = 0;
     std::uint64_t started = 0;    ///< in ticks since the system's start
-    std::uint64_t numbering = 0;  ///< the pid namespace: in another one the number means nothing
+    std::uint64_t numbering = 0;  ///< the pid namespace: in another one the pid means nothing
 };
 
 ProcessId this_process();
-/// Completes what a process could not find out about itself, for lack of descriptors. It must still
-/// be there.
+/// Fills in what a process could not find out about itself for lack of file descriptors. The
+/// process must still exist.
 void look_up(ProcessId& process);
 
-/// Whether it runs. One that has ended does not, though nobody may have asked for its status yet;
-/// one that cannot be looked at does.
+/// Whether the process runs. One that has ended does not, even if nobody has waited for it yet. One
+/// that cannot be looked at does.
 bool is_running(const ProcessId& process);
 
-/// What it does, as /proc says: "running", "sleeping", "stopped" ...; empty if that cannot be seen.
+/// What the process does, as /proc says: "running", "sleeping", "stopped" ...; empty if unknown.
 std::string state_of(const ProcessId& process);
 
-/// Whether its number means the same to this process.
+/// Whether the process has the same pid for this process.
 bool is_visible(const ProcessId& process);
 
-/// A process that is watched by a file descriptor which becomes readable when it ends. Move-only.
+/// A file descriptor that becomes readable when a process ends (pidfd). Move-only.
 class ProcessFile {
 public:
-    /// Invalid if the system cannot give one, or if the process has ended: errno says which
-    /// (ESRCH).
+    /// Invalid if the system cannot open one, or if the process has ended; then errno is ESRCH.
     explicit ProcessFile(const ProcessId& process) noexcept;
     ProcessFile(ProcessFile&& other) noexcept;
     ProcessFile& operator=(ProcessFile&&) = delete;
@@ -48,8 +47,7 @@ private:
     int file_ = -1;
 };
 
-/// How a process that has ended did so, as wait(2) would say; empty where the system no longer
-/// knows.
+/// How a process that has ended did so, as wait(2) would say; empty if the system no longer knows.
 std::optional<int> exit_status(const ProcessId& process, const ProcessFile& file);
 
 /// "killed by signal 9 (Killed)", "exited with code 3".
@@ -57,7 +55,7 @@ std::string describe_exit(int status);
 
 std::string host_name();
 
-/// From the first call on, children that this process makes with fork() know that they are such.
+/// From the first call on, is_forked() is true in children that this process makes with fork().
 void notice_forks();
 
 /// While it lives, every direct child of fork() runs `action` before anything else. Only
@@ -76,24 +74,24 @@ private:
     const std::function<void()> action_;
 };
 
-/// Whether this process is such a child: it has the memory of its parent, the shared one too, but
-/// none of its threads, and mutexes as they were. It must neither use nor end what the parent has.
+/// Whether this process is a child of fork() of one that uses the library. It has the parent's
+/// memory, shared memory too, but none of its threads, and mutexes as they were. It must neither
+/// use nor end anything of the parent's.
 bool is_forked() noexcept;
 
-/// In such a child throws Error(unavailable), which says so.
+/// Throws Error(unavailable) in such a child.
 void refuse_forked();
 
-/// Waits for the end of a thread of the library's, unless this is it: a callback of the user's may
-/// call exit().
+/// Joins a thread of the library. Does nothing on that thread itself: a callback of the user's,
+/// which runs there, may call exit().
 void join(std::thread& thread) noexcept;
 
-/// Those of standard input, output and error that are closed are opened, on nothing: else the next
-/// file, socket or shared memory that is opened has their number, and whatever anybody prints goes
-/// there.
+/// Opens /dev/null for those of standard input, output and error that are closed. Otherwise the
+/// next file or socket would get their number, and whatever is printed would go there.
 void hold_standard_files() noexcept;
 
-/// While it lives, a file that may not grow as far as this thread wants (RLIMIT_FSIZE) is an error,
-/// EFBIG, and not the end of the process by SIGXFSZ.
+/// While it lives, writing a file beyond RLIMIT_FSIZE on this thread is an error (EFBIG), instead
+/// of the end of the process by SIGXFSZ.
 class FileSizeErrors {
 public:
     FileSizeErrors() noexcept;
@@ -105,24 +103,24 @@ private:
     sigset_t before_{};
 };
 
-/// Says these last words after `grace`, in the log, and then ends this process with code 1, unless
-/// it has ended by itself meanwhile. Returns at once. For a job that cannot be ended properly: MPI
-/// would wait for the dead. Later calls do nothing. `end_job`, if there is one, is called instead
-/// of the end, and should end this process among others: it gets a second for that.
+/// Ends this process with code 1 after `grace`, unless it has ended by itself before, and logs
+/// `last_words` first. Returns at once; later calls do nothing. For a job in which MPI would wait
+/// for a dead rank. `end_job`, if given, is called instead, gets a second, and should end this
+/// process.
 void end_process(std::string last_words, std::chrono::milliseconds grace,
                  void (*end_job)() = nullptr) noexcept;
 
-/// From a call to its counterpart end_process() waits, and then once more for its grace; though not
-/// longer than until the latest of the limits.
+/// Between the two calls end_process() waits, at most until the latest of the limits. Then it waits
+/// for its grace once more.
 void hold_process(std::chrono::milliseconds limit) noexcept;
 void release_process() noexcept;
 
-/// The caller has logged better words: end_process() says none.
+/// Says that the caller has logged the reason better: end_process() logs nothing.
 void suppress_last_words() noexcept;
 
-/// How long a process whose job is over still lives: time to unwind, then for the other ranks to
-/// say their last words too. mpirun ends all that are left as soon as a second one has failed, and
-/// a second after the first.
+/// How long a process lives on when its job is over: first to unwind, then for the other ranks to
+/// log their last words. mpirun ends all processes as soon as a second one has failed, and one
+/// second after the first.
 inline constexpr auto time_to_unwind = std::chrono::milliseconds(400);
 inline constexpr auto time_for_others = std::chrono::milliseconds(100);
 

@@ -9,13 +9,13 @@
 
 namespace guozhuang::base {
 
-/// Lets threads run one at a time, the next drawn from a seed, so that a run of them can be
-/// repeated: the same seed gives the same order of events.
+/// Lets threads run one at a time, the next one drawn from a seed, so that a run can be repeated:
+/// the same seed gives the same order of events.
 ///
-/// Every thread has a Participant for as long as it takes part; waits with these threads'
-/// WaitSettings::turn_scheduler pass the turn on at every look, and never park. Deadlines go on by
-/// the clock, so a run that is to be repeated has none that matter. Nobody may wait for another
-/// participant's thread in any other way.
+/// Every thread that takes part has a Participant. Its waits, with WaitSettings::turn_scheduler
+/// set, pass the turn on at every look, and never park; it must not wait for another participant in
+/// any other way. Deadlines still go by the clock, so a run that is to be repeated must not depend
+/// on any.
 class TurnScheduler {
 public:
     TurnScheduler(int participants, std::uint64_t seed);
@@ -24,7 +24,7 @@ public:
     public:
         /// Returns when all participants have come and it is this thread's turn.
         Participant(TurnScheduler& scheduler, int number);
-        ~Participant();  ///< gives its turn away for good
+        ~Participant();  ///< passes the turn on for good
         Participant(const Participant&) = delete;
         Participant& operator=(const Participant&) = delete;
 
@@ -32,8 +32,8 @@ public:
         TurnScheduler& scheduler_;
     };
 
-    /// Passes the turn to a participant drawn, perhaps the caller's, and returns when it is back.
-    /// Only from the thread whose turn it is.
+    /// Passes the turn to a drawn participant, perhaps the caller, and returns when it is this
+    /// thread's turn again. To be called only by the thread whose turn it is.
     void yield_turn();
 
 private:
@@ -43,8 +43,8 @@ private:
     void grant(int participant) noexcept;
     void wait_for(int participant);
 
-    std::deque<Doorbell> bells_;  ///< by participant
-    std::vector<int> present_;    ///< for the thread whose turn it is
+    std::deque<Doorbell> bells_;  ///< of each participant
+    std::vector<int> present_;    ///< read and written in turn
     std::uint64_t state_;         ///< of the generator; likewise
     std::atomic<int> arrived_{0};
     std::atomic<int> holder_{nobody};

@@ -7,12 +7,15 @@
 #include <guozhuang/version.hpp>
 #include <utility>
 
+#include "collectives/algorithms.hpp"
+
 namespace guozhuang {
 namespace {
 
 /// For whatever number an enumeration holds.
 template <class Enum, std::size_t n>
 constexpr std::string_view pick(const std::string_view (&names)[n], Enum value) noexcept {
+    static_assert(n == static_cast<std::size_t>(last_of(Enum{})) + 1, "each enumerator has a name");
     const auto index = static_cast<std::size_t>(value);
     return index < n ? names[index] : "unknown";
 }
@@ -35,10 +38,8 @@ std::string_view name_of(ReduceOp op) noexcept {
 }
 
 std::string_view name_of(Algorithm algorithm) noexcept {
-    constexpr std::string_view names[] = {
-        "auto",      "ring",   "recursive_doubling", "direct", "parameter_server",
-        "symmetric", "staged", "hierarchical"};
-    return pick(names, algorithm);
+    const auto index = static_cast<std::size_t>(algorithm);
+    return algorithm <= last_of(algorithm) ? selection::algorithms[index].name : "unknown";
 }
 
 std::string_view name_of(DeviceKind kind) noexcept {

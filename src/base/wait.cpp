@@ -22,7 +22,8 @@ constexpr unsigned turns_between_clock_reads = 16;
 constexpr int looks_for_cause = 100;
 constexpr auto between_looks = std::chrono::milliseconds(1);
 
-// What a sleeper lets itself be woken by: of each audience one bit of the futex wait.
+// The two bits of an audience: a sleeper that waits for news from other ranks is woken by either,
+// one that waits for local news only by the other.
 constexpr Audience by_news = 0x5555'5555;
 constexpr Audience by_local = ~by_news;
 
@@ -57,7 +58,7 @@ void relax() noexcept {
 #endif
 }
 
-/// Whoever is writing it has done so in a moment, unless it has died meanwhile.
+/// The cause is complete a moment after its writing began, unless the writer has died.
 bool has_cause(const Doorbell& bell) noexcept {
     for (int look = 0;
          look < looks_for_cause && bell.cause_state == Doorbell::CauseState::being_written; ++look)
@@ -71,17 +72,17 @@ std::string_view text_of(const Doorbell& bell) noexcept {
 
 }  // namespace
 
-// The order of the two sequentially consistent operations here mirrors the one of a thread that
-// parks, which counts as asleep before it looks at the rings for the last time: either it sees the
-// new count, or we see that it is asleep.
+// A thread that parks counts itself as asleep, then reads the rings a last time. Here it is the
+// other way round, and all four operations are sequentially consistent: so either that thread sees
+// the new count, or this one sees that it is asleep.
 void ring(Doorbell& bell, Audience audience) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
     if (bell.asleep.load(std::memory_order_seq_cst) != 0)
         futex_wake(bell.rings, audience & by_news);
 }
 
-// The same with the news themselves in the place of the rings: a thread counts as asleep before its
-// last look.
+// As in ring(), with the news itself in the role of the count: a thread looks for the news once
+// more after it has counted itself as asleep.
 void nudge(Doorbell& bell, Audience audience) noexcept {
     if (bell.asleep.load(std::memory_order_seq_cst) != 0) ring(bell, audience);
 }
@@ -118,8 +119,8 @@ void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept {
     for (Doorbell* bell : bells.subspan(1)) note_cause(*bell, cause);
 }
 
-// Whoever comes second does not wait for the text of the first, who may be dead: those who read it
-// do, for a while.
+// If another rank is writing its cause, this does not wait for it: that rank may have died. Whoever
+// reads the cause waits, for a while.
 void abort(Doorbell& bell, const AbortCause& cause) noexcept {
     note_cause(bell, cause);
     bell.abort.store(1, std::memory_order_seq_cst);
@@ -136,7 +137,7 @@ std::string cause_of(const Doorbell& bell) {
     return fmt::format("rank {} has ended the job: {}", bell.culprit, text_of(bell));
 }
 
-/// It may be another process's writing.
+/// Another process has written the code, so it is checked.
 ErrorCode code_of(const Doorbell& bell) noexcept {
     const auto code = has_cause(bell) ? static_cast<ErrorCode>(bell.code) : ErrorCode::aborted;
     return code == ErrorCode::rank_died || code == ErrorCode::departed || code == ErrorCode::timeout
@@ -196,8 +197,8 @@ void WaitLoop::check_deadline() const {
 
 void WaitLoop::pause() {
     if (!may_park(bell_.asleep)) return;
-    // A ring is a sign of life: what it announces often needs several looks (a long message's
-    // fragments), so the spin begins anew.
+    // What a ring announces often needs several looks (the fragments of a long message), so the
+    // spin begins anew.
     if (park(settings_.audience, Clock::now() + next_park_)) return start_anew();
     next_park_ = std::min(next_park_ * 2, settings_.park_limit);
 }
@@ -207,11 +208,11 @@ void WaitLoop::pause_behind() {
         park(settings_.audience & by_local, Clock::now() + settings_.park_limit);
 }
 
-/// Whether the thread has been counted among these sleepers, and has looked since. If not, it spins
-/// one turn.
+/// Whether this thread has counted itself among `sleepers` and has looked since. If not, spins one
+/// turn.
 bool WaitLoop::may_park(Sleepers& sleepers) {
     if (counted_ == &sleepers) return true;
-    if (counted_ != nullptr) start_anew();  // it is another kind of wait now
+    if (counted_ != nullptr) start_anew();  // the thread now waits in the other way
     settings_.turn_scheduler != nullptr ? progressed() : spin(sleepers);
     return false;
 }

@@ -13,35 +13,35 @@
 
 namespace guozhuang::base {
 
-/// The word a rank parks on and others ring. Lives in memory that the ringing processes share (a
-/// memfd, or plain memory between threads), so the futex is not a private one. What is used while
-/// all is well is one cache line.
+/// The word that a rank parks on and others ring. It lies in memory that the processes share (or
+/// the threads, if ranks are threads), so the futex is not a private one. What is read and written
+/// while nothing fails is in the first cache line.
 struct alignas(64) Doorbell {
     enum class CauseState : std::uint32_t { none, being_written, complete };
 
     std::atomic<std::uint32_t> rings{0};  ///< counts; the futex word
-    /// How many threads that expect news are parked, or will be if their next look finds none.
+    /// How many threads wait for news from other ranks and are parked, or will be after their next
+    /// look.
     std::atomic<std::uint32_t> asleep{0};
-    /// The same count of threads that wait while another thread of the rank hears the news.
+    /// How many threads, likewise, wait behind another thread of the rank that drives.
     std::atomic<std::uint32_t> behind{0};
     std::atomic<std::uint32_t> abort{0};  ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
-    std::int32_t culprit = -1;       ///< once the cause is complete, as are the code and the text
+    std::int32_t culprit = -1;       ///< valid once the cause is complete, like code and text
     std::int32_t code = 0;           ///< an ErrorCode
     std::array<char, 2024> cause{};  ///< ends with a 0, or with the array
 };
 
-/// Why a job ends, for people, and the rank that ends it (-1: unknown).
+/// Why a job ends: a text for users, and the rank that ends it (-1: unknown).
 struct AbortCause {
     int rank = -1;
     std::string_view text = {};
-    /// Else rank_died, departed or timeout, whose texts say themselves which rank they are about.
+    /// Besides `aborted`: rank_died, departed or timeout, whose texts name the rank themselves.
     ErrorCode code = ErrorCode::aborted;
 };
 
-/// Whose waits a ring is for: one process set's, or everybody's. A futex compares 32 bits: the
-/// world has two of its own; the other sets share fifteen pairs, and now and then wake for each
-/// other.
+/// The process sets whose waits a ring is for. A futex compares 32 bits: the world has two of its
+/// own, the other sets share fifteen pairs. Sets that share a pair sometimes wake each other.
 using Audience = std::uint32_t;
 inline constexpr Audience everybody = ~Audience{0};
 constexpr Audience audience_of(std::uint16_t context) noexcept {
@@ -49,60 +49,60 @@ constexpr Audience audience_of(std::uint16_t context) noexcept {
     return Audience{3} << (2 * index);
 }
 
-/// Says "there is news for you". Call it after the news is visible. Any thread of any process that
-/// has the word mapped. A syscall only if a thread of the rank is parked and expects news.
+/// Announces news: to be called once the news is visible, by any thread of any process that has the
+/// doorbell mapped. Costs a system call only if a thread of the rank is parked and waits for news.
 void ring(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Rings only if a thread of the rank sleeps or is about to, so it costs nothing while the other
-/// side is awake. For news whose look is a sequentially consistent load of what was stored,
-/// sequentially consistent, before this call.
+/// side is awake. Only for news that was stored before this call, and that the other side loads,
+/// both sequentially consistent.
 void nudge(Doorbell& bell, Audience audience = everybody) noexcept;
 
-/// Like ring, and wakes also the threads of this rank that wait behind another: what it has driven
-/// is done, or it drives no more.
+/// Like ring, and wakes also the threads of this rank that wait behind the one that drives. To be
+/// called when it has completed something, or drives no more.
 void ring_callers(Doorbell& bell, Audience audience = everybody) noexcept;
 
-/// Like ring, and wakes also those who expect nothing: for local news (a submission, a handle that
-/// is done). A syscall only if somebody is parked.
+/// Like ring, and wakes also the threads that wait for local news only: a submission, or the end of
+/// an operation. Always a system call.
 void ring_local(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Notes why the job is about to end. The first cause wins; a text that is too long is cut.
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
 /// The same for all ranks of a host. If several ranks end the job at the same time, the cause that
-/// the first bell has got holds for all: so every caller lists the bells in the same order.
+/// the first bell gets goes to all bells; so every caller lists them in the same order.
 void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept;
 
-/// Notes the cause, sets the abort word and wakes everybody who is parked.
+/// Notes the cause, sets the abort word and wakes all threads that are parked.
 void abort(Doorbell& bell, const AbortCause& cause = {}) noexcept;
 
 /// Whether the abort word is set.
 bool is_aborted(const Doorbell& bell) noexcept;
 
-/// Why it is set, for people.
+/// Why it is set: a text for users.
 std::string cause_of(const Doorbell& bell);
 /// The code of the cause; aborted if none is known.
 ErrorCode code_of(const Doorbell& bell) noexcept;
 
-/// Who has died, if that is why.
+/// The rank that has died, if a death is the cause.
 std::optional<int> culprit_of_death(const Doorbell& bell) noexcept;
 
-/// What every wait at this bell does once the abort word is set: throws the cause, as far as it is
-/// known, as RankDied, Error(departed), Error(timeout) or Error(aborted).
+/// Throws the cause, as far as it is known, as RankDied, Error(departed), Error(timeout) or
+/// Error(aborted). Every wait at this bell does so once the abort word is set.
 [[noreturn]] void throw_cause(const Doorbell& bell);
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 inline constexpr Deadline no_deadline = Deadline::max();
 
-/// What a wait throws past its deadline.
+/// Thrown by a wait at its deadline.
 struct DeadlinePassed : Error {
     DeadlinePassed() : Error(ErrorCode::timeout, "the wait outlived its deadline") {}
 };
 
-/// Now, or a few milliseconds ago: costs a tenth of looking at the clock.
+/// The time, up to a few milliseconds late: a tenth of the cost of Clock::now().
 Clock::time_point coarse_now() noexcept;
 
-/// From now; none, if that is beyond what the clock can count.
+/// The time that long from now; no_deadline if the clock cannot count so far.
 template <class Duration>
 Deadline deadline_after(Duration limit) {
     const auto now = Clock::now();
@@ -112,30 +112,30 @@ Deadline deadline_after(Duration limit) {
 
 class TurnScheduler;
 
-/// How a rank waits. `park_limit` bounds one sleep where news may come without a ring (from another
-/// host, or by a transport's own progress).
+/// How a rank waits. `park_limit` bounds one sleep where news may come without a ring: from another
+/// host, or by the progress of a transport.
 struct WaitSettings {
     std::chrono::microseconds spin{50};  ///< 0: park after a few looks
-    /// There are more ranks than cores: between looks the core is left to others. The same on all
-    /// ranks of a host.
+    /// Whether a spinning thread yields its core between looks, because there are more ranks than
+    /// cores. The same on all ranks of a host.
     bool yields = false;
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
-    /// The park_limit of a rank with nothing to do; empty: it sleeps until it is woken.
+    /// The longest sleep of a rank with nothing to do; empty: until it is woken.
     std::optional<std::chrono::milliseconds> idle_limit = {};
     Audience audience = everybody;  ///< only rings for these wake it
-    /// If there is one, a wait passes the turn on and neither spins nor parks.
+    /// If there is one, waits pass the turn on, and neither spin nor park.
     TurnScheduler* turn_scheduler = nullptr;
 };
 
-/// One wait of one thread, from its first look to its success: spins for a while, then parks on the
-/// doorbell until it rings, and so on.
+/// One wait of one thread, from its first look to its success. It spins for a while, then parks at
+/// the doorbell until that rings, and so on:
 ///
 ///     for (WaitLoop wait_loop(bell, settings); !look();) wait_loop.pause();
 ///
-/// A ring between two calls of pause() is never lost: the count of rings is read before the look.
-/// Every call throws the cause when the abort word is set and, sooner or later, DeadlinePassed past
-/// the deadline. Not thread-safe: one per waiting thread.
+/// No ring between two calls of pause() is lost: the rings are counted before the look. Every call
+/// throws the cause if the abort word is set, and DeadlinePassed some time after the deadline. Not
+/// thread-safe: each waiting thread has its own.
 class WaitLoop {
 public:
     WaitLoop(Doorbell& bell, const WaitSettings& settings, Deadline deadline = no_deadline);
@@ -143,19 +143,18 @@ public:
     WaitLoop(const WaitLoop&) = delete;
     WaitLoop& operator=(const WaitLoop&) = delete;
 
-    /// Nothing to do at this look: spin one turn, or park.
+    /// To be called after a look without success: spins one turn, or parks.
     void pause();
-    /// The same while another thread of this rank drives: news from other ranks, which that one
-    /// hears, no longer wake this one once it is parked. ring_callers(), ring_local() and abort()
-    /// do.
+    /// The same for a thread that waits behind one that drives. Once it is parked, only
+    /// ring_callers(), ring_local() and abort() wake it, since the other thread takes the news.
     void pause_behind();
-    /// The look made progress without ending the wait: spin anew, and look again before parking.
+    /// To be called after a look that made progress without ending the wait: the spin begins anew.
     void progressed();
-    /// Whether the next pause() will park: a driver gives up its role (and its lock) before that.
-    /// The answer holds until then.
+    /// Whether the next pause() will park. A thread that drives releases the engine's lock before
+    /// that.
     bool about_to_park() const noexcept { return counted_ != nullptr; }
-    /// Parks up to the idle limit and without asking to be woken by rings from others: for a
-    /// coordinator with nothing pending. ring_local() and abort() still wake it.
+    /// Parks up to the idle limit; only ring_local() and abort() wake it. For a coordinator with
+    /// nothing pending.
     void park_idle();
 
 private:
@@ -172,14 +171,14 @@ private:
     Doorbell& bell_;
     WaitSettings settings_;
     Deadline deadline_;
-    std::uint32_t seen_;  ///< rings before the look that follows
+    std::uint32_t seen_;  ///< rings that were counted before the last look
     Clock::time_point spin_until_{};
     std::chrono::microseconds next_park_;
     unsigned turns_ = 0;
-    Sleepers* counted_ = nullptr;  ///< among whom, if it will park at the next pause
+    Sleepers* counted_ = nullptr;  ///< where this thread is counted; null: it spins
 };
 
-/// Waits until `ready()`; between looks it spins, then parks. `ready` may throw.
+/// Waits until `ready()`: looks, spins, then parks between looks. `ready` may throw.
 template <class Ready>
 void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
                 Deadline deadline = no_deadline) {
@@ -187,8 +186,8 @@ void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
     while (!ready()) wait_loop.pause();
 }
 
-/// Waits until one of the files has news (see poll(2)); false if the limit came first. For threads
-/// that watch the system: ranks wait at doorbells.
+/// Waits until one of the files is ready (see poll(2)); false if the limit comes first. For threads
+/// that watch the system; ranks wait at doorbells.
 bool wait_for_files(std::span<pollfd> files,
                     std::optional<std::chrono::milliseconds> limit = std::nullopt) noexcept;
 

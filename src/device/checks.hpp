@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-/// What every driver demands of its arguments, so that the host fake refuses what a real device
-/// would. Header-only: the CUDA plugin sees nothing of the library but its public symbols.
+/// The checks of arguments that all drivers make, so that the host fake refuses what a real device
+/// would. Header-only, because the CUDA plugin links nothing of the library but public symbols.
 namespace guozhuang::device {
 
 inline void check_device(int device, int count) {

@@ -6,12 +6,12 @@
 namespace guozhuang::device {
 namespace {
 
-/// dlerror() is the calling thread's own and tells of its last failure.
+/// dlerror() tells of the calling thread's last failure.
 std::string not_loaded() {
     return std::string("plugin not loaded: ") + dlerror();
 }
 
-/// The directory of the file that this very code was loaded from.
+/// The directory of the file from which this code was loaded.
 std::filesystem::path own_directory() {
     Dl_info info{};
     std::error_code failed;
@@ -27,7 +27,7 @@ DriverOrReason look_for_cuda() {
 }  // namespace
 
 const DriverOrReason& cuda_driver() {
-    // Of the process and not of a Runtime: a plugin is never unloaded, and CUDA itself is one per
+    // One for the process, not for a Runtime: a plugin is never unloaded, and CUDA is one per
     // process.
     static const DriverOrReason answer = look_for_cuda();
     return answer;

@@ -12,7 +12,7 @@
 namespace guozhuang::engine {
 
 /// Who this rank is in a process set, and what the rank's process sets share. The doorbell lives as
-/// long as the job is held: callers may still wait there when all else is gone.
+/// long as `job` is held: callers may still wait at it when the session is gone.
 struct Context {
     std::shared_ptr<JobControl> job;
     std::shared_ptr<trace::Timeline> timeline;
@@ -22,7 +22,7 @@ struct Context {
     base::Doorbell& doorbell;
     trace::Activity& activity;  ///< lives as long as the doorbell
     base::WaitSettings wait;
-    /// the set's name, for the timeline; null: the world
+    /// The set's name, for the timeline; null for the world.
     std::shared_ptr<const std::string> set = nullptr;
 };
 

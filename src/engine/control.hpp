@@ -11,16 +11,16 @@
 
 namespace guozhuang::engine {
 
-/// The one identity of a process set: where its messages go, and since when. A context is used
-/// again once its set is gone, with a later epoch. The world's is {0, 0}.
+/// The one identity of a process set: its messages carry the context, and epochs tell apart the
+/// sets that used a context one after the other. The world's is {0, 0}.
 struct SetId {
     std::uint16_t context = 0;
     std::uint64_t epoch = 0;
     friend bool operator==(const SetId&, const SetId&) = default;
 };
 
-/// What the engine needs of the outside: small messages between the ranks of its process set. Ranks
-/// are group ranks. Called by whoever holds the engine's lock. Nothing here blocks. Errors throw.
+/// Small messages between the ranks of a process set, which the engine is given. Ranks are group
+/// ranks. Only the thread that holds the engine's lock calls this. Nothing blocks; errors throw.
 class Control {
 public:
     struct Message {
@@ -31,12 +31,12 @@ public:
     virtual ~Control() = default;
     virtual int rank() const noexcept = 0;
     virtual int size() const noexcept = 0;
-    /// Queues a message and wakes the receiver, if it expects news. Messages to one rank arrive in
-    /// order.
+    /// Queues a message and wakes the receiver, if that sleeps and waits for this set. Messages to
+    /// one rank arrive in order.
     virtual void send(int to, std::vector<std::byte> message) = 0;
-    /// The next message that has arrived, if any. Also retires sends that are complete.
+    /// Returns the next message that has arrived, if any. Also releases sends that are complete.
     virtual std::optional<Message> poll() = 0;
-    /// Whether every message that was sent has left this rank.
+    /// True once every message has left this rank.
     virtual bool flushed() = 0;
 };
 
@@ -47,28 +47,27 @@ public:
     using Ticket = std::uint64_t;  ///< a message in flight; 0 is none
 
     virtual ~Mail() = default;
-    /// Starts a message; the memory is borrowed until test() has returned true. Those of one
-    /// (sender, receiver, tag) match in order.
+    /// Starts a message. It borrows the memory until test() has returned true. Messages of the same
+    /// sender, receiver and tag match in order.
     virtual Ticket send(int to, std::uint16_t tag, std::span<const std::byte> bytes) = 0;
     virtual Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) = 0;
-    /// True when the message is complete; the ticket is then spent.
+    /// True once the message is complete; the ticket is then spent.
     virtual bool test(Ticket& ticket) = 0;
 };
 
-/// The job as a whole, for an engine that cannot go on. Thread-safe, and usable as long as it is
-/// held.
+/// What an engine may do to the whole job. Thread-safe, and usable as long as it is held.
 class JobControl {
 public:
     virtual ~JobControl() = default;
-    /// Ends it for every rank: their waits throw the cause (see base::throw_cause), on this host at
-    /// once, and on others as soon as they hear of it. Any thread, at any time.
+    /// Ends the job on every rank: all waits throw the cause (see base::throw_cause), on this host
+    /// at once, on other hosts as soon as they hear of it. Any thread, at any time.
     virtual void abort(const base::AbortCause& cause) noexcept = 0;
-    /// What another rank of the world is doing; empty where that cannot be seen: without shared
-    /// memory, or on another host.
+    /// What another rank of the world is doing; empty if this rank cannot see it, because it is on
+    /// another host or shares no memory.
     virtual std::optional<trace::RankStatus> look_at(int rank) = 0;
-    /// Gives up every message in flight, for a rank whose job is over: nothing arrives any more,
-    /// and what is asked for later throws Error(aborted). False if there are messages that cannot
-    /// be stopped: their memory stays borrowed to the end of the process. Any thread.
+    /// Gives up every message in flight, once the job is over for this rank: nothing arrives any
+    /// more, and later calls throw Error(aborted). Returns false if some messages cannot be
+    /// stopped: their memory then stays borrowed to the end of the process. Any thread.
     virtual bool abandon() noexcept = 0;
 };
 

@@ -33,7 +33,8 @@ public:
     void post(P2pOperation operation) { point_to_point_.post(std::move(operation)); }
     void announce(const LifeCycle::Shutdown& shutdown);
 
-    /// Takes the messages that have arrived, and moves payloads forward; true if there were any.
+    /// Takes the messages that have arrived, and moves payloads forward; true if a message had
+    /// arrived or a payload has ended.
     bool receive_messages();
     /// Sends what has become due since the last call.
     void send_messages();
@@ -48,16 +49,16 @@ public:
     /// This rank's requests that the entry resolves. A rank that has shut down may have submitted
     /// none of what fails for its sake.
     Requests resolve(const protocol::LogEntry& entry);
-    /// All that the log has not resolved.
+    /// This rank's requests that the log has not resolved.
     Requests take_unresolved();
     StallReporter::Progress progress_of(const Pending& pending) const;
 
     PointToPoint& point_to_point() noexcept { return point_to_point_; }
-    /// The job is over: forgets everything, which is the caller's to fail.
+    /// The job is over: forgets the operations, which the caller fails.
     void abandon() noexcept;
 
 private:
-    enum class Channel : std::uint8_t { negotiation, point_to_point };
+    enum class Channel : std::uint8_t { negotiation = 0, point_to_point = 1 };
 
     void receive(const Control::Message& message);
     void send(int to, Channel channel, protocol::Bytes bytes);
@@ -66,8 +67,7 @@ private:
     const protocol::GroupRanks group_ranks_;
     protocol::Negotiator negotiator_;
     PointToPoint point_to_point_;
-    /// By name: what the negotiator has and the log has not resolved, as far as this rank has heard
-    /// it.
+    /// This rank's requests by name, from when the negotiator has them until the log resolves them.
     std::unordered_map<std::string, std::shared_ptr<Pending>> open_;
 };
 

@@ -37,8 +37,8 @@ Context context_of(const Engine::Dependencies& dependencies) {
 
 }  // namespace
 
-/// The time in which a caller waits, and so drives. When it leaves, whoever else waits or is
-/// pending must find another driver.
+/// Counts a caller that waits, and so drives. When it leaves, it wakes another driver if anything
+/// is pending or somebody waits.
 class Engine::Helping {
 public:
     explicit Helping(Engine& engine) noexcept : engine_(engine) { engine_.helpers_.fetch_add(1); }
@@ -99,7 +99,7 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
         bool first_look = true;
         while (!arrived()) {
             auto progressed = drives ? try_drive_once() : complete_ended();
-            // whoever drives may sleep, and does not know yet what this caller has submitted
+            // Another thread drives. It may be asleep, and not know what this caller has submitted.
             if (!progressed && std::exchange(first_look, false))
                 base::ring(context_.doorbell, context_.wait.audience);
             if (arrived()) return true;
@@ -124,7 +124,7 @@ void Engine::coordinate() {
         bool drove = false;
         while (!life_.is_stopped()) {
             if (helped() || !has_work()) {
-                // it may wait for this thread
+                // A caller that found the lock taken may be waiting behind this thread.
                 if (helped() && std::exchange(drove, false))
                     base::ring_callers(context_.doorbell, context_.wait.audience);
                 wait_loop.park_idle();
@@ -152,8 +152,8 @@ void Engine::coordinate() {
     }
 }
 
-/// Somebody else has woken this rank for their own sake, or for that of another process set. If
-/// there is anything to do, more may follow in parts, and so may the answer go.
+/// This rank was woken, perhaps for another process set or another thread. If there is a message,
+/// keeps polling for a moment: the rest of it may follow, or something may have to be passed on.
 void Engine::poll_briefly(base::WaitLoop& wait_loop) {
     if (!try_drive_once().value_or(false)) return;
     const auto end = base::Clock::now() + poll_time;
@@ -175,7 +175,7 @@ std::optional<bool> Engine::try_drive_once() {
     return progressed;
 }
 
-/// One look around by whoever drives: messages, then at most one entry of the log.
+/// Takes and sends messages, then executes at most one entry of the log.
 bool Engine::drive_once() {
     if (life_.is_stopped()) return false;
     bool progressed = pump();
@@ -189,7 +189,7 @@ bool Engine::drive_once() {
 }
 
 bool Engine::pump() {
-    mutex_.is_held();  // also where it comes by a backend
+    mutex_.is_held();  // also when a backend calls it, by Group::pump
     bool progressed = take_submissions();
     progressed |= control_plane_.receive_messages();
     for (auto& outcome : control_plane_.take_outcomes()) {
@@ -236,7 +236,8 @@ void Engine::check_stalls() {
 
 // --- the log -------------------------------------------------------------------------------------
 
-/// A failure is one at once: nothing moves for it, and what is due before it may take long.
+/// Lets operations of a fail entry fail at once: no data moves for them, and the entries before it
+/// may take long.
 void Engine::accept(protocol::LogEntry entry) {
     auto requests = control_plane_.resolve(entry);
     if (entry.kind == Kind::fail)
@@ -292,7 +293,7 @@ void Engine::end_join(ReadyEntry ready_entry) {
     queue_.end(ready_entry.requests, error);
 }
 
-/// What the log has not resolved it never will: every operation would need the rank that has quit.
+/// Fails what the log has not resolved: every operation would need the rank that has quit.
 void Engine::end_log(const protocol::LogEntry& entry) {
     quit_entry_ = entry;
     queue_.cancel_join();
@@ -329,8 +330,8 @@ void Engine::release_tensors(const std::function<bool(const Request&)>& concerns
     }
 }
 
-/// Null if somebody else is driving, if the operation's data moves, or if there is no memory: then
-/// its end has to be awaited.
+/// Returns null if another thread is driving, if the operation's data moves, or if there is no
+/// memory. The caller then waits for the operation's end.
 std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending) try {
     std::shared_ptr<OwnTensors> own;
     try_between_bundles([&] {
@@ -355,7 +356,7 @@ bool Engine::try_between_bundles(const std::function<bool()>& action) {
         const base::Lock lock(mutex_, std::adopt_lock);
         done = action();
     }
-    // one of them may have taken this thread for a driver
+    // A caller may have found the lock taken, and be waiting behind this thread.
     base::ring_callers(context_.doorbell, context_.wait.audience);
     return done;
 }
@@ -381,7 +382,7 @@ void Engine::close(std::string_view reason) {
         const base::Lock lock(mutex_, std::adopt_lock);
         return control_plane_.flushed();
     };
-    // who has quit hears nothing
+    // A rank that has quit takes no messages.
     if (!life_.somebody_quit()) drive_until(flushed, base::no_deadline);
     life_.rethrow_cause();
 }
@@ -391,8 +392,8 @@ void Engine::stop() noexcept {
     if (queue_.has_pending()) base::abort(context_.doorbell);
     wake_driver();
     base::join(coordinator_);
-    // a caller's: the next one sees that this has stopped, and leaves alone what goes with the
-    // session
+    // A caller may be driving. It ends its turn here; at the next it sees that this has stopped,
+    // and touches nothing of the session.
     { const base::Lock last_turn(mutex_); }
     executor_.clear();
     complete_ended();
@@ -431,7 +432,7 @@ void Engine::on_failure(const std::exception_ptr& error) {
     notify_others(error);
 }
 
-/// The same words as in the log, which has not got to all.
+/// The text is that of the `quit` entry, which has not reached all ranks.
 void Engine::abort_for_quit() {
     context_.job->abort({.rank = context_.rank,
                          .text = life_.shutdown_text(context_.rank),
@@ -445,16 +446,16 @@ void Engine::end(const std::exception_ptr& cause) {
     std::rethrow_exception(fail_pending(error));
 }
 
-/// Whoever has set the abort word of the doorbell has told those who are to know. The cause is
-/// noted first, since this rank's own waits will fail too.
+/// Notes the cause first, since this rank's own waits will fail too. If the doorbell's abort word
+/// is set already, the other ranks know.
 void Engine::notify_others(const std::exception_ptr& cause) noexcept {
     life_.note_cause(cause);
     if (base::is_aborted(context_.doorbell)) return;
     context_.job->abort({.rank = context_.rank, .text = base::describe(cause)});
 }
 
-/// What the log has already decided comes before the end of the job: an error that all ranks get is
-/// not lost on those who are slow to look.
+/// Accepts entries that have arrived before everything fails, so that this rank gets an error that
+/// the log has decided although it looks late.
 void Engine::take_last_news() noexcept try {
     try {
         pump();
@@ -468,7 +469,7 @@ void Engine::take_last_news() noexcept try {
 }
 
 std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
-    std::pair<std::exception_ptr, SubmissionQueue::Tables> failed;  // let go without a lock
+    std::pair<std::exception_ptr, SubmissionQueue::Tables> failed;  // destroyed without a lock
     {
         const base::Lock driving(mutex_);
         if (!life_.is_stopped()) take_last_news();

@@ -36,7 +36,7 @@ Bundle bundle_of(const protocol::LogEntry& entry,
                   .op = description.op,
                   .prescale = description.prescale,
                   .postscale = description.postscale,
-                  // a broadcast's root is among them: its callers have checked
+                  // The root is in the group: the caller has checked that.
                   .root = group_ranks.group_rank_of(description.root).value_or(0),
                   .device = description.device,
                   .contributors = ranks - static_cast<int>(entry.absent.size()),
@@ -95,7 +95,7 @@ std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view op
     } catch (...) {
         return error(ErrorCode::internal, "an unknown exception");
     }
-} catch (...) {  // not even memory to say so
+} catch (...) {  // there is no memory for an Error
     return cause;
 }
 

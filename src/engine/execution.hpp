@@ -15,17 +15,19 @@
 /// What an entry of the log means on this rank.
 namespace guozhuang::engine {
 
-/// What a rank that has joined moves in place of the entry's request that it has not submitted:
-/// memory of its own, filled with what changes nobody's result, in as many rows as it must have:
-/// none, where that is the rank's choice.
+/// What a joined rank contributes to the entry's item, which it has not submitted: tensors of its
+/// own, filled with the operation's neutral value. They have the rows that the description demands,
+/// or none where each rank chooses its rows.
 Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item);
 
-/// What a backend runs: the requests of an execute entry, one at least, fused. It points into them.
+/// What a backend runs for an execute entry: its requests (one at least) as one bundle, which
+/// points into them.
 Bundle bundle_of(const protocol::LogEntry& entry,
                  std::span<const std::shared_ptr<Pending>> requests,
                  const protocol::GroupRanks& group_ranks, int ranks);
 
-/// What the timeline says of them. `set`: the name of the process set; null: the world.
+/// What the timeline says of a request or a bundle. `set`: the process set's name; null for the
+/// world.
 trace::TimelineFacts facts_of(const Request& request,
                               const std::shared_ptr<const std::string>& set);
 trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const std::string>& set);
@@ -34,8 +36,8 @@ trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const 
 std::exception_ptr error_of(const protocol::LogEntry& entry,
                             const protocol::GroupRanks& group_ranks);
 
-/// What a rank's own failure is to its callers, who know one type: an Error as it is, and one that
-/// says so of a lack of memory or of anything else.
+/// Turns a failure of this rank into an Error, the only type that callers get: an Error stays as it
+/// is; std::bad_alloc becomes out_of_memory, anything else internal.
 std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation,
                             int rank) noexcept;
 

@@ -26,8 +26,8 @@ DeviceExecutor Executor::of(DeviceKind kind) const {
     return executors_.at(kind);
 }
 
-Requests Executor::neutral_contributions(const protocol::LogEntry& entry,
-                                         std::shared_ptr<ProgressSource> progress_source) const {
+Requests Executor::neutral_contributions(
+    const protocol::LogEntry& entry, const std::shared_ptr<ProgressSource>& progress_source) const {
     if (provider_ != nullptr)
         provider_->provide(protocol::decode_description(entry.descriptions.front()).device);
     Requests requests;
@@ -57,7 +57,7 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
     listener->on_end(requests, nullptr);
 }
 
-/// A rank that fails here goes on to say what failed, so what it was running need not be cleared.
+/// If the backend fails, `running` stays written: reports then say what failed.
 void Executor::run_on(Backend& backend, const Bundle& bundle, std::string_view name,
                       ExecutionListener& listener) {
     const trace::TimelineSlice slice(*context_.timeline, "bundle",
@@ -82,15 +82,15 @@ void Executor::attempt(protocol::OperationKind operation, ExecutionListener& lis
     }
 }
 
-/// Enqueues the bundle behind what its tensors wait for. The completion is enqueued last, after the
-/// handles know the event of the end.
+/// Enqueues the bundle after the events that its tensors wait for. Enqueues the completion last,
+/// when the handles have the event of the bundle's end.
 void Executor::run_on_stream(const DeviceExecutor& executor, Bundle bundle, Requests requests,
                              const std::shared_ptr<ExecutionListener>& listener) {
     auto& stream = *executor.stream;
     for (const auto& pending : requests)
         if (const auto& ready = pending->request().ready) stream.wait(ready);
     auto error = std::make_shared<std::exception_ptr>();
-    // the bundle points into the requests
+    // The bundle points into the requests, so both are kept.
     stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error,
                    told = listener.get()] {
         try {

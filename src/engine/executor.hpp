@@ -24,8 +24,8 @@ struct DeviceExecutor {
     std::shared_ptr<device::Stream> stream;  ///< null: inline
 };
 
-/// Brings executors into being: what other ranks have on a kind of device this rank must take part
-/// in, though it may not have used that kind.
+/// Makes executors when they are needed: a joined rank must contribute to operations of the other
+/// ranks, also on a kind of device that it has not used itself.
 class DeviceProvider {
 public:
     virtual ~DeviceProvider() = default;
@@ -33,34 +33,36 @@ public:
     virtual void provide(DeviceKind kind) = 0;
 };
 
-/// Whom an executor tells how it goes: the engine. Thread-safe, since streams call it, too.
+/// Hears how executions end; the engine is one. Thread-safe, since streams' threads call it.
 class ExecutionListener {
 public:
     virtual ~ExecutionListener() = default;
-    /// The operations have ended.
+    /// The operations have ended, well or with the error.
     virtual void on_end(std::span<std::shared_ptr<Pending>> operations,
                         std::exception_ptr error) noexcept = 0;
-    /// What this rank ran has failed half-way: the others cannot finish it.
+    /// The work of this rank has failed half-way, so the other ranks cannot finish theirs.
     virtual void on_failure(const std::exception_ptr& error) = 0;
 };
 
 /// Runs the execute entries of the log: each is a bundle for the backend of its device, or an
-/// action in its place. add() and clear() may be called from any thread, run() by whoever drives.
+/// action instead. add() and clear() may be called from any thread, run() by the thread that
+/// drives.
 class Executor {
 public:
-    /// `provider`: null if all executors are there from the beginning.
+    /// `provider`: null if all executors are added before the first entry.
     Executor(const Context& context, DeviceProvider* provider)
         : context_(context), provider_(provider) {}
 
     void add(DeviceKind kind, DeviceExecutor executor);
-    /// Lets streams run empty and drops them: by a thread that is none of theirs.
+    /// Waits until the streams are empty and drops them. Not to be called on a stream's thread.
     void clear() noexcept;
 
-    /// What this rank moves if it has joined, and so has not submitted what the others have.
+    /// What a joined rank contributes to the entry, whose operations it has not submitted.
     Requests neutral_contributions(const protocol::LogEntry& entry,
-                                   std::shared_ptr<ProgressSource> progress_source) const;
-    /// Runs the requests of an entry, inline to their end, which the listener hears of. Throws what
-    /// fails, as an Error, after the listener has heard of it.
+                                   const std::shared_ptr<ProgressSource>& progress_source) const;
+    /// Runs the requests of an entry, and tells the listener of their end: before it returns if
+    /// they run inline, later if they run on a stream. If they fail inline, tells the listener and
+    /// throws Error.
     void run(const protocol::LogEntry& entry, Requests requests,
              const std::shared_ptr<ExecutionListener>& listener);
 

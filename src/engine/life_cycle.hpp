@@ -13,27 +13,27 @@
 
 namespace guozhuang::engine {
 
-/// How far a process set has come on this rank: one state, which only goes forward, and one cause if
-/// an error ended it. Thread-safe.
+/// How far a process set has come on this rank: one state, which only goes forward, and one cause
+/// if an error ended it. Thread-safe.
 class LifeCycle {
 public:
     enum class State : std::uint8_t {
-        open,           ///< this rank submits operations
-        shutting_down,  ///< it submits no more; the other ranks have not been told
+        open,           ///< takes operations
+        shutting_down,  ///< takes no more operations; the other ranks have not been told
         announced,      ///< the other ranks have been told
         over,           ///< the log is complete or the job has failed: nothing more is executed
         stopped         ///< nobody drives any more
     };
-    /// That this rank submits nothing more.
+    /// What this rank tells the others when it submits nothing more.
     struct Shutdown {
         std::string reason;
-        bool at_once = false;  ///< it does not wait for the others
+        bool at_once = false;  ///< it quits: it does not wait for the others
     };
 
     State state() const noexcept { return state_; }
     bool is_stopped() const noexcept { return state() == State::stopped; }
     bool is_over() const noexcept { return state() >= State::over; }
-    /// Whether somebody must drive although nothing is pending.
+    /// Whether a thread must drive although nothing is pending.
     bool is_shutting_down() const noexcept {
         return state() == State::shutting_down || state() == State::announced;
     }
@@ -41,28 +41,28 @@ public:
     /// Throws what ended the job, or Error(not_initialised) once this rank has shut down.
     void require_open(const Request& request, const protocol::GroupRanks& group_ranks) const;
 
-    /// The reason of the first call counts; that a later one does not wait, too.
+    /// Shuts down. Only the first call's reason counts; `at_once` counts in any call.
     void shut_down(std::string_view reason, bool at_once);
-    /// The shutdown, once: the caller announces it.
+    /// Returns the shutdown once; the caller announces it to the other ranks.
     std::optional<Shutdown> take_shutdown();
     bool has_announced() const noexcept { return announced_; }
     bool quits() const noexcept { return at_once_; }
     /// "rank 2 has shut down (why)".
     std::string shutdown_text(int rank) const;
 
-    /// The log is complete; `somebody_quit`: because a rank has quit.
+    /// The log is complete. `somebody_quit`: it ended because a rank has quit.
     void end_log(bool somebody_quit);
     bool somebody_quit() const noexcept { return somebody_quit_; }
 
-    /// Keeps the first cause, and returns it. fail(): then all is over.
+    /// Both keep the first cause and return it. After fail() the life cycle is over, too.
     std::exception_ptr note_cause(const std::exception_ptr& cause) noexcept;
     std::exception_ptr fail(const std::exception_ptr& cause) noexcept;
     void rethrow_cause() const;  ///< if there is one
-    /// Messages that cannot be stopped may still use memory of this rank.
+    /// Says that messages that cannot be stopped may still use memory of this rank.
     void lend_memory() noexcept { memory_on_loan_ = true; }
     bool memory_is_on_loan() const noexcept { return memory_on_loan_; }
 
-    /// False if it is stopped already.
+    /// False if it was stopped before.
     bool stop() noexcept { return state_.exchange(State::stopped) != State::stopped; }
 
 private:

@@ -10,8 +10,8 @@
 
 namespace guozhuang::engine {
 
-/// Copies of a request's tensors in memory of the library's own, on the same device, for an
-/// operation whose owner of tensors goes before it is complete.
+/// Copies of a request's tensors, in memory of the library's own on the same device. An operation
+/// goes on with them when the owner of its tensors is destroyed before it is complete.
 class OwnTensors {
 public:
     /// Throws what allocating and copying throw. On a device the copies are only enqueued.
@@ -21,18 +21,18 @@ public:
     OwnTensors& operator=(const OwnTensors&) = delete;
 
     const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
-    /// On a device: marks that the copies are made; null on the plain host.
+    /// The event that marks the end of the copying on a device; null on the plain host.
     const std::shared_ptr<device::Event>& filled() const noexcept { return filled_; }
     bool are_filled() const { return !filled_ || filled_->done(); }
 
 private:
-    // complete before anything is copied: destroyed if that throws
+    // Delegated to, so that the destructor releases the memory if the copying throws.
     OwnTensors(std::shared_ptr<device::Driver> device, std::shared_ptr<void> kept);
     std::span<std::byte> allocate(const TensorView& original);
 
     std::shared_ptr<device::Driver> device_;  ///< null on the plain host
     std::shared_ptr<device::Event> filled_;
-    /// what the request kept alive before: its end runs code of the user's
+    /// What the request kept alive before. Its destructor runs code of the user's.
     std::shared_ptr<void> keep_alive_;
     std::vector<TensorView> tensors_;
 };

@@ -84,10 +84,10 @@ Pending::~Pending() {
     try {
         std::rethrow_exception(error_);
     } catch (const Error& error) {
-        // Of the end of the job the process will speak at its end, once for all its operations.
+        // The process logs the end of the job once, for all operations.
         say(error.code() == ErrorCode::rank_died || error.code() == ErrorCode::timeout,
             error.what());
-    } catch (const std::exception& error) {  // for one of ours there was no memory
+    } catch (const std::exception& error) {  // there was no memory for an Error
         say(false, error.what());
     } catch (...) {
         say(false, "an unknown exception");
@@ -168,8 +168,7 @@ void Pending::rethrow() const {
     };
     try {
         std::rethrow_exception(error_);
-    } catch (const RankDied&
-                 error) {  // copies, for each who asks: nobody else lets go of what they read
+    } catch (const RankDied& error) {  // a copy for each caller: no other thread frees its text
         throw RankDied(error.what(), facts(error));
     } catch (const Error& error) {
         throw Error(error.code(), error.what(), facts(error));

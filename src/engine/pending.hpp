@@ -25,63 +25,64 @@ struct Request {
     /// Callers submit `collective` requests; the engine sets the other kinds itself.
     enum class Kind : std::uint8_t {
         collective,
-        point_to_point,  ///< a send or receive: the name says it all
-        neutral,  ///< the neutral contribution of a rank that has joined: nobody waits for it
-        closing   ///< the wait for all to close the session
+        point_to_point,  ///< a send or receive: the name is its whole label
+        neutral,         ///< the neutral contribution of a joined rank: nobody waits for it
+        closing          ///< the wait until all ranks close the session
     };
     Kind kind = Kind::collective;
-    std::string name = {};  ///< empty: the engine numbers it
-    /// whether the name may come again and so gets an id; false for what the engine numbers
+    std::string name = {};  ///< empty: the engine makes one from a number
+    /// Whether the name may come again and so gets an id; false for names that the engine makes.
     bool named = true;
-    int peer = 0;  ///< of a send or receive: rank of the world. Set by the engine
-    /// known if it has a deadline of its own
+    int peer = 0;  ///< of a send or receive: world rank; set by the engine
+    /// When it was submitted: set only for an operation with a deadline of its own.
     base::Clock::time_point submitted = base::Clock::time_point::max();
-    /// up to which it may wait for others
+    /// How long it may wait for other ranks.
     base::Deadline deadline = base::no_deadline;
     protocol::SharedDescription description = share(protocol::Description{});
     SharedTensors tensors = share(std::vector<TensorView>{});
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
-    /// the tensors' contents are there; null for plain host tensors
+    /// Marks that a device has the tensors' contents; null for plain host tensors.
     std::shared_ptr<device::Event> ready = {};
-    /// done in place of a bundle, by whoever drives, at its place in the log; never waits
+    /// Runs instead of a bundle, on the thread that drives, when the log entry is executed. Must
+    /// not wait.
     std::function<void()> action = {};
 
     /// "allreduce".
     std::string_view operation() const noexcept;
-    /// For people: "allreduce 'grad7'".
+    /// For messages: "allreduce 'grad7'".
     std::string label() const;
 };
 
-/// What an error that ends the job means for one operation: where a rank has died or quit, the text
-/// names the operation too, and where messages could not be stopped it says that their memory is
-/// not the caller's yet.
+/// The error of one operation when `error` has ended the job. If a rank has died or quit, the text
+/// names the operation too; if messages could not be stopped, it says that their memory is still in
+/// use.
 std::exception_ptr for_operation(const std::exception_ptr& error, const Request& request,
                                  bool memory_on_loan) noexcept;
 
-/// Whoever can bring an operation forward while somebody waits for it.
+/// Brings an operation forward while a thread waits for it.
 class ProgressSource {
 public:
     virtual ~ProgressSource() = default;
-    /// Returns once `arrived()`, driving meanwhile; false if the deadline came first. A bundle may
-    /// outlast a deadline: whoever has one leaves the driving to the coordinator thread. Throws
+    /// Drives until `arrived()`; returns false if the deadline comes first. A caller with a
+    /// deadline does not drive, since a bundle may outlast it: the coordinator thread does. Throws
     /// what ended the job.
     virtual bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) = 0;
 };
 
-/// An operation on its way: what a Handle refers to. Thread-safe.
+/// An operation that was submitted, to which a Handle refers. Thread-safe.
 class Pending {
 public:
     Pending(Request request, std::shared_ptr<ProgressSource> progress_source);
 
-    /// Logs an error that nobody has asked for.
+    /// Logs the operation's error if nobody has asked for it.
     ~Pending();
     Pending(const Pending&) = delete;
     Pending& operator=(const Pending&) = delete;
 
     const Request& request() const noexcept { return request_; }
-    /// Of an operation that has results: of each tensor; of a join one.
+    /// The result of a tensor, for operations that have results. A join has one.
     Result& result(std::size_t tensor) noexcept { return results_[tensor]; }
     bool has_results() const noexcept { return !results_.empty(); }
     ProgressSource& progress_source() const noexcept { return *progress_source_; }
@@ -94,35 +95,37 @@ public:
         return state_.load(std::memory_order_acquire) == State::complete;
     }
 
-    /// It goes on with other tensors, which `owner` keeps alive; `ready`: null, or when a device
-    /// has their contents. By whoever drives, as long as its data does not move.
+    /// Replaces the tensors; `owner` keeps the new ones alive, and `ready` marks that a device has
+    /// their contents (null: on the host). Called by the thread that drives, while no data of this
+    /// moves.
     void set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready,
                      std::shared_ptr<void> owner) noexcept;
-    /// Its work is on a communication stream and `done` marks its end. Called once, before the work
-    /// can end.
+    /// The work is enqueued on a communication stream, and `done` marks its end. To be called once,
+    /// before the work can end.
     void set_enqueued(std::shared_ptr<device::Event> done);
-    /// After enqueued(): null if it never was on a stream.
+    /// After enqueued(): the event of its end; null if it never was on a stream.
     const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
-    /// How it ended; a null error is success. False, and nothing, if it has ended already: a bundle
-    /// on a stream may end while the job does.
+    /// Ends the operation; a null error is success. Does nothing and returns false if it has ended
+    /// already: a bundle on a stream may end at the same time as the job.
     bool set_ended(const std::exception_ptr& error) noexcept;
-    /// Where it is said that this rank waits for it, until it has ended.
+    /// The slot in which this rank has published that it waits for this; it is freed at the end.
     void set_published(trace::WaitingSlot* slot) noexcept;
     bool is_published() const noexcept {
         return published_.load(std::memory_order_relaxed) != nullptr;
     }
-    /// Its end for those who wait. Releases what the request kept alive first, unless its memory is
-    /// on loan: runs code of the user's, which may call this library. Once, after set_ended().
+    /// Completes the operation for those who wait, once, after set_ended(). Before that releases
+    /// what the request kept alive, unless `memory_on_loan`. That may run code of the user's, which
+    /// may call this library.
     void set_complete(bool memory_on_loan = false) noexcept;
-    /// Whether this thread is in that code of the user's.
+    /// Whether this thread is inside such code of the user's.
     static bool is_completing() noexcept;
 
-    /// An exception has dropped a handle of it: the exception is the news, so a failure of the
-    /// operation is logged for debugging only.
+    /// To be called when an exception destroys a handle of this. Then the program hears of the
+    /// exception, and a failure of the operation is logged at level debug only.
     void drop_by_exception() noexcept { dropped_by_exception_ = true; }
     /// After complete(): throws the operation's error if it has one.
     void rethrow() const;
-    /// After complete(): the results, the first time; none, ever after.
+    /// After complete(): the results; nothing in later calls.
     std::vector<Result> take_results() {
         return taken_.exchange(true) ? std::vector<Result>{} : std::move(results_);
     }
@@ -143,17 +146,17 @@ private:
     std::atomic<bool> taken_{false};
     std::atomic<bool> dropped_by_exception_{false};
     std::atomic<trace::WaitingSlot*> published_{nullptr};
-    std::shared_ptr<Pending> next_;  ///< in the queue of those that have ended
+    std::shared_ptr<Pending> next_;  ///< in the EndedQueue
 
     friend class EndedQueue;
 };
 
-/// Operations that have ended and are not complete yet, oldest first. Allocates nothing, since a
-/// lack of memory may be what ends them. Thread-safe.
+/// Operations that have ended and are not complete yet, oldest first. Allocates nothing, because a
+/// lack of memory may be why they end. Thread-safe.
 class EndedQueue {
 public:
     void push(std::shared_ptr<Pending> pending) noexcept;
-    /// Null if there is none, which costs little to ask.
+    /// Returns null if it is empty; asking is cheap.
     std::shared_ptr<Pending> pop() noexcept;
 
 private:

@@ -1,32 +1,24 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
-#include <cstdint>
-#include <deque>
+#include <cstddef>
 #include <exception>
 #include <map>
 #include <memory>
-#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/control.hpp"
 #include "engine/pending.hpp"
-#include "protocol/codec.hpp"
-#include "protocol/description.hpp"
 #include "protocol/group_ranks.hpp"
+#include "protocol/matcher.hpp"
+#include "protocol/outbox.hpp"
 
 namespace guozhuang::engine {
 
-/// Where a point-to-point operation goes, seen from this rank.
-struct Route {
-    int peer = 0;
-    std::uint16_t tag = 0;
-    bool sending = true;
-    auto operator<=>(const Route&) const = default;
-};
+using protocol::Route;
 
 /// One send or receive of this rank.
 struct P2pOperation {
@@ -34,33 +26,23 @@ struct P2pOperation {
     std::shared_ptr<Pending> pending;
 };
 
-/// Send and receive. Both sides announce each operation to the other by a control message; the k-th
-/// sending on a route meets the k-th receiving. If their tensors match, the payload moves, else
-/// both fail with the same error. Nothing here waits: whoever drives the engine advances it. When a
-/// rank shuts down, its partners ask it for an answer, which by the order of control messages comes
-/// after all that it ever announced; what is unmatched then, fails. Not thread-safe: the engine's
-/// lock guards it.
+/// Send and receive. A matcher agrees with the peers which operations belong together; then their
+/// payloads move, memory to memory. Nothing here waits: whoever drives the engine advances it. Not
+/// thread-safe: the engine's lock guards it.
 class PointToPoint {
 public:
     struct Outcome {
         std::shared_ptr<Pending> pending;
         std::exception_ptr error;
     };
-    struct Outgoing {
-        int to = 0;
-        protocol::Bytes bytes;
-    };
 
     PointToPoint(Control& control, Mail& mail, protocol::GroupRanks group_ranks = {})
-        : rank_(control.rank()),
-          size_(control.size()),
-          mail_(mail),
-          group_ranks_(std::move(group_ranks)) {}
+        : mail_(mail), matcher_(control.rank(), control.size(), std::move(group_ranks)) {}
 
     void post(P2pOperation operation);
     void receive(int from, std::span<const std::byte> message);
     /// This rank quits without waiting for questions: answers everybody beforehand.
-    void answer_all();
+    void answer_all() { matcher_.answer_all(); }
     /// A rank of the set submits nothing more; `text` says so.
     void shut_down(int rank, const std::string& text);
     /// The same of a rank that does not even serve what it has announced.
@@ -74,10 +56,13 @@ public:
 
     /// Whether an operation of this rank waits for its peer or is on its way; whether one is on its
     /// way.
-    bool has_operations() const noexcept;
+    bool has_operations() const noexcept { return is_moving() || !unmatched_.empty(); }
     bool is_moving() const noexcept { return !moving_.empty(); }
     /// Whether this operation waits for its peer.
-    bool is_unmatched(const Pending& operation) const;
+    bool is_unmatched(const Pending& pending) const {
+        return std::ranges::any_of(
+            unmatched_, [&](const auto& each) { return each.second.pending.get() == &pending; });
+    }
     bool is_moving(const Pending& pending) const noexcept {
         return std::ranges::any_of(
             moving_, [&](const Moving& each) { return each.operation.pending.get() == &pending; });
@@ -85,7 +70,7 @@ public:
 
     /// Moves payloads forward; true if any came to its end.
     bool advance();
-    std::vector<Outgoing> take_messages() { return std::exchange(outbox_, {}); }
+    std::vector<protocol::Outgoing> take_messages() { return matcher_.take_messages(); }
     std::vector<Outcome> take_outcomes() { return std::exchange(outcomes_, {}); }
 
 private:
@@ -93,29 +78,14 @@ private:
         P2pOperation operation;
         Mail::Ticket ticket;
     };
-    enum class RecordType : std::uint8_t { announcement, question, answer };
 
-    void match(const Route& route);
-    void begin(P2pOperation operation, const protocol::TensorDescription& theirs);
-    std::exception_ptr departed_error(const Route& route, const std::string& text) const;
-    void fail_unmatched_with(int peer, const std::string& text);
-    std::exception_ptr mismatch(const P2pOperation& operation,
-                                const protocol::TensorDescription& theirs) const;
+    void carry_out_decisions();
+    void begin(P2pOperation operation);
 
-    int rank_, size_;
     Mail& mail_;
-    const protocol::GroupRanks group_ranks_;               ///< whom errors name
-    std::map<Route, std::deque<P2pOperation>> unmatched_;  ///< those of this rank
-    std::map<Route, std::deque<protocol::TensorDescription>>
-        /// what the peers have announced, unmatched, under this rank's view of the route
-        announcements_;
+    protocol::Matcher matcher_;
+    std::map<protocol::Matcher::Number, P2pOperation> unmatched_;
     std::vector<Moving> moving_;
-    std::map<int, std::string> awaiting_answer_;  ///< asked, not yet answered
-    std::set<int> early_answers_;                 ///< answered before they were asked
-    std::map<int, std::string> shut_down_ranks_;  ///< answered: all they ever announced has arrived
-    /// those of awaiting_answer_ and shut_down_ranks_ that serve nothing any more
-    std::set<int> quit_ranks_;
-    std::vector<Outgoing> outbox_;
     std::vector<Outcome> outcomes_;
 };
 

@@ -25,12 +25,12 @@ std::size_t distance(std::string_view a, std::string_view b) {
     return base::edit_distance(bare(a), bare(b));
 }
 
-/// Whether one of the names may be the other, mistyped or in another process set.
+/// Whether one name may be the other one mistyped, or in another process set.
 bool is_near(std::string_view a, std::string_view b) {
     return distance(a, b) * 3 <= std::max(bare(a).size(), bare(b).size());
 }
 
-/// What a rank publishes that waits for it: long names are cut.
+/// The name as a rank publishes it while it waits: long names are cut.
 std::string as_noted(std::string_view operation, const std::string& name,
                      const protocol::GroupRanks& group_ranks) {
     trace::Note note;
@@ -105,7 +105,7 @@ bool StallReport::has_submitted(const SetSnapshot::RankSnapshot& snapshot) const
            (is(Request::Kind::collective) && snapshot.last && snapshot.last->text == name_);
 }
 
-/// Who has joined is not, unless the operation has begun, or is the end of all.
+/// A joined rank is not needed, unless the operation has begun, or is the closing.
 bool StallReport::is_needed(const SetSnapshot::RankSnapshot& snapshot) const {
     return decided_ || snapshot.status.is_stopped || is(Request::Kind::closing) ||
            !snapshot.has_joined;
@@ -138,9 +138,9 @@ std::string StallReport::text(const Stalled& stalled) const {
     return text;
 }
 
-/// What the missing ranks do, those together that wait for the same: "; ranks 0,1 have not
-/// submitted it and wait for allreduce 'losses': is that meant to be the same?; rank 2 has not
-/// submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
+/// What the missing ranks do; those that wait for the same operation are named together: "; ranks
+/// 0,1 have not submitted it and wait for allreduce 'losses': is that meant to be the same?; rank 2
+/// has not submitted it (pid 7, stopped; after it had submitted allreduce 'grad6')".
 std::string StallReport::culprits() const {
     std::map<std::string, std::vector<int>> waiters;
     std::vector<std::string> others;
@@ -168,9 +168,9 @@ std::string StallReport::culprits() const {
     return text;
 }
 
-/// The operation whose name is nearest: the wait may be about that one, unless this rank waits for
-/// it, too. A send or receive that faces this one is nearer: its name is nobody's slip, but each of
-/// them may hold up the other.
+/// Of the operations that a rank waits for, the one to name. For a send or receive: the one that
+/// faces it, since each may hold up the other. Otherwise the one with the nearest name, and the
+/// question whether that is the same operation, unless this rank waits for that one too.
 std::string StallReport::nearest(const std::vector<Content>& waiting) const {
     const auto in_words = [](const Content& content) {
         return content.kind == point_to_point_kind

@@ -10,27 +10,27 @@
 
 namespace guozhuang::engine {
 
-/// The ranks of a process set at one look: each is asked once what it is doing, when that matters
+/// What the ranks of a process set are doing. Each is looked at once at most, when at() asks for it
 /// first.
 class SetSnapshot {
 public:
     struct RankSnapshot {
         trace::RankStatus status;
         std::vector<trace::Note::Content> waiting;  ///< what it has published that it waits for
-        /// what it has submitted last, if that is pending
+        /// The operation that it submitted last, if that is pending.
         std::optional<trace::Note::Content> last;
-        bool is_crowded = false;  ///< it may wait for more
+        bool is_crowded = false;  ///< it waits for more than it could list
         bool has_joined = false;
     };
 
-    /// `rank`: this one's in the world. All must outlive this.
+    /// `rank`: this rank, in the world. All arguments must outlive this.
     SetSnapshot(const protocol::GroupRanks& group_ranks, int size, int rank, JobControl& job)
         : group_ranks_(group_ranks), size_(size), rank_(rank), job_(job) {}
 
     const protocol::GroupRanks& group_ranks() const noexcept { return group_ranks_; }
     int size() const noexcept { return size_; }  ///< of the process set
     int rank() const noexcept { return rank_; }
-    /// A rank of the world; empty where it cannot be seen.
+    /// A rank of the world; empty if this rank cannot see it.
     const std::optional<RankSnapshot>& at(int rank);
 
 private:
@@ -42,21 +42,21 @@ private:
     std::map<int, std::optional<RankSnapshot>> snapshots_;
 };
 
-/// An operation that does not come forward, and what the ranks of its process set have to do with
-/// that.
+/// An operation that is overdue, and which ranks of its process set hold it up.
 class StallReport {
 public:
-    /// `decided`: the log has resolved it, and it is under way.
+    /// `decided`: the log has resolved the operation, which is under way.
     StallReport(const Request& request, bool decided, SetSnapshot& set_snapshot);
 
-    /// Whether no rank with a lower number can say it.
+    /// Whether this is the lowest rank that can report it.
     bool is_first() const { return waiting_.front() == set_snapshot_.rank(); }
-    /// Whether some rank can be at fault.
+    /// Whether some rank may hold it up.
     bool has_culprits() const { return !missing_.empty() || !unseen_.empty(); }
-    /// Whether there are ranks of which nobody can see from here what they do.
+    /// Whether there are ranks that this rank cannot see.
     bool has_unseen() const { return !unseen_.empty(); }
     bool has_stopped() const;
-    /// The rank of the world that is at fault, or the first of them, as far as that can be seen.
+    /// The first rank of the world that is known to hold it up; else the first that cannot be seen;
+    /// else this rank.
     int culprit() const;
     /// "... on ranks 0,1; rank 2 has not submitted it (pid 7, stopped; after it had submitted
     /// allreduce 'grad6')".

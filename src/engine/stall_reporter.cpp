@@ -31,11 +31,10 @@ void StallReporter::look(Requests pending,
     base::ring_local(context_.doorbell, context_.wait.audience);
 }
 
-/// Returns whether there is something to warn of; warns unless enough has been said.
-/// An operation at its limit ends the job if some rank has not submitted it, is stopped, or cannot
-/// be seen from here (on another host, where it may be dead or stopped). All waits then throw that
-/// cause, the one of this thread at its next look. A join may take as long as others have data, so
-/// only a stopped rank matters to it; closing has no limit.
+/// Returns whether there is something to warn of; warns unless enough has been said at this look.
+/// Aborts the job for an operation at its limit if some rank has not submitted it, is stopped, or
+/// cannot be seen from here. A join may take as long as other ranks have data, so only a stopped
+/// rank counts for it; the closing has no limit.
 bool StallReporter::report(const Stalled& stalled, const Progress& progress,
                            SetSnapshot& set_snapshot, std::size_t said) {
     const auto& request = stalled.pending->request();

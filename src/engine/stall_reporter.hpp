@@ -18,28 +18,28 @@
 
 namespace guozhuang::engine {
 
-/// Warns of operations that do not come forward, and ends the job for those at their limit. Whoever
-/// drives looks; what there is to say somebody else may have to say, since whoever drives may be in
-/// the middle of a bundle.
+/// Warns of overdue operations, and aborts the job for one at its limit. The thread that drives
+/// calls look(), perhaps in the middle of a bundle, where it must not run code of the user's; any
+/// thread that may run it calls log_warnings().
 class StallReporter {
 public:
     /// How far an operation has got.
     struct Progress {
         bool is_resolved = false;   ///< the log has it
-        bool is_unmatched = false;  ///< of point to point: its peer has not submitted its half
+        bool is_unmatched = false;  ///< a send or receive whose peer has not submitted its half
     };
 
     StallReporter(const StallLimits& limits, const Context& context)
         : context_(context), watch_(limits, context.group_ranks, context.activity) {}
 
-    /// As StallWatch::expect(); by whoever drives.
+    /// As StallWatch::expect(). Called by the thread that drives.
     void expect(base::Deadline deadline) noexcept { watch_.expect(deadline); }
     bool is_due() const noexcept { return watch_.is_due(base::coarse_now()); }
-    /// Looks at all that is pending; by whoever drives.
+    /// Looks at all operations that are pending. Called by the thread that drives.
     void look(Requests pending, const std::function<Progress(const Pending&)>& progress_of);
 
-    /// Logs what the looks have found. Log callbacks and what a request keeps alive are the user's
-    /// code: never with a lock held. Thread-safe.
+    /// Logs what look() has found. Never with a lock held: it runs code of the user's, which are
+    /// log callbacks and the destructors of what requests keep alive. Thread-safe.
     void log_warnings() noexcept;
 
 private:
@@ -49,8 +49,8 @@ private:
     const Context& context_;
     StallWatch watch_;
     base::Mutex mutex_;
-    std::vector<std::string> warnings_ GUOZHUANG_GUARDED_BY(mutex_);  ///< warnings
-    /// to be let go without a lock
+    std::vector<std::string> warnings_ GUOZHUANG_GUARDED_BY(mutex_);  ///< not yet logged
+    /// Operations that look() held; released without a lock.
     std::unordered_set<std::shared_ptr<Pending>> to_release_ GUOZHUANG_GUARDED_BY(mutex_);
     std::atomic<bool> has_warnings_{false};
 };

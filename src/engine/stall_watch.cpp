@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 constexpr auto most_between_looks = 100ms;
 
-/// A small part of the shortest limit.
+/// An eighth of the shortest limit, and at most `most_between_looks`.
 std::chrono::milliseconds between_looks(const StallLimits& limits) {
     auto result = most_between_looks;
     for (const auto limit : {limits.warn, limits.error})

@@ -16,10 +16,10 @@
 
 namespace guozhuang::engine {
 
-/// How long an operation may be pending before it is spoken of, and before it ends the job.
+/// How long an operation may be pending before a warning, and before it ends the job.
 struct StallLimits {
     std::chrono::milliseconds warn{10'000};  ///< 0: never
-    std::chrono::milliseconds error{0};      ///< 0: never; operations may have a limit of their own
+    std::chrono::milliseconds error{0};      ///< 0: never; an operation may have its own limit
 };
 
 /// An operation that is pending for too long.
@@ -27,26 +27,26 @@ struct Stalled {
     std::shared_ptr<Pending> pending;
     std::chrono::milliseconds age{};
     bool warn = false;
-    std::chrono::milliseconds limit{0};  ///< that it has reached; 0: none
+    std::chrono::milliseconds limit{0};  ///< the limit that it has reached; 0: none
 };
 
-/// Looks now and then at what is pending, so that an operation on its usual way costs nothing, and
-/// publishes in the rank's activity what has been for a while. Not thread-safe: the engine's lock
-/// guards it.
+/// Finds operations that are pending for too long, and publishes in the rank's activity what is
+/// pending at a look. Looks come at intervals, so an operation that ends soon costs nothing. Not
+/// thread-safe: the engine's lock guards it.
 class StallWatch {
 public:
-    /// `own`: this rank's; lives longer.
+    /// `own`: this rank's activity, which must outlive this.
     StallWatch(const StallLimits& limits, const protocol::GroupRanks& group_ranks,
                trace::Activity& own);
     ~StallWatch() { publish_unlisted(0); }
     StallWatch(const StallWatch&) = delete;
     StallWatch& operator=(const StallWatch&) = delete;
 
-    /// An operation with a limit of its own is pending from now on.
+    /// To be called when an operation with a limit of its own is submitted.
     void expect(base::Deadline deadline) noexcept { next_look_ = std::min(next_look_, deadline); }
     bool is_due(base::Clock::time_point now) const noexcept { return now >= next_look_; }
-    /// `pending`: all that is. A warning comes again when the wait has doubled; what has reached
-    /// its limit, at every look.
+    /// `pending`: all operations that are pending. Warns of one again when its wait has doubled;
+    /// returns one that has reached its limit at every look.
     std::vector<Stalled> look(const std::vector<std::shared_ptr<Pending>>& pending,
                               base::Clock::time_point now);
 
@@ -57,7 +57,7 @@ private:
     };
     using Observations = std::map<std::weak_ptr<Pending>, Observation, std::owner_less<>>;
 
-    bool publish(Pending& pending);  ///< false if there is no room
+    bool publish(Pending& pending);  ///< false if no slot is free
     void publish_unlisted(std::int64_t count) noexcept {
         own_.unlisted_count.fetch_add(count - std::exchange(unlisted_, count));
     }
@@ -73,7 +73,7 @@ private:
     Observations observations_;
 };
 
-/// How an operation is called among the ranks of a host: "loss", "loss in process set 0,2".
+/// The name that other ranks of the host read: "loss", "loss in process set 0,2".
 std::string name_among(const protocol::GroupRanks& group_ranks, const std::string& name);
 
 }  // namespace guozhuang::engine

@@ -41,8 +41,8 @@ void SubmissionQueue::number(Request& request, std::uint64_t number) const {
     if (joins_ > 0) request.name += fmt::format(" after {} join{}", joins_, joins_ == 1 ? "" : "s");
 }
 
-/// From here on the operation is pending, and queued for whoever drives; or neither, if there is no
-/// memory for it.
+/// Enters the operation into the table and the queue; into neither if that throws for lack of
+/// memory.
 template <class Table, class Entry, class Queue, class Element>
 void SubmissionQueue::enter(Table& table, Entry entry, Queue& queue, Element element) {
     const auto entered = table.insert(std::move(entry)).first;
@@ -73,7 +73,8 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request request,
     enter(tables_.named, std::pair(pending->request().name, pending), operations_, pending);
     if (operation == protocol::OperationKind::join) joined_ = true;
     activity.last_pending = pending.get();
-    // last: ranks must count alike, and what has failed does not count
+    // Counted last: ranks must count alike, and an operation that failed to be submitted does not
+    // count.
     if (numbered) ++unnamed;
     context_.timeline->begin(pending.get(), pending->request().name, "negotiate",
                              [&] { return facts_of(pending->request(), context_.set); });
@@ -130,7 +131,7 @@ SubmissionQueue::Taken SubmissionQueue::take() {
     const base::Lock lock(mutex_);
     taken.operations.swap(operations_);
     taken.p2p_operations.swap(p2p_operations_);
-    taken.shutdown = life_.take_shutdown();  // no submission comes behind it
+    taken.shutdown = life_.take_shutdown();  // nothing is submitted after it
     return taken;
 }
 
@@ -165,7 +166,7 @@ void SubmissionQueue::end(std::span<std::shared_ptr<Pending>> requests,
                 nameless.erase(pending);
             if (set_ended(*pending, error)) std::swap(requests[ended++], pending);
         }
-        error = nullptr;  // from here on it belongs to those who are told
+        error = nullptr;  // only the operations own it now
         for (auto& pending : requests.first(ended)) ended_.push(std::move(pending));
     }
     base::ring_callers(context_.doorbell, context_.wait.audience);
@@ -206,7 +207,7 @@ std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(
     };
     for (const auto& [name, pending] : tables.named) note_end(pending);
     for (const auto& pending : tables.nameless) note_end(pending);
-    // with all that they keep alive
+    // Keeps the operations, and all that they keep alive, for ever.
     if (life_.memory_is_on_loan()) base::keep_for_ever(std::exchange(tables, {}));
     return {first, std::move(tables)};
 }
@@ -234,7 +235,7 @@ Requests SubmissionQueue::all_awaited() const {
 void SubmissionQueue::replace_tensors(Pending& pending, SharedTensors tensors,
                                       std::shared_ptr<device::Event> ready,
                                       std::shared_ptr<void> owner) {
-    const base::Lock lock(mutex_);  // against find()
+    const base::Lock lock(mutex_);  // find() reads them
     pending.set_tensors(std::move(tensors), std::move(ready), std::move(owner));
 }
 

@@ -26,6 +26,27 @@ inline constexpr int max_ranks = 1 << 20;
 /// with it.
 inline constexpr std::size_t max_description_bytes = 32u << 20;
 
+namespace detail {
+/// Whether a number is an enumerator: compilers print one as "Colour::blue", others as "(Colour)3".
+template <auto value>
+consteval bool is_enumerator() noexcept {
+    const std::string_view text = __PRETTY_FUNCTION__;
+    const auto last_word = text.find_last_of(":)= ") + 1;
+    return text[last_word] < '0' || text[last_word] > '9';
+}
+}  // namespace detail
+
+/// Whether an enumeration can travel: its enumerators are the numbers from 0 to that of
+/// last_of(Enum), a function beside it.
+template <class Enum>
+consteval bool knows_its_last() noexcept {
+    constexpr auto end = static_cast<std::size_t>(last_of(Enum{})) + 1;
+    return []<std::size_t... number>(std::index_sequence<number...>) {
+        return (detail::is_enumerator<static_cast<Enum>(number)>() && ...);
+    }(std::make_index_sequence<end>()) &&
+           !detail::is_enumerator<static_cast<Enum>(end)>();
+}
+
 /// Appends values to a message: unsigned integers in LEB128, doubles as their bits, strings and
 /// byte strings behind their length.
 class Writer {
@@ -79,8 +100,9 @@ public:
 
     template <class Enum>
         requires std::is_enum_v<Enum>
-    Enum enumerator(Enum last) {
-        return static_cast<Enum>(number(static_cast<std::uint64_t>(last)));
+    Enum enumerator() {
+        static_assert(knows_its_last<Enum>(), "last_of() is not the last enumerator, or has a gap");
+        return static_cast<Enum>(number(static_cast<std::uint64_t>(last_of(Enum{}))));
     }
 
     bool at_end() const noexcept { return data_.empty(); }

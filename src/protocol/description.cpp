@@ -18,63 +18,20 @@ std::string_view name_of(OperationKind operation) noexcept {
     constexpr std::string_view names[] = {"allreduce",          "all_gather",         "broadcast",
                                           "all_to_all",         "reduce_scatter",     "barrier",
                                           "create_process_set", "remove_process_set", "join"};
+    static_assert(std::size(names) == static_cast<std::size_t>(last_of(OperationKind{})) + 1);
     return names[static_cast<std::size_t>(operation)];
 }
 
 Bytes encode(const Description& description) {
     Writer out;
-    out.enumerator(description.operation);
-    out.enumerator(description.op);
-    out.real(description.prescale);
-    out.real(description.postscale);
-    out.signed_number(description.root);
-    out.enumerator(description.device);
-    out.number(description.group ? 1 : 0);
-    out.ranks(description.ranks);
-    out.number(description.tensors.size());
-    for (const auto& tensor : description.tensors) {
-        out.string(tensor.name);
-        out.enumerator(tensor.dtype);
-        out.number(tensor.shape.size());
-        for (const auto extent : tensor.shape) out.signed_number(extent);
-    }
-    out.number(description.agreements.size());
-    for (const auto& agreement : description.agreements)
-        for (const auto* text : {&agreement.tensor, &agreement.what, &agreement.value})
-            out.string(*text);
-    out.string(description.discarded);
+    write(out, description);
     return out.take();
 }
 
 Description decode_description(std::span<const std::byte> bytes) {
     Reader in(bytes);
     Description description;
-    description.operation = in.enumerator(OperationKind::join);
-    description.op = in.enumerator(ReduceOp::adasum);
-    description.prescale = in.real();
-    description.postscale = in.real();
-    description.root = static_cast<int>(
-        in.signed_number(std::numeric_limits<int>::min(), std::numeric_limits<int>::max()));
-    description.device = in.enumerator(DeviceKind::cuda);
-    description.group = in.number(1) == 1;
-    description.ranks = in.ranks(max_ranks);
-    const auto tensors = in.count(max_tensors);
-    for (std::size_t i = 0; i < tensors; ++i) {
-        TensorDescription tensor;
-        tensor.name = in.string();
-        tensor.dtype = in.enumerator(DType::u64);
-        tensor.shape.resize(in.count(max_dimensions));
-        for (auto& extent : tensor.shape) extent = in.signed_number();
-        description.tensors.push_back(std::move(tensor));
-    }
-    const auto agreements = in.count(max_description_bytes);
-    for (std::size_t i = 0; i < agreements; ++i) {
-        Agreement agreement;
-        for (auto* text : {&agreement.tensor, &agreement.what, &agreement.value})
-            *text = in.string();
-        description.agreements.push_back(std::move(agreement));
-    }
-    description.discarded = in.string();
+    read(in, description);
     in.expect_end();
     return description;
 }
@@ -103,6 +60,51 @@ bool are_same(const SharedDescription& one, const SharedDescription& other) noex
 
 namespace {
 
+/// Of a field that all tensors share; the same bits, so that a NaN is equal to itself.
+template <class Value>
+bool is_same(const Value& one, const Value& other) noexcept {
+    if constexpr (std::is_same_v<Value, double>)
+        return std::bit_cast<std::uint64_t>(one) == std::bit_cast<std::uint64_t>(other);
+    else
+        return one == other;
+}
+bool is_same(const std::vector<TensorDescription>&, const std::vector<TensorDescription>&) {
+    return true;
+}
+bool is_same(const std::vector<Agreement>&, const std::vector<Agreement>&) {
+    return true;
+}
+
+}  // namespace
+
+bool are_same_but_for_tensors(const Description& one, const Description& other) noexcept {
+    bool same = true;
+    for_each_field<Description>(
+        [&](const auto& field) { same = same && is_same(one.*field.member, other.*field.member); });
+    return same;
+}
+
+namespace {
+
+template <class Enum>
+    requires std::is_enum_v<Enum>
+std::string print(Enum value) {
+    return std::string(name_of(value));
+}
+template <class Number>
+    requires std::is_arithmetic_v<Number>
+std::string print(Number value) {
+    return fmt::format("{}", value);
+}
+std::string print(bool group) {
+    return group ? "a group" : "a single tensor";
+}
+std::string print(const std::string& text) {
+    return text;
+}
+std::string print(const std::vector<int>& ranks) {
+    return fmt::format("{}", fmt::join(ranks, ","));
+}
 std::string print(const Shape& shape) {
     if (!shape.empty() && shape[0] == -1)
         return fmt::format("[any{}{}]", shape.size() > 1 ? ", " : "",
@@ -110,9 +112,9 @@ std::string print(const Shape& shape) {
     return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// What may differ, in the order in which it is looked at: the plural of its name, and its value
-/// for people.
+/// What may differ: the tensor it is about, the plural of its name, and its value for people.
 struct Aspect {
+    std::string tensor;
     std::string_view plural;
     std::function<std::string(const Description&)> value;
 };
@@ -148,42 +150,62 @@ std::string list_tensors(const Description& description, const std::set<std::str
                        names.size() - most);
 }
 
-std::vector<Aspect> aspects_of_request(std::span<const SharedDescription> descriptions) {
-    return {
-        {"operations", [](const Description& d) { return std::string(name_of(d.operation)); }},
-        {"reduce ops", [](const Description& d) { return std::string(name_of(d.op)); }},
-        {"roots", [](const Description& d) { return std::to_string(d.root); }},
-        {"prescales", [](const Description& d) { return fmt::format("{}", d.prescale); }},
-        {"postscales", [](const Description& d) { return fmt::format("{}", d.postscale); }},
-        {"device kinds", [](const Description& d) { return std::string(name_of(d.device)); }},
-        {"kinds of request",
-         [](const Description& d) { return std::string(d.group ? "a group" : "a single tensor"); }},
-        {"ranks", [](const Description& d) { return fmt::format("{}", fmt::join(d.ranks, ",")); }},
-        {"tensors", [lone = lone_tensors(descriptions)](
-                        const Description& d) { return list_tensors(d, lone); }},
-        {"numbers of tensors",
-         [](const Description& d) { return std::to_string(d.tensors.size()); }},
-    };
+/// Descriptions of a request, of which some differ.
+struct Request {
+    std::string_view name;
+    std::span<const SharedDescription> descriptions;
+};
+using Aspects = std::vector<Aspect>;  // in the order in which they are looked at
+
+template <class Value>
+void add(Aspects& aspects, const Request& request, const Field<Description, Value>& field) {
+    if (field.plural.empty()) return;
+    aspects.push_back({std::string(request.name), field.plural,
+                       [member = field.member](const Description& d) { return print(d.*member); }});
 }
 
-std::vector<Aspect> aspects_of_tensor(std::string_view request, std::size_t i) {
-    return {
-        {"tensor names",
-         [request, i](const Description& d) {
-             return fmt::format("'{}'", tensor_name(request, d, i));
-         }},
-        {"dtypes", [i](const Description& d) { return std::string(name_of(d.tensors[i].dtype)); }},
-        {"shapes", [i](const Description& d) { return print(d.tensors[i].shape); }},
-    };
+/// Of tensors: which there are, how many, and each by itself. The numbers are equal where tensors
+/// are looked at.
+void add(Aspects& aspects, const Request& request,
+         const Field<Description, std::vector<TensorDescription>>& field) {
+    const std::string name(request.name);
+    aspects.push_back(
+        {name, field.plural, [lone = lone_tensors(request.descriptions)](const Description& d) {
+             return list_tensors(d, lone);
+         }});
+    aspects.push_back({name, "numbers of tensors",
+                       [](const Description& d) { return std::to_string(d.tensors.size()); }});
+    const auto& first = *request.descriptions.front();
+    for (std::size_t i = 0; i < first.tensors.size(); ++i) {
+        const auto tensor = tensor_name(name, first, i);
+        aspects.push_back({tensor, "tensor names", [name, i](const Description& d) {
+                               return fmt::format("'{}'", tensor_name(name, d, i));
+                           }});
+        for_each_field<TensorDescription>([&](const auto& each) {
+            if (each.plural.empty()) return;
+            aspects.push_back(
+                {tensor, each.plural, [i, member = each.member](const Description& d) {
+                     return print(d.tensors[i].*member);
+                 }});
+        });
+    }
 }
 
-/// Of the i-th agreement of a description; "none" where another has something else in its place.
-Aspect aspect_of_agreement(const Agreement& one, std::size_t i) {
-    return {one.what, [&one, i](const Description& d) {
-                const bool has = i < d.agreements.size() && d.agreements[i].tensor == one.tensor &&
-                                 d.agreements[i].what == one.what;
-                return has ? d.agreements[i].value : std::string("none");
-            }};
+/// Of each agreement of the longest list; "none" where another has something else in its place.
+void add(Aspects& aspects, const Request& request,
+         const Field<Description, std::vector<Agreement>>&) {
+    const auto& longest = std::ranges::max(request.descriptions, {},
+                                           [](const auto& d) { return d->agreements.size(); });
+    for (std::size_t i = 0; i < longest->agreements.size(); ++i) {
+        const auto& one = longest->agreements[i];
+        aspects.push_back({one.tensor.empty() ? std::string(request.name) : one.tensor, one.what,
+                           [&one, i](const Description& d) {
+                               const bool has = i < d.agreements.size() &&
+                                                d.agreements[i].tensor == one.tensor &&
+                                                d.agreements[i].what == one.what;
+                               return has ? d.agreements[i].value : std::string("none");
+                           }});
+    }
 }
 
 using Side = std::pair<std::string, std::vector<int>>;  // a value, and the ranks that gave it
@@ -226,25 +248,15 @@ std::string describe_mismatch(std::string_view name, std::span<const SubmissionG
     std::vector<SharedDescription> descriptions;
     for (const auto& group : groups) descriptions.push_back(group.description);
     const auto& first = *descriptions.front();
-    tensor = name;
-    for (const auto& aspect : aspects_of_request(descriptions)) {
+    Aspects aspects;
+    for_each_field<Description>([&](const auto& field) {
+        add(aspects, {name, descriptions}, field);
+    });
+    for (const auto& aspect : aspects) {
         const auto sides = sides_of(aspect, groups);
-        if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
-    }
-    for (std::size_t i = 0; i < first.tensors.size(); ++i) {
-        tensor = tensor_name(name, first, i);
-        for (const auto& aspect : aspects_of_tensor(name, i)) {
-            const auto sides = sides_of(aspect, groups);
-            if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
-        }
-    }
-    const auto& longest =
-        std::ranges::max(descriptions, {}, [](const auto& d) { return d->agreements.size(); });
-    for (std::size_t i = 0; i < longest->agreements.size(); ++i) {
-        const auto aspect = aspect_of_agreement(longest->agreements[i], i);
-        const auto sides = sides_of(aspect, groups);
-        tensor = longest->agreements[i].tensor.empty() ? name : longest->agreements[i].tensor;
-        if (sides.size() > 1) return sentence(first, tensor, aspect, sides);
+        if (sides.size() < 2) continue;
+        tensor = aspect.tensor;
+        return sentence(first, tensor, aspect, sides);
     }
     tensor = name;
     // The bytes differ though no aspect does: those of two NaNs, say.

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "protocol/codec.hpp"
+#include "protocol/fields.hpp"
 #include "protocol/operation.hpp"
 
 namespace guozhuang::protocol {
@@ -36,6 +36,36 @@ struct Description {
     friend bool operator==(const Description&, const Description&) = default;
 };
 
+template <>
+inline constexpr auto fields_of<TensorDescription> =
+    std::tuple{Field{&TensorDescription::name}, Field{&TensorDescription::dtype, "dtypes"},
+               Field{&TensorDescription::shape, "shapes"}};
+static_assert(lists_every_member<TensorDescription>());
+
+template <>
+inline constexpr auto fields_of<Agreement> =
+    std::tuple{Field{&Agreement::tensor}, Field{&Agreement::what}, Field{&Agreement::value}};
+static_assert(lists_every_member<Agreement>());
+
+/// A new field has its member above and its line here; for a type that has none, print() in
+/// description.cpp says how people read it.
+template <>
+inline constexpr auto fields_of<Description> =
+    std::tuple{Field{&Description::operation, "operations"},
+               Field{&Description::op, "reduce ops"},
+               Field{&Description::prescale, "prescales"},
+               Field{&Description::postscale, "postscales"},
+               Field{&Description::root, "roots"},
+               Field{&Description::device, "device kinds"},
+               Field{&Description::group, "kinds of request"},
+               Field{&Description::ranks, "ranks"},
+               Field{&Description::tensors, "tensors"},
+               Field{&Description::agreements, "agreements"},
+               Field{&Description::discarded}};
+static_assert(lists_every_member<Description>());
+template <>
+inline constexpr std::size_t most_of<TensorDescription> = max_tensors;
+
 /// As bytes: equal descriptions give equal bytes, so that ranks are compared by them. decode throws
 /// Error(wire) on malformed bytes.
 Bytes encode(const Description& description);
@@ -58,6 +88,8 @@ using SharedDescription = std::shared_ptr<const EncodedDescription>;
 SharedDescription share(Description description);
 /// Whether they describe the same.
 bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept;
+/// Whether they do but for their tensors and agreements.
+bool are_same_but_for_tensors(const Description& one, const Description& other) noexcept;
 
 /// Ranks that submitted the same.
 struct SubmissionGroup {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "collectives/policy.hpp"
 #include "protocol/codec.hpp"
-#include "protocol/operation.hpp"
 
 namespace guozhuang::protocol {
 
@@ -20,18 +20,19 @@ struct Item {
 /// One entry of the log. All ranks hold the same log and execute it in order.
 struct LogEntry {
     enum class Kind : std::uint8_t {
-        execute,        ///< run these requests, fused
-        fail,           ///< fail these requests with the error
-        evict,          ///< the ids of these names are void
-        shut_down,      ///< a rank submits nothing more
-        join,           ///< every rank has joined, or shut down instead
-        all_shut_down,  ///< every rank has shut down; nothing follows
+        execute = 0,        ///< run these requests, fused
+        fail = 1,           ///< fail these requests with the error
+        evict = 2,          ///< the ids of these names are void
+        shut_down = 3,      ///< a rank submits nothing more
+        join = 4,           ///< every rank has joined, or shut down instead
+        all_shut_down = 5,  ///< every rank has shut down; nothing follows
         /// A rank has quit at once; nothing follows, because every operation would need it.
-        quit
+        quit = 6
     };
+    friend constexpr Kind last_of(Kind) noexcept { return Kind::quit; }
     Kind kind = Kind::execute;
-    std::vector<Item> items = {};  ///< execute, fail, evict, join
-    Policy policy = {};            ///< execute
+    std::vector<Item> items = {};   ///< execute, fail, evict, join
+    selection::Policy policy = {};  ///< execute
     /// Of execute: the ranks that have joined, and contribute neutrally to what they have not
     /// submitted.
     std::vector<int> absent = {};

@@ -20,6 +20,9 @@ public:
     int size() const noexcept { return size_; }
     int parent() const noexcept { return (rank_ - 1) / degree_; }
     const std::vector<int>& children() const noexcept { return children_; }
+    bool has_child(int rank) const noexcept {
+        return rank > 0 && rank < size_ && (rank - 1) / degree_ == rank_;
+    }
 
     /// The ranks at and below `top`, ascending: each level of a subtree is a range.
     std::vector<int> subtree(int top) const {

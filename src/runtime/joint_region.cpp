@@ -9,45 +9,51 @@
 #include <guozhuang/operations.hpp>
 #include <utility>
 
-#include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "runtime/process_set_state.hpp"
+#include "wire/shm/share_together.hpp"
 
 namespace guozhuang::api {
 namespace {
 
-/// Every rank's bytes, by rank; of those that have joined, none.
-std::vector<std::string> gather(std::string_view own, const std::string& name, Session* session) {
-    std::vector<std::uint8_t> bytes(own.begin(), own.end());
+/// Every rank's value, by rank; T{} of those that have joined.
+template <class T>
+std::vector<T> gather(const T& own, const std::string& name, Session* session) {
+    std::vector<std::uint8_t> bytes(sizeof own);
+    std::memcpy(bytes.data(), &own, sizeof own);
     const auto gathered = all_gather(bytes, {.name = name, .session = session});
-    std::vector<std::string> all;
-    const auto* next = reinterpret_cast<const char*>(gathered.bytes.data());
-    for (const auto count : gathered.rows) {
-        all.emplace_back(next, static_cast<std::size_t>(count));
-        next += count;
+    std::vector<T> all(gathered.rows.size());
+    const auto* next = gathered.bytes.data();
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        if (gathered.rows[rank] == 0) continue;
+        std::memcpy(&all[rank], next, sizeof own);
+        next += sizeof own;
     }
     return all;
 }
 
-// What came of it on a rank. After `failed` and `refused` it says why.
-constexpr char attached = '+', failed = '-', failed_for_others = ' ', refused = '!';
-
-/// The first rank that says so, or as many as there are.
-std::size_t first_that(const std::vector<std::string>& outcomes, char kind) {
-    return static_cast<std::size_t>(
-        std::ranges::find_if(outcomes, [&](const auto& each) { return each.starts_with(kind); }) -
-        outcomes.begin());
-}
-
-}  // namespace
-
 /// What a rank says about its local region: plain bytes.
-struct JointRegion::Offer {
-    std::uint64_t id = 0;  ///< the first rank's is everybody's
+struct Offer {
     std::uint64_t bytes = 0;
     wire::SharedFile::Offer file = {};
 };
+
+/// The local regions of the other ranks, by rank; this rank's is left empty.
+std::vector<wire::SharedFile> attach(const std::vector<Offer>& offers, int self) {
+    if (std::ranges::any_of(offers, [](const Offer& each) { return each.file.process == 0; }))
+        throw Error(ErrorCode::unavailable, "a rank has joined");
+    std::vector<wire::SharedFile> files(offers.size());
+    for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+        if (std::cmp_equal(rank, self)) continue;
+        // Ranks that are threads attach too: a rank that ends its region takes it from nobody.
+        files[rank] = wire::SharedFile::attach(offers[rank].file, offers[rank].bytes);
+        files[rank].close_file();
+    }
+    return files;
+}
+
+}  // namespace
 
 JointRegion::JointRegion(Session* session, std::string_view what,
                          const std::function<LocalRegion()>& open) {
@@ -122,78 +128,43 @@ std::vector<std::shared_ptr<SetRuntime>> JointRegion::set_runtimes() const {
     return all;
 }
 
-/// Whoever cannot take part says so to the others, who wait for its word.
 void JointRegion::rendezvous(Session* session, wire::Transport& transport, std::string_view what,
                              const std::function<LocalRegion()>& open) {
-    std::string outcome(1, attached);
-    std::exception_ptr problem;
-    const auto attempt = [&](auto&& step) {
-        try {
-            step();
-        } catch (const std::exception& error) {
-            problem = std::current_exception();
-            outcome = (base::code_of(problem) == ErrorCode::invalid_argument ? refused : failed) +
-                      std::string(error.what());
-        }
-    };
-    LocalRegion own;
-    Offer offer{.id = regions_->next_id()};
-    attempt([&] {
-        own = open();
-        offer.bytes = own.file->memory().size();
-        offer.file = own.file->offer();
-    });
     const std::string name(what);
-    std::vector<Offer> offers;
-    for (const auto& bytes :
-         gather({reinterpret_cast<const char*>(&offer), sizeof offer}, name, session))
-        if (bytes.size() == sizeof offer)
-            std::memcpy(&offers.emplace_back(), bytes.data(), sizeof offer);
-    const bool all_have =
-        std::ranges::all_of(offers, [](const Offer& each) { return each.file.process != 0; });
-    std::vector<std::span<std::byte>> mappings;
-    if (all_have)
-        attempt([&] { mappings = attach(offers, own, transport); });
-    else if (!problem)
-        outcome = failed_for_others;
-    const auto outcomes = gather(outcome, name + "/attached", session);
-    if (std::ranges::all_of(
-            outcomes, [](const auto& each) { return each.empty() || each.front() == attached; })) {
-        id_ = offers.front().id;
-        regions_->add(id_, own.ranges, std::move(mappings), std::move(own.unshare));
+    LocalRegion own;
+    std::uint64_t id = 0;
+    std::vector<wire::SharedFile> theirs;
+    const auto failure = wire::share_together(
+        [&, step = name](const auto& mine) mutable {
+            return gather(mine, std::exchange(step, name + "/attached"), session);
+        },
+        [&] {
+            own = open();
+            return Offer{.bytes = own.file->memory().size(), .file = own.file->offer()};
+        },
+        [&](const std::vector<Offer>& offers) {
+            theirs = attach(offers, transport.rank());
+            id = offers.front().file.nonce;
+        });
+    if (!failure) {
+        std::vector<std::span<std::byte>> mappings;
+        for (const auto& file : theirs) mappings.push_back(file.memory());
+        mappings[static_cast<std::size_t>(transport.rank())] = own.file->memory();
+        regions_->add(id, own.ranges, std::move(mappings), std::move(own.unshare));
+        theirs_ = std::move(theirs);
+        id_ = id;
         return;
     }
-    theirs_.clear();
-    const auto self = static_cast<std::size_t>(transport.rank());
-    if (const auto rank = first_that(outcomes, refused); rank == self) {
-        std::rethrow_exception(problem);
-    } else if (rank < outcomes.size()) {
+    const bool is_culprit = failure->rank == transport.rank();
+    if (failure->is_refusal && is_culprit) std::rethrow_exception(failure->own);
+    if (failure->is_refusal)
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("rank {}: {}", rank, outcomes[rank].substr(1)),
-                    {.operation = name, .ranks = {static_cast<int>(rank)}});
-    }
-    if (first_that(outcomes, failed) == self)
+                    fmt::format("rank {}: {}", failure->rank, failure->cause),
+                    {.operation = name, .ranks = {failure->rank}});
+    if (is_culprit)
         base::log_warning(
             fmt::format("{} is private: {}; what lies there is reduced as other memory is", what,
-                        outcome.substr(1)));
-}
-
-std::vector<std::span<std::byte>> JointRegion::attach(const std::vector<Offer>& offers,
-                                                      const LocalRegion& own,
-                                                      wire::Transport& transport) {
-    if (std::cmp_not_equal(offers.size(), transport.size()))
-        throw Error(ErrorCode::unavailable, "a rank has joined");
-    std::vector<std::span<std::byte>> mappings;
-    for (std::size_t rank = 0; rank < offers.size(); ++rank) {
-        const auto& offer = offers[rank];
-        if (std::cmp_equal(rank, transport.rank()))
-            mappings.push_back(own.file->memory());
-        else  // ranks that are threads, too: who ends its region takes it from nobody
-            mappings.push_back(
-                theirs_.emplace_back(wire::SharedFile::attach(offer.file, offer.bytes)).memory());
-    }
-    for (auto& file : theirs_) file.close_file();
-    return mappings;
+                        failure->cause));
 }
 
 }  // namespace guozhuang::api

@@ -44,16 +44,13 @@ public:
 
 private:
     std::vector<std::shared_ptr<SetRuntime>> set_runtimes() const;
-    struct Offer;
     void rendezvous(Session* session, wire::Transport& transport, std::string_view what,
                     const std::function<LocalRegion()>& open);
-    std::vector<std::span<std::byte>> attach(const std::vector<Offer>& offers,
-                                             const LocalRegion& own, wire::Transport& transport);
 
     std::weak_ptr<Runtime> runtime_;
     std::shared_ptr<engine::Engine> world_;  ///< knows how the job has ended when all else is gone
     std::shared_ptr<wire::Regions> regions_;
-    std::vector<wire::SharedFile> theirs_;  ///< the other ranks' local regions
+    std::vector<wire::SharedFile> theirs_;  ///< the other ranks' local regions, by rank
     std::uint64_t id_ = 0;
 };
 

@@ -77,8 +77,8 @@ Runtime::~Runtime() {
 }
 
 void Runtime::stop() noexcept {
-    if (world_) world_->stop();  // first: its log opens sets
-    for (const auto& set : sets_->set_runtimes()) set->stop();
+    if (world_) world_->engine().stop();  // first: its log opens sets
+    for (const auto& set : sets_->set_runtimes()) set->engine().stop();
     stop_timeline();
 }
 

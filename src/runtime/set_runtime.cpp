@@ -12,12 +12,13 @@ namespace {
 
 protocol::Negotiator::Options negotiator_options(const base::Config& config,
                                                  const protocol::GroupRanks& group_ranks,
-                                                 bool staging) {
+                                                 const wire::Group& group) {
     protocol::Negotiator::Options negotiator;
     negotiator.fusion_bytes = config.fusion_bytes;
     negotiator.policy = {.forced = config.algorithm,
                          .reproducible = config.reproducible,
-                         .staging = staging,
+                         .staging = backends::can_stage(group.transport, group.ranks),
+                         .hierarchy = backends::Hierarchy::fits(group),
                          .small_bytes = config.small_bytes,
                          .segment_bytes = config.segment_bytes};
     negotiator.group_ranks = group_ranks;
@@ -43,7 +44,7 @@ SetRuntime::SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::
         .activity = transport.activity(),
         .wait = wait,
         .negotiator = negotiator_options(resources_->config, group_ranks_,
-                                         backends::can_stage(transport, ranks_)),
+                                         group_with({id_.context, wire::Lane::host_data})),
         .stalls = {.warn = resources_->config.stall_warn, .error = resources_->config.stall_error},
         .job = resources_->transport,
         .timeline = resources_->timeline,
@@ -61,9 +62,23 @@ SetRuntime::SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::
 }
 
 SetRuntime::~SetRuntime() {
-    stop();
+    engine_->stop();
     // Messages that cannot be stopped may still use the scratch of the backends.
     if (engine_->left_memory_on_loan()) base::keep_for_ever(std::move(backends_));
+}
+
+wire::Group SetRuntime::group_with(wire::Tag tag) const {
+    return {.transport = *resources_->transport,
+            .ranks = ranks_,
+            .group_rank = control_.rank(),
+            .tag = tag};
+}
+
+/// Which backend runs the bundles of which kind of memory.
+std::unique_ptr<engine::Backend> SetRuntime::make_backend(DeviceKind kind,
+                                                          const wire::Group& group) const {
+    return std::make_unique<backends::HostBackend>(
+        group, resources_->scratch, /*may_stage=*/kind == DeviceKind::host, resources_->timeline);
 }
 
 /// Host bundles run on the thread that drives the engine, which goes on pumping; device bundles on
@@ -72,13 +87,9 @@ void SetRuntime::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> s
                               wire::Lane lane) {
     std::function<bool()> pump;
     if (!stream) pump = [engine = engine_.get()] { return engine->pump(); };
-    backends_.push_back(std::make_unique<backends::HostBackend>(
-        wire::Group{.transport = *resources_->transport,
-                    .ranks = ranks_,
-                    .group_rank = control_.rank(),
-                    .tag = {id_.context, lane},
-                    .pump = std::move(pump)},
-        resources_->scratch, kind == DeviceKind::host, resources_->timeline));
+    auto group = group_with({id_.context, lane});
+    group.pump = std::move(pump);
+    backends_.push_back(make_backend(kind, group));
     engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
 }
 
@@ -110,10 +121,6 @@ std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string&
 
 void SetRuntime::close(std::string_view reason) {
     engine_->close(reason);
-    stop();
-}
-
-void SetRuntime::stop() noexcept {
     engine_->stop();
 }
 

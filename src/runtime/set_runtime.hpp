@@ -64,10 +64,11 @@ public:
     /// Shuts down, waits until every rank has, and ends; handles and plans may outlive it. Throws
     /// what ended the job.
     void close(std::string_view reason);
-    void stop() noexcept;  ///< ends without waiting for anybody
 
 private:
     void provide(DeviceKind kind) override { use_device(kind); }
+    wire::Group group_with(wire::Tag tag) const;
+    std::unique_ptr<engine::Backend> make_backend(DeviceKind kind, const wire::Group& group) const;
     void add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane);
 
     std::shared_ptr<RankResources> resources_;
@@ -78,7 +79,7 @@ private:
     wire::MailChannel mail_;
     base::Mutex devices_mutex_;
     std::set<DeviceKind> devices_ GUOZHUANG_GUARDED_BY(devices_mutex_);  ///< that have an executor
-    std::vector<std::unique_ptr<backends::HostBackend>> backends_;
+    std::vector<std::unique_ptr<engine::Backend>> backends_;
     base::Mutex plans_mutex_;
     /// The names that plans have taken; each expires with its plan.
     std::map<std::string, std::weak_ptr<const std::string>> plans_

@@ -21,7 +21,7 @@ void mark(CoreMask& mask, unsigned core) noexcept {
     if (core / 64 < mask.size()) mask[core / 64] |= std::uint64_t{1} << (core % 64);
 }
 
-/// Cores and caches only: devices are what makes a load slow.
+/// Loads cores and caches only: looking for devices would take long.
 Hwloc load() {
     hwloc_topology_t raw = nullptr;
     if (hwloc_topology_init(&raw) != 0) return nullptr;
@@ -58,7 +58,7 @@ int cores_below(hwloc_topology_t topology, hwloc_obj_t object) {
         1, hwloc_get_nbobjs_inside_cpuset_by_type(topology, object->cpuset, HWLOC_OBJ_CORE));
 }
 
-/// The caches between the first core of the mask and memory.
+/// Reads the caches between the first core of the mask and memory.
 void read_caches(hwloc_topology_t topology, hwloc_const_cpuset_t bound, Machine& machine) {
     hwloc_obj_t object =
         hwloc_get_pu_obj_by_os_index(topology, static_cast<unsigned>(hwloc_bitmap_first(bound)));
@@ -138,9 +138,9 @@ std::string binding_warning(const Machine& machine, int wanted) {
 
 base::WaitSettings wait_settings(int ranks, int cores) noexcept {
     base::WaitSettings settings;
-    // Enough for an answer that is on its way, little to take from the rank that is to give it. (4
-    // bytes around 4 ranks on 2 cores: p50 17 to 35 us if every wait parks at once, mostly below 1
-    // us with 5 us; longer spins were not measurably better.)
+    // Long enough for an answer that is on its way, and short for the rank that has to send it and
+    // needs the core. (4 bytes around 4 ranks on 2 cores: p50 17 to 35 us if every wait parks at
+    // once, mostly below 1 us with 5 us; longer spins were not measurably better.)
     if (ranks > cores) settings.spin = std::chrono::microseconds(5);
     settings.yields = ranks > cores;
     return settings;

@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the first words of a file say; 0 for what is no number: "max", or a file that is not there.
+/// The number at the beginning of a file, or behind its first word; 0 if there is none: "max", or
+/// no file.
 double number_in(const fs::path& file, int word = 0) {
     std::ifstream in(file);
     std::string text;
@@ -22,8 +23,8 @@ double number_in(const fs::path& file, int word = 0) {
     return std::strtod(text.c_str(), nullptr);
 }
 
-/// In cores; 0: none. In version 2 one file has both numbers, "max 100000" without a limit; in
-/// version 1 each number has a file, and -1 is no limit.
+/// The quota in cores; 0 for none. Version 2 has both numbers in one file, "max 100000" without a
+/// limit; version 1 has a file for each, and -1 for no limit.
 double quota_of(const fs::path& group, bool unified) {
     const auto quota =
         unified ? number_in(group / "cpu.max") : number_in(group / "cpu.cfs_quota_us");
@@ -32,10 +33,9 @@ double quota_of(const fs::path& group, bool unified) {
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/// Goes from the group `below` the mounted `top` up to `top`. Of equal limits the outer one is
-/// taken, which more processes share. A container may see the name that its group has on the host
-/// while its own group is the mounted top: then the name leads nowhere, and the top is read all the
-/// same.
+/// Looks for the smallest quota, from the group `below` the mounted `top` up to `top`. Of equal
+/// ones it takes the outer, which more processes share. In a container the name may be that of the
+/// group on the host, which leads nowhere here: the mounted top is the container's own group.
 void look_upwards(const fs::path& top, fs::path below, bool unified, double& least, Quota& found) {
     for (;; below = below.parent_path()) {
         const auto group = below.empty() ? top : top / below;

@@ -13,9 +13,10 @@ inline std::vector<int> all_ranks(int size) {
     return ranks;
 }
 
-/// Where the ranks of the job are, as one of them sees it. HostGrid makes more of it. A value.
+/// On which host each rank of the job is, as one rank sees it. HostGrid makes a grid of it. A
+/// value.
 struct Topology {
-    int rank = 0;  ///< this one
+    int rank = 0;  ///< this rank, in the world
     /// The host of each rank, the same on all ranks; hosts are numbered in the order of their first
     /// ranks.
     std::vector<int> host_of = {0};

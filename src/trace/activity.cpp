@@ -22,7 +22,7 @@ std::string printable(std::string_view text) {
     return result;
 }
 
-/// The beginning of a text that is too long for the room, and a hash of the whole.
+/// Shortens a text to the room: its beginning, then a hash of the whole.
 std::string_view cut(std::string_view text, std::span<char> room) noexcept {
     constexpr std::size_t digits = 16;
     const auto beginning = room.size() - digits - 1;
@@ -40,8 +40,8 @@ std::string name(const Note::Content& operation) {
 
 }  // namespace
 
-// Release and acquire on every word stand in for fences, which ThreadSanitizer does not know: who
-// reads a word of this writing also reads its odd version, or a later one.
+// Release and acquire on every word instead of fences, which ThreadSanitizer does not know. A
+// reader that gets a word of this text then also reads its odd version, or a later one.
 void Note::write(std::string_view kind, std::string_view text) noexcept {
     std::array<char, capacity> bytes;
     kind = kind.substr(0, longest_kind);

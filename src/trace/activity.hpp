@@ -9,17 +9,16 @@
 
 namespace guozhuang::trace {
 
-/// A short text that a process writes now and then and others may read at any time, through memory
-/// that they share. Writing costs a few nanoseconds and never waits; of two writers at a time one
-/// is ignored. What a reader gets is what was written, whole, or nothing: a writer may have died
-/// half-way. Nothing in it is trusted: lengths are checked and what does not print becomes a
-/// question mark. Any thread.
+/// A short text that a process writes now and then, and that others may read at any time in memory
+/// that they share. A reader gets the whole text or nothing: a writer may have died half-way.
+/// Writing costs nanoseconds and never waits; if two threads write at a time, one is ignored.
+/// Readers check lengths, and replace what does not print by question marks. Any thread.
 class Note {
 public:
-    /// What is longer is cut, and then ends with a hash of the whole: other texts stay other texts.
+    /// A longer text is cut and ends with a hash of the whole, so texts that differ still do.
     static constexpr std::size_t capacity = 224;
 
-    /// Writes `kind` and `text`, one behind the other.
+    /// Writes `kind` and `text`.
     void write(std::string_view kind, std::string_view text = {}) noexcept;
     void clear() noexcept { write({}); }
 
@@ -37,41 +36,41 @@ private:
     std::array<std::atomic<std::uint64_t>, words> bytes_{};
 };
 
-/// An operation that has been pending for a while, for those who may be waited for.
+/// An operation that has been pending for a while.
 struct WaitingSlot {
     std::atomic<bool> taken{false};
     Note note;  ///< "allreduce", "loss" or "loss in process set 0,2"
 };
 
-/// What a rank is doing, for those who ask when it is late or dead. Lives where the ranks of a host
-/// see each other.
+/// What a rank is doing, for the ranks of its host, which look when it is late or dead. Lies in
+/// memory that they share.
 struct alignas(64) Activity {
     /// The last operation that the program asked for: "allreduce", "loss" or "loss in process set
     /// 0,2".
     Note submitted;
-    /// Not null as long as that operation is pending; the address means nothing to other ranks.
+    /// Not null while that operation is pending. The address means nothing to other ranks.
     std::atomic<const void*> last_pending{nullptr};
     /// The operation whose data moves, or "init" or "shutdown"; cleared at its end.
     Note running;
     /// Operations that are overdue on this rank, in all its process sets; as many as fit.
     std::array<WaitingSlot, 64> waiting;
-    /// How many more there were, at the last look.
+    /// How many more were overdue at the last look, and did not fit.
     std::atomic<std::int64_t> unlisted_count{0};
-    /// Why it has quit the job without waiting for the others.
+    /// Why the rank has quit without waiting for the others.
     Note quit_reason;
-    /// It has left together with all others: its process may end.
+    /// The rank has closed together with all others, so its process may end.
     std::atomic<bool> closed{false};
 };
 
-/// Another rank, as far as this one can see it.
+/// What this rank can see of another rank.
 struct RankStatus {
     const Activity* activity = nullptr;  ///< valid as long as the rank's doorbell
-    std::string process;                 ///< for people: "pid 7, stopped"
-    bool is_stopped = false;             ///< nor can it say anything
+    std::string process;                 ///< for messages: "pid 7, stopped"
+    bool is_stopped = false;             ///< it can write nothing then
 };
 
-/// A slot of the rank's own, to write what it waits for, until `taken` is cleared; null if all are
-/// taken. Any thread of the process.
+/// Takes a slot of this rank's activity, until its `taken` is cleared; null if all are taken. Any
+/// thread of the process.
 WaitingSlot* take_slot(Activity& activity) noexcept;
 
 /// "during allreduce 'grad7'", "after it had submitted ...", "before its first operation".

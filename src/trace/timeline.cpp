@@ -44,7 +44,7 @@ std::string Timeline::start(const std::string& directory, const TimelineOwner& o
     const base::Lock lock(control_mutex_);
     if (on()) return fmt::format("'{}' is being recorded", path_);
     finish();
-    std::error_code ignored;  // what matters is whether there is a directory now
+    std::error_code ignored;  // it matters only whether there is a directory now
     std::filesystem::create_directories(directory, ignored);
     path_ = fmt::format("{}/rank{}.json", directory, owner.rank);
     file_ = std::make_unique<TraceFile>(path_);
@@ -79,7 +79,7 @@ void Timeline::finish() noexcept {
     base::join(thread_);
     file_.reset();
     const base::Lock lock(records_mutex_);
-    records_ = {};  // without room, so what comes late is left out
+    records_ = {};  // without capacity, so later records are left out
 }
 
 void Timeline::begin_now(const void* request, std::string_view name, std::string_view phase,
@@ -93,7 +93,7 @@ void Timeline::begin_now(const void* request, std::string_view name, std::string
     // Without memory the request goes unrecorded.
 }
 
-/// The time is noted under the lock, so that records are in the order of their times.
+/// Notes the time under the lock, so that records are in the order of their times.
 void Timeline::record(TimelineRecord&& record) noexcept {
     bool hurry = false;
     {

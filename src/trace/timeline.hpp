@@ -19,14 +19,14 @@ namespace guozhuang::trace {
 class TraceFile;
 class TraceText;
 
-/// Where the time of one rank goes, as a trace that Perfetto and chrome://tracing open.
-/// docs/timeline.md shows what is in it.
+/// Records where the time of one rank goes, as a trace that Perfetto and chrome://tracing open;
+/// docs/timeline.md shows what is in it. Any thread. Recording never throws and never waits for a
+/// disk.
 ///
-/// While it is off, each call below looks at a flag, and that is all. While it is on, it also notes
-/// the time and copies a record under a lock that is held for moments; a thread of the timeline's
-/// own makes text of the records and writes it, ten times a second. What comes faster than that
-/// thread can write is lost, and the trace says so. Recording never throws, and never waits for a
-/// disk. Any thread.
+/// While it is off, each call below only looks at a flag. While it is on, a call notes the time and
+/// copies a record under a lock that is held for moments. A thread of the timeline writes the
+/// records as text, ten times a second. Records that it is too slow for are lost, and the trace
+/// says how many.
 class Timeline {
 public:
     Timeline();
@@ -34,22 +34,22 @@ public:
     Timeline(const Timeline&) = delete;
     Timeline& operator=(const Timeline&) = delete;
 
-    /// Starts to record, to the new file rank2.json in that directory, which is made if need be.
-    /// Says what is in the way, or nothing. A file that cannot be written later, to a disk that is
-    /// full, is warned about once and ends the recording.
+    /// Starts to record to rank2.json, a new file in that directory, which is created if need be.
+    /// Returns why it cannot, or nothing. If the file cannot be written later (the disk is full),
+    /// logs one warning and stops.
     std::string start(const std::string& directory, const TimelineOwner& owner);
-    /// Stops to record, and writes the rest. Harmless if nothing is recorded.
+    /// Stops recording, and writes what is left. Does nothing if nothing is recorded.
     void stop() noexcept;
     bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
 
-    /// A request begins, and with it the first of its phases. It is known by its address until it
-    /// ends. `facts` is called while the timeline is on.
+    /// A request begins, in the first of its phases. Its address identifies it until end(). `facts`
+    /// is called only if the timeline is on.
     template <std::invocable Facts>
     void begin(const void* request, std::string_view name, std::string_view phase,
                Facts&& facts) noexcept {
         if (on()) begin_now(request, name, phase, facts());
     }
-    /// It leaves the phase it is in for this one. Phases are literals.
+    /// The request goes on to the next phase. Phases are literals.
     void enter(const void* request, std::string_view phase) noexcept {
         if (on()) record({.kind = TimelineRecord::Kind::enter, .request = request, .phase = phase});
     }
@@ -63,7 +63,7 @@ private:
                    const TimelineFacts& facts) noexcept;
     void record(TimelineRecord&& record) noexcept;
     void finish() noexcept GUOZHUANG_REQUIRES(control_mutex_);
-    void write_on() noexcept;  ///< the thread
+    void write_on() noexcept;  ///< what the thread runs
     void write_out();
 
     std::atomic<bool> on_{false};
@@ -77,21 +77,20 @@ private:
     base::Mutex control_mutex_;  ///< one start or stop at a time
     std::thread thread_ GUOZHUANG_GUARDED_BY(control_mutex_);
 
-    // The thread's, while there is one.
+    // Used by the thread while there is one.
     std::string path_;
     std::vector<TimelineRecord> writing_;
     std::unique_ptr<TraceFile> file_;
     std::unique_ptr<TraceText> text_;
 };
 
-/// What the calling thread does for the length of a scope: a slice on its row. The name is a
-/// literal.
+/// A slice on the row of the calling thread, for the length of a scope. The name is a literal.
 class TimelineSlice {
 public:
     TimelineSlice(Timeline& timeline, std::string_view name) : timeline_(timeline), name_(name) {
         if (timeline.on()) begin_ = base::Clock::now();
     }
-    /// `facts` is called while the timeline is on.
+    /// `facts` is called only if the timeline is on.
     template <std::invocable Facts>
     TimelineSlice(Timeline& timeline, std::string_view name, Facts&& facts)
         : TimelineSlice(timeline, name) {

@@ -8,8 +8,7 @@
 
 namespace guozhuang::trace {
 
-/// What a timeline says of a request, a bundle or a part. The views are of texts that live for
-/// ever.
+/// What a timeline says of a request, a bundle or fused tensors. The views are of literals.
 struct TimelineFacts {
     std::string_view operation = {}, algorithm = {};  ///< empty: not said
     std::size_t bytes = 0, tensors = 0;               ///< 0: not said
@@ -17,25 +16,25 @@ struct TimelineFacts {
     std::shared_ptr<const std::string> set = {};
 };
 
-/// One thing that a timeline has recorded.
+/// One record of a timeline.
 struct TimelineRecord {
     enum class Kind : std::uint8_t {
         begin,  ///< of a request, which enters its first phase
-        enter,  ///< the request leaves the phase it is in for the next one
+        enter,  ///< the request goes on to its next phase
         end,    ///< of a request
         slice   ///< of a thread: from one time to the other
     };
     Kind kind = Kind::slice;
     bool failed = false;            ///< end
-    int thread = 0;                 ///< slice: the kernel's number
-    const void* request = nullptr;  ///< which one, of those that live
+    int thread = 0;                 ///< slice: the thread's number in the kernel
+    const void* request = nullptr;  ///< its address
     std::int64_t from_ns = 0, at_ns = 0;
-    std::string name = {};        ///< begin: of the request, as the user wrote it
-    std::string_view phase = {};  ///< begin, enter, slice: what it is called; lives for ever
+    std::string name = {};        ///< begin: the request's, as the user wrote it
+    std::string_view phase = {};  ///< begin, enter, slice: what it is called; a literal
     TimelineFacts facts = {};     ///< begin, slice
 };
 
-/// Where a timeline is recorded.
+/// The rank whose timeline it is.
 struct TimelineOwner {
     int rank = 0, ranks = 1;
 };

@@ -14,9 +14,9 @@ namespace guozhuang::trace {
 namespace {
 
 constexpr std::size_t most_name_bytes = 500;
-constexpr int first_request_row = 10'001;  // threads are above
+constexpr int first_request_row = 10'001;  // rows below are threads'
 
-/// As a JSON string. What is no UTF-8 becomes the character for that. A long one is cut.
+/// The text as a JSON string; bytes that are not UTF-8 are replaced. A long text is cut.
 std::string json_string(std::string_view text) {
     if (text.size() > most_name_bytes)
         return json_string(std::string(text.substr(0, most_name_bytes - 3)) + "...");
@@ -122,7 +122,7 @@ void TraceText::begin(const TimelineRecord& record) {
     open(record.phase, row, record.at_ns, {});
 }
 
-/// One that began before the recording, or whose beginning was lost, is not known.
+/// Ignores a request whose beginning was lost or came before the recording.
 void TraceText::end(const TimelineRecord& record) {
     const auto found = requests_.find(record.request);
     if (found == requests_.end()) return;
@@ -145,7 +145,7 @@ void TraceText::close(int row, std::int64_t at_ns, bool failed) {
                    time(at_ns), owner_.rank, row, failed ? R"(,"args":{"failed":true})" : "");
 }
 
-/// The ends of what is on its way may be among the lost.
+/// Ends all requests, since the records of their ends may be among the lost ones.
 void TraceText::mark_loss(std::uint64_t lost, std::int64_t at_ns) {
     for (const auto& [request, row] : requests_) {
         close(row.number, at_ns, false);

@@ -11,23 +11,23 @@
 
 namespace guozhuang::trace {
 
-/// Turns records into elements of the trace event format of Chrome and Perfetto, one a line, with a
-/// comma behind all but the last. The process of the trace is the rank. It has a row for each
-/// thread, with slices; and rows for the requests of each process set, of which each takes the
-/// first one that is free. Not thread-safe.
+/// Turns records into elements of the trace event format of Chrome and Perfetto, one a line,
+/// separated by commas. The process of the trace is the rank. Each thread has a row with its
+/// slices. A request takes the first free row of its process set. Not thread-safe.
 class TraceText {
 public:
     explicit TraceText(const TimelineOwner& owner) : owner_(owner) {}
 
-    /// What stands first: who wrote this and where, and two clocks at one time, so that the traces
-    /// of several hosts can be put together.
+    /// The first elements: version, rank and host, and two clocks read at the same time, by which
+    /// the traces of several hosts can be put together.
     std::string head() const;
-    /// In the order of their times. `lost`: how many came after these and were not kept, which
-    /// leaves us without their ends.
+    /// Elements for the records, which are in the order of their times. `lost`: how many records
+    /// after these were dropped. Then requests that are open are closed, since their ends may be
+    /// among them.
     std::string of(std::span<const TimelineRecord> records, std::uint64_t lost);
 
 private:
-    /// A row that a request is on, and where it goes when that has ended.
+    /// The row of a request, and the set of free rows to which it returns.
     struct Row {
         int number = 0;
         std::set<int>* free = nullptr;
@@ -39,13 +39,13 @@ private:
     void mark_loss(std::uint64_t lost, std::int64_t at_ns);
     int row_of(int thread);
     void name_row(int row, std::string_view name);
-    std::string& next();  ///< where the next element is to be appended
+    std::string& next();  ///< where to append the next element
 
     const TimelineOwner owner_;
     std::string text_;
-    std::map<int, int> threads_;           ///< row of each
-    std::map<const void*, Row> requests_;  ///< of those that are on their way
-    /// Rows of requests that are free, by process set; "": the world.
+    std::map<int, int> threads_;           ///< the row of each
+    std::map<const void*, Row> requests_;  ///< those that have not ended
+    /// Free rows of requests, by process set; "" is the world.
     std::map<std::string, std::set<int>> free_;
     int request_rows_ = 0;  ///< so far
 };

@@ -63,7 +63,7 @@ struct GradientReducer::State {
 
     std::vector<Parameter> parameters;
     OptimizerOptions options;
-    bool is_alone = false;                                    ///< the only rank
+    bool is_alone = false;                                    ///< there is no other rank
     std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
     std::vector<std::size_t> bundle_of;                       ///< of each parameter with a gradient
     /// How many parameters each bundle waits for.
@@ -73,27 +73,29 @@ struct GradientReducer::State {
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
 
-    /// What step() ends.
+    /// What has happened since the last step(), which ends it.
     struct Batch {
-        /// The gradients, by tied_to, that were marked in some pass: they are not zero.
+        /// By tied_to: the gradients that an earlier pass of the batch has marked, so they are not
+        /// zero.
         std::vector<bool> accumulated;
         std::vector<bool> marked;
         std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
         std::size_t complete_bundles = 0;
-        /// The last bundle to be complete: held back, so that all ranks can discard the batch.
+        /// The bundle that is complete last. It is held back, so that each rank can still discard
+        /// the batch on all.
         std::size_t last_bundle = 0;
         std::size_t marks = 0;
         int passes = 0;
         bool synchronised = false;
         std::exception_ptr failure = nullptr;  ///< of a hook
-        /// The hash of the reduced gradients when the wrapped optimizer threw.
+        /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
         std::optional<std::uint64_t> unstepped = {};
     };
     Batch batch;
 
-    bool has_agreed = false;                ///< the plan has what must agree, as it is
-    std::optional<std::uint64_t> compared;  ///< the values, after so many joins
-    std::uint64_t left_out = 0;             ///< batches that were reduced and not stepped with
+    bool has_agreed = false;                ///< the plan holds the current agreements
+    std::optional<std::uint64_t> compared;  ///< number of joins at the last comparison
+    std::uint64_t left_out = 0;             ///< batches that were reduced, but not stepped with
     bool hooks_used = false;
     bool warned = false;
     int paused = 0;
@@ -130,8 +132,8 @@ std::vector<NamedTensor> GradientReducer::State::gradients() const {
     return all;
 }
 
-/// Bundles in reverse order of the parameters, as backward finishes them: of one dtype and device
-/// each, the first one small.
+/// Lays out bundles in reverse order of the parameters, the order in which backward finishes them.
+/// A bundle has one dtype and device; the first one is small.
 void GradientReducer::State::lay_out() {
     std::vector<std::vector<NamedTensor>> bundles;
     std::size_t bytes = 0;
@@ -167,8 +169,8 @@ void GradientReducer::State::lay_out() {
     start_batch();
 }
 
-/// The bundle that reduces a gradient of several parameters waits for all of them, since each adds
-/// to it.
+/// A gradient that several parameters share is reduced with one of them. Its bundle waits for all
+/// of them, since each adds to it.
 void GradientReducer::State::tie() {
     std::unordered_map<const void*, std::size_t> first;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -193,7 +195,7 @@ std::size_t GradientReducer::State::find(std::string_view name) const {
 }
 
 void GradientReducer::State::mark(std::size_t parameter) {
-    if (batch.unstepped) leave_out();  // backward goes on with another batch
+    if (batch.unstepped) leave_out();  // backward has begun another batch
     if (parameter >= parameters.size())
         refuse(options.name,
                fmt::format("there is no parameter {}; there are {}", parameter, parameters.size()));
@@ -222,7 +224,7 @@ void GradientReducer::State::complete(std::size_t parameter) {
     if (reducing != bundle) count_down(reducing);
 }
 
-/// Every bundle but the last is on its way at once.
+/// Sends each bundle that is complete, but for the last.
 void GradientReducer::State::count_down(std::size_t bundle) {
     if (--batch.missing[bundle] > 0) return;
     if (++batch.complete_bundles < plan->size())
@@ -232,7 +234,7 @@ void GradientReducer::State::count_down(std::size_t bundle) {
 }
 
 void GradientReducer::State::send(std::size_t bundle) {
-    // Ranks that had joined have left out nothing: all count anew after each join.
+    // A rank that had joined has skipped steps too: all ranks count anew after a join.
     if (bundle == 0 && compared != plan->joins() && std::exchange(left_out, 0) != 0)
         has_agreed = false;
     if (bundle == 0 && (!has_agreed || compares_values())) {
@@ -242,7 +244,7 @@ void GradientReducer::State::send(std::size_t bundle) {
     plan->ready(bundle);
 }
 
-/// Ranks that have joined miss steps, so the values are compared anew after each join.
+/// After a join the values are compared anew, since ranks that had joined miss steps.
 bool GradientReducer::State::compares_values() const {
     return options.check_values && !is_alone && compared != plan->joins();
 }
@@ -266,8 +268,8 @@ std::vector<Agreement> GradientReducer::State::agreements() const {
     return all;
 }
 
-/// What was not marked counts as zero, if hooks are in use. Nothing is touched unless all of it can
-/// be.
+/// Clears gradients that were not marked, if hooks are in use, and completes all bundles. If one
+/// cannot be cleared, throws before it changes any.
 void GradientReducer::State::complete_all() {
     std::vector<std::size_t> absent;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -299,7 +301,7 @@ void GradientReducer::State::complete_all() {
     send(batch.last_bundle);
 }
 
-/// Of the first hook that throws in a batch: the batch has failed, which step() says again.
+/// Keeps the first exception of a hook in a batch: step() throws it again.
 template <class Act>
 void GradientReducer::State::keep_failure(const Act& act) {
     if (batch.failure) return;
@@ -311,7 +313,7 @@ void GradientReducer::State::keep_failure(const Act& act) {
     }
 }
 
-/// On all ranks; or, if it has been reduced there already, on this one alone.
+/// Discards the batch on all ranks; on this rank alone if it has been reduced already.
 void GradientReducer::State::discard(std::string_view reason) {
     if (batch.synchronised) return leave_out();
     try {
@@ -323,15 +325,15 @@ void GradientReducer::State::discard(std::string_view reason) {
     start_batch();
 }
 
-/// This batch has been reduced on all ranks. Those that step with it and those that do not part,
-/// which the next reduction notices.
+/// This rank does not step with a batch that all have reduced, so its parameters part from those of
+/// ranks that do. The next reduction finds that.
 void GradientReducer::State::leave_out() {
     ++left_out;
     has_agreed = false;
     start_batch();
 }
 
-/// Of what the host can read.
+/// The hash of the gradients that the host can read.
 std::uint64_t GradientReducer::State::gradient_hash() const {
     std::uint64_t hash = 0;
     for (const auto& parameter : parameters)
@@ -340,8 +342,8 @@ std::uint64_t GradientReducer::State::gradient_hash() const {
     return hash;
 }
 
-/// After the wrapped optimizer has thrown: other gradients than those it threw at are those of
-/// another batch.
+/// After the wrapped optimizer has thrown: if the gradients have changed since, they are another
+/// batch's.
 void GradientReducer::State::look_for_new_batch() {
     if (!batch.unstepped) return;
     const bool is_new = *batch.unstepped != gradient_hash();
@@ -383,14 +385,14 @@ void GradientReducer::synchronize() {
     } catch (const std::exception& error) {
         try {
             state.discard(error.what());
-        } catch (...) {  // the first error is the one to tell
+        } catch (...) {  // the first error is thrown
         }
         throw;
     }
     try {
         state.plan->wait();
     } catch (...) {
-        state.start_batch();  // this one has failed, on all ranks; the next may succeed
+        state.start_batch();  // this batch has failed on all ranks; the next may succeed
         throw;
     }
     state.compared = state.plan->joins();

@@ -18,7 +18,7 @@
 namespace guozhuang {
 namespace {
 
-/// Every rank's elements, in the order of the ranks; none of those that have joined.
+/// The elements of all ranks, in the order of ranks; a joined rank has none.
 template <Element T>
 std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& name,
                                    const ProcessSet& process_set) {
@@ -33,7 +33,7 @@ std::vector<std::vector<T>> gather(std::vector<T> elements, const std::string& n
     return by_rank;
 }
 
-/// The same by rank of the job, without those that have joined. Everybody else has some.
+/// The same by world rank, without joined ranks. Every other rank has some elements.
 template <Element T>
 std::map<int, std::vector<T>> gather_from_active(std::vector<T> elements, const std::string& name,
                                                  const ProcessSet& process_set) {
@@ -46,7 +46,7 @@ std::map<int, std::vector<T>> gather_from_active(std::vector<T> elements, const 
     return active;
 }
 
-/// Those of the ranks whose number at `index` is not the first one's.
+/// The ranks whose number at `index` differs from that of the first rank.
 std::vector<int> dissenters(const std::map<int, std::vector<std::int64_t>>& by_rank,
                             std::size_t index) {
     std::vector<int> others;
@@ -73,7 +73,7 @@ std::vector<std::string> gather_bytes(std::string_view bytes, const std::string&
 
 std::map<int, Names> gather_names(const Names& own, const std::string& name,
                                   const ProcessSet& process_set) {
-    // Each name comes before a zero, and one more zero tells an active rank.
+    // Each name ends with a zero byte. One more tells an active rank from a joined one.
     std::vector<std::uint8_t> bytes(1, 0);
     for (const auto& one : own)
         bytes.insert(bytes.end(), one.c_str(), one.c_str() + one.size() + 1);
@@ -98,15 +98,15 @@ std::string list_of(const Names& names) {
                        names.size() - most);
 }
 
-/// Throws on every rank unless all pass the same: "average_metrics: keys differ: 'loss' on ranks
-/// 0,2; 'lose' on rank 1", which are the names that not all have.
+/// Throws on every rank unless all pass the same names. The text has the names that are not on all
+/// ranks: "average_metrics: keys differ: 'loss' on ranks 0,2; 'lose' on rank 1".
 void require_same(const std::string& operation, const std::string& what, const Names& own,
                   const ProcessSet& process_set) {
     const auto by_rank = gather_names(own, fmt::format("{}/{}", operation, what), process_set);
     std::map<std::string, std::size_t> owners;
     for (const auto& [rank, names] : by_rank)
         for (const auto& name : names) ++owners[name];
-    // The names that not all have, and the ranks that have them, by their first ranks.
+    // Names that not all ranks have, with the ranks that have them, in the order of first ranks.
     std::vector<std::pair<Names, std::vector<int>>> sides;
     for (const auto& [rank, names] : by_rank) {
         Names lone;
@@ -130,7 +130,7 @@ void require_same(const std::string& operation, const std::string& what, const N
                 {.operation = operation, .ranks = odd});
 }
 
-/// The same of parameters. Throws Error(invalid_argument) if two have one name.
+/// The same for parameters. Throws Error(invalid_argument) if two have the same name.
 void require_same(const std::string& operation, std::span<const Parameter> parameters,
                   const ProcessSet& process_set) {
     Names names;
@@ -143,7 +143,7 @@ void require_same(const std::string& operation, std::span<const Parameter> param
     require_same(operation, "parameters", names, process_set);
 }
 
-/// Broadcasts all at once; when one fails, the others are waited for first.
+/// Broadcasts all tensors at once. If one fails, waits for the others before it throws.
 void broadcast_all(const std::vector<NamedTensor>& tensors, int root,
                    const ProcessSet& process_set) {
     std::vector<Handle> handles;

@@ -5,8 +5,8 @@
 namespace guozhuang {
 namespace {
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers everywhere, which std::shuffle does not
-/// promise.
+/// SplitMix64 (Steele, Lea, Flood 2014). It gives the same numbers everywhere, which std::shuffle
+/// does not promise.
 class Random {
 public:
     explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
@@ -18,9 +18,9 @@ public:
         z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
         return z ^ (z >> 31);
     }
-    /// Below `bound`, every value equally likely.
+    /// A number below `bound`, each equally likely.
     std::uint64_t below(std::uint64_t bound) noexcept {
-        const auto rejected = -bound % bound;  // numbers below it would favour small values
+        const auto rejected = -bound % bound;  // smaller draws would favour small values
         for (;;)
             if (const auto number = next(); number >= rejected) return number % bound;
     }

@@ -34,7 +34,7 @@ bool send_all(int descriptor, std::span<const char> bytes) noexcept {
            static_cast<ssize_t>(bytes.size());
 }
 
-/// The token fits every segment.
+/// Whether the other end sends the token, which arrives at once: it fits into any TCP segment.
 bool shows_token(int descriptor, const HostLink::Offer& offer, base::Deadline deadline) noexcept {
     decltype(offer.token) shown{};
     return becomes_ready(descriptor, POLLIN, deadline) &&
@@ -43,7 +43,7 @@ bool shows_token(int descriptor, const HostLink::Offer& offer, base::Deadline de
            shown == offer.token;
 }
 
-/// That what it says leaves at once, and a silent host is noticed after 30 s + 6 x 10 s.
+/// So that what is sent leaves at once, and a silent host is noticed after 30 s + 6 x 10 s.
 void set_options(int descriptor) noexcept {
     const auto set = [descriptor](int level, int option, int value) {
         setsockopt(descriptor, level, option, &value, sizeof value);
@@ -68,7 +68,7 @@ bool connect(int descriptor, in_addr address, in_port_t port, base::Deadline dea
     return getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
 }
 
-/// Of this host, those behind which there may be others first.
+/// Lists this host's addresses; first those of networks that may have other hosts.
 void list_addresses(std::span<in_addr> addresses) {
     ifaddrs* list = nullptr;
     if (getifaddrs(&list) != 0) throw_unavailable("getifaddrs", errno);

@@ -15,7 +15,7 @@
 
 namespace guozhuang::wire {
 
-/// A socket; closed in children of fork(), which would keep it open when this process has ended.
+/// A socket. Children of fork() close it, so that it does not stay open when this process ends.
 class Socket {
 public:
     /// An IPv4 stream that does not block, or the given descriptor. Throws Error(unavailable).
@@ -32,46 +32,45 @@ private:
     std::optional<base::ForkChildHandler> fork_child_handler_;
 };
 
-/// A TCP connection to a process of another host. The kernel ends it when that process ends,
-/// however it ends, so the link tells of a death that nobody on that host is left to tell. Nothing
-/// else goes through it, except why a process leaves, and that it has closed its session. A host
-/// that is cut off or without power ends the link after a minute and a half (keep-alive).
+/// A TCP connection to a process of another host. The kernel ends it when that process ends, in
+/// whatever way, so it tells of a death that nobody on that host is left to tell. Only two things
+/// are sent through it: why a process quits, and that it has closed its session. A host that is cut
+/// off or without power ends the link after a minute and a half (keep-alive).
 class HostLink {
 public:
-    /// Where a process listens, and what whoever connects has to show. Plain bytes.
+    /// Where a process listens, and the token that a connecting process must send. Plain bytes.
     struct Offer {
         std::array<in_addr, 8> addresses{};  ///< 0.0.0.0: none
         in_port_t port = 0;                  ///< 0: it does not listen
         std::array<std::uint64_t, 2> token{};
     };
 
-    /// Tries each address. The other end need not have accepted yet, and may turn out to be
-    /// somebody else: both ends agree by other means. Throws Error(unavailable).
+    /// Tries each address in turn. The other end need not have accepted yet, and may be a wrong
+    /// process: the two agree by other means. Throws Error(unavailable).
     HostLink(const Offer& offer, base::Deadline deadline);
-    /// Accepted by a listener.
+    /// A connection that a HostListener has accepted.
     explicit HostLink(std::unique_ptr<Socket> socket) noexcept;
-    /// A link that was not closed stays open until this process ends.
+    /// If close() was not called, the socket stays open until the process ends.
     ~HostLink();
     HostLink(const HostLink&) = delete;
     HostLink& operator=(const HostLink&) = delete;
 
     // Any thread:
-    /// A descriptor that is readable when there is something to look at.
+    /// Readable when has_ended() should be called.
     int descriptor() const noexcept { return socket_->descriptor(); }
-    /// Tells the other end why this process leaves, if there is room. A reason that is too long is
-    /// cut.
+    /// Tells the other end why this process quits, if the socket has room. Cuts a long reason.
     void say(std::string_view reason) noexcept;
-    /// Tells the other end that what comes is no death.
+    /// Tells the other end that this process has closed its session: its end is no death.
     void close() noexcept;
 
     // One thread at a time:
-    /// Whether the other end is gone, as far as one can see now.
+    /// Whether the other end is gone, as far as this host knows.
     bool has_ended() noexcept;
     // Once it has ended:
     bool was_closed() const noexcept { return was_closed_; }
-    /// Why the process at the other end left; empty if it never said so.
+    /// Why the process at the other end has quit; empty if it has not said so.
     std::string_view reason() const noexcept { return {reason_.data(), reason_size_}; }
-    /// An errno if the network ended it; 0 if the other process did.
+    /// An errno if the network ended the link; 0 if the other process did.
     int error() const noexcept { return error_; }
 
 private:
@@ -83,13 +82,13 @@ private:
     int error_ = 0;
 };
 
-/// Waits for such a connection, while a session starts.
+/// Waits for a HostLink's connection while a session starts.
 class HostListener {
 public:
-    /// On all IPv4 addresses of this host. Throws Error(unavailable).
+    /// Listens on all IPv4 addresses of this host. Throws Error(unavailable).
     HostListener();
     const HostLink::Offer& offer() const noexcept { return offer_; }
-    /// The first that shows the token. Throws Error(unavailable).
+    /// Returns the first connection that sends the token. Throws Error(unavailable).
     std::shared_ptr<HostLink> accept(base::Deadline deadline);
 
 private:

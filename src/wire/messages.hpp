@@ -9,9 +9,8 @@
 
 namespace guozhuang::wire {
 
-/// What keeps the messages of different process sets and purposes apart: the set's context id and a
-/// lane within it. Messages of the control lane are taken by poll(), from whomever they come; those
-/// of the other lanes by receive().
+/// A message's tag: the process set's context, and a lane for its purpose. Messages of the control
+/// lane come out of poll(), from any rank; those of the other lanes go to receive().
 enum class Lane : std::uint8_t { control, host_data, device_data, point_to_point };
 
 struct Tag {
@@ -21,13 +20,12 @@ struct Tag {
     friend bool operator==(const Tag&, const Tag&) = default;
 };
 
-/// No control message is longer: a larger one can only be corrupt.
+/// The longest control message. A longer one is corrupt.
 inline constexpr std::size_t max_control_bytes = (std::size_t{64} << 20) + 64;
 
-/// Moves bytes between the ranks of the job. Ranks are world ranks. Thread-safe: any thread of the
-/// process, at any time between construction and the transport's close(). Nothing here blocks.
-/// Errors of the transport throw Error(wire); once messages have been abandoned, what has ended the
-/// job.
+/// Moves bytes between the ranks of the job. Ranks are world ranks. Nothing here blocks.
+/// Thread-safe, from construction to the transport's close(). Throws Error(wire) if the transport
+/// fails; once messages have been abandoned, throws what has ended the job.
 class Messages {
 public:
     /// A message in flight; a value that is handed back to test(). 0 is none.
@@ -39,7 +37,7 @@ public:
         std::vector<std::byte> bytes;
     };
 
-    /// What this rank has given others as data (not control) so far: messages, and what it wrote to
+    /// What this rank has sent as data so far (control messages do not count), and what it wrote to
     /// its stage.
     struct Traffic {
         std::uint64_t bytes = 0;
@@ -51,20 +49,20 @@ public:
     virtual int rank() const noexcept = 0;
     virtual int size() const noexcept = 0;
 
-    /// Starts a message; the memory is borrowed until test() has returned true. Messages of one
-    /// (sender, receiver, tag) arrive in order. Any length, beyond 2^31 bytes too; the receiver
-    /// names the exact length. Wakes the receiver where it has a doorbell.
+    /// Starts a message of any length. The memory is borrowed until test() has returned true.
+    /// Messages of the same sender, receiver and tag arrive in order; the receiver names the exact
+    /// length. Wakes the receiver if it has a doorbell that this rank can ring.
     virtual Ticket send(int to, Tag tag, std::span<const std::byte> bytes) = 0;
     virtual Ticket receive(int from, Tag tag, std::span<std::byte> bytes) = 0;
-    /// True when the message is complete; the ticket is then spent and reset to none. None counts
-    /// as complete. Drives progress.
+    /// True if the message is complete, or the ticket is none. The ticket is then none. Drives
+    /// progress.
     virtual bool test(Ticket& ticket) = 0;
 
-    /// The next whole message of a control tag from any rank, if one is there. Drives the progress
-    /// of such messages.
+    /// Returns the next whole message with a control tag, from any rank, if there is one. Drives
+    /// the progress of control messages.
     virtual std::optional<Message> poll(Tag tag) = 0;
-    /// Whether all control messages whose memory has been given back have left this rank. Drives
-    /// the progress of such messages.
+    /// True once every control message for which test() has returned true has left this rank.
+    /// Drives the progress of control messages.
     virtual bool flushed() = 0;
 
     /// The largest user tag that messages can carry.

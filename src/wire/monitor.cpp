@@ -53,11 +53,11 @@ Monitor::Monitor(const std::vector<WatchedProcess>& processes,
     }
 }
 
-/// Returns why it can be looked at from time to time only, or 0.
+/// Returns an errno if the process can only be looked at from time to time, else 0.
 int Monitor::add(const WatchedProcess& process) {
     std::optional<base::ProcessFile> file;
     if (!process.link) file.emplace(process.id);
-    // ESRCH: the process is dead, which the first look finds.
+    // ESRCH: the process has ended, which the first look finds.
     const int error = file && file->descriptor() < 0 && errno != ESRCH ? errno : 0;
     looks_at_proc_ |= error != 0;
     watches_.push_back({process, std::move(file)});

@@ -15,11 +15,11 @@
 
 namespace guozhuang::wire {
 
-/// Watches the processes of other ranks, from a thread of its own that never calls MPI.
+/// Watches the processes of other ranks, on a thread of its own that never calls MPI.
 ///
-/// A process of this host that ends makes its pidfd readable; one of another host ends its link.
-/// Where the system gives no pidfd (an old kernel, a sandbox, no descriptor left) the thread looks
-/// at /proc ten times a second, after one warning. A process that is not visible from here (another
+/// A process of this host that ends makes its pidfd readable; one of another host ends its link. If
+/// the system gives no pidfd (an old kernel, a sandbox, no descriptor left), the thread logs a
+/// warning and looks at /proc ten times a second. A process that is not visible (it is in another
 /// container) is not watched, with a warning.
 class Monitor {
 public:
@@ -35,11 +35,11 @@ public:
         std::optional<int> status = {};  ///< as wait(2) gives it; empty if unknown
     };
 
-    /// `on_end` is called for each process that ends, on the thread, until it says that there is
-    /// nothing more to watch for. What it cannot watch, or watch well, it says at this level.
+    /// Calls `on_end` on its thread for each process that ends, until `on_end` returns true: then
+    /// nothing more is watched. `level`: for messages about processes that it cannot watch well.
     Monitor(const std::vector<WatchedProcess>& processes, std::function<bool(const End&)> on_end,
             LogLevel level = LogLevel::warning);
-    /// Ends the thread. A call of `on_end` that is under way is waited for.
+    /// Ends the thread, after a call of `on_end` that is running.
     ~Monitor();
     Monitor(const Monitor&) = delete;
     Monitor& operator=(const Monitor&) = delete;
@@ -60,9 +60,9 @@ private:
     void look(Watch& watched, bool is_readable);
 
     std::vector<Watch> watches_;
-    std::vector<pollfd> files_;  ///< that by which it is ended, and theirs
+    std::vector<pollfd> files_;  ///< stop_file_, then those of the processes
     std::function<bool(const End&)> on_end_;
-    bool looks_at_proc_ = false;  ///< some have no file
+    bool looks_at_proc_ = false;  ///< some processes have no descriptor
     bool done_ = false;
     int stop_file_ = -1;  ///< an eventfd
     std::atomic<bool> stop_{false};

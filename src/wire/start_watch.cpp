@@ -19,7 +19,8 @@ namespace guozhuang::wire {
 namespace {
 
 constexpr const char* thread_name = "gz-starting";
-// As /proc has them; another rank may have begun its session a moment before this one.
+// Names of the library's threads in /proc. A rank that has one of them has come: its session has
+// begun, or is about to.
 constexpr std::array<std::string_view, 3> names_of_ours = {"gz-starting\n", "gz-monitor\n",
                                                            "gz-coordinator\n"};
 
@@ -37,7 +38,7 @@ std::optional<int> number_of(std::string_view text) {
     return number && *number >= 0 ? number : std::nullopt;
 }
 
-/// Of the first of these variables that is there.
+/// The number of the first of these variables that is set.
 std::optional<int> first_number(const Variables& variables, Names names) {
     for (const char* name : names)
         if (const auto found = variables.find(name); found != variables.end())
@@ -63,7 +64,7 @@ Variables environment_of(const std::filesystem::path& process) {
     return variables;
 }
 
-/// A rank's process, as it is seen from outside.
+/// What /proc shows of a rank's process.
 struct ProcessSnapshot {
     base::ProcessId process;
     bool has_come = false;
@@ -91,8 +92,8 @@ ProcessSnapshot look_at(const std::filesystem::path& folder, int pid, std::uint6
     return snapshot;
 }
 
-/// The processes of the job on this host, by rank. Of several of one rank (a shell that has started
-/// the program) the last to start counts, unless another has come.
+/// The processes of the job on this host, by rank. If a rank has several (a shell that has started
+/// the program), one that has come counts, else the last to start.
 std::map<int, ProcessSnapshot> look_around(const LaunchedRank& self) {
     std::map<int, ProcessSnapshot> snapshots;
     const auto numbering = base::this_process().numbering;
@@ -112,7 +113,7 @@ std::map<int, ProcessSnapshot> look_around(const LaunchedRank& self) {
     return snapshots;
 }
 
-/// What there is to say; empty if that is for others.
+/// What this rank should log; empty if another rank should.
 std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
     const auto snapshots = look_around(self);
     std::vector<int> waiting, unseen;
@@ -191,7 +192,7 @@ StartWatch::~StartWatch() {
     if (thread_.joinable()) thread_.join();
 }
 
-/// False if the watch ends before.
+/// False if the watch ends before that time.
 bool StartWatch::wait_until(base::Deadline time) {
     const auto length =
         time == base::no_deadline ? std::chrono::hours(1) : time - base::Clock::now();

@@ -12,29 +12,27 @@
 
 namespace guozhuang::wire {
 
-/// What a launcher has told this process of its job.
+/// What a launcher has told this process about its job.
 struct LaunchedRank {
-    /// Variables that processes of other jobs do not have: "PMIX_NAMESPACE=1234".
+    /// Variables that are not in processes of other jobs: "PMIX_NAMESPACE=1234".
     std::vector<std::string> job;
     int rank = 0;
     int size = 1;        ///< ranks of the job
     int local_size = 0;  ///< of this host; 0: unknown
 };
-/// From variables, as `variable` gives them; empty if they do not tell a job of several ranks from
-/// others.
+/// Reads the variables with `variable`. Empty if they do not identify a job of several ranks.
 std::optional<LaunchedRank> find_launched_rank(
     const std::map<std::string, std::string, std::less<>>& variables);
-/// The same of this process.
+/// The same for this process's environment.
 std::optional<LaunchedRank> find_launched_rank();
 
-/// Says who keeps a session from beginning: ranks that do not come wait for nothing, and all others
-/// wait for them inside MPI, in silence.
+/// Reports which ranks keep a session from beginning. The others wait for them inside MPI, in
+/// silence; nothing here needs MPI.
 ///
-/// While one lives, a thread of it shows the job's other processes on this host that this rank has
-/// come: they see the thread's name in /proc. There it looks for the others, too, after `warn`, and
-/// then whenever it has waited twice as long; the lowest of the ranks that wait on a host says what
-/// it finds. After `limit` it ends this process, with the same words. Nothing of this needs MPI,
-/// which may not even be initialised.
+/// While it lives, it has a thread, whose name in /proc shows other ranks of this host that this
+/// rank has come. After `warn`, and then whenever it has waited twice as long, the thread looks for
+/// the job's other processes; the lowest rank that waits on a host logs which are missing. After
+/// `limit` it ends this process with the same text.
 class StartWatch {
 public:
     struct Limits {
@@ -42,7 +40,7 @@ public:
         std::chrono::milliseconds limit{0};  ///< 0: none
     };
 
-    /// `end_job`: see base::end_process. Without a thread to be had there is no watch.
+    /// `end_job`: see base::end_process. If no thread can be started, nothing is watched.
     StartWatch(std::optional<LaunchedRank> self, const Limits& limits, void (*end_job)()) noexcept;
     /// Ends the thread.
     ~StartWatch();

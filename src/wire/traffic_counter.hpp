@@ -8,7 +8,7 @@
 
 namespace guozhuang::wire {
 
-/// How much this rank has sent. Thread-safe.
+/// Counts what this rank has sent. Thread-safe.
 class TrafficCounter {
 public:
     void count_message(std::size_t bytes) noexcept {

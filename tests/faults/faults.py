@@ -136,7 +136,7 @@ class Job:
     def survivors(self, victim):
         return [rank for rank in range(self.ranks) if rank != victim]
 
-    def obituary(self, victim, how=r"\(killed by signal 9 \(Killed\)\)"):
+    def describe_death(self, victim, how=r"\(killed by signal 9 \(Killed\)\)"):
         doing = r"(during \S+.*|after it had submitted \S+.*|before its first operation)"
         # mpirun may have taken the status first.
         return (
@@ -229,7 +229,7 @@ def problems_of_kill(job, point, victim):
         return
     if point.startswith("segment_"):
         yield from got_errors(job, victim)
-    words = job.obituary(victim)
+    words = job.describe_death(victim)
     yield from last_words_name(job, victim, words)
     yield from errors_name(job, victim, words, "rank_died")
 
@@ -317,7 +317,7 @@ def setting_up():
     """A rank is killed while they set up their stages."""
     counts["faults injected"] += 1
     job = Job("train", FAILPOINT="segment_send@1:1=kill")
-    judge(job, last_words_name(job, 1, job.obituary(1)))
+    judge(job, last_words_name(job, 1, job.describe_death(1)))
 
 
 def kills(ranks):
@@ -357,10 +357,10 @@ def hosts():
         ),
         "options": ["--enable-recovery"],
     }
-    # Of messages the first four set up their stages.
+    # The first eight messages of each rank at most set up their stages.
     middle = ("segment_send", "segment_receive", "round_publish", "round_await")
     kill_each(
-        *(killed_at(point, victim, 5, **placed) for point in middle for victim in (1, 2)),
+        *(killed_at(point, victim, 9, **placed) for point in middle for victim in (1, 2)),
         *(
             killed_at(point, victim, 1, **placed)
             for point in ("handshake", "submit", "shutdown", "close")
@@ -390,7 +390,7 @@ def hosts():
             *lingering,
         ])
     disturb_each(*(
-        {"FAILPOINT": f"{point}@{1 + i % 2}:5=stop:300", **placed}
+        {"FAILPOINT": f"{point}@{1 + i % 2}:9=stop:300", **placed}
         for i, point in enumerate(middle)
     ))
 
@@ -488,12 +488,21 @@ def starts():
         ))
 
 
+def message_algorithms():
+    """Those that GUOZHUANG_ALGORITHM takes besides auto, by the table of configuration."""
+    page = Path(__file__).resolve().parents[2] / "docs/configuration.md"
+    (names,) = re.findall(
+        r"^\| `GUOZHUANG_ALGORITHM` \|[^|]*\|([^|]*)\|", page.read_text(), re.MULTILINE
+    )
+    return [name for name in re.split(r", | or ", names.strip()) if name != "auto"]
+
+
 def silent_kills():
     """Without shared memory nobody knows what the dead one was doing, and it is the survivors' own
     operation that is named."""
     without = [
         killed_at(point, victim, 1, size=size, ALGORITHM=algorithm, SHARED_MEMORY="0")
-        for algorithm in ("ring", "recursive_doubling", "direct", "parameter_server")
+        for algorithm in message_algorithms()
         for point in ("segment_send", "segment_receive")
         for victim in (0, 1, 2)
         for size in (SMALL, LARGE)
@@ -541,7 +550,7 @@ def ends():
     ):
         left[scene] = left["exit"]
     for (scene, how), (_, job) in zip(died.items(), several(*({"scene": scene} for scene in died))):
-        words = job.obituary(victim, how)
+        words = job.describe_death(victim, how)
         judge(job, [
             *last_words_name(job, victim, words),
             *errors_name(job, victim, words, "rank_died"),
@@ -596,7 +605,7 @@ def lingers(victim, on_death):
         if lingering != expected else []
     )
     judge(job, wrong + list(
-        last_words_name(job, victim, job.obituary(victim, r"\(exited with code 5\)"))
+        last_words_name(job, victim, job.describe_death(victim, r"\(exited with code 5\)"))
     ))
 
 
@@ -608,7 +617,7 @@ def saves(victim, scene, expected):
     saved = [each["checkpoint"] for each in job.said if "checkpoint" in each]
     wrong = [("other failures", f"saved: {saved}, not {expected}")] if saved != expected else []
     judge(job, wrong + list(
-        last_words_name(job, victim, job.obituary(victim, r"\(exited with code 5\)"))
+        last_words_name(job, victim, job.describe_death(victim, r"\(exited with code 5\)"))
     ))
 
 
@@ -618,7 +627,7 @@ def latency():
         *({"scene": "killed", "ranks": 4, "size": number} for number in range(200))
     ):
         victim = settings["size"] % 4
-        words = job.obituary(victim)
+        words = job.describe_death(victim)
         judge(job, [*errors_name(job, victim, words, "rank_died"), *got_errors(job, victim)])
         killed = [each["ms"] for each in job.said if "killed" in each]
         times += [error["ms"] - killed[0] for error in job.errors if killed]
@@ -781,7 +790,7 @@ def problems_without_memory(job):
     """Whoever has none left says so, where there is memory to say it, and the others name it. What
     is late enough may not be missed."""
     # An exception that nobody catches, or MPI's own end.
-    dies = job.obituary(1, r"\((killed by signal 6 \(Aborted\)|exited with code \d+)\)")
+    dies = job.describe_death(1, r"\((killed by signal 6 \(Aborted\)|exited with code \d+)\)")
     return [] if job.code == 0 else last_words_name(
         job, 1, f"rank 1 has (ended the job|shut down).*(memory|bad_alloc)|{dies}"
     )

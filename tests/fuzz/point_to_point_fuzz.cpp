@@ -30,7 +30,7 @@ struct Rank {
     }
     ~Rank() { hub.abort(); }
     void post(const Route& route, std::int64_t count) {
-        Request request{.name = "letter",
+        Request request{.name = "message",
                         .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
         point_to_point.post({route, posted.back()});
@@ -42,7 +42,7 @@ struct Rank {
             const bool clean =
                 !outcome.error || refused({ErrorCode::mismatch, ErrorCode::departed},
                                           [&] { std::rethrow_exception(outcome.error); });
-            require(clean, "a letter fails with an error of its kind");
+            require(clean, "a send or receive fails with an error of its kind");
         }
     }
 };

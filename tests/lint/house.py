@@ -8,6 +8,7 @@
     house.py sizes        functions have at most 60 lines, and nine in ten at most 20; files have at
                           most 500; classes at most 20 data members; lines of code, comments and
                           Markdown at most 100 columns
+    house.py words        no name and no comment has a word that the house has given up
     house.py links        every relative link of a Markdown file leads somewhere, and every page of
                           docs is linked
     house.py self-test    each rule finds what it is there to find
@@ -319,6 +320,77 @@ def sizes():
         )
 
 
+# --- words ----------------------------------------------------------------------------------------
+
+# Words that are gone, and what to say now: docs/glossary.md has those that hold. To add one when
+# its last use goes:
+# - A word that nothing may be called any more has a row in GONE: in lower case and the singular,
+#   blanks between the words of a name. "see off" is refused in see_off, SeeOff and see-off, and
+#   within longer names, in code and in comments.
+# - A word with an ordinary meaning besides has a row in GONE_NAMES for each name that is gone,
+#   written as it was. It is refused as a whole name in code; comments may have it.
+# Neither table has exceptions. What is said in string literals is for users and stays out of this.
+GONE = {
+    "allreduce plan": "allreduce args", "ballot": "tally", "baton": "turn scheduler",
+    "broadcast plan": "broadcast args", "debt": "missed timeout", "depart": "shut down, or quit",
+    "departing": "shutting down", "draft": "operation spec", "faction": "submission group",
+    "fleet": "rank engines", "goodbye": "answer all", "in children": "fork child handler",
+    "meet host": "discover host", "meet neighbours": "connect host ranks",
+    "member peers": "shared memory group", "member wire": "group wire",
+    "obituary": "describe_death", "owed": "missed", "patience": "wait loop",
+    "reduce scatter plan": "reduce scatter args", "retreat": "unshare",
+    "see off": "drain before exit", "seen off": "drained", "set member": "set runtime",
+    "set stages": "set staging buffers", "shake hands": "run handshake", "sighting": "observation",
+    "stall scene": "set snapshot", "stall settings": "stall limits",
+    "stand in": "neutral contribution", "stands in": "contributes neutrally",
+    "thread peers": "thread group", "traffic plan": "traffic schedule", "untold": "unlisted",
+}
+GONE_NAMES = {
+    "Departure": "Shutdown", "Due": "ReadyEntry", "Letter": "P2pOperation", "Levels": "Hierarchy",
+    "Meeting": "Exchange", "Members": "GroupRanks", "Neighbour": "HostRank",
+    "Notice": "AbortNotice", "Part": "RecordType, FusedTensors or LocalRegion",
+    "Peer": "HostRank, WatchedProcess or Baseline", "Peers": "PairwiseExchange",
+    "Piece": "BundleEntry", "Place": "RegionRef", "Places": "TensorRegions",
+    "Settings": "Config, Options or Policy", "Shared": "RankResources",
+    "Sight": "RankSnapshot or ProcessSnapshot", "Stretch": "ByteRange", "Waiting": "WaitingSlot",
+    "Watched": "WatchedProcess", "attend": "poll_briefly or yield_to_others",
+    "departed_": "shutdowns_", "departure_": "shutdown_reason_", "letters_": "p2p_operations_",
+    "members": "tensors or group_ranks", "members_": "tensors_ or group_ranks_", "obey": "accept",
+    "piece": "entry or fragment", "pieces": "entries or fragments", "place": "ref, slot or index",
+    "place_": "ref_, slot_ or index_", "places": "refs, slots or destinations",
+    "treat": "report_or_withdraw",
+}
+GONE_PATTERN = re.compile(r"\b(" + "|".join(GONE) + r")s?\b")
+
+
+def check_words(path, text):
+    code = code_of(text)
+    for match in re.finditer(r"[A-Za-z_]\w*", code):
+        if match[0] in GONE_NAMES:
+            yield (
+                line_at(code, match.start()),
+                f"{match[0]} is called {GONE_NAMES[match[0]]} now (docs/glossary.md)",
+            )
+    comments = "".join(
+        match[0] if match[0].startswith("/") else "\n" * match[0].count("\n")
+        for match in re.finditer(NOT_CODE.pattern + r"|\n", text, re.DOTALL)
+    )
+    for where in (code, comments):
+        for match in re.finditer(r"[A-Za-z_]\w*(?:-\w+)*", where):
+            words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", match[0])
+            gone = GONE_PATTERN.search(" ".join(words).lower())
+            if gone:
+                yield (
+                    line_at(where, match.start()),
+                    f"{match[0]}: {gone[1]!r} is gone, say {GONE[gone[1]]!r} (docs/glossary.md)",
+                )
+
+
+def words():
+    for path, text in sources():
+        yield from ((path, *finding) for finding in check_words(path, text))
+
+
 # --- links ----------------------------------------------------------------------------------------
 
 
@@ -396,6 +468,11 @@ SELF_TEST = [
      + "    struct B { int a, b; };\n    using C = B;\n"
      + "    std::map<int, B> b_ = {}, c_ GUOZHUANG_GUARDED_BY(m_);\n" * 10 + "};\n", 0),
     ("sizes", "src/a.hpp", "struct A {\n" + "    int a, b;\n" * 11 + "};\n", 1),
+    ("words", "src/a.hpp",
+     "int ballots_, Ballot, count_ballot_boxes;\n// A set-member, see_off().\n", 5),
+    ("words", "src/a.hpp",
+     "int ballotage, set, member, in_place;\n// To see off a set member.\nf(\"ballot\");\n", 0),
+    ("words", "src/a.hpp", "Place place;\n// A place for each piece.\n", 2),
     ("width", "src/a.cpp", "x" * 101 + "\n// " + "x" * 97 + "\n", 1),
     ("width", "a.md", "x" * 101 + "\n| " + "x" * 101 + "\n```text\n" + "x" * 101 + "\n```\n", 1),
     ("width", "a.md", "```cpp\n" + "x" * 101 + "\n```\n" + "x" * 101 + "\n", 2),
@@ -408,6 +485,7 @@ def self_test():
         "cmake": lambda *file: check_cmake_agrees(SELF_TEST_ROOMS, *file),
         "confined": check_confined,
         "sizes": check_sizes,
+        "words": check_words,
         "width": check_width,
     }
     for number, (rule, path, text, expected) in enumerate(SELF_TEST):
@@ -421,8 +499,8 @@ def self_test():
 
 def main():
     rules = {
-        "includes": includes, "confined": confined, "sizes": sizes, "links": links,
-        "self-test": self_test,
+        "includes": includes, "confined": confined, "sizes": sizes, "words": words,
+        "links": links, "self-test": self_test,
     }
     if len(sys.argv) != 2 or sys.argv[1] not in rules:
         print(__doc__)

@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
         received.wait();
         const auto set = gz::ProcessSet::create(gz::ProcessSet(&session).ranks());
         gz::allreduce(payload, {.process_set = set});
-        std::printf("rank %d: %d calls in 20 steps, %s with a letter\n", self, during,
+        std::printf("rank %d: %d calls in 20 steps, %s with a message\n", self, during,
                     calls - before > during ? "some" : "none");
         return during == 0 && (calls > before) != is_single ? 0 : 1;
     });

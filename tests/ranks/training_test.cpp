@@ -8,10 +8,30 @@
 using namespace guozhuang;
 using namespace guozhuang::test;
 
+TEST_CASE("one step of gradient descent: the wrapped optimizer sees the mean gradient") {
+    const int rank = Session::current().rank(), ranks = Session::current().size();
+    std::vector<double> weights{10, 20}, gradients{2.0 * rank, 1};
+    struct Descent {
+        std::vector<double>& weights;
+        const std::vector<double>& gradients;
+        void step() {
+            for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= gradients[i];
+        }
+    } descent{weights, gradients};
+    DistributedOptimizer optimizer(descent,
+                                   {{"weights", TensorView(weights), TensorView(gradients)}});
+    CHECK(optimizer.step());
+    CHECK(gradients == std::vector<double>{ranks - 1.0, 1});  // of 0, 2, 4, ... and of 1, 1, 1, ...
+    CHECK(weights == std::vector<double>{10 - (ranks - 1.0), 19});
+}
+
+// The cases of training_cases.hpp: a linear model, trained and compared with the same in one
+// process without the library; what is broadcast, checked and averaged besides.
 TEST_CASE("training on any number of ranks") {
     for (const auto& body : all_training_cases) CHECK(problems_here(body) == "");
 }
 
+// The cases of batch_cases.hpp: batches that a rank discards, or in which it throws or stops.
 TEST_CASE("batches that fail on one rank fail on all, and all go on") {
     for (const auto& body : all_batch_cases) CHECK(problems_here(body) == "");
 }

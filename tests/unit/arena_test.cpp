@@ -60,11 +60,8 @@ TEST_CASE("an arena outlives its session") {
 TEST_CASE("a place is that of the largest part of some memory that is in one range") {
     std::vector<std::byte> own(100), theirs(50);
     wire::Regions regions;
-    CHECK(regions.next_id() == 1);
-    CHECK(regions.next_id() == 2);
     regions.add(7, {{std::span(own).first(60), 1000}, {std::span(own).subspan(70), 60}},
                 {own, theirs});
-    CHECK(regions.next_id() == 8);
     const auto whole = std::span<const std::byte>(own);
     const auto is = [&](const RegionRef& ref, std::uint64_t offset, std::uint64_t begin,
                         std::uint64_t bytes) {

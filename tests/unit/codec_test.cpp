@@ -8,7 +8,22 @@
 namespace guozhuang::protocol {
 namespace {
 
-enum class Colour : std::uint8_t { red, green, blue };
+enum class Colour : std::uint8_t { red = 0, green = 1, blue = 2 };
+constexpr Colour last_of(Colour) noexcept {
+    return Colour::blue;
+}
+
+enum class Forgotten : std::uint8_t { first = 0, second = 1, added = 2 };
+constexpr Forgotten last_of(Forgotten) noexcept {
+    return Forgotten::second;
+}
+enum class WithGap : std::uint8_t { first = 0, third = 2 };
+constexpr WithGap last_of(WithGap) noexcept {
+    return WithGap::third;
+}
+static_assert(knows_its_last<Colour>());
+static_assert(!knows_its_last<Forgotten>());
+static_assert(!knows_its_last<WithGap>());
 
 Bytes bytes_of(std::initializer_list<int> values) {
     Bytes bytes;
@@ -78,7 +93,7 @@ TEST_CASE("a message comes back, and every prefix of it is refused") {
     const auto read = [&](Reader& in) {
         same = in.number() == 300 && in.signed_number() == -5 && in.real() == -0.1 &&
                in.fixed() == 0x0123456789abcdef && in.string() == "name" &&
-               in.bytes() == bytes_of({1, 2, 3}) && in.enumerator(Colour::blue) == Colour::blue;
+               in.bytes() == bytes_of({1, 2, 3}) && in.enumerator<Colour>() == Colour::blue;
         in.expect_end();
     };
     CHECK_FALSE(refused(bytes, read));
@@ -95,7 +110,7 @@ TEST_CASE("values out of range are refused") {
     CHECK(refused(bytes_of({8}), [](Reader& in) { in.number(7); }));
     CHECK(refused(bytes_of({4}), [](Reader& in) { in.rank(4); }));
     CHECK_FALSE(refused(bytes_of({3}), [](Reader& in) { in.rank(4); }));
-    CHECK(refused(bytes_of({3}), [](Reader& in) { in.enumerator(Colour::blue); }));
+    CHECK(refused(bytes_of({3}), [](Reader& in) { in.enumerator<Colour>(); }));
     CHECK(refused(bytes_of({1}), [](Reader& in) { in.signed_number(0, 5); }));
     CHECK(refused(bytes_of({12}), [](Reader& in) { in.signed_number(0, 5); }));
     CHECK_FALSE(refused(bytes_of({10}), [](Reader& in) { in.signed_number(0, 5); }));

@@ -1,12 +1,14 @@
 // What docs/ says is what the code does.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 
 #include "base/config.hpp"
+#include "collectives/algorithms.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
@@ -41,6 +43,17 @@ TEST_CASE("docs/configuration.md holds the table of settings, row by row, and no
          at = page.find("| `GUOZHUANG_", at + 1))
         ++rows;
     CHECK(rows == base::config_table().size());
+}
+
+TEST_CASE("docs/algorithms.md has a row for every algorithm of the table") {
+    const auto page = read("docs/algorithms.md");
+    for (const auto& row : selection::algorithms) {
+        if (row.algorithm == Algorithm::automatic) continue;
+        auto name = std::string(row.name);
+        std::ranges::replace(name, '_', ' ');
+        INFO("expected in docs/algorithms.md: | allreduce | " << name);
+        CHECK(page.find("| allreduce | " + name) != std::string::npos);
+    }
 }
 
 TEST_CASE("docs/verification.md names every failpoint") {

@@ -302,8 +302,7 @@ TEST_CASE(
     held = false;
 }
 
-TEST_CASE(
-    "a letter that cannot be sent ends the job for both sides, and no handle is left pending") {
+TEST_CASE("a send that cannot be made ends the job for both sides, and no handle is left pending") {
     NoMail none;
     wire::InprocHub hub(2);
     const auto nothing = [](const engine::Bundle&) {};
@@ -341,7 +340,7 @@ TEST_CASE("what an operation kept alive may call the library while it goes") {
     CHECK(inner == "none");
 }
 
-TEST_CASE("what a letter kept alive may call the library while it goes") {
+TEST_CASE("what a send or receive kept alive may call the library while it goes") {
     wire::InprocHub hub(2);
     const auto nothing = [](const engine::Bundle&) {};
     EngineRank sender(hub.transport(0), nothing), receiver(hub.transport(1), nothing);

@@ -64,7 +64,7 @@ TEST_CASE("a log that cannot be is refused") {
     two.submit_everywhere(tensor("a"));  // gets id 1
     two.settle();
     const auto refused = [&](const Bytes& bytes) { return refusal(two, 1, 0, bytes); };
-    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0, 0, 0)) ==
+    CHECK(refused(message(0, entry, execute, 0, 0, 0, 0, 0, 0, 0, 0)) ==
           "the log holds an entry that cannot be");
     CHECK(refused(message(0, entry, execute, 1, 2, 1, 'a', 0, 0, 0, 0)) ==
           "the log gives 'a' an id that is not its own");

@@ -370,16 +370,18 @@ TEST_CASE("the root's policy is in every entry") {
     auto two = ranks(2, {.policy = {.forced = Algorithm::ring,
                                     .reproducible = true,
                                     .staging = true,
+                                    .hierarchy = true,
                                     .small_bytes = 1 << 20,
                                     .segment_bytes = 7}});
     two.submit_everywhere(tensor("a"));
     two.settle();
     REQUIRE(log_of(two) == "a");
-    CHECK(two.log(1)[0].policy == protocol::Policy{.forced = Algorithm::ring,
-                                                   .reproducible = true,
-                                                   .staging = true,
-                                                   .small_bytes = 1 << 20,
-                                                   .segment_bytes = 7});
+    CHECK(two.log(1)[0].policy == selection::Policy{.forced = Algorithm::ring,
+                                                    .reproducible = true,
+                                                    .staging = true,
+                                                    .hierarchy = true,
+                                                    .small_bytes = 1 << 20,
+                                                    .segment_bytes = 7});
 }
 
 TEST_CASE("names that are used once do not fill the table of ids") {

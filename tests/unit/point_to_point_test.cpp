@@ -53,7 +53,7 @@ struct Side {
     explicit Side(int rank) : control(rank, 2) {}
 
     void post(bool sending, std::uint16_t tag, std::int64_t count) {
-        Request request{.name = "letter",
+        Request request{.name = "message",
                         .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
         point_to_point.post(
@@ -111,7 +111,7 @@ TEST_CASE("a send and a receive meet, whichever is first") {
     CHECK(pair.right.mail.received == std::vector<std::size_t>{40, 40});
 }
 
-TEST_CASE("a letter ends when its payload has arrived; one without payload needs none") {
+TEST_CASE("a send or receive ends when its payload has arrived; one without payload needs none") {
     Pair pair;
     pair.right.mail.arrived = false;
     pair.left.post(true, 0, 5);
@@ -186,7 +186,8 @@ TEST_CASE("malformed announcements are errors") {
     CHECK_THROWS_AS(pair.left.point_to_point.receive(1, bytes), Error);
 }
 
-TEST_CASE("at the end of the job all letters are forgotten: nothing becomes of them any more") {
+TEST_CASE(
+    "at the end of the job sends and receives are forgotten: nothing becomes of them any more") {
     Pair pair;
     pair.left.mail.arrived = false;
     pair.left.post(true, 1, 3);

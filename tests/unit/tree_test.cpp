@@ -11,21 +11,35 @@ namespace {
 using namespace guozhuang;
 using namespace guozhuang::test;
 
-std::vector<ThreadWire> broadcast_all(std::vector<BundleTensors<std::int64_t>>& tensors, int root,
+/// Runs the broadcast on a thread per rank, of each rank's row, in place.
+template <class Element>
+std::vector<ThreadWire> broadcast_all(ByRank<Element>& tensors, int root,
                                       std::size_t segment_bytes) {
-    return run_ranks(static_cast<int>(tensors.size()), [&](ThreadWire& wire) {
-        const Blocks blocks(spans_of(tensors[static_cast<std::size_t>(wire.rank())]),
-                            sizeof(std::int64_t), 1);
-        TestScratch scratch(tree::broadcast_scratch_bytes(blocks, segment_bytes));
-        tree::broadcast(wire, {blocks, scratch.span(), segment_bytes, root});
+    return on_each_rank(tensors, [&](ThreadWire& wire, TensorSpans own) {
+        const Blocks bundle(own, sizeof(Element), 1);  // one block: all of it
+        TestScratch scratch(tree::broadcast_scratch_bytes(bundle, segment_bytes));
+        tree::broadcast(wire, {bundle, scratch.span(), segment_bytes, root});
     });
 }
 
+TEST_CASE("three ranks by hand: all end with what the root has", "[tree]") {
+    ByRank<int> tensors = {{{1, 2}, {3}},         // rank 0
+                           {{10, 20}, {30}},      // rank 1, the root
+                           {{100, 200}, {300}}};  // rank 2
+    const auto wires = broadcast_all(tensors, 1, 64);
+    const BundleTensors<int> of_root = {{10, 20}, {30}};
+    CHECK(tensors == ByRank<int>{of_root, of_root, of_root});
+    CHECK(wires[0].messages() == 0);  // a leaf of the tree
+    CHECK(wires[1].messages() == 2);  // to rank 0, then to rank 2
+    CHECK(wires[1].bytes() == 2 * 3 * sizeof(int));
+}
+
+// 1 to 17 ranks, bundles of no to 4099 numbers, short and long segments.
 TEST_CASE("broadcast from every root, any bundle, any segments", "[tree]") {
     for (const int ranks : group_sizes) {
         for (const int root : {0, 1, ranks / 2, ranks - 1}) {
             for (const auto& counts : bundles_for(ranks)) {
-                const auto inputs = inputs_of<Plain<std::int64_t>>(ranks, counts);
+                const auto inputs = inputs_of<I64>(ranks, counts);
                 for (const std::size_t segment_bytes : {1000u, 1u << 20}) {
                     auto tensors = inputs;
                     broadcast_all(tensors, root % ranks, segment_bytes);
@@ -40,7 +54,7 @@ TEST_CASE("broadcast from every root, any bundle, any segments", "[tree]") {
 
 TEST_CASE("broadcast sends what its cost says", "[tree]") {
     for (const int ranks : group_sizes) {
-        auto tensors = inputs_of<Plain<std::int64_t>>(ranks, {512});  // four segments
+        auto tensors = inputs_of<I64>(ranks, {512});  // four segments
         const auto wires = broadcast_all(tensors, ranks - 1, 1024);
         std::size_t total = 0;
         for (const auto& wire : wires) total += wire.messages();

@@ -10,19 +10,15 @@
 #include <utility>
 
 #include "collectives/adasum/allreduce.hpp"
-#include "collectives/direct/allreduce.hpp"
+#include "collectives/allreduces.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
-#include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/pairwise/all_to_all.hpp"
-#include "collectives/recursive/doubling_allreduce.hpp"
 #include "collectives/ring/all_gather.hpp"
-#include "collectives/ring/pipelined_allreduce.hpp"
+#include "collectives/select.hpp"
 #include "collectives/staged/staged_all_gather.hpp"
 #include "collectives/staged/staged_all_to_all.hpp"
-#include "collectives/staged/staged_allreduce.hpp"
 #include "collectives/staged/staged_broadcast.hpp"
 #include "collectives/staged/staged_reduce_scatter.hpp"
-#include "collectives/staged/symmetric_allreduce.hpp"
 #include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
 #include "device/host/host_reduce.hpp"
@@ -152,21 +148,19 @@ void HostBackend::create_stages() {
         hierarchy_.emplace(group_, set_buffers_->staging());
 }
 
-/// What all ranks agree on: the policy is the log's, and a device kind stages on every rank or on
-/// none. On one host all sums are of the tree, so tensors on every kind of device get the same
-/// bits, and so does a job without shared memory.
-selection::Policy HostBackend::selection_policy(const protocol::Policy& policy) const {
-    selection::Policy effective{.forced = policy.forced,
-                                .reproducible = policy.reproducible || grid_.hosts() == 1,
-                                .staging = uses_staging(policy),
-                                .hierarchy = hierarchy_.has_value(),
-                                .small_bytes = static_cast<std::size_t>(policy.small_bytes),
-                                .segment_bytes = static_cast<std::size_t>(policy.segment_bytes)};
-    if (effective.staging)
-        effective.small_bytes = std::min(
-            effective.small_bytes,
+/// The policy of the log as far as this backend's ranks can follow it. All ranks agree on it: the
+/// policy is the log's, and a device kind stages on every rank or on none. On one host all sums are
+/// of the tree, so tensors on every kind of device get the same bits, and so does a job without
+/// shared memory.
+selection::Policy HostBackend::usable_part_of(Policy policy) const {
+    policy.reproducible = policy.reproducible || grid_.hosts() == 1;
+    policy.staging = uses_staging(policy);
+    policy.hierarchy = policy.hierarchy && hierarchy_;
+    if (policy.staging)
+        policy.small_bytes = std::min(
+            policy.small_bytes,
             direct::symmetric_limit_bytes(tuner_->group().stage(0).size(), tuner_->group().size()));
-    return effective;
+    return policy;
 }
 
 void HostBackend::run(const engine::Bundle& bundle) {
@@ -203,7 +197,7 @@ trace::TimelineFacts HostBackend::facts_of(std::string_view algorithm, const Fus
 
 std::vector<HostBackend::FusedTensors> HostBackend::fused_tensors_of(
     const engine::Bundle& bundle) const {
-    const auto effective = selection_policy(bundle.policy);
+    const auto effective = usable_part_of(bundle.policy);
     std::vector<FusedTensors> all;
     for (const auto& entry : bundle.entries) {
         const auto memory = entry.tensor.memory();
@@ -242,89 +236,76 @@ void HostBackend::adasum(const engine::Bundle& bundle, const FusedTensors& fused
                               .pair = device::adasum_for(fused.dtype)});
 }
 
+/// See AllreduceSite. What there is not throws, lest a log that is wrong be followed.
+class HostBackend::Site {
+public:
+    Site(HostBackend& backend, const engine::Bundle& bundle, const FusedTensors& fused,
+         std::size_t segment_bytes)
+        : backend_(backend),
+          bundle_(bundle),
+          fused_(fused),
+          reduce_(fused.dtype, bundle.op, bundle.contributors, bundle.postscale),
+          segment_bytes_(segment_bytes) {}
+
+    GroupWire& wire() noexcept { return backend_.wire_; }
+    GroupWire& ring() noexcept { return backend_.ring_; }
+    GroupWire& across() { return backend_.hierarchy_.value().across(); }
+    device::HostReduce within() const { return {fused_.dtype, bundle_.op, 1}; }
+    std::span<std::byte> scratch(std::size_t bytes) { return backend_.scratch_.get(bytes); }
+
+    AllreduceArgs cut(int blocks) {
+        backend_.blocks_.assign(fused_.tensors, reduce_.element_bytes(), blocks);
+        return {.blocks = backend_.blocks_,
+                .scratch = {},
+                .reduce = reduce_,
+                .segment_bytes = segment_bytes_,
+                .tensors = fused_.tensors,
+                .rest = &backend_.rest_};
+    }
+
+    template <class Move>
+    void stage(AllreduceArgs args, const Move& move) {
+        run(backend_.tuner_.value(), args, move);
+    }
+    template <class Move>
+    void stage_on_host(AllreduceArgs args, const Move& move) {
+        run(backend_.hierarchy_.value().local(), args, move);
+    }
+
+private:
+    template <class Move>
+    void run(StagingTuner& tuner, AllreduceArgs args, const Move& move) {
+        tuner.run(bundle_.operation, fused_.total_bytes, segment_bytes_,
+                  [&](SharedMemoryGroup& group, std::size_t segment_bytes) {
+                      args.segment_bytes = segment_bytes;
+                      move(group, args);
+                  });
+    }
+
+    HostBackend& backend_;
+    const engine::Bundle& bundle_;
+    const FusedTensors& fused_;
+    const device::HostReduce reduce_;
+    const std::size_t segment_bytes_;
+};
+
 void HostBackend::allreduce(const engine::Bundle& bundle, const FusedTensors& fused) {
-    const auto ranks = wire_.size();
-    const device::HostReduce reduce(fused.dtype, bundle.op, bundle.contributors, bundle.postscale);
     const auto [algorithm, segment_bytes] =
         selection::choose({.tensor_bytes = fused.largest_bytes,
                            .bundle_bytes = fused.total_bytes,
-                           .ranks = ranks,
-                           .policy = selection_policy(bundle.policy)});
+                           .ranks = wire_.size(),
+                           .policy = usable_part_of(bundle.policy)});
     const trace::TimelineSlice slice(
         *timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, fused); });
-    if (algorithm == Algorithm::hierarchical)
-        return hierarchical_allreduce(bundle, fused, segment_bytes);
-    const auto args_for = [&](int blocks, auto&& scratch_bytes) -> AllreduceArgs {
-        blocks_.assign(fused.tensors, reduce.element_bytes(), blocks);
-        return {.blocks = blocks_,
-                .scratch = scratch_.get(scratch_bytes()),
-                .reduce = reduce,
-                .segment_bytes = segment_bytes,
-                .tensors = fused.tensors,
-                .rest = &rest_};
-    };
-    const auto direct_scratch = [&] {
-        return direct::allreduce_scratch_bytes<GroupWire>(blocks_, ranks, segment_bytes);
-    };
-    const auto staged = [&](auto&& move, int blocks) {
-        auto args = args_for(blocks, [&] {
-            return direct::staged_scratch_bytes<SharedMemoryGroup>(ranks, fused.tensors.size());
-        });
-        tuner_->run(bundle.operation, fused.total_bytes, segment_bytes,
-                    [&](SharedMemoryGroup& group, std::size_t segment) {
-                        args.segment_bytes = segment;
-                        move(group, args);
-                    });
-    };
-    switch (algorithm) {
-        case Algorithm::symmetric: staged(direct::symmetric_allreduce<SharedMemoryGroup>, 1); break;
-        case Algorithm::staged: staged(direct::staged_allreduce<SharedMemoryGroup>, ranks); break;
-        case Algorithm::ring:
-            ring::pipelined_allreduce(ring_, args_for(ranks, [&] {
-                                          return ring::pipelined_scratch_bytes(blocks_,
-                                                                               segment_bytes);
-                                      }));
-            break;
-        case Algorithm::recursive_doubling:
-            recursive::doubling_allreduce(wire_, args_for(1, [&] {
-                                              return recursive::doubling_scratch_bytes<GroupWire>(
-                                                  blocks_, reduce, ranks);
-                                          }));
-            break;
-        case Algorithm::direct: direct::allreduce(wire_, args_for(ranks, direct_scratch)); break;
-        case Algorithm::parameter_server:
-            direct::allreduce(wire_, args_for(1, direct_scratch));
-            break;
-        default:
-            throw Error(ErrorCode::internal, "the log names an algorithm that does no allreduce");
-    }
-}
-
-void HostBackend::hierarchical_allreduce(const engine::Bundle& bundle, const FusedTensors& fused,
-                                         std::size_t segment_bytes) {
-    const device::HostReduce reduce(fused.dtype, bundle.op, bundle.contributors, bundle.postscale),
-        within(fused.dtype, bundle.op, 1);
-    auto& local = hierarchy_->local();
-    auto& across = hierarchy_->across();
-    blocks_.assign(fused.tensors, reduce.element_bytes(), wire_.size());
-    local.run(bundle.operation, fused.total_bytes, segment_bytes,
-              [&](SharedMemoryGroup& group, std::size_t segment) {
-                  hierarchical::allreduce(
-                      group, across,
-                      {.blocks = blocks_,
-                       .scratch = scratch_.get(
-                           hierarchical::allreduce_scratch_bytes(group, across, blocks_, segment)),
-                       .reduce = reduce,
-                       .segment_bytes = segment},
-                      within);
-              });
+    Site site(*this, bundle, fused, segment_bytes);
+    guozhuang::allreduce(algorithm, site);
 }
 
 void HostBackend::broadcast(const engine::Bundle& bundle) {
     std::vector<std::span<std::byte>> tensors;
     for (const auto& entry : bundle.entries) tensors.push_back(entry.tensor.memory());
     blocks_.assign(tensors, 1, 1);
-    const auto segment_bytes = static_cast<std::size_t>(bundle.policy.segment_bytes);
+    const auto segment_bytes = bundle.policy.segment_bytes;
     if (uses_staging(bundle.policy))
         return tuner_->run(bundle.operation, blocks_.total_bytes(), segment_bytes,
                            [&](SharedMemoryGroup& group, std::size_t segment) {
@@ -338,19 +319,17 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
 }
 
 /// The log has made sure that all have come; this lets them leave together.
-void HostBackend::barrier(const protocol::Policy& policy) {
+void HostBackend::barrier(const Policy& policy) {
     if (uses_staging(policy)) return direct::staged_barrier(tuner_->group());
     tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
 }
 
 /// destinations[r] is for what rank r has; this rank's is filled.
-void HostBackend::gather(const protocol::Policy& policy,
-                         std::span<const std::span<std::byte>> destinations) {
+void HostBackend::gather(const Policy& policy, std::span<const std::span<std::byte>> destinations) {
     if (uses_staging(policy)) {
         std::size_t bytes = 0;
         for (const auto destination : destinations) bytes += destination.size();
-        return tuner_->run(protocol::OperationKind::all_gather, bytes,
-                           static_cast<std::size_t>(policy.segment_bytes),
+        return tuner_->run(protocol::OperationKind::all_gather, bytes, policy.segment_bytes,
                            [&](SharedMemoryGroup& group, std::size_t segment) {
                                direct::staged_all_gather(group, destinations, segment);
                            });
@@ -365,7 +344,7 @@ void HostBackend::gather(const protocol::Policy& policy,
 }
 
 /// The numbers of rows first, because they are in no description; then the rows.
-void HostBackend::all_gather(const protocol::Policy& policy, const engine::BundleEntry& entry) {
+void HostBackend::all_gather(const Policy& policy, const engine::BundleEntry& entry) {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(wire_.size()));
     const auto self = static_cast<std::size_t>(wire_.rank());
     rows[self] = entry.tensor.shape[0];
@@ -380,20 +359,19 @@ void HostBackend::all_gather(const protocol::Policy& policy, const engine::Bundl
 
 /// sources[r] goes to rank r, what comes from there to destinations[r]; `longest_bytes` is the
 /// longest that any rank gives any other.
-void HostBackend::exchange(const protocol::Policy& policy,
+void HostBackend::exchange(const Policy& policy,
                            std::span<const std::span<const std::byte>> sources,
                            std::span<const std::span<std::byte>> destinations,
                            std::size_t longest_bytes) {
     if (!uses_staging(policy)) return pairwise::all_to_all(wire_, sources, destinations);
     tuner_->run(protocol::OperationKind::all_to_all, longest_bytes * destinations.size(),
-                static_cast<std::size_t>(policy.segment_bytes),
-                [&](SharedMemoryGroup& group, std::size_t segment) {
+                policy.segment_bytes, [&](SharedMemoryGroup& group, std::size_t segment) {
                     direct::staged_all_to_all(group, sources, destinations, longest_bytes, segment);
                 });
 }
 
 /// The same as with all_gather.
-void HostBackend::all_to_all(const protocol::Policy& policy, const engine::BundleEntry& entry) {
+void HostBackend::all_to_all(const Policy& policy, const engine::BundleEntry& entry) {
     struct Split {
         std::int64_t rows = 0, longest = 0;  ///< for the other; of all that this rank gives
     };
@@ -423,8 +401,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Bun
     const auto ranks = wire_.size();
     const auto& tensor = entry.tensor;
     const device::HostReduce reduce(tensor.dtype, bundle.op, bundle.contributors, bundle.postscale);
-    const auto segment_bytes = selection::direct_segment_bytes(
-        ranks, static_cast<std::size_t>(bundle.policy.segment_bytes));
+    const auto segment_bytes = selection::direct_segment_bytes(ranks, bundle.policy.segment_bytes);
     std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), tensor.shape[0] / ranks);
     for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks)))
         ++row;

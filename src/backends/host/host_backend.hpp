@@ -9,7 +9,7 @@
 #include "backends/host/staging_buffers.hpp"
 #include "base/mutex.hpp"
 #include "collectives/layout/blocks.hpp"
-#include "collectives/select.hpp"
+#include "collectives/policy.hpp"
 #include "engine/backend.hpp"
 #include "trace/timeline.hpp"
 
@@ -45,6 +45,8 @@ private:
 /// See engine::Backend.
 class HostBackend final : public engine::Backend {
 public:
+    using Policy = selection::Policy;
+
     /// `may_stage`: whether it stages, where it can, in memory that the ranks of its set make for
     /// themselves. The world's are made here: its constructor is collective, and throws what ends
     /// the job. Those of any other set are made with the first bundle that moves data.
@@ -62,28 +64,25 @@ private:
         std::vector<std::span<std::byte>> tensors;
     };
 
+    class Site;
+
     void move(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle, const FusedTensors& fused);
-    void hierarchical_allreduce(const engine::Bundle& bundle, const FusedTensors& fused,
-                                std::size_t segment_bytes);
     void adasum(const engine::Bundle& bundle, const FusedTensors& fused);
     void broadcast(const engine::Bundle& bundle);
-    void barrier(const protocol::Policy& policy);
-    void all_gather(const protocol::Policy& policy, const engine::BundleEntry& entry);
-    void all_to_all(const protocol::Policy& policy, const engine::BundleEntry& entry);
+    void barrier(const Policy& policy);
+    void all_gather(const Policy& policy, const engine::BundleEntry& entry);
+    void all_to_all(const Policy& policy, const engine::BundleEntry& entry);
     void reduce_scatter(const engine::Bundle& bundle, const engine::BundleEntry& entry);
     void create_stages();
-    bool uses_staging(const protocol::Policy& policy) const noexcept {
-        return policy.staging && tuner_;
-    }
-    void gather(const protocol::Policy& policy, std::span<const std::span<std::byte>> destinations);
-    void exchange(const protocol::Policy& policy,
-                  std::span<const std::span<const std::byte>> sources,
+    bool uses_staging(const Policy& policy) const noexcept { return policy.staging && tuner_; }
+    void gather(const Policy& policy, std::span<const std::span<std::byte>> destinations);
+    void exchange(const Policy& policy, std::span<const std::span<const std::byte>> sources,
                   std::span<const std::span<std::byte>> destinations, std::size_t longest_bytes);
     static trace::TimelineFacts facts_of(std::string_view algorithm, const FusedTensors& fused);
     std::vector<FusedTensors> fused_tensors_of(const engine::Bundle& bundle) const;
-    selection::Policy selection_policy(const protocol::Policy& policy) const;
+    Policy usable_part_of(Policy policy) const;
 
     wire::GroupWire wire_;
     const wire::Group group_;

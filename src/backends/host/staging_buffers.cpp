@@ -1,11 +1,9 @@
 #include "backends/host/staging_buffers.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +11,7 @@
 #include "collectives/hierarchical/allreduce.hpp"
 #include "collectives/ring/all_gather.hpp"
 #include "collectives/staged/stage_layout.hpp"
+#include "wire/shm/share_together.hpp"
 
 namespace guozhuang::backends {
 namespace {
@@ -73,63 +72,44 @@ bool can_stage(const wire::Transport& transport, std::span<const int> ranks) {
                    .segment_bytes() > 0;
 }
 
-SetStagingBuffers SetStagingBuffers::create(int ranks, std::size_t stage_bytes) {
-    SetStagingBuffers buffers(
-        wire::SharedFile::create(wire::Staging::bytes_for(ranks, stage_bytes)), ranks, stage_bytes);
-    buffers.file_.reserve(0, wire::Staging::stage_offset(ranks, 0, 0));
-    wire::Staging::initialise(buffers.file_.memory(), ranks);
-    return buffers;
-}
-
-SetStagingBuffers SetStagingBuffers::attach(const wire::SharedFile::Offer& offer, int ranks,
-                                            std::size_t stage_bytes) {
-    return {wire::SharedFile::attach(offer, wire::Staging::bytes_for(ranks, stage_bytes)), ranks,
-            stage_bytes};
-}
-
-void SetStagingBuffers::reserve_stage(int rank) {
-    file_.reserve(wire::Staging::stage_offset(ranks_, rank, stage_bytes_), stage_bytes_);
-}
-
 wire::Staging SetStagingBuffers::staging() const noexcept {
     return wire::Staging::in(file_.memory(), ranks_);
 }
 
 std::optional<SetStagingBuffers> SetStagingBuffers::create_shared(wire::GroupWire& wire,
                                                                   const wire::Group& group) {
+    using Offer = wire::SharedFile::Offer;
     const auto grid = grid_of(group);
-    wire::GroupWire local(subgroup(group, grid.local(), grid.local_rank()));
+    const auto ranks = static_cast<int>(grid.local().size());
+    const auto first = std::ranges::find(group.ranks, grid.local().front()) - group.ranks.begin();
     const auto stage_bytes = stage_bytes_of(group, grid);
-    std::optional<SetStagingBuffers> buffers;
-    std::string failure;
-    const auto attempt = [&](auto&& make) {
-        try {
-            buffers.emplace(make());
-            buffers->reserve_stage(local.rank());
-        } catch (const std::exception& error) {  // the others wait for the answer, whatever it is
-            failure = error.what();
-            buffers.reset();
-        }
-    };
-    wire::SharedFile::Offer offer;
-    if (local.rank() == 0) {
-        attempt([&] { return create(local.size(), stage_bytes); });
-        if (buffers) offer = buffers->file_.offer();
+    const auto bytes = wire::Staging::bytes_for(ranks, stage_bytes);
+    wire::SharedFile file;
+    const auto failure = wire::share_together(
+        [&](const auto& own) { return gather(wire, own); },
+        [&] {
+            if (grid.local_rank() != 0) return Offer();
+            file = wire::SharedFile::create(bytes);
+            file.reserve(0, wire::Staging::stage_offset(ranks, 0, 0));
+            wire::Staging::initialise(file.memory(), ranks);
+            return file.offer();
+        },
+        [&](const std::vector<Offer>& offers) {
+            if (grid.local_rank() != 0)
+                file = wire::SharedFile::attach(offers[static_cast<std::size_t>(first)], bytes);
+            file.reserve(wire::Staging::stage_offset(ranks, grid.local_rank(), stage_bytes),
+                         stage_bytes);
+        });
+    if (!failure) {
+        file.close_file();
+        return SetStagingBuffers(std::move(file), ranks);
     }
-    offer = gather(local, offer).front();
-    if (local.rank() != 0) attempt([&] { return attach(offer, local.size(), stage_bytes); });
-    const auto have = gather(wire, static_cast<std::uint8_t>(buffers.has_value()));
-    const auto without = std::ranges::find(have, 0) - have.begin();
-    if (std::cmp_equal(without, have.size())) {
-        buffers->file_.close_file();
-        return buffers;
-    }
-    if (without == wire.rank())
+    if (failure->rank == wire.rank())
         base::log_warning(fmt::format(
             "{}: no memory to stage in ({}): its data travels as messages",
             is_the_world(group) ? "the world"
                                 : fmt::format("process set {}", fmt::join(group.ranks, ",")),
-            failure));
+            failure->cause));
     return std::nullopt;
 }
 

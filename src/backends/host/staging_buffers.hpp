@@ -37,16 +37,10 @@ public:
     wire::Staging staging() const noexcept;
 
 private:
-    SetStagingBuffers(wire::SharedFile file, int ranks, std::size_t stage_bytes)
-        : file_(std::move(file)), ranks_(ranks), stage_bytes_(stage_bytes) {}
-    static SetStagingBuffers create(int ranks, std::size_t stage_bytes);
-    static SetStagingBuffers attach(const wire::SharedFile::Offer& offer, int ranks,
-                                    std::size_t stage_bytes);
-    void reserve_stage(int rank);
+    SetStagingBuffers(wire::SharedFile file, int ranks) : file_(std::move(file)), ranks_(ranks) {}
 
     wire::SharedFile file_;
-    int ranks_;
-    std::size_t stage_bytes_;
+    int ranks_;  ///< of this host
 };
 
 /// A group on several hosts, for what goes level by level: the ranks on this one's host, and those

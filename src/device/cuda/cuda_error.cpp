@@ -7,8 +7,8 @@
 namespace guozhuang::device {
 namespace {
 
-/// The two functions of the driver that the runtime has no words for. Through the runtime: the
-/// plugin is not linked to libcuda.
+/// Two functions of CUDA's driver that its runtime does not have. They are looked up through the
+/// runtime, because the plugin is not linked to libcuda.
 struct Contexts {
     CUresult(CUDAAPI* get)(CUcontext*) = nullptr;
     CUresult(CUDAAPI* set)(CUcontext) = nullptr;
@@ -26,7 +26,7 @@ void find(const char* name, Function& function) {
     function = reinterpret_cast<Function>(found);
 }
 
-/// Of the process, as the driver is; the plugin is never unloaded.
+/// Looked up once for the process; the plugin is never unloaded.
 const Contexts& contexts() {
     static const Contexts found = [] {
         Contexts functions;

@@ -5,14 +5,14 @@
 
 namespace guozhuang::device {
 
-/// Throws Error(unavailable), or Error(out_of_memory), that says what was tried ("cannot copy") and
-/// what CUDA answers.
+/// Throws Error(unavailable), or Error(out_of_memory), unless the status is success. The text says
+/// what was tried ("cannot copy") and what CUDA answers.
 void check(cudaError_t status, const char* tried,
            std::source_location where = std::source_location::current());
 
-/// Makes a device current for the calling thread as long as it lives, then brings back the context
-/// that was current before, or none: setting device 0 again instead would make a context on it
-/// (some 500 MB of device memory) in a thread that had none.
+/// Makes a device current for the calling thread, and in the end the context that was current
+/// before, or none. Setting device 0 again would instead create a context on it (some 500 MB of
+/// device memory) in a thread that had none.
 class OnDevice {
 public:
     explicit OnDevice(int device);

@@ -25,7 +25,7 @@ CudaEvent::CudaEvent(int device, cudaStream_t stream) : device_(device) {
 }
 
 // Destructors ignore errors: they come from a device that has failed before, which was reported, or
-// from a process at its end.
+// from a process that is ending.
 CudaEvent::~CudaEvent() {
     try {
         const OnDevice here(device_);
@@ -80,7 +80,7 @@ void CudaStream::launch(std::function<void()> work) {
     const OnDevice here(device_);
     auto ours = std::make_unique<std::function<void()>>(std::move(work));
     check(cudaLaunchHostFunc(stream_, run_and_drop, ours.get()), "cannot launch a host function");
-    static_cast<void>(ours.release());  // run_and_drop's now
+    static_cast<void>(ours.release());  // run_and_drop owns it now
 }
 
 std::shared_ptr<Event> CudaStream::record() {

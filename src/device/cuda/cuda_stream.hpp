@@ -8,7 +8,7 @@ namespace guozhuang::device {
 
 class CudaEvent final : public Event {
 public:
-    /// Records what is on the stream now.
+    /// Marks the end of what is on the stream now.
     CudaEvent(int device, cudaStream_t stream);
     ~CudaEvent() override;
     CudaEvent(const CudaEvent&) = delete;
@@ -24,8 +24,8 @@ private:
 
 class CudaStream final : public Stream {
 public:
-    /// A stream of our own: independent of the default stream, and ahead of others where the device
-    /// has priorities.
+    /// Makes a stream that is independent of the default stream, and has the highest priority where
+    /// the device has priorities.
     static std::shared_ptr<CudaStream> make(int device);
     static std::shared_ptr<CudaStream> wrap(int device, cudaStream_t stream);
 

@@ -9,8 +9,8 @@
 namespace guozhuang::device {
 namespace {
 
-/// The driver, or the reason why there is none. Of the process: CUDA is one per process, and this
-/// file is never unloaded. Never destroyed, since streams may outlive static destruction.
+/// The driver, or the reason why there is none; one for the process, as CUDA is. Never destroyed,
+/// since streams may outlive static destruction, and the plugin is never unloaded.
 struct Answer {
     Driver* driver = nullptr;
     std::string reason = {};

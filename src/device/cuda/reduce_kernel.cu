@@ -1,5 +1,5 @@
-// into = into (op) other, element by element. Memory-bound: 16 bytes per access where both sides
-// allow it, blocks enough to fill the device.
+// into = into (op) other, element by element. Bound by memory: accesses 16 bytes at a time where
+// both sides allow it, with enough blocks to fill the device.
 
 #include <algorithm>
 #include <cstdint>
@@ -61,8 +61,8 @@ struct Product {
             return a * b;
     }
 };
-/// Floats that are neither less nor greater: the same number, zeros of either sign (-0 is below
-/// +0), or NaN (which the sum then is).
+/// Of floats where neither is less: the same number, zeros of which either may be negative (-0 is
+/// below +0), or NaN, which the sum then is.
 struct Min {
     template <class T>
     static __device__ T apply(T a, T b) {
@@ -93,7 +93,7 @@ struct alignas(pack_bytes) Pack {
     T lane[lanes];
 };
 
-/// Elements [0, head) and those after the packs one by one, `packs` packs from `head` on.
+/// How a range is cut: elements [0, head), then `packs` packs, then the rest, one by one.
 struct Extent {
     std::size_t count, head, packs;
 };
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(threads_per_block)
     }
 }
 
-/// Packs only where both sides reach a 16-byte boundary at the same element.
+/// Uses packs only if both sides reach a 16-byte boundary at the same element.
 template <class T>
 Extent extent_of(const void* into, const void* other, std::size_t count) {
     const auto past = reinterpret_cast<std::uintptr_t>(into) % pack_bytes;
@@ -139,7 +139,7 @@ cudaError_t launch_as(const ReduceLaunch& launch, int processors, cudaStream_t s
     const auto blocks = static_cast<unsigned>(
         std::min<std::size_t>(wanted, static_cast<unsigned>(processors) * blocks_per_processor));
     void* arguments[] = {&into, &other, &extent};
-    // Not <<<>>>: this returns the launch's own error, not the last one of the thread.
+    // Not <<<>>>: this returns the error of this launch, not the last one of the thread.
     return cudaLaunchKernel(reduce_kernel<Op, T>, dim3(blocks), dim3(threads_per_block), arguments,
                             0, stream);
 }

@@ -6,7 +6,7 @@
 
 namespace guozhuang::device {
 
-/// into = into (op) other on `count` elements; what Driver::reduce promises, already checked.
+/// into = into (op) other on `count` elements, as Driver::reduce. The arguments are checked.
 struct ReduceLaunch {
     ReduceOp op;
     DType dtype;

@@ -29,7 +29,7 @@ public:
         done_.store(true, std::memory_order_release);
         done_.notify_all();
     }
-    /// For the threads that are streams.
+    /// For the threads of streams, which block here.
     void wait_until_done() const noexcept { done_.wait(false, std::memory_order_acquire); }
 
 private:
@@ -39,7 +39,7 @@ private:
 class FakeStream final : public Stream {
 public:
     explicit FakeStream(int device) : device_(device) {}
-    /// The thread leaves when it has been asked to and the queue is empty.
+    /// The thread ends when it has been asked to and the queue is empty.
     ~FakeStream() override = default;
 
     void wait(const std::shared_ptr<const Event>& event) override {
@@ -69,7 +69,7 @@ public:
     }
 
 private:
-    /// The function is gone, with everything it holds, before the next one starts.
+    /// Destroys each function, with everything it holds, before the next one starts.
     void run(const std::stop_token& stop) noexcept {
         while (auto work = next(stop)) work();
     }
@@ -90,7 +90,8 @@ private:
     base::Mutex mutex_;
     std::condition_variable_any queued_;
     std::deque<std::function<void()>> queue_ GUOZHUANG_GUARDED_BY(mutex_);
-    // The last member: it starts when all others are there, and is joined before any of them goes.
+    // Last, so that it starts after all others are constructed, and is joined before any is
+    // destroyed.
     std::jthread thread_{[this](const std::stop_token& stop) { run(stop); }};
 };
 
@@ -126,7 +127,7 @@ public:
     void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
                 std::span<const std::byte> other) override {
         check_reduction(op, dtype, into, other);
-        // One rank: no division, which belongs to the finish of the whole reduction.
+        // Reduces as for one rank, so nothing is divided here.
         stream.launch([reduce = HostReduce(dtype, op, 1), into, other] {
             reduce.combine(into, into, other);
         });
@@ -143,7 +144,7 @@ public:
                                                          std::string(name_of(stream.device.kind)));
         check_device(stream.device.index, device_count());
         if (!stream.native) return default_stream(stream.device.index);
-        return {std::shared_ptr<void>(), static_cast<FakeStream*>(stream.native)};  // does not own
+        return {std::shared_ptr<void>(), static_cast<FakeStream*>(stream.native)};  // owns nothing
     }
 
 private:
@@ -156,7 +157,7 @@ private:
 
     const int devices_;
     base::Mutex mutex_;
-    /// The default stream of each device, made on first use.
+    /// The default stream of each device, created on first use.
     std::vector<std::shared_ptr<Stream>> default_streams_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

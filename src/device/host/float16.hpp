@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <guozhuang/types.hpp>
 
-// One value at a time between 16-bit floats and f32: what f16 and bf16 mean in this library; the
-// vector kernels agree bit for bit. To f32 is exact. From f32 rounds to nearest, ties to even;
-// beyond the largest finite value lies infinity; denormals are kept. A NaN stays a NaN, with its
-// sign and the upper bits of its payload, quieted where the instructions of x86 and Arm quiet it.
-// Pure functions.
+// Conversions of single values between 16-bit floats and f32, which define f16 and bf16 in this
+// library; the vector kernels agree bit for bit. To f32 is exact. From f32 rounds to nearest, ties
+// to even, beyond the largest finite value to infinity; denormals are kept. A NaN keeps its sign
+// and the upper bits of its payload, quieted where the instructions of x86 and Arm quiet it. Pure
+// functions.
 
 namespace guozhuang::device {
 

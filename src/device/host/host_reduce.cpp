@@ -27,7 +27,7 @@ int checked_divisor(ReduceOp op, int ranks) {
 
 }  // namespace
 
-/// The elements of every input that are in the works.
+/// A range of the elements of every input.
 struct HostReduce::Block {
     std::size_t offset;  // bytes of elements
     std::size_t bytes;   // bytes of elements
@@ -66,20 +66,20 @@ void HostReduce::narrow(std::span<std::byte> elements, std::span<const std::byte
 
 void HostReduce::combine_tree(std::span<std::byte> into,
                               std::span<const std::span<const std::byte>> inputs) const {
-    // Two inputs and nothing to finish: rounding the one sum is all there is.
+    // With two inputs and nothing to finish, the one sum need only be rounded.
     if (inputs.size() == 2 && finish_.is_identity())
         return kernels_.combine(into, inputs[0], inputs[1]);
     alignas(64) std::array<std::byte, block_bytes> scratch;
     const std::size_t step = block_bytes / partial_bytes_ * element_bytes_;
     for (std::size_t offset = 0; offset < into.size(); offset += step) {
         const Block block{offset, std::min(step, into.size() - offset)};
-        // Every input's block has been read before `into`'s is written: it may be one of them.
+        // Every input's block has been read by now, so `into` may be one of the inputs.
         narrow(into.subspan(offset, block.bytes), subtree(scratch, inputs, block));
     }
 }
 
-/// The partials of the inputs' block, combined: in `scratch`, or the lone input itself where it
-/// already is partials.
+/// The partials of the inputs' block, combined: in `scratch`, or the lone input itself if its
+/// elements are partials.
 std::span<const std::byte> HostReduce::subtree(std::span<std::byte> scratch,
                                                std::span<const std::span<const std::byte>> inputs,
                                                const Block& block) const {

@@ -9,7 +9,7 @@
 
 namespace guozhuang::device {
 
-/// Reduce on this processor. A small value that allocates nothing; immutable, so any thread may use
+/// The Reduce of this processor. A small immutable value that allocates nothing; any thread may use
 /// it.
 class HostReduce final : public Reduce {
 public:
@@ -27,8 +27,8 @@ public:
     void combine_partials(std::span<std::byte> into, std::span<const std::byte> left,
                           std::span<const std::byte> right) const override;
     void narrow(std::span<std::byte> elements, std::span<const std::byte> partials) const override;
-    /// At least one input. One pass in blocks that stay in the first-level cache; 4 KiB of stack
-    /// per level of the tree.
+    /// Takes at least one input. Goes through them in blocks that stay in the first-level cache;
+    /// needs 4 KiB of stack for each level of the tree.
     void combine_tree(std::span<std::byte> into,
                       std::span<const std::span<const std::byte>> inputs) const override;
 

@@ -213,8 +213,8 @@ struct DivideAndScale {
 
 // ---- Loops.
 
-/// into[i] = f(from[i]...) by whole vectors; what is left over at the end goes through one padded
-/// vector and so meets the same arithmetic.
+/// into[i] = f(from[i]...), by whole vectors. The rest at the end goes through one padded vector,
+/// and so through the same arithmetic.
 template <class To, class From, class F, class... In>
 HWY_INLINE void transform(std::span<std::byte> into, F f, In... from) {
     constexpr typename To::D d;
@@ -262,7 +262,7 @@ template <class T>
 void finish_integers(std::span<std::byte> into, std::span<const std::byte> from,
                      const Finish& finish) {
     if (finish.divisor == 1) return convert<Same<T>, Same<T>>(into, from);
-    // Wide holds every T and the divisor, which is positive: C++ then divides as we promise.
+    // Wide holds every T and the divisor, which is positive: so C++ divides as Finish promises.
     using Wide = std::common_type_t<T, int>;
     for (std::size_t at = 0; at < into.size(); at += sizeof(T)) {
         T value;
@@ -274,7 +274,7 @@ void finish_integers(std::span<std::byte> into, std::span<const std::byte> from,
 
 // ---- Adasum.
 
-/// Dot products are added up in so many lanes, whatever the processor's vectors hold.
+/// Dot products are added up in so many lanes on every processor.
 constexpr std::size_t dot_lanes = 32;
 
 struct LaneSums {
@@ -297,7 +297,7 @@ inline double total(std::array<double, dot_lanes> sums) {
     return sums[0];
 }
 
-/// What is left of one side: half of what the two share is the other's to give.
+/// The factor of one side: what the two sides share is counted half for each.
 inline double weight(double dot, double square) {
     return square == 0 ? 1 : 1 - dot / (2 * square);
 }

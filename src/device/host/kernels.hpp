@@ -4,13 +4,14 @@
 #include <guozhuang/types.hpp>
 #include <span>
 
-// The arithmetic of host reductions: vectorised loops, chosen at run time for the processor at
-// hand. Elements and partials are those of collectives/concepts/reduce.hpp. Spans of one call hold
-// the same number of elements and need no alignment; `into` may be one of the operands (the same
-// span), but not overlap one otherwise. Pure, thread-safe; the kernels never throw.
+// The arithmetic of host reductions: vectorised loops, chosen at run time for this processor.
+// Elements and partials are those of collectives/concepts/reduce.hpp. Pure, thread-safe; the
+// kernels never throw. Spans of one call hold the same number of elements and need no alignment.
+// `into` may be one of the operands (the same span); it must not overlap them otherwise.
 //
 // Integer sums and products wrap modulo 2^bits. Floating min and max propagate NaN from either side
-// and put -0 below +0, so that the result does not depend on the order of the operands. Which of
+// and put -0 below +0, so the order of the operands does not matter. Which of two NaNs a sum or
+// product returns is undefined.
 // two NaNs a sum or a product returns is left open.
 
 namespace guozhuang::device {
@@ -50,10 +51,10 @@ constexpr std::size_t partial_size_of(DType dtype) noexcept {
 Kernels kernels_for(DType dtype, ReduceOp op);
 
 /// into = Adasum(left, right) = (1 - l.r / 2|l|^2) l + (1 - l.r / 2|r|^2) r, on the partials of one
-/// whole tensor, aligned to their size; zeros give the other side. Dot products are added up in f64
-/// and in an order that does not hang on the processor: every rank that is given the same gets the
-/// same bits. (f64 whose squares f64 cannot hold, beyond about 1e154, give NaN.) Throws
-/// Error(invalid_argument) for integers and boolean.
+/// whole tensor, aligned to their size. If one side is zero, the result is the other. Dot products
+/// are added up in f64 and in the same order on every processor, so all ranks get the same bits.
+/// (f64 beyond about 1e154, whose squares overflow, gives NaN.) Throws Error(invalid_argument) for
+/// integers and boolean.
 CombineKernel adasum_for(DType dtype);
 
 }  // namespace guozhuang::device

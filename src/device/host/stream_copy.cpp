@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace guozhuang::device {
 namespace HWY_NAMESPACE {
 
-/// Whole lines, `into` at the beginning of one.
+/// Copies whole cache lines; `into` is at the beginning of one.
 void stream_lines(std::byte* into, const std::byte* from, std::size_t bytes) {
 #if HWY_TARGET == HWY_SCALAR
     std::memcpy(into, from, bytes);

@@ -5,13 +5,12 @@
 
 namespace guozhuang::device {
 
-/// Copies with stores that go to memory past this core's caches (non-temporal ones): for what a
-/// core reads next that shares no cache with this one, and would have to fetch each line out of
-/// this one's. Where the processor has none, a plain copy. Other threads see the bytes in order
-/// only after fence_streamed().
+/// Copies with non-temporal stores, past this core's caches, where the processor has them. For data
+/// that a core with caches of its own reads next: it would have to fetch each line from this one's.
+/// Other threads see the bytes in order only after fence_streamed().
 void stream_copy(std::span<std::byte> into, std::span<const std::byte> from) noexcept;
 
-/// What this thread has streamed is visible to whoever sees what it stores from here on.
+/// A thread that sees what this thread stores from here on also sees what it has streamed.
 void fence_streamed() noexcept;
 
 }  // namespace guozhuang::device

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t largest_message = std::size_t{64} << 20;
 
-/// In front of every message, in the byte order of the hosts (which must be alike anyway: tensors
-/// are sent as they lie in memory).
+/// Before every message, in the hosts' byte order. They must have the same, since tensors are sent
+/// as they lie in memory.
 struct Envelope {
     static constexpr std::uint32_t expected_magic = 0x4A5A5547;  // "GUZJ"
     static constexpr std::uint16_t expected_version = 2;
@@ -26,7 +26,7 @@ struct Envelope {
     std::uint16_t version = expected_version;
     std::uint16_t context = 0;
     std::uint64_t epoch = 0;
-    std::uint64_t bytes = 0;     ///< of the message behind it
+    std::uint64_t bytes = 0;     ///< of the message after it
     std::uint64_t checksum = 0;  ///< XXH3 of these bytes, seeded with the epoch
 };
 static_assert(largest_message + sizeof(Envelope) <= max_control_bytes);
@@ -36,7 +36,7 @@ static_assert(largest_message + sizeof(Envelope) <= max_control_bytes);
                 {.ranks = {sender}});
 }
 
-/// Takes the envelope off a message from `sender` and returns the rest; `envelope` receives it.
+/// Checks and removes the envelope of a message, copies it to `envelope`, and returns the rest.
 std::vector<std::byte> unwrap(std::vector<std::byte> message, int sender, Envelope& envelope) {
     if (message.size() < sizeof envelope) refuse(sender, "is too short");
     std::memcpy(&envelope, message.data(), sizeof envelope);
@@ -100,7 +100,7 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
     const auto* raw = reinterpret_cast<const std::byte*>(&envelope);
     message.insert(message.begin(), raw, raw + sizeof envelope);
     Outgoing outgoing{{}, std::move(message)};
-    // A vector that moves keeps its bytes in place.
+    // Moving the vector leaves its bytes where they are.
     outgoing.ticket = messages_.send(ranks_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
     outgoing_.push_back(std::move(outgoing));
     base::pass(base::Failpoint::control_sent);

@@ -8,12 +8,12 @@
 
 namespace guozhuang::wire {
 
-/// The control messages of one process set. Every message is in one envelope: the format's version,
-/// the set's identity, the length and a checksum, so that what is corrupt, cut off, foreign or of
-/// another version becomes an Error(wire) that names the sender. What was sent in an earlier epoch
-/// of the context, and nobody waited for any more, is dropped. Not thread-safe (see
-/// engine::Control). The transport must outlive it; before the transport is closed, flushed() must
-/// have returned true.
+/// The control messages of one process set. Not thread-safe (see engine::Control). The transport
+/// must outlive it; before the transport closes, flushed() must have returned true.
+///
+/// Every message is in an envelope: the format's version, the set's identity, the length and a
+/// checksum. A message that is corrupt, cut off, foreign or of another version becomes an
+/// Error(wire) that names the sender. A message of an earlier epoch of the context is dropped.
 class ControlChannel final : public engine::Control {
 public:
     /// `ranks`: world ranks by group rank; this rank is one of them.
@@ -43,7 +43,7 @@ private:
     const Tag tag_;
     std::vector<int> ranks_;
     int group_rank_;
-    std::vector<Outgoing> outgoing_;  ///< their memory is lent to the transport
+    std::vector<Outgoing> outgoing_;  ///< their memory is borrowed by the transport
 };
 
 }  // namespace guozhuang::wire

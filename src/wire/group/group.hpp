@@ -12,23 +12,23 @@ namespace guozhuang::wire {
 struct Group {
     Transport& transport;
     std::span<const int> ranks;  ///< world ranks by group rank
-    int group_rank = 0;          ///< this rank's
+    int group_rank = 0;          ///< of this rank
     Tag tag;                     ///< not of the control lane
-    /// Does what else there is to do, without blocking; true if something was done. May throw.
-    /// Empty: nothing. Called while waiting, so that control messages do not stand still while data
-    /// moves.
+    /// Called while waiting, so that control messages go on while data moves. Does what else there
+    /// is to do, without blocking; true if it did something. May throw. May be empty.
     std::function<bool()> pump = {};
-    /// When a wait fails with Error(timeout).
+    /// Waits that last longer fail with Error(timeout).
     base::Deadline deadline = base::no_deadline;
 
-    /// Throws Error(aborted), Error(timeout), or what `ready` or the pump throws.
+    /// Waits until `ready()`. Throws Error(aborted), Error(timeout), or what `ready` or pump
+    /// throws.
     template <class Ready>
     void wait_until(Ready&& ready) const {
         if (ready()) return;
         base::WaitLoop wait_loop(transport.doorbell(), transport.wait_settings(), deadline);
         for (unsigned look = 1; !ready(); ++look) {
-            // A look at the control messages costs as much as one at the data: rarely while
-            // spinning, always before sleeping.
+            // A look at the control messages costs as much as one at the data: so it comes rarely
+            // while spinning, and always before sleeping.
             const bool pump_now =
                 pump && (look % looks_for_each_pump == 0 || wait_loop.about_to_park());
             if (pump_now && pump()) {

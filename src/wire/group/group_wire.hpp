@@ -9,8 +9,8 @@
 
 namespace guozhuang::wire {
 
-/// The Wire of a process set: what the collective algorithms send and receive through. One thread
-/// at a time. What the group refers to must outlive it.
+/// The Wire of a process set: collective algorithms send and receive through it. For one thread at
+/// a time. Whatever the group refers to must outlive it.
 class GroupWire {
 public:
     using Ticket = Transport::Ticket;
@@ -43,8 +43,8 @@ public:
     }
 
 private:
-    /// After an exception the job is over for this rank: it has abandoned all messages, because the
-    /// algorithm's own memory goes with the exception.
+    /// After an exception the job is over for this rank. All its messages are abandoned, because
+    /// the algorithm's memory is freed with the exception.
     template <class Act>
     std::invoke_result_t<const Act&> or_abandon(const Act& act) {
         try {

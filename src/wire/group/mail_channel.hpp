@@ -9,8 +9,8 @@
 
 namespace guozhuang::wire {
 
-/// The point-to-point payloads of one process set. Thread-safe as the transport is; the transport
-/// must outlive it.
+/// The payloads of sends and receives of one process set. Thread-safe as the transport is; the
+/// transport must outlive it.
 class MailChannel final : public engine::Mail {
 public:
     /// `ranks`: world ranks by group rank.
@@ -18,14 +18,14 @@ public:
         : messages_(messages), context_(context), ranks_(std::move(ranks)) {}
 
     Ticket send(int to, std::uint16_t tag, std::span<const std::byte> bytes) override {
-        base::pass(base::Failpoint::letter_send);
+        base::pass(base::Failpoint::payload_send);
         return messages_
             .send(ranks_[static_cast<std::size_t>(to)], {context_, Lane::point_to_point, tag},
                   bytes)
             .id;
     }
     Ticket receive(int from, std::uint16_t tag, std::span<std::byte> bytes) override {
-        base::pass(base::Failpoint::letter_receive);
+        base::pass(base::Failpoint::payload_receive);
         return messages_
             .receive(ranks_[static_cast<std::size_t>(from)], {context_, Lane::point_to_point, tag},
                      bytes)

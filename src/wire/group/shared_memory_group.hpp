@@ -16,11 +16,11 @@
 
 namespace guozhuang::wire {
 
-/// The PeerMemory of a process set whose ranks are on one host: what the collective algorithms
-/// stage in. One thread at a time. What the group refers to must outlive it.
+/// The PeerMemory of a process set whose ranks are on one host: collective algorithms stage data in
+/// it. For one thread at a time. Whatever the group refers to must outlive it.
 class SharedMemoryGroup {
 public:
-    /// `staging`: of as many ranks, and no other object's; outlives this one.
+    /// `staging`: of as many ranks, used by no other object; must outlive this.
     SharedMemoryGroup(Group group, const Staging& staging)
         : group_(std::move(group)),
           staging_(staging),
@@ -75,16 +75,16 @@ public:
         if (group_.pump) group_.pump();
     }
 
-    /// Before an operation. `streams`: what is put on this rank's stage goes past its caches, which
-    /// the others need not know.
+    /// To be called before each operation. `streams`: what this rank puts on its stage goes past
+    /// its caches. Each rank may choose that for itself.
     void begin(bool streams) noexcept {
         streams_ = streams;
         bytes_put_ = 0;
     }
-    std::size_t bytes_put() const noexcept { return bytes_put_; }  ///< since then
+    std::size_t bytes_put() const noexcept { return bytes_put_; }  ///< since begin()
 
-    /// Publishes a figure, which the others can read after the next round; and reads the least that
-    /// any rank has published in that slot.
+    /// publish_cost: sets this rank's cost in a slot; the others can read it after the next round.
+    /// least_cost: the least that any rank has published in the slot.
     void publish_cost(std::size_t slot, float cost) noexcept {
         staging_.progress[static_cast<std::size_t>(rank())].costs[slot] = cost;
     }
@@ -95,7 +95,7 @@ public:
     }
 
 private:
-    /// Less than this is not streamed: most of it would be parts of cache lines.
+    /// Smaller copies are not streamed: much of them would be parts of cache lines.
     static constexpr std::size_t least_streamed = 1024;
 
     std::atomic<std::uint64_t>& progress(int peer) const noexcept {
@@ -106,7 +106,7 @@ private:
     Staging staging_;
     std::uint64_t round_;  ///< goes on from what this rank has ended before
     bool streams_ = false;
-    bool streamed_ = false;  ///< in this round
+    bool streamed_ = false;  ///< whether something was streamed in this round
     std::size_t bytes_put_ = 0;
 };
 

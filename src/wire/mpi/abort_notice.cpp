@@ -12,7 +12,8 @@ namespace {
 constexpr auto time_to_tell = std::chrono::milliseconds(200),
                time_to_hear = std::chrono::milliseconds(400);
 
-/// Whether it is so before the time is over. At a bell of its own: the rank's may be aborted.
+/// Waits for a moment until `holds()`, and returns it. Uses a doorbell of its own, since the rank's
+/// may be aborted.
 template <class Holds>
 bool is_true_within(const base::WaitSettings& wait, std::chrono::milliseconds time,
                     const Holds& holds) {

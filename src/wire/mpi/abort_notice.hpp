@@ -12,26 +12,27 @@
 
 namespace guozhuang::wire::mpi {
 
-/// What one host tells another of the end of the job.
+/// What one host tells another when it ends the job.
 struct AbortNotice {
     std::int32_t culprit = -1;
     std::int32_t code = 0;  ///< an ErrorCode
     std::array<char, sizeof(base::Doorbell::cause)> text{};
 
-    /// Throws Error(wire) if the message is none.
+    /// Throws Error(wire) if the message is not a notice.
     static AbortNotice from(const Messages::Message& message);
     /// Valid as long as this.
     base::AbortCause cause() const noexcept;
 };
 
-/// One that may be on its way to several ranks; until it has left, its memory is MPI's. To be used
-/// under the lock that is around every call of MPI.
+/// A notice that is sent to several ranks. MPI uses its memory until it has left. To be used under
+/// the lock for calls of MPI.
 class OutgoingAbortNotice {
 public:
     explicit OutgoingAbortNotice(const base::AbortCause& cause) noexcept;
-    /// False if MPI refuses.
+    /// Starts to send. False if MPI refuses.
     bool send(MPI_Comm communicator, int to, int tag);
-    /// Waits a moment for that. Not under that lock, which is `calls`.
+    /// Waits a moment until the notice has left. Not to be called under `calls`, the lock for calls
+    /// of MPI.
     bool has_left_soon(base::Mutex& calls, const base::WaitSettings& wait);
 
 private:
@@ -41,8 +42,8 @@ private:
     std::vector<MPI_Request> requests_;
 };
 
-/// Whether the job of this rank is over within a moment, or its session closed. A rank whose link
-/// to another host has ended asks, since ranks of that host may say more about the death.
+/// Waits a moment, and returns whether the job of this rank is over or its session closed by then.
+/// For a rank whose link to another host has ended: a rank of that host may tell it more.
 bool job_ends_soon(const base::Doorbell& bell, const trace::Activity& own,
                    const base::WaitSettings& wait);
 

@@ -10,7 +10,7 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Matches the next message, if one is there, and starts to receive it.
+/// Matches the next message, if there is one, and starts to receive it.
 void ControlInbox::accept(MPI_Comm communicator, int tag) {
     int found = 0, length = 0;
     MPI_Message handle = MPI_MESSAGE_NULL;
@@ -33,7 +33,7 @@ void ControlInbox::accept(MPI_Comm communicator, int tag) {
         check(MPI_Imrecv(stored.message.bytes.data(), length, MPI_BYTE, &handle, &stored.request),
               "MPI_Imrecv");
     } catch (...) {
-        incoming_.pop_back();  // which would look as if it had arrived
+        incoming_.pop_back();  // else it would seem to have arrived
         throw;
     }
 }

@@ -9,23 +9,23 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Control messages that have been matched and may still be arriving. To be used under the lock
-/// that is around every call of MPI.
+/// Control messages that have been matched, and may still be arriving. To be used under the lock
+/// for calls of MPI.
 class ControlInbox {
 public:
-    /// The next message with this tag that is whole and that no earlier one of its sender must
-    /// precede.
+    /// Returns the next whole message with this tag, unless an earlier one of its sender is still
+    /// arriving.
     std::optional<Messages::Message> poll(MPI_Comm communicator, int tag);
 
-    /// The same, but it does not look more often than every few milliseconds.
+    /// The same, but looks only every few milliseconds.
     std::optional<Messages::Message> poll_seldom(MPI_Comm communicator, int tag);
 
-    /// The last words of some cross those of others, and nobody looks for them any more. With the
-    /// communicator MPI would lose the memory they are in.
+    /// Receives messages that nobody will poll for: ranks' last messages may cross. MPI would lose
+    /// their memory with the communicator.
     void take_the_rest(MPI_Comm communicator);
 
-    /// Of messages that may never arrive, or arrive after the end: their memory is kept to the end
-    /// of the process.
+    /// Keeps the memory of messages that have not arrived to the end of the process: they may never
+    /// arrive, or do so later.
     void keep_for_ever();
 
 private:
@@ -39,7 +39,7 @@ private:
     static bool has_arrived(Incoming& incoming);
 
     std::vector<Incoming> incoming_;
-    base::Clock::time_point next_look_{};  ///< of poll_seldom
+    base::Clock::time_point next_look_{};  ///< of poll_seldom()
 };
 
 }  // namespace guozhuang::wire::mpi

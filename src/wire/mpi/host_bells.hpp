@@ -9,11 +9,11 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Where this rank is rung and says what it does: in the memory of its host, or in its own if it
-/// shares none; and the doorbells of the host's other ranks. Not to be moved.
+/// This rank's doorbell and activity, in the memory of its host or, if it shares none, its own; and
+/// the doorbells of the host's other ranks. Not to be moved.
 class HostBells {
 public:
-    /// Once; the host stays where it is.
+    /// To be called once; the host must not be moved afterwards.
     void connect(Host& host) {
         of_.assign(host.topology.host_of.size(), nullptr);
         if (!host.memory) return all_.push_back(own_);
@@ -28,9 +28,9 @@ public:
 
     base::Doorbell& own() noexcept { return *own_; }
     trace::Activity& activity() noexcept { return *activity_; }
-    /// Of the host's ranks, ascending; this rank's alone without shared memory.
+    /// The doorbells of the host's ranks, ascending; only this rank's if it shares no memory.
     std::span<base::Doorbell* const> all() const noexcept { return all_; }
-    /// Null where there is none to ring.
+    /// The doorbell of a rank; null if this rank cannot ring it.
     base::Doorbell* of(int rank) const noexcept { return of_[static_cast<std::size_t>(rank)]; }
 
     void ring(int rank, base::Audience audience = base::everybody) noexcept {
@@ -45,7 +45,7 @@ private:
     trace::Activity private_activity_;
     base::Doorbell* own_ = &private_bell_;
     trace::Activity* activity_ = &private_activity_;
-    std::vector<base::Doorbell*> of_;  ///< by rank of the world
+    std::vector<base::Doorbell*> of_;  ///< by world rank
     std::vector<base::Doorbell*> all_;
 };
 

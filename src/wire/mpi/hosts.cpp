@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <exception>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
@@ -17,6 +16,7 @@
 #include "topology/machine.hpp"
 #include "wire/mpi/mpi_library.hpp"
 #include "wire/mpi/mpi_transport.hpp"
+#include "wire/shm/share_together.hpp"
 
 namespace guozhuang::wire::mpi {
 namespace {
@@ -177,34 +177,32 @@ std::vector<int> exceptions(MPI_Comm world, bool here) {
 /// All ranks of a host have the memory, or none has: a rank that others cannot ring must not sleep
 /// until it is rung.
 std::optional<HostMemory> share_memory(MPI_Comm host_comm, const Host& host, bool wanted) {
-    Attempt<HostMemory> mine{std::nullopt,
-                             fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}",
-                                         host.ranks[static_cast<std::size_t>(host.local_rank)])};
+    if (exceptions(host_comm, wanted).size() == host.ranks.size()) return std::nullopt;
     const auto ranks = static_cast<int>(host.ranks.size());
-    HostMemory::Offer offer;
-    if (host.local_rank == 0 && wanted) {
-        mine = attempt([&] { return HostMemory::create(ranks); });
-        if (mine.made) offer = mine.made->offer();
+    std::optional<HostMemory> memory;
+    const auto failure = share_together(
+        [&](const auto& own) { return gather(host_comm, own); },
+        [&] {
+            if (!wanted)
+                throw Error(
+                    ErrorCode::unavailable,
+                    fmt::format("GUOZHUANG_SHARED_MEMORY=0 on rank {}", host.topology.rank));
+            if (host.local_rank != 0) return HostMemory::Offer();
+            return memory.emplace(HostMemory::create(ranks)).offer();
+        },
+        [&](const std::vector<HostMemory::Offer>& offers) {
+            if (host.local_rank != 0) memory = HostMemory::attach(offers.front(), ranks);
+        });
+    if (!failure) {
+        memory->close_file();
+        return memory;
     }
-    check(MPI_Bcast(&offer, static_cast<int>(sizeof offer), MPI_BYTE, 0, host_comm), "MPI_Bcast");
-    if (host.local_rank != 0 && wanted)
-        mine = attempt([&] { return HostMemory::attach(offer, ranks); });
-    const std::array failed_and_wanted = {mine.made ? INT_MAX : host.local_rank,
-                                          wanted ? host.local_rank : INT_MAX};
-    std::array<int, 2> first{};
-    check(MPI_Allreduce(failed_and_wanted.data(), first.data(), 2, MPI_INT, MPI_MIN, host_comm),
-          "MPI_Allreduce");
-    const auto [first_failed, first_wanted] = first;
-    if (first_failed == INT_MAX) {
-        mine.made->close_file();
-        return std::move(mine.made);
-    }
-    if (first_failed == host.local_rank && first_wanted != INT_MAX) {
+    if (failure->rank == host.local_rank) {
         base::log_warning(
             fmt::format("no memory shared by the ranks of this host ({}): data travels as MPI "
                         "messages, and waiting ranks look for "
                         "messages at intervals of up to 1 ms instead of being woken",
-                        mine.failure));
+                        failure->cause));
     }
     return std::nullopt;
 }

@@ -23,18 +23,18 @@ struct InFlight {
     std::uint32_t generation = 1;  ///< tells a spent ticket from a valid one
     bool busy = false;
     Half half;
-    std::size_t missing = 0;  ///< fragments that are not complete
+    std::size_t missing = 0;  ///< fragments not complete
     std::string error;        ///< of the first fragment that failed
 };
 
 /// The sends and receives in flight. A ticket is an index into the table and the generation of its
-/// use; an index is used again, with its memory.
+/// use. Indices are used again, with the memory of their entries.
 class MessageTable {
 public:
     InFlight& open(Messages::Ticket& ticket) {
         auto index = static_cast<std::uint32_t>(messages_.size());
         if (free_.empty()) {
-            // Room is made now, so that retire() need not allocate.
+            // Reserved here, so that retire() never allocates.
             if (free_.capacity() <= messages_.size()) free_.reserve(2 * messages_.size() + 1);
             messages_.emplace_back();
         } else {

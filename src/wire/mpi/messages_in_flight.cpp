@@ -33,7 +33,7 @@ Messages::Ticket MessagesInFlight::start(MPI_Comm communicator, const Half& half
         } catch (...) {
             fragments_.resize(in_flight);
             requests_.resize(in_flight);
-            // Otherwise earlier fragments still refer to the message.
+            // Earlier fragments, if any, still refer to the message.
             if (message.missing == 0) table_.retire(ticket);
             throw;
         }
@@ -100,7 +100,7 @@ bool MessagesInFlight::cancel() noexcept {
         MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
     }
     std::erase(requests_, MPI_REQUEST_NULL);
-    fragments_.clear();  // nobody asks for them any more
+    fragments_.clear();  // nobody tests them any more
     return none_at_mpi();
 }
 

@@ -10,12 +10,12 @@
 
 namespace guozhuang::wire::mpi {
 
-/// From here on a sender may need its receiver to make progress (rendezvous): the receiver then
-/// says when it has. MPI libraries send less at once.
+/// From this size on a sender may need the receiver to make progress (rendezvous), so the receiver
+/// rings it. MPI libraries send smaller messages at once.
 inline constexpr std::size_t eager_bytes = 4096;
 
-/// The sends and receives that MPI has in hand, each cut into fragments of what MPI moves at once.
-/// To be used under the lock that is around every call of MPI.
+/// The sends and receives that MPI is working on, each cut into fragments. To be used under the
+/// lock for calls of MPI.
 class MessagesInFlight {
 public:
     using Ticket = Messages::Ticket;
@@ -24,27 +24,27 @@ public:
         std::size_t fragment_bytes = 0;  ///< of the longest; at most what an int holds
     };
     struct Progress {
-        bool any = false;          ///< something has ended, perhaps a message of another thread
-        std::vector<int> senders;  ///< of long messages that have arrived: they sleep until told
+        bool any = false;          ///< something has ended, maybe another thread's message
+        std::vector<int> senders;  ///< of large messages that have arrived: they sleep until rung
     };
 
-    /// Sends `source`; or, if this half receives, fills `target`.
+    /// Starts a message: sends `source` or, if this half receives, fills `target`.
     Ticket start(MPI_Comm communicator, const Half& half, const Envelope& envelope,
                  std::span<const std::byte> source, std::span<std::byte> target);
-    /// Looks at everything in flight, since MPI may complete any of it at any call.
+    /// Tests all requests, since MPI may complete any of them at any call.
     Progress progress();
     const InFlight& find(Ticket ticket) { return table_.find(ticket); }
     void retire(Ticket ticket) { table_.retire(ticket); }
     std::size_t count() const noexcept { return table_.in_flight(); }
 
-    /// Gives up all messages: cancels the receives that have not begun, and forgets the rest.
+    /// Gives up all messages: cancels the receives that have not begun, and forgets the others.
     /// Returns none_at_mpi(). Allocates nothing.
     bool cancel() noexcept;
-    /// Whether MPI has no memory of messages in hand.
+    /// Whether MPI uses no memory of messages.
     bool none_at_mpi() const noexcept { return requests_.empty(); }
 
 private:
-    /// What MPI moves of a message at once.
+    /// The bytes of one MPI request.
     struct Fragment {
         std::uint32_t index = 0;  ///< of the message in the table
         int bytes = 0;
@@ -55,7 +55,7 @@ private:
     MessageTable table_;
     std::vector<MPI_Request> requests_;  ///< of all fragments in flight
     std::vector<Fragment> fragments_;    ///< beside each request
-    std::vector<int> indices_;           ///< room for what MPI_Testsome answers
+    std::vector<int> indices_;           ///< for MPI_Testsome
     std::vector<MPI_Status> statuses_;
 };
 

@@ -13,7 +13,7 @@
 namespace guozhuang::wire::mpi {
 namespace {
 
-// MPI is itself one for each process, so these are too.
+// One for the process, as MPI is.
 std::atomic<int> open_uses{0};
 std::atomic<bool> gave_up{false};
 std::atomic<void (*)()> end_uses{nullptr};
@@ -24,7 +24,7 @@ void finalise_at_exit() {
 }
 
 /// MPI_Finalize deletes the attributes of MPI_COMM_SELF before it does anything else (MPI 3.1,
-/// 8.7.1): the last moment for those who use MPI.
+/// 8.7.1), and so calls this: the last moment at which a transport can be closed.
 int finalise_begins(MPI_Comm, int, void*, void*) {
     const auto end = end_uses.load();
     if (open_uses.load() > 0 && end != nullptr) end();
@@ -87,9 +87,9 @@ bool is_running() {
     return initialised != 0 && finalised == 0;
 }
 
-// Open MPI and what starts it say OMPI_COMM_WORLD_SIZE; MPICH, Intel MPI and their relatives
-// PMI_SIZE; any launcher that speaks PMIx at least PMIX_RANK. Slurm gives the size of the step
-// beside them. The size is the largest that any of them proves.
+// Which variables prove how many processes were started: Open MPI and its launchers set
+// OMPI_COMM_WORLD_SIZE; MPICH, Intel MPI and their relatives PMI_SIZE; launchers that speak PMIx at
+// least PMIX_RANK; Slurm the size of its step beside one of these. The largest size counts.
 std::optional<Launcher> find_launcher() {
     std::optional<Launcher> launcher;
     const auto consider = [&](const char* name, int more) {

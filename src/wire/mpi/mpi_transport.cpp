@@ -32,7 +32,8 @@ namespace {
 using mpi::check;
 using mpi::Half;
 
-/// Tells another host why the job ends. The handshake has this context, and no data.
+/// The tag of messages that tell another host why the job ends. Data never has this context, which
+/// is the handshake's.
 constexpr Tag abort_notice_tag{0xfff, Lane::host_data, 0};
 
 class MpiTransport final : public Transport {
@@ -96,9 +97,9 @@ private:
     std::int64_t largest_tag_ = 0;
     mpi::Host host_;
     mpi::HostBells bells_;
-    /// Carries control messages within the host, if it has shared memory.
+    /// Control messages within the host, if it has shared memory.
     std::optional<HostMessages> messages_;
-    /// Data goes through the rings, too, because MPI may not be called on any thread.
+    /// Whether data goes through the rings too, because MPI may not be called on every thread.
     bool all_through_rings_ = false;
     base::WaitSettings wait_settings_;
     TrafficCounter traffic_;
@@ -112,10 +113,10 @@ private:
     enum class State : std::uint8_t { open, closing, closed };
     std::atomic<State> state_{State::open};
     std::atomic<bool> abandoned_{false};
-    /// Whether those for whom this rank cannot ring know of the end: it has told them, or they it.
+    /// Whether the other hosts know of the end of the job, from this rank or before it.
     enum class Notified : std::uint8_t { nobody, some, all };
     std::atomic<Notified> notified_{Notified::nobody};
-    std::optional<Monitor> monitor_;  ///< last: it looks at the rest
+    std::optional<Monitor> monitor_;  ///< last: its thread uses the rest
 };
 
 MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions& options)
@@ -133,14 +134,14 @@ MpiTransport::MpiTransport(mpi::Use use, MPI_Comm communicator, const MpiOptions
     void* bound = nullptr;
     int known = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &known), "MPI_Comm_get_attr");
-    largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // what MPI guarantees
+    largest_tag_ = known != 0 ? *static_cast<int*>(bound) : 32767;  // the least that MPI guarantees
     base::pass(base::Failpoint::init);
     host_ = mpi::discover_host(comm_, config, use_.thread_level() >= MPI_THREAD_MULTIPLE);
     require_threads();
     connect_host_ranks();
     activity().running.write("init");
     wait_settings_ = topology::wait_settings(host_.machine_ranks, host_.cores);
-    // Where every message wakes its receiver, looking without being woken is only a safety net.
+    // Every message then wakes its receiver, so looking without being woken is only a safety net.
     if (host_.memory && host_.hosts == 1)
         wait_settings_.park_limit = std::chrono::milliseconds(10);
     else
@@ -159,7 +160,7 @@ MpiTransport::~MpiTransport() {
     inbox_.keep_for_ever();
 }
 
-/// On one host nothing has to go through MPI, so any thread level will do. Between hosts the
+/// On one host no message has to go through MPI, so any thread level will do. Between hosts the
 /// coordinator threads call MPI.
 void MpiTransport::require_threads() {
     const base::Lock lock(mutex_);
@@ -183,7 +184,7 @@ void MpiTransport::require_open() {
     if (abandoned_) base::throw_cause(doorbell());
 }
 
-/// Whether all ranks that are to know have been told.
+/// Ends the job for other ranks. Returns whether all of them have been told.
 bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
     abort_host(cause);
     auto notified = Notified::nobody;
@@ -193,7 +194,7 @@ bool MpiTransport::end_job(const base::AbortCause& cause) noexcept {
     return notified_ != Notified::some;
 }
 
-/// This rank last: it may react by leaving, and that must not be the first that others hear.
+/// Aborts this rank last: it may end in response, and others must not hear of that first.
 void MpiTransport::abort_host(const base::AbortCause& cause) noexcept {
     base::note_cause(bells_.all(), cause);
     for (base::Doorbell* bell : bells_.all())
@@ -206,7 +207,7 @@ void MpiTransport::announce_quit(std::string_view reason) noexcept {
     for (const auto& process : host_.linked) process.link->say(reason);
 }
 
-/// Whoever is dead receives nothing, hence the deadline.
+/// Waits only for a while, since dead ranks receive nothing.
 bool MpiTransport::notify_others(const base::AbortCause& cause) noexcept try {
     auto owned = std::make_unique<mpi::OutgoingAbortNotice>(cause);
     auto& notice = *owned;
@@ -225,7 +226,7 @@ bool MpiTransport::notify_others(const base::AbortCause& cause) noexcept try {
     return false;
 }
 
-/// Another host has ended the job.
+/// Another host has ended the job: tells the ranks of this one.
 void MpiTransport::apply_abort_notice(const Message& message) {
     const auto notice = mpi::AbortNotice::from(message);
     auto notified = Notified::nobody;
@@ -233,8 +234,8 @@ void MpiTransport::apply_abort_notice(const Message& message) {
     abort_host(notice.cause());
 }
 
-/// Whether the process of a rank has ended too early: then the job is over. On the monitor's
-/// thread.
+/// Returns whether the process of a rank has ended too early, which ends the job. Called on the
+/// monitor's thread.
 bool MpiTransport::on_process_end(const Monitor::End& end) try {
     const auto* const theirs = mpi::activity_of(host_, end.process.rank);
     if (theirs != nullptr
@@ -248,17 +249,16 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
         base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
                           all_know ? nullptr : abort_mpi);
     return true;
-} catch (const std::bad_alloc&) {  // to say more takes memory
+} catch (const std::bad_alloc&) {  // there is no memory to say more
     end_job({.rank = end.process.rank, .text = "a rank died", .code = ErrorCode::rank_died});
     if (exit_on_death_) base::end_process("a rank died", base::time_to_unwind);
     return true;
 }
 
-/// A receive that has not begun can be cancelled. What has begun cannot, and a send never ends
-/// where nobody receives (MPI_Cancel of a long one does not complete on Open MPI 4.1): these keep
-/// their memory. Allocates nothing that it needs, since a lack of memory may be what ends the job.
-/// The ranks of a host on which somebody has died are ended by those who notice it, the others
-/// here: all of them come here.
+/// Receives that have not begun are cancelled. Others, and sends, may never end (MPI_Cancel of a
+/// long send does not complete on Open MPI 4.1): they keep their memory. What it needs is not
+/// allocated, since a lack of memory may be what ends the job. If a rank of another host has died,
+/// this ends the process; on the host of a death the monitors do that.
 bool MpiTransport::abandon() noexcept {
     regions()->remove_all();
     const auto culprit = base::culprit_of_death(doorbell());
@@ -297,7 +297,7 @@ Transport::Ticket MpiTransport::send(int to, Tag tag, std::span<const std::byte>
         RingReceives::send(*messages_, to, tag, static_cast<std::uint32_t>(code), bytes);
         return {};
     }
-    // A control message is one fragment, because it is polled.
+    // A control message is one fragment, because its receiver polls for it.
     const auto fragment_bytes = control ? max_control_bytes : split_bytes_;
     const Ticket ticket = start({to, bytes.size(), false}, code, bytes, {}, fragment_bytes);
     bells_.ring(to, base::audience_of(tag.context));
@@ -318,7 +318,8 @@ Transport::Ticket MpiTransport::receive(int from, Tag tag, std::span<std::byte> 
     return ticket;
 }
 
-/// Another thread of this rank may wait for what has ended here. Returns whom to ring.
+/// Tests all messages. Returns the ranks to ring: senders of large messages, which sleep. Nudges
+/// this rank's own doorbell, since another thread may wait for a message that has ended.
 std::vector<int> MpiTransport::progress() {
     const auto [any, senders] = in_flight_.progress();
     if (any) base::nudge(doorbell());  // they look under this lock

@@ -10,16 +10,16 @@
 
 namespace guozhuang::wire::mpi {
 
-/// Where the parts of a tag lie in MPI's: lane, context, user tag from the right.
+/// Where the fields of a tag are in MPI's tag, from the right: lane, context, user tag.
 constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context_bits;
 
-/// `largest`: of MPI's own tags, MPI_TAG_UB.
+/// `largest`: the largest MPI tag, MPI_TAG_UB.
 inline std::uint16_t largest_user_tag(std::int64_t largest) noexcept {
     return static_cast<std::uint16_t>(
         std::min<std::int64_t>(largest >> user_shift, std::numeric_limits<std::uint16_t>::max()));
 }
 
-/// Throws Error(invalid_argument) for a context or a user tag for which MPI's has no room.
+/// Throws Error(invalid_argument) for a context or user tag that does not fit into MPI's tag.
 inline int encode(Tag tag, std::int64_t largest) {
     const std::int64_t code = (std::int64_t{tag.user} << user_shift) | (tag.context << lane_bits) |
                               static_cast<int>(tag.lane);

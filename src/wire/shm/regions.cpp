@@ -22,7 +22,6 @@ void Regions::add(std::uint64_t id, const std::vector<Range>& own,
     for (const auto& range : own) own_.push_back({range, id});
     std::ranges::sort(own_, {}, [](const OwnRange& each) { return begin_of(each.range.memory); });
     regions_.insert_or_assign(id, Region{std::move(mappings), std::move(unshare)});
-    newest_ = std::max(newest_, id);
 }
 
 void Regions::remove(std::uint64_t id) noexcept {
@@ -41,11 +40,6 @@ void Regions::remove_all() noexcept {
         if (region.unshare) region.unshare();
     own_.clear();
     regions_.clear();
-}
-
-std::uint64_t Regions::next_id() {
-    const base::Lock lock(mutex_);
-    return ++newest_;
 }
 
 RegionRef Regions::locate(std::span<const std::byte> memory) const {

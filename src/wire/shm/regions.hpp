@@ -22,10 +22,10 @@ public:
         std::uint64_t offset = 0;
     };
 
-    /// `id`: the same on all ranks, not 0. `own`: this rank's part, by its own addresses; overlaps
-    /// no other range. `mappings`: each rank's part, by rank, as this one has it mapped.
-    /// `unshare`: takes this rank's memory out of the others' reach; does not throw, nor call
-    /// anybody else's code.
+    /// `id`: the same on all ranks, never used before, not 0. `own`: this rank's part, by its own
+    /// addresses; overlaps no other range. `mappings`: each rank's part, by rank, as this one has
+    /// it mapped. `unshare`: takes this rank's memory out of the others' reach; does not throw, nor
+    /// call anybody else's code.
     void add(std::uint64_t id, const std::vector<Range>& own,
              std::vector<std::span<std::byte>> mappings, std::function<void()> unshare = {});
     /// Ends a region: takes this rank's memory out of the others' reach. Between bundles, unless
@@ -34,8 +34,6 @@ public:
     /// Ends all regions, since the job is over: a rank that has been slow may still write to what
     /// it knows of them.
     void remove_all() noexcept;
-    /// An id for a region that is to come, of this rank's counting: never the same twice.
-    std::uint64_t next_id();
 
     /// Where the others find memory of this rank: the largest part of it that lies in one range.
     RegionRef locate(std::span<const std::byte> memory) const;
@@ -56,7 +54,6 @@ private:
     mutable base::Mutex mutex_;
     std::vector<OwnRange> own_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of all regions, by address
     std::map<std::uint64_t, Region> regions_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::uint64_t newest_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace guozhuang::wire

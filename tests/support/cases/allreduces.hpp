@@ -1,17 +1,19 @@
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "collectives/direct/allreduce.hpp"
 #include "collectives/recursive/doubling_allreduce.hpp"
 #include "collectives/ring/allreduce.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
 #include "support/cases/bundles.hpp"
+#include "support/oracles/serial_sums.hpp"
 
 /// Every allreduce over the same arguments, with exactly the scratch it says it needs.
 namespace guozhuang::test {
-
-using TensorSpans = std::span<const std::span<std::byte>>;
 
 /// The plain ring knows no bundles: one tensor after another, which is what fusion must not differ
 /// from.
@@ -55,6 +57,36 @@ void one_server(W& wire, TensorSpans tensors, const Reduce& reduce, std::size_t 
     const Blocks blocks(tensors, reduce.element_bytes(), 1);
     TestScratch scratch(direct::allreduce_scratch_bytes<W>(blocks, wire.size(), segment_bytes));
     direct::allreduce(wire, {blocks, scratch.span(), reduce, segment_bytes});
+}
+
+/// One of the above.
+using AllreduceUnderTest =
+    std::function<void(ThreadWire&, TensorSpans, const Reduce&, std::size_t segment_bytes)>;
+
+/// Averages random tensors over all group sizes, bundles and segment sizes; returns a line for each
+/// run that does not leave `reference(inputs, ranks)` bit for bit on every rank.
+template <class Format, class Reference>
+std::vector<std::string> mismatches_over_sizes(const AllreduceUnderTest& allreduce,
+                                               const Reference& reference) {
+    std::vector<std::string> mismatches;
+    for (const int ranks : group_sizes) {
+        const auto divisor = static_cast<typename Format::Partial>(ranks);
+        const ScalarReduce<Format> average(divisor);
+        for (const auto& counts : bundles_for(ranks)) {
+            const auto inputs = inputs_of<Format>(ranks, counts);
+            const auto expected = reference(inputs, divisor);
+            for (const auto segment_bytes : segment_sizes) {
+                auto tensors = inputs;
+                on_each_rank(tensors, [&](ThreadWire& wire, TensorSpans own) {
+                    allreduce(wire, own, average, segment_bytes);
+                });
+                if (!all_ranks_hold(tensors, expected))
+                    mismatches.push_back(
+                        name_of_run(std::to_string(ranks) + " ranks", counts, segment_bytes));
+            }
+        }
+    }
+    return mismatches;
 }
 
 }  // namespace guozhuang::test

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <random>
 #include <span>
 #include <string>
@@ -16,15 +15,23 @@
 #include "support/fakes/thread_wire.hpp"
 #include "support/oracles/scalar_reduce.hpp"
 
+/// What algorithms are tried with: bundles of tensors on ranks that are threads.
 namespace guozhuang::test {
 
 /// The numbers of ranks that the algorithms are tried with: powers of two, their neighbours and odd
 /// ones.
 inline constexpr int group_sizes[] = {1, 2, 3, 4, 5, 7, 8, 16, 17};
 
-/// A bundle's tensors, on one rank.
+/// A bundle's tensors (or the blocks of one), on one rank: [tensor][element].
 template <class Element>
 using BundleTensors = std::vector<std::vector<Element>>;
+
+/// What all ranks hold: [rank][tensor][element].
+template <class Element>
+using ByRank = std::vector<BundleTensors<Element>>;
+
+/// The memory of one rank's tensors.
+using TensorSpans = std::span<const std::span<std::byte>>;
 
 /// Scratch of exactly the size asked for, aligned, with nothing useful in it.
 class TestScratch {
@@ -50,6 +57,16 @@ std::vector<std::span<std::byte>> spans_of(BundleTensors<Element>& tensors) {
     return spans;
 }
 
+/// Runs body(wire, own) on a thread per rank: `own` is the memory of that rank's tensors, in which
+/// it leaves its results. Returns the wires, which have counted what each rank sent.
+template <class Element, class Body>
+std::vector<ThreadWire> on_each_rank(ByRank<Element>& tensors, const Body& body) {
+    return run_ranks(static_cast<int>(tensors.size()), [&](ThreadWire& wire) {
+        const auto own = spans_of(tensors[static_cast<std::size_t>(wire.rank())]);
+        body(wire, TensorSpans(own));
+    });
+}
+
 /// Numbers whose sum depends on the order of addition where their type rounds.
 template <class Format>
 std::vector<typename Format::Element> numbers(std::size_t count, std::uint64_t seed) {
@@ -66,99 +83,17 @@ std::vector<typename Format::Element> numbers(std::size_t count, std::uint64_t s
     return elements;
 }
 
-/// Every rank's tensors: [rank][tensor][element]. A tensor's numbers do not depend on the other
+/// Every rank's tensors, of those many elements each. A tensor's numbers do not depend on the other
 /// tensors.
 template <class Format>
-std::vector<BundleTensors<typename Format::Element>> inputs_of(
-    int ranks, const std::vector<std::size_t>& counts) {
-    std::vector<BundleTensors<typename Format::Element>> inputs(static_cast<std::size_t>(ranks));
+ByRank<typename Format::Element> inputs_of(int ranks, const std::vector<std::size_t>& counts) {
+    ByRank<typename Format::Element> inputs(static_cast<std::size_t>(ranks));
     for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
         for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
             inputs[rank].push_back(numbers<Format>(counts[tensor], 1000 * rank + counts[tensor]));
         }
     }
     return inputs;
-}
-
-/// The serial reference of order class tree, one element after another.
-template <class Format>
-BundleTensors<typename Format::Element> tree_sum(
-    const std::vector<BundleTensors<typename Format::Element>>& inputs,
-    typename Format::Partial divisor) {
-    const ScalarReduce<Format> reduce(divisor);
-    auto result = inputs[0];
-    for (std::size_t tensor = 0; tensor < result.size(); ++tensor) {
-        std::vector<std::span<const std::byte>> terms;
-        for (const auto& input : inputs) terms.push_back(std::as_bytes(std::span(input[tensor])));
-        reduce.combine_tree(std::as_writable_bytes(std::span(result[tensor])), terms);
-    }
-    return result;
-}
-
-/// The serial reference of order class ring: an element of block b of its tensor is summed
-/// b+1, b+2, ..., b.
-template <class Format>
-BundleTensors<typename Format::Element> ring_sum(
-    const std::vector<BundleTensors<typename Format::Element>>& inputs,
-    typename Format::Partial divisor) {
-    const ScalarReduce<Format> reduce(divisor);
-    const auto ranks = inputs.size();
-    auto result = inputs[0];
-    for (std::size_t tensor = 0; tensor < result.size(); ++tensor) {
-        const auto count = result[tensor].size();
-        for (std::size_t block = 0, begin = 0; block < ranks; ++block) {
-            const auto length = count / ranks + (block < count % ranks ? 1 : 0);
-            const auto part = [&](std::size_t rank) {
-                return std::as_bytes(
-                    std::span(inputs[rank % ranks][tensor]).subspan(begin, length));
-            };
-            const auto into =
-                std::as_writable_bytes(std::span(result[tensor]).subspan(begin, length));
-            if (length != 0) std::memcpy(into.data(), part(block + 1).data(), into.size());
-            for (std::size_t step = 2; step <= ranks; ++step)
-                reduce.combine(into, into, part(block + step));
-            reduce.finish(into);
-            begin += length;
-        }
-    }
-    return result;
-}
-
-/// What an allreduce left behind: every rank's tensors, and what every rank sent.
-template <class Element>
-struct Outcome {
-    std::vector<BundleTensors<Element>> results;
-    std::vector<ThreadWire> wires;
-
-    bool all_equal(const BundleTensors<Element>& expected) const {
-        for (const auto& result : results) {
-            for (std::size_t tensor = 0; tensor < expected.size(); ++tensor) {
-                const auto bytes = expected[tensor].size() * sizeof(Element);
-                if (bytes != 0 &&
-                    std::memcmp(result[tensor].data(), expected[tensor].data(), bytes) != 0)
-                    return false;
-            }
-        }
-        return true;
-    }
-};
-
-/// An allreduce under test: runs on one rank, over its tensors.
-using AllreduceUnderTest =
-    std::function<void(ThreadWire&, std::span<const std::span<std::byte>> tensors, const Reduce&,
-                       std::size_t segment_bytes)>;
-
-template <class Format>
-Outcome<typename Format::Element> run_allreduce(
-    const AllreduceUnderTest& allreduce,
-    std::vector<BundleTensors<typename Format::Element>> inputs, typename Format::Partial divisor,
-    std::size_t segment_bytes) {
-    const ScalarReduce<Format> reduce(divisor);
-    auto wires = run_ranks(static_cast<int>(inputs.size()), [&](ThreadWire& wire) {
-        const auto tensors = spans_of(inputs[static_cast<std::size_t>(wire.rank())]);
-        allreduce(wire, tensors, reduce, segment_bytes);
-    });
-    return {std::move(inputs), std::move(wires)};
 }
 
 /// The bundles that every allreduce must get right on p ranks.
@@ -171,31 +106,30 @@ inline std::vector<std::vector<std::size_t>> bundles_for(int ranks) {
             {1, 1, 1}, {0, 700, 0, 900}};
 }
 
-/// Runs an allreduce over all group sizes, bundles and segment sizes; returns a line for each run
-/// whose result is not `reference` bit for bit on every rank. 64 bytes a segment put many chunks in
-/// flight.
-template <class Format, class Reference>
-std::vector<std::string> failures_of(const AllreduceUnderTest& allreduce,
-                                     const Reference& reference) {
-    std::vector<std::string> failures;
-    for (const int ranks : group_sizes) {
-        const auto divisor = static_cast<typename Format::Partial>(ranks);
-        for (const auto& counts : bundles_for(ranks)) {
-            const auto inputs = inputs_of<Format>(ranks, counts);
-            const auto expected = reference(inputs, divisor);
-            for (const std::size_t segment_bytes :
-                 {std::size_t{64}, std::size_t{1000}, std::size_t{1} << 20}) {
-                const auto outcome =
-                    run_allreduce<Format>(allreduce, inputs, divisor, segment_bytes);
-                if (outcome.all_equal(expected)) continue;
-                std::string line = std::to_string(ranks) + " ranks, segments of " +
-                                   std::to_string(segment_bytes) + ", members:";
-                for (const auto count : counts) line += " " + std::to_string(count);
-                failures.push_back(line);
-            }
-        }
-    }
-    return failures;
+/// The segment sizes of the sweeps: 64 bytes put many chunks in flight, the last is the whole.
+inline constexpr std::size_t segment_sizes[] = {64, 1000, std::size_t{1} << 20};
+
+/// Whether every rank holds these tensors, bit for bit.
+template <class Element>
+bool all_ranks_hold(const ByRank<Element>& results, const BundleTensors<Element>& expected) {
+    return std::ranges::all_of(results, [&](const auto& result) {
+        return std::ranges::equal(result, expected, [](const auto& got, const auto& wanted) {
+            return got.size() == wanted.size() &&
+                   (got.empty() ||
+                    std::memcmp(got.data(), wanted.data(), got.size() * sizeof(Element)) == 0);
+        });
+    });
 }
+
+/// What a sweep says of a run that went wrong.
+inline std::string name_of_run(const std::string& ranks, const std::vector<std::size_t>& counts,
+                               std::size_t segment_bytes) {
+    auto name = ranks + ", segments of " + std::to_string(segment_bytes) + " bytes, tensors of";
+    for (const auto count : counts) name += " " + std::to_string(count);
+    return name;
+}
+
+/// What a sweep returns if all is well.
+inline const std::vector<std::string> none;
 
 }  // namespace guozhuang::test

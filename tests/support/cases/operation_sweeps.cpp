@@ -2,21 +2,20 @@
 
 namespace guozhuang::test {
 
-std::vector<std::int64_t> counts_for(int ranks, bool large) {
-    std::vector<std::int64_t> counts{0, 1, ranks - 1, ranks, ranks + 1, 4099};
-    if (large) counts.push_back(100'003);
+std::vector<std::int64_t> counts_for(int ranks, std::int64_t largest) {
+    std::vector<std::int64_t> counts{0, 1, ranks - 1, ranks, ranks + 1, 4099, largest};
     std::ranges::sort(counts);
     counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
     return counts;
 }
 
-RankCase allreduce_sweep(bool large) {
-    return [large](Session& session, Report& report) {
+RankCase allreduce_sweep(std::int64_t largest_count) {
+    return [largest_count](Session& session, Report& report) {
         for (const auto dtype : all_dtypes) {
             for (const auto op : all_reduce_ops) {
                 if (!is_defined(op, dtype)) continue;
                 std::vector<Finish> started;
-                for (const auto count : counts_for(session.size(), large))
+                for (const auto count : counts_for(session.size(), largest_count))
                     started.push_back(start_allreduce(session,
                                                       label_of("allreduce", dtype, op, {count}),
                                                       {dtype, {count}, {op}}));

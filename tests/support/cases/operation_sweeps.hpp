@@ -10,13 +10,13 @@
 /// are processes.
 namespace guozhuang::test {
 
-/// Nothing, less than one element a rank, one each, one more; more than a segment of any kind where
-/// `large` says so.
-std::vector<std::int64_t> counts_for(int ranks, bool large);
+/// Nothing, one element, one for all ranks but one, one each, one more, and many: 4099 and the
+/// largest.
+std::vector<std::int64_t> counts_for(int ranks, std::int64_t largest);
 
-/// Every dtype, op and size. Those of one dtype and op are all on their way at once, so that they
-/// are fused.
-RankCase allreduce_sweep(bool large);
+/// Every dtype, op and count up to the largest: 100'003 is more than a segment of any kind. Those
+/// of one dtype and op are all on their way at once, so that they are fused.
+RankCase allreduce_sweep(std::int64_t largest_count);
 
 void allreduce_scales(Session& session, Report& report);
 

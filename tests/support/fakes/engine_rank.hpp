@@ -77,7 +77,7 @@ public:
 
     /// A send or receive of one element.
     Handle submit(const engine::Route& route, std::shared_ptr<void> keep_alive = {}) {
-        engine::Request request{.name = "letter",
+        engine::Request request{.name = "message",
                                 .tensors = engine::share({TensorView(&number_, DType::f32, {1})})};
         request.keep_alive = std::move(keep_alive);
         return Handle(engine_->submit(std::move(request), route, false));

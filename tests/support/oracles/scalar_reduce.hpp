@@ -20,6 +20,9 @@ struct Plain {
     static Element narrow(Partial partial) { return partial; }
 };
 
+using I64 = Plain<std::int64_t>;
+using F32 = Plain<float>;
+
 /// The upper half of an f32, cut off: a 16-bit float that rounds visibly, summed in f32.
 struct HalfLike {
     using Element = std::uint16_t;
@@ -103,5 +106,9 @@ private:
 
     Partial divisor_;
 };
+
+/// Adds up. Sum<T>(n) divides what it has added up by n.
+template <class T>
+using Sum = ScalarReduce<Plain<T>>;
 
 }  // namespace guozhuang::test

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <guozhuang/types.hpp>
+
+namespace guozhuang::selection {
+
+/// What the choice of an algorithm follows from, besides the sizes of tensors. Every log entry
+/// carries the policy of the rank that appended it, so that no rank chooses for itself.
+struct Policy {
+    /// One of those that GUOZHUANG_ALGORITHM takes; automatic: the choice is free.
+    Algorithm forced = Algorithm::automatic;
+    /// The order class is always tree, so that every algorithm gives the same bits: that was asked
+    /// for, or all ranks are on one host.
+    bool reproducible = false;
+    /// All ranks have memory in which they stage data for each other.
+    bool staging = false;
+    /// The ranks are on several hosts, as many on each, and those of a host have such memory.
+    bool hierarchy = false;
+    std::size_t small_bytes = 32 * 1024;  ///< up to here latency counts more than bytes
+    /// The largest segment; two per chunk in flight should stay in L2.
+    std::size_t segment_bytes = 256 * 1024;
+    friend bool operator==(const Policy&, const Policy&) = default;
+};
+
+}  // namespace guozhuang::selection

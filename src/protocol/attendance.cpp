@@ -1,0 +1,65 @@
+#include "protocol/attendance.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <guozhuang/error.hpp>
+#include <iterator>
+
+#include "protocol/operation.hpp"
+
+namespace guozhuang::protocol {
+
+bool Attendance::shut_down(int rank, std::string_view reason) {
+    return shutdowns_.emplace(rank, reason).second;
+}
+
+bool Attendance::join(int rank, const std::string& name) {
+    if (joined_.contains(rank)) return false;
+    if (!joined_.empty() && name != join_name_)
+        throw Error(ErrorCode::wire, fmt::format("rank {} has joined as '{}', others as '{}'",
+                                                 group_ranks_.world_rank(rank), name, join_name_));
+    joined_.insert(rank);
+    join_name_ = name;
+    last_to_join_ = rank;
+    return true;
+}
+
+bool Attendance::accounts_for(std::span<const int> missing) const {
+    return std::ranges::all_of(
+        missing, [&](int rank) { return shutdowns_.contains(rank) || joined_.contains(rank); });
+}
+
+std::optional<LogEntry> Attendance::join_entry() const {
+    if (joined_.empty() || most_absent() < ranks_.size() || !accounts_for(ranks_)) return {};
+    std::vector<int> missing;
+    std::ranges::copy_if(ranks_, std::back_inserter(missing),
+                         [&](int rank) { return !joined_.contains(rank); });
+    LogEntry entry{.kind = LogEntry::Kind::join, .items = {{join_name_}}, .ranks = {last_to_join_}};
+    if (!missing.empty()) {
+        entry.code = ErrorCode::departed;
+        entry.text = fmt::format("{}; join '{}' waits for it", shutdowns_text(missing), join_name_);
+        entry.tensor = join_name_;
+        entry.operation = name_of(OperationKind::join);
+        entry.ranks = std::move(missing);
+    }
+    return entry;
+}
+
+std::string Attendance::shutdown_text(int rank, std::string_view reason) const {
+    return fmt::format("rank {} has {}{}", group_ranks_.world_rank(rank),
+                       group_ranks_.are_the_world() ? "shut down" : "left " + group_ranks_.name(),
+                       reason.empty() ? "" : fmt::format(" ({})", reason));
+}
+
+std::string Attendance::shutdowns_text(std::span<const int> ranks) const {
+    std::string text;
+    for (const int rank : ranks) {
+        if (!shutdowns_.contains(rank))
+            throw Error(ErrorCode::wire, "another rank has submitted something twice");
+        text += (text.empty() ? "" : ", ") + shutdown_text(rank, shutdowns_.at(rank));
+    }
+    return text;
+}
+
+}  // namespace guozhuang::protocol

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "protocol/group_ranks.hpp"
+#include "protocol/log_entry.hpp"
+
+namespace guozhuang::protocol {
+
+/// Which ranks of a subtree nobody needs to wait for: those that have shut down, with their
+/// reasons, and those that have joined since the log last said that all ranks had.
+class Attendance {
+public:
+    /// `ranks`: the subtree, ascending. `group_ranks`: whom texts name.
+    Attendance(std::vector<int> ranks, GroupRanks group_ranks)
+        : ranks_(std::move(ranks)), group_ranks_(std::move(group_ranks)) {}
+
+    /// False: the rank had shut down before.
+    bool shut_down(int rank, std::string_view reason);
+    /// False: the rank had joined before. Throws Error(wire) if others call the join otherwise.
+    bool join(int rank, const std::string& name);
+    /// The log says that all ranks have joined.
+    void end_join() noexcept { joined_.clear(); }
+
+    bool has_joined(int rank) const { return joined_.contains(rank); }
+    bool have_all_shut_down() const noexcept { return shutdowns_.size() == ranks_.size(); }
+    /// Whether each of these ranks has shut down or joined.
+    bool accounts_for(std::span<const int> missing) const;
+    /// No more ranks than these have shut down or joined; who has done both counts twice.
+    std::size_t most_absent() const noexcept { return shutdowns_.size() + joined_.size(); }
+
+    /// The entry that ends the join, if some have joined and all others have joined or shut down.
+    std::optional<LogEntry> join_entry() const;
+    /// "rank 2 has shut down (why)".
+    std::string shutdown_text(int rank, std::string_view reason) const;
+    /// The same of several, with the reasons they gave. Throws Error(wire) if one has not shut
+    /// down.
+    std::string shutdowns_text(std::span<const int> ranks) const;
+
+private:
+    std::vector<int> ranks_;
+    GroupRanks group_ranks_;
+    std::map<int, std::string> shutdowns_;  ///< reasons by rank
+    std::set<int> joined_;
+    std::string join_name_;  ///< what they call it
+    int last_to_join_ = 0;
+};
+
+}  // namespace guozhuang::protocol

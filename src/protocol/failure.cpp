@@ -1,0 +1,112 @@
+#include "protocol/failure.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <guozhuang/error.hpp>
+#include <iterator>
+#include <ranges>
+#include <span>
+#include <utility>
+
+#include "base/error_text.hpp"
+
+namespace guozhuang::protocol {
+namespace {
+
+using Groups = std::vector<SubmissionGroup>;
+
+/// By the lowest rank of each.
+Groups sorted(Groups groups) {
+    std::ranges::sort(groups, {}, [](const SubmissionGroup& group) { return group.ranks.front(); });
+    return groups;
+}
+
+std::vector<int> ranks_of(std::span<const SubmissionGroup> groups) {
+    std::vector<int> ranks;
+    for (const auto& group : groups)
+        ranks.insert(ranks.end(), group.ranks.begin(), group.ranks.end());
+    return ranks;
+}
+
+/// As people know them: with world ranks.
+Groups as_named(Groups groups, const GroupRanks& group_ranks) {
+    for (auto& group : groups) group.ranks = group_ranks.world_ranks(group.ranks);
+    return groups;
+}
+
+/// The ranks of all groups but the first are at fault.
+void set_mismatch(LogEntry& failure, const CompleteRound& round, const GroupRanks& group_ranks) {
+    const auto groups = sorted(round.tally.groups);
+    failure.code = ErrorCode::mismatch;
+    failure.ranks = ranks_of(std::span(groups).subspan(1));
+    failure.text = describe_mismatch(round.name, as_named(groups, group_ranks), failure.tensor);
+}
+
+/// The groups that have discarded it are at fault.
+void set_discard(LogEntry& failure, const CompleteRound& round, Groups discarding,
+                 const GroupRanks& group_ranks) {
+    discarding = sorted(std::move(discarding));
+    failure.code = ErrorCode::discarded;
+    failure.ranks = ranks_of(discarding);
+    failure.text = describe_discard(round.name, as_named(std::move(discarding), group_ranks));
+}
+
+/// Why an operation cannot do without the ranks that have joined; empty if it can.
+std::string refusal_without(std::span<const int> joined, const Description& description,
+                            const GroupRanks& group_ranks) {
+    if (joined.empty()) return {};
+    switch (description.operation) {
+        case OperationKind::broadcast:
+            if (const auto root = group_ranks.group_rank_of(description.root);
+                !root || !std::ranges::binary_search(joined, *root))
+                return {};
+            return fmt::format("its root, rank {}, has joined", description.root);
+        case OperationKind::all_to_all:
+        case OperationKind::create_process_set:
+        case OperationKind::remove_process_set:
+            return fmt::format(
+                "it needs every rank, and {} joined",
+                joined.size() == 1
+                    ? fmt::format("rank {} has", group_ranks.world_rank(joined.front()))
+                    : fmt::format("{} have", base::list_ranks(group_ranks.world_ranks(joined))));
+        default: return {};
+    }
+}
+
+}  // namespace
+
+std::optional<LogEntry> failure_of(const CompleteRound& round, const Attendance& attendance,
+                                   const GroupRanks& group_ranks) {
+    const auto& groups = round.tally.groups;
+    const auto& description = *groups.front().description;
+    LogEntry failure{.kind = LogEntry::Kind::fail, .items = {{round.name}}, .tensor = round.name};
+    failure.operation = name_of(description.operation);
+
+    std::vector<int> shut_down;
+    std::ranges::copy_if(round.missing, std::back_inserter(shut_down),
+                         [&](int rank) { return !attendance.has_joined(rank); });
+    Groups discarding;
+    std::ranges::copy_if(groups, std::back_inserter(discarding), [](const SubmissionGroup& group) {
+        return !group.description->discarded.empty();
+    });
+    if (!shut_down.empty()) {
+        failure.code = ErrorCode::departed;
+        failure.text = fmt::format("{}; {} '{}' waits for it", attendance.shutdowns_text(shut_down),
+                                   failure.operation, round.name);
+        failure.ranks = std::move(shut_down);
+    } else if (!discarding.empty()) {
+        set_discard(failure, round, std::move(discarding), group_ranks);
+    } else if (groups.size() > 1) {
+        set_mismatch(failure, round, group_ranks);
+    } else if (auto why = refusal_without(round.missing, description, group_ranks); !why.empty()) {
+        failure.code = ErrorCode::departed;
+        failure.text = fmt::format("{} '{}': {}", failure.operation, round.name, why);
+        failure.ranks = round.missing;
+    } else {
+        return std::nullopt;
+    }
+    return failure;
+}
+
+}  // namespace guozhuang::protocol

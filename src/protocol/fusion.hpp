@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "protocol/description.hpp"
+
+namespace guozhuang::protocol {
+
+/// A request that the log is to execute: all ranks have submitted it, or have joined.
+struct ReadyRequest {
+    std::string name;
+    bool named = true;
+    SharedDescription description;
+    std::vector<int> absent = {};  ///< ranks that have joined and not submitted it
+};
+
+/// How much may share an entry of the log. What is larger by itself has an entry of its own.
+struct FusionLimits {
+    std::size_t tensor_bytes = 0;
+    std::size_t entry_bytes = 0;  ///< of the entry as it travels
+};
+
+/// Cuts the requests, in their order, into groups that are to be executed as one: neighbours that
+/// do the same to their tensors, as far as the limits go.
+std::vector<std::vector<ReadyRequest>> fuse(std::vector<ReadyRequest> ready,
+                                            const FusionLimits& limits);
+
+}  // namespace guozhuang::protocol

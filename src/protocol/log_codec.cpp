@@ -1,0 +1,86 @@
+#include "protocol/log_codec.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <guozhuang/error.hpp>
+#include <limits>
+#include <string>
+
+#include "protocol/description.hpp"
+#include "protocol/policy_codec.hpp"
+
+namespace guozhuang::protocol {
+namespace {
+
+bool has_text(LogEntry::Kind kind) {
+    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::shut_down ||
+           kind == LogEntry::Kind::join || kind == LogEntry::Kind::quit;
+}
+
+/// Whether an entry of its kind has as many items and ranks.
+bool can_be(const LogEntry& entry) {
+    switch (entry.kind) {
+        case LogEntry::Kind::execute: return !entry.items.empty();
+        case LogEntry::Kind::fail: return entry.items.size() == 1;
+        case LogEntry::Kind::shut_down:
+        case LogEntry::Kind::quit: return entry.ranks.size() == 1;
+        case LogEntry::Kind::join: return entry.items.size() == 1 && !entry.ranks.empty();
+        default: return true;
+    }
+}
+
+/// An evicted id must be known, and a name that has an id gets no other.
+Item read_item(Reader& in, const IdTable& ids, LogEntry::Kind kind) {
+    Item item;
+    item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
+    const auto* known = ids.name_of(item.id);
+    item.name = known ? *known : in.string();
+    if (!known && (kind == LogEntry::Kind::evict || ids.id_of(item.name) != 0))
+        throw Error(ErrorCode::wire,
+                    fmt::format("the log gives '{}' an id that is not its own", item.name));
+    return item;
+}
+
+}  // namespace
+
+void write_entry(const LogEntry& entry, const IdTable& ids, Writer& out) {
+    out.enumerator(entry.kind);
+    out.number(entry.items.size());
+    for (const auto& item : entry.items) {
+        out.number(item.id);
+        if (!ids.name_of(item.id)) out.string(item.name);
+    }
+    if (entry.kind == LogEntry::Kind::execute) {
+        write(out, entry.policy);
+        out.ranks(entry.absent);
+        for (const auto& description : entry.descriptions) out.bytes(description);
+    } else if (has_text(entry.kind)) {
+        out.enumerator(entry.code);
+        for (const auto* text : {&entry.text, &entry.tensor, &entry.operation}) out.string(*text);
+        out.ranks(entry.ranks);
+    }
+}
+
+LogEntry read_entry(Reader& in, const IdTable& ids, int size) {
+    LogEntry entry;
+    entry.kind = in.enumerator<LogEntry::Kind>();
+    entry.items.resize(in.count(max_tensors));
+    for (auto& item : entry.items) item = read_item(in, ids, entry.kind);
+    if (entry.kind == LogEntry::Kind::execute) {
+        read(in, entry.policy);
+        entry.absent = in.ranks(size);
+        if (!entry.absent.empty())
+            for (std::size_t i = 0; i < entry.items.size(); ++i)
+                decode_description(entry.descriptions.emplace_back(in.bytes()));
+    } else if (has_text(entry.kind)) {
+        entry.code = in.enumerator<ErrorCode>();
+        for (auto* text : {&entry.text, &entry.tensor, &entry.operation})
+            *text = in.string(max_entry_text_bytes);
+        entry.ranks = in.ranks(size);
+    }
+    if (!can_be(entry)) throw Error(ErrorCode::wire, "the log holds an entry that cannot be");
+    return entry;
+}
+
+}  // namespace guozhuang::protocol

@@ -1,0 +1,54 @@
+#include "protocol/record.hpp"
+
+#include <limits>
+#include <memory>
+
+namespace guozhuang::protocol {
+
+void write_ready(const ReadyRecord& record, Writer& out) {
+    out.enumerator(RecordType::ready);
+    out.number(record.id);
+    out.fixed(record.fingerprint);
+}
+
+ReadyRecord read_ready(Reader& in) {
+    ReadyRecord record;
+    record.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
+    record.fingerprint = in.fixed();
+    return record;
+}
+
+void write_report(const ReportRecord& record, Writer& out) {
+    out.enumerator(RecordType::report);
+    out.string(record.name);
+    out.number(record.named ? 1 : 0);
+    out.number(record.more ? 1 : 0);
+    out.bytes(record.description->bytes);
+    out.ranks(record.ranks);
+}
+
+ReportRecord read_report(Reader& in, std::size_t most_ranks, int size) {
+    ReportRecord record;
+    record.name = in.string();
+    record.named = in.number(1) == 1;
+    record.more = in.number(1) == 1;
+    record.description = std::make_shared<const EncodedDescription>(in.bytes());
+    record.ranks.resize(in.count(most_ranks));
+    for (int& rank : record.ranks) rank = in.rank(size);
+    return record;
+}
+
+void write_rank_record(RecordType type, const RankRecord& record, Writer& out) {
+    out.enumerator(type);
+    out.number(static_cast<std::uint64_t>(record.rank));
+    out.string(record.text);
+}
+
+RankRecord read_rank_record(Reader& in, int size) {
+    RankRecord record;
+    record.rank = in.rank(size);
+    record.text = in.string();
+    return record;
+}
+
+}  // namespace guozhuang::protocol

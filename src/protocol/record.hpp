@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "protocol/codec.hpp"
+#include "protocol/description.hpp"
+
+namespace guozhuang::protocol {
+
+/// The records that a message of a negotiator is made of; each begins with its type. Every read_*()
+/// takes what follows the type, and throws Error(wire) if it is malformed.
+enum class RecordType : std::uint8_t {
+    ready = 0,      ///< up: every rank of the sender's subtree has submitted this id
+    report = 1,     ///< up: the same in full; several of them, if the ranks differ
+    shut_down = 2,  ///< up: a rank submits nothing more
+    entry = 3,      ///< down: the next entry of the log, see log_codec.hpp
+    quit = 4,       ///< up: a rank is about to end
+    join = 5        ///< up: a rank submits nothing until all have joined
+};
+constexpr RecordType last_of(RecordType) noexcept {
+    return RecordType::join;
+}
+
+struct ReadyRecord {
+    std::uint32_t id = 0;
+    std::uint64_t fingerprint = 0;  ///< of the description that the sender holds under the id
+};
+void write_ready(const ReadyRecord& record, Writer& out);
+ReadyRecord read_ready(Reader& in);
+
+/// One submission group of a name: a record of its own, since one message may not hold the longest
+/// descriptions of all.
+struct ReportRecord {
+    std::string name;
+    bool named = true;
+    bool more = false;  ///< further groups of the name follow
+    SharedDescription description;
+    std::vector<int> ranks = {};  ///< empty: the whole subtree of the sender
+};
+void write_report(const ReportRecord& record, Writer& out);
+/// From one of `size` ranks, for `most_ranks` at most.
+ReportRecord read_report(Reader& in, std::size_t most_ranks, int size);
+
+/// What a rank of the sender's subtree is about to do: shut down, quit or join.
+struct RankRecord {
+    int rank = 0;
+    std::string text;  ///< the reason, or the name of the join
+};
+void write_rank_record(RecordType type, const RankRecord& record, Writer& out);
+RankRecord read_rank_record(Reader& in, int size);
+
+}  // namespace guozhuang::protocol

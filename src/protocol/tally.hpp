@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "protocol/description.hpp"
+
+namespace guozhuang::protocol {
+
+/// One round of one name: what the ranks of a subtree have submitted so far.
+struct Tally {
+    bool named = true;
+    std::vector<SubmissionGroup> groups = {};
+    std::size_t arrived = 0;       ///< ranks in all groups
+    std::set<int> reporting = {};  ///< children that will report more submission groups
+
+    /// Puts the ranks into the group of those that have submitted the same.
+    void add(const SharedDescription& description, std::span<const int> ranks) {
+        arrived += ranks.size();
+        auto group = std::ranges::find_if(groups, [&](const SubmissionGroup& each) {
+            return are_same(each.description, description);
+        });
+        if (group == groups.end()) group = groups.insert(group, {description, {}});
+        group->ranks.insert(group->ranks.end(), ranks.begin(), ranks.end());
+    }
+
+    /// Those of `ranks` (ascending) that have not submitted it, ascending.
+    std::vector<int> missing_from(std::span<const int> ranks) const {
+        std::vector<int> present, missing;
+        for (const auto& group : groups)
+            present.insert(present.end(), group.ranks.begin(), group.ranks.end());
+        std::ranges::sort(present);
+        std::ranges::set_difference(ranks, present, std::back_inserter(missing));
+        return missing;
+    }
+};
+
+}  // namespace guozhuang::protocol

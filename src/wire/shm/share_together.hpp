@@ -1,0 +1,69 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <guozhuang/error.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/error_text.hpp"
+
+namespace guozhuang::wire {
+
+/// Why no rank shares the memory: the same on all of them.
+struct SharingFailure {
+    int rank = 0;                 ///< the first that refused, or, if none did, that failed
+    bool is_refusal = false;      ///< it threw Error(invalid_argument)
+    std::string cause;            ///< what it threw; a text that is too long is cut
+    std::exception_ptr own = {};  ///< what this rank itself threw, if anything
+};
+
+/// How ranks come to share memory. Collective; it ends alike on all ranks. `offer()` makes what
+/// this rank gives to the others, and returns what they need to attach to it: plain bytes. When all
+/// ranks have done so, `attach(offers)` maps what the others have made, by rank. Both may throw.
+/// `gather(value)` returns the values of all ranks, by rank: plain bytes; of a rank that takes no
+/// part, a T{}. What gather() throws goes to the caller.
+///
+/// Empty if all ranks have done both: no descriptor of the memory is needed any more. Otherwise
+/// every rank drops what it has made and mapped, which no other rank uses.
+template <class Gather, class Offer, class Attach>
+std::optional<SharingFailure> share_together(Gather&& gather, Offer&& offer, Attach&& attach) {
+    enum class Outcome : std::uint8_t { absent, done, failed, refused };
+    struct Report {
+        std::invoke_result_t<Offer&> offer = {};
+        Outcome outcome = Outcome::absent;
+        std::array<char, 1023> cause{};
+    };
+    std::vector<std::invoke_result_t<Offer&>> offers;
+    Report own;
+    const auto failure_of = [&](auto&& step) -> std::optional<SharingFailure> {
+        std::exception_ptr problem;
+        try {
+            step();
+            own.outcome = Outcome::done;
+        } catch (const std::exception& error) {  // the other ranks wait for the report in any case
+            problem = std::current_exception();
+            const bool refused = base::code_of(problem) == ErrorCode::invalid_argument;
+            own.outcome = refused ? Outcome::refused : Outcome::failed;
+            std::string_view(error.what()).copy(own.cause.data(), own.cause.size() - 1);
+        }
+        const std::vector<Report> reports = gather(own);
+        for (const auto outcome : {Outcome::refused, Outcome::failed})
+            if (const auto first = std::ranges::find(reports, outcome, &Report::outcome);
+                first != reports.end())
+                return SharingFailure{static_cast<int>(first - reports.begin()),
+                                      outcome == Outcome::refused, first->cause.data(), problem};
+        for (const Report& report : reports) offers.push_back(report.offer);
+        return std::nullopt;
+    };
+    if (auto failure = failure_of([&] { own.offer = offer(); })) return failure;
+    return failure_of([&] { attach(std::as_const(offers)); });
+}
+
+}  // namespace guozhuang::wire

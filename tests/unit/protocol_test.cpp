@@ -1,0 +1,359 @@
+// The nouns that a negotiation is made of, each by itself. How they play together is shown by
+// negotiator_test.cpp, join_test.cpp and point_to_point_test.cpp.
+#include <guozhuang/error.hpp>
+
+#include "protocol/attendance.hpp"
+#include "protocol/failure.hpp"
+#include "protocol/fusion.hpp"
+#include "protocol/id_table.hpp"
+#include "protocol/log_codec.hpp"
+#include "protocol/matcher.hpp"
+#include "protocol/outbox.hpp"
+#include "protocol/tally.hpp"
+#include "support/runner/catch.hpp"
+
+namespace guozhuang::protocol {
+namespace {
+
+using Kind = LogEntry::Kind;
+using Ranks = std::vector<int>;
+
+Description allreduce(const std::string& name, std::int64_t count = 4) {
+    return {.tensors = {{name, DType::f32, {count}}}};
+}
+
+// --- id table ------------------------------------------------------------------------------------
+
+constexpr auto nobody_is_busy = [](const std::string&) { return false; };
+
+std::string names_of(const std::vector<Item>& items) {
+    std::string text;
+    for (const auto& item : items) text += item.name;
+    return text;
+}
+
+}  // namespace
+
+TEST_CASE("an id stands for a name and what was executed under it last") {
+    IdTable ids(Ranks{});
+    CHECK(ids.id_of("a") == 0);
+    CHECK(ids.name_of(1) == nullptr);
+    CHECK(ids.new_id() == 1);
+    CHECK(ids.new_id() == 2);
+    ids.use({"a", 1}, share(allreduce("a", 4)), 1);
+    ids.use({"a", 1}, share(allreduce("a", 5)), 2);
+    CHECK(ids.id_of("a") == 1);
+    REQUIRE(ids.name_of(1) != nullptr);
+    CHECK(*ids.name_of(1) == "a");
+    CHECK(ids.description_of("a")->tensors[0].shape == Shape{5});
+    CHECK(ids.meaning_of(1)->name == "a");
+    CHECK_FALSE(ids.meaning_of(2));
+    CHECK(ids.size() == 1);
+}
+
+TEST_CASE("a retired id is understood until all children have applied its eviction") {
+    IdTable ids(Ranks{1, 2});
+    ids.use({"a", 1}, share(allreduce("a")), 1);
+    ids.retire({"a", 1}, 2);
+    CHECK(ids.id_of("a") == 0);
+    CHECK(ids.name_of(1) == nullptr);
+    CHECK(ids.meaning_of(1)->name == "a");
+    ids.child_has_applied(1, 2);
+    ids.child_has_applied(2, 1);
+    CHECK(ids.retired_count() == 1);
+    ids.child_has_applied(2, 2);
+    CHECK(ids.retired_count() == 0);
+    CHECK_FALSE(ids.meaning_of(1));
+    CHECK_THROWS_AS(ids.retire({"a", 1}, 3), Error);
+
+    IdTable without_children(Ranks{});
+    without_children.use({"a", 1}, share(allreduce("a")), 1);
+    without_children.retire({"a", 1}, 2);
+    CHECK(without_children.retired_count() == 0);
+}
+
+TEST_CASE("the names used longest ago are the surplus, but none that is busy") {
+    IdTable ids(Ranks{});
+    std::uint64_t position = 0;
+    for (const auto* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i", "a"})
+        ids.use({name, ids.id_of(name) == 0 ? ids.new_id() : ids.id_of(name)},
+                share(allreduce(name)), ++position);
+    CHECK(names_of(ids.surplus(9, nobody_is_busy)).empty());
+    CHECK(names_of(ids.surplus(8, nobody_is_busy)) == "bc");  // one too many, and an eighth
+    CHECK(names_of(ids.surplus(8, [](const auto& name) { return name == "b"; })) == "cd");
+    CHECK(names_of(ids.surplus(0, [](const auto& name) { return name != "h"; })) == "h");
+}
+
+// --- attendance ----------------------------------------------------------------------------------
+
+TEST_CASE("attendance accounts for ranks that have shut down or joined") {
+    Attendance attendance({0, 1, 2}, {});
+    CHECK(attendance.shut_down(1, "why"));
+    CHECK_FALSE(attendance.shut_down(1, "again"));
+    CHECK(attendance.join(2, "end"));
+    CHECK_FALSE(attendance.join(2, "end"));
+    CHECK(attendance.accounts_for(Ranks{1, 2}));
+    CHECK_FALSE(attendance.accounts_for(Ranks{0, 1}));
+    CHECK(attendance.has_joined(2));
+    CHECK_FALSE(attendance.has_joined(1));
+    CHECK(attendance.most_absent() == 2);
+    CHECK_THROWS_AS(attendance.join(0, "another name"), Error);
+    attendance.end_join();
+    CHECK_FALSE(attendance.accounts_for(Ranks{2}));
+
+    CHECK_FALSE(attendance.have_all_shut_down());
+    attendance.shut_down(0, "");
+    attendance.shut_down(2, "");
+    CHECK(attendance.have_all_shut_down());
+    CHECK(attendance.shutdowns_text(Ranks{0, 1}) ==
+          "rank 0 has shut down, rank 1 has shut down (why)");
+    CHECK_THROWS_AS(attendance.shutdowns_text(Ranks{3}), Error);
+}
+
+TEST_CASE("texts of attendance name world ranks and the process set") {
+    Attendance attendance({0, 1}, GroupRanks({4, 7}));
+    CHECK(attendance.shutdown_text(1, "why") == "rank 7 has left process set 4,7 (why)");
+}
+
+TEST_CASE("a join ends once nobody is left who has not joined or shut down") {
+    Attendance attendance({0, 1, 2}, {});
+    CHECK_FALSE(attendance.join_entry());
+    attendance.join(2, "end");
+    attendance.join(0, "end");
+    CHECK_FALSE(attendance.join_entry());
+    auto all = attendance;
+    all.join(1, "end");
+    CHECK((*all.join_entry() == LogEntry{.kind = Kind::join, .items = {{"end"}}, .ranks = {1}}));
+
+    attendance.shut_down(2, "");  // which counts twice, but is not rank 1
+    CHECK_FALSE(attendance.join_entry());
+    attendance.shut_down(1, "why");
+    const auto failed = attendance.join_entry();
+    REQUIRE(failed);
+    CHECK(failed->code == ErrorCode::departed);
+    CHECK(failed->text == "rank 1 has shut down (why); join 'end' waits for it");
+    CHECK(failed->ranks == Ranks{1});
+}
+
+// --- rounds --------------------------------------------------------------------------------------
+
+TEST_CASE("a tally groups the ranks that have submitted the same") {
+    Tally tally;
+    tally.add(share(allreduce("a", 4)), Ranks{3, 0});
+    tally.add(share(allreduce("a", 5)), Ranks{1});
+    tally.add(share(allreduce("a", 4)), Ranks{5});
+    CHECK(tally.arrived == 4);
+    REQUIRE(tally.groups.size() == 2);
+    CHECK(tally.groups[0].ranks == Ranks{3, 0, 5});
+    CHECK(tally.missing_from(Ranks{0, 1, 2, 3, 4, 5}) == Ranks{2, 4});
+}
+
+TEST_CASE("a complete round fails for the first reason that there is") {
+    const auto code_of = [](const CompleteRound& round, const Attendance& attendance) {
+        const auto failure = failure_of(round, attendance, {});
+        return failure ? std::string(name_of(failure->code)) : "none";
+    };
+    Attendance joined({0, 1, 2}, {});
+    joined.join(2, "end");
+    auto shut_down = joined;
+    shut_down.end_join();
+    shut_down.shut_down(2, "");
+
+    CompleteRound round{.name = "a", .tally = {}, .missing = {2}};
+    round.tally.add(share(allreduce("a", 4)), Ranks{0, 1});
+    CHECK(code_of(round, joined) == "none");
+    CHECK(code_of(round, shut_down) == "departed");
+    auto differing = round;
+    differing.tally.add(share(allreduce("a", 5)), Ranks{2});
+    differing.missing.clear();
+    CHECK(code_of(differing, joined) == "mismatch");
+    auto discarding = allreduce("a", 4);
+    discarding.discarded = "bad batch";
+    differing.tally.add(share(discarding), Ranks{2});
+    CHECK(code_of(differing, joined) == "discarded");
+
+    CompleteRound exchange{.name = "b", .tally = {}, .missing = {2}};
+    exchange.tally.add(share({.operation = OperationKind::all_to_all, .tensors = {{"b"}}}),
+                       Ranks{0, 1});
+    const auto failure = failure_of(exchange, joined, {});
+    REQUIRE(failure);
+    CHECK(failure->text == "all_to_all 'b': it needs every rank, and rank 2 has joined");
+}
+
+// --- fusion --------------------------------------------------------------------------------------
+
+namespace {
+
+/// "ab c": a and b share an entry.
+std::string fused(std::vector<ReadyRequest> ready, const FusionLimits& limits) {
+    std::string text;
+    for (const auto& entry : fuse(std::move(ready), limits)) {
+        if (!text.empty()) text += ' ';
+        for (const auto& request : entry) text += request.name;
+    }
+    return text;
+}
+
+}  // namespace
+
+TEST_CASE("neighbours are fused if they do the same, as far as the limits go") {
+    std::vector<ReadyRequest> ready;
+    for (const auto* name : {"a", "b", "c", "d"})
+        ready.push_back({.name = name, .description = share(allreduce(name, 4))});  // 16 bytes each
+    const FusionLimits wide{.tensor_bytes = 1000, .entry_bytes = 1000};
+    CHECK(fused({}, wide).empty());
+    CHECK(fused(ready, wide) == "abcd");
+    CHECK(fused(ready, {.tensor_bytes = 48, .entry_bytes = 1000}) == "abc d");
+    CHECK(fused(ready, {.tensor_bytes = 47, .entry_bytes = 1000}) == "ab cd");
+    CHECK(fused(ready, {.tensor_bytes = 0, .entry_bytes = 1000}) == "a b c d");
+    CHECK(fused(ready, {.tensor_bytes = 1000, .entry_bytes = 21}) == "a b c d");
+    CHECK(fused(ready, {.tensor_bytes = 1000, .entry_bytes = 22}) == "ab cd");
+
+    ready[2].absent = {3};
+    CHECK(fused(ready, wide) == "ab c d");
+    ready[3].absent = {3};
+    CHECK(fused(ready, wide) == "ab cd");
+    auto scaled = allreduce("b");
+    scaled.prescale = 0.5;
+    ready[1].description = share(scaled);
+    CHECK(fused(ready, wide) == "a b cd");
+}
+
+// --- the codec of the log ------------------------------------------------------------------------
+
+namespace {
+
+Bytes written(const LogEntry& entry, const IdTable& ids) {
+    Writer out;
+    write_entry(entry, ids, out);
+    return out.take();
+}
+
+}  // namespace
+
+TEST_CASE("entries are read as they were written; an id that is known goes without its name") {
+    IdTable ids(Ranks{});
+    ids.use({"known by its id", 7}, share(allreduce("known")), 1);
+    const std::vector<LogEntry> entries = {
+        {.items = {{"known by its id", 7}, {"new", 8}},
+         .policy = {.forced = Algorithm::ring, .reproducible = true, .small_bytes = 1 << 20},
+         .absent = {2},
+         .descriptions = {encode(allreduce("known")), encode(allreduce("new"))}},
+        {.kind = Kind::fail,
+         .items = {{"new", 0}},
+         .code = ErrorCode::mismatch,
+         .text = "text",
+         .tensor = "tensor",
+         .operation = "operation",
+         .ranks = {0, 3}},
+        {.kind = Kind::evict, .items = {{"known by its id", 7}}},
+        {.kind = Kind::shut_down, .text = "rank 1 has shut down", .ranks = {1}},
+        {.kind = Kind::join, .items = {{"end", 0}}, .ranks = {3}},
+        {.kind = Kind::all_shut_down},
+        {.kind = Kind::quit, .code = ErrorCode::departed, .text = "rank 2 ...", .ranks = {2}}};
+    for (const auto& entry : entries) {
+        const auto bytes = written(entry, ids);
+        Reader in(bytes);
+        CHECK((read_entry(in, ids, 4) == entry));
+        CHECK(in.at_end());
+        for (std::size_t length = 0; length < bytes.size(); ++length) {
+            Reader truncated(std::span<const std::byte>(bytes).first(length));
+            CHECK_THROWS_AS(read_entry(truncated, ids, 4), Error);
+        }
+    }
+    CHECK(written(entries[2], ids).size() == 3);  // kind, count, id
+}
+
+TEST_CASE("no entry is read that gives away an id or lacks what its kind needs") {
+    IdTable ids(Ranks{});
+    const auto refused = [&](const LogEntry& entry) {
+        const auto bytes = written(entry, IdTable(Ranks{}));  // which knows none: all names go
+        Reader in(bytes);
+        try {
+            read_entry(in, ids, 4);
+            return false;
+        } catch (const Error& error) {
+            return error.code() == ErrorCode::wire;
+        }
+    };
+    const LogEntry execution{.items = {{"a", 9}}},
+        eviction{.kind = Kind::evict, .items = {{"a", 9}}};
+    CHECK_FALSE(refused(execution));
+    CHECK(refused(eviction));
+    ids.use({"a", 7}, share(allreduce("a")), 1);
+    CHECK(refused(execution));
+    for (const auto kind : {Kind::execute, Kind::fail, Kind::shut_down, Kind::join, Kind::quit})
+        CHECK(refused({.kind = kind}));
+    CHECK(refused({.kind = Kind::shut_down, .ranks = {0, 1}}));
+    CHECK(refused({.kind = Kind::join, .items = {{"end"}}}));
+}
+
+TEST_CASE("an outbox begins another message behind a long one") {
+    Outbox outbox;
+    const std::string text(Outbox::full_message_bytes + 1, 'x');
+    outbox.message_to(1, 5).string(text);
+    outbox.message_to(0, 6).string("to another");
+    outbox.message_to(1, 7).string("second");
+    outbox.message_to(1, 8).string("third");
+    const auto messages = outbox.take();
+    REQUIRE(messages.size() == 3);
+    CHECK(messages[0].to == 1);
+    CHECK(messages[2].to == 1);
+    Reader first(messages[0].bytes), last(messages[2].bytes);
+    CHECK(first.number() == 5);
+    CHECK(last.number() == 7);
+    CHECK(last.string() == "second");
+    CHECK(last.string() == "third");
+    CHECK(outbox.take().empty());
+}
+
+// --- matching of point to point ------------------------------------------------------------------
+
+namespace {
+
+/// "1 2!": the operations in the order in which they were decided; "!" those that failed.
+std::string decided(Matcher& matcher) {
+    std::string text;
+    for (const auto& decision : matcher.take_decisions())
+        text += (text.empty() ? "" : " ") + std::to_string(decision.operation) +
+                (decision.error ? "!" : "");
+    return text;
+}
+
+void deliver(Matcher& from, int rank, Matcher& to) {
+    for (const auto& message : from.take_messages()) to.receive(rank, message.bytes);
+}
+
+}  // namespace
+
+TEST_CASE("the k-th send meets the k-th receive of its route, whatever came between") {
+    Matcher left(0, 2, {}), right(1, 2, {});
+    const Route to_right{.peer = 1, .tag = 3}, from_left{.peer = 0, .tag = 3, .sending = false};
+    CHECK(left.post(to_right, {.shape = {1}}) == 1);
+    CHECK(left.post({.peer = 1, .tag = 4}, {.shape = {9}}) == 2);
+    CHECK(left.post(to_right, {.shape = {2}}) == 3);
+    deliver(left, 0, right);
+    CHECK(right.post(from_left, {.shape = {1}}) == 1);
+    CHECK(right.post(from_left, {.shape = {3}}) == 2);
+    CHECK(decided(right) == "1 2!");
+    deliver(right, 1, left);
+    CHECK(decided(left) == "1 3!");
+    left.fail_unmatched("the end");
+    CHECK(decided(left) == "2!");
+}
+
+TEST_CASE("what a rank announced before it shut down is matched, all else fails at its answer") {
+    Matcher left(0, 2, {}), right(1, 2, {});
+    right.post({.peer = 0, .sending = true}, {.shape = {1}});
+    left.post({.peer = 1, .sending = false}, {.shape = {1}});
+    left.post({.peer = 1, .sending = false}, {.shape = {1}});
+    left.shut_down(1, "rank 1 has shut down");
+    CHECK(decided(left).empty());
+    deliver(left, 0, right);  // the question too
+    deliver(right, 1, left);
+    CHECK(decided(left) == "1 2!");
+    left.post({.peer = 1}, {});
+    CHECK(decided(left) == "3!");
+}
+
+}  // namespace guozhuang::protocol
