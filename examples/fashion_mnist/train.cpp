@@ -18,8 +18,7 @@ static void train(const Options& options, Report& report) {
     const std::size_t batch_size = options.batch;
     Shuffle sampler(training.size(), options.seed);
     const auto test_samples = in_order(test.size());
-    const std::size_t steps =
-        Batches(training, sampler.indices(), batch_size, options.steps).count();
+    const auto steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
 
     Model model(options.seed);
     Sgd sgd(model.parameters(), options.rate, steps * options.epochs);

@@ -22,8 +22,7 @@ static void train(const Options& options, Report& report) {
     gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
     const auto test_samples =
         gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
-    const std::size_t steps =
-        Batches(training, sampler.indices(), batch_size, options.steps).count();
+    const auto steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
 
     Model model(options.seed);
     Sgd sgd(model.parameters(), options.rate, steps * options.epochs);
