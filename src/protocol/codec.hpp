@@ -69,6 +69,10 @@ public:
     bool empty() const noexcept { return out_.empty(); }
     std::size_t size() const noexcept { return out_.size(); }
     Bytes take() { return std::exchange(out_, {}); }
+    /// Back to that size: what was written behind it is dropped.
+    void cut(std::size_t size) noexcept {
+        out_.erase(out_.begin() + std::ptrdiff_t(size), out_.end());
+    }
 
 private:
     static constexpr std::size_t usual_bytes = 128;

@@ -91,14 +91,18 @@ void Negotiator::report(const std::string& name, const Tally& tally) {
     const auto& first = tally.groups.front();
     const auto known = ids_.description_of(name);
     if (known && first.ranks.size() == whole && are_same(first.description, known))
-        return write_ready({ids_.id_of(name), known->fingerprint}, message_to(tree_.parent()));
+        return tell(tree_.parent(), [&](Writer& out) {
+            write_ready({ids_.id_of(name), known->fingerprint}, out);
+        });
     for (const auto& group : tally.groups)
-        write_report({.name = name,
-                      .named = tally.named,
-                      .more = &group != &tally.groups.back(),
-                      .description = group.description,
-                      .ranks = group.ranks.size() == whole ? std::vector<int>{} : group.ranks},
-                     message_to(tree_.parent()));
+        tell(tree_.parent(), [&](Writer& out) {
+            write_report({.name = name,
+                          .named = tally.named,
+                          .more = &group != &tally.groups.back(),
+                          .description = group.description,
+                          .ranks = group.ranks.size() == whole ? std::vector<int>{} : group.ranks},
+                         out);
+        });
 }
 
 /// At the root: the request is executed or fails, on all ranks.
@@ -122,8 +126,7 @@ void Negotiator::shut_down(const RankRecord& shutdown) {
                 .text = attendance_.shutdown_text(rank, reason),
                 .ranks = {rank}});
     pass_on_all_complete();
-    if (!tree_.is_root())
-        write_rank_record(RecordType::shut_down, shutdown, message_to(tree_.parent()));
+    if (!tree_.is_root()) tell_parent(RecordType::shut_down, shutdown);
 }
 
 /// A rank that has joined is not waited for any more, until all have. Its record goes up behind
@@ -131,18 +134,21 @@ void Negotiator::shut_down(const RankRecord& shutdown) {
 void Negotiator::join(const RankRecord& joining) {
     if (finished_ || !attendance_.join(joining.rank, joining.text)) return;
     pass_on_all_complete();
-    if (!tree_.is_root()) write_rank_record(RecordType::join, joining, message_to(tree_.parent()));
+    if (!tree_.is_root()) tell_parent(RecordType::join, joining);
 }
 
 /// The root decides what comes before.
 void Negotiator::quit(const RankRecord& quitting) {
     if (finished_) return;
-    if (!tree_.is_root())
-        return write_rank_record(RecordType::quit, quitting, message_to(tree_.parent()));
+    if (!tree_.is_root()) return tell_parent(RecordType::quit, quitting);
     append({.kind = LogEntry::Kind::quit,
             .code = ErrorCode::departed,
             .text = attendance_.shutdown_text(quitting.rank, quitting.text),
             .ranks = {quitting.rank}});
+}
+
+void Negotiator::tell_parent(RecordType type, const RankRecord& record) {
+    tell(tree_.parent(), [&](Writer& out) { write_rank_record(type, record, out); });
 }
 
 void Negotiator::receive(int from, std::span<const std::byte> message) {
@@ -268,11 +274,11 @@ void Negotiator::append(LogEntry entry) {
 }
 
 void Negotiator::pass_down(const LogEntry& entry) {
-    for (const int child : tree_.children()) {
-        auto& out = message_to(child);
-        out.enumerator(RecordType::entry);
-        write_entry(entry, ids_, out);
-    }
+    for (const int child : tree_.children())
+        tell(child, [&](Writer& out) {
+            out.enumerator(RecordType::entry);
+            write_entry(entry, ids_, out);
+        });
 }
 
 /// The log goes on: the same on every rank. What this rank submitted is resolved, and names get and
@@ -283,7 +289,7 @@ void Negotiator::apply(LogEntry entry) {
         for (const auto& item : entry.items) ids_.retire(item, position_);
         // The parent keeps the ids until it knows that this rank has applied the entry, and this
         // rank may have nothing else to say.
-        if (!tree_.is_root()) message_to(tree_.parent());
+        if (!tree_.is_root()) tell(tree_.parent(), [](Writer&) {});
     } else if (entry.kind == LogEntry::Kind::execute) {
         apply_execution(entry);
     } else {

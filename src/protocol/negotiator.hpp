@@ -119,7 +119,11 @@ private:
     /// The ranks whose submissions this one collects, itself first.
     const std::vector<int>& subtree() const { return subtrees_.at(tree_.rank()); }
     int world_rank(int group_rank) const { return options_.group_ranks.world_rank(group_rank); }
-    Writer& message_to(int rank) { return outbox_.message_to(rank, position_); }
+    template <class Write>
+    void tell(int rank, const Write& write) {
+        outbox_.add(rank, position_, write);
+    }
+    void tell_parent(RecordType type, const RankRecord& record);
 
     Tree tree_;
     Options options_;

@@ -13,29 +13,41 @@ namespace guozhuang::protocol {
 /// A message to another rank.
 struct Outgoing {
     int to = 0;
-    Bytes bytes;
+    Bytes bytes = {};
 };
 
 /// What a negotiator has to say to other ranks, until it is sent: records, put together into one
-/// message per receiver, and into several if one would be long.
+/// message per receiver, and into several if one would be long. A record is added whole or not at
+/// all, so that a rank which runs out of memory sends nothing that others would call malformed.
 class Outbox {
 public:
     /// Beyond this size the next record begins another message.
     static constexpr std::size_t full_message_bytes = 1u << 20;
 
-    /// Where the next record for the rank is to be written. A message begins with the position in
-    /// the log that the sender had reached by then.
-    Writer& message_to(int rank, std::uint64_t position) {
+    /// Adds the record for the rank that write(Writer&) writes. A message begins with the position
+    /// in the log that the sender had reached by then.
+    template <class Write>
+    void add(int rank, std::uint64_t position, const Write& write) {
         auto& out = open_[rank];
-        if (out.size() > full_message_bytes) full_.push_back({rank, out.take()});
-        if (out.empty()) out.number(position);
-        return out;
+        if (out.size() > full_message_bytes) {
+            full_.push_back({.to = rank});
+            full_.back().bytes = out.take();
+        }
+        const auto size = out.size();
+        try {
+            if (out.empty()) out.number(position);
+            write(out);
+        } catch (...) {
+            out.cut(size);
+            throw;
+        }
     }
 
     /// All messages, in the order in which each receiver must get them.
     std::vector<Outgoing> take() {
         auto messages = std::exchange(full_, {});
-        for (auto& [to, out] : open_) messages.push_back({to, out.take()});
+        for (auto& [to, out] : open_)
+            if (!out.empty()) messages.push_back({to, out.take()});
         open_.clear();
         return messages;
     }

@@ -17,7 +17,8 @@
 namespace guozhuang::api {
 namespace {
 
-/// Every rank's value, by rank; T{} of those that have joined.
+/// Every rank's value, by rank; T{} of those that have joined, or have sent something else under
+/// this name.
 template <class T>
 std::vector<T> gather(const T& own, const std::string& name, Session* session) {
     std::vector<std::uint8_t> bytes(sizeof own);
@@ -26,9 +27,9 @@ std::vector<T> gather(const T& own, const std::string& name, Session* session) {
     std::vector<T> all(gathered.rows.size());
     const auto* next = gathered.bytes.data();
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-        if (gathered.rows[rank] == 0) continue;
-        std::memcpy(&all[rank], next, sizeof own);
-        next += sizeof own;
+        if (std::cmp_equal(gathered.rows[rank], sizeof own))
+            std::memcpy(&all[rank], next, sizeof own);
+        next += gathered.rows[rank];
     }
     return all;
 }

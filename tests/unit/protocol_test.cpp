@@ -1,6 +1,7 @@
 // The nouns that a negotiation is made of, each by itself. How they play together is shown by
 // negotiator_test.cpp, join_test.cpp and point_to_point_test.cpp.
 #include <guozhuang/error.hpp>
+#include <new>
 
 #include "protocol/attendance.hpp"
 #include "protocol/failure.hpp"
@@ -291,10 +292,13 @@ TEST_CASE("no entry is read that gives away an id or lacks what its kind needs")
 TEST_CASE("an outbox begins another message behind a long one") {
     Outbox outbox;
     const std::string text(Outbox::full_message_bytes + 1, 'x');
-    outbox.message_to(1, 5).string(text);
-    outbox.message_to(0, 6).string("to another");
-    outbox.message_to(1, 7).string("second");
-    outbox.message_to(1, 8).string("third");
+    const auto add = [&](int to, std::uint64_t position, std::string_view words) {
+        outbox.add(to, position, [&](Writer& out) { out.string(words); });
+    };
+    add(1, 5, text);
+    add(0, 6, "to another");
+    add(1, 7, "second");
+    add(1, 8, "third");
     const auto messages = outbox.take();
     REQUIRE(messages.size() == 3);
     CHECK(messages[0].to == 1);
@@ -305,6 +309,26 @@ TEST_CASE("an outbox begins another message behind a long one") {
     CHECK(last.string() == "second");
     CHECK(last.string() == "third");
     CHECK(outbox.take().empty());
+}
+
+TEST_CASE("an outbox holds a record whole or not at all") {
+    Outbox outbox;
+    const auto fail_half_way = [](Writer& out) {
+        out.string("half of it");
+        throw std::bad_alloc();
+    };
+    CHECK_THROWS_AS(outbox.add(1, 5, fail_half_way), std::bad_alloc);
+    CHECK(outbox.take().empty());
+    outbox.add(1, 6, [](Writer& out) { out.string("first"); });
+    CHECK_THROWS_AS(outbox.add(1, 7, fail_half_way), std::bad_alloc);
+    outbox.add(1, 8, [](Writer& out) { out.string("second"); });
+    const auto messages = outbox.take();
+    REQUIRE(messages.size() == 1);
+    Reader in(messages[0].bytes);
+    CHECK(in.number() == 6);
+    CHECK(in.string() == "first");
+    CHECK(in.string() == "second");
+    CHECK(in.at_end());
 }
 
 // --- matching of point to point ------------------------------------------------------------------

@@ -153,6 +153,10 @@ void HostBackend::create_stages() {
 /// of the tree, so tensors on every kind of device get the same bits, and so does a job without
 /// shared memory.
 selection::Policy HostBackend::usable_part_of(Policy policy) const {
+    if (!selection::row_of(policy.forced).by_name)
+        throw Error(ErrorCode::wire, fmt::format("the log forces the algorithm '{}', which only "
+                                                 "ranks that share memory can choose",
+                                                 name_of(policy.forced)));
     policy.reproducible = policy.reproducible || grid_.hosts() == 1;
     policy.staging = uses_staging(policy);
     policy.hierarchy = policy.hierarchy && hierarchy_;
@@ -236,7 +240,8 @@ void HostBackend::adasum(const engine::Bundle& bundle, const FusedTensors& fused
                               .pair = device::adasum_for(fused.dtype)});
 }
 
-/// See AllreduceSite. What there is not throws, lest a log that is wrong be followed.
+/// The AllreduceSite of one bundle on this rank. stage(), stage_on_host() and across() throw where
+/// the ranks have no such memory or hosts: selection chooses no algorithm that needs them.
 class HostBackend::Site {
 public:
     Site(HostBackend& backend, const engine::Bundle& bundle, const FusedTensors& fused,

@@ -40,18 +40,24 @@ std::optional<SharingFailure> share_together(Gather&& gather, Offer&& offer, Att
         Outcome outcome = Outcome::absent;
         std::array<char, 1023> cause{};
     };
+    static_assert(std::is_trivially_copyable_v<Report>);
     std::vector<std::invoke_result_t<Offer&>> offers;
     Report own;
     const auto failure_of = [&](auto&& step) -> std::optional<SharingFailure> {
         std::exception_ptr problem;
+        const auto note_problem = [&](std::string_view what) {
+            problem = std::current_exception();
+            const bool refused = base::code_of(problem) == ErrorCode::invalid_argument;
+            own.outcome = refused ? Outcome::refused : Outcome::failed;
+            what.copy(own.cause.data(), own.cause.size() - 1);
+        };
         try {
             step();
             own.outcome = Outcome::done;
         } catch (const std::exception& error) {  // the other ranks wait for the report in any case
-            problem = std::current_exception();
-            const bool refused = base::code_of(problem) == ErrorCode::invalid_argument;
-            own.outcome = refused ? Outcome::refused : Outcome::failed;
-            std::string_view(error.what()).copy(own.cause.data(), own.cause.size() - 1);
+            note_problem(error.what());
+        } catch (...) {
+            note_problem("an unknown exception");
         }
         const std::vector<Report> reports = gather(own);
         for (const auto outcome : {Outcome::refused, Outcome::failed})
