@@ -126,15 +126,15 @@ std::string tensor_name(std::string_view request, const Description& description
     return description.group ? fmt::format("{}[{}]", request, i) : std::string(request);
 }
 
-/// The names of tensors that only some of the descriptions have.
-std::set<std::string> lone_tensors(std::span<const SharedDescription> descriptions) {
+/// The names of tensors that only some of the groups have.
+std::set<std::string> lone_tensors(std::span<const SubmissionGroup> groups) {
     std::map<std::string, std::size_t> owners;
-    for (const auto& description : descriptions)
-        for (const auto& tensor : description->tensors) ++owners[tensor.name];
+    for (const auto& group : groups)
+        for (const auto& tensor : group.description->tensors) ++owners[tensor.name];
     owners.erase("");
     std::set<std::string> lone;
     for (const auto& [name, count] : owners)
-        if (count < descriptions.size()) lone.insert(name);
+        if (count < groups.size()) lone.insert(name);
     return lone;
 }
 
@@ -148,64 +148,6 @@ std::string list_tensors(const Description& description, const std::set<std::str
     if (names.size() <= most) return fmt::format("{}", fmt::join(names, ", "));
     return fmt::format("{} and {} more", fmt::join(std::span(names).first(most), ", "),
                        names.size() - most);
-}
-
-/// Descriptions of a request, of which some differ.
-struct Request {
-    std::string_view name;
-    std::span<const SharedDescription> descriptions;
-};
-using Aspects = std::vector<Aspect>;  // in the order in which they are looked at
-
-template <class Value>
-void add(Aspects& aspects, const Request& request, const Field<Description, Value>& field) {
-    if (field.plural.empty()) return;
-    aspects.push_back({std::string(request.name), field.plural,
-                       [member = field.member](const Description& d) { return print(d.*member); }});
-}
-
-/// Of tensors: which there are, how many, and each by itself. The numbers are equal where tensors
-/// are looked at.
-void add(Aspects& aspects, const Request& request,
-         const Field<Description, std::vector<TensorDescription>>& field) {
-    const std::string name(request.name);
-    aspects.push_back(
-        {name, field.plural, [lone = lone_tensors(request.descriptions)](const Description& d) {
-             return list_tensors(d, lone);
-         }});
-    aspects.push_back({name, "numbers of tensors",
-                       [](const Description& d) { return std::to_string(d.tensors.size()); }});
-    const auto& first = *request.descriptions.front();
-    for (std::size_t i = 0; i < first.tensors.size(); ++i) {
-        const auto tensor = tensor_name(name, first, i);
-        aspects.push_back({tensor, "tensor names", [name, i](const Description& d) {
-                               return fmt::format("'{}'", tensor_name(name, d, i));
-                           }});
-        for_each_field<TensorDescription>([&](const auto& each) {
-            if (each.plural.empty()) return;
-            aspects.push_back(
-                {tensor, each.plural, [i, member = each.member](const Description& d) {
-                     return print(d.tensors[i].*member);
-                 }});
-        });
-    }
-}
-
-/// Of each agreement of the longest list; "none" where another has something else in its place.
-void add(Aspects& aspects, const Request& request,
-         const Field<Description, std::vector<Agreement>>&) {
-    const auto& longest = std::ranges::max(request.descriptions, {},
-                                           [](const auto& d) { return d->agreements.size(); });
-    for (std::size_t i = 0; i < longest->agreements.size(); ++i) {
-        const auto& one = longest->agreements[i];
-        aspects.push_back({one.tensor.empty() ? std::string(request.name) : one.tensor, one.what,
-                           [&one, i](const Description& d) {
-                               const bool has = i < d.agreements.size() &&
-                                                d.agreements[i].tensor == one.tensor &&
-                                                d.agreements[i].what == one.what;
-                               return has ? d.agreements[i].value : std::string("none");
-                           }});
-    }
 }
 
 using Side = std::pair<std::string, std::vector<int>>;  // a value, and the ranks that gave it
@@ -241,26 +183,98 @@ std::string sentence(const Description& first, std::string_view tensor, const As
     return text;
 }
 
+/// Looks at one aspect after the other of a request that was submitted differently, and keeps the
+/// first that differs.
+class FirstDifference {
+public:
+    FirstDifference(std::string_view name, std::span<const SubmissionGroup> groups)
+        : name_(name), groups_(groups) {}
+
+    const std::string& name() const noexcept { return name_; }
+    std::span<const SubmissionGroup> groups() const noexcept { return groups_; }
+    const Description& first() const noexcept { return *groups_.front().description; }
+
+    bool is_found() const noexcept { return !text_.empty(); }
+    const std::string& text() const noexcept { return text_; }
+    const std::string& tensor() const noexcept { return tensor_; }
+
+    void look_at(const Aspect& aspect) {
+        if (is_found()) return;
+        const auto sides = sides_of(aspect, groups_);
+        if (sides.size() < 2) return;
+        tensor_ = aspect.tensor;
+        text_ = sentence(first(), tensor_, aspect, sides);
+    }
+
+private:
+    std::string name_;
+    std::span<const SubmissionGroup> groups_;
+    std::string text_, tensor_;
+};
+
+template <class Value>
+void look_at(FirstDifference& difference, const Field<Description, Value>& field) {
+    if (field.plural.empty()) return;
+    difference.look_at(
+        {difference.name(), field.plural,
+         [member = field.member](const Description& d) { return print(d.*member); }});
+}
+
+/// Of tensors: which there are, how many, and each by itself. The numbers are equal where tensors
+/// are looked at.
+void look_at(FirstDifference& difference,
+             const Field<Description, std::vector<TensorDescription>>& field) {
+    const auto& name = difference.name();
+    difference.look_at(
+        {name, field.plural, [lone = lone_tensors(difference.groups())](const Description& d) {
+             return list_tensors(d, lone);
+         }});
+    difference.look_at({name, "numbers of tensors",
+                        [](const Description& d) { return std::to_string(d.tensors.size()); }});
+    const auto& first = difference.first();
+    for (std::size_t i = 0; i < first.tensors.size() && !difference.is_found(); ++i) {
+        const auto tensor = tensor_name(name, first, i);
+        difference.look_at({tensor, "tensor names", [&](const Description& d) {
+                                return fmt::format("'{}'", tensor_name(name, d, i));
+                            }});
+        for_each_field<TensorDescription>([&](const auto& each) {
+            if (each.plural.empty()) return;
+            difference.look_at({tensor, each.plural, [&](const Description& d) {
+                                    return print(d.tensors[i].*each.member);
+                                }});
+        });
+    }
+}
+
+/// Of each agreement of the longest list; "none" where another has something else in its place.
+void look_at(FirstDifference& difference, const Field<Description, std::vector<Agreement>>&) {
+    const auto count = [](const SubmissionGroup& group) {
+        return group.description->agreements.size();
+    };
+    const auto longest = std::ranges::max_element(difference.groups(), {}, count);
+    const auto& agreements = longest->description->agreements;
+    for (std::size_t i = 0; i < agreements.size() && !difference.is_found(); ++i) {
+        const auto& one = agreements[i];
+        difference.look_at({one.tensor.empty() ? difference.name() : one.tensor, one.what,
+                            [&](const Description& d) {
+                                const bool has = i < d.agreements.size() &&
+                                                 d.agreements[i].tensor == one.tensor &&
+                                                 d.agreements[i].what == one.what;
+                                return has ? d.agreements[i].value : std::string("none");
+                            }});
+    }
+}
+
 }  // namespace
 
 std::string describe_mismatch(std::string_view name, std::span<const SubmissionGroup> groups,
                               std::string& tensor) {
-    std::vector<SharedDescription> descriptions;
-    for (const auto& group : groups) descriptions.push_back(group.description);
-    const auto& first = *descriptions.front();
-    Aspects aspects;
-    for_each_field<Description>([&](const auto& field) {
-        add(aspects, {name, descriptions}, field);
-    });
-    for (const auto& aspect : aspects) {
-        const auto sides = sides_of(aspect, groups);
-        if (sides.size() < 2) continue;
-        tensor = aspect.tensor;
-        return sentence(first, tensor, aspect, sides);
-    }
-    tensor = name;
-    // The bytes differ though no aspect does: those of two NaNs, say.
-    return fmt::format("'{}': the requests differ", name);
+    FirstDifference difference(name, groups);
+    for_each_field<Description>([&](const auto& field) { look_at(difference, field); });
+    tensor = difference.is_found() ? difference.tensor() : std::string(name);
+    // The bytes may differ though no aspect does: those of two NaNs, say.
+    return difference.is_found() ? difference.text()
+                                 : fmt::format("'{}': the requests differ", name);
 }
 
 std::string describe_discard(std::string_view name, std::span<const SubmissionGroup> groups) {

@@ -53,9 +53,9 @@ template <>
 inline constexpr auto fields_of<Description> =
     std::tuple{Field{&Description::operation, "operations"},
                Field{&Description::op, "reduce ops"},
+               Field{&Description::root, "roots"},
                Field{&Description::prescale, "prescales"},
                Field{&Description::postscale, "postscales"},
-               Field{&Description::root, "roots"},
                Field{&Description::device, "device kinds"},
                Field{&Description::group, "kinds of request"},
                Field{&Description::ranks, "ranks"},

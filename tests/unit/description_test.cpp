@@ -140,6 +140,18 @@ TEST_CASE(
           "allreduce 'weight': dtypes differ: f32 on ranks 0,2; f64 on rank 1");
 }
 
+TEST_CASE("of several things that differ the first is named") {
+    auto other = allreduce({5});
+    other.root = 3;
+    other.prescale = 0.5;
+    other.tensors[0].dtype = DType::f64;
+    CHECK(mismatch({allreduce({4}), other}) ==
+          "allreduce 'weight': roots differ: 0 on rank 0; 3 on rank 1");
+    other.root = 0;
+    CHECK(mismatch({allreduce({4}), other}) ==
+          "allreduce 'weight': prescales differ: 1 on rank 0; 0.5 on rank 1");
+}
+
 TEST_CASE("a mismatch inside a group names the tensor") {
     std::string tensor;
     const auto text = mismatch({group({{"a", DType::f32, {1}}, {"b", DType::f32, {2}}}),
