@@ -39,7 +39,9 @@ void PointToPoint::abandon() noexcept {
 
 void PointToPoint::carry_out_decisions() {
     for (auto& decision : matcher_.take_decisions()) {
-        auto operation = std::move(unmatched_.extract(decision.operation).mapped());
+        auto found = unmatched_.extract(decision.operation);
+        if (found.empty()) continue;  // there was no memory left to post it
+        auto& operation = found.mapped();
         if (decision.error)
             outcomes_.push_back({std::move(operation.pending), std::move(decision.error)});
         else
