@@ -61,7 +61,7 @@ def alive(pid):
 
 def files_of_ours(folder):
     return {
-        str(path) for place in ("/dev/shm", folder) for path in Path(place).rglob("*guozhuang*")
+        str(path) for where in ("/dev/shm", folder) for path in Path(where).rglob("*guozhuang*")
     }
 
 

@@ -8,7 +8,7 @@
     house.py sizes        functions have at most 60 lines, and nine in ten at most 20; files have at
                           most 500; classes at most 20 data members; lines of code, comments and
                           Markdown at most 100 columns
-    house.py words        no name and no comment has a word that the house has given up
+    house.py words        no name, comment or page has a word that the house has given up
     house.py links        every relative link of a Markdown file leads somewhere, and every page of
                           docs is linked
     house.py self-test    each rule finds what it is there to find
@@ -23,6 +23,7 @@ TOP = Path(__file__).resolve().parents[2]
 ROOM_TABLE = "docs/decisions/001-rooms.md"
 SOURCE_FOLDERS = ("include", "collectives", "src", "examples", "perf", "tests", "tools")
 SOURCE_SUFFIXES = (".hpp", ".cpp", ".cu", ".cuh")
+C_SUFFIXES = (*SOURCE_SUFFIXES, ".pml")  # with the comments and literals of C++
 LARGEST_FUNCTION, LARGEST_USUAL_FUNCTION, LARGEST_FILE, WIDEST_LINE = 60, 20, 500, 100
 MOST_MEMBERS = 20
 # What has lines of its own width: data, pictures, and what programs wrote.
@@ -51,7 +52,7 @@ def texts():
 
 
 NOT_CODE = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"'
+    r'(?P<prose>//[^\n]*|/\*.*?\*/)|R"(?P<end>\w*)\(.*?\)(?P=end)"|"(?:\\.|[^"\\\n])*"'
     r'|(?<![0-9a-fA-F])\'(?:\\.[^\']*|[^\'\\])\'',
     re.DOTALL,
 )
@@ -250,7 +251,7 @@ NO_MEMBER = re.compile(
 )
 
 
-def members(body):
+def data_members(body):
     """How many data members a class with this body has: of its own, not of classes within it."""
     body = re.sub(r"\bGUOZHUANG_\w+\s*\([^()]*\)|\balignas\s*\([^()]*\)", "", body)
     depth, statement, count = 0, "", 0
@@ -262,11 +263,12 @@ def members(body):
             if depth == 0 and "(" in re.sub(r"<[^;]*>", "", statement):
                 statement = ""  # a function
         elif character == ";" and depth == 0:
+            while re.search(r"<[^<>]*>", statement):
+                statement = re.sub(r"<[^<>]*>", "", statement)
             declared = re.split(r"=|\{", statement, maxsplit=1)[0].strip()
-            while re.search(r"<[^<>]*>", declared):
-                declared = re.sub(r"<[^<>]*>", "", declared)
             if declared and "(" not in declared and not NO_MEMBER.match(declared):
-                count += 1 + re.sub(r"=[^,]*", "", statement).count(",") * ("," in declared)
+                names = re.sub(r"=[^,]*", "", re.sub(r"\([^()]*\)", "", statement))
+                count += 1 + names.count(",")
             statement = ""
         elif depth == 0:
             statement += character
@@ -283,7 +285,7 @@ def classes(text):
         while depth > 0 and at < len(code):
             depth += {"{": 1, "}": -1}.get(code[at], 0)
             at += 1
-        yield line_at(code, match.start()), match[1], members(code[match.end() : at - 1])
+        yield line_at(code, match.start()), match[1], data_members(code[match.end() : at - 1])
 
 
 def check_width(path, text):
@@ -325,11 +327,13 @@ def sizes():
 # Words that are gone, and what to say now: docs/glossary.md has those that hold. To add one when
 # its last use goes:
 # - A word that nothing may be called any more has a row in GONE: in lower case and the singular,
-#   blanks between the words of a name. "see off" is refused in see_off, SeeOff and see-off, and
-#   within longer names, in code and in comments.
+#   blanks between the words of a name. "old name" is refused in old_name, OldName and old-name, and
+#   within longer names, in code, comments and pages, but not as two words of a sentence.
 # - A word with an ordinary meaning besides has a row in GONE_NAMES for each name that is gone,
-#   written as it was. It is refused as a whole name in code; comments may have it.
-# Neither table has exceptions. What is said in string literals is for users and stays out of this.
+#   written as it was. It is refused as a whole name in code, and in the `code` of pages; comments
+#   and sentences may have it.
+# Neither table has exceptions. What is said in string literals is for users and stays out of this,
+# and so does the changelog: what it tells of had its name then.
 GONE = {
     "allreduce plan": "allreduce args", "ballot": "tally", "baton": "turn scheduler",
     "broadcast plan": "broadcast args", "debt": "missed timeout", "depart": "shut down, or quit",
@@ -363,19 +367,45 @@ GONE_NAMES = {
 GONE_PATTERN = re.compile(r"\b(" + "|".join(GONE) + r")s?\b")
 
 
+# What of CMake, Python and the shell is not code, and what of Markdown is not prose. Texts for
+# users are neither: strings, here-documents, and what programs have said (```, ```text, ```diff).
+NOT_SCRIPT = re.compile(
+    r'(?P<prose>(?<!\S)#[^\n]*|""".*?""")|<<\'?(?P<end>\w+)\'?\n.*?\n(?P=end)\n'
+    r'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'', re.DOTALL
+)
+NOT_PROSE = re.compile(r"```(?:text|diff)?\n.*?```|(?P<code>```.*?```|`[^`]+`)", re.DOTALL)
+
+
+def code_and_prose(path, text):
+    """What the text says to a machine and what to a reader, each line by line where it was."""
+    if path.endswith(".md"):
+        others, usual = NOT_PROSE, "prose"
+    else:
+        others, usual = NOT_CODE if path.endswith(C_SUFFIXES) else NOT_SCRIPT, "code"
+    said = {"code": "", "prose": ""}
+
+    def add(kind, part):
+        for each in said:
+            said[each] += part if each == kind else "\n" * part.count("\n") or " "
+
+    end = 0
+    for match in others.finditer(text):
+        add(usual, text[end : match.start()])
+        add(match.lastgroup, match[0])
+        end = match.end()
+    add(usual, text[end:])
+    return said["code"], said["prose"]
+
+
 def check_words(path, text):
-    code = code_of(text)
+    code, prose = code_and_prose(path, text)
     for match in re.finditer(r"[A-Za-z_]\w*", code):
         if match[0] in GONE_NAMES:
             yield (
                 line_at(code, match.start()),
                 f"{match[0]} is called {GONE_NAMES[match[0]]} now (docs/glossary.md)",
             )
-    comments = "".join(
-        match[0] if match[0].startswith("/") else "\n" * match[0].count("\n")
-        for match in re.finditer(NOT_CODE.pattern + r"|\n", text, re.DOTALL)
-    )
-    for where in (code, comments):
+    for where in (code, prose):
         for match in re.finditer(r"[A-Za-z_]\w*(?:-\w+)*", where):
             words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", match[0])
             gone = GONE_PATTERN.search(" ".join(words).lower())
@@ -387,8 +417,9 @@ def check_words(path, text):
 
 
 def words():
-    for path, text in sources():
-        yield from ((path, *finding) for finding in check_words(path, text))
+    for path, text in texts():
+        if path != "CHANGELOG.md":
+            yield from ((path, *finding) for finding in check_words(path, text))
 
 
 # --- links ----------------------------------------------------------------------------------------
@@ -468,11 +499,19 @@ SELF_TEST = [
      + "    struct B { int a, b; };\n    using C = B;\n"
      + "    std::map<int, B> b_ = {}, c_ GUOZHUANG_GUARDED_BY(m_);\n" * 10 + "};\n", 0),
     ("sizes", "src/a.hpp", "struct A {\n" + "    int a, b;\n" * 11 + "};\n", 1),
+    ("sizes", "src/a.hpp", "struct A {\n" + "    int a = f(1, 2), b = 0;\n" * 11 + "};\n", 1),
+    ("sizes", "src/a.hpp", "struct A {\n" + "    int a = f(1, 2), b = 0;\n" * 10 + "};\n", 0),
     ("words", "src/a.hpp",
      "int ballots_, Ballot, count_ballot_boxes;\n// A set-member, see_off().\n", 5),
     ("words", "src/a.hpp",
      "int ballotage, set, member, in_place;\n// To see off a set member.\nf(\"ballot\");\n", 0),
     ("words", "src/a.hpp", "Place place;\n// A place for each piece.\n", 2),
+    ("words", "docs/a.md", "A rank departs: `Place`.\n```cpp\nint place; // of a Ballot\n```\n", 4),
+    ("words", "docs/a.md", "A place that a set stages.\n```\nPlace: ballot\n```\nIts `slot`.\n", 0),
+    ("words", "CMakeLists.txt", "set(ballot \"ballot\")  # A ballot's place.\n", 2),
+    ("words", "a.py", '"""A ballot."""\nplaces = "ballot"  # the Members, see_off()\n', 3),
+    ("words", "run", "echo 'ballot' \"${#place}\"  # the place\ncat <<'END'\nin place\nEND\n", 0),
+    ("words", "a.pml", "int ballot; /* a ballot */\n", 2),
     ("width", "src/a.cpp", "x" * 101 + "\n// " + "x" * 97 + "\n", 1),
     ("width", "a.md", "x" * 101 + "\n| " + "x" * 101 + "\n```text\n" + "x" * 101 + "\n```\n", 1),
     ("width", "a.md", "```cpp\n" + "x" * 101 + "\n```\n" + "x" * 101 + "\n", 2),

@@ -190,7 +190,7 @@ active proctype Idle() {
     WAIT_UNTIL(IDLE, news >= 2)
 }
 
-active proctype Peer() {
+active proctype OtherRank() {
     byte expected;
     news++;
     ring(BY_NEWS);

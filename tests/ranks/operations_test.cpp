@@ -191,10 +191,10 @@ TEST_CASE("random operations in random orders") {
 }
 
 TEST_CASE("many more random operations in random orders", "[.slow]") {
-    RandomCount random;
+    RandomTotals totals;
     for (unsigned more = 0; more < 20; ++more)
-        CHECK(random.found(problems_here(random.count(seed() + more, 200))) == "");
-    std::cout << random.text() << std::endl;
+        CHECK(totals.found(problems_here(totals.count(seed() + more, 200))) == "");
+    std::cout << totals.text() << std::endl;
 }
 
 TEST_CASE("more than 2^31 elements", "[.slow]") {

@@ -70,7 +70,7 @@ TEST_CASE("two hosts of two ranks by hand: all end with the sums", "[hierarchica
                            {{100, 200, 300, 400}},       // rank 2, on the second host
                            {{1000, 2000, 3000, 4000}}};  // rank 3, on the second host
     const auto groups = run_job({.hosts = 2, .locals = 2}, [&](int rank, Group& group) {
-        const auto own = spans_of(tensors[static_cast<std::size_t>(rank)]);
+        const auto own = spans_of(tensors, rank);
         hierarchical_allreduce(group, own, Sum<int>(), /*within=*/Sum<int>(), whole);
     });
     const BundleTensors<int> sums = {{1111, 2222, 3333, 4444}};
@@ -124,8 +124,8 @@ TEST_CASE("hierarchical order: each host's sum first, then those in ring order",
     const Job job{.hosts = 3, .locals = 2};
     auto tensors = inputs;
     run_job(job, [&](int rank, Group& group) {
-        hierarchical_allreduce(group, spans_of(tensors[static_cast<std::size_t>(rank)]),
-                               Sum<float>(), /*within=*/Sum<float>(), whole);
+        hierarchical_allreduce(group, spans_of(tensors, rank), Sum<float>(),
+                               /*within=*/Sum<float>(), whole);
     });
     // Each local rank has three of the six blocks. Of each three the first is (1 - big) + big, the
     // second (-big + big) + 1, the third (big + 1) - big.
@@ -141,31 +141,19 @@ TEST_CASE("hierarchical order: each host's sum first, then those in ring order",
 /// through the same stages and wires.
 template <class Format>
 std::vector<std::string> mismatches_over_sizes() {
-    struct Run {
-        std::string name;
-        ByRank<typename Format::Element> tensors;
-        BundleTensors<typename Format::Element> expected;
-        std::size_t segment_bytes;
-    };
     std::vector<std::string> mismatches;
     for (const auto& job : jobs) {
-        std::vector<Run> runs;
         const auto divisor = static_cast<typename Format::Partial>(job.ranks());
-        const auto ranks = std::to_string(job.hosts) + " hosts of " + std::to_string(job.locals);
-        for (const auto& counts : bundles_for(job.ranks()))
-            for (const auto segment_bytes : segment_sizes) {
-                const auto inputs = inputs_of<Format>(job.ranks(), counts);
-                runs.push_back({name_of_run(ranks, counts, segment_bytes), inputs,
-                                level_sum<Format>(inputs, job, divisor), segment_bytes});
-            }
         const ScalarReduce<Format> average(divisor), within(1);
+        auto runs = sweep_runs<Format>(
+            job.ranks(), std::to_string(job.hosts) + " hosts of " + std::to_string(job.locals),
+            [&](const auto& inputs) { return level_sum<Format>(inputs, job, divisor); });
         run_job(job, [&](int rank, Group& group) {
             for (auto& run : runs)
-                hierarchical_allreduce(group, spans_of(run.tensors[static_cast<std::size_t>(rank)]),
-                                       average, within, run.segment_bytes);
+                hierarchical_allreduce(group, spans_of(run.tensors, rank), average, within,
+                                       run.segment_bytes);
         });
-        for (const auto& run : runs)
-            if (!all_ranks_hold(run.tensors, run.expected)) mismatches.push_back(run.name);
+        add_mismatches(mismatches, runs);
     }
     return mismatches;
 }
@@ -199,8 +187,8 @@ TEST_CASE("hierarchical allreduce moves what its cost says", "[hierarchical]") {
         const auto hops = 2 * static_cast<std::size_t>(job.hosts - 1);
         std::size_t across = 0;
         for (const auto& group : run_job(job, [&](int rank, Group& here) {
-                 hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]),
-                                        reduce, reduce, segment_bytes);
+                 hierarchical_allreduce(here, spans_of(inputs, rank), reduce, reduce,
+                                        segment_bytes);
              })) {
             // A rank writes the others' shares as they are, and its own one complete.
             CHECK(group.local.bytes() == blocks.total_bytes());
@@ -220,8 +208,8 @@ TEST_CASE("few segments take few rounds", "[hierarchical]") {
     for (const auto& [segment_bytes, rounds] :
          {std::pair<std::size_t, std::size_t>{1024, 2}, {512, 4}, {256, 7}})
         for (const auto& group : run_job(job, [&](int rank, Group& here) {
-                 hierarchical_allreduce(here, spans_of(inputs[static_cast<std::size_t>(rank)]),
-                                        reduce, reduce, segment_bytes);
+                 hierarchical_allreduce(here, spans_of(inputs, rank), reduce, reduce,
+                                        segment_bytes);
              }))
             CHECK(group.local.rounds() == rounds);
 }

@@ -2,7 +2,11 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <guozhuang/error.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "collectives/concepts/wire.hpp"
 #include "support/fakes/inproc_ranks.hpp"
@@ -31,6 +35,16 @@ std::optional<ErrorCode> error_of(Act&& act) {
     return std::nullopt;
 }
 
+/// Pumps by calling a function.
+class FunctionPump final : public engine::Pump {
+public:
+    explicit FunctionPump(std::function<bool()> function) : function_(std::move(function)) {}
+    bool pump() override { return function_(); }
+
+private:
+    std::function<bool()> function_;
+};
+
 }  // namespace
 
 TEST_CASE("random traffic between ranks that are threads arrives whole and in order") {
@@ -51,7 +65,6 @@ TEST_CASE("data wakes the rank that is parked for it") {
                         .ranks = group_ranks,
                         .group_rank = self,
                         .tag = data,
-                        .pump = {},
                         .deadline = base::Clock::now() + 20s});
         std::array<std::byte, 4> bytes{};
         for (int turn = 0; turn < 2000; ++turn) {
@@ -125,11 +138,12 @@ TEST_CASE("a wait that fails leaves no message behind") {
     InprocHub hub(2, park_soon);
     const auto first = hub.transport(0), second = hub.transport(1);
     const std::vector<int> group_ranks{0, 1};
+    FunctionPump fails([]() -> bool { throw Error(ErrorCode::wire, "mine"); });
     GroupWire wire({.transport = *first,
                     .ranks = group_ranks,
                     .group_rank = 0,
                     .tag = data,
-                    .pump = []() -> bool { throw Error(ErrorCode::wire, "mine"); },
+                    .pump = &fails,
                     .deadline = base::Clock::now() + 20s});
     std::array<std::byte, 8> lent{}, sent{};
     sent.fill(std::byte{1});
@@ -183,17 +197,17 @@ TEST_CASE("a member wire pumps while it waits") {
         2,
         [&](Transport& transport) {
             std::array<std::byte, 4> bytes{};
-            const auto reply = [&] {
+            FunctionPump reply([&] {
                 if (!transport.poll(question)) return false;
                 transport.send(0, answer, {});
                 ++pumped;
                 return true;
-            };
+            });
             GroupWire wire({.transport = transport,
                             .ranks = group_ranks,
                             .group_rank = transport.rank(),
                             .tag = data,
-                            .pump = reply,
+                            .pump = &reply,
                             .deadline = base::Clock::now() + 20s});
             if (transport.rank() == 0) {
                 transport.send(1, question, {});
@@ -217,7 +231,6 @@ TEST_CASE("a member wire gives up at its deadline") {
                     .ranks = group_ranks,
                     .group_rank = 0,
                     .tag = data,
-                    .pump = {},
                     .deadline = base::Clock::now() + 5ms});
     std::array<std::byte, 4> bytes{};
     auto ticket = wire.receive(bytes, 1);

@@ -20,7 +20,7 @@ const LogEntry& last_of(const Negotiation& negotiation) {
 
 }  // namespace
 
-TEST_CASE("what is executed names the ranks that stand in, and describes it to them") {
+TEST_CASE("what is executed names the ranks that have joined, and describes it to them") {
     const auto degree = GENERATE(1, 16);
     Negotiation three(3, {.degree = degree});
     three.join(1);
@@ -97,7 +97,7 @@ TEST_CASE("a rank that has joined and then departs has joined") {
     CHECK(last_of(three).text.empty());
 }
 
-TEST_CASE("a log that makes a rank stand in which has not joined is refused") {
+TEST_CASE("a log that has a rank contribute neutrally which has not joined is refused") {
     Negotiation two(2, {});
     two.join(1);
     two.submit(0, tensor("a"));

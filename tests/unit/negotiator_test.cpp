@@ -224,7 +224,8 @@ TEST_CASE("a departure does not overtake the votes of those who departed before"
 }
 
 TEST_CASE(
-    "a report with several factions is read to its end, although one of them departed before") {
+    "a report with several submission groups is read to its end, although one of them departed "
+    "before") {
     auto five = ranks(5, {.degree = 2});
     for (const int rank : {0, 1, 2}) five.submit(rank, tensor("a"));
     five.submit(3, tensor("a", {5}));
@@ -239,7 +240,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "factions of long descriptions go in messages of their own, and are a report only together") {
+    "groups of long descriptions go in messages of their own, and are a report only together") {
     constexpr std::size_t tensors = 40,
                           // One description behind a message that is nearly full.
         longest = tensors * 60'000 + (1u << 20) + 4096;

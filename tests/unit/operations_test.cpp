@@ -192,10 +192,10 @@ TEST_CASE("random operations in random orders") {
 }
 
 TEST_CASE("many more random operations in random orders", "[.slow]") {
-    RandomCount random;
+    RandomTotals totals;
     for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 17})
         for (unsigned more = 0; more < 4; ++more)
-            CHECK(random.found(problems_among(
-                      ranks, random.count(seed() + more, ranks > 7 ? 30 : 120))) == "");
-    std::cout << random.text() << std::endl;
+            CHECK(totals.found(problems_among(
+                      ranks, totals.count(seed() + more, ranks > 7 ? 30 : 120))) == "");
+    std::cout << totals.text() << std::endl;
 }

@@ -37,7 +37,7 @@ std::vector<ThreadGroup> run_staged(int ranks, const Body& body) {
 template <class Element, class Body>
 std::vector<ThreadGroup> run_staged(ByRank<Element>& tensors, const Body& body) {
     return run_staged(static_cast<int>(tensors.size()), [&](ThreadGroup& group) {
-        const auto own = spans_of(tensors[static_cast<std::size_t>(group.rank())]);
+        const auto own = spans_of(tensors, group.rank());
         body(group, TensorSpans(own));
     });
 }
@@ -154,31 +154,18 @@ void symmetric(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce, st
 /// must not disturb the next.
 template <class Format, class Allreduce>
 std::vector<std::string> mismatches_over_sizes(const Allreduce& allreduce) {
-    struct Run {
-        std::string name;
-        ByRank<typename Format::Element> tensors;
-        BundleTensors<typename Format::Element> expected;
-        std::size_t segment_bytes;
-    };
     std::vector<std::string> mismatches;
     for (const int ranks : group_sizes) {
-        std::vector<Run> runs;
         const auto divisor = static_cast<typename Format::Partial>(ranks);
-        for (const auto& counts : bundles_for(ranks))
-            for (const auto segment_bytes : segment_sizes) {
-                const auto inputs = inputs_of<Format>(ranks, counts);
-                runs.push_back(
-                    {name_of_run(std::to_string(ranks) + " ranks", counts, segment_bytes), inputs,
-                     tree_sum<Format>(inputs, divisor), segment_bytes});
-            }
         const ScalarReduce<Format> average(divisor);
+        auto runs = sweep_runs<Format>(
+            ranks, std::to_string(ranks) + " ranks",
+            [&](const auto& inputs) { return tree_sum<Format>(inputs, divisor); });
         run_staged(ranks, [&](ThreadGroup& group) {
             for (auto& run : runs)
-                allreduce(group, spans_of(run.tensors[static_cast<std::size_t>(group.rank())]),
-                          average, run.segment_bytes);
+                allreduce(group, spans_of(run.tensors, group.rank()), average, run.segment_bytes);
         });
-        for (const auto& run : runs)
-            if (!all_ranks_hold(run.tensors, run.expected)) mismatches.push_back(run.name);
+        add_mismatches(mismatches, runs);
     }
     return mismatches;
 }
@@ -195,7 +182,7 @@ TEST_CASE("allreduce in place sums in tree order", "[staged]") {
     CHECK(mismatches_over_sizes<HalfLike>(in_place) == none);
 }
 
-TEST_CASE("allreduce in place of members whose ends are private sums in tree order", "[staged]") {
+TEST_CASE("allreduce in place of tensors whose ends are private sums in tree order", "[staged]") {
     CHECK(mismatches_over_sizes<I64>(in_place_but_the_ends) == none);
     CHECK(mismatches_over_sizes<F32>(in_place_but_the_ends) == none);
     CHECK(mismatches_over_sizes<HalfLike>(in_place_but_the_ends) == none);
@@ -211,7 +198,7 @@ void in_place_here_and_there(ThreadGroup& group, TensorSpans tensors, const Redu
     staged(group, tensors, reduce, segment_bytes);
 }
 
-TEST_CASE("each member goes its own way: in place, or over the stages", "[staged]") {
+TEST_CASE("each tensor goes its own way: in place, or over the stages", "[staged]") {
     CHECK(mismatches_over_sizes<I64>(in_place_here_and_there) == none);
     CHECK(mismatches_over_sizes<HalfLike>(in_place_here_and_there) == none);
 }
@@ -221,14 +208,13 @@ TEST_CASE("what is not open on all ranks is staged", "[staged]") {
     CHECK(mismatches_over_sizes<HalfLike>(in_vain) == none);
 }
 
-TEST_CASE("what is beyond those members that a stage has room to show is staged", "[staged]") {
+TEST_CASE("what is beyond those tensors that a stage has room to show is staged", "[staged]") {
     const std::vector<std::size_t> counts(stage_bytes / sizeof(RegionRef), 1);
     const auto inputs = inputs_of<F32>(2, counts);
     auto sums = inputs;
     const Sum<float> reduce(1);
-    const auto groups = run_staged(2, [&](ThreadGroup& rank) {
-        in_place(rank, spans_of(sums[static_cast<std::size_t>(rank.rank())]), reduce, whole);
-    });
+    const auto groups = run_staged(
+        2, [&](ThreadGroup& rank) { in_place(rank, spans_of(sums, rank.rank()), reduce, whole); });
     CHECK(sums[1] == tree_sum<F32>(inputs, 1));
     CHECK(groups[0].rounds() == 4);  // one to show, and three for the rest
     CHECK(groups[0].bytes() < counts.size() * sizeof(float));
@@ -380,8 +366,7 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
         const std::size_t segment_bytes = 512;
         const auto segments = (blocks.largest_bytes() + segment_bytes - 1) / segment_bytes;
         for (const auto& group : run_staged(ranks, [&](ThreadGroup& rank) {
-                 staged(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
-                        segment_bytes);
+                 staged(rank, spans_of(inputs, rank.rank()), reduce, segment_bytes);
              })) {
             // A rank writes the others' blocks as they are, and its own one added up.
             CHECK(group.bytes() == blocks.total_bytes());
@@ -389,8 +374,7 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
         }
         std::size_t written = 0;
         for (const auto& group : run_staged(ranks, [&](ThreadGroup& rank) {
-                 in_place(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
-                          segment_bytes);
+                 in_place(rank, spans_of(inputs, rank.rank()), reduce, segment_bytes);
              })) {
             written += group.bytes();
             CHECK(group.rounds() == 2);
@@ -398,8 +382,7 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
         // The sum is written to each of the others.
         CHECK(written == blocks.total_bytes() * static_cast<std::size_t>(ranks - 1));
         for (const auto& group : run_staged(ranks, [&](ThreadGroup& rank) {
-                 symmetric(rank, spans_of(inputs[static_cast<std::size_t>(rank.rank())]), reduce,
-                           segment_bytes);
+                 symmetric(rank, spans_of(inputs, rank.rank()), reduce, segment_bytes);
              })) {
             CHECK(group.bytes() == blocks.total_bytes());
             CHECK(group.rounds() == 1);

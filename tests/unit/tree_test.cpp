@@ -4,6 +4,7 @@
 #include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
 #include "support/cases/bundles.hpp"
+#include "support/oracles/scalar_reduce.hpp"
 #include "support/runner/catch.hpp"
 
 namespace {

@@ -10,6 +10,7 @@
 #include "collectives/ring/allreduce.hpp"
 #include "collectives/ring/pipelined_allreduce.hpp"
 #include "support/cases/bundles.hpp"
+#include "support/oracles/scalar_reduce.hpp"
 #include "support/oracles/serial_sums.hpp"
 
 /// Every allreduce over the same arguments, with exactly the scratch it says it needs.
@@ -72,19 +73,14 @@ std::vector<std::string> mismatches_over_sizes(const AllreduceUnderTest& allredu
     for (const int ranks : group_sizes) {
         const auto divisor = static_cast<typename Format::Partial>(ranks);
         const ScalarReduce<Format> average(divisor);
-        for (const auto& counts : bundles_for(ranks)) {
-            const auto inputs = inputs_of<Format>(ranks, counts);
-            const auto expected = reference(inputs, divisor);
-            for (const auto segment_bytes : segment_sizes) {
-                auto tensors = inputs;
-                on_each_rank(tensors, [&](ThreadWire& wire, TensorSpans own) {
-                    allreduce(wire, own, average, segment_bytes);
-                });
-                if (!all_ranks_hold(tensors, expected))
-                    mismatches.push_back(
-                        name_of_run(std::to_string(ranks) + " ranks", counts, segment_bytes));
-            }
-        }
+        auto runs =
+            sweep_runs<Format>(ranks, std::to_string(ranks) + " ranks",
+                               [&](const auto& inputs) { return reference(inputs, divisor); });
+        for (auto& run : runs)
+            on_each_rank(run.tensors, [&](ThreadWire& wire, TensorSpans own) {
+                allreduce(wire, own, average, run.segment_bytes);
+            });
+        add_mismatches(mismatches, runs);
     }
     return mismatches;
 }

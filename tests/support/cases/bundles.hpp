@@ -8,12 +8,13 @@
 #include <random>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "collectives/layout/allreduce_args.hpp"
 #include "collectives/layout/scratch.hpp"
 #include "support/fakes/thread_wire.hpp"
-#include "support/oracles/scalar_reduce.hpp"
+#include "support/tensors/bundle_tensors.hpp"
 
 /// What algorithms are tried with: bundles of tensors on ranks that are threads.
 namespace guozhuang::test {
@@ -21,14 +22,6 @@ namespace guozhuang::test {
 /// The numbers of ranks that the algorithms are tried with: powers of two, their neighbours and odd
 /// ones.
 inline constexpr int group_sizes[] = {1, 2, 3, 4, 5, 7, 8, 16, 17};
-
-/// A bundle's tensors (or the blocks of one), on one rank: [tensor][element].
-template <class Element>
-using BundleTensors = std::vector<std::vector<Element>>;
-
-/// What all ranks hold: [rank][tensor][element].
-template <class Element>
-using ByRank = std::vector<BundleTensors<Element>>;
 
 /// The memory of one rank's tensors.
 using TensorSpans = std::span<const std::span<std::byte>>;
@@ -57,12 +50,18 @@ std::vector<std::span<std::byte>> spans_of(BundleTensors<Element>& tensors) {
     return spans;
 }
 
+/// The memory of that rank's tensors.
+template <class Element>
+std::vector<std::span<std::byte>> spans_of(ByRank<Element>& tensors, int rank) {
+    return spans_of(tensors[static_cast<std::size_t>(rank)]);
+}
+
 /// Runs body(wire, own) on a thread per rank: `own` is the memory of that rank's tensors, in which
 /// it leaves its results. Returns the wires, which have counted what each rank sent.
 template <class Element, class Body>
 std::vector<ThreadWire> on_each_rank(ByRank<Element>& tensors, const Body& body) {
     return run_ranks(static_cast<int>(tensors.size()), [&](ThreadWire& wire) {
-        const auto own = spans_of(tensors[static_cast<std::size_t>(wire.rank())]);
+        const auto own = spans_of(tensors, wire.rank());
         body(wire, TensorSpans(own));
     });
 }
@@ -121,12 +120,44 @@ bool all_ranks_hold(const ByRank<Element>& results, const BundleTensors<Element>
     });
 }
 
-/// What a sweep says of a run that went wrong.
+/// One run of a sweep: an allreduce of random tensors, and what it must leave on every rank.
+template <class Format>
+struct SweepRun {
+    std::string name;  ///< what the sweep says of it if it goes wrong
+    ByRank<typename Format::Element> tensors;
+    BundleTensors<typename Format::Element> expected;
+    std::size_t segment_bytes = 0;
+};
+
 inline std::string name_of_run(const std::string& ranks, const std::vector<std::size_t>& counts,
                                std::size_t segment_bytes) {
     auto name = ranks + ", segments of " + std::to_string(segment_bytes) + " bytes, tensors of";
     for (const auto count : counts) name += " " + std::to_string(count);
     return name;
+}
+
+/// The runs of all bundles and segment sizes on so many ranks, which the names of the runs call
+/// `name_of_ranks`. `reference(inputs)` is what a run must leave on every rank.
+template <class Format, class Reference>
+std::vector<SweepRun<Format>> sweep_runs(int ranks, const std::string& name_of_ranks,
+                                         const Reference& reference) {
+    std::vector<SweepRun<Format>> runs;
+    for (const auto& counts : bundles_for(ranks)) {
+        const auto inputs = inputs_of<Format>(ranks, counts);
+        const auto expected = reference(inputs);
+        for (const auto segment_bytes : segment_sizes)
+            runs.push_back({name_of_run(name_of_ranks, counts, segment_bytes), inputs, expected,
+                            segment_bytes});
+    }
+    return runs;
+}
+
+/// Adds the names of those runs to `mismatches` in which a rank holds anything but `expected`.
+template <class Format>
+void add_mismatches(std::vector<std::string>& mismatches,
+                    const std::vector<SweepRun<Format>>& runs) {
+    for (const auto& run : runs)
+        if (!all_ranks_hold(run.tensors, run.expected)) mismatches.push_back(run.name);
 }
 
 /// What a sweep returns if all is well.

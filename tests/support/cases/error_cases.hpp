@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "support/cases/tensors.hpp"
 #include "support/runner/report.hpp"
+#include "support/tensors/tensors.hpp"
 
 /// What goes wrong is an Error on the ranks concerned, and the library is as usable as before.
 namespace guozhuang::test {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "support/cases/tensors.hpp"
 #include "support/oracles/reduction_oracle.hpp"
 #include "support/runner/report.hpp"
+#include "support/tensors/tensors.hpp"
 
 /// One operation each, from its start on this rank to the check of what it left here. What every
 /// rank puts in follows from the name alone, so that each rank knows what all the others did.

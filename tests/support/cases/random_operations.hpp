@@ -138,19 +138,21 @@ private:
     std::size_t collectives_ = 0;
 };
 
+/// Runs so many rounds of random operations and checks each operation.
 RankCase random_operations(std::uint64_t seed, int rounds);
 
-/// How many there were, and what came of them.
-class RandomCount {
+/// Random operations of many runs: RandomTotals counts how many collectives they have run and how
+/// many problems were found, and puts that into the one line that a slow test prints.
+class RandomTotals {
 public:
-    /// The same, counted by rank 0.
+    /// Like random_operations(); rank 0 adds the collectives to the total.
     RankCase count(std::uint64_t seed, int rounds) {
         return [=, this](Session& session, Report& report) {
             const auto collectives = RandomOperations(session, seed).run(report, rounds);
             if (session.rank() == 0) collectives_ += collectives;
         };
     }
-    /// A line for each problem.
+    /// Adds the problems, of which each is a line, to the total, and returns them.
     const std::string& found(const std::string& problems) {
         wrong_ += static_cast<std::size_t>(std::ranges::count(problems, '\n'));
         return problems;

@@ -11,8 +11,8 @@
 
 #include "support/cases/error_cases.hpp"
 #include "support/cases/operation_cases.hpp"
-#include "support/cases/tensors.hpp"
 #include "support/runner/report.hpp"
+#include "support/tensors/tensors.hpp"
 
 /// A model small enough to work out by hand, and what must hold whoever trains it.
 namespace guozhuang::test {

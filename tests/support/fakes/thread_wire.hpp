@@ -18,10 +18,10 @@
 
 namespace guozhuang::test {
 
-/// Where the messages of a group of threads meet. As unhelpful as a Wire may be: nothing is
-/// buffered, bytes move only when the receiver waits, received memory is spoilt until then, and a
-/// sender that changes its memory too early is caught. A wait that lasts half a minute is a
-/// deadlock.
+/// A Switchboard carries the messages between the ThreadWires of a group of threads. It is as
+/// unhelpful as the concept Wire allows: it buffers nothing, moves bytes only when the receiver
+/// waits, spoils received memory until then, and catches a sender that changes its memory too
+/// early. It takes a wait of half a minute for a deadlock and throws.
 class Switchboard {
 public:
     struct Message {

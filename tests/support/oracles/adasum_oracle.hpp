@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "support/cases/tensors.hpp"
+#include "support/tensors/tensors.hpp"
 
 /// Adasum by its formula, in f64, along the balanced tree over the ranks.
 namespace guozhuang::test {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "support/cases/tensors.hpp"
 #include "support/oracles/adasum_oracle.hpp"
 #include "support/runner/report.hpp"
+#include "support/tensors/tensors.hpp"
 
 /// What a reduction must give, worked out element by element: exactly for integers, in f64 with a
 /// bound for floating numbers.

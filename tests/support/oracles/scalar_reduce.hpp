@@ -23,7 +23,9 @@ struct Plain {
 using I64 = Plain<std::int64_t>;
 using F32 = Plain<float>;
 
-/// The upper half of an f32, cut off: a 16-bit float that rounds visibly, summed in f32.
+/// HalfLike stands for the 16-bit floats, f16 and bf16: an element is the upper half of an f32, the
+/// lower half cut off, so that sums round visibly; they are kept in f32, as those of 16-bit floats
+/// are.
 struct HalfLike {
     using Element = std::uint16_t;
     using Partial = float;

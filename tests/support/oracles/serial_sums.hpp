@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "support/cases/bundles.hpp"
 #include "support/oracles/scalar_reduce.hpp"
+#include "support/tensors/bundle_tensors.hpp"
 
 /// What an allreduce must leave on every rank, bit for bit: one loop over the inputs of all ranks,
 /// which adds them up in the order that the algorithm promises, then divides.

@@ -1,5 +1,5 @@
-// What a rank of this host, dead or hostile, leaves in the memory that its neighbours read: its
-// bell, then what it is doing.
+// What a rank of this host, dead or hostile, leaves in the memory that the host's other ranks read:
+// its doorbell, then the activity that says what it is doing.
 #include <cstring>
 #include <new>
 

@@ -1,4 +1,4 @@
-#include "support/cases/tensors.hpp"
+#include "support/tensors/tensors.hpp"
 
 namespace guozhuang::test {
 
