@@ -35,7 +35,7 @@ guozhuang_corridor(training training)
 guozhuang_corridor(api api)
 # The single headers that rooms may see of a room that is otherwise closed to them.
 guozhuang_corridor(base_error_text base/error_text.hpp)
-guozhuang_corridor(engine_control engine/control.hpp)
+guozhuang_corridor(engine_control engine/control.hpp engine/pump.hpp)
 guozhuang_corridor(engine_backend engine/backend.hpp)
 guozhuang_corridor(collectives_algorithms collectives/algorithms.hpp)
 guozhuang_corridor(collectives_policy collectives/policy.hpp)

@@ -189,7 +189,7 @@ bool Engine::drive_once() {
 }
 
 bool Engine::pump() {
-    mutex_.is_held();  // also when a backend calls it, by Group::pump
+    mutex_.is_held();  // also when an algorithm calls it, which waits
     bool progressed = take_submissions();
     progressed |= control_plane_.receive_messages();
     for (auto& outcome : control_plane_.take_outcomes()) {

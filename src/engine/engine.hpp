@@ -20,6 +20,7 @@
 #include "engine/life_cycle.hpp"
 #include "engine/own_tensors.hpp"
 #include "engine/pending.hpp"
+#include "engine/pump.hpp"
 #include "engine/stall_reporter.hpp"
 #include "engine/submission_queue.hpp"
 #include "protocol/group_ranks.hpp"
@@ -37,6 +38,7 @@ namespace guozhuang::engine {
 /// waits drives; the coordinator thread drives when something is pending and no caller waits, and
 /// sleeps otherwise. All threads wait at the rank's doorbell.
 class Engine final : public ProgressSource,
+                     public Pump,
                      public ExecutionListener,
                      public std::enable_shared_from_this<Engine> {
 public:
@@ -78,9 +80,8 @@ public:
     /// so never call it with a lock held, nor on a stream's thread, on which those calls may wait.
     bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);
 
-    /// Receives and sends control messages; true if there was anything to do. The thread that
-    /// drives calls it, also while a bundle's data moves.
-    bool pump();
+    /// Takes submissions, receives and sends control messages, and queues what the log says.
+    bool pump() override;
 
     /// For an owner of tensors that is about to be destroyed. Returns once no operation for which
     /// `concerns` holds uses its tensors: one that still waits for other ranks goes on with copies

@@ -85,10 +85,8 @@ std::unique_ptr<engine::Backend> SetRuntime::make_backend(DeviceKind kind,
 /// a communication stream of their own.
 void SetRuntime::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream,
                               wire::Lane lane) {
-    std::function<bool()> pump;
-    if (!stream) pump = [engine = engine_.get()] { return engine->pump(); };
     auto group = group_with({id_.context, lane});
-    group.pump = std::move(pump);
+    if (!stream) group.pump = engine_.get();
     backends_.push_back(make_backend(kind, group));
     engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
 }

@@ -47,8 +47,8 @@ private:
 class StagingTuner {
 public:
     /// `tries_segments`: false where others than this group must cut the same segments.
-    StagingTuner(wire::Group ranks, const wire::Staging& staging, bool tries_segments)
-        : group_(std::move(ranks), staging), ways_(tries_segments ? Trials::most_ways : 2) {}
+    StagingTuner(const wire::Group& ranks, const wire::Staging& staging, bool tries_segments)
+        : group_(ranks, staging), ways_(tries_segments ? Trials::most_ways : 2) {}
 
     wire::SharedMemoryGroup& group() noexcept { return group_; }
     const wire::SharedMemoryGroup& group() const noexcept { return group_; }

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <functional>
 #include <span>
 
 #include "base/wait.hpp"
+#include "engine/pump.hpp"
 #include "wire/transport.hpp"
 
 namespace guozhuang::wire {
@@ -11,12 +11,10 @@ namespace guozhuang::wire {
 /// A process set as one rank's algorithms see it: who is in it, and how to wait.
 struct Group {
     Transport& transport;
-    std::span<const int> ranks;  ///< world ranks by group rank
-    int group_rank = 0;          ///< of this rank
-    Tag tag;                     ///< not of the control lane
-    /// Called while waiting, so that control messages go on while data moves. Does what else there
-    /// is to do, without blocking; true if it did something. May throw. May be empty.
-    std::function<bool()> pump = {};
+    std::span<const int> ranks;    ///< world ranks by group rank
+    int group_rank = 0;            ///< of this rank
+    Tag tag;                       ///< not of the control lane
+    engine::Pump* pump = nullptr;  ///< called while waiting, unless it is null
     /// Waits that last longer fail with Error(timeout).
     base::Deadline deadline = base::no_deadline;
 
@@ -31,7 +29,7 @@ struct Group {
             // while spinning, and always before sleeping.
             const bool pump_now =
                 pump && (look % looks_for_each_pump == 0 || wait_loop.about_to_park());
-            if (pump_now && pump()) {
+            if (pump_now && pump->pump()) {
                 wait_loop.progressed();
             } else {
                 wait_loop.pause();

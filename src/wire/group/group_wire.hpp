@@ -15,7 +15,7 @@ class GroupWire {
 public:
     using Ticket = Transport::Ticket;
 
-    explicit GroupWire(Group group) : group_(std::move(group)) {}
+    explicit GroupWire(const Group& group) : group_(group) {}
 
     int rank() const noexcept { return group_.group_rank; }
     int world_rank(int group_rank) const noexcept {

@@ -21,8 +21,8 @@ namespace guozhuang::wire {
 class SharedMemoryGroup {
 public:
     /// `staging`: of as many ranks, used by no other object; must outlive this.
-    SharedMemoryGroup(Group group, const Staging& staging)
-        : group_(std::move(group)),
+    SharedMemoryGroup(const Group& group, const Staging& staging)
+        : group_(group),
           staging_(staging),
           round_(progress(rank()).load(std::memory_order_seq_cst)) {}
 
@@ -72,7 +72,7 @@ public:
         return memory;
     }
     void yield_to_others() {
-        if (group_.pump) group_.pump();
+        if (group_.pump != nullptr) group_.pump->pump();
     }
 
     /// To be called before each operation. `streams`: what this rank puts on its stage goes past
