@@ -300,7 +300,7 @@ TEST_CASE("a timeline begins and ends while ranks train, and has every request b
         CHECK(rows_with(events, "before").empty());
         CHECK(rows_with(events, "after").empty());
         CHECK(events.front()["args"]["rank"] == rank);
-        for (const char* slice : {"wait", "bundle", "part"})
+        for (const char* slice : {"wait", "bundle", "fused"})
             CHECK(std::ranges::any_of(events, [&](const json& event) {
                 return event["ph"] == "X" && event["name"] == slice;
             }));

@@ -232,7 +232,8 @@ void HostBackend::allreduce(const engine::Bundle& bundle) {
 
 void HostBackend::adasum(const engine::Bundle& bundle, const FusedTensors& fused) {
     const device::HostReduce reduce(fused.dtype, ReduceOp::sum, wire_.size(), bundle.postscale);
-    const trace::TimelineSlice slice(*timeline_, "part", [&] { return facts_of("adasum", fused); });
+    const trace::TimelineSlice slice(*timeline_, "fused",
+                                     [&] { return facts_of("adasum", fused); });
     adasum::allreduce(wire_, {.tensors = fused.tensors,
                               .scratch = scratch_.get(adasum::allreduce_scratch_bytes<GroupWire>(
                                   fused.tensors, reduce, wire_.size())),
@@ -301,7 +302,7 @@ void HostBackend::allreduce(const engine::Bundle& bundle, const FusedTensors& fu
                            .ranks = wire_.size(),
                            .policy = usable_part_of(bundle.policy)});
     const trace::TimelineSlice slice(
-        *timeline_, "part", [&, name = name_of(algorithm)] { return facts_of(name, fused); });
+        *timeline_, "fused", [&, name = name_of(algorithm)] { return facts_of(name, fused); });
     Site site(*this, bundle, fused, segment_bytes);
     guozhuang::allreduce(algorithm, site);
 }
