@@ -15,7 +15,7 @@ namespace guozhuang::base {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(Failpoint::count)> names = {
-    "init",          "meet",         "handshake",       "submit",
+    "init",          "connect",      "handshake",       "submit",
     "control_send",  "control_sent", "control_arrived", "control_received",
     "execute",       "executed",     "segment_send",    "segment_receive",
     "round_publish", "round_await",  "payload_send",    "payload_receive",

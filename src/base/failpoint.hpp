@@ -11,7 +11,7 @@ namespace guozhuang::base {
 /// Where tests can put a fault in. The names are the enumerators'.
 enum class Failpoint : std::uint8_t {
     init,              ///< the rank knows its number; it has not yet found the others of its host
-    meet,              ///< the ranks of the host know each other's processes
+    connect,           ///< the ranks of the host know each other's processes
     handshake,         ///< the ranks are connected and are about to compare configurations
     submit,            ///< a caller has asked for an operation
     control_send,      ///< before a control message is sent

@@ -40,7 +40,7 @@ PART, MPIRUN, WORKER = sys.argv[1:4]
 MOST_HANGS = 4
 LIMIT_S = 60  # a job that takes longer hangs; by the time of an idle machine
 HOST = re.escape(socket.gethostname())
-ONCE = {"init", "meet", "handshake", "shutdown", "close", "closed"}  # passed once by each rank
+ONCE = {"init", "connect", "handshake", "shutdown", "close", "closed"}  # passed once by each rank
 SMALL, LARGE = 4, 1 << 22
 AT_ONCE = 4  # jobs, where there are many: they spend most of their time on waiting for mpirun
 counts = dict.fromkeys(
@@ -367,7 +367,7 @@ def hosts():
             for victim in (0, 3)
         ),
     )
-    for kill, job in several(*(killed_at("meet", victim, 1, **placed) for victim in (0, 3))):
+    for kill, job in several(*(killed_at("connect", victim, 1, **placed) for victim in (0, 3))):
         judge(job, last_words_name(
             job, victim_of(kill), rf"rank [0-3] \(host {HOST}, pid \d+\) died"
         ))
@@ -407,7 +407,7 @@ def lone_hosts():
     kills = [
         killed_at(point, i % 2, nth, **placed)
         for i, (point, nth) in enumerate((
-            ("meet", 1), ("meet", 1), ("handshake", 1), ("submit", 1), ("segment_send", 5),
+            ("connect", 1), ("connect", 1), ("handshake", 1), ("submit", 1), ("segment_send", 5),
             ("segment_receive", 5), ("execute", 3), ("shutdown", 1), ("close", 1),
         ))
     ]

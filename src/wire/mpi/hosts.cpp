@@ -297,7 +297,7 @@ Host discover_host(MPI_Comm world, const base::Config& config, bool threads) {
     const Monitor of_this_host(host.others, on_end, LogLevel::debug);
     host.linked = link_hosts(world, rank, host);
     const Monitor of_other_hosts(host.linked, on_end, LogLevel::debug);
-    base::pass(base::Failpoint::meet);
+    base::pass(base::Failpoint::connect);
     check(MPI_Comm_size(machine, &host.machine_ranks), "MPI_Comm_size");
     host.cores = cores_together(machine);
     host.memory = share_memory(host_comm, host, config.shared_memory);
