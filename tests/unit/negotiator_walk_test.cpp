@@ -180,7 +180,7 @@ private:
     void shut_down(int rank) {
         if (referee_.has_shut_down(rank)) return;
         const auto reason = random_.one_in(2) ? "reason " + std::to_string(rank) : "";
-        note("depart", rank, reason);
+        note("shut_down", rank, reason);
         ranks_.shut_down(rank, reason);
         referee_.shut_down(rank, reason);
         look(rank);
@@ -189,7 +189,7 @@ private:
     /// A rank leaves, and that ends the log, whatever else goes on. What a rank has pending then is
     /// what it knows to be unresolved.
     void quit(int rank) {
-        note("leave", rank, "");
+        note("quit", rank, "");
         ranks_.quit(rank, "why");
         referee_.shut_down(rank, "why");
         look(rank);

@@ -164,20 +164,21 @@ private:
                 return;
             case Kind::shut_down:
                 require(entry.items.empty() && entry.ranks.size() == 1,
-                        "a departure is of one rank and resolves nothing");
+                        "a shutdown is of one rank and resolves nothing");
                 judge_reason(entry, entry.ranks.front());
-                require(announced_.insert(entry.ranks.front()).second, "a rank departs twice");
+                require(announced_.insert(entry.ranks.front()).second, "a rank shuts down twice");
                 break;
             case Kind::join: judge_join(entry); break;
             case Kind::all_shut_down:
                 require(announced_.size() == ranks_.size(),
-                        "shutdown before every departure is in the log");
-                require(shut_down_.size() == ranks_.size(), "shutdown before all have departed");
-                require(entry.items.empty(), "the shutdown resolves something");
+                        "the log ends before every shutdown is in it");
+                require(shut_down_.size() == ranks_.size(),
+                        "the log ends before all ranks have shut down");
+                require(entry.items.empty(), "the end of the log resolves something");
                 break;
             case Kind::quit:
                 require(entry.items.empty() && entry.ranks.size() == 1,
-                        "a leaving is of one rank and resolves nothing");
+                        "a quit is of one rank and resolves nothing");
                 judge_reason(entry, entry.ranks.front());
                 break;
         }
@@ -297,9 +298,9 @@ private:
     /// The entry speaks of the shutdown of a rank that has shut down, and says why.
     void judge_reason(const protocol::LogEntry& entry, int rank) const {
         require(has_shut_down(rank),
-                "rank " + std::to_string(rank) + " has not departed: " + entry.text);
+                "rank " + std::to_string(rank) + " has not shut down: " + entry.text);
         require(entry.text.find(shut_down_.at(rank)) != std::string::npos,
-                "the reason of a departure is lost: " + entry.text);
+                "the reason of a shutdown is lost: " + entry.text);
     }
 
     protocol::Negotiator::Options options_;
