@@ -11,7 +11,10 @@ namespace guozhuang::wire {
 
 /// A message's tag: the process set's context, and a lane for its purpose. Messages of the control
 /// lane come out of poll(), from any rank; those of the other lanes go to receive().
-enum class Lane : std::uint8_t { control, host_data, device_data, point_to_point };
+enum class Lane : std::uint8_t { control = 0, host_data = 1, device_data = 2, point_to_point = 3 };
+constexpr Lane last_of(Lane) noexcept {
+    return Lane::point_to_point;
+}
 
 struct Tag {
     std::uint16_t context = 0;  ///< process set; the world is 0

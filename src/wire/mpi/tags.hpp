@@ -12,6 +12,7 @@ namespace guozhuang::wire::mpi {
 
 /// Where the fields of a tag are in MPI's tag, from the right: lane, context, user tag.
 constexpr int lane_bits = 2, context_bits = 12, user_shift = lane_bits + context_bits;
+static_assert(static_cast<int>(last_of(Lane{})) < 1 << lane_bits);
 
 /// `largest`: the largest MPI tag, MPI_TAG_UB.
 inline std::uint16_t largest_user_tag(std::int64_t largest) noexcept {

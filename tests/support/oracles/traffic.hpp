@@ -34,7 +34,8 @@ struct TrafficSchedule {
             item.from = static_cast<int>(below(static_cast<std::size_t>(ranks)));
             item.to = static_cast<int>(below(static_cast<std::size_t>(ranks)));
             item.tag.context = static_cast<std::uint16_t>(below(2));
-            item.tag.lane = static_cast<wire::Lane>(below(4));
+            item.tag.lane =
+                static_cast<wire::Lane>(below(static_cast<std::size_t>(last_of(wire::Lane{})) + 1));
             if (item.tag.lane == wire::Lane::point_to_point)
                 item.tag.user = static_cast<std::uint16_t>(below(3));
             item.bytes = below(4) == 0 ? below(largest + 1) : below(64);
