@@ -170,7 +170,7 @@ TEST_CASE("traffic counts data, not control") {
     CHECK(sent.messages == 1);
 }
 
-TEST_CASE("a member wire speaks in positions of its set") {
+TEST_CASE("a group wire speaks in group ranks") {
     const std::vector<int> group_ranks{2, 0};  // of three ranks, in another order
     std::array<int, 3> got{-1, -1, -1};
     run_inproc_ranks(3, [&](Transport& transport) {
@@ -188,7 +188,7 @@ TEST_CASE("a member wire speaks in positions of its set") {
     CHECK(got == std::array{10, -1, 11});
 }
 
-TEST_CASE("a member wire pumps while it waits") {
+TEST_CASE("a group wire pumps while it waits") {
     const std::vector<int> group_ranks{0, 1};
     const Tag question{0, Lane::control, 0}, answer{1, Lane::control, 0};
     int pumped = 0;
@@ -223,7 +223,7 @@ TEST_CASE("a member wire pumps while it waits") {
     CHECK(pumped == 1);
 }
 
-TEST_CASE("a member wire gives up at its deadline") {
+TEST_CASE("a group wire gives up at its deadline") {
     InprocHub hub(2, park_soon);
     const auto transport = hub.transport(0);
     const std::vector<int> group_ranks{0, 1};
