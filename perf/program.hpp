@@ -3,7 +3,7 @@
 #include <span>
 #include <string_view>
 
-#include "peers/baseline.hpp"
+#include "baselines/baseline.hpp"
 
 namespace guozhuang::perf {
 

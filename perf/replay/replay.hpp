@@ -3,10 +3,10 @@
 #include <cstddef>
 #include <string>
 
+#include "baselines/baseline.hpp"
 #include "json_lines.hpp"
 #include "memory.hpp"
 #include "mpi_job.hpp"
-#include "peers/baseline.hpp"
 
 namespace guozhuang::perf {
 

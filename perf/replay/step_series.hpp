@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "peers/baseline.hpp"
+#include "baselines/baseline.hpp"
 #include "replay/gradient_set.hpp"
 
 namespace guozhuang::perf {

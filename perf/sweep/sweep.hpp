@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "baselines/baseline.hpp"
 #include "json_lines.hpp"
 #include "memory.hpp"
 #include "mpi_job.hpp"
-#include "peers/baseline.hpp"
 #include "sweep/collective.hpp"
 
 namespace guozhuang::perf {

@@ -1,4 +1,4 @@
-#include "peers/mpi_types.hpp"
+#include "baselines/mpi_types.hpp"
 
 #include <array>
 #include <stdexcept>

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "peers/baseline.hpp"
-#include "peers/mpi_types.hpp"
+#include "baselines/baseline.hpp"
+#include "baselines/mpi_types.hpp"
 
 namespace guozhuang::perf {
 namespace {
