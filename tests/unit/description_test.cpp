@@ -79,7 +79,10 @@ TEST_CASE("a description that ends too early, or goes on, is refused") {
 
 TEST_CASE("a root that is no number of a rank is refused, not cut to one") {
     auto bytes = encode({.root = 0, .tensors = {}});
-    const auto root = bytes.begin() + 18;  // behind two enumerators and two scales
+    const std::ptrdiff_t behind_two_enumerators = 2;
+    const auto root = bytes.begin() + behind_two_enumerators;
+    *root = std::byte{6};
+    REQUIRE(decode_description(bytes).root == 3);  // in zigzag code, too
     // The number 2^32 in zigzag code.
     const std::vector beyond{std::byte{0x80}, std::byte{0x80}, std::byte{0x80}, std::byte{0x80},
                              std::byte{0x20}};
