@@ -422,7 +422,7 @@ void Engine::drain_before_exit(base::Deadline deadline) noexcept {
         if (wait(is_drained, deadline, true)) return;
         if (is_heard ? is_moving : !will_be_heard || queue_.has_pending()) abort_for_quit();
     } catch (const std::exception& error) {
-        base::log(LogLevel::debug, "rank {} could not announce its departure: {}", context_.rank,
+        base::log(LogLevel::debug, "rank {} could not announce that it quits: {}", context_.rank,
                   error.what());
     }
 }

@@ -60,7 +60,7 @@ void PointToPoint::begin(P2pOperation operation) {
 }
 
 bool PointToPoint::advance() {
-    // apart from the partition, which an exception would leave with operations lost
+    // Tests come before the partition: an exception inside it would lose operations.
     for (auto& moving : moving_)
         if (moving.ticket != 0 && mail_.test(moving.ticket)) moving.ticket = 0;
     const auto arrived = std::stable_partition(

@@ -70,7 +70,7 @@ public:
     std::vector<LogEntry> take_entries() { return std::exchange(entries_, {}); }
 
     /// Whether the log is complete: every rank has shut down, or one has quit. What is submitted or
-    /// received later has no effect.
+    /// received later has no effect. Only tests ask.
     bool finished() const noexcept { return finished_; }
 
     /// Whether other ranks hear the log from this one.

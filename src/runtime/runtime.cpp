@@ -141,7 +141,7 @@ void Runtime::quit(std::string_view reason) noexcept {
         for (const auto& set_runtime : all | std::views::reverse)
             set_runtime->engine().drain_before_exit(base::Clock::now() + farewell);
     } catch (const std::exception& error) {
-        base::log(LogLevel::debug, "the departure could not be announced: {}", error.what());
+        base::log(LogLevel::debug, "this rank could not announce that it quits: {}", error.what());
     }
 }
 

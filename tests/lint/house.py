@@ -337,7 +337,8 @@ def sizes():
 GONE = {
     "allreduce plan": "allreduce args", "ballot": "tally", "baton": "turn scheduler",
     "broadcast plan": "broadcast args", "debt": "missed timeout", "depart": "shut down, or quit",
-    "departing": "shutting down", "draft": "operation spec", "faction": "submission group",
+    "departing": "shutting down", "departure": "shutdown, or quit",
+    "draft": "operation spec", "faction": "submission group",
     "fleet": "rank engines", "goodbye": "answer all", "in children": "fork child handler",
     "meet host": "discover host", "meet neighbours": "connect host ranks",
     "member peers": "shared memory group", "member wire": "group wire",

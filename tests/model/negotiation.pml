@@ -16,7 +16,7 @@
 // an epoch has left on the links changes nothing in the next.
 //
 // -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DLEAVES] [-DCRASHES] [-DCHAIN].
-// A defect for the model to find: -DBUG_DEPARTURE_FIRST, -DBUG_SETTLE_EARLY, -DBUG_ABSENT_IGNORED,
+// A defect for the model to find: -DBUG_SHUTDOWN_FIRST, -DBUG_SETTLE_EARLY, -DBUG_ABSENT_IGNORED,
 // -DBUG_SHUTDOWN_EARLY, -DBUG_JOIN_FIRST, -DBUG_JOIN_EARLY, -DBUG_JOIN_KEPT, -DBUG_LEAVE_GOES_ON,
 // -DBUG_NEIGHBOURS_NOTICE, -DBUG_EPOCH_IGNORED.
 
@@ -213,7 +213,7 @@ inline announce(n, r) {
 
 // The root's log speaks of a shutdown before what it makes fail. Others say it behind the reports
 // that it completes.
-#ifdef BUG_DEPARTURE_FIRST
+#ifdef BUG_SHUTDOWN_FIRST
 #define AHEAD(n) true
 #else
 #define AHEAD(n) (n == 0)

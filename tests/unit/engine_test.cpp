@@ -193,9 +193,9 @@ TEST_CASE("a rank that fails in the middle of a bundle ends the job for all, wit
         CHECK(errors.back() == own + words);
         errors.pop_back();
         const auto last = ranks - 1;
-        const auto departure =
+        const auto expected =
             text_of("aborted ", last, " rank ", last, " has ended the job: ", words);
-        for (const auto& error : errors) CHECK(error == departure);
+        for (const auto& error : errors) CHECK(error == expected);
         CHECK_THROWS_AS(job[0].submit("later"), Error);
     };
     check([] { throw Error(ErrorCode::wire, "the cable is out"); }, "wire ", "the cable is out");

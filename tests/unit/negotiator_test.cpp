@@ -209,7 +209,7 @@ TEST_CASE("nothing is executed that the rank which left has not heard of before"
     for (const int rank : {0, 1, 2, 3, 4}) CHECK(five.at(rank).holdings().submissions == 1);
 }
 
-TEST_CASE("a departure does not overtake the votes of those who departed before") {
+TEST_CASE("a shutdown does not overtake the votes of ranks that shut down before") {
     auto five = ranks(5, {.degree = 2});  // 3 and 4 are below 1
     five.submit(0, tensor("a"));
     five.submit(2, tensor("a"));
@@ -294,7 +294,7 @@ TEST_CASE("a reason of any length is a reason") {
     CHECK(log_of(three) == "1. 2. !a");
 }
 
-TEST_CASE("the shutdown is the last entry, when all have departed") {
+TEST_CASE("the shutdown is the last entry, when all have shut down") {
     auto three = ranks(3, {.degree = 1});
     three.submit_everywhere(tensor("a"));
     three.submit(2, tensor("b"));
