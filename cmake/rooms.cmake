@@ -31,7 +31,6 @@ guozhuang_corridor(backends backends)
 guozhuang_corridor(protocol protocol)
 guozhuang_corridor(engine engine)
 guozhuang_corridor(runtime runtime)
-guozhuang_corridor(training training)
 guozhuang_corridor(api api)
 # The single headers that rooms may see of a room that is otherwise closed to them.
 guozhuang_corridor(base_error_text base/error_text.hpp)

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "api/joint_region.hpp"
+#include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
-#include "runtime/joint_region.hpp"
-#include "runtime/process_set_state.hpp"
 #include "wire/shm/shared_pages.hpp"
 
 namespace guozhuang {
@@ -35,7 +35,7 @@ struct GradientArena::State {
     wire::SharedFile file;
     std::unique_ptr<std::byte, Free> own;  ///< null if the memory is shared
     std::optional<base::ForkChildHandler> fork_child_handler;
-    std::optional<JointRegion> region;
+    std::optional<api::JointRegion> region;
     std::span<std::byte> memory;
     std::optional<std::pmr::monotonic_buffer_resource> allocator;
 };
@@ -47,7 +47,7 @@ GradientArena::State::State(std::size_t bytes, Session* session) {
         file = wire::SharedFile::create(whole);
         file.reserve(0, whole);
         file.use_huge_pages();
-        return JointRegion::LocalRegion{.file = &file, .ranges = {{file.memory(), 0}}};
+        return api::JointRegion::LocalRegion{.file = &file, .ranges = {{file.memory(), 0}}};
     });
     if (region->is_open()) {
         fork_child_handler.emplace([this] { file.map_over(file.memory(), 0, true); });
@@ -94,7 +94,7 @@ struct SharedMemory::State {
     std::optional<wire::SharedPages> pages;
     std::size_t bytes = 0;  ///< that this rank shares
     std::string problem;    ///< that came up when the sharing ended
-    std::optional<JointRegion> region;
+    std::optional<api::JointRegion> region;
 };
 
 SharedMemory::SharedMemory() noexcept = default;
@@ -171,7 +171,7 @@ SharedMemory share(std::span<const NamedTensor> tensors, Session* session) {
         if (problem) std::rethrow_exception(problem);
         auto& pages = state->pages.emplace(choice.memory);
         for (const auto& range : pages.ranges()) state->bytes += range.memory.size();
-        return JointRegion::LocalRegion{
+        return api::JointRegion::LocalRegion{
             .file = &pages.file(),
             .ranges = pages.ranges(),
             .unshare = [&pages, &left = state->problem] { left = pages.make_private(); }};

@@ -2,9 +2,9 @@
 #include <guozhuang/info.hpp>
 #include <guozhuang/version.hpp>
 
+#include "api/process_set_state.hpp"
 #include "base/config.hpp"
 #include "device/plugin.hpp"
-#include "runtime/process_set_state.hpp"
 #include "runtime/runtime.hpp"
 #include "topology/machine.hpp"
 #include "wire/mpi/mpi_transport.hpp"

@@ -1,8 +1,8 @@
 #include <guozhuang/operations.hpp>
 #include <type_traits>
 
+#include "api/process_set_state.hpp"
 #include "api/requests.hpp"
-#include "runtime/process_set_state.hpp"
 
 namespace guozhuang {
 namespace {

@@ -6,11 +6,11 @@
 #include <set>
 #include <utility>
 
+#include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
-#include "runtime/process_set_state.hpp"
 
 namespace guozhuang {
 namespace {

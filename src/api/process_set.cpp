@@ -7,8 +7,8 @@
 #include <guozhuang/process_set.hpp>
 #include <utility>
 
+#include "api/process_set_state.hpp"
 #include "base/process.hpp"
-#include "runtime/process_set_state.hpp"
 
 namespace guozhuang {
 namespace {

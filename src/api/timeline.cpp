@@ -1,7 +1,7 @@
 #include <guozhuang/timeline.hpp>
 
+#include "api/process_set_state.hpp"
 #include "base/log.hpp"
-#include "runtime/process_set_state.hpp"
 
 namespace guozhuang {
 

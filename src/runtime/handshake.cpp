@@ -21,7 +21,6 @@
 namespace guozhuang {
 namespace {
 
-constexpr std::uint16_t handshake_context = 0xfff;  // no process set ever has it
 constexpr auto time_to_hear = std::chrono::minutes(5);
 constexpr auto head_start = std::chrono::seconds(5);  // of rank 0, which knows best who is missing
 
@@ -91,7 +90,7 @@ class Handshake {
 public:
     explicit Handshake(wire::Transport& transport)
         : transport_(transport),
-          channel_(transport, {handshake_context}, topology::all_ranks(transport.size())),
+          channel_(transport, {wire::job_context}, topology::all_ranks(transport.size())),
           deadline_(base::Clock::now() + time_to_hear +
                     (transport.rank() == 0 ? std::chrono::seconds(0) : head_start)) {}
 

@@ -6,7 +6,7 @@ namespace guozhuang {
 namespace {
 
 // Contexts have 12 bits in a tag, and the last is the handshake's.
-constexpr std::uint16_t last_context = 0xffe;
+constexpr std::uint16_t last_context = wire::job_context - 1;
 
 }  // namespace
 

@@ -95,8 +95,10 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(DeviceKind kind) {
     auto driver = resources_->devices.driver(kind);
     if (!driver) return nullptr;
     const base::Lock lock(devices_mutex_);
-    if (devices_.insert(kind).second)
+    if (!devices_.contains(kind)) {
         add_executor(kind, driver->make_stream(0), wire::Lane::device_data);
+        devices_.insert(kind);
+    }
     return driver;
 }
 

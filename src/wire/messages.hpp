@@ -23,6 +23,10 @@ struct Tag {
     friend bool operator==(const Tag&, const Tag&) = default;
 };
 
+/// The context of what belongs to the job and not to a process set: the handshake, in the control
+/// lane, and the notice that the job is aborted, in that of host data. No process set has it.
+inline constexpr std::uint16_t job_context = 0xfff;
+
 /// The longest control message. A longer one is corrupt.
 inline constexpr std::size_t max_control_bytes = (std::size_t{64} << 20) + 64;
 

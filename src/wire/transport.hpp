@@ -10,8 +10,8 @@
 namespace guozhuang::wire {
 
 /// How a rank reaches the others: messages, the services of its host, and control of the job
-/// (engine::JobControl). A caller that needs one of the three takes that one. A rank has one
-/// transport for all its process sets. Thread-safe, from construction to close().
+/// (engine::JobControl). The channels of wire/group take Messages alone. A rank has one transport
+/// for all its process sets. Thread-safe, from construction to close().
 class Transport : public Messages, public HostServices, public engine::JobControl {
 public:
     virtual const topology::Topology& topology() const noexcept = 0;

@@ -13,7 +13,7 @@ namespace guozhuang::fuzz {
 
 namespace {
 
-constexpr std::uint16_t context = 0xfff;  // of the handshake
+constexpr auto context = wire::job_context;
 const std::vector<int> everybody = {0, 1, 2};
 
 /// The messages are there before the rank asks for them, so nobody waits.

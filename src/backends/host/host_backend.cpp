@@ -207,8 +207,8 @@ std::vector<HostBackend::FusedTensors> HostBackend::fused_tensors_of(
         const auto memory = entry.tensor.memory();
         const bool small =
             selection::order_class_of(memory.size(), effective) == selection::OrderClass::tree;
-        auto fused = std::find_if(all.begin(), all.end(), [&](const FusedTensors& p) {
-            return p.dtype == entry.tensor.dtype && p.small == small;
+        auto fused = std::find_if(all.begin(), all.end(), [&](const FusedTensors& each) {
+            return each.dtype == entry.tensor.dtype && each.small == small;
         });
         if (fused == all.end())
             fused = all.insert(

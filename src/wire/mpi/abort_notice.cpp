@@ -37,6 +37,11 @@ AbortNotice AbortNotice::from(const Messages::Message& message) {
             fmt::format("rank {} sent a notice of {} bytes", message.from, message.bytes.size()),
             {.ranks = {message.from}});
     std::memcpy(&notice, message.bytes.data(), sizeof notice);
+    if (notice.code < 0 || notice.code > static_cast<std::int32_t>(last_of(ErrorCode{})))
+        throw Error(ErrorCode::wire,
+                    fmt::format("rank {} sent a notice of the unknown error code {}", message.from,
+                                notice.code),
+                    {.ranks = {message.from}});
     return notice;
 }
 

@@ -12,13 +12,14 @@
 
 namespace guozhuang::wire::mpi {
 
-/// What one host tells another when it ends the job.
+/// What one host tells another when it ends the job. Sent as plain bytes, without the envelope of
+/// control messages, because it must still work where a control channel has failed.
 struct AbortNotice {
     std::int32_t culprit = -1;
     std::int32_t code = 0;  ///< an ErrorCode
     std::array<char, sizeof(base::Doorbell::cause)> text{};
 
-    /// Throws Error(wire) if the message is not a notice.
+    /// Throws Error(wire) if the message is not a notice, or its code is no ErrorCode.
     static AbortNotice from(const Messages::Message& message);
     /// Valid as long as this.
     base::AbortCause cause() const noexcept;

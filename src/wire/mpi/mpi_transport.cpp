@@ -32,9 +32,8 @@ namespace {
 using mpi::check;
 using mpi::Half;
 
-/// The tag of messages that tell another host why the job ends. Data never has this context, which
-/// is the handshake's.
-constexpr Tag abort_notice_tag{0xfff, Lane::host_data, 0};
+/// The tag of messages that tell another host why the job ends.
+constexpr Tag abort_notice_tag{job_context, Lane::host_data, 0};
 
 class MpiTransport final : public Transport {
 public:

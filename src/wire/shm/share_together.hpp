@@ -41,8 +41,8 @@ std::optional<SharingFailure> share_together(Gather&& gather, Offer&& offer, Att
         std::array<char, 1023> cause{};
     };
     static_assert(std::is_trivially_copyable_v<Report>);
-    std::vector<std::invoke_result_t<Offer&>> offers;
     Report own;
+    std::vector<Report> reports;
     const auto failure_of = [&](auto&& step) -> std::optional<SharingFailure> {
         std::exception_ptr problem;
         const auto note_problem = [&](std::string_view what) {
@@ -59,16 +59,17 @@ std::optional<SharingFailure> share_together(Gather&& gather, Offer&& offer, Att
         } catch (...) {
             note_problem("an unknown exception");
         }
-        const std::vector<Report> reports = gather(own);
+        reports = gather(own);
         for (const auto outcome : {Outcome::refused, Outcome::failed})
             if (const auto first = std::ranges::find(reports, outcome, &Report::outcome);
                 first != reports.end())
                 return SharingFailure{static_cast<int>(first - reports.begin()),
                                       outcome == Outcome::refused, first->cause.data(), problem};
-        for (const Report& report : reports) offers.push_back(report.offer);
         return std::nullopt;
     };
     if (auto failure = failure_of([&] { own.offer = offer(); })) return failure;
+    std::vector<std::invoke_result_t<Offer&>> offers;
+    for (const Report& report : reports) offers.push_back(report.offer);
     return failure_of([&] { attach(std::as_const(offers)); });
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/joint_region.hpp"
+#include "api/joint_region.hpp"
 
 #include <fmt/format.h>
 
@@ -9,12 +9,12 @@
 #include <guozhuang/operations.hpp>
 #include <utility>
 
+#include "api/process_set_state.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
-#include "runtime/process_set_state.hpp"
 #include "wire/shm/share_together.hpp"
 
-namespace guozhuang {
+namespace guozhuang::api {
 namespace {
 
 /// Every rank's value, by rank; T{} of those that have joined, or have sent something else under
@@ -58,7 +58,7 @@ std::vector<wire::SharedFile> attach(const std::vector<Offer>& offers, int self)
 
 JointRegion::JointRegion(Session* session, std::string_view what,
                          const std::function<LocalRegion()>& open) {
-    const auto runtime = api::runtime_of(session);
+    const auto runtime = runtime_of(session);
     runtime_ = runtime;
     world_ = runtime->world()->engine().shared_from_this();
     regions_ = runtime->transport().regions();
@@ -168,4 +168,4 @@ void JointRegion::rendezvous(Session* session, wire::Transport& transport, std::
                         failure->cause));
 }
 
-}  // namespace guozhuang
+}  // namespace guozhuang::api

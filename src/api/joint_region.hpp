@@ -13,7 +13,7 @@
 #include "wire/shm/regions.hpp"
 #include "wire/shm/shared_file.hpp"
 
-namespace guozhuang {
+namespace guozhuang::api {
 
 /// A region that all ranks of a session have opened together: each has mapped the others' local
 /// regions as long as this lives. Its own it must not close before.
@@ -54,4 +54,4 @@ private:
     std::uint64_t id_ = 0;
 };
 
-}  // namespace guozhuang
+}  // namespace guozhuang::api
