@@ -311,14 +311,18 @@ void suppress_last_words() noexcept {
 void end_process(std::string last_words, std::chrono::milliseconds grace,
                  void (*end_job)()) noexcept {
     if (is_ending.exchange(true)) return;
-    const auto end = [last_words = std::move(last_words), grace, end_job] {
-        wait_for_files({}, grace);
-        while (wait_for_holds(last_words)) wait_for_files({}, grace);
-        if (!words_are_said.load()) log_error(last_words);
-        flush(stdout);
-        flush(stderr);
-        wait_for_files({}, time_for_others);
-        if (end_job != nullptr && is_started(end_job)) wait_for_files({}, time_to_end_job);
+    const auto end = [last_words = std::move(last_words), grace, end_job]() noexcept {
+        try {
+            wait_for_files({}, grace);
+            while (wait_for_holds(last_words)) wait_for_files({}, grace);
+            if (!words_are_said.load()) log_error(last_words);
+            flush(stdout);
+            flush(stderr);
+            wait_for_files({}, time_for_others);
+            if (end_job != nullptr && is_started(end_job)) wait_for_files({}, time_to_end_job);
+        } catch (const std::exception&) {
+            // without memory the words are lost, but not the end
+        }
         _exit(1);
     };
     try {

@@ -288,8 +288,9 @@ def classes(text):
         yield line_at(code, match.start()), match[1], data_members(code[match.end() : at - 1])
 
 
-def check_width(path, text):
-    """Tables of Markdown cannot be broken, nor what programs have said (```, ```text, ```diff)."""
+def lines_held(path, text):
+    """The lines that have a width to hold, by number. Tables of Markdown cannot be broken, nor what
+    programs have said (```, ```text, ```diff)."""
     inside = None
     for number, line in enumerate(text.splitlines(), 1):
         if path.endswith(".md"):
@@ -298,21 +299,33 @@ def check_width(path, text):
                 inside = fence[1] if inside is None else None
             if line.lstrip().startswith("|") or inside in ("", "text", "diff"):
                 continue
+        yield number, line
+
+
+def check_width(path, text):
+    for number, line in lines_held(path, text):
         if len(line) > WIDEST_LINE:
             yield number, f"{len(line)} columns: a line has at most {WIDEST_LINE}"
 
 
 def sizes():
+    widest = 0
     for path, text in texts():
         yield from ((path, *finding) for finding in check_width(path, text))
-    lengths = []
+        widest = max([widest, *(len(line) for _, line in lines_held(path, text))])
+    lengths, longest_file, most_members = [], (0, ""), (0, "")
     for path, text in sources():
         yield from ((path, *finding) for finding in check_sizes(path, text))
         lengths += [last - first + 1 for first, last in functions(text)]
+        longest_file = max(longest_file, (text.count("\n"), path))
+        for _, name, count in classes(text):
+            most_members = max(most_members, (count, name))
     usual = sorted(lengths)[len(lengths) * 9 // 10]
     print(
-        f"{len(lengths)} functions, nine in ten with at most {usual} lines, "
-        f"the longest with {max(lengths)}"
+        f"{len(lengths)} functions: nine in ten with at most {usual} lines, the longest with "
+        f"{max(lengths)}; the longest file has {longest_file[0]} lines ({longest_file[1]}), the "
+        f"largest class {most_members[0]} data members ({most_members[1]}), the widest line "
+        f"{widest} columns"
     )
     if usual > LARGEST_USUAL_FUNCTION:
         yield (
