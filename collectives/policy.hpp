@@ -6,7 +6,8 @@
 namespace guozhuang::selection {
 
 /// What the choice of an algorithm follows from, besides the sizes of tensors. Every log entry
-/// carries the policy of the rank that appended it, so that no rank chooses for itself.
+/// carries the policy of the rank that appended it, so that no rank chooses for itself. The sizes
+/// are those of the configuration (base/config.hpp).
 struct Policy {
     /// One of those that GUOZHUANG_ALGORITHM takes; automatic: the choice is free.
     Algorithm forced = Algorithm::automatic;
@@ -17,9 +18,9 @@ struct Policy {
     bool staging = false;
     /// The ranks are on several hosts, as many on each, and those of a host have such memory.
     bool hierarchy = false;
-    std::size_t small_bytes = 32 * 1024;  ///< up to here latency counts more than bytes
+    std::size_t small_bytes = 0;  ///< up to here latency counts more than bytes
     /// The largest segment; two per chunk in flight should stay in L2.
-    std::size_t segment_bytes = 256 * 1024;
+    std::size_t segment_bytes = 0;
     friend bool operator==(const Policy&, const Policy&) = default;
 };
 

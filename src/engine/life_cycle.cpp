@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <guozhuang/error.hpp>
+#include <utility>
 
 namespace guozhuang::engine {
 
@@ -10,11 +11,12 @@ void LifeCycle::require_open(const Request& request,
                              const protocol::GroupRanks& group_ranks) const {
     const base::Lock lock(mutex_);
     if (cause_) std::rethrow_exception(for_operation(cause_, request, memory_on_loan_));
-    if (!reason_) return;
+    if (!shutdown_) return;
+    const auto& reason = shutdown_->reason;
     throw Error(ErrorCode::not_initialised,
                 fmt::format("{} has been closed: it takes no more operations{}",
                             group_ranks.are_the_world() ? "this session" : group_ranks.name(),
-                            reason_->empty() ? "" : fmt::format(" ({})", *reason_)));
+                            reason.empty() ? "" : fmt::format(" ({})", reason)));
 }
 
 void LifeCycle::advance_to(State state) noexcept {
@@ -24,29 +26,43 @@ void LifeCycle::advance_to(State state) noexcept {
 
 void LifeCycle::shut_down(std::string_view reason, bool at_once) {
     const base::Lock lock(mutex_);
-    if (at_once) at_once_ = true;
-    if (!reason_) reason_ = std::string(reason);
+    if (!shutdown_) shutdown_ = {.reason = std::string(reason)};
+    shutdown_->at_once |= at_once;
     advance_to(State::shutting_down);
 }
 
 std::optional<LifeCycle::Shutdown> LifeCycle::take_shutdown() {
-    if (state() == State::open || announced_) return std::nullopt;
+    if (state() == State::open) return std::nullopt;
     const base::Lock lock(mutex_);
-    if (!reason_) return std::nullopt;
-    announced_ = true;
-    advance_to(State::announced);
-    return Shutdown{*reason_, at_once_};
+    if (!shutdown_ || std::exchange(announced_, true)) return std::nullopt;
+    return shutdown_;
+}
+
+bool LifeCycle::has_announced() const noexcept {
+    const base::Lock lock(mutex_);
+    return announced_;
+}
+
+bool LifeCycle::quits() const noexcept {
+    const base::Lock lock(mutex_);
+    return shutdown_ && shutdown_->at_once;
 }
 
 std::string LifeCycle::shutdown_text(int rank) const {
     const base::Lock lock(mutex_);
     return fmt::format("rank {} has shut down{}", rank,
-                       reason_ ? fmt::format(" ({})", *reason_) : "");
+                       shutdown_ ? fmt::format(" ({})", shutdown_->reason) : "");
 }
 
 void LifeCycle::end_log(bool somebody_quit) {
-    if (somebody_quit) somebody_quit_ = true;
+    const base::Lock lock(mutex_);
+    somebody_quit_ |= somebody_quit;
     advance_to(State::over);
+}
+
+bool LifeCycle::somebody_quit() const noexcept {
+    const base::Lock lock(mutex_);
+    return somebody_quit_;
 }
 
 std::exception_ptr LifeCycle::note_cause(const std::exception_ptr& cause) noexcept {

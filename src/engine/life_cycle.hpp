@@ -19,8 +19,7 @@ class LifeCycle {
 public:
     enum class State : std::uint8_t {
         open,           ///< takes operations
-        shutting_down,  ///< takes no more operations; the other ranks have not been told
-        announced,      ///< the other ranks have been told
+        shutting_down,  ///< takes no more operations
         over,           ///< the log is complete or the job has failed: nothing more is executed
         stopped         ///< nobody drives any more
     };
@@ -34,9 +33,7 @@ public:
     bool is_stopped() const noexcept { return state() == State::stopped; }
     bool is_over() const noexcept { return state() >= State::over; }
     /// Whether a thread must drive although nothing is pending.
-    bool is_shutting_down() const noexcept {
-        return state() == State::shutting_down || state() == State::announced;
-    }
+    bool is_shutting_down() const noexcept { return state() == State::shutting_down; }
 
     /// Throws what ended the job, or Error(not_initialised) once this rank has shut down.
     void require_open(const Request& request, const protocol::GroupRanks& group_ranks) const;
@@ -45,14 +42,14 @@ public:
     void shut_down(std::string_view reason, bool at_once);
     /// Returns the shutdown once; the caller announces it to the other ranks.
     std::optional<Shutdown> take_shutdown();
-    bool has_announced() const noexcept { return announced_; }
-    bool quits() const noexcept { return at_once_; }
+    bool has_announced() const noexcept;
+    bool quits() const noexcept;
     /// "rank 2 has shut down (why)".
     std::string shutdown_text(int rank) const;
 
     /// The log is complete. `somebody_quit`: it ended because a rank has quit.
     void end_log(bool somebody_quit);
-    bool somebody_quit() const noexcept { return somebody_quit_; }
+    bool somebody_quit() const noexcept;
 
     /// Both keep the first cause and return it. After fail() the life cycle is over, too.
     std::exception_ptr note_cause(const std::exception_ptr& cause) noexcept;
@@ -69,11 +66,13 @@ private:
     void advance_to(State state) noexcept;
 
     std::atomic<State> state_{State::open};
-    std::atomic<bool> at_once_{false}, announced_{false};  ///< of the shutdown
-    std::atomic<bool> somebody_quit_{false};
+    /// No state: set before the job fails, and read without the lock when an operation completes.
     std::atomic<bool> memory_on_loan_{false};
     mutable base::Mutex mutex_;
-    std::optional<std::string> reason_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of the shutdown
+    std::optional<Shutdown> shutdown_ GUOZHUANG_GUARDED_BY(mutex_);
+    /// Whether take_shutdown() has returned it. No state: it may do so after the end of the log.
+    bool announced_ GUOZHUANG_GUARDED_BY(mutex_) = false;
+    bool somebody_quit_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< how the log ended
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 

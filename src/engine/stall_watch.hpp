@@ -18,8 +18,8 @@ namespace guozhuang::engine {
 
 /// How long an operation may be pending before a warning, and before it ends the job.
 struct StallLimits {
-    std::chrono::milliseconds warn{10'000};  ///< 0: never
-    std::chrono::milliseconds error{0};      ///< 0: never; an operation may have its own limit
+    std::chrono::milliseconds warn{0};   ///< 0: never
+    std::chrono::milliseconds error{0};  ///< 0: never; an operation may have its own limit
 };
 
 /// An operation that is pending for too long.

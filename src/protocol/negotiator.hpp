@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -40,7 +41,8 @@ class Negotiator {
 public:
     struct Options {
         int degree = 16;
-        std::size_t fusion_bytes = 1u << 20;
+        /// So many bytes of tensors may share an entry.
+        std::size_t fusion_bytes = std::numeric_limits<std::size_t>::max();
         /// Beyond so many ids, those that were used longest ago are evicted.
         std::size_t max_ids = 16384;
         selection::Policy policy = {};  ///< stamped on every execute entry by the root

@@ -1,7 +1,7 @@
 // What a lack of memory leaves behind: nothing. Allocations of the test's own thread fail when it
 // says so.
 #include <cstdlib>
-#include <guozhuang/error.hpp>
+#include <guozhuang/guozhuang.hpp>
 #include <limits>
 #include <new>
 #include <thread>
@@ -117,6 +117,19 @@ TEST_CASE(
         CHECK(here.wait_for(20s));
         CHECK(there.wait_for(20s));
     }
+}
+
+TEST_CASE("a kind of device whose first use fails for lack of memory can be used after that") {
+    int failures = 0;
+    run_ranks(1, [&](Session& session) {
+        float number = 7;
+        const TensorView tensor(&number, DType::f32, {1}, {DeviceKind::fake, 0});
+        const auto handle = submit_in_the_end(
+            [&] { return allreduce_async(tensor, {.name = "grad", .session = &session}); },
+            failures);
+        handle.wait();
+    });
+    CHECK(failures > 3);
 }
 
 }  // namespace guozhuang::test

@@ -20,14 +20,20 @@ namespace {
 constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;
 
 /// A stage of a set other than the world, on so many hosts.
-std::size_t set_stage_bytes(const wire::Transport& transport, int hosts) {
-    return std::min(transport.stage_bytes(),
+std::size_t set_stage_bytes(const wire::HostServices& host, int hosts) {
+    return std::min(host.stage_bytes(),
                     most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4)));
 }
 
 std::size_t stage_bytes_of(const wire::Group& group, const topology::HostGrid& grid) {
     return is_the_world(group) ? group.transport.stage_bytes()
                                : set_stage_bytes(group.transport, grid.hosts());
+}
+
+bool on_one_host(const topology::Topology& topology, std::span<const int> ranks) {
+    const auto host_of = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
+    return std::ranges::all_of(ranks,
+                               [&](int rank) { return host_of(rank) == host_of(ranks.front()); });
 }
 
 topology::HostGrid grid_of(const wire::Group& group) {
@@ -58,16 +64,8 @@ bool is_the_world(const wire::Group& group) noexcept {
     return group.tag.context == 0;
 }
 
-bool on_one_host(const wire::Transport& transport, std::span<const int> ranks) {
-    const auto host_of = [&](int rank) {
-        return transport.topology().host_of[static_cast<std::size_t>(rank)];
-    };
-    return std::ranges::all_of(ranks,
-                               [&](int rank) { return host_of(rank) == host_of(ranks.front()); });
-}
-
 bool can_stage(const wire::Transport& transport, std::span<const int> ranks) {
-    return on_one_host(transport, ranks) &&
+    return on_one_host(transport.topology(), ranks) &&
            direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(ranks.size()))
                    .segment_bytes() > 0;
 }

@@ -16,9 +16,6 @@ namespace guozhuang::backends {
 
 bool is_the_world(const wire::Group& group) noexcept;
 
-/// Whether all these ranks are on one host.
-bool on_one_host(const wire::Transport& transport, std::span<const int> ranks);
-
 /// Whether these ranks are on one host, share memory there, and stages have room for as many. The
 /// same on all of them.
 bool can_stage(const wire::Transport& transport, std::span<const int> ranks);
