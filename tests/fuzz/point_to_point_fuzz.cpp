@@ -74,8 +74,8 @@ void decode(Input input) {
 std::vector<Seed> seeds() {
     const Seed question{std::byte{1}}, answer{std::byte{2}};
     std::vector<Seed> all;
-    for (const auto departed : {std::byte{0}, std::byte{1}}) {
-        Seed seed{departed};
+    for (const auto shutdown : {std::byte{0}, std::byte{1}}) {
+        Seed seed{shutdown};
         for (const auto& message :
              {announcement(7, true, 0), announcement(7, true, 3), announcement(7, false, 0),
               announcement(300, true, 5), announcement(7, false, 8), question, answer})

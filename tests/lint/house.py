@@ -349,15 +349,15 @@ def sizes():
 # and so does the changelog: what it tells of had its name then.
 GONE = {
     "allreduce plan": "allreduce args", "ballot": "tally", "baton": "turn scheduler",
-    "broadcast plan": "broadcast args", "debt": "missed timeout", "depart": "shut down, or quit",
+    "broadcast plan": "broadcast args", "debt": "stalled operation", "depart": "shut down, or quit",
     "departing": "shutting down", "departure": "shutdown, or quit",
     "draft": "operation spec", "faction": "submission group",
-    "fleet": "rank engines", "goodbye": "answer all", "in children": "fork child handler",
+    "fleet": "process sets", "goodbye": "answer all", "in children": "fork child handler",
     "meet host": "discover host", "meet neighbours": "connect host ranks",
     "member peers": "shared memory group", "member wire": "group wire",
-    "obituary": "describe_death", "owed": "missed", "patience": "wait loop",
+    "obituary": "describe_death", "owed": "overdue", "patience": "wait loop",
     "reduce scatter plan": "reduce scatter args", "retreat": "unshare",
-    "see off": "drain before exit", "seen off": "drained", "set member": "set runtime",
+    "see off": "drain before exit", "seen off": "is drained", "set member": "set runtime",
     "set stages": "set staging buffers", "shake hands": "run handshake", "sighting": "observation",
     "stall scene": "set snapshot", "stall settings": "stall limits",
     "stand in": "neutral contribution", "stands in": "contributes neutrally",
@@ -375,8 +375,8 @@ GONE_NAMES = {
     "departed_": "shutdowns_", "departure_": "shutdown_reason_", "letters_": "p2p_operations_",
     "members": "tensors or group_ranks", "members_": "tensors_ or group_ranks_", "obey": "accept",
     "piece": "entry or fragment", "pieces": "entries or fragments", "place": "ref, slot or index",
-    "place_": "ref_, slot_ or index_", "places": "refs, slots or destinations",
-    "treat": "report_or_withdraw",
+    "place_": "node_ or slot_", "places": "refs, slots or destinations",
+    "treat": "report",
 }
 GONE_PATTERN = re.compile(r"\b(" + "|".join(GONE) + r")s?\b")
 

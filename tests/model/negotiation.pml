@@ -2,7 +2,7 @@
 // 0, TENSORS names, each submitted up to ROUNDS times in any order, with one of two descriptions;
 // any rank that is willing to may shut down at any time, with requests pending or not; any rank may
 // join up to JOINS times, and then takes part without submitting anything until all have joined;
-// and if LEAVES is defined, ranks that are not willing to shut down may quit at once, which ends
+// and if QUITS is defined, ranks that are not willing to shut down may quit at once, which ends
 // the log. If CRASHES is defined, any rank may die at any time; the others notice, each at some
 // later time, and do nothing more in that epoch. If a leaf of the tree has died, a second epoch
 // begins among the survivors once all have noticed, with the first one's messages still on the
@@ -15,9 +15,9 @@
 // follows it, P5 whatever all have submitted, joined or shut down from is over in the end, P6 what
 // an epoch has left on the links changes nothing in the next.
 //
-// -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DLEAVES] [-DCRASHES] [-DCHAIN].
+// -DN= -DTENSORS=(1 or 2) -DROUNDS= -DVARIANTS=(1 or 2) -DJOINS= [-DQUITS] [-DCRASHES] [-DCHAIN].
 // A defect for the model to find: -DBUG_SHUTDOWN_FIRST, -DBUG_SETTLE_EARLY, -DBUG_ABSENT_IGNORED,
-// -DBUG_SHUTDOWN_EARLY, -DBUG_JOIN_FIRST, -DBUG_JOIN_EARLY, -DBUG_JOIN_KEPT, -DBUG_LEAVE_GOES_ON,
+// -DBUG_SHUTDOWN_EARLY, -DBUG_JOIN_FIRST, -DBUG_JOIN_EARLY, -DBUG_JOIN_KEPT, -DBUG_QUIT_GOES_ON,
 // -DBUG_NEIGHBOURS_NOTICE, -DBUG_EPOCH_IGNORED.
 
 #ifndef N
@@ -60,10 +60,10 @@
 #define EXECUTE 16
 #define MISMATCH 32
 #define ABANDONED 48
-#define DEPARTED 64
-#define SHUTDOWN 80
+#define SHUT_DOWN 64
+#define ALL_SHUT_DOWN 80
 #define JOINED 96
-#define LEFT 112
+#define QUIT 112
 #define KIND(entry) ((entry) & 240)
 #define TENSOR(entry) ((entry) & 1)
 #define NEUTRAL(entry) (((entry) & 15) >> 1)
@@ -91,11 +91,11 @@ byte seen[N * TENSORS];       // rounds that the rank has seen resolved
 byte voted[N * TENSORS];      // the round (from 1) of the rank's last submission
 byte variant[N * TENSORS];    // and its variant, from 1
 byte willing;                 // to shut down
-byte departed;
+byte have_shut_down;
 byte waiting;                 // ranks that have joined and have not seen that all have
 byte joins[N];                // of each rank
 byte joins_over;              // that the log has resolved
-bool someone_left;
+bool someone_quit;
 #ifdef CRASHES
 byte epoch = 1;
 byte epoch_ranks = EVERYBODY;     // of the epoch
@@ -119,13 +119,13 @@ inline apply(n, entry) {
     assert(position[n] < length && log[position[n]] == entry);
     position[n]++;
     if
-    :: KIND(entry) == SHUTDOWN || KIND(entry) == LEFT -> finished[n] = true
+    :: KIND(entry) == ALL_SHUT_DOWN || KIND(entry) == QUIT -> finished[n] = true
     :: KIND(entry) == JOINED ->
 #ifndef BUG_JOIN_KEPT
         joined[n] = 0;
 #endif
         waiting = waiting & ~(1 << n)
-    :: KIND(entry) < DEPARTED ->
+    :: KIND(entry) < SHUT_DOWN ->
         assert(KIND(entry) != EXECUTE ||
                PENDING(n, TENSOR(entry)) == ((NEUTRAL(entry) & (1 << n)) == 0));
         assert((NEUTRAL(entry) & (1 << n) & ~waiting) == 0);
@@ -164,7 +164,7 @@ inline judge(t, kind, absent) {
         fi
     }
     missing = missing & ALL;
-    assert(missing == (absent) && (missing & ~(departed | neutral)) == 0);
+    assert(missing == (absent) && (missing & ~(have_shut_down | neutral)) == 0);
     assert((missing != neutral) == (kind == ABANDONED));
     assert(kind == ABANDONED || (votes == 6) == (kind == MISMATCH));
     over[t]++
@@ -206,7 +206,7 @@ inline pass_on_if_complete(n, t) {
 
 inline announce(n, r) {
     if
-    :: n == 0 -> append(DEPARTED + r)
+    :: n == 0 -> append(SHUT_DOWN + r)
     :: else -> assert(nfull(up[n])); up[n]!shutting_down(epoch, r, 0, 0)
     fi
 }
@@ -260,7 +260,7 @@ inline quit(n, r) {
     if
     :: n == 0 ->
         if
-        :: !finished[0] -> append(LEFT + r)
+        :: !finished[0] -> append(QUIT + r)
         :: else
         fi
     :: else -> assert(nfull(up[n])); up[n]!quitting(epoch, r, 0, 0)
@@ -289,7 +289,7 @@ inline count(n, t, first, second) {
 #endif
 
 // What comes after the log's last entry has no effect.
-#ifdef BUG_LEAVE_GOES_ON
+#ifdef BUG_QUIT_GOES_ON
 #define GOES_ON(n) true
 #else
 #define GOES_ON(n) (finished[n] == 0)
@@ -310,7 +310,7 @@ inline count(n, t, first, second) {
 // The steps of a rank, for the tensors, variants and children there are.
 #define SUBMIT(t, v)                                                                               \
     :: d_step {                                                                                    \
-        LIVES(rank) && ((departed | waiting) & (1 << rank)) == 0 && !finished[rank] &&             \
+        LIVES(rank) && ((have_shut_down | waiting) & (1 << rank)) == 0 && !finished[rank] &&       \
         seen[AT(rank, t)] < ROUNDS && !PENDING(rank, t) ->                                         \
             voted[AT(rank, t)] = seen[AT(rank, t)] + 1;                                            \
             variant[AT(rank, t)] = v;                                                              \
@@ -375,10 +375,10 @@ inline begin_epoch() {
         log[j] = 0
     }
     length = 0;
-    departed = 0;
+    have_shut_down = 0;
     waiting = 0;
     joins_over = 0;
-    someone_left = false
+    someone_quit = false
 }
 #endif
 
@@ -410,13 +410,13 @@ end:
             fi
     }
     :: d_step {
-        LIVES(rank) && (willing & ~departed & (1 << rank)) != 0 && !finished[rank] ->
-            departed = departed | (1 << rank);
+        LIVES(rank) && (willing & ~have_shut_down & (1 << rank)) != 0 && !finished[rank] ->
+            have_shut_down = have_shut_down | (1 << rank);
             shut_down(rank, rank)
     }
 #if JOINS > 0
     :: d_step {
-        LIVES(rank) && joins[rank] < JOINS && ((departed | waiting) & (1 << rank)) == 0 &&
+        LIVES(rank) && joins[rank] < JOINS && ((have_shut_down | waiting) & (1 << rank)) == 0 &&
         !finished[rank] ->
             joins[rank]++;
             waiting = waiting | (1 << rank);
@@ -428,10 +428,10 @@ end:
             append(JOINED)
     }
 #endif
-#ifdef LEAVES
+#ifdef QUITS
     :: d_step {
-        LIVES(rank) && (willing & (1 << rank)) == 0 && !someone_left && !finished[rank] ->
-            someone_left = true;
+        LIVES(rank) && (willing & (1 << rank)) == 0 && !someone_quit && !finished[rank] ->
+            someone_quit = true;
             quit(rank, rank)
     }
 #endif
@@ -445,7 +445,7 @@ end:
 #endif
     :: d_step {
         LIVES(rank) && rank == 0 && !finished[0] && ENOUGH_GONE && NOTHING_READY && !ALL_JOINED ->
-            append(SHUTDOWN)
+            append(ALL_SHUT_DOWN)
     }
     od
 }
@@ -459,13 +459,13 @@ proctype Observer() {
 #endif
         for (i : 0 .. N - 1) {
             assert(!LIVES(i) || position[i] == length);
-            assert(!LIVES(i) || finished[i] == (departed == ALL || someone_left))
+            assert(!LIVES(i) || finished[i] == (have_shut_down == ALL || someone_quit))
         }
         if
         :: !LIVES(0)
-        :: LIVES(0) && someone_left ->
-            assert(KIND(log[length - 1]) == LEFT || KIND(log[length - 1]) == SHUTDOWN)
-        :: LIVES(0) && !someone_left ->
+        :: LIVES(0) && someone_quit ->
+            assert(KIND(log[length - 1]) == QUIT || KIND(log[length - 1]) == ALL_SHUT_DOWN)
+        :: LIVES(0) && !someone_quit ->
             for (j : 0 .. TENSORS - 1) {
                 votes = 0;
                 missing = 0;
@@ -476,12 +476,12 @@ proctype Observer() {
                     :: VOTED(i, j) -> votes = votes | (1 << i)
                     :: else -> missing = missing | (1 << i)
                     fi;
-                    assert(departed != ALL || !LIVES(i) ||
+                    assert(have_shut_down != ALL || !LIVES(i) ||
                            (!PENDING(i, j) && TALLY(i, j, 1) == 0 && TALLY(i, j, 2) == 0))
                 }
-                assert(votes == 0 || (missing & ALL & ~(departed | neutral)) != 0);
+                assert(votes == 0 || (missing & ALL & ~(have_shut_down | neutral)) != 0);
                 assert(!ready[j]);
-                assert(neutral == 0 || (ALL & ~(departed | neutral)) != 0)
+                assert(neutral == 0 || (ALL & ~(have_shut_down | neutral)) != 0)
             }
         fi
     }

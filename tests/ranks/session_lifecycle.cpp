@@ -219,7 +219,7 @@ void odd_even() {
     on_communicator([](int rank) { return rank % 2; }, [](int rank) { return rank; });
 }
 
-/// Rank 1 leaves early; the others are told when they need it, and go on among themselves.
+/// Rank 1 shuts down early; the others are told when they need it, and go on among themselves.
 void early_leaver() {
     gz::Session session;
     if (session.rank() == 1) return session.close();
@@ -278,7 +278,7 @@ void left_by_exception() {
     std::exit(1);
 }
 
-/// Rank 1 leaves by an exception with an operation in flight that all have begun: nobody waits for
+/// Rank 1 quits by an exception with an operation in flight that all have begun: nobody waits for
 /// ever, neither for that nor for the next one, nor at the end.
 void left_in_flight() {
     int word = 0;

@@ -213,7 +213,7 @@ TEST_CASE("a corrupt control message ends the job for all, naming its sender") {
               "aborted 0 rank 0 has ended the job: rank 1 sent a control message that") == 0);
 }
 
-TEST_CASE("a rank that leaves in the middle of a bundle ends it for the others") {
+TEST_CASE("a rank whose engine stops in the middle of a bundle ends it for the others") {
     std::promise<void> running;
     std::function<void()> last_rank;
     FailingJob job(2, [&] { last_rank(); });
@@ -221,11 +221,11 @@ TEST_CASE("a rank that leaves in the middle of a bundle ends it for the others")
         running.set_value();
         wait_for_ever(job.transport(1), 0);
     };
-    const auto stays = job[0].submit("together"), leaves = job[1].submit("together");
+    const auto stays = job[0].submit("together"), stops = job[1].submit("together");
     running.get_future().wait();
     job[1].engine().stop();
     CHECK(error_of(stays) == "departed 1 rank 1 has shut down; allreduce 'together' waits for it");
-    CHECK(error_of(leaves).find("aborted ") == 0);
+    CHECK(error_of(stops).find("aborted ") == 0);
 }
 
 namespace {
@@ -373,12 +373,12 @@ TEST_CASE("what an operation kept alive may call the library while the job ends"
 TEST_CASE("a log callback may call the library") {
     wire::InprocHub hub(2);
     const auto nothing = [](const engine::Bundle&) {};
-    EngineRank stays(hub.transport(0), nothing), leaves(hub.transport(1), nothing);
+    EngineRank stays(hub.transport(0), nothing), quits(hub.transport(1), nothing);
     std::string inner = "not run";
     set_log_callback([&](LogLevel, std::string_view) { inner = error_of(stays.submit("inner")); });
     stays.submit("nobody waits for it");
-    leaves.engine().quit("early");
-    leaves.engine().drain_before_exit(base::Clock::now() + 20s);
+    quits.engine().quit("early");
+    quits.engine().drain_before_exit(base::Clock::now() + 20s);
     CHECK(error_of(stays.submit("waits")).find("departed 1 rank 1 has shut down (early)") == 0);
     set_log_callback({});
     CHECK(inner.find("departed 1 rank 1 has shut down (early)") == 0);

@@ -123,7 +123,7 @@ TEST_CASE("an exception of one rank ends the others and is the one that is throw
 }
 
 TEST_CASE(
-    "an error that all ranks get is not lost on a slow rank when another leaves because of it") {
+    "an error that all ranks get is not lost on a slow rank when another quits because of it") {
     for (int i = 0; i < 100; ++i) {
         std::vector<std::string> ends(3);
         const auto job = [&](Session& session) {

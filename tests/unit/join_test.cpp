@@ -66,8 +66,8 @@ TEST_CASE("the last to join is the one whose word came last") {
 }
 
 TEST_CASE(
-    "a rank that leaves instead of joining fails the join, and those that have joined are active "
-    "again") {
+    "a rank that shuts down instead of joining fails the join, and those that have joined are "
+    "active again") {
     Negotiation three(3, {});
     three.join(0);
     three.join(1);
@@ -85,7 +85,7 @@ TEST_CASE(
     CHECK(last_of(three).text == "rank 2 has shut down (why); allreduce 'a' waits for it");
 }
 
-TEST_CASE("a rank that has joined and then departs has joined") {
+TEST_CASE("a rank that has joined and then shuts down has joined") {
     Negotiation three(3, {});
     three.join(2);
     three.shut_down(2);

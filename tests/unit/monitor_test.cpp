@@ -253,14 +253,14 @@ bool comes_true(const Holds& holds) {
 }  // namespace
 
 TEST_CASE(
-    "a link to another host ends with the process at its other end, which may say why it leaves") {
+    "a link to another host ends with the process at its other end, which may say why it quits") {
     const std::string reason =
         GENERATE(as<std::string>{}, "", "no such file", std::string(5000, 'x'));
     CAPTURE(reason);
     Linked linked;
     linked.there->say(reason);
     base::wait_for_files({}, 50ms);
-    CHECK(linked.ends == 0);  // whoever leaves may stay for a while
+    CHECK(linked.ends == 0);  // whoever quits may stay for a while
     linked.other_process_ends();
     CHECK(comes_true([&] { return linked.ends == 1; }));
     linked.monitor.reset();

@@ -147,7 +147,7 @@ TEST_CASE("a mismatch fails on all ranks, naming those at fault, and the next ro
     CHECK(log_of(five) == "!a a !a a");
 }
 
-TEST_CASE("what waits for a rank that has departed fails, with its reason") {
+TEST_CASE("what waits for a rank that has shut down fails, with its reason") {
     auto three = ranks(3);
     three.submit(0, tensor("a"));
     three.submit(2, tensor("a"));
@@ -167,7 +167,7 @@ TEST_CASE("what waits for a rank that has departed fails, with its reason") {
     CHECK(log_of(three) == "1. !a !b");
 }
 
-TEST_CASE("what a rank submitted before it departed is executed") {
+TEST_CASE("what a rank submitted before it shut down is executed") {
     auto two = ranks(2);
     two.submit(1, tensor("a"));
     two.shut_down(1);
@@ -177,7 +177,7 @@ TEST_CASE("what a rank submitted before it departed is executed") {
     CHECK(log_of(two) == "1. a");
 }
 
-TEST_CASE("the log ends with a rank that leaves") {
+TEST_CASE("the log ends with a rank that quits") {
     auto three = ranks(3);
     three.submit_everywhere(tensor("done"));
     three.settle();
@@ -224,8 +224,8 @@ TEST_CASE("a shutdown does not overtake the votes of ranks that shut down before
 }
 
 TEST_CASE(
-    "a report with several submission groups is read to its end, although one of them departed "
-    "before") {
+    "a report with several submission groups is read to its end, although one of them has "
+    "shut down before") {
     auto five = ranks(5, {.degree = 2});
     for (const int rank : {0, 1, 2}) five.submit(rank, tensor("a"));
     five.submit(3, tensor("a", {5}));

@@ -186,7 +186,7 @@ private:
         look(rank);
     }
 
-    /// A rank leaves, and that ends the log, whatever else goes on. What a rank has pending then is
+    /// A rank quits, and that ends the log, whatever else goes on. What a rank has pending then is
     /// what it knows to be unresolved.
     void quit(int rank) {
         note("quit", rank, "");

@@ -141,7 +141,7 @@ TEST_CASE("tensors that differ fail on both sides, alike, and nothing moves") {
     CHECK(pair.left.mail.sent == std::vector<std::size_t>{28});
 }
 
-TEST_CASE("a departure fails what was never matched, not what was on its way") {
+TEST_CASE("a shutdown fails what was never matched, not what was on its way") {
     Pair pair;
     pair.right.post(true, 1, 3);  // announced before it shuts down
     pair.left.point_to_point.shut_down(1, "rank 1 has shut down");

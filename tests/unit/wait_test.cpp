@@ -220,7 +220,7 @@ TEST_CASE("an aborted wait says who ended the job and why, in the words of the f
           "rank 0 has ended the job: " + std::string(wordy.cause.size(), 'x') + " 0");
 }
 
-TEST_CASE("a wait that ends by a death or a departure throws that, in words of their own") {
+TEST_CASE("a wait that ends by a death or a shutdown throws that, in words of their own") {
     Doorbell dead, left, spoilt;
     abort(dead, {.rank = 2, .text = "rank 2 died", .code = ErrorCode::rank_died});
     abort(left, {.rank = 1, .text = "rank 1 has shut down", .code = ErrorCode::departed});

@@ -55,8 +55,8 @@ void removal_with_pending(Session& session, Report& report);
 /// Two halves of the ranks train a model each, with their own averages, samples and metrics.
 void training_in_sets(Session& session, Report& report);
 
-/// Sets are in use when the session ends. Even ranks leave at once and have not submitted all that
-/// odd ones wait for: that completes or says who has left, and nobody waits for ever.
+/// Sets are in use when the session ends. Even ranks close at once and have not submitted all that
+/// odd ones wait for: that completes or says who has shut down, and nobody waits for ever.
 void closing_with_sets(Session& session, Report& report);
 
 /// No set of ranks of one host needs messages where they share memory, once they have met; and in
