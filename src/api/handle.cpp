@@ -16,15 +16,17 @@ Handle::~Handle() {
 
 namespace {
 
-/// Drives until `arrived()`, then throws the operation's error if it has one. Throws what ended the
-/// job only if the operation has not ended.
+/// Drives until `arrived()`, then throws the operation's error if it has one. Where the job ends
+/// meanwhile, another thread may not have completed the operation yet: its own error is thrown all
+/// the same, and what ended the job only if the operation has not ended.
 bool drive(const engine::Pending& pending, const std::function<bool()>& arrived,
            base::Deadline deadline = base::no_deadline) {
     bool in_time = true;
     try {
         in_time = pending.progress_source().drive_until(arrived, deadline);
     } catch (...) {
-        if (!pending.complete()) throw;
+        if (!pending.has_ended()) throw;
+        pending.rethrow();
     }
     if (pending.complete()) pending.rethrow();
     return in_time;

@@ -108,8 +108,9 @@ void Pending::set_enqueued(std::shared_ptr<device::Event> done) {
 }
 
 bool Pending::set_ended(const std::exception_ptr& error) noexcept {
-    if (ended_.exchange(true)) return false;
+    if (ended_) return false;
     error_ = error;
+    ended_ = true;
     unpublish();
     return true;
 }

@@ -106,7 +106,7 @@ public:
     /// After enqueued(): the event of its end; null if it never was on a stream.
     const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
     /// Ends the operation; a null error is success. Does nothing and returns false if it has ended
-    /// already: a bundle on a stream may end at the same time as the job.
+    /// already: a bundle on a stream may end at the same time as the job. One thread at a time.
     bool set_ended(const std::exception_ptr& error) noexcept;
     /// The slot in which this rank has published that it waits for this; it is freed at the end.
     void set_published(trace::WaitingSlot* slot) noexcept;
@@ -123,7 +123,7 @@ public:
     /// To be called when an exception destroys a handle of this. Then the program hears of the
     /// exception, and a failure of the operation is logged at level debug only.
     void drop_by_exception() noexcept { dropped_by_exception_ = true; }
-    /// After complete(): throws the operation's error if it has one.
+    /// After has_ended(): throws the operation's error if it has one.
     void rethrow() const;
     /// After complete(): the results; nothing in later calls.
     std::vector<Result> take_results() {

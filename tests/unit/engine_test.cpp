@@ -370,6 +370,23 @@ TEST_CASE("what an operation kept alive may call the library while the job ends"
     CHECK(inner == "wire mine");
 }
 
+TEST_CASE("whoever waits while another thread completes a failed operation gets its own error") {
+    wire::InprocHub hub(2);
+    EngineRank rank(hub.transport(0), [](const engine::Bundle&) {});
+    std::promise<void> completing, told;
+    const auto pending = rank.submit("grad", when_released([&] {
+                                         completing.set_value();
+                                         told.get_future().wait();
+                                     }));
+    base::abort(rank.doorbell(),
+                {.rank = 1, .text = "rank 1 died", .code = ErrorCode::rank_died});
+    completing.get_future().wait();  // the coordinator has ended it, and releases its memory
+    CHECK(error_of(pending) == "rank_died 1 rank 1 died; allreduce 'grad' waits for it");
+    CHECK_FALSE(pending.done());
+    told.set_value();
+    while (!pending.done()) std::this_thread::yield();
+}
+
 TEST_CASE("a log callback may call the library") {
     wire::InprocHub hub(2);
     const auto nothing = [](const engine::Bundle&) {};
