@@ -57,6 +57,10 @@ function(guozhuang_room name)
   list(TRANSFORM ROOM_MAY_USE PREPEND corridor_)
   target_link_libraries(room_${name} PRIVATE guozhuang_options ${ROOM_MAY_USE} ${ROOM_LINK})
   target_include_directories(room_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  # GCC inlines less in large sources, as those of a unity build are: an operation took 5 % more
+  # instructions.
+  target_compile_options(room_${name} PRIVATE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=large-unit-insns=1000000>)
   set_property(GLOBAL APPEND PROPERTY GUOZHUANG_ROOMS room_${name})
   set_property(GLOBAL APPEND PROPERTY GUOZHUANG_ROOM_LINKS ${ROOM_LINK})
 endfunction()

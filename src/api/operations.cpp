@@ -11,7 +11,7 @@ using api::OperationSpec;
 using protocol::OperationKind;
 
 template <class H = Handle>
-H start(OperationSpec spec, bool caller_waits) {
+H start(OperationSpec&& spec, bool caller_waits) {
     return H(api::submit(std::move(spec), caller_waits));
 }
 

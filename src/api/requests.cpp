@@ -307,7 +307,7 @@ std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request
     return set.engine().submit(std::move(request), caller_waits);
 }
 
-std::shared_ptr<engine::Pending> submit(OperationSpec spec, bool caller_waits) {
+std::shared_ptr<engine::Pending> submit(OperationSpec&& spec, bool caller_waits) {
     const auto set = spec.set;
     const auto stream = spec.stream;
     const auto timeout = spec.timeout;

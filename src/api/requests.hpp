@@ -40,7 +40,7 @@ engine::Request prepare(OperationSpec spec);
 std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request,
                                         const std::optional<StreamRef>& stream, bool caller_waits);
 /// prepare() and submit().
-std::shared_ptr<engine::Pending> submit(OperationSpec spec, bool caller_waits);
+std::shared_ptr<engine::Pending> submit(OperationSpec&& spec, bool caller_waits);
 
 /// Throws Error(invalid_argument) for a name that users may not give: names that begin with # are
 /// made for operations without one.

@@ -80,9 +80,6 @@ std::optional<LogEntry> failure_of(const CompleteRound& round, const Attendance&
                                    const GroupRanks& group_ranks) {
     const auto& groups = round.tally.groups;
     const auto& description = *groups.front().description;
-    LogEntry failure{.kind = LogEntry::Kind::fail, .items = {{round.name}}, .tensor = round.name};
-    failure.operation = name_of(description.operation);
-
     std::vector<int> shut_down;
     std::ranges::copy_if(round.missing, std::back_inserter(shut_down),
                          [&](int rank) { return !attendance.has_joined(rank); });
@@ -90,6 +87,12 @@ std::optional<LogEntry> failure_of(const CompleteRound& round, const Attendance&
     std::ranges::copy_if(groups, std::back_inserter(discarding), [](const SubmissionGroup& group) {
         return !group.description->discarded.empty();
     });
+    const auto refusal = refusal_without(round.missing, description, group_ranks);
+    if (shut_down.empty() && discarding.empty() && groups.size() == 1 && refusal.empty())
+        return std::nullopt;
+
+    LogEntry failure{.kind = LogEntry::Kind::fail, .items = {{round.name}}, .tensor = round.name};
+    failure.operation = name_of(description.operation);
     if (!shut_down.empty()) {
         failure.code = ErrorCode::departed;
         failure.text = fmt::format("{}; {} '{}' waits for it", attendance.shutdowns_text(shut_down),
@@ -99,12 +102,10 @@ std::optional<LogEntry> failure_of(const CompleteRound& round, const Attendance&
         set_discard(failure, round, std::move(discarding), group_ranks);
     } else if (groups.size() > 1) {
         set_mismatch(failure, round, group_ranks);
-    } else if (auto why = refusal_without(round.missing, description, group_ranks); !why.empty()) {
-        failure.code = ErrorCode::departed;
-        failure.text = fmt::format("{} '{}': {}", failure.operation, round.name, why);
-        failure.ranks = round.missing;
     } else {
-        return std::nullopt;
+        failure.code = ErrorCode::departed;
+        failure.text = fmt::format("{} '{}': {}", failure.operation, round.name, refusal);
+        failure.ranks = round.missing;
     }
     return failure;
 }

@@ -253,14 +253,14 @@ void Negotiator::append_ready() {
         const auto id = ids_.id_of(request.name);
         return id == 0 ? std::numeric_limits<std::uint32_t>::max() : id;
     });
-    for (const auto& requests :
+    for (auto& requests :
          fuse(std::exchange(ready_, {}),
               {.tensor_bytes = options_.fusion_bytes, .entry_bytes = Outbox::full_message_bytes})) {
-        LogEntry entry{.policy = options_.policy, .absent = requests.front().absent};
-        for (const auto& request : requests) {
+        LogEntry entry{.policy = options_.policy, .absent = std::move(requests.front().absent)};
+        for (auto& request : requests) {
             auto id = ids_.id_of(request.name);
             if (id == 0 && request.named) id = ids_.new_id();
-            entry.items.push_back({request.name, id});
+            entry.items.push_back({std::move(request.name), id});
             if (!entry.absent.empty()) entry.descriptions.push_back(request.description->bytes);
         }
         append(std::move(entry));
