@@ -57,7 +57,7 @@ inline constexpr std::size_t least_segment_bytes = std::size_t{8} << 10;
 /// they are too small.
 inline std::size_t segment_limit_bytes(std::size_t stage_bytes, int local_ranks,
                                        int hosts) noexcept {
-    const auto room = direct::StageLayout(stage_bytes, local_ranks).segment_bytes();
+    const auto room = staged::StageLayout(stage_bytes, local_ranks).segment_bytes();
     return room / static_cast<std::size_t>(hosts) / scratch_alignment * scratch_alignment;
 }
 
@@ -70,7 +70,7 @@ std::size_t segment_bytes(P& local, W& across, std::size_t wanted_bytes) {
 template <PeerMemory P, Wire W>
 std::size_t allreduce_scratch_bytes(P& local, W& across, const Blocks& blocks,
                                     std::size_t wanted_bytes) {
-    return direct::stage_scratch_bytes(local.size()) +
+    return staged::stage_scratch_bytes(local.size()) +
            ring::pipelined_scratch_bytes(blocks, segment_bytes(local, across, wanted_bytes));
 }
 
@@ -87,7 +87,7 @@ public:
               Scratch(args.scratch)
                   .cut_array<std::span<const std::byte>>(static_cast<std::size_t>(local.size()))),
           args_{.blocks = args.blocks,
-                .scratch = args.scratch.subspan(direct::stage_scratch_bytes(local.size())),
+                .scratch = args.scratch.subspan(staged::stage_scratch_bytes(local.size())),
                 .reduce = args.reduce,
                 .segment_bytes = segment_bytes(local, across, args.segment_bytes)},
           chunks_(args_.blocks.largest_bytes(), args_.segment_bytes),
@@ -213,7 +213,7 @@ private:
     P& local_;
     const Reduce& within_;
     int hosts_;
-    direct::StageLayout layout_;
+    staged::StageLayout layout_;
     std::span<std::span<const std::byte>> terms_;  ///< by local rank
     AllreduceArgs args_;                           ///< as the ring takes it
     Chunks chunks_;

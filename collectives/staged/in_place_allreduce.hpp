@@ -29,7 +29,7 @@
 #include "collectives/concepts/reduce.hpp"
 #include "collectives/staged/tensor_regions.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 /// Where the share of a rank begins: the bundle, one tensor after another, cut at cache lines.
 constexpr std::size_t share_begin(std::size_t bundle_bytes, int rank, int ranks) noexcept {
@@ -110,4 +110,4 @@ private:
     std::size_t moved_ = 0;
 };
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged

@@ -8,7 +8,7 @@
 #include "collectives/concepts/peer_memory.hpp"
 #include "collectives/layout/scratch.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 /// How the staged algorithms use a stage. In a round a rank may write its *contributions*, a
 /// segment of each block, or *refs* instead; and a segment that it has *reduced*. Each of these has
@@ -67,4 +67,4 @@ inline std::size_t stage_scratch_bytes(int ranks) {
     return padded_array<std::span<const std::byte>>(static_cast<std::size_t>(ranks));
 }
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged

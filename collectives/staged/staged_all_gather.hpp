@@ -14,7 +14,7 @@
 
 #include "collectives/staged/staged_rounds.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 /// blocks[r] is rank r's; all have the same length. This rank's block is the input.
 template <PeerMemory P>
@@ -43,4 +43,4 @@ void staged_all_gather(P& group, std::span<const std::span<std::byte>> blocks,
     staged_rounds(group, chunks.count(), stage_out, copy_in);
 }
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged

@@ -14,7 +14,7 @@
 
 #include "collectives/staged/staged_rounds.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 /// outgoing[r] goes to rank r, incoming[r] comes from rank r; they must not overlap.
 /// `largest_bytes`: the length of the longest part between any two ranks, the same on all ranks.
@@ -50,4 +50,4 @@ void staged_all_to_all(P& group, std::span<const std::span<const std::byte>> out
     staged_rounds(group, chunks.count(), stage_out, copy_in);
 }
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged

@@ -40,7 +40,7 @@
 #include "collectives/staged/stage_layout.hpp"
 #include "collectives/staged/tensor_regions.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 template <PeerMemory P>
 std::size_t staged_scratch_bytes(int ranks, std::size_t tensors) {
@@ -178,7 +178,7 @@ void staged_allreduce(P& group, const AllreduceArgs& args) {
     StagedAllreduce<P>(group, args).run();
 }
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged
 
 namespace guozhuang {
 
@@ -187,8 +187,8 @@ inline constexpr auto run_allreduce<Algorithm::staged> = [](AllreduceSite auto& 
     site.stage(site.cut(site.wire().size()), [&](PeerMemory auto& group, AllreduceArgs args) {
         using P = std::remove_reference_t<decltype(group)>;
         args.scratch =
-            site.scratch(direct::staged_scratch_bytes<P>(group.size(), args.tensors.size()));
-        direct::staged_allreduce(group, args);
+            site.scratch(staged::staged_scratch_bytes<P>(group.size(), args.tensors.size()));
+        staged::staged_allreduce(group, args);
     });
 };
 

@@ -14,7 +14,7 @@
 
 #include "collectives/staged/staged_rounds.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 /// `blocks`: one block, of the same length on all ranks.
 template <PeerMemory P>
@@ -44,4 +44,4 @@ void staged_broadcast(P& group, const Blocks& blocks, int root, std::size_t segm
     staged_rounds(group, chunks.count(), stage_out, copy_in);
 }
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged

@@ -21,12 +21,12 @@
 #include "collectives/layout/scratch.hpp"
 #include "collectives/staged/staged_rounds.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 template <PeerMemory P>
-void staged_reduce_scatter(P& group, const ReduceScatterArgs& args) {
+void staged_reduce_scatter(P& group, const direct::ReduceScatterArgs& args) {
     const StageLayout layout(group.stage(group.rank()).size(), group.size());
-    const Chunks chunks(largest_bytes(args.input),
+    const Chunks chunks(direct::largest_bytes(args.input),
                         std::min(args.segment_bytes, layout.segment_bytes()));
     const auto terms =
         Scratch(args.scratch)
@@ -59,4 +59,4 @@ void staged_reduce_scatter(P& group, const ReduceScatterArgs& args) {
     staged_rounds(group, chunks.count(), stage_out, add_up);
 }
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged

@@ -10,7 +10,7 @@
 #include "collectives/layout/chunks.hpp"
 #include "collectives/staged/stage_layout.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 /// Takes chunks 0, 1, ... through the stages, in a round each. stage_out(chunk) writes this rank's
 /// bytes of the chunk to its stage and returns how many. copy_in(chunk) reads those of the others
@@ -44,4 +44,4 @@ void staged_barrier(P& group) {
     group.await();
 }
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged

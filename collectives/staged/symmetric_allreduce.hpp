@@ -25,7 +25,7 @@
 #include "collectives/layout/scratch.hpp"
 #include "collectives/staged/stage_layout.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 inline std::size_t symmetric_limit_bytes(std::size_t stage_bytes, int ranks) noexcept {
     return StageLayout(stage_bytes, ranks).contribution_bytes();
@@ -59,15 +59,15 @@ void symmetric_allreduce(P& group, const AllreduceArgs& args) {
     });
 }
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged
 
 namespace guozhuang {
 
 template <>
 inline constexpr auto run_allreduce<Algorithm::symmetric> = [](AllreduceSite auto& site) {
     site.stage(site.cut(1), [&](PeerMemory auto& group, AllreduceArgs args) {
-        args.scratch = site.scratch(direct::stage_scratch_bytes(group.size()));
-        direct::symmetric_allreduce(group, args);
+        args.scratch = site.scratch(staged::stage_scratch_bytes(group.size()));
+        staged::symmetric_allreduce(group, args);
     });
 };
 

@@ -11,7 +11,7 @@
 #include "collectives/layout/scratch.hpp"
 #include "collectives/staged/stage_layout.hpp"
 
-namespace guozhuang::direct {
+namespace guozhuang::staged {
 
 /// Where the tensors of a bundle lie on every rank. Each rank writes refs to its own tensors in one
 /// round, and knows those of all ranks in the next. What all ranks can reach of a tensor is reduced
@@ -140,4 +140,4 @@ private:
     std::uint64_t round_;
 };
 
-}  // namespace guozhuang::direct
+}  // namespace guozhuang::staged

@@ -58,9 +58,9 @@ public:
     Session(Session&&) noexcept;
     Session& operator=(Session&&) = delete;
 
-    /// Leaves the job together with all other ranks: waits until every rank has closed, and does
-    /// this rank's part in pending operations meanwhile. Operations that a rank has not submitted
-    /// before closing fail with Error(departed). A second call does nothing.
+    /// Ends the job together with all other ranks: waits until every rank has closed, and does this
+    /// rank's part in pending operations meanwhile. Operations that a rank has not submitted before
+    /// closing fail with Error(departed). A second call does nothing.
     void close();
 
     /// Leaves the job at once, without waiting for the other ranks; for a rank that cannot go on.
@@ -122,7 +122,6 @@ GUOZHUANG_API bool is_homogeneous();
 /// when it catches RankDied. If there are several, the latest limit counts. The launcher may still
 /// end the process (docs/errors.md says which does, and when). Any thread, with or without a
 /// session.
-/// without a session.
 ///
 ///     catch (const guozhuang::RankDied&) {
 ///         const guozhuang::ExitHold hold(std::chrono::minutes(5));

@@ -133,8 +133,8 @@ constexpr ConfigVariable table[] = {
      "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm,
      print_algorithm},
     {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ,
-     "Whether the CUDA plugin is looked for.", parse_word<&Config::cuda, cuda_words>,
-     print_word<&Config::cuda, cuda_words>},
+     "Whether gz-info looks for the CUDA plugin; no operation uses it yet.",
+     parse_word<&Config::cuda, cuda_words>, print_word<&Config::cuda, cuda_words>},
     {"GUOZHUANG_FAILPOINT", "", "none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error",
      Agreement::may_differ,
      "For tests: a fault that befalls one rank the NTH time that it passes a point of the library "

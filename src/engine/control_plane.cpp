@@ -33,8 +33,8 @@ bool ControlPlane::receive_messages() {
 
 void ControlPlane::receive(const Control::Message& message) {
     const std::span bytes(message.bytes);
-    if (bytes.empty() || std::to_integer<std::uint8_t>(bytes[0]) >
-                             static_cast<std::uint8_t>(Channel::point_to_point))
+    if (bytes.empty() ||
+        std::to_integer<std::uint8_t>(bytes[0]) > static_cast<std::uint8_t>(last_channel))
         throw Error(ErrorCode::wire, fmt::format("rank {} sent a control message that is none",
                                                  group_ranks_.world_rank(message.from)));
     if (static_cast<Channel>(bytes[0]) == Channel::negotiation)

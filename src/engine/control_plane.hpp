@@ -59,6 +59,7 @@ public:
 
 private:
     enum class Channel : std::uint8_t { negotiation = 0, point_to_point = 1 };
+    static constexpr Channel last_channel = Channel::point_to_point;
 
     void receive(const Control::Message& message);
     void send(int to, Channel channel, protocol::Bytes bytes);

@@ -160,7 +160,7 @@ void Negotiator::receive(int from, std::span<const std::byte> message) {
             ErrorCode::wire,
             fmt::format("rank {} has applied log entries that it cannot have", world_rank(from)));
     if (from_child) ids_.child_has_applied(from, position);
-    // What comes up is too late once the log is complete.
+    // A child's records are too late once the log is complete.
     while (!in.at_end() && !(from_child && finished_)) receive_record(from, in);
 }
 

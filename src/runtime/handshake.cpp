@@ -15,7 +15,6 @@
 #include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "protocol/codec.hpp"
-#include "protocol/description.hpp"
 #include "wire/group/control_channel.hpp"
 
 namespace guozhuang {

@@ -58,7 +58,7 @@ void Runtime::enter_job(std::string_view refusal) {
                                           topology::all_ranks(resources_->transport->size()));
 }
 
-/// Whoever fails to enter says why to those who wait for it, unless they have the same error.
+/// A rank that fails to enter tells those that wait for it why, unless they have the same error.
 void Runtime::say_why(const std::exception_ptr& failure) noexcept {
     const auto text = base::describe(failure);
     transport().announce_quit(text);

@@ -165,6 +165,9 @@ BLOCKING_MPI = (
 CONFINED = [
     (r"#\s*include\s*<mpi\.h>", LIBRARY, ("src/wire/mpi/", "include/guozhuang/interop/mpi.hpp"),
      "mpi.h stays in src/wire/mpi and the interop header"),
+    (r"#\s*include\s*<(atomic|chrono|condition_variable|ctime|future|mutex|thread)>",
+     ("src/protocol/", "collectives/"), (),
+     "algorithms and the protocol know no clock and no thread"),
     (r"#\s*include\s*<nccl\.h>", ("",), ("src/backends/nccl/",),
      "nccl.h stays in src/backends/nccl"),
     (r"#\s*include\s*<cuda[\w/]*\.h(pp)?>", ("",), ("src/device/cuda/",),
@@ -345,8 +348,8 @@ def sizes():
 # - A word with an ordinary meaning besides has a row in GONE_NAMES for each name that is gone,
 #   written as it was. It is refused as a whole name in code, and in the `code` of pages; comments
 #   and sentences may have it.
-# Neither table has exceptions. What is said in string literals is for users and stays out of this,
-# and so does the changelog: what it tells of had its name then.
+# Neither table has exceptions. What is said in string literals is for users and stays out of this
+# (but titles of test cases), and so does the changelog: what it tells of had its name then.
 GONE = {
     "allreduce plan": "allreduce args", "ballot": "tally", "baton": "turn scheduler",
     "broadcast plan": "broadcast args", "debt": "stalled operation", "depart": "shut down, or quit",
@@ -387,6 +390,7 @@ NOT_SCRIPT = re.compile(
     r'(?P<prose>(?<!\S)#[^\n]*|""".*?""")|<<\'?(?P<end>\w+)\'?\n.*?\n(?P=end)\n'
     r'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'', re.DOTALL
 )
+TITLE = re.compile(r'(?<=TEST_CASE\()\s*(?:"(?:\\.|[^"\\\n])*"\s*)+')
 NOT_PROSE = re.compile(r"```(?:text|diff)?\n.*?```|(?P<code>```.*?```|`[^`]+`)", re.DOTALL)
 
 
@@ -411,6 +415,17 @@ def code_and_prose(path, text):
     return said["code"], said["prose"]
 
 
+def titles(path, text):
+    """Those of test cases, each line where it was: a test's reader reads them as prose."""
+    said, end = "", 0
+    if not path.endswith(C_SUFFIXES):
+        return said
+    for match in TITLE.finditer(text):
+        said += "\n" * text.count("\n", end, match.start()) + match[0]
+        end = match.end()
+    return said
+
+
 def check_words(path, text):
     code, prose = code_and_prose(path, text)
     for match in re.finditer(r"[A-Za-z_]\w*", code):
@@ -419,7 +434,7 @@ def check_words(path, text):
                 line_at(code, match.start()),
                 f"{match[0]} is called {GONE_NAMES[match[0]]} now (docs/glossary.md)",
             )
-    for where in (code, prose):
+    for where in (code, prose, titles(path, text)):
         for match in re.finditer(r"[A-Za-z_]\w*(?:-\w+)*", where):
             words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", match[0])
             gone = GONE_PATTERN.search(" ".join(words).lower())
@@ -497,6 +512,9 @@ SELF_TEST = [
      "do {\n x();\n} while (busy());\nwhile (busy()) x();\nint million = 1'000'000; // it's\n", 0),
     ("confined", "src/engine/a.cpp",
      "std::mutex a;\nstd::lock_guard lock(a);\nbase::Mutex b;\nbase::Lock other(b);\n", 2),
+    ("confined", "src/protocol/a.cpp", "#include <chrono>\n#include <map>\n", 1),
+    ("confined", "collectives/ring/a.hpp", "#include <thread>\n#include <atomic>\n", 2),
+    ("confined", "src/engine/a.cpp", "#include <chrono>\n#include <thread>\n", 0),
     ("confined", "tests/unit/a_test.cpp", "#include <mpi.h>\nsleep(1);\n", 0),
     ("confined", "tests/unit/a_test.cpp", "#include <cuda_runtime.h>\n#include <nccl.h>\n", 2),
     ("sizes", "src/a.cpp", LONG_FUNCTION, 1),
@@ -526,6 +544,8 @@ SELF_TEST = [
     ("words", "a.py", '"""A ballot."""\nplaces = "ballot"  # the Members, see_off()\n', 3),
     ("words", "run", "echo 'ballot' \"${#place}\"  # the place\ncat <<'END'\nin place\nEND\n", 0),
     ("words", "a.pml", "int ballot; /* a ballot */\n", 2),
+    ("words", "tests/unit/a_test.cpp",
+     'TEST_CASE("an obituary") {\n}\nTEST_CASE(\n    "a "\n    "faction") { f("ballot"); }\n', 2),
     ("width", "src/a.cpp", "x" * 101 + "\n// " + "x" * 97 + "\n", 1),
     ("width", "a.md", "x" * 101 + "\n| " + "x" * 101 + "\n```text\n" + "x" * 101 + "\n```\n", 1),
     ("width", "a.md", "```cpp\n" + "x" * 101 + "\n```\n" + "x" * 101 + "\n", 2),

@@ -57,7 +57,7 @@ TEST_CASE("an arena outlives its session") {
           }) == "");
 }
 
-TEST_CASE("a place is that of the largest part of some memory that is in one range") {
+TEST_CASE("where memory lies is where its largest part in one range lies") {
     std::vector<std::byte> own(100), theirs(50);
     wire::Regions regions;
     regions.add(7, {{std::span(own).first(60), 1000}, {std::span(own).subspan(70), 60}},
@@ -147,7 +147,7 @@ TEST_CASE("memory is shared where it is, and private again afterwards") {
     CHECK(pages.memory[page] == std::byte{2});
 }
 
-TEST_CASE("memory that takes several pieces to move keeps what it holds, in both directions") {
+TEST_CASE("memory that is moved in several steps keeps what it holds, in both directions") {
     const Pages pages(10'000);
     const auto number_of = [](std::size_t i) { return static_cast<std::byte>(i * 7 + 1); };
     for (std::size_t i = 0; i < pages.memory.size(); i += page / 2) pages.memory[i] = number_of(i);

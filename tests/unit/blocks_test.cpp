@@ -31,7 +31,7 @@ std::vector<std::int32_t> elements_of(const Blocks& blocks, const Segment& segme
     return elements;
 }
 
-TEST_CASE("a block is the b-th part of each member", "[blocks]") {
+TEST_CASE("a block is the b-th part of each tensor", "[blocks]") {
     auto tensors = counted({5, 0, 7, 1});  // 0..4, none, 5..11, 12
     const Blocks blocks(test::spans_of(tensors), 4, 3);
     CHECK(elements_of(blocks, blocks.whole(0)) == std::vector<std::int32_t>{0, 1, 5, 6, 7, 12});
@@ -61,7 +61,7 @@ TEST_CASE("a segment in one run is used in place, one across runs is copied", "[
     CHECK(tensors[1] == std::vector<std::int32_t>{8, 9, 10, 11, 120, 130, 14, 15});
 }
 
-TEST_CASE("members that are neighbours in memory are one run", "[blocks]") {
+TEST_CASE("tensors that are neighbours in memory are one run", "[blocks]") {
     std::vector<std::int32_t> arena(10);
     const auto bytes = std::as_writable_bytes(std::span(arena));
     const std::span<std::byte> tensors[] = {bytes.first(12), bytes.subspan(12, 0),

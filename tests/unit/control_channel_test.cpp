@@ -95,7 +95,7 @@ TEST_CASE("cut, foreign and strange control messages are refused by the name of 
     auto other_context = whole;
     other_context[6] ^= std::byte{1};
     CHECK_THAT(job.verdict(2, other_context), Contains("of another process set"));
-    CHECK_THAT(job.verdict(1, whole), Contains("no member"));
+    CHECK_THAT(job.verdict(1, whole), Contains("does not belong"));
 }
 
 TEST_CASE("what an earlier set of the same context has left behind is dropped") {

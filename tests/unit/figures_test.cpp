@@ -107,7 +107,7 @@ Lines staged_figure(int ranks, int blocks, const Allreduce& allreduce) {
         if (blocks == 1) symbols[0] = SymbolTable::make("", std::to_string(rank));
         const Blocks cut(std::vector{std::as_writable_bytes(std::span(symbols))}, sizeof(Symbol),
                          blocks);
-        TestScratch scratch(direct::staged_scratch_bytes<TraceGroup>(ranks, 0));
+        TestScratch scratch(staged::staged_scratch_bytes<TraceGroup>(ranks, 0));
         allreduce(group, AllreduceArgs{cut, scratch.span(), SymbolReduce(), 64});
         ends[static_cast<std::size_t>(rank)] = show(symbols);
     });
@@ -123,11 +123,11 @@ void add_symbols(std::span<std::byte> into, std::span<const std::byte> left,
 TEST_CASE("figure: staged and symmetric", "[figures]") {
     check_figure("collectives/staged/staged_allreduce.hpp",
                  staged_figure(3, 3, [](TraceGroup& group, const AllreduceArgs& args) {
-                     direct::staged_allreduce(group, args);
+                     staged::staged_allreduce(group, args);
                  }));
     check_figure("collectives/staged/symmetric_allreduce.hpp",
                  staged_figure(3, 1, [](TraceGroup& group, const AllreduceArgs& args) {
-                     direct::symmetric_allreduce(group, args);
+                     staged::symmetric_allreduce(group, args);
                  }));
 }
 

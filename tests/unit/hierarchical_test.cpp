@@ -219,7 +219,7 @@ TEST_CASE("a stage has room for the segments of so many hosts, or says that it h
     CHECK(hierarchical::segment_limit_bytes(std::size_t{2} << 20, 2, 2) == 174'720);
     CHECK(hierarchical::segment_limit_bytes(stage_bytes, 4, 128) == 0);
     for (const auto& [hosts, locals] : jobs) {
-        const direct::StageLayout layout(stage_bytes, locals);
+        const staged::StageLayout layout(stage_bytes, locals);
         CHECK(hierarchical::segment_limit_bytes(stage_bytes, locals, hosts) *
                   static_cast<std::size_t>(hosts) <=
               layout.segment_bytes());

@@ -146,7 +146,7 @@ TEST_CASE("ranks that are threads take each other for ranks of several hosts") {
     CHECK(hosts == std::vector<Ranks>(5, {0, 0, 0, 1, 1}));
 }
 
-TEST_CASE("around a ring the members of a host are neighbours") {
+TEST_CASE("around a ring the ranks of a host are neighbours") {
     const Ranks alternating{0, 1, 0, 1, 0}, group_ranks{4, 3, 1, 0};
     CHECK(HostGrid(alternating, 3).host_by_host() == Ranks{0, 2, 4, 1, 3});
     CHECK(HostGrid(alternating, 3).ring_rank() == 4);

@@ -208,7 +208,7 @@ TEST_CASE("a monitor leaves no descriptor open") {
     CHECK(open_files() == before);
 }
 
-TEST_CASE("an obituary") {
+TEST_CASE("a death is described by its rank, host, pid and signal, and what it was doing") {
     const Monitor::WatchedProcess process{2, {.pid = 1234, .started = 1, .numbering = 1}};
     const auto start = "rank 2 (host " + base::host_name() + ", pid 1234) died";
     CHECK(wire::describe_death({process, SIGSEGV}, "during allreduce 'grad7'") ==

@@ -114,7 +114,7 @@ TEST_CASE("sets that do nothing are not woken for what others do") {
     CHECK(quietest <= 3 * static_cast<long>(quiet));
 }
 
-TEST_CASE("a set whose members can have no memory to stage in uses messages, and says so once") {
+TEST_CASE("a set whose ranks can have no memory to stage in uses messages, and says so once") {
     rlimit before{};
     std::vector<std::string> warnings;
     set_log_callback([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });

@@ -126,7 +126,7 @@ TEST_CASE("jobs of threads follow each other and lie within each other") {
 }
 
 TEST_CASE(
-    "sessions close though more letters are on their way than the rings of their receivers hold") {
+    "sessions close though more sends are on their way than the rings of their receivers hold") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
               std::vector<float> number(1);
               std::vector<Handle> handles;
@@ -233,7 +233,7 @@ TEST_CASE("a rank that leaves tells the others why, and waits for nobody") {
           }) == "");
 }
 
-TEST_CASE("a rank that leaves in the middle of a send owes nobody its half") {
+TEST_CASE("a rank that leaves in the middle of a send keeps nobody waiting for its half") {
     for (int i = 0; i < 50; ++i)
         CHECK(problems_among(3, [](Session& session, Report& report) {
                   const auto number = std::make_shared<float>(1.0f);

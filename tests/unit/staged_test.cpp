@@ -51,9 +51,9 @@ TEST_CASE("three ranks staged allreduce: all end with the sums", "[staged]") {
     const BundleTensors<int> sums = {{111, 222, 333, 444}, {555}};
     const auto allreduce = [](ThreadGroup& group, TensorSpans own) {
         const Blocks blocks(own, sizeof(int), 3);  // on rank 0 {1, 2, 5}, {3} and {4}
-        TestScratch scratch(direct::staged_scratch_bytes<ThreadGroup>(3, own.size()));
+        TestScratch scratch(staged::staged_scratch_bytes<ThreadGroup>(3, own.size()));
         Blocks rest;
-        direct::staged_allreduce(group, {.blocks = blocks,
+        staged::staged_allreduce(group, {.blocks = blocks,
                                          .scratch = scratch.span(),
                                          .reduce = Sum<int>(),
                                          .segment_bytes = whole,
@@ -84,8 +84,8 @@ TEST_CASE("three ranks symmetric allreduce: each adds up everything, in one roun
     ByRank<int> tensors = {{{1, 2}, {3}}, {{10, 20}, {30}}, {{100, 200}, {300}}};
     const auto groups = run_staged(tensors, [](ThreadGroup& group, TensorSpans own) {
         const Blocks bundle(own, sizeof(int), 1);  // one block: all of it
-        TestScratch scratch(direct::stage_scratch_bytes(3));
-        direct::symmetric_allreduce(
+        TestScratch scratch(staged::stage_scratch_bytes(3));
+        staged::symmetric_allreduce(
             group, {.blocks = bundle, .scratch = scratch.span(), .reduce = Sum<int>()});
     });
     const BundleTensors<int> sums = {{111, 222}, {333}};
@@ -97,7 +97,7 @@ TEST_CASE("three ranks symmetric allreduce: each adds up everything, in one roun
 TEST_CASE("three ranks staged broadcast and all-gather", "[staged]") {
     ByRank<int> tensors = {{{1, 2}}, {{10, 20}}, {{100, 200}}};
     run_staged(tensors, [](ThreadGroup& group, TensorSpans own) {
-        direct::staged_broadcast(group, Blocks(own, sizeof(int), 1), /*root=*/1, whole);
+        staged::staged_broadcast(group, Blocks(own, sizeof(int), 1), /*root=*/1, whole);
     });
     CHECK(tensors == ByRank<int>{{{10, 20}}, {{10, 20}}, {{10, 20}}});
 
@@ -105,7 +105,7 @@ TEST_CASE("three ranks staged broadcast and all-gather", "[staged]") {
                           {{-1, -1}, {3}, {}},    // rank 1 has block 1
                           {{-1, -1}, {-1}, {}}};  // rank 2 has block 2, which is empty
     run_staged(blocks, [](ThreadGroup& group, TensorSpans own) {
-        direct::staged_all_gather(group, own, whole);
+        staged::staged_all_gather(group, own, whole);
     });
     const BundleTensors<int> all = {{1, 2}, {3}, {}};
     CHECK(blocks == ByRank<int>{all, all, all});
@@ -116,9 +116,9 @@ TEST_CASE("three ranks staged broadcast and all-gather", "[staged]") {
 void staged(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
             std::size_t segment_bytes) {
     const Blocks blocks(tensors, reduce.element_bytes(), group.size());
-    TestScratch scratch(direct::staged_scratch_bytes<ThreadGroup>(group.size(), tensors.size()));
+    TestScratch scratch(staged::staged_scratch_bytes<ThreadGroup>(group.size(), tensors.size()));
     Blocks rest;
-    direct::staged_allreduce(group,
+    staged::staged_allreduce(group,
                              {blocks, scratch.span(), reduce, segment_bytes, tensors, &rest});
 }
 
@@ -144,8 +144,8 @@ void in_vain(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
 
 void symmetric(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce, std::size_t) {
     const Blocks blocks(tensors, reduce.element_bytes(), 1);
-    TestScratch scratch(direct::stage_scratch_bytes(group.size()));
-    direct::symmetric_allreduce(group, {blocks, scratch.span(), reduce});
+    TestScratch scratch(staged::stage_scratch_bytes(group.size()));
+    staged::symmetric_allreduce(group, {blocks, scratch.span(), reduce});
 }
 
 /// Averages random tensors over all group sizes, bundles and segment sizes; returns a line for each
@@ -261,7 +261,7 @@ TEST_CASE("staged broadcast gives all ranks the root's bytes", "[staged]") {
             std::vector<std::vector<std::byte>> tensors{
                 parcel(group.rank(), 0, 3 * scale), {}, parcel(group.rank(), 1, 1)};
             const auto spans = writable(tensors);
-            direct::staged_broadcast(group, Blocks(spans, 1, 1), root, segment_bytes);
+            staged::staged_broadcast(group, Blocks(spans, 1, 1), root, segment_bytes);
             if (tensors[0] != parcel(root, 0, 3 * scale) || tensors[2] != parcel(root, 1, 1))
                 ++wrong;
         }
@@ -277,7 +277,7 @@ TEST_CASE("staged all-gather gives all ranks everybody's block", "[staged]") {
             blocks.emplace_back(parcel_bytes(rank, 1, scale));
         const auto self = static_cast<std::size_t>(group.rank());
         blocks[self] = parcel(group.rank(), 0, blocks[self].size());
-        direct::staged_all_gather(group, writable(blocks), segment_bytes);
+        staged::staged_all_gather(group, writable(blocks), segment_bytes);
         for (int rank = 0; rank < group.size(); ++rank)
             if (blocks[static_cast<std::size_t>(rank)] !=
                 parcel(rank, 0, parcel_bytes(rank, 1, scale)))
@@ -295,7 +295,7 @@ TEST_CASE("staged all-to-all gives every rank its part of every other", "[staged
             in.emplace_back(parcel_bytes(rank, group.rank(), scale));
         }
         const std::vector<std::span<const std::byte>> parts(out.begin(), out.end());
-        direct::staged_all_to_all(group, parts, writable(in), 3 * scale, segment_bytes);
+        staged::staged_all_to_all(group, parts, writable(in), 3 * scale, segment_bytes);
         for (int rank = 0; rank < group.size(); ++rank)
             if (in[static_cast<std::size_t>(rank)] !=
                 parcel(rank, group.rank(), parcel_bytes(rank, group.rank(), scale)))
@@ -322,15 +322,15 @@ TEST_CASE("staged reduce-scatter gives each rank its block of the sum, and leave
                 std::vector<std::span<const std::byte>> blocks;
                 for (auto& block : input) blocks.push_back(std::as_bytes(std::span(block)));
                 std::vector<typename Format::Element> sum(input[self].size());
-                TestScratch scratch(direct::stage_scratch_bytes(ranks));
-                direct::staged_reduce_scatter(group,
+                TestScratch scratch(staged::stage_scratch_bytes(ranks));
+                staged::staged_reduce_scatter(group,
                                               {.input = blocks,
                                                .output = std::as_writable_bytes(std::span(sum)),
                                                .scratch = scratch.span(),
                                                .reduce = reduce,
                                                .segment_bytes = segment_bytes});
                 if (sum != expected[self] || input != inputs[self]) ++wrong;
-                direct::staged_barrier(group);
+                staged::staged_barrier(group);
             }
         });
     }
@@ -392,7 +392,7 @@ TEST_CASE("staging moves what the cost says", "[staged]") {
 
 TEST_CASE("what does not fit the stage is refused by the symmetric algorithm", "[staged]") {
     auto inputs =
-        inputs_of<F32>(1, {direct::symmetric_limit_bytes(stage_bytes, 1) / sizeof(float) + 1});
+        inputs_of<F32>(1, {staged::symmetric_limit_bytes(stage_bytes, 1) / sizeof(float) + 1});
     const Sum<float> reduce(1);
     CHECK_THROWS_AS(
         run_staged(1,

@@ -108,9 +108,9 @@ TEST_CASE(
                           const std::size_t each =
                               bytes < mine.size() ? bytes / ranks : mine.size();
                           memory.put(memory.stage(memory.rank()), std::span(mine).first(each));
-                          direct::staged_barrier(memory);
+                          staged::staged_barrier(memory);
                           std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-                          direct::staged_barrier(memory);
+                          staged::staged_barrier(memory);
                       });
         }
         rounds[self] = tuner.group().round();

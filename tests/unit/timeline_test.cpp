@@ -309,7 +309,7 @@ TEST_CASE("a timeline begins and ends while ranks train, and has every request b
     }
 }
 
-TEST_CASE("what process sets do is on the timeline of their members") {
+TEST_CASE("what process sets do is on the timeline of their ranks") {
     const TemporaryDirectory directory;
     const Environment environment("GUOZHUANG_TIMELINE", directory / "traces");
     CHECK(problems_among(3, [](Session& session, Report&) {

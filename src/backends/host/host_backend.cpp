@@ -163,7 +163,7 @@ selection::Policy HostBackend::usable_part_of(Policy policy) const {
     if (policy.staging)
         policy.small_bytes = std::min(
             policy.small_bytes,
-            direct::symmetric_limit_bytes(tuner_->group().stage(0).size(), tuner_->group().size()));
+            staged::symmetric_limit_bytes(tuner_->group().stage(0).size(), tuner_->group().size()));
     return policy;
 }
 
@@ -315,7 +315,7 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
     if (uses_staging(bundle.policy))
         return tuner_->run(bundle.operation, blocks_.total_bytes(), segment_bytes,
                            [&](SharedMemoryGroup& group, std::size_t segment) {
-                               direct::staged_broadcast(group, blocks_, bundle.root, segment);
+                               staged::staged_broadcast(group, blocks_, bundle.root, segment);
                            });
     tree::broadcast(wire_,
                     {.blocks = blocks_,
@@ -326,7 +326,7 @@ void HostBackend::broadcast(const engine::Bundle& bundle) {
 
 /// The log has made sure that all have come; this lets them leave together.
 void HostBackend::barrier(const Policy& policy) {
-    if (uses_staging(policy)) return direct::staged_barrier(tuner_->group());
+    if (uses_staging(policy)) return staged::staged_barrier(tuner_->group());
     tree::barrier(wire_, scratch_.get(tree::barrier_scratch_bytes));
 }
 
@@ -337,7 +337,7 @@ void HostBackend::gather(const Policy& policy, std::span<const std::span<std::by
         for (const auto destination : destinations) bytes += destination.size();
         return tuner_->run(protocol::OperationKind::all_gather, bytes, policy.segment_bytes,
                            [&](SharedMemoryGroup& group, std::size_t segment) {
-                               direct::staged_all_gather(group, destinations, segment);
+                               staged::staged_all_gather(group, destinations, segment);
                            });
     }
     std::vector<std::span<std::byte>> around;
@@ -372,7 +372,7 @@ void HostBackend::exchange(const Policy& policy,
     if (!uses_staging(policy)) return pairwise::all_to_all(wire_, sources, destinations);
     tuner_->run(protocol::OperationKind::all_to_all, longest_bytes * destinations.size(),
                 policy.segment_bytes, [&](SharedMemoryGroup& group, std::size_t segment) {
-                    direct::staged_all_to_all(group, sources, destinations, longest_bytes, segment);
+                    staged::staged_all_to_all(group, sources, destinations, longest_bytes, segment);
                 });
 }
 
@@ -417,7 +417,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Bun
     auto blocks = cut(given, row_bytes(tensor), rows);
     const bool staged = uses_staging(bundle.policy);
     const auto scratch_bytes =
-        staged ? direct::stage_scratch_bytes(ranks)
+        staged ? staged::stage_scratch_bytes(ranks)
                : direct::reduce_scatter_scratch_bytes<GroupWire>(blocks, segment_bytes);
     Scratch scratch(scratch_.get(padded(scratch_bytes) + (scales ? padded(given.size()) : 0)));
     const auto working = scratch.cut(scratch_bytes);
@@ -438,7 +438,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Bun
     tuner_->run(bundle.operation, given.size(), segment_bytes,
                 [&](SharedMemoryGroup& group, std::size_t segment) {
                     args.segment_bytes = segment;
-                    direct::staged_reduce_scatter(group, args);
+                    staged::staged_reduce_scatter(group, args);
                 });
 }
 

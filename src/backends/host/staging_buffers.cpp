@@ -66,7 +66,7 @@ bool is_the_world(const wire::Group& group) noexcept {
 
 bool can_stage(const wire::Transport& transport, std::span<const int> ranks) {
     return on_one_host(transport.topology(), ranks) &&
-           direct::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(ranks.size()))
+           staged::StageLayout(set_stage_bytes(transport, 1), static_cast<int>(ranks.size()))
                    .segment_bytes() > 0;
 }
 

@@ -27,8 +27,8 @@ std::size_t Trials::next() noexcept {
     return cycle % 2 == 0 ? index : ways_ - 1 - index;
 }
 
-/// Whoever takes part may be late, never early: so what a way is believed to cost falls at once and
-/// rises by steps, of which one alone does not change the choice.
+/// A rank may be late for an operation, never early: so the believed cost of a way falls at once
+/// and rises by steps, of which one alone does not change the choice.
 bool Trials::record(std::size_t way, float cost) noexcept {
     constexpr float step = 1.125F, margin = 1.15F;
     if (cost >= unknown) return false;

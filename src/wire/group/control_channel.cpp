@@ -78,7 +78,7 @@ int ControlChannel::group_rank_of(int world_rank) const {
     const auto found = std::find(ranks_.begin(), ranks_.end(), world_rank);
     if (found == ranks_.end()) {
         throw Error(ErrorCode::wire,
-                    fmt::format("rank {} takes part in process set {}, of which it is no member",
+                    fmt::format("rank {} takes part in process set {}, to which it does not belong",
                                 world_rank, tag_.context),
                     {.ranks = {world_rank}});
     }

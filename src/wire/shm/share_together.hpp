@@ -34,7 +34,7 @@ struct SharingFailure {
 /// every rank drops what it has made and mapped, which no other rank uses.
 template <class Gather, class Offer, class Attach>
 std::optional<SharingFailure> share_together(Gather&& gather, Offer&& offer, Attach&& attach) {
-    enum class Outcome : std::uint8_t { absent, done, failed, refused };
+    enum class Outcome : std::uint8_t { absent = 0, done = 1, failed = 2, refused = 3 };
     struct Report {
         std::invoke_result_t<Offer&> offer = {};
         Outcome outcome = Outcome::absent;

@@ -277,7 +277,7 @@ public:
           before_(stage(rank).size() / sizeof(Symbol), nothing) {
         const auto own = stage(rank);
         std::memcpy(own.data(), before_.data(), own.size());
-        const direct::StageLayout layout(own.size(), size());
+        const staged::StageLayout layout(own.size(), size());
         // No rank shows any places, so the words stay as they are.
         for (const std::uint64_t round : {std::uint64_t{0}, std::uint64_t{1}})
             layout.ref_count(own, round) = 0;
