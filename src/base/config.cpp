@@ -129,32 +129,32 @@ std::string print_failpoint(const Config& config) {
 constexpr std::size_t gib = std::size_t{1} << 30;
 
 constexpr ConfigVariable table[] = {
-    {"GUOZHUANG_ALGORITHM", "", algorithm_names.data(), Agreement::rank0_wins,
+    {"GUOZHUANG_ALGORITHM", "", algorithm_names.data(), ConfigScope::rank0_wins,
      "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm,
      print_algorithm},
-    {"GUOZHUANG_CUDA", "", "auto or off", Agreement::may_differ,
+    {"GUOZHUANG_CUDA", "", "auto or off", ConfigScope::may_differ,
      "Whether gz-info looks for the CUDA plugin; no operation uses it yet.",
      parse_word<&Config::cuda, cuda_words>, print_word<&Config::cuda, cuda_words>},
     {"GUOZHUANG_FAILPOINT", "", "none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error",
-     Agreement::may_differ,
+     ConfigScope::may_differ,
      "For tests: a fault that befalls one rank the NTH time that it passes a point of the library "
      "(verification.md has the names).",
      parse_failpoint, print_failpoint},
-    {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
+    {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", ConfigScope::rank0_wins,
      "Single operations that are ready together are fused into bundles of up to this size; 0 fuses "
      "nothing.",
      parse_size<&Config::fusion_bytes, 0, gib>, print_size<&Config::fusion_bytes>},
-    {"GUOZHUANG_HOST", "", "real, or 0 to 1000000", Agreement::may_differ,
+    {"GUOZHUANG_HOST", "", "real, or 0 to 1000000", ConfigScope::may_differ,
      "To try out on one machine what happens between several: ranks with different numbers here "
      "take each other for ranks of different "
      "hosts.",
      parse_optional<&Config::simulated_host, real_host>,
      print_optional<&Config::simulated_host, real_host>},
-    {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", Agreement::may_differ,
+    {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", ConfigScope::may_differ,
      "Which messages are logged; `info` adds a line about the job when it begins.",
      parse_word<&Config::log_level, log_level_names>,
      print_word<&Config::log_level, log_level_names>},
-    {"GUOZHUANG_ON_DEATH", "", "exit or report", Agreement::may_differ,
+    {"GUOZHUANG_ON_DEATH", "", "exit or report", ConfigScope::may_differ,
      "What follows when a rank has died, or a limit has ended the job, after every operation has "
      "failed with that cause: `exit` "
      "ends this process within half a second, or when an ExitHold lets it, with that error as its "
@@ -162,48 +162,48 @@ constexpr ConfigVariable table[] = {
      "program.",
      parse_word<&Config::exit_on_death, on_death_words>,
      print_word<&Config::exit_on_death, on_death_words>},
-    {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", Agreement::rank0_wins,
+    {"GUOZHUANG_REPRODUCIBLE", "", "0 or 1", ConfigScope::rank0_wins,
      "1: every sum is taken in the same order whatever the algorithm, size and placement "
      "(algorithms.md).",
      parse_word<&Config::reproducible, switch_words>,
      print_word<&Config::reproducible, switch_words>},
-    {"GUOZHUANG_SEGMENT_BYTES", "bytes", "1K to 64M", Agreement::rank0_wins,
+    {"GUOZHUANG_SEGMENT_BYTES", "bytes", "1K to 64M", ConfigScope::rank0_wins,
      "Largest piece in flight of the algorithms that pipeline; a few of them should fit the L2 "
      "cache.",
      parse_size<&Config::segment_bytes, 1024, gib / 16>, print_size<&Config::segment_bytes>},
-    {"GUOZHUANG_SHARED_MEMORY", "", "0 or 1", Agreement::may_differ,
+    {"GUOZHUANG_SHARED_MEMORY", "", "0 or 1", ConfigScope::may_differ,
      "Whether ranks of one host share memory, in which they agree, wake each other and stage their "
      "data; without it they look for messages "
      "at intervals, and all data travels as messages. If only some ranks of a host want it, it has "
      "none, and says so.",
      parse_word<&Config::shared_memory, switch_words>,
      print_word<&Config::shared_memory, switch_words>},
-    {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", Agreement::rank0_wins,
+    {"GUOZHUANG_SMALL_BYTES", "bytes", "0 to 1G", ConfigScope::rank0_wins,
      "Bundles up to this size are reduced by algorithms of few steps. Between hosts, tensors up to "
      "this size are added up in tree "
      "order, larger ones around rings.",
      parse_size<&Config::small_bytes, 0, gib>, print_size<&Config::small_bytes>},
-    {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", Agreement::may_differ,
+    {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", ConfigScope::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core "
      "of its own, less otherwise.",
      parse_optional<&Config::spin_us, automatic>, print_optional<&Config::spin_us, automatic>},
-    {"GUOZHUANG_STALL_ERROR_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
+    {"GUOZHUANG_STALL_ERROR_S", "s", "off, or 0.001 to 1000000", ConfigScope::rank0_wins,
      "An operation that has waited so long for ranks which have not submitted it ends the job: "
      "everything fails on all ranks with a report "
      "that names them. Options::timeout is the same for one operation. The start of a session is "
      "limited by it, too, to 30 s at least.",
      parse_seconds<&Config::stall_error>, print_seconds<&Config::stall_error>},
-    {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", Agreement::rank0_wins,
+    {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", ConfigScope::rank0_wins,
      "After how long, and then whenever it has waited twice as long, a warning names an operation "
      "that does not come forward, who waits "
      "for whom, and what those are doing.",
      parse_seconds<&Config::stall_warn>, print_seconds<&Config::stall_warn>},
-    {"GUOZHUANG_TIMELINE", "", "off, or a directory, with a slash in it", Agreement::may_differ,
+    {"GUOZHUANG_TIMELINE", "", "off, or a directory, with a slash in it", ConfigScope::may_differ,
      "Where each rank records its timeline (timeline.md): `./traces` gets a `rank2.json` from rank "
      "2. The directory is made if "
      "need be; one that has such a file already is refused, with a warning.",
      parse_path<&Config::timeline>, print_path<&Config::timeline>},
-    {"GUOZHUANG_TUNE_FILE", "", "off, or a file, with a slash in it", Agreement::may_differ,
+    {"GUOZHUANG_TUNE_FILE", "", "off, or a file, with a slash in it", ConfigScope::may_differ,
      "What `gz-perf tune` found to suit this machine: values for GUOZHUANG_FUSION_BYTES, "
      "_SEGMENT_BYTES and _SMALL_BYTES, where the "
      "environment has "

@@ -41,14 +41,14 @@ struct Config {
 };
 
 /// Who decides when ranks are configured differently.
-enum class Agreement { rank0_wins, may_differ };
+enum class ConfigScope { rank0_wins, may_differ };
 
 /// One row of the configuration table: documentation, parsing and printing of one variable.
 struct ConfigVariable {
     std::string_view name;  ///< with its GUOZHUANG_ prefix
     std::string_view unit;
     std::string_view range;  ///< as documentation and errors spell it
-    Agreement agreement;
+    ConfigScope scope;
     std::string_view effect;
     bool (*parse)(Config&, std::string_view text);  ///< false if the text is not acceptable
     std::string (*print)(const Config&);

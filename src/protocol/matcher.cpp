@@ -35,7 +35,7 @@ Matcher::Number Matcher::post(const Route& route, TensorDescription tensor) {
 
 void Matcher::announce(const Route& route, const TensorDescription& tensor) {
     Writer out;
-    out.enumerator(RecordType::announcement);
+    out.enumerator(MessageType::announcement);
     out.number(route.tag);
     out.number(route.sending ? 1 : 0);
     out.enumerator(tensor.dtype);
@@ -44,7 +44,7 @@ void Matcher::announce(const Route& route, const TensorDescription& tensor) {
     outbox_.push_back({route.peer, out.take()});
 }
 
-void Matcher::send(int to, RecordType type) {
+void Matcher::send(int to, MessageType type) {
     Writer out;
     out.enumerator(type);
     outbox_.push_back({to, out.take()});
@@ -52,10 +52,10 @@ void Matcher::send(int to, RecordType type) {
 
 void Matcher::receive(int from, std::span<const std::byte> message) {
     Reader in(message);
-    switch (in.enumerator<RecordType>()) {
-        case RecordType::announcement: receive_announcement(from, in); break;
-        case RecordType::question: send(from, RecordType::answer); break;
-        case RecordType::answer: receive_answer(from); break;
+    switch (in.enumerator<MessageType>()) {
+        case MessageType::announcement: receive_announcement(from, in); break;
+        case MessageType::question: send(from, MessageType::answer); break;
+        case MessageType::answer: receive_answer(from); break;
     }
     in.expect_end();
 }
@@ -82,7 +82,7 @@ void Matcher::receive_answer(int from) {
 
 void Matcher::answer_all() {
     for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_) send(peer, RecordType::answer);
+        if (peer != rank_) send(peer, MessageType::answer);
 }
 
 void Matcher::shut_down(int rank, const std::string& text) {
@@ -92,7 +92,7 @@ void Matcher::shut_down(int rank, const std::string& text) {
         return fail_unmatched_with(rank, text);
     }
     awaiting_answer_.emplace(rank, text);
-    send(rank, RecordType::question);
+    send(rank, MessageType::question);
 }
 
 void Matcher::quit(int rank, const std::string& text) {

@@ -65,15 +65,15 @@ public:
     std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
 
 private:
-    enum class RecordType : std::uint8_t { announcement = 0, question = 1, answer = 2 };
-    friend constexpr RecordType last_of(RecordType) noexcept { return RecordType::answer; }
+    enum class MessageType : std::uint8_t { announcement = 0, question = 1, answer = 2 };
+    friend constexpr MessageType last_of(MessageType) noexcept { return MessageType::answer; }
     /// One of this rank's own.
     struct Operation {
         Number number = 0;
         TensorDescription tensor;
     };
 
-    void send(int to, RecordType type);
+    void send(int to, MessageType type);
     void announce(const Route& route, const TensorDescription& tensor);
     void receive_announcement(int from, Reader& in);
     void receive_answer(int from);

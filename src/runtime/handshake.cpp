@@ -31,7 +31,7 @@ constexpr std::size_t first_setting = 2;  // behind the version and the refusal
 std::vector<std::string> keys() {
     std::vector<std::string> names{"version", "refusal"};
     for (const auto& row : base::config_table())
-        if (row.agreement == base::Agreement::rank0_wins) names.emplace_back(row.name);
+        if (row.scope == base::ConfigScope::rank0_wins) names.emplace_back(row.name);
     return names;
 }
 
@@ -39,7 +39,7 @@ Facts facts_of(const base::Config& config, std::string_view refusal,
                const std::vector<std::string>& warnings) {
     Facts facts{version(), std::string(refusal)};
     for (const auto& row : base::config_table())
-        if (row.agreement == base::Agreement::rank0_wins) facts.push_back(row.print(config));
+        if (row.scope == base::ConfigScope::rank0_wins) facts.push_back(row.print(config));
     facts.insert(facts.end(), warnings.begin(), warnings.end());
     return facts;
 }
@@ -48,7 +48,7 @@ Facts facts_of(const base::Config& config, std::string_view refusal,
 base::Config adopt(base::Config own, std::span<const std::string> values) {
     auto value = values.begin();
     for (const auto& row : base::config_table()) {
-        if (row.agreement != base::Agreement::rank0_wins) continue;
+        if (row.scope != base::ConfigScope::rank0_wins) continue;
         if (value == values.end() || !row.parse(own, *value))
             throw Error(ErrorCode::wire,
                         fmt::format("init: what rank 0 says of {} makes no sense", row.name),

@@ -45,7 +45,7 @@ void decode(Input input) {
 std::vector<Seed> seeds() {
     std::vector<std::string> values{version()};
     for (const auto& row : base::config_table())
-        if (row.agreement == base::Agreement::rank0_wins) values.push_back(row.print({}));
+        if (row.scope == base::ConfigScope::rank0_wins) values.push_back(row.print({}));
     auto other_settings = values, warned = values;
     other_settings.back() = "something else";
     warned.emplace_back("a warning");

@@ -25,7 +25,7 @@ std::string read(const std::string& path) {
 
 std::string row_of(const base::ConfigVariable& row) {
     const auto unit = row.unit.empty() ? std::string() : fmt::format(" {}", row.unit);
-    const auto who = row.agreement == base::Agreement::rank0_wins ? "rank 0" : "each rank";
+    const auto who = row.scope == base::ConfigScope::rank0_wins ? "rank 0" : "each rank";
     return fmt::format("| `{}` | {} | {}{} | {} | {} |\n", row.name, row.print(base::Config{}),
                        row.range, unit, who, row.effect);
 }

@@ -44,7 +44,7 @@ TEST_CASE("what rank 0 decides holds for all, and it says so") {
         INFO(row.name);
         CHECK(row.print(first) == row.print(of_rank0));
         CHECK(row.print(second) ==
-              row.print(row.agreement == base::Agreement::rank0_wins ? of_rank0 : of_rank1));
+              row.print(row.scope == base::ConfigScope::rank0_wins ? of_rank0 : of_rank1));
     }
     CHECK(log.with("GUOZHUANG_STALL_ERROR_S differs: 0.007 on rank 1; 1.5 on rank 0; rank 0's "
                    "holds for all")
