@@ -378,8 +378,7 @@ TEST_CASE("whoever waits while another thread completes a failed operation gets 
                                          completing.set_value();
                                          told.get_future().wait();
                                      }));
-    base::abort(rank.doorbell(),
-                {.rank = 1, .text = "rank 1 died", .code = ErrorCode::rank_died});
+    base::abort(rank.doorbell(), {.rank = 1, .text = "rank 1 died", .code = ErrorCode::rank_died});
     completing.get_future().wait();  // the coordinator has ended it, and releases its memory
     CHECK(error_of(pending) == "rank_died 1 rank 1 died; allreduce 'grad' waits for it");
     CHECK_FALSE(pending.done());
