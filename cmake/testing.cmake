@@ -1,6 +1,6 @@
 # How tests are registered. A test file is one ctest (per rank count), so that a failure names its
-# topic. Labels say what a test is: unit, ranks, faults, perf, rooms, install, lint, model,
-# sanitizer, fuzz; slow keeps it out of the default run (./run test --all).
+# topic. Labels say what a test is: unit, emulation, ranks, faults, perf, rooms, install, lint,
+# model, sanitizer, fuzz; slow keeps it out of the default run (./run test --all).
 
 find_package(Catch2 REQUIRED)
 cmake_host_system_information(RESULT GUOZHUANG_CORES QUERY NUMBER_OF_LOGICAL_CORES)
@@ -66,6 +66,17 @@ function(guozhuang_add_unit_tests program)
       --case-timeout 900 "[#${topic}_test][slow]")
     set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow"
       TIMEOUT ${GUOZHUANG_SLOW_TEST_TIMEOUT})
+  endforeach()
+endfunction()
+
+# guozhuang_add_emulation_tests(PROGRAM FILE...): one ctest emulation.NAME for each NAME_test.cpp.
+function(guozhuang_add_emulation_tests program)
+  foreach(file ${ARGN})
+    string(REPLACE "_test.cpp" "" topic ${file})
+    add_test(NAME emulation.${topic} COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS}
+      "[#${topic}_test]~[slow]")
+    set_tests_properties(emulation.${topic} PROPERTIES LABELS emulation PROCESSORS 2
+      TIMEOUT ${GUOZHUANG_TEST_TIMEOUT})
   endforeach()
 endfunction()
 

@@ -1,0 +1,230 @@
+// What ends a process, what the environment changes, and what fails when it is told to.
+
+#include "support/emulated_cuda/kernel.hpp"
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "emulation/child.hpp"
+#include "emulation/cuda_objects.hpp"
+#include "support/emulated_cuda/emulated_cuda.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/temporary_directory.hpp"
+
+using namespace guozhuang::test;
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+bool is_in_force(const std::string& rule) {
+    return std::string(emulated_cuda_rules()).find("\nin force: " + rule) != std::string::npos;
+}
+
+int call_from_host_function(const Arguments&) {
+    const TestStream stream;
+    cudaLaunchHostFunc(
+        stream.native, [](void*) { cudaGetLastError(); }, nullptr);
+    return static_cast<int>(cudaStreamSynchronize(stream.native));
+}
+const ChildCase host_function("call from a host function", call_from_host_function);
+
+int touch_device_memory(const Arguments&) {
+    return device_memory<volatile char>(64)[3];
+}
+const ChildCase host_access("touch device memory", touch_device_memory);
+
+int touch_from_host_function(const Arguments&) {
+    const TestStream stream;
+    auto* memory = device_memory<char>(64);
+    cudaLaunchHostFunc(
+        stream.native, [](void* data) { *static_cast<volatile char*>(data) = 1; }, memory);
+    return static_cast<int>(cudaStreamSynchronize(stream.native));
+}
+const ChildCase host_function_access("touch from a host function", touch_from_host_function);
+
+int use_destroyed_stream(const Arguments&) {
+    cudaStream_t stream = nullptr;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaStreamDestroy(stream);
+    return cudaStreamQuery(stream) == cudaSuccess ? 0 : 1;
+}
+const ChildCase destroyed_stream("use a destroyed stream", use_destroyed_stream);
+
+int use_destroyed_event(const Arguments&) {
+    cudaEvent_t event = nullptr;
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    cudaEventDestroy(event);
+    return cudaEventRecord(event, nullptr) == cudaSuccess ? 0 : 1;
+}
+const ChildCase destroyed_event("use a destroyed event", use_destroyed_event);
+
+int share_pool_memory(const Arguments&) {
+    void* memory = nullptr;
+    cudaMallocAsync(&memory, 64, nullptr);
+    cudaIpcMemHandle_t handle;
+    return static_cast<int>(cudaIpcGetMemHandle(&handle, memory));
+}
+const ChildCase pool_memory("share pool memory", share_pool_memory);
+
+__global__ void write_at(char* memory, std::size_t at) {
+    memory[at] = 1;
+}
+
+void launch_write(char* memory, std::size_t at) {
+    void* arguments[] = {&memory, &at};
+    cudaLaunchKernel(write_at, dim3(1), dim3(1), arguments);
+}
+
+int write_beyond_memory(const Arguments&) {
+    launch_write(device_memory<char>(256), 256);
+    return static_cast<int>(cudaDeviceSynchronize());
+}
+const ChildCase beyond("write beyond memory", write_beyond_memory);
+
+/// With an argument, enables access first.
+int write_to_peer(const Arguments& arguments) {
+    cudaSetDevice(1);
+    auto* memory = device_memory<char>(256);
+    cudaSetDevice(0);
+    if (!arguments.empty() && cudaDeviceEnablePeerAccess(1, 0) != cudaSuccess) return 1;
+    launch_write(memory, 0);
+    return static_cast<int>(cudaDeviceSynchronize());
+}
+const ChildCase peer("write to a peer", write_to_peer);
+
+int break_device(const Arguments&) {
+    const TestStream stuck, other;
+    const TestEvent event;
+    const Gate gate;
+    static bool ran = false;
+    gate.hold(stuck.native);
+    cudaLaunchHostFunc(
+        stuck.native, [](void*) { ran = true; }, nullptr);
+    cudaEventRecord(event.native, stuck.native);
+    std::jthread breaks([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        emulated_cuda_break_device(0);
+    });
+    if (cudaStreamSynchronize(stuck.native) != cudaErrorIllegalAddress) return 1;
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, 64) != cudaErrorIllegalAddress) return 2;
+    if (cudaEventQuery(event.native) != cudaErrorIllegalAddress) return 3;
+    if (cudaStreamQuery(other.native) != cudaErrorIllegalAddress) return 4;
+    if (cudaGetLastError() != cudaErrorIllegalAddress) return 5;
+    return ran ? 6 : 0;
+}
+const ChildCase broken("break the device", break_device);
+
+/// The errors of three allocations and of one query, as an exit code cannot say them.
+int allocate_thrice(const Arguments&) {
+    void* memory = nullptr;
+    for (int i = 0; i < 3; ++i) std::printf("%d ", cudaMalloc(&memory, 64));
+    std::printf("%d\n", cudaStreamQuery(nullptr));
+    return 0;
+}
+const ChildCase thrice("allocate thrice", allocate_thrice);
+
+/// The devices by their UUIDs' last byte.
+int list_devices(const Arguments&) {
+    int count = 0;
+    std::printf("%d:", cudaGetDeviceCount(&count));
+    for (int i = 0; i < count; ++i) {
+        CUuuid uuid;
+        cuDeviceGetUuid(&uuid, i);
+        std::printf(" %d", uuid.bytes[15]);
+    }
+    std::puts("");
+    return 0;
+}
+const ChildCase devices("list the devices", list_devices);
+
+int leave_with_stuck_stream(const Arguments&) {
+    const TestStream& stream = *new TestStream;
+    const Gate& gate = *new Gate;
+    gate.hold(stream.native);
+    return 7;
+}
+const ChildCase stuck("leave with a stuck stream", leave_with_stuck_stream);
+
+}  // namespace
+
+TEST_CASE("a call from a host function ends the process") {
+    CHECK(is_broken_rule(end_of("call from a host function"),
+                         "a host function that a stream runs called CUDA (cudaGetLastError)"));
+}
+
+TEST_CASE("a host thread that touches device memory ends the process") {
+    if (!is_in_force("no host thread touches device memory"))
+        GUOZHUANG_SKIP("no protection keys here");
+    CHECK(is_broken_rule(end_of("touch device memory"), "a host thread touched device memory"));
+    const auto end = end_of("touch from a host function");
+    CHECK(end.signal == SIGABRT);
+    CHECK(end.output.find("rule: ") != std::string::npos);
+}
+
+TEST_CASE("a destroyed stream or event that is used ends the process") {
+    CHECK(is_broken_rule(end_of("use a destroyed stream"), "a destroyed stream is used"));
+    CHECK(is_broken_rule(end_of("use a destroyed event"), "a destroyed event is used"));
+}
+
+TEST_CASE("memory of the pool that is shared ends the process") {
+    CHECK(is_broken_rule(end_of("share pool memory"), "memory of a pool or managed memory"));
+}
+
+TEST_CASE("a kernel that reaches beyond memory or to a stranger's ends the process") {
+    if (!is_in_force("no kernel touches memory of a device without peer access"))
+        GUOZHUANG_SKIP("no protection keys here");
+    const Child::Environment two{{"EMULATED_CUDA_DEVICES", "2"}};
+    CHECK(is_broken_rule(end_of("write beyond memory"),
+                         "a kernel or copy reached beyond the end of device memory"));
+    CHECK(is_broken_rule(end_of("write to a peer", two),
+                         "a kernel touched memory of a device without peer access"));
+    CHECK(end_of("write to a peer", two, {"enabled"}).exit_code == 0);
+}
+
+TEST_CASE("a device that fails stays failed, and drops what its streams had to do") {
+    CHECK(end_of("break the device").exit_code == 0);
+}
+
+TEST_CASE("the nth call of a function fails, once or for ever") {
+    const auto with = [](const char* failure) {
+        return Child("allocate thrice", {{"EMULATED_CUDA_FAIL", failure}}).line();
+    };
+    CHECK(with("cudaMalloc:2:2") == "0 2 0 0");
+    CHECK(with("cudaMalloc:2") == "0 999 0 0");
+    CHECK(with("cudaMalloc:2:700") == "0 700 700 700");
+    CHECK(with("cudaFree:1") == "0 0 0 0");
+    CHECK(is_broken_rule(end_of("allocate thrice", {{"EMULATED_CUDA_FAIL", "cudaMalloc:x"}}),
+                         "EMULATED_CUDA_FAIL has an invalid value"));
+}
+
+TEST_CASE("the environment says which devices there are") {
+    const auto with = [](const Child::Environment& environment) {
+        return Child("list the devices", environment).line();
+    };
+    CHECK(with({}) == "0: 0");
+    CHECK(with({{"EMULATED_CUDA_DEVICES", "4"}}) == "0: 0 1 2 3");
+    CHECK(with({{"EMULATED_CUDA_DEVICES", "0"}}) == "100:");
+    CHECK(with({{"EMULATED_CUDA_DEVICES", "4"}, {"CUDA_VISIBLE_DEVICES", "2,0"}}) == "0: 2 0");
+    CHECK(with({{"CUDA_VISIBLE_DEVICES", ""}}) == "100:");
+    CHECK(with({{"EMULATED_CUDA_DRIVER", "0"}}) == "35:");
+    CHECK(with({{"EMULATED_CUDA_DRIVER", "12000"}}) == "35:");
+    CHECK(Child("allocate thrice", {{"EMULATED_CUDA_MEMORY_MIB", "0"}}).line() == "2 2 2 0");
+}
+
+TEST_CASE("a process ends though a stream is stuck") {
+    CHECK(end_of("leave with a stuck stream").exit_code == 7);
+}
+
+TEST_CASE("a trace has the number of calls of each function") {
+    const TemporaryDirectory directory;
+    Child child("allocate thrice", {{"EMULATED_CUDA_TRACE", directory / "trace"}});
+    const auto path = directory / ("trace." + std::to_string(child.process()));
+    CHECK(child.wait().exit_code == 0);
+    std::ifstream file(path);
+    const std::string trace{std::istreambuf_iterator<char>(file), {}};
+    CHECK(trace == "3 cudaMalloc\n1 cudaStreamQuery\n");
+}

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <array>
+#include <cuda_runtime_api.h>
+
+namespace guozhuang::emulated_cuda {
+
+class Device;
+
+/// The same for a device of the machine in all processes of the user.
+std::array<unsigned char, 16> uuid_of(const Device& device);
+
+}  // namespace guozhuang::emulated_cuda
+
+/// What an emulated device says of itself.
+namespace guozhuang::emulated_cuda::device_facts {
+
+inline constexpr int major = 9, minor = 0;
+inline constexpr int multiprocessors = 4;
+inline constexpr int warp_threads = 32;
+inline constexpr int threads_per_block = 1024;
+inline constexpr int copy_engines = 2;
+
+struct Attribute {
+    cudaDeviceAttr attribute;
+    int value;
+};
+
+inline constexpr auto stream_memory_operations = static_cast<cudaDeviceAttr>(94);
+inline constexpr auto stream_wait_value_nor = static_cast<cudaDeviceAttr>(123);
+
+inline constexpr Attribute attributes[] = {
+    {cudaDevAttrMultiProcessorCount, multiprocessors},
+    {cudaDevAttrComputeCapabilityMajor, major},
+    {cudaDevAttrComputeCapabilityMinor, minor},
+    {cudaDevAttrWarpSize, warp_threads},
+    {cudaDevAttrMaxThreadsPerBlock, threads_per_block},
+    {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+    {cudaDevAttrMaxGridDimX, 2147483647},
+    {cudaDevAttrMaxSharedMemoryPerBlock, 48 << 10},
+    {cudaDevAttrMaxSharedMemoryPerMultiprocessor, 228 << 10},
+    {cudaDevAttrL2CacheSize, 50 << 20},
+    {cudaDevAttrMemoryClockRate, 1000000},
+    {cudaDevAttrGlobalMemoryBusWidth, 5120},
+    {cudaDevAttrClockRate, 1000000},
+    {cudaDevAttrAsyncEngineCount, copy_engines},
+    {cudaDevAttrConcurrentKernels, 1},
+    {cudaDevAttrIntegrated, 0},
+    {cudaDevAttrComputeMode, 0},
+    {cudaDevAttrCanMapHostMemory, 1},
+    {cudaDevAttrUnifiedAddressing, 1},
+    {cudaDevAttrManagedMemory, 1},
+    {cudaDevAttrConcurrentManagedAccess, 0},
+    {cudaDevAttrPageableMemoryAccess, 0},
+    {cudaDevAttrHostRegisterSupported, 1},
+    {cudaDevAttrCanUseHostPointerForRegisteredMem, 1},
+    {cudaDevAttrHostNativeAtomicSupported, 0},
+    {cudaDevAttrStreamPrioritiesSupported, 1},
+    {cudaDevAttrMemoryPoolsSupported, 1},
+    {cudaDevAttrCooperativeLaunch, 0},
+    {cudaDevAttrClusterLaunch, 0},
+    {cudaDevAttrIpcEventSupport, 0},
+    {cudaDevAttrMpsEnabled, 0},
+    {cudaDevAttrPciDomainId, 0},
+    {cudaDevAttrPciDeviceId, 0},
+    {cudaDevAttrGPUDirectRDMASupported, 0},
+    {cudaDevAttrCanFlushRemoteWrites, 1},
+    {stream_memory_operations, 1},
+    {stream_wait_value_nor, 1},
+};
+
+}  // namespace guozhuang::emulated_cuda::device_facts

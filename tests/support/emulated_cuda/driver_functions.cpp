@@ -1,0 +1,234 @@
+// The driver's functions that the runtime has no name for, which are looked up through it.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <cuda.h>
+#include <string_view>
+#include <thread>
+
+#include "support/emulated_cuda/calls.hpp"
+#include "support/emulated_cuda/device_facts.hpp"
+#include "support/emulated_cuda/memory.hpp"
+#include "support/emulated_cuda/submit.hpp"
+
+namespace guozhuang::emulated_cuda {
+namespace {
+
+CUcontext context_of(Device* device) {
+    return reinterpret_cast<CUcontext>(device);
+}
+
+const void* pointer_of(CUdeviceptr address) {
+    return reinterpret_cast<const void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// A word that streams can write and wait for. Throws Refusal if CUDA knows no such memory.
+std::atomic_ref<std::uint32_t> word_at(CUdeviceptr address) {
+    const auto memory = find_memory(pointer_of(address));
+    const auto* start = static_cast<const std::byte*>(pointer_of(address));
+    require(memory && address % sizeof(std::uint32_t) == 0 &&
+                memory->contains({start, sizeof(std::uint32_t)}),
+            cudaErrorInvalidValue);
+    auto* word = memory->bytes().data() + (start - memory->bytes().data());
+    return std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word));
+}
+
+bool fulfils(std::uint32_t seen, std::uint32_t value, unsigned condition) {
+    switch (condition) {
+        case CU_STREAM_WAIT_VALUE_GEQ: return static_cast<std::int32_t>(seen - value) >= 0;
+        case CU_STREAM_WAIT_VALUE_EQ: return seen == value;
+        case CU_STREAM_WAIT_VALUE_AND: return (seen & value) != 0;
+        default: return ~(seen | value) != 0;
+    }
+}
+
+/// Another process may write the word, so nothing here can be told: the stream's thread looks.
+void wait_for_word(std::atomic_ref<std::uint32_t> word, std::uint32_t value, unsigned condition,
+                   const Device& device) {
+    using namespace std::chrono_literals;
+    auto pause = 20us;
+    while (!device.broken() && !fulfils(word.load(std::memory_order_acquire), value, condition)) {
+        std::this_thread::sleep_for(pause);
+        pause = std::min<std::chrono::microseconds>(2 * pause, 1ms);
+    }
+}
+
+template <class T>
+void answer(void* data, T value) {
+    std::memcpy(data, &value, sizeof value);
+}
+
+/// The attribute of what CUDA knows at the address.
+cudaError_t attribute_of(const Memory& memory, CUpointer_attribute attribute, CUdeviceptr address,
+                         void* data) {
+    const bool on_device = memory.is_of_device();
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT: answer(data, context_of(&memory.device())); break;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            answer(data, memory.is_of_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+            break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: answer(data, address); break;
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+            answer(data, on_device ? nullptr : pointer_of(address));
+            return on_device ? cudaErrorInvalidValue : cudaSuccess;
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            answer(data, static_cast<unsigned>(memory.kind() == MemoryKind::managed));
+            break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: answer(data, memory.device().index()); break;
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+            answer(data, static_cast<unsigned>(memory.kind() == MemoryKind::device));
+            break;
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+            answer(data, static_cast<unsigned long long>(memory.generation()));
+            break;
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: answer(data, memory.bytes().data()); break;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: answer(data, memory.bytes().size()); break;
+        default: return cudaErrorNotSupported;
+    }
+    return cudaSuccess;
+}
+
+struct EntryPoint {
+    std::string_view name;
+    void* function;
+};
+
+template <class Function>
+EntryPoint entry(std::string_view name, Function* function) {
+    return {name, reinterpret_cast<void*>(function)};
+}
+
+void* find_entry_point(std::string_view name) {
+    static const EntryPoint all[] = {
+        entry("cuCtxGetCurrent", cuCtxGetCurrent),
+        entry("cuCtxSetCurrent", cuCtxSetCurrent),
+        entry("cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState),
+        entry("cuStreamGetCtx", cuStreamGetCtx),
+        entry("cuStreamWriteValue32", cuStreamWriteValue32),
+        entry("cuStreamWaitValue32", cuStreamWaitValue32),
+        entry("cuDeviceGetUuid", cuDeviceGetUuid),
+        entry("cuPointerGetAttribute", cuPointerGetAttribute),
+        entry("cuPointerGetAttributes", cuPointerGetAttributes),
+        entry("cuMemGetAddressRange", cuMemGetAddressRange),
+    };
+    if (name.ends_with("_v2")) name.remove_suffix(3);
+    const auto* found = std::find_if(std::begin(all), std::end(all),
+                                     [&](const auto& each) { return each.name == name; });
+    return found == std::end(all) ? nullptr : found->function;
+}
+
+}  // namespace
+}  // namespace guozhuang::emulated_cuda
+
+using namespace guozhuang::emulated_cuda;
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+    return driver_call(__func__, without_device, [&] {
+        *context = context_of(current_device_or_null());
+        return cudaSuccess;
+    });
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) {
+    return driver_call(__func__, without_device, [&] {
+        auto* device = reinterpret_cast<Device*>(context);
+        require(!device || std::find(devices().begin(), devices().end(), device) != devices().end(),
+                cudaErrorDeviceUninitialized);
+        set_current_device(device);
+        return cudaSuccess;
+    });
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice index, unsigned* flags, int* active) {
+    return driver_call(__func__, without_device, [&] {
+        const auto* device = device_or_null(index);
+        require(device != nullptr, cudaErrorInvalidDevice);
+        *flags = 0;
+        *active = device->active;
+        return cudaSuccess;
+    });
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+    return driver_call(__func__, usual, [&] {
+        *context = context_of(&stream_of(stream)->device());
+        return cudaSuccess;
+    });
+}
+
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+    return driver_call(__func__, usual, [&] {
+        const auto word = word_at(address);
+        submit(*stream_of(stream), Stream::Actor::copy,
+               [word, value] { word.store(value, std::memory_order_release); });
+        return cudaSuccess;
+    });
+}
+
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                             unsigned flags) {
+    return driver_call(__func__, usual, [&] {
+        const auto word = word_at(address);
+        const unsigned condition = flags & ~unsigned{CU_STREAM_WAIT_VALUE_FLUSH};
+        require(condition <= CU_STREAM_WAIT_VALUE_NOR, cudaErrorInvalidValue);
+        const auto waiting = stream_of(stream);
+        const auto& device = waiting->device();
+        submit(*waiting, Stream::Actor::copy, [word, value, condition, &device] {
+            wait_for_word(word, value, condition, device);
+        });
+        return cudaSuccess;
+    });
+}
+
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice index) {
+    return driver_call(__func__, without_device, [&] {
+        const auto* device = device_or_null(index);
+        require(device != nullptr, cudaErrorInvalidDevice);
+        std::memcpy(uuid, uuid_of(*device).data(), sizeof *uuid);
+        return cudaSuccess;
+    });
+}
+
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+    return driver_call(__func__, without_device, [&] {
+        const auto memory = find_memory(pointer_of(address));
+        require(memory != nullptr, cudaErrorInvalidValue);
+        return attribute_of(*memory, attribute, address, data);
+    });
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr address) {
+    return driver_call(__func__, without_device, [&] {
+        // Of memory that CUDA does not know, the answers stay as they are, zero by convention.
+        if (const auto memory = find_memory(pointer_of(address)))
+            for (unsigned i = 0; i < count; ++i)
+                attribute_of(*memory, attributes[i], address, data[i]);
+        return cudaSuccess;
+    });
+}
+
+CUresult cuMemGetAddressRange(CUdeviceptr* start, std::size_t* bytes, CUdeviceptr address) {
+    return driver_call(__func__, usual, [&] {
+        const auto memory = find_memory(pointer_of(address));
+        require(memory != nullptr, cudaErrorInvalidValue);
+        if (start) *start = reinterpret_cast<CUdeviceptr>(memory->bytes().data());
+        if (bytes) *bytes = memory->bytes().size();
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+    return call(__func__, without_device, [&] {
+        *function = find_entry_point(name);
+        if (result)
+            *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+        return cudaSuccess;
+    });
+}

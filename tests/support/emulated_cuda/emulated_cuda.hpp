@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+/// What libemulated_cudart.so exports besides CUDA's functions, for tests.
+extern "C" {
+
+/// Makes the device fail now, as an illegal access by a kernel of the trainer's would: every later
+/// call returns cudaErrorIllegalAddress, and its streams drop their work.
+void emulated_cuda_break_device(int device);
+
+/// How many calls of CUDA this process has made.
+std::uint64_t emulated_cuda_calls();
+
+/// The rules that are in force here, a line each, and those that are not, which then say why.
+const char* emulated_cuda_rules();
+}

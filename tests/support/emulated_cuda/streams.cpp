@@ -1,0 +1,126 @@
+#include "support/emulated_cuda/streams.hpp"
+
+#include <thread>
+#include <utility>
+
+#include "support/emulated_cuda/devices.hpp"
+#include "support/emulated_cuda/handles.hpp"
+#include "support/emulated_cuda/protection.hpp"
+
+namespace guozhuang::emulated_cuda {
+namespace {
+
+thread_local bool on_behalf_of_host = false;
+
+auto& handles() {
+    static auto& all = *new Handles<cudaStream_t, Stream>(0x51000000, "a destroyed stream is used");
+    return all;
+}
+
+}  // namespace
+
+std::shared_ptr<Stream> Stream::make(Device& device, Ordering ordering, int priority) {
+    std::shared_ptr<Stream> stream(new Stream(device, ordering, priority));
+    std::thread([stream] { stream->run(); }).detach();
+    return stream;
+}
+
+std::uint64_t Stream::enqueue(Actor actor, std::function<void()> work) {
+    if (ordering_ == Ordering::independent) return push(actor, std::move(work));
+    const auto legacy = device_.legacy_stream();
+    const std::lock_guard lock(device_.enqueueing);
+    if (ordering_ == Ordering::blocking) {
+        wait_in_order_for(*legacy);
+    } else {
+        for (const auto& other : device_.streams())
+            if (other->ordering_ == Ordering::blocking) wait_in_order_for(*other);
+    }
+    return push(actor, std::move(work));
+}
+
+void Stream::wait_in_order_for(Stream& other) {
+    const auto position = other.position();
+    if (!other.reached(position))
+        push(Actor::copy, [this, position, stream = other.shared_from_this()] {
+            stream->wait_for(position, device_);
+        });
+}
+
+std::uint64_t Stream::push(Actor actor, std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back({actor, std::move(work)});
+    changed_.notify_all();
+    return ++enqueued_;
+}
+
+std::uint64_t Stream::position() {
+    const std::lock_guard lock(mutex_);
+    return enqueued_;
+}
+
+bool Stream::reached(std::uint64_t position) {
+    const std::lock_guard lock(mutex_);
+    return completed_ >= position;
+}
+
+void Stream::wait_for(std::uint64_t position, const Device& waiting) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock,
+                  [&] { return completed_ >= position || device_.broken() || waiting.broken(); });
+}
+
+void Stream::close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+}
+
+void Stream::wake() {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+}
+
+void Stream::run() {
+    become_stream_thread();
+    std::unique_lock lock(mutex_);
+    while (true) {
+        changed_.wait(lock, [&] { return !tasks_.empty() || closed_; });
+        if (tasks_.empty()) return;
+        auto task = std::move(tasks_.front());
+        tasks_.pop_front();
+        lock.unlock();
+        if (!device_.broken()) run(std::move(task));
+        lock.lock();
+        ++completed_;
+        changed_.notify_all();
+    }
+}
+
+void Stream::run(Task task) {
+    on_behalf_of_host = task.actor == Actor::host;
+    set_rights(task.actor == Actor::host     ? no_rights
+               : task.actor == Actor::kernel ? device_.reachable()
+                                             : all_rights);
+    task.work();
+}
+
+bool in_host_function() noexcept {
+    return on_behalf_of_host;
+}
+
+cudaStream_t add_stream(std::shared_ptr<Stream> stream) {
+    stream->device().add(stream);
+    return handles().add(std::move(stream));
+}
+
+std::shared_ptr<Stream> find_stream(cudaStream_t handle) {
+    if (handle == nullptr || handle == cudaStreamLegacy) return current_device().legacy_stream();
+    if (handle == cudaStreamPerThread) return current_device().per_thread_stream();
+    return handles().find(handle);
+}
+
+std::shared_ptr<Stream> remove_stream(cudaStream_t handle) {
+    return handles().remove(handle);
+}
+
+}  // namespace guozhuang::emulated_cuda

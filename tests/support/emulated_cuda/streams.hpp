@@ -1,0 +1,78 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <cuda_runtime_api.h>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace guozhuang::emulated_cuda {
+
+class Device;
+
+/// Work that a thread of its own runs in order. Thread-safe. The thread is never joined, so a
+/// process ends though a stream is stuck.
+class Stream : public std::enable_shared_from_this<Stream> {
+public:
+    /// How a stream is ordered with the others of its device: the legacy default stream and the
+    /// blocking ones wait for each other.
+    enum class Ordering { legacy, blocking, independent };
+    /// What the work is: a kernel reaches memory of its device and of peers, a copy that of all
+    /// devices, and a function of the host's that of none; nor may it call CUDA.
+    enum class Actor { kernel, copy, host };
+
+    static std::shared_ptr<Stream> make(Device& device, Ordering ordering, int priority = 0);
+
+    Device& device() const noexcept { return device_; }
+    Ordering ordering() const noexcept { return ordering_; }
+    int priority() const noexcept { return priority_; }
+
+    /// Returns the position behind the work. The work is dropped if the device has failed.
+    std::uint64_t enqueue(Actor actor, std::function<void()> work);
+    /// The position behind all that has been enqueued.
+    std::uint64_t position();
+    bool reached(std::uint64_t position);
+    /// Returns when the position is reached or either device has failed.
+    void wait_for(std::uint64_t position, const Device& waiting);
+
+    /// Ends the thread once it has run what is enqueued.
+    void close();
+    /// Makes all who wait look whether a device has failed.
+    void wake();
+
+private:
+    struct Task {
+        Actor actor;
+        std::function<void()> work;
+    };
+
+    Stream(Device& device, Ordering ordering, int priority) noexcept
+        : device_(device), ordering_(ordering), priority_(priority) {}
+    void run();
+    void run(Task task);
+    std::uint64_t push(Actor actor, std::function<void()> work);
+    void wait_in_order_for(Stream& other);
+
+    Device& device_;
+    const Ordering ordering_;
+    const int priority_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Task> tasks_;
+    std::uint64_t enqueued_ = 0, completed_ = 0;
+    bool closed_ = false;
+};
+
+/// Whether the calling thread is in a function of the host's that a stream runs.
+bool in_host_function() noexcept;
+
+cudaStream_t add_stream(std::shared_ptr<Stream> stream);
+/// The stream of a handle, the default streams' too. Null for what never was a handle; a destroyed
+/// stream's breaks a rule.
+std::shared_ptr<Stream> find_stream(cudaStream_t handle);
+/// Null if the handle is that of a default stream, or none.
+std::shared_ptr<Stream> remove_stream(cudaStream_t handle);
+
+}  // namespace guozhuang::emulated_cuda
