@@ -1,10 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 namespace guozhuang::test {
 
@@ -12,6 +14,11 @@ namespace guozhuang::test {
 inline void expect(cudaError_t status, const char* what) {
     if (status != cudaSuccess)
         throw std::runtime_error(std::string(what) + ": " + cudaGetErrorName(status));
+}
+
+/// Gives threads of streams the time to do what they must not do.
+inline void let_streams_run() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 struct TestStream {

@@ -64,6 +64,7 @@ TEST_CASE("an event holds another stream until its work is done") {
         CHECK(cudaEventRecord(recorded.native, first.native) == cudaSuccess);
         CHECK(cudaStreamWaitEvent(second.native, recorded.native, 0) == cudaSuccess);
         CHECK(cuStreamWriteValue32(second.native, address_of(word), 5, 0) == CUDA_SUCCESS);
+        let_streams_run();
         CHECK(cudaEventQuery(recorded.native) == cudaErrorNotReady);
         CHECK(cudaStreamQuery(second.native) == cudaErrorNotReady);
         CHECK(*word == 0);
@@ -85,6 +86,7 @@ TEST_CASE("the legacy default stream waits for blocking streams, and they for it
     CHECK(cudaStreamQuery(nullptr) == cudaErrorNotReady);
     const TestStream later(cudaStreamDefault);
     CHECK(cudaMemsetAsync(memory, 0, sizeof(int), later.native) == cudaSuccess);
+    let_streams_run();
     CHECK(cudaStreamQuery(later.native) == cudaErrorNotReady);
     gate.open();
     CHECK(cudaStreamSynchronize(later.native) == cudaSuccess);
@@ -145,7 +147,7 @@ TEST_CASE("the first launch of a kernel waits for the device, unless it has been
             +[](int*, unsigned, unsigned) {}, dim3(1), dim3(1), arguments, 0, free.native);
         launched = true;
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    let_streams_run();
     CHECK_FALSE(launched);
     gate.open();
     launcher.join();
@@ -162,7 +164,7 @@ TEST_CASE("freeing memory waits for the streams") {
     std::atomic<int> freed = 0;
     std::jthread device_side([&] { freed += cudaFree(of_device) == cudaSuccess; });
     std::jthread host_side([&] { freed += cudaFreeHost(of_host) == cudaSuccess; });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    let_streams_run();
     CHECK(freed == 0);
     gate.open();
     device_side.join();
@@ -251,12 +253,12 @@ TEST_CASE("streams wait for words cyclically, or for equality") {
     CHECK(wait(0, 0xffffffefu, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
     CHECK(cudaStreamSynchronize(stream.native) == cudaSuccess);
     CHECK(wait(0, 2, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);  // 18 after 0xfffffff0
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    let_streams_run();
     CHECK(cudaStreamQuery(stream.native) == cudaErrorNotReady);
     __atomic_store_n(&words[0], 2u, __ATOMIC_RELEASE);
     CHECK(cudaStreamSynchronize(stream.native) == cudaSuccess);
     CHECK(wait(1, 2, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    let_streams_run();
     CHECK(cudaStreamQuery(stream.native) == cudaErrorNotReady);
     __atomic_store_n(&words[1], 2u, __ATOMIC_RELEASE);
     CHECK(cudaStreamSynchronize(stream.native) == cudaSuccess);
@@ -268,6 +270,7 @@ TEST_CASE("timed events tell the time between them") {
     const TestStream stream;
     const TestEvent start(cudaEventDefault), end(cudaEventDefault), untimed;
     CHECK(cudaEventRecord(start.native, stream.native) == cudaSuccess);
+    CHECK(cudaEventSynchronize(start.native) == cudaSuccess);
     {
         const Gate gate;
         gate.hold(stream.native);

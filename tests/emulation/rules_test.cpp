@@ -2,6 +2,7 @@
 
 #include "support/emulated_cuda/kernel.hpp"
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -99,13 +100,13 @@ int break_device(const Arguments&) {
     const TestStream stuck, other;
     const TestEvent event;
     const Gate gate;
-    static bool ran = false;
+    static std::atomic<bool> ran = false;
     gate.hold(stuck.native);
     cudaLaunchHostFunc(
         stuck.native, [](void*) { ran = true; }, nullptr);
     cudaEventRecord(event.native, stuck.native);
     std::jthread breaks([] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        let_streams_run();
         emulated_cuda_break_device(0);
     });
     if (cudaStreamSynchronize(stuck.native) != cudaErrorIllegalAddress) return 1;
@@ -114,6 +115,7 @@ int break_device(const Arguments&) {
     if (cudaEventQuery(event.native) != cudaErrorIllegalAddress) return 3;
     if (cudaStreamQuery(other.native) != cudaErrorIllegalAddress) return 4;
     if (cudaGetLastError() != cudaErrorIllegalAddress) return 5;
+    let_streams_run();
     return ran ? 6 : 0;
 }
 const ChildCase broken("break the device", break_device);

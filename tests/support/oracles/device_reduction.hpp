@@ -54,7 +54,7 @@ inline void check_reduction_like_host(device::Driver& driver, device::Stream& st
         driver.copy(stream, result, a);
         wait_until_done(stream);
         INFO(name_of(op) << " of " << name_of(dtype) << " at " << x << ", " << y);
-        CHECK(result == expected);
+        CHECK((result == expected));  // not printed: these are thousands of bytes
     }
     driver.release(0, a);
     driver.release(0, b);
