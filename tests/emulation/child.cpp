@@ -27,7 +27,8 @@ std::vector<std::string> environment_with(Child::Environment changes) {
         changes.try_emplace(setting.substr(0, equals), setting.substr(equals + 1));
     }
     std::vector<std::string> all;
-    for (const auto& [name, value] : changes) all.push_back(name + "=" + value);
+    for (const auto& [name, value] : changes)
+        all.push_back(std::string(name).append("=").append(value));
     return all;
 }
 

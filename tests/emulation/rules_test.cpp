@@ -144,8 +144,8 @@ int list_devices(const Arguments&) {
 const ChildCase devices("list the devices", list_devices);
 
 int leave_with_stuck_stream(const Arguments&) {
-    const TestStream& stream = *new TestStream;
-    const Gate& gate = *new Gate;
+    static const auto& stream = *new TestStream;
+    static const auto& gate = *new Gate;
     gate.hold(stream.native);
     return 7;
 }

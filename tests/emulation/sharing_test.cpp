@@ -15,7 +15,8 @@ namespace {
 
 std::string hex_of(const cudaIpcMemHandle_t& handle) {
     std::string text;
-    for (const unsigned char byte : handle.reserved) {
+    for (const char each : handle.reserved) {
+        const auto byte = static_cast<unsigned char>(each);
         text += "0123456789abcdef"[byte >> 4];
         text += "0123456789abcdef"[byte & 15];
     }

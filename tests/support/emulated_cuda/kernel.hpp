@@ -59,7 +59,7 @@ inline void run_grid(const KernelLaunch& launch) {
             for (blockIdx.x = 0; blockIdx.x < launch.grid.x; ++blockIdx.x) run_block(launch);
 }
 
-inline cudaError_t enqueue(KernelLaunch launch) {
+inline cudaError_t enqueue(const KernelLaunch& launch) {
     return emulated_cuda_launch(launch, [launch] { run_grid(launch); });
 }
 

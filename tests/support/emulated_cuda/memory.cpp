@@ -135,8 +135,8 @@ Memory::~Memory() {
         munmap(mapping_.data(), mapping_.size());
         return;
     }
-    mmap(mapping_.data(), mapping_.size(), PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    static_cast<void>(mmap(mapping_.data(), mapping_.size(), PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
     addresses().give_back(mapping_);
 }
 

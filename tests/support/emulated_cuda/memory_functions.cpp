@@ -90,7 +90,7 @@ cudaError_t allocate(void** address, std::size_t bytes, MemoryKind kind) {
 /// Takes out the memory that begins at the address, if it is of such a kind.
 std::shared_ptr<Memory> take_out(const void* address, std::initializer_list<MemoryKind> kinds,
                                  cudaError_t otherwise) {
-    const auto memory = find_memory(address);
+    auto memory = find_memory(address);
     require(memory && memory->bytes().data() == address &&
                 std::find(kinds.begin(), kinds.end(), memory->kind()) != kinds.end(),
             otherwise);

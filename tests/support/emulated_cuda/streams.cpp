@@ -89,14 +89,15 @@ void Stream::run() {
         auto task = std::move(tasks_.front());
         tasks_.pop_front();
         lock.unlock();
-        if (!device_.broken()) run(std::move(task));
+        if (!device_.broken()) run(task);
+        task = {};  // what the work holds ends before anyone sees it done
         lock.lock();
         ++completed_;
         changed_.notify_all();
     }
 }
 
-void Stream::run(Task task) {
+void Stream::run(const Task& task) {
     on_behalf_of_host = task.actor == Actor::host;
     set_rights(task.actor == Actor::host     ? no_rights
                : task.actor == Actor::kernel ? device_.reachable()

@@ -51,7 +51,7 @@ private:
     Stream(Device& device, Ordering ordering, int priority) noexcept
         : device_(device), ordering_(ordering), priority_(priority) {}
     void run();
-    void run(Task task);
+    void run(const Task& task);
     std::uint64_t push(Actor actor, std::function<void()> work);
     void wait_in_order_for(Stream& other);
 
