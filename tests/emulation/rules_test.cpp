@@ -32,6 +32,14 @@ int call_from_host_function(const Arguments&) {
 }
 const ChildCase host_function("call from a host function", call_from_host_function);
 
+int call_from_callback(const Arguments&) {
+    const TestStream stream;
+    const auto call = [](cudaStream_t calling, cudaError_t, void*) { cudaStreamQuery(calling); };
+    cudaStreamAddCallback(stream.native, call, nullptr, 0);
+    return static_cast<int>(cudaStreamSynchronize(stream.native));
+}
+const ChildCase callback("call from a callback", call_from_callback);
+
 int touch_device_memory(const Arguments&) {
     return device_memory<volatile char>(64)[3];
 }
@@ -115,8 +123,11 @@ int break_device(const Arguments&) {
     if (cudaEventQuery(event.native) != cudaErrorIllegalAddress) return 3;
     if (cudaStreamQuery(other.native) != cudaErrorIllegalAddress) return 4;
     if (cudaGetLastError() != cudaErrorIllegalAddress) return 5;
+    auto elsewhere = cudaSuccess;  // a thread that has chosen no device
+    std::thread([&] { elsewhere = cudaMalloc(&memory, 64); }).join();
+    if (elsewhere != cudaErrorIllegalAddress) return 6;
     let_streams_run();
-    return ran ? 6 : 0;
+    return ran ? 7 : 0;
 }
 const ChildCase broken("break the device", break_device);
 
@@ -128,6 +139,12 @@ int allocate_thrice(const Arguments&) {
     return 0;
 }
 const ChildCase thrice("allocate thrice", allocate_thrice);
+
+int write_word(const Arguments&) {
+    auto* word = pinned_memory<std::uint32_t>(1);
+    return static_cast<int>(cuStreamWriteValue32(nullptr, address_of(word), 1, 0));
+}
+const ChildCase word("write a word", write_word);
 
 /// The devices by their UUIDs' last byte.
 int list_devices(const Arguments&) {
@@ -156,6 +173,8 @@ const ChildCase stuck("leave with a stuck stream", leave_with_stuck_stream);
 TEST_CASE("a call from a host function ends the process") {
     CHECK(is_broken_rule(end_of("call from a host function"),
                          "a host function that a stream runs called CUDA (cudaGetLastError)"));
+    CHECK(is_broken_rule(end_of("call from a callback"),
+                         "a host function that a stream runs called CUDA (cudaStreamQuery)"));
 }
 
 TEST_CASE("a host thread that touches device memory ends the process") {
@@ -199,6 +218,9 @@ TEST_CASE("the nth call of a function fails, once or for ever") {
     CHECK(with("cudaMalloc:2") == "0 999 0 0");
     CHECK(with("cudaMalloc:2:700") == "0 700 700 700");
     CHECK(with("cudaFree:1") == "0 0 0 0");
+    CHECK(end_of("write a word").exit_code == 0);
+    CHECK(end_of("write a word", {{"EMULATED_CUDA_FAIL", "cuStreamWriteValue32:1:1"}}).exit_code ==
+          1);
     CHECK(is_broken_rule(end_of("allocate thrice", {{"EMULATED_CUDA_FAIL", "cudaMalloc:x"}}),
                          "EMULATED_CUDA_FAIL has an invalid value"));
 }

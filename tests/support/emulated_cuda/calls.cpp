@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unistd.h>
 
 #include "support/emulated_cuda/capture.hpp"
@@ -23,7 +24,7 @@ thread_local cudaError_t last = cudaSuccess;
 /// How often each function has been called in this process.
 class Counts {
 public:
-    std::uint64_t count(const char* function) {
+    std::uint64_t count(const std::string& function) {
         const std::lock_guard lock(mutex_);
         ++total_;
         return ++calls_[function];
@@ -52,7 +53,13 @@ __attribute__((destructor)) void write_trace() {
         counts().write(prefix + "." + std::to_string(::getpid()));
 }
 
-std::optional<cudaError_t> injected_failure(const char* function, std::uint64_t nth) {
+/// The name that programs use, of which the toolkit's headers make one with a version.
+std::string plain(std::string_view function) {
+    if (function.ends_with("_v2")) function.remove_suffix(3);
+    return std::string(function);
+}
+
+std::optional<cudaError_t> injected_failure(const std::string& function, std::uint64_t nth) {
     const auto& configured = configuration();
     if (configured.failing_call != nth || configured.failing_function != function) return {};
     const auto error = static_cast<cudaError_t>(configured.failure);
@@ -70,13 +77,15 @@ bool is_sticky(cudaError_t error) noexcept {
 
 std::optional<cudaError_t> begin_call(const char* function, Checks checks) {
     enter_function(function);
-    const auto nth = counts().count(function);
+    const auto name = plain(function);
+    const auto nth = counts().count(name);
     if (in_host_function()) break_rule("a host function that a stream runs called CUDA");
-    if (auto error = injected_failure(function, nth)) return error;
+    if (auto error = injected_failure(name, nth)) return error;
     if (!checks.device) return {};
     if (const auto problem = problem_with_driver(); problem != cudaSuccess) return problem;
-    if (const auto* device = current_device_or_null(); device && device->broken())
-        return device->error();
+    const auto* chosen = current_device_or_null();
+    if (const auto& device = chosen ? *chosen : *devices().front(); device.broken())
+        return device.error();
     if (checks.unsafe && invalidate_captures()) return cudaErrorStreamCaptureUnsupported;
     return {};
 }

@@ -1,6 +1,7 @@
 // Devices, errors and versions.
 
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <unistd.h>
@@ -174,6 +175,16 @@ cudaError_t cudaGetDevice(int* index) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int index, int peer) {
     return call(__func__, usual, [&] {
         *can = &device_of(index) != &device_of(peer) && configuration().peers;
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
+    return call(__func__, usual, [&] {
+        const auto& device = device_of(index);
+        require(length >= 13, cudaErrorInvalidValue);
+        std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0",
+                      static_cast<unsigned>(device.physical() + 1) & 0xff);
         return cudaSuccess;
     });
 }

@@ -59,7 +59,7 @@ void wait_for_word(std::atomic_ref<std::uint32_t> word, std::uint32_t value, uns
 
 template <class T>
 void answer(void* data, T value) {
-    std::memcpy(data, &value, sizeof(T));
+    *static_cast<T*>(data) = value;
 }
 
 /// The attribute of what CUDA knows at the address.

@@ -120,6 +120,27 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
     });
 }
 
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data,
+                                  unsigned flags) {
+    return call(__func__, usual, [&] {
+        require(function && flags == 0, cudaErrorInvalidValue);
+        const auto called = stream_of(stream);
+        require(capture_state(*called).status == cudaStreamCaptureStatusNone,
+                cudaErrorStreamCaptureUnsupported);
+        submit(*called, Stream::Actor::host,
+               [function, stream, data] { function(stream, cudaSuccess, data); });
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
+    return call(__func__, usual, [&] {
+        const bool is_independent = stream_of(stream)->ordering() == Stream::Ordering::independent;
+        *flags = is_independent ? cudaStreamNonBlocking : cudaStreamDefault;
+        return cudaSuccess;
+    });
+}
+
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
     return call(__func__, usual, [&] {
         *status = capture_state(*stream_of(stream)).status;
