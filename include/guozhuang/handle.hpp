@@ -15,23 +15,40 @@ namespace engine {
 class Pending;
 }
 
-/// The output of an operation that finds its size itself: a dense tensor that the caller owns.
+/// The output of an operation that finds its size itself: a dense tensor that the caller owns, on
+/// the input's device.
 struct Result {
     DType dtype = DType::f32;  ///< the input's
     /// Dim 0 is the sum of `rows`; the other extents are the input's.
     Shape shape;
     /// How many rows of dim 0 came from each rank; for reduce_scatter only this rank's own count.
     std::vector<std::int64_t> rows;
-    std::vector<std::byte> bytes;  ///< row-major, in rank order
+    /// The elements, row-major, in rank order; nothing if they are on a device.
+    std::vector<std::byte> bytes;
+    Device device = {};  ///< the input's
+    /// The elements, if they are on a device. Its last owner frees them, for which CUDA waits until
+    /// the device has done all its work.
+    std::shared_ptr<void> device_memory = {};
 
-    /// A copy of the elements. Throws Error(invalid_argument) if T is not the dtype.
+    /// The elements, where they are; as long as this result, or its device_memory, lives.
+    TensorView view() noexcept {
+        return {device.kind == DeviceKind::host ? bytes.data() : device_memory.get(), dtype, shape,
+                device};
+    }
+
+    /// A copy of the elements. Throws Error(invalid_argument) if T is not the dtype, and if they
+    /// are in the memory of a GPU.
     template <Element T>
     std::vector<T> as() const {
         if (dtype_of<T> != dtype)
             throw Error(ErrorCode::invalid_argument,
                         "Result::as: the elements are of another dtype");
+        if (device.kind == DeviceKind::cuda)
+            throw Error(ErrorCode::invalid_argument,
+                        "Result::as: the elements are on a GPU: copy them from Result::view()");
         std::vector<T> elements(count_of(shape));
-        if (!elements.empty()) std::memcpy(elements.data(), bytes.data(), bytes.size());
+        const void* from = device.kind == DeviceKind::host ? bytes.data() : device_memory.get();
+        if (!elements.empty()) std::memcpy(elements.data(), from, elements.size() * sizeof(T));
         return elements;
     }
 };

@@ -297,7 +297,7 @@ std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request
                                         const std::optional<StreamRef>& stream, bool caller_waits) {
     if (!request.tensors->empty()) {
         const auto device = request.tensors->front().device;
-        request.device = set.use_device(device.kind);
+        request.device = set.use_device(device);
         if (request.device)
             request.ready =
                 request.device

@@ -25,6 +25,17 @@ inline void check_same_size(std::span<const std::byte> into, std::span<const std
                                                  " bytes");
 }
 
+inline void check_fill(std::span<const std::byte> memory, std::span<const std::byte> element) {
+    const auto size = element.size();
+    const bool is_element = size == 1 || size == 2 || size == 4 || size == 8;
+    if (is_element && memory.size() % size == 0 &&
+        reinterpret_cast<std::uintptr_t>(memory.data()) % size == 0)
+        return;
+    throw Error(ErrorCode::invalid_argument, std::to_string(memory.size()) +
+                                                 " bytes are not whole, aligned elements of " +
+                                                 std::to_string(size) + " bytes");
+}
+
 inline void check_reduction(ReduceOp op, DType dtype, std::span<const std::byte> into,
                             std::span<const std::byte> other) {
     check_same_size(into, other);

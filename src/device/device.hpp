@@ -1,7 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/types.hpp>
 #include <memory>
@@ -27,43 +28,74 @@ public:
 /// This is how a bundle runs without a thread that waits for it:
 ///
 ///     comm->wait(user_stream->record());       // once the user's work on the tensors is done
-///     comm->launch(run_the_bundle);
+///     driver.copy(*comm, slot, tensor);        // and whatever else moves the bundle
 ///     auto done = comm->record();              // user_stream->wait(done): later work after it
-///     comm->launch(ring_the_doorbell);         // sees done->done() == true
+///     driver.write(*comm, ended, 1);           // a host thread that looks at the word sees 1
 class Stream {
 public:
     virtual ~Stream() = default;
     /// Makes later work of this stream wait for the event, which is of any stream of the same
     /// driver. The event may be dropped after the call.
     virtual void wait(const std::shared_ptr<const Event>& event) = 0;
-    /// Enqueues a host function, which runs on a thread of the device. It must not throw, call the
-    /// device, or drop the last reference to an event or stream. Once the device has failed it
-    /// never runs; Event::done() then throws.
-    virtual void launch(std::function<void()> work) = 0;
+    /// Throws Error(invalid_argument) for a stream of the user's that is being captured into a
+    /// graph, or of another device; the capture stays valid.
     virtual std::shared_ptr<Event> record() = 0;
     /// The stream's name for Driver::wrap and in the public API, valid as long as the stream lives.
     virtual StreamRef ref() const noexcept = 0;
 };
 
+/// A counter in pinned memory that streams and host threads share. It counts up and wraps around:
+/// a value is reached if it is at most 2^31 - 1 behind.
+using Word = std::atomic<std::uint32_t>;
+static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint32_t));
+
+constexpr bool has_reached(std::uint32_t count, std::uint32_t value) noexcept {
+    return static_cast<std::int32_t>(count - value) >= 0;
+}
+
+/// What a driver knows of an address.
+enum class MemoryKind : std::uint8_t {
+    unknown,  ///< nothing: host memory, or memory that has been freed
+    host,     ///< host memory that the device reaches too
+    device,   ///< of one device
+    managed   ///< migrates between host and devices
+};
+struct MemoryLocation {
+    MemoryKind kind = MemoryKind::unknown;
+    int device = 0;  ///< of MemoryKind::device
+};
+
 /// One kind of device: memory, copies, reduction and streams. Thread-safe. Device indices are
 /// 0 .. device_count()-1, anything else is Error(invalid_argument); a call that the device refuses
-/// is Error(unavailable), or Error(out_of_memory) from allocate.
+/// is Error(unavailable), or Error(out_of_memory) from allocate. What works on a stream only
+/// enqueues.
 class Driver {
 public:
     virtual ~Driver() = default;
     virtual int device_count() const noexcept = 0;
     /// One line for users: "NVIDIA H200, 139 GiB, compute capability 9.0".
     virtual std::string description(int device) const = 0;
+    /// Throws Error(unavailable) if the device has failed, in the words of its driver: then nothing
+    /// that was enqueued will run.
+    virtual void require_healthy(int device) const = 0;
 
     /// Aligned to 256 bytes at least; empty for 0 bytes. May wait for the device, as release() may:
     /// so scratch is allocated once and kept.
     virtual std::span<std::byte> allocate(int device, std::size_t bytes) = 0;
     /// Releases what allocate() returned. No stream may still use it.
     virtual void release(int device, std::span<std::byte> memory) noexcept = 0;
+    /// Memory of the host that all devices reach, filled with zeros; else as with allocate().
+    virtual std::span<std::byte> allocate_pinned(int device, std::size_t bytes) = 0;
+    virtual void release_pinned(int device, std::span<std::byte> memory) noexcept = 0;
+    virtual MemoryLocation location_of(const void* address) const = 0;
 
     /// to = from, between host and device in any direction, in stream order. Equal sizes, no
-    /// overlap.
+    /// overlap. Host memory that is not pinned may make the caller wait.
     virtual void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) = 0;
+    /// Sets each element of the memory, whose size is a multiple of the element's: 1, 2, 4 or 8
+    /// bytes.
+    virtual void fill(Stream& stream, std::span<std::byte> memory,
+                      std::span<const std::byte> element) = 0;
     /// into = into (op) other, element by element on the device, in stream order. Equal sizes,
     /// whole aligned elements, no overlap. `average` only adds: whoever finishes the reduction
     /// divides. f16 and bf16 go through f32; min and max propagate NaN and put -0 below +0;
@@ -71,10 +103,22 @@ public:
     virtual void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
                         std::span<const std::byte> other) = 0;
 
+    /// Sets a word when the work before it is done. Whoever sees the value sees that work too.
+    virtual void write(Stream& stream, Word& word, std::uint32_t value) = 0;
+    /// Makes later work wait until the word has reached the value. A host thread may bring it
+    /// there, with advance(): that is no call of the device's.
+    virtual void wait(Stream& stream, Word& word, std::uint32_t value) = 0;
+
     virtual std::shared_ptr<Stream> make_stream(int device) = 0;
     /// A user's stream as a Stream. The user still owns it, and it must outlive the result. A null
     /// handle is the device's default stream.
     virtual std::shared_ptr<Stream> wrap(StreamRef stream) = 0;
 };
+
+/// Counts a word up from a host thread, for streams that wait for it.
+inline void advance(Word& word, std::uint32_t by) noexcept {
+    word.fetch_add(by, std::memory_order_acq_rel);
+    word.notify_all();  // streams of the host fake are threads
+}
 
 }  // namespace guozhuang::device

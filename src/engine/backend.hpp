@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <guozhuang/handle.hpp>
 #include <guozhuang/tensor.hpp>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "collectives/policy.hpp"
+#include "device/device.hpp"
 #include "protocol/operation.hpp"
 
 namespace guozhuang::engine {
@@ -17,6 +20,8 @@ struct BundleEntry {
     std::span<const std::int64_t> splits = {};  ///< all_to_all: rows for each rank
     /// Filled by all_gather, all_to_all and reduce_scatter; null for the others.
     Result* result = nullptr;
+    /// Where the result's elements go if they need as many bytes; else they go to result->bytes.
+    std::span<std::byte> output = {};
 };
 
 /// The tensors that one entry of the log moves together. Every rank of the set runs the same
@@ -33,14 +38,38 @@ struct Bundle {
     std::vector<BundleEntry> entries;
 };
 
-/// Runs bundles for one kind of memory: combines algorithms, a wire and a device. One thread calls
-/// run(): that of its communication stream, or whichever drives the engine if it runs inline.
+/// Runs bundles of host tensors: combines algorithms and a wire. One thread calls run(): whichever
+/// drives the engine.
 class Backend {
 public:
     virtual ~Backend() = default;
     /// Blocks until the results are in place. Throws Error if the job is aborted or the transport
     /// fails; the contents of the bundle's tensors are then undefined.
     virtual void run(const Bundle& bundle) = 0;
+};
+
+/// A bundle of tensors on a device, from when it is enqueued to when its stream has done it.
+class StreamBundle {
+public:
+    virtual ~StreamBundle() = default;
+    virtual const Bundle& bundle() const noexcept = 0;
+    /// Does what host threads do for the bundle, on the caller's. If that throws, the bundle has
+    /// failed: its handles fail at once, the job ends for the other ranks, and this returns false.
+    virtual bool attempt(const std::function<void()>& work) noexcept = 0;
+};
+
+/// Moves bundles of tensors on a device, as work on a stream.
+class StreamBackend {
+public:
+    virtual ~StreamBackend() = default;
+    /// Enqueues all that the bundle needs of the device, and does not wait for it. What a thread of
+    /// the backend's does later for the bundle calls nothing of the device's, so no call of the
+    /// program's that waits for the device can hold it up. Called by the thread that drives, in the
+    /// order of the log. Throws Error if the job is aborted or the device refuses.
+    virtual void enqueue(std::shared_ptr<StreamBundle> bundle, device::Stream& stream) = 0;
+    /// The job is over: lets every stream run on that waits for this rank or for another, now and
+    /// later, although the results are undefined. Calls nothing of the device's. Any thread.
+    virtual void release() noexcept = 0;
 };
 
 }  // namespace guozhuang::engine

@@ -395,11 +395,11 @@ void Engine::stop() noexcept {
     // A caller may be driving. It ends its turn here; at the next it sees that this has stopped,
     // and touches nothing of the session.
     { const base::Lock last_turn(mutex_); }
-    executor_.clear();
     complete_ended();
     if (queue_.has_pending())
         fail_pending(std::make_exception_ptr(
             Error(ErrorCode::aborted, "this session ended while the operation was pending")));
+    executor_.clear(life_.memory_is_on_loan());
 }
 
 /// Waits until this rank's `quit` entry comes back in the log: everything before it has then run.
@@ -478,6 +478,7 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         failed = queue_.fail(cause);
         log_.clear();
     }
+    executor_.release();
     complete_ended();
     return failed.first;
 }

@@ -98,7 +98,7 @@ public:
     /// Shuts down, and drives until every rank has shut down. Pending operations then are complete
     /// or have failed. Throws what ended the job.
     void close(std::string_view reason);
-    /// Ends the coordinator thread and waits until the streams are empty; nobody drives any more.
+    /// Ends the coordinator thread, and drains the streams; nobody drives any more.
     /// Operations that are still pending fail, so handles that outlive the session are complete.
     /// Later calls do nothing.
     void stop() noexcept;
@@ -126,6 +126,9 @@ private:
         Requests requests;
     };
 
+    void on_enqueued(std::span<const std::shared_ptr<Pending>> operations) override {
+        queue_.free_names(operations);
+    }
     void on_end(std::span<std::shared_ptr<Pending>> operations,
                 std::exception_ptr error) noexcept override {
         queue_.end(operations, std::move(error));

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <guozhuang/error.hpp>
 #include <new>
 
@@ -9,23 +11,34 @@
 
 namespace guozhuang::engine {
 
-Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item) {
+OwnedTensor filled_on_host(DType dtype, const Shape& shape, std::span<const std::byte> element) {
+    auto memory = std::make_shared<std::vector<std::byte>>(count_of(shape) * size_of(dtype));
+    for (std::size_t i = 0; i < memory->size(); i += element.size())
+        std::ranges::copy(element, std::span(*memory).subspan(i).begin());
+    return {TensorView(memory->data(), dtype, shape), memory};
+}
+
+Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
+                             const MakeFilled& make_filled) {
     auto description = protocol::decode_description(entry.descriptions[item]);
     description.prescale = 1;  // it changes what is neutral
     std::vector<TensorView> tensors;
-    auto memory = std::make_shared<std::vector<std::vector<std::byte>>>();
+    auto owners = std::make_shared<std::vector<std::shared_ptr<void>>>();
     for (const auto& [name, dtype, described] : description.tensors) {
         auto shape = described;
         if (!shape.empty() && shape.front() < 0) shape.front() = 0;
-        auto& elements = memory->emplace_back(count_of(shape) * size_of(dtype));
-        device::fill_neutral(dtype, description.op, elements);
-        tensors.emplace_back(elements.data(), dtype, shape);
+        std::array<std::byte, 8> element{};
+        const auto neutral = std::span(element).first(size_of(dtype));
+        device::fill_neutral(dtype, description.op, neutral);
+        auto [tensor, owner] = make_filled(dtype, shape, neutral);
+        tensors.push_back(std::move(tensor));
+        owners->push_back(std::move(owner));
     }
     return {.kind = Request::Kind::neutral,
             .name = entry.items[item].name,
             .description = share(std::move(description)),
             .tensors = share(std::move(tensors)),
-            .keep_alive = std::move(memory)};
+            .keep_alive = std::move(owners)};
 }
 
 Bundle bundle_of(const protocol::LogEntry& entry,

@@ -1,13 +1,16 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "engine/backend.hpp"
+#include "engine/execution_listener.hpp"
 #include "engine/pending.hpp"
+#include "engine/stream_executor.hpp"
 #include "protocol/group_ranks.hpp"
 #include "protocol/log_entry.hpp"
 #include "trace/timeline_record.hpp"
@@ -15,10 +18,17 @@
 /// What an entry of the log means on this rank.
 namespace guozhuang::engine {
 
+/// Makes a tensor of that dtype and shape, all of whose elements are this one.
+using MakeFilled =
+    std::function<OwnedTensor(DType dtype, const Shape& shape, std::span<const std::byte> element)>;
+/// The same in memory of the host. Throws std::bad_alloc.
+OwnedTensor filled_on_host(DType dtype, const Shape& shape, std::span<const std::byte> element);
+
 /// What a joined rank contributes to the entry's item, which it has not submitted: tensors of its
 /// own, filled with the operation's neutral value. They have the rows that the description demands,
 /// or none where each rank chooses its rows.
-Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item);
+Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
+                             const MakeFilled& make_filled);
 
 /// What a backend runs for an execute entry: its requests (one at least) as one bundle, which
 /// points into them.

@@ -2,23 +2,53 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <functional>
 #include <guozhuang/error.hpp>
 #include <utility>
 
 #include "base/failpoint.hpp"
+#include "base/keep_for_ever.hpp"
 #include "engine/execution.hpp"
 
 namespace guozhuang::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long a stream that was released may take to end, before what it uses is kept for ever.
+constexpr auto most_time_to_drain = 2s;
+
+/// Null if it runs inline.
+const std::shared_ptr<StreamExecutor>* on_stream_of(const DeviceExecutor& executor) {
+    return std::get_if<std::shared_ptr<StreamExecutor>>(&executor);
+}
+
+}  // namespace
 
 void Executor::add(DeviceKind kind, DeviceExecutor executor) {
     const base::Lock lock(mutex_);
     executors_.insert_or_assign(kind, std::move(executor));
 }
 
-void Executor::clear() noexcept {
-    std::map<DeviceKind, DeviceExecutor> executors;
+void Executor::release() noexcept {
     const base::Lock lock(mutex_);
-    executors.swap(executors_);
+    for (const auto& [kind, executor] : executors_)
+        if (const auto* on_stream = on_stream_of(executor)) (*on_stream)->release();
+}
+
+void Executor::clear(bool memory_on_loan) noexcept {
+    release();
+    std::map<DeviceKind, DeviceExecutor> executors;
+    {
+        const base::Lock lock(mutex_);
+        executors.swap(executors_);
+    }
+    bool is_in_use = memory_on_loan;
+    for (const auto& [kind, executor] : executors)
+        if (const auto* on_stream = on_stream_of(executor))
+            is_in_use |= !(*on_stream)->drain(base::Clock::now() + most_time_to_drain);
+    if (is_in_use) base::keep_for_ever(std::move(executors));
 }
 
 DeviceExecutor Executor::of(DeviceKind kind) const {
@@ -28,13 +58,21 @@ DeviceExecutor Executor::of(DeviceKind kind) const {
 
 Requests Executor::neutral_contributions(
     const protocol::LogEntry& entry, const std::shared_ptr<ProgressSource>& progress_source) const {
-    if (provider_ != nullptr)
-        provider_->provide(protocol::decode_description(entry.descriptions.front()).device);
     Requests requests;
     for (std::size_t i = 0; i < entry.items.size(); ++i)
         requests.push_back(
             std::make_shared<Pending>(neutral_contribution(entry, i), progress_source));
     return requests;
+}
+
+Request Executor::neutral_contribution(const protocol::LogEntry& entry, std::size_t item) const {
+    const auto kind = protocol::decode_description(entry.descriptions[item]).device;
+    if (provider_ != nullptr) provider_->provide(kind);
+    const auto executor = of(kind);
+    const auto* on_stream = on_stream_of(executor);
+    if (on_stream == nullptr) return engine::neutral_contribution(entry, item, filled_on_host);
+    return engine::neutral_contribution(entry, item,
+                                        std::bind_front(&StreamExecutor::filled, *on_stream));
 }
 
 void Executor::run(const protocol::LogEntry& entry, Requests requests,
@@ -51,9 +89,11 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
     const auto executor = of(bundle.device);
     if (context_.timeline->on())
         for (const auto& pending : requests) context_.timeline->enter(pending.get(), "bundle");
-    if (executor.stream)
-        return run_on_stream(executor, std::move(bundle), std::move(requests), listener);
-    run_on(*executor.backend, bundle, entry.items.front().name, *listener);
+    if (const auto* on_stream = on_stream_of(executor))
+        return attempt(bundle.operation, *listener, [&] {
+            (*on_stream)->enqueue(std::move(bundle), std::move(requests), context_, listener);
+        });
+    run_on(*std::get<Backend*>(executor), bundle, entry.items.front().name, *listener);
     listener->on_end(requests, nullptr);
 }
 
@@ -80,31 +120,6 @@ void Executor::attempt(protocol::OperationKind operation, ExecutionListener& lis
         listener.on_failure(error);
         std::rethrow_exception(error);
     }
-}
-
-/// Enqueues the bundle after the events that its tensors wait for. Enqueues the completion last,
-/// when the handles have the event of the bundle's end.
-void Executor::run_on_stream(const DeviceExecutor& executor, Bundle bundle, Requests requests,
-                             const std::shared_ptr<ExecutionListener>& listener) {
-    auto& stream = *executor.stream;
-    for (const auto& pending : requests)
-        if (const auto& ready = pending->request().ready) stream.wait(ready);
-    auto error = std::make_shared<std::exception_ptr>();
-    // The bundle points into the requests, so both are kept.
-    stream.launch([this, backend = executor.backend, bundle = std::move(bundle), requests, error,
-                   told = listener.get()] {
-        try {
-            run_on(*backend, bundle, requests.front()->request().name, *told);
-        } catch (...) {
-            *error = std::current_exception();
-        }
-    });
-    const auto done = stream.record();
-    for (const auto& pending : requests) pending->set_enqueued(done);
-    stream.launch([listener, requests = std::move(requests), error]() mutable {
-        listener->on_end(requests, std::exchange(*error, nullptr));
-    });
-    base::ring_local(context_.doorbell, context_.wait.audience);
 }
 
 }  // namespace guozhuang::engine

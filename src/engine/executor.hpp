@@ -6,23 +6,21 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <variant>
 
 #include "base/mutex.hpp"
-#include "device/device.hpp"
 #include "engine/backend.hpp"
 #include "engine/context.hpp"
+#include "engine/execution_listener.hpp"
 #include "engine/pending.hpp"
-#include "engine/submission_queue.hpp"
+#include "engine/stream_executor.hpp"
 #include "protocol/log_entry.hpp"
 
 namespace guozhuang::engine {
 
 /// Where bundles of one kind of memory run: inline, on the thread that drives the engine, or on a
 /// communication stream of the device.
-struct DeviceExecutor {
-    Backend* backend = nullptr;
-    std::shared_ptr<device::Stream> stream;  ///< null: inline
-};
+using DeviceExecutor = std::variant<Backend*, std::shared_ptr<StreamExecutor>>;
 
 /// Makes executors when they are needed: a joined rank must contribute to operations of the other
 /// ranks, also on a kind of device that it has not used itself.
@@ -31,17 +29,6 @@ public:
     virtual ~DeviceProvider() = default;
     /// Makes sure that Executor::add() has been called for the kind. Throws Error(unavailable).
     virtual void provide(DeviceKind kind) = 0;
-};
-
-/// Hears how executions end; the engine is one. Thread-safe, since streams' threads call it.
-class ExecutionListener {
-public:
-    virtual ~ExecutionListener() = default;
-    /// The operations have ended, well or with the error.
-    virtual void on_end(std::span<std::shared_ptr<Pending>> operations,
-                        std::exception_ptr error) noexcept = 0;
-    /// The work of this rank has failed half-way, so the other ranks cannot finish theirs.
-    virtual void on_failure(const std::exception_ptr& error) = 0;
 };
 
 /// Runs the execute entries of the log: each is a bundle for the backend of its device, or an
@@ -54,8 +41,12 @@ public:
         : context_(context), provider_(provider) {}
 
     void add(DeviceKind kind, DeviceExecutor executor);
-    /// Waits until the streams are empty and drops them. Not to be called on a stream's thread.
-    void clear() noexcept;
+    /// The job is over, and all operations have failed: lets streams run on that wait for a rank.
+    void release() noexcept;
+    /// Releases and drains the streams and drops them, for a rank that drives no more, all of whose
+    /// operations have ended. What they use is kept for
+    /// ever if they do not end soon, or if messages may still use it.
+    void clear(bool memory_on_loan) noexcept;
 
     /// What a joined rank contributes to the entry, whose operations it has not submitted.
     Requests neutral_contributions(const protocol::LogEntry& entry,
@@ -70,8 +61,7 @@ private:
     DeviceExecutor of(DeviceKind kind) const;
     void run_on(Backend& backend, const Bundle& bundle, std::string_view name,
                 ExecutionListener& listener);
-    void run_on_stream(const DeviceExecutor& executor, Bundle bundle, Requests requests,
-                       const std::shared_ptr<ExecutionListener>& listener);
+    Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item) const;
     void attempt(protocol::OperationKind operation, ExecutionListener& listener,
                  const std::function<void()>& work) const;
 

@@ -152,6 +152,16 @@ std::uint64_t SubmissionQueue::joins() const {
     return joins_;
 }
 
+void SubmissionQueue::free_names(std::span<const std::shared_ptr<Pending>> requests) {
+    const base::Lock lock(mutex_);
+    for (const auto& pending : requests) {
+        const auto found = tables_.named.find(pending->request().name);
+        if (found == tables_.named.end() || found->second != pending) continue;
+        tables_.nameless.insert(pending);
+        tables_.named.erase(found);
+    }
+}
+
 void SubmissionQueue::end(std::span<std::shared_ptr<Pending>> requests,
                           std::exception_ptr error) noexcept {
     {

@@ -16,14 +16,13 @@
 
 #include "base/mutex.hpp"
 #include "engine/context.hpp"
+#include "engine/execution_listener.hpp"
 #include "engine/life_cycle.hpp"
 #include "engine/pending.hpp"
 #include "engine/point_to_point.hpp"
 #include "protocol/operation.hpp"
 
 namespace guozhuang::engine {
-
-using Requests = std::vector<std::shared_ptr<Pending>>;
 
 /// The operations of this rank that are not complete: submitted, taken by the thread that drives,
 /// or ended. Every pending operation is in a table here until its end, so none is lost.
@@ -72,6 +71,9 @@ public:
     void cancel_join();
     std::uint64_t joins() const;  ///< how often all have joined
 
+    /// Frees the names of operations that are enqueued on a stream: they may be submitted anew
+    /// before the stream is done.
+    void free_names(std::span<const std::shared_ptr<Pending>> requests);
     /// Ends the operations; complete_ended() then completes them. Moves from `requests`, because
     /// whoever drops the last reference must not hold a lock.
     void end(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept;

@@ -1,32 +1,55 @@
 #pragma once
 
 #include <guozhuang/error.hpp>
+#include <map>
 #include <memory>
 
 #include "base/mutex.hpp"
 #include "device/device.hpp"
 #include "device/host/fake_driver.hpp"
+#include "device/plugin.hpp"
+#include "engine/completions.hpp"
 
 namespace guozhuang {
 
-/// The drivers of the devices that a rank uses, shared by its process sets. Thread-safe.
+/// A kind of device that a rank uses.
+struct DeviceAccess {
+    std::shared_ptr<device::Driver> driver;
+    std::shared_ptr<engine::Completions> completions;
+};
+
+/// The kinds of devices that a rank uses, shared by its process sets. Thread-safe.
 class Devices {
 public:
-    /// Null for the plain host. Throws Error(unavailable) for what cannot be used.
-    std::shared_ptr<device::Driver> driver(DeviceKind kind) {
-        if (kind == DeviceKind::host) return nullptr;
-        if (kind == DeviceKind::cuda)
-            throw Error(ErrorCode::unavailable,
-                        "collectives on CUDA tensors are not part of this version; copy them to "
-                        "host memory");
+    /// `kind` is not the plain host. Throws Error(unavailable) for what cannot be used. Before the
+    /// first call for CUDA the process calls nothing of CUDA.
+    DeviceAccess access(DeviceKind kind, bool cuda_wanted) {
         const base::Lock lock(mutex_);
-        if (!fake_) fake_ = device::make_fake_driver();
-        return fake_;
+        auto& access = accesses_[kind];
+        if (!access.driver) {
+            auto driver =
+                kind == DeviceKind::fake ? device::make_fake_driver() : cuda_driver(cuda_wanted);
+            access.completions = std::make_shared<engine::Completions>(driver);
+            access.driver = std::move(driver);
+        }
+        return access;
     }
 
 private:
+    static std::shared_ptr<device::Driver> cuda_driver(bool wanted) {
+        const auto refuse = [](const std::string& reason) {
+            throw Error(ErrorCode::unavailable,
+                        "CUDA tensors cannot be used here: " + reason +
+                            " (gz-info says more); copy them to host memory");
+        };
+        if (!wanted) refuse("GUOZHUANG_CUDA is off");
+        const auto& [driver, reason] = device::cuda_driver();
+        if (!driver) refuse(reason);
+        return {std::shared_ptr<void>(), driver};  // lives as long as the process
+    }
+
     base::Mutex mutex_;
-    std::shared_ptr<device::Driver> fake_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::map<DeviceKind, DeviceAccess> accesses_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang

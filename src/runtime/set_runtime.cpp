@@ -5,6 +5,7 @@
 #include <guozhuang/error.hpp>
 #include <system_error>
 
+#include "backends/device/staged_path.hpp"
 #include "base/keep_for_ever.hpp"
 
 namespace guozhuang {
@@ -49,7 +50,8 @@ SetRuntime::SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::
         .job = resources_->transport,
         .timeline = resources_->timeline,
         .provider = this});
-    add_executor(DeviceKind::host, nullptr, wire::Lane::host_data);
+    host_backend_ = host_backend(wire::Lane::host_data, engine_.get());
+    engine_->add_executor(DeviceKind::host, host_backend_.get());
     try {
         // With a turn scheduler a rank is one thread, and has no coordinator.
         if (transport.wait_settings().turn_scheduler == nullptr) engine_->start();
@@ -63,8 +65,8 @@ SetRuntime::SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::
 
 SetRuntime::~SetRuntime() {
     engine_->stop();
-    // Messages that cannot be stopped may still use the scratch of the backends.
-    if (engine_->left_memory_on_loan()) base::keep_for_ever(std::move(backends_));
+    // Messages that cannot be stopped may still use the scratch of the backend.
+    if (engine_->left_memory_on_loan()) base::keep_for_ever(std::move(host_backend_));
 }
 
 wire::Group SetRuntime::group_with(wire::Tag tag) const {
@@ -74,32 +76,70 @@ wire::Group SetRuntime::group_with(wire::Tag tag) const {
             .tag = tag};
 }
 
-/// Which backend runs the bundles of which kind of memory.
-std::unique_ptr<engine::Backend> SetRuntime::make_backend(DeviceKind kind,
-                                                          const wire::Group& group) const {
-    return std::make_unique<backends::HostBackend>(
-        group, resources_->scratch, /*may_stage=*/kind == DeviceKind::host, resources_->timeline);
-}
-
-/// Host bundles run on the thread that drives the engine, which goes on pumping; device bundles on
-/// a communication stream of their own.
-void SetRuntime::add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream,
-                              wire::Lane lane) {
+/// Bundles of host tensors run on the thread that drives the engine, which goes on pumping. What a
+/// device's tensors are staged in moves on a thread of its own, in a lane of its own.
+std::unique_ptr<engine::Backend> SetRuntime::host_backend(wire::Lane lane,
+                                                          engine::Pump* pump) const {
     auto group = group_with({id_.context, lane});
-    if (!stream) group.pump = engine_.get();
-    backends_.push_back(make_backend(kind, group));
-    engine_->add_executor(kind, {.backend = backends_.back().get(), .stream = std::move(stream)});
+    group.pump = pump;
+    return std::make_unique<backends::HostBackend>(group, resources_->scratch,
+                                                   /*may_stage=*/lane == wire::Lane::host_data,
+                                                   resources_->timeline);
 }
 
-std::shared_ptr<device::Driver> SetRuntime::use_device(DeviceKind kind) {
-    auto driver = resources_->devices.driver(kind);
-    if (!driver) return nullptr;
+std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAccess& access,
+                                                                  int device) {
+    auto& transport = *resources_->transport;
+    return std::make_shared<backends::StagedPath>(backends::StagedPath::Dependencies{
+        .driver = access.driver,
+        .device = device,
+        .rank = group_rank(),
+        .ranks = size(),
+        .world_rank = [this](int rank) { return ranks_[static_cast<std::size_t>(rank)]; },
+        .mover = host_backend(wire::Lane::device_data, nullptr),
+        .driving = *host_backend_,
+        .doorbell = transport.doorbell(),
+        .wait = transport.wait_settings(),
+        .owner = resources_});
+}
+
+std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
+    if (device.kind == DeviceKind::host) return nullptr;
+    const auto access = resources_->devices.access(device.kind, resources_->config.cuda);
     const base::Lock lock(devices_mutex_);
-    if (!devices_.contains(kind)) {
-        add_executor(kind, driver->make_stream(0), wire::Lane::device_data);
-        devices_.insert(kind);
+    if (const auto used = devices_.find(device.kind); used != devices_.end()) {
+        if (used->second == device.index) return access.driver;
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("a tensor is on {0} {1}, but this rank's tensors of {2} are on {0} "
+                        "{3}: a rank uses one device in a process set, so make another set "
+                        "for those of {0} {1}",
+                        name_of(device.kind), device.index, group_ranks_.name(), used->second),
+            {.ranks = {resources_->transport->rank()}});
     }
-    return driver;
+    engine_->add_executor(
+        device.kind, std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
+                         .driver = access.driver,
+                         .device = device.index,
+                         .backend = stream_backend(access, device.index),
+                         .completions = access.completions}));
+    devices_.emplace(device.kind, device.index);
+    return access.driver;
+}
+
+/// A joined rank that has used no device of the kind takes the one that is its own by its number on
+/// the host.
+void SetRuntime::provide(DeviceKind kind) {
+    if (kind == DeviceKind::host) return;
+    {
+        const base::Lock lock(devices_mutex_);
+        if (devices_.contains(kind)) return;
+    }
+    const auto access = resources_->devices.access(kind, resources_->config.cuda);
+    const auto& topology = transport().topology();
+    const topology::HostGrid grid(topology.host_of, topology::all_ranks(topology.size()),
+                                  topology.rank);
+    use_device({kind, grid.local_rank() % access.driver->device_count()});
 }
 
 std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string& wanted,

@@ -5,7 +5,6 @@
 #include <guozhuang/types.hpp>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,9 +51,11 @@ public:
     int size() const noexcept { return control_.size(); }
     const protocol::GroupRanks& group_ranks() const noexcept { return group_ranks_; }
 
-    /// Makes sure that bundles on this kind of device can be run, and gives its driver; null for
-    /// the plain host. Throws Error(unavailable) where they cannot.
-    std::shared_ptr<device::Driver> use_device(DeviceKind kind);
+    /// Makes sure that bundles on this device can be run, and gives its driver; null for the plain
+    /// host. Throws Error: unavailable where they cannot; invalid_argument if this rank has used
+    /// another device of the kind in this set, since the other ranks cannot know which of its
+    /// bundles may be moved together.
+    std::shared_ptr<device::Driver> use_device(Device device);
 
     /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it
     /// is of the kind "plan". Throws Error(duplicate_name).
@@ -66,10 +67,10 @@ public:
     void close(std::string_view reason);
 
 private:
-    void provide(DeviceKind kind) override { use_device(kind); }
+    void provide(DeviceKind kind) override;
     wire::Group group_with(wire::Tag tag) const;
-    std::unique_ptr<engine::Backend> make_backend(DeviceKind kind, const wire::Group& group) const;
-    void add_executor(DeviceKind kind, std::shared_ptr<device::Stream> stream, wire::Lane lane);
+    std::unique_ptr<engine::Backend> host_backend(wire::Lane lane, engine::Pump* pump) const;
+    std::shared_ptr<engine::StreamBackend> stream_backend(const DeviceAccess& access, int device);
 
     std::shared_ptr<RankResources> resources_;
     const SetId id_;
@@ -78,8 +79,9 @@ private:
     wire::ControlChannel control_;
     wire::MailChannel mail_;
     base::Mutex devices_mutex_;
-    std::set<DeviceKind> devices_ GUOZHUANG_GUARDED_BY(devices_mutex_);  ///< that have an executor
-    std::vector<std::unique_ptr<engine::Backend>> backends_;
+    /// Those that have an executor, and which one this rank uses.
+    std::map<DeviceKind, int> devices_ GUOZHUANG_GUARDED_BY(devices_mutex_);
+    std::unique_ptr<engine::Backend> host_backend_;
     base::Mutex plans_mutex_;
     /// The names that plans have taken; each expires with its plan.
     std::map<std::string, std::weak_ptr<const std::string>> plans_

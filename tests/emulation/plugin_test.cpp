@@ -7,7 +7,7 @@
 
 #include "device/plugin.hpp"
 #include "emulation/child.hpp"
-#include "support/oracles/device_reduction.hpp"
+#include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
@@ -51,6 +51,9 @@ TEST_CASE("the plugin reduces on an emulated device as the host does") {
     CHECK(cuda.driver->description(0) == "Emulated GPU, 1 GiB, compute capability 9.0");
     check_reductions_like_host(*cuda.driver);
     check_special_values(*cuda.driver);
+    check_fills(*cuda.driver);
+    check_order(*cuda.driver);
+    check_words_wrap_around(*cuda.driver);
 }
 
 TEST_CASE("the plugin says why there is no device") {

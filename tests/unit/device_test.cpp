@@ -11,7 +11,7 @@
 
 #include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
-#include "support/oracles/device_reduction.hpp"
+#include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
@@ -27,9 +27,8 @@ std::span<std::byte> bytes_of(std::vector<T>& values) {
 
 /// Blocks until everything enqueued on the stream so far is done.
 void drain(Stream& stream) {
-    std::latch done(1);
-    stream.launch([&] { done.count_down(); });
-    done.wait();
+    const auto end = stream.record();
+    while (!end->done()) std::this_thread::yield();
 }
 
 std::vector<float> ascending(std::size_t count) {
@@ -65,8 +64,8 @@ TEST_CASE("a fake stream runs its work first in, first out, beside the caller") 
     const auto stream = driver->make_stream(0);
     std::latch gate(1);
     std::vector<int> order;
-    stream->launch([&] { gate.wait(); });
-    for (int i = 0; i < 100; ++i) stream->launch([&order, i] { order.push_back(i); });
+    launch(*stream, [&] { gate.wait(); });
+    for (int i = 0; i < 100; ++i) launch(*stream, [&order, i] { order.push_back(i); });
     const auto done = stream->record();
     CHECK_FALSE(done->done());  // nothing above has waited for the gate
     gate.count_down();
@@ -81,12 +80,12 @@ TEST_CASE("an event is done only after the work before it, and before the work a
     const auto stream = driver->make_stream(0);
     bool worked = false, seen = false;
     std::latch gate(1), told(1);
-    stream->launch([&] {
+    launch(*stream, [&] {
         gate.wait();
         worked = true;
     });
     const auto done = stream->record();
-    stream->launch([&] {
+    launch(*stream, [&] {
         seen = done->done();
         told.count_down();
     });
@@ -103,12 +102,12 @@ TEST_CASE("a slow fake stream delays only what waits for it") {
                free = driver->make_stream(0);
     std::latch gate(1);
     bool ready = false, seen = false;
-    slow->launch([&] {
+    launch(*slow, [&] {
         gate.wait();
         ready = true;
     });
     waiting->wait(slow->record());
-    waiting->launch([&] { seen = ready; });
+    launch(*waiting, [&] { seen = ready; });
     const auto after = waiting->record();
     drain(*free);
     CHECK_FALSE(after->done());
@@ -129,7 +128,7 @@ TEST_CASE("events order fake streams in a chain") {
     for (int round = 0; round < 200; ++round) {
         for (auto& stream : streams) {
             if (last) stream->wait(last);
-            stream->launch([&passed] { ++passed; });
+            launch(*stream, [&passed] { ++passed; });
             last = stream->record();
         }
     }
@@ -148,7 +147,7 @@ TEST_CASE("a fake stream takes work from many threads, and its end loses none") 
         for (std::size_t t = 0; t < last.size(); ++t) {
             threads.emplace_back([&, t] {
                 for (int i = 0; i < 1000; ++i) {
-                    stream->launch([&, t, i] {
+                    launch(*stream, [&, t, i] {
                         in_order = in_order && last[t] == i - 1;
                         last[t] = i;
                         ++ran;
@@ -168,16 +167,16 @@ TEST_CASE("a bundle between a user's fake stream and a communication stream") {
     const auto comm = driver->make_stream(0);
     std::latch gate(1), doorbell(1);
     int tensor = 0, result = 0;
-    users->launch([&] {
+    launch(*users, [&] {
         gate.wait();
         tensor = 20;
     });
     comm->wait(user->record());
-    comm->launch([&] { tensor += 1; });
+    launch(*comm, [&] { tensor += 1; });
     const auto done = comm->record();
-    comm->launch([&] { doorbell.count_down(); });
+    launch(*comm, [&] { doorbell.count_down(); });
     user->wait(done);
-    users->launch([&] { result = 2 * tensor; });
+    launch(*users, [&] { result = 2 * tensor; });
     CHECK_FALSE(done->done());
     gate.count_down();
     doorbell.wait();
@@ -195,7 +194,7 @@ TEST_CASE("copies and reductions of the fake run in stream order") {
     const auto a = driver->allocate(0, count * sizeof(float)),
                b = driver->allocate(0, count * sizeof(float));
     std::latch gate(1);
-    stream->launch([&] { gate.wait(); });
+    launch(*stream, [&] { gate.wait(); });
     driver->copy(*stream, a, bytes_of(host));
     driver->copy(*stream, b, a);
     driver->reduce(*stream, ReduceOp::sum, DType::f32, a, b);
@@ -237,7 +236,18 @@ TEST_CASE("the fake refuses what a device would refuse") {
     CHECK(reduce(ReduceOp::sum, DType::boolean, 0, 8) == ErrorCode::invalid_argument);
     CHECK(reduce(ReduceOp::sum, DType::f64, 0, 12) == ErrorCode::invalid_argument);
     CHECK(reduce(ReduceOp::sum, DType::f32, 2, 8) == ErrorCode::invalid_argument);
+    const auto fill = [&](std::size_t offset, std::size_t bytes, std::size_t element) {
+        return code_of([&] {
+            driver->fill(*stream, bytes_of(five).subspan(offset, bytes),
+                         bytes_of(four).first(element));
+        });
+    };
+    CHECK(fill(0, 12, 3) == ErrorCode::invalid_argument);
+    CHECK(fill(0, 12, 8) == ErrorCode::invalid_argument);
+    CHECK(fill(2, 8, 4) == ErrorCode::invalid_argument);
+    CHECK(code_of([&] { driver->require_healthy(1); }) == ErrorCode::invalid_argument);
     CHECK(driver->allocate(0, 0).empty());
+    CHECK(driver->allocate_pinned(0, 0).empty());
     drain(*stream);
 }
 
@@ -267,37 +277,53 @@ TEST_CASE("the CUDA plugin of this build fits it") {
     CHECK_FALSE(cuda.reason.starts_with("plugin not"));
 }
 
+TEST_CASE("the fake fills memory with elements of all sizes, and calls all memory its own") {
+    const auto driver = make_fake_driver();
+    check_fills(*driver);
+    CHECK(driver->location_of(driver.get()).kind == MemoryKind::managed);
+}
+
+TEST_CASE("streams of the fake wait for words and events") {
+    const auto driver = make_fake_driver();
+    check_order(*driver);
+    check_words_wrap_around(*driver);
+}
+
 TEST_CASE("min and max of the fake propagate NaN and tell the zeros apart") {
     check_special_values(*make_fake_driver());
 }
 
-TEST_CASE("a device of CUDA reduces as the host does") {
+TEST_CASE("a device of CUDA reduces and fills as the host does") {
     const auto cuda = load_cuda_plugin(built_plugin());
     if (!cuda.driver) GUOZHUANG_SKIP(cuda.reason);
     INFO(cuda.driver->description(0));
     check_reductions_like_host(*cuda.driver);
     check_special_values(*cuda.driver);
+    check_fills(*cuda.driver);
 }
 
 TEST_CASE("streams of CUDA order work as those of the fake do") {
     const auto cuda = load_cuda_plugin(built_plugin());
     if (!cuda.driver) GUOZHUANG_SKIP(cuda.reason);
-    const auto slow = cuda.driver->make_stream(0), waiting = cuda.driver->make_stream(0);
-    const auto user = cuda.driver->wrap(slow->ref());
-    std::latch gate(1);
-    std::atomic<bool> ready = false, seen = false;
-    slow->launch([&] {
-        gate.wait();
-        ready = true;
-    });
-    waiting->wait(user->record());
-    waiting->launch([&] { seen = ready.load(); });
-    const auto done = waiting->record();
-    CHECK_FALSE(done->done());
-    gate.count_down();
-    drain(*waiting);
-    CHECK(seen);
-    CHECK(done->done());
-    CHECK(code_of([&] { waiting->wait(make_fake_driver()->make_stream(0)->record()); }) ==
+    check_order(*cuda.driver);
+    check_words_wrap_around(*cuda.driver);
+    const auto stream = cuda.driver->make_stream(0);
+    CHECK(code_of([&] { stream->wait(make_fake_driver()->make_stream(0)->record()); }) ==
           ErrorCode::invalid_argument);
+    CHECK(cuda.driver->wrap(stream->ref()) == cuda.driver->wrap(stream->ref()));
+    drain(*cuda.driver->wrap({.device = {DeviceKind::cuda, 0}}));  // the default stream
+}
+
+TEST_CASE("CUDA knows its memory from the host's") {
+    const auto cuda = load_cuda_plugin(built_plugin());
+    if (!cuda.driver) GUOZHUANG_SKIP(cuda.reason);
+    const std::vector<std::byte> host(100);
+    const auto device = cuda.driver->allocate(0, 100),
+               pinned = cuda.driver->allocate_pinned(0, 100);
+    CHECK(cuda.driver->location_of(host.data()).kind == MemoryKind::unknown);
+    CHECK(cuda.driver->location_of(&pinned[50]).kind == MemoryKind::host);
+    CHECK(cuda.driver->location_of(&device[50]).kind == MemoryKind::device);
+    CHECK(cuda.driver->location_of(&device[50]).device == 0);
+    cuda.driver->release(0, device);
+    cuda.driver->release_pinned(0, pinned);
 }

@@ -188,7 +188,7 @@ TEST_CASE("a rank that fails in the middle of a bundle ends the job for all, wit
         FailingJob job(ranks, fail);
         const auto streams = device::make_fake_driver();
         for (std::size_t rank = 0; on_stream && rank < static_cast<std::size_t>(ranks); ++rank)
-            job[rank].run_on(streams->make_stream(0));
+            job[rank].run_on_stream_of(streams);
         auto errors = job.errors();
         CHECK(errors.back() == own + words);
         errors.pop_back();
@@ -332,7 +332,7 @@ TEST_CASE("what an operation kept alive may call the library while it goes") {
     const auto streams = device::make_fake_driver();
     wire::InprocHub hub(1);
     EngineRank rank(hub.transport(0), [](const engine::Bundle&) {});
-    if (on_stream) rank.run_on(streams->make_stream(0));
+    if (on_stream) rank.run_on_stream_of(streams);
     std::string inner = "not run";
     const auto outer =
         rank.submit("outer", when_released([&] { inner = error_of(rank.submit("inner")); }));

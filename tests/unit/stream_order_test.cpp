@@ -18,7 +18,7 @@ namespace {
 class SlowStream {
 public:
     SlowStream() : driver_(device::make_fake_driver()), stream_(driver_->make_stream(0)) {
-        stream_->launch([gate = gate_.get_future().share()] { gate.wait(); });
+        launch([gate = gate_.get_future().share()] { gate.wait(); });
     }
     ~SlowStream() { let_go(); }
     SlowStream(const SlowStream&) = delete;
@@ -27,12 +27,12 @@ public:
     void let_go() {
         if (!std::exchange(free_, true)) gate_.set_value();
     }
-    void launch(std::function<void()> work) { stream_->launch(std::move(work)); }
+    void launch(std::function<void()> work) { device::launch(*stream_, std::move(work)); }
     StreamRef ref() const { return stream_->ref(); }
     /// Until all that was enqueued is done.
     void finish() {
         std::promise<void> done;
-        stream_->launch([&] { done.set_value(); });
+        launch([&] { done.set_value(); });
         done.get_future().wait();
     }
 

@@ -39,7 +39,7 @@ TEST_CASE("an operation whose data moves is waited for") {
         started.set_value();
         gate.get_future().wait();
     });
-    if (on_a_stream) rank.run_on(device::make_fake_driver()->make_stream(0));
+    if (on_a_stream) rank.run_on_stream_of(device::make_fake_driver());
     const auto handle = rank.submit("moving");
     started.get_future().wait();
     auto released = std::async(std::launch::async, [&] {

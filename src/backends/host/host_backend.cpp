@@ -4,11 +4,10 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
-#include <limits>
 #include <new>
-#include <numeric>
 #include <utility>
 
+#include "backends/rows.hpp"
 #include "collectives/adasum/allreduce.hpp"
 #include "collectives/allreduces.hpp"
 #include "collectives/direct/reduce_scatter.hpp"
@@ -35,40 +34,17 @@ wire::Group host_by_host(wire::Group group, const topology::HostGrid& grid) {
     return group;
 }
 
-/// Bytes of one row of dim 0.
-std::size_t row_bytes(const TensorView& tensor) {
-    return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
-}
-
-/// Of what other ranks have said: no rank has fewer than no rows, nor all together more bytes than
-/// there can be.
-void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes,
-                      const wire::GroupWire& wire) {
-    auto left = static_cast<std::int64_t>(std::numeric_limits<std::int64_t>::max() /
-                                          std::max<std::size_t>(row_bytes, 1));
-    for (std::size_t group_rank = 0; group_rank < rows.size(); ++group_rank) {
-        if (rows[group_rank] >= 0 && rows[group_rank] <= left) {
-            left -= rows[group_rank];
-            continue;
-        }
-        const int rank = wire.world_rank(static_cast<int>(group_rank));
-        throw Error(ErrorCode::wire,
-                    fmt::format("rank {} says that it has {} rows", rank, rows[group_rank]),
-                    {.ranks = {rank}});
-    }
-}
-
 /// Prepares a result of these rows from each rank and gives each rank's destination in it.
-std::vector<std::span<std::byte>> lay_out(Result& result, const TensorView& like,
+std::vector<std::span<std::byte>> lay_out(const engine::BundleEntry& entry,
                                           std::span<const std::int64_t> rows) {
-    const auto row = row_bytes(like);
-    result.dtype = like.dtype;
-    result.rows.assign(rows.begin(), rows.end());
-    result.shape = like.shape;
-    result.shape[0] = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-    result.bytes.resize(static_cast<std::size_t>(result.shape[0]) * row);
+    const auto row = row_bytes(entry.tensor);
+    const auto bytes = describe(*entry.result, entry.tensor, rows);
+    auto rest = entry.output;
+    if (rest.size() != bytes) {
+        entry.result->bytes.resize(bytes);
+        rest = entry.result->bytes;
+    }
     std::vector<std::span<std::byte>> destinations;
-    auto rest = std::span(result.bytes);
     for (const auto count : rows) {
         destinations.push_back(rest.first(static_cast<std::size_t>(count) * row));
         rest = rest.subspan(destinations.back().size());
@@ -357,8 +333,9 @@ void HostBackend::all_gather(const Policy& policy, const engine::BundleEntry& en
     std::vector<std::span<std::byte>> counts;
     for (auto& count : rows) counts.push_back(std::as_writable_bytes(std::span(&count, 1)));
     gather(policy, counts);
-    require_possible(rows, row_bytes(entry.tensor), wire_);
-    const auto destinations = lay_out(*entry.result, entry.tensor, rows);
+    const auto world_rank = [this](int rank) { return wire_.world_rank(rank); };
+    require_possible(rows, row_bytes(entry.tensor), world_rank);
+    const auto destinations = lay_out(entry, rows);
     copy(destinations[self], entry.tensor.memory());
     gather(policy, destinations);
 }
@@ -396,9 +373,10 @@ void HostBackend::all_to_all(const Policy& policy, const engine::BundleEntry& en
         longest_of_each.push_back(split.longest);
     }
     const auto row = row_bytes(entry.tensor);
-    require_possible(rows, row, wire_);
-    require_possible(longest_of_each, row, wire_);
-    const auto destinations = lay_out(*entry.result, entry.tensor, rows);
+    const auto world_rank = [this](int rank) { return wire_.world_rank(rank); };
+    require_possible(rows, row, world_rank);
+    require_possible(longest_of_each, row, world_rank);
+    const auto destinations = lay_out(entry, rows);
     exchange(policy, cut(entry.tensor.memory(), row, entry.splits), destinations,
              static_cast<std::size_t>(std::ranges::max(longest_of_each)) * row);
 }
@@ -408,9 +386,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Bun
     const auto& tensor = entry.tensor;
     const device::HostReduce reduce(tensor.dtype, bundle.op, bundle.contributors, bundle.postscale);
     const auto segment_bytes = selection::direct_segment_bytes(ranks, bundle.policy.segment_bytes);
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks), tensor.shape[0] / ranks);
-    for (auto& row : std::span(rows).first(static_cast<std::size_t>(tensor.shape[0] % ranks)))
-        ++row;
+    const auto rows = reduce_scatter_rows(tensor.shape[0], ranks);
 
     const std::span<const std::byte> given = tensor.memory();
     const bool scales = bundle.prescale != 1;
@@ -428,7 +404,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Bun
         blocks = cut(scaled, row_bytes(tensor), rows);
     }
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
-    const auto destination = lay_out(*entry.result, tensor, own);
+    const auto destination = lay_out(entry, own);
     direct::ReduceScatterArgs args{.input = blocks,
                                    .output = destination.front(),
                                    .scratch = working,

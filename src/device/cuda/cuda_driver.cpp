@@ -1,10 +1,13 @@
 #include "device/cuda/cuda_driver.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <guozhuang/error.hpp>
 
 #include "device/checks.hpp"
 #include "device/cuda/cuda_error.hpp"
-#include "device/cuda/cuda_stream.hpp"
+#include "device/cuda/driver_functions.hpp"
+#include "device/cuda/fill_kernel.hpp"
 #include "device/cuda/reduce_kernel.hpp"
 
 namespace guozhuang::device {
@@ -16,17 +19,44 @@ const CudaStream& ours(const Stream& stream) {
     return *cuda;
 }
 
-int attribute(cudaDeviceAttr which, int device) {
-    int value = 0;
-    check(cudaDeviceGetAttribute(&value, which, device), "cannot read an attribute of the device");
-    return value;
+void check_allocated(cudaError_t status, std::size_t bytes, const char* kind) {
+    if (status != cudaSuccess)
+        check(status, ("cannot allocate " + std::to_string(bytes) + " bytes of " + kind).c_str());
+}
+
+/// The element, repeated.
+std::uint64_t pattern_of(std::span<const std::byte> element) {
+    std::array<std::byte, sizeof(std::uint64_t)> bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = element[i % element.size()];
+    return std::bit_cast<std::uint64_t>(bytes);
+}
+
+/// The word's address on the device, which is the same: memory that CUDA allocates has one address.
+CUdeviceptr address_of(const Word& word) {
+    return reinterpret_cast<CUdeviceptr>(&word);
 }
 
 }  // namespace
 
 CudaDriver::CudaDriver(int device_count) {
-    for (int device = 0; device < device_count; ++device)
-        processors_.push_back(attribute(cudaDevAttrMultiProcessorCount, device));
+    for (int index = 0; index < device_count; ++index)
+        devices_.push_back(std::make_unique<CudaDevice>(index));
+}
+
+CudaDevice& CudaDriver::device_at(int index) const {
+    check_device(index, device_count());
+    return *devices_[static_cast<std::size_t>(index)];
+}
+
+void CudaDriver::free_with(cudaError_t (*free)(void*), int device,
+                           std::span<std::byte> memory) const noexcept {
+    if (memory.empty()) return;
+    try {
+        const auto here = device_at(device).use();
+        free(memory.data());
+    } catch (const Error&) {
+        // The device has failed before, which was reported, or the process is at its end.
+    }
 }
 
 std::string CudaDriver::description(int device) const {
@@ -38,33 +68,78 @@ std::string CudaDriver::description(int device) const {
            std::to_string(properties.minor);
 }
 
+void CudaDriver::require_healthy(int device) const {
+    device_at(device).require_healthy();
+}
+
 std::span<std::byte> CudaDriver::allocate(int device, std::size_t bytes) {
-    check_device(device, device_count());
+    auto& on = device_at(device);
     if (bytes == 0) return {};
-    const OnDevice here(device);
+    const auto here = on.use();
     void* memory = nullptr;
-    check(cudaMalloc(&memory, bytes),
-          ("cannot allocate " + std::to_string(bytes) + " bytes").c_str());
+    check_allocated(cudaMalloc(&memory, bytes), bytes, "device memory");
     return {static_cast<std::byte*>(memory), bytes};
 }
 
 void CudaDriver::release(int device, std::span<std::byte> memory) noexcept {
-    if (memory.empty()) return;
-    try {
-        const OnDevice here(device);
-        cudaFree(memory.data());
-    } catch (const Error&) {
-        // The device has failed before, which was reported, or the process is at its end.
-    }
+    free_with(cudaFree, device, memory);
+}
+
+std::span<std::byte> CudaDriver::allocate_pinned(int device, std::size_t bytes) {
+    auto& on = device_at(device);
+    if (bytes == 0) return {};
+    const auto here = on.use();
+    void* memory = nullptr;
+    check_allocated(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+                    bytes, "pinned host memory");
+    std::memset(memory, 0, bytes);
+    return {static_cast<std::byte*>(memory), bytes};
+}
+
+void CudaDriver::release_pinned(int device, std::span<std::byte> memory) noexcept {
+    free_with(cudaFreeHost, device, memory);
+}
+
+MemoryLocation CudaDriver::location_of(const void* address) const {
+    const RelaxedCapture relaxed;
+    CUmemorytype type{};
+    unsigned managed = 0;
+    int device = 0;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void* values[] = {&type, &managed, &device};
+    // The runtime's cudaPointerGetAttributes would make a context in a thread that has none.
+    const auto status = driver_functions().pointer_attributes(
+        std::size(which), which, values, reinterpret_cast<CUdeviceptr>(address));
+    if (status == CUDA_ERROR_INVALID_VALUE || status == CUDA_ERROR_INVALID_CONTEXT) return {};
+    check(status, "cannot tell where memory lies");
+    if (managed) return {MemoryKind::managed};
+    if (type == CU_MEMORYTYPE_DEVICE) return {MemoryKind::device, device};
+    return {type == CU_MEMORYTYPE_HOST ? MemoryKind::host : MemoryKind::unknown};
 }
 
 void CudaDriver::copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) {
     check_same_size(to, from);
     const auto& cuda = ours(stream);
     if (to.empty()) return;
-    const OnDevice here(cuda.device());
+    const auto here = cuda.device().use();
     check(cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyDefault, cuda.native()),
           "cannot copy");
+}
+
+void CudaDriver::fill(Stream& stream, std::span<std::byte> memory,
+                      std::span<const std::byte> element) {
+    check_fill(memory, element);
+    const auto& cuda = ours(stream);
+    if (memory.empty()) return;
+    const auto here = cuda.device().use();
+    const bool one_byte = std::ranges::count(element, element[0]) == std::ssize(element);
+    check(one_byte
+              ? cudaMemsetAsync(memory.data(), std::to_integer<int>(element[0]), memory.size(),
+                                cuda.native())
+              : launch_fill(memory, pattern_of(element), cuda.device().processors(), cuda.native()),
+          "cannot fill memory");
 }
 
 void CudaDriver::reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
@@ -72,24 +147,38 @@ void CudaDriver::reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std:
     check_reduction(op, dtype, into, other);
     const auto& cuda = ours(stream);
     if (into.empty()) return;
-    const OnDevice here(cuda.device());
+    const auto here = cuda.device().use();
     const ReduceLaunch launch{op, dtype, into.data(), other.data(), into.size() / size_of(dtype)};
-    check(
-        launch_reduce(launch, processors_[static_cast<std::size_t>(cuda.device())], cuda.native()),
-        "cannot launch a reduction");
+    check(launch_reduce(launch, cuda.device().processors(), cuda.native()),
+          "cannot launch a reduction");
+}
+
+void CudaDriver::write(Stream& stream, Word& word, std::uint32_t value) {
+    const auto& cuda = ours(stream);
+    const auto here = cuda.device().use();
+    // By default a fence of the whole system comes before the write.
+    check(driver_functions().write_value(cuda.native(), address_of(word), value,
+                                         CU_STREAM_WRITE_VALUE_DEFAULT),
+          "cannot enqueue the write of a word");
+}
+
+void CudaDriver::wait(Stream& stream, Word& word, std::uint32_t value) {
+    const auto& cuda = ours(stream);
+    const auto here = cuda.device().use();
+    check(driver_functions().wait_value(cuda.native(), address_of(word), value,
+                                        CU_STREAM_WAIT_VALUE_GEQ),
+          "cannot enqueue a wait for a word");
 }
 
 std::shared_ptr<Stream> CudaDriver::make_stream(int device) {
-    check_device(device, device_count());
-    return CudaStream::make(device);
+    return CudaStream::make(device_at(device));
 }
 
 std::shared_ptr<Stream> CudaDriver::wrap(StreamRef stream) {
     if (stream.device.kind != DeviceKind::cuda)
         throw Error(ErrorCode::invalid_argument,
                     "not a CUDA stream, but one of " + std::string(name_of(stream.device.kind)));
-    check_device(stream.device.index, device_count());
-    return CudaStream::wrap(stream.device.index, static_cast<cudaStream_t>(stream.native));
+    return wrapped_.wrap(device_at(stream.device.index), static_cast<cudaStream_t>(stream.native));
 }
 
 }  // namespace guozhuang::device

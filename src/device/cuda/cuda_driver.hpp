@@ -1,32 +1,46 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "device/cuda/cuda_stream.hpp"
 #include "device/device.hpp"
 
 namespace guozhuang::device {
 
-class CudaStream;
-
 class CudaDriver final : public Driver {
 public:
-    /// Drives devices 0 .. device_count-1, at least one.
+    /// Drives devices 0 .. device_count-1, at least one. Makes no context on any.
     explicit CudaDriver(int device_count);
 
-    int device_count() const noexcept override { return static_cast<int>(processors_.size()); }
+    int device_count() const noexcept override { return static_cast<int>(devices_.size()); }
     std::string description(int device) const override;
+    void require_healthy(int device) const override;
 
     std::span<std::byte> allocate(int device, std::size_t bytes) override;
     void release(int device, std::span<std::byte> memory) noexcept override;
+    std::span<std::byte> allocate_pinned(int device, std::size_t bytes) override;
+    void release_pinned(int device, std::span<std::byte> memory) noexcept override;
+    MemoryLocation location_of(const void* address) const override;
+
     void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) override;
+    void fill(Stream& stream, std::span<std::byte> memory,
+              std::span<const std::byte> element) override;
     void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
                 std::span<const std::byte> other) override;
+    void write(Stream& stream, Word& word, std::uint32_t value) override;
+    void wait(Stream& stream, Word& word, std::uint32_t value) override;
 
     std::shared_ptr<Stream> make_stream(int device) override;
     std::shared_ptr<Stream> wrap(StreamRef stream) override;
 
 private:
-    std::vector<int> processors_;  ///< multiprocessors of each device
+    CudaDevice& device_at(int index) const;
+    void free_with(cudaError_t (*free)(void*), int device,
+                   std::span<std::byte> memory) const noexcept;
+
+    std::vector<std::unique_ptr<CudaDevice>> devices_;
+    WrappedStreams wrapped_;
 };
 
 }  // namespace guozhuang::device

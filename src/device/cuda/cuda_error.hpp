@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <source_location>
 
@@ -10,18 +11,13 @@ namespace guozhuang::device {
 void check(cudaError_t status, const char* tried,
            std::source_location where = std::source_location::current());
 
-/// Makes a device current for the calling thread, and in the end the context that was current
-/// before, or none. Setting device 0 again would instead create a context on it (some 500 MB of
-/// device memory) in a thread that had none.
-class OnDevice {
-public:
-    explicit OnDevice(int device);
-    ~OnDevice();
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-
-private:
-    void* before_ = nullptr;
-};
+/// The same for CUDA's driver.
+inline void check(CUresult status, const char* tried,
+                  std::source_location where = std::source_location::current()) {
+    check(static_cast<cudaError_t>(status), tried, where);  // the runtime has the same numbers
+}
+static_assert(int{CUDA_ERROR_OUT_OF_MEMORY} == int{cudaErrorMemoryAllocation} &&
+              int{CUDA_ERROR_ILLEGAL_ADDRESS} == int{cudaErrorIllegalAddress} &&
+              int{CUDA_ERROR_NOT_SUPPORTED} == int{cudaErrorNotSupported});
 
 }  // namespace guozhuang::device

@@ -1,16 +1,19 @@
 #pragma once
 
+#include <array>
 #include <cuda_runtime_api.h>
 
+#include "device/cuda/cuda_device.hpp"
 #include "device/device.hpp"
 
 namespace guozhuang::device {
 
+/// One of CUDA's events, which goes back to its device's pool in the end.
 class CudaEvent final : public Event {
 public:
-    /// Marks the end of what is on the stream now.
-    CudaEvent(int device, cudaStream_t stream);
-    ~CudaEvent() override;
+    /// The device is current; whoever makes the event records it.
+    explicit CudaEvent(CudaDevice& device) : device_(device), event_(device.events().take()) {}
+    ~CudaEvent() override { device_.events().give_back(event_); }
     CudaEvent(const CudaEvent&) = delete;
     CudaEvent& operator=(const CudaEvent&) = delete;
 
@@ -18,38 +21,50 @@ public:
     cudaEvent_t native() const noexcept { return event_; }
 
 private:
-    const int device_;
-    cudaEvent_t event_ = nullptr;
+    CudaDevice& device_;
+    const cudaEvent_t event_;
 };
 
 class CudaStream final : public Stream {
 public:
+    enum class Owner : std::uint8_t { plugin, user };
+    /// The plugin's streams are destroyed with their CudaStream.
+    CudaStream(CudaDevice& device, cudaStream_t stream, Owner owner) noexcept
+        : device_(device), stream_(stream), owner_(owner) {}
     /// Makes a stream that is independent of the default stream, and has the highest priority where
     /// the device has priorities.
-    static std::shared_ptr<CudaStream> make(int device);
-    static std::shared_ptr<CudaStream> wrap(int device, cudaStream_t stream);
+    static std::shared_ptr<CudaStream> make(CudaDevice& device);
 
     ~CudaStream() override;
     CudaStream(const CudaStream&) = delete;
     CudaStream& operator=(const CudaStream&) = delete;
 
     void wait(const std::shared_ptr<const Event>& event) override;
-    void launch(std::function<void()> work) override;
     std::shared_ptr<Event> record() override;
     StreamRef ref() const noexcept override {
-        return {.device = {DeviceKind::cuda, device_}, .native = stream_};
+        return {.device = {DeviceKind::cuda, device_.index()}, .native = stream_};
     }
 
-    int device() const noexcept { return device_; }
+    CudaDevice& device() const noexcept { return device_; }
     cudaStream_t native() const noexcept { return stream_; }
 
 private:
-    CudaStream(int device, cudaStream_t stream, bool owned) noexcept
-        : device_(device), stream_(stream), owned_(owned) {}
-
-    const int device_;
+    CudaDevice& device_;
     const cudaStream_t stream_;
-    const bool owned_;
+    const Owner owner_;
+};
+
+/// Users' streams as Streams. It keeps those that were wrapped last, so that wrapping a stream for
+/// each tensor allocates nothing. Thread-safe.
+class WrappedStreams {
+public:
+    /// Throws Error(invalid_argument) if the stream is not of the device's primary context. One
+    /// that has been destroyed must not be given: CUDA cannot tell.
+    std::shared_ptr<CudaStream> wrap(CudaDevice& device, cudaStream_t stream);
+
+private:
+    base::Mutex mutex_;
+    std::array<std::shared_ptr<CudaStream>, 64> recent_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang::device

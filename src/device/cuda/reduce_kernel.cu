@@ -1,20 +1,15 @@
-// into = into (op) other, element by element. Bound by memory: accesses 16 bytes at a time where
-// both sides allow it, with enough blocks to fill the device.
+// into = into (op) other, element by element.
 
-#include <algorithm>
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <type_traits>
 
+#include "device/cuda/kernel_shape.hpp"
 #include "device/cuda/reduce_kernel.hpp"
 
 namespace guozhuang::device {
 namespace {
-
-constexpr unsigned threads_per_block = 256;
-constexpr unsigned blocks_per_processor = 8;
-constexpr std::size_t pack_bytes = 16;
 
 /// The type that arithmetic happens in: 16-bit floats in f32, the others in their own.
 template <class T>
@@ -129,53 +124,81 @@ Extent extent_of(const void* into, const void* other, std::size_t count) {
     return {count, head, (count - head) / Pack<T>::lanes};
 }
 
-template <class Op, class T>
-cudaError_t launch_as(const ReduceLaunch& launch, int processors, cudaStream_t stream) {
-    auto* into = static_cast<T*>(launch.into);
-    const auto* other = static_cast<const T*>(launch.other);
-    auto extent = extent_of<T>(into, other, launch.count);
-    const std::size_t work = std::max(extent.packs, extent.count - extent.packs * Pack<T>::lanes);
-    const std::size_t wanted = (work + threads_per_block - 1) / threads_per_block;
-    const auto blocks = static_cast<unsigned>(
-        std::min<std::size_t>(wanted, static_cast<unsigned>(processors) * blocks_per_processor));
-    void* arguments[] = {&into, &other, &extent};
-    // Not <<<>>>: this returns the error of this launch, not the last one of the thread.
-    return cudaLaunchKernel(reduce_kernel<Op, T>, dim3(blocks), dim3(threads_per_block), arguments,
-                            0, stream);
-}
-
-template <class T>
-cudaError_t launch_on(const ReduceLaunch& launch, int processors, cudaStream_t stream) {
-    switch (launch.op) {
+/// Calls action.run<Op, T>(), of the kernel for an operation on T, and returns its answer.
+template <class T, class Action>
+cudaError_t with_kernel_on(ReduceOp op, const Action& action) {
+    switch (op) {
         case ReduceOp::sum:
-        case ReduceOp::average: return launch_as<Sum, Modular<T>>(launch, processors, stream);
-        case ReduceOp::product: return launch_as<Product, Modular<T>>(launch, processors, stream);
-        case ReduceOp::min: return launch_as<Min, T>(launch, processors, stream);
-        case ReduceOp::max: return launch_as<Max, T>(launch, processors, stream);
+        case ReduceOp::average: return action.template run<Sum, Modular<T>>();
+        case ReduceOp::product: return action.template run<Product, Modular<T>>();
+        case ReduceOp::min: return action.template run<Min, T>();
+        case ReduceOp::max: return action.template run<Max, T>();
         case ReduceOp::adasum: break;
     }
     return cudaErrorInvalidValue;
 }
 
+template <class Action>
+cudaError_t with_kernel(ReduceOp op, DType dtype, const Action& action) {
+    switch (dtype) {
+        case DType::boolean:  // bytes 0 and 1: min is "and", max is "or"
+        case DType::u8: return with_kernel_on<std::uint8_t>(op, action);
+        case DType::i8: return with_kernel_on<std::int8_t>(op, action);
+        case DType::i16: return with_kernel_on<std::int16_t>(op, action);
+        case DType::i32: return with_kernel_on<std::int32_t>(op, action);
+        case DType::i64: return with_kernel_on<std::int64_t>(op, action);
+        case DType::u16: return with_kernel_on<std::uint16_t>(op, action);
+        case DType::u32: return with_kernel_on<std::uint32_t>(op, action);
+        case DType::u64: return with_kernel_on<std::uint64_t>(op, action);
+        case DType::f16: return with_kernel_on<__half>(op, action);
+        case DType::bf16: return with_kernel_on<__nv_bfloat16>(op, action);
+        case DType::f32: return with_kernel_on<float>(op, action);
+        case DType::f64: return with_kernel_on<double>(op, action);
+    }
+    return cudaErrorInvalidValue;
+}
+
+struct Launch {
+    const ReduceLaunch& what;
+    int processors;
+    cudaStream_t stream;
+
+    template <class Op, class T>
+    cudaError_t run() const {
+        auto* into = static_cast<T*>(what.into);
+        const auto* other = static_cast<const T*>(what.other);
+        auto extent = extent_of<T>(into, other, what.count);
+        const auto work = std::max(extent.packs, extent.count - extent.packs * Pack<T>::lanes);
+        void* arguments[] = {&into, &other, &extent};
+        // Not <<<>>>: this returns the error of this launch, not the last one of the thread.
+        return cudaLaunchKernel(reduce_kernel<Op, T>, dim3(blocks_for(work, processors)),
+                                dim3(threads_per_block), arguments, 0, stream);
+    }
+};
+
+struct Load {
+    template <class Op, class T>
+    cudaError_t run() const {
+        cudaFuncAttributes attributes{};
+        return cudaFuncGetAttributes(&attributes, reduce_kernel<Op, T>);
+    }
+};
+
 }  // namespace
 
 cudaError_t launch_reduce(const ReduceLaunch& launch, int processors, cudaStream_t stream) {
-    switch (launch.dtype) {
-        case DType::boolean:  // bytes 0 and 1: min is "and", max is "or"
-        case DType::u8: return launch_on<std::uint8_t>(launch, processors, stream);
-        case DType::i8: return launch_on<std::int8_t>(launch, processors, stream);
-        case DType::i16: return launch_on<std::int16_t>(launch, processors, stream);
-        case DType::i32: return launch_on<std::int32_t>(launch, processors, stream);
-        case DType::i64: return launch_on<std::int64_t>(launch, processors, stream);
-        case DType::u16: return launch_on<std::uint16_t>(launch, processors, stream);
-        case DType::u32: return launch_on<std::uint32_t>(launch, processors, stream);
-        case DType::u64: return launch_on<std::uint64_t>(launch, processors, stream);
-        case DType::f16: return launch_on<__half>(launch, processors, stream);
-        case DType::bf16: return launch_on<__nv_bfloat16>(launch, processors, stream);
-        case DType::f32: return launch_on<float>(launch, processors, stream);
-        case DType::f64: return launch_on<double>(launch, processors, stream);
+    return with_kernel(launch.op, launch.dtype, Launch{launch, processors, stream});
+}
+
+cudaError_t load_reduce_kernels() {
+    for (const auto dtype : all_dtypes) {
+        for (const auto op : all_reduce_ops) {
+            if (op == ReduceOp::adasum) continue;  // it has no kernel
+            if (const auto status = with_kernel(op, dtype, Load{}); status != cudaSuccess)
+                return status;
+        }
     }
-    return cudaErrorInvalidValue;
+    return cudaSuccess;
 }
 
 }  // namespace guozhuang::device

@@ -18,4 +18,8 @@ struct ReduceLaunch {
 /// Enqueues the kernel on a stream of the current device, which has `processors` multiprocessors.
 cudaError_t launch_reduce(const ReduceLaunch& launch, int processors, cudaStream_t stream);
 
+/// Loads the kernels of all operations and element types for the current device, so that no launch
+/// has to.
+cudaError_t load_reduce_kernels();
+
 }  // namespace guozhuang::device

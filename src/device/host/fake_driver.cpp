@@ -50,7 +50,7 @@ public:
         launch([ours = std::move(ours)] { ours->wait_until_done(); });
     }
 
-    void launch(std::function<void()> work) override {
+    void launch(std::function<void()> work) {
         {
             const base::Lock lock(mutex_);
             queue_.push_back(std::move(work));
@@ -95,6 +95,18 @@ private:
     std::jthread thread_{[this](const std::stop_token& stop) { run(stop); }};
 };
 
+FakeStream& ours(Stream& stream) {
+    auto* fake = dynamic_cast<FakeStream*>(&stream);
+    if (!fake) throw Error(ErrorCode::invalid_argument, "not a stream of the host fake");
+    return *fake;
+}
+
+void wait_for(const Word& word, std::uint32_t value) noexcept {
+    for (auto seen = word.load(std::memory_order_acquire); !has_reached(seen, value);
+         seen = word.load(std::memory_order_acquire))
+        word.wait(seen, std::memory_order_acquire);
+}
+
 class FakeDriver final : public Driver {
 public:
     explicit FakeDriver(int devices)
@@ -105,6 +117,8 @@ public:
         check_device(device, device_count());
         return "host memory behind FIFO threads";
     }
+
+    void require_healthy(int device) const override { check_device(device, device_count()); }
 
     std::span<std::byte> allocate(int device, std::size_t bytes) override {
         check_device(device, device_count());
@@ -119,16 +133,46 @@ public:
         ::operator delete(memory.data(), alignment);
     }
 
+    std::span<std::byte> allocate_pinned(int device, std::size_t bytes) override {
+        const auto memory = allocate(device, bytes);
+        std::ranges::fill(memory, std::byte{0});
+        return memory;
+    }
+    void release_pinned(int device, std::span<std::byte> memory) noexcept override {
+        release(device, memory);
+    }
+    /// All memory is the host's, so it may be called the fake's as well.
+    MemoryLocation location_of(const void*) const override { return {MemoryKind::managed}; }
+
     void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) override {
         check_same_size(to, from);
-        stream.launch([to, from] { std::copy(from.begin(), from.end(), to.begin()); });
+        ours(stream).launch([to, from] { std::copy(from.begin(), from.end(), to.begin()); });
+    }
+
+    void fill(Stream& stream, std::span<std::byte> memory,
+              std::span<const std::byte> element) override {
+        check_fill(memory, element);
+        ours(stream).launch([memory, element = std::vector(element.begin(), element.end())] {
+            for (std::size_t i = 0; i < memory.size(); i += element.size())
+                std::ranges::copy(element, memory.subspan(i).begin());
+        });
+    }
+
+    void write(Stream& stream, Word& word, std::uint32_t value) override {
+        ours(stream).launch([&word, value] {
+            word.store(value, std::memory_order_release);
+            word.notify_all();
+        });
+    }
+    void wait(Stream& stream, Word& word, std::uint32_t value) override {
+        ours(stream).launch([&word, value] { wait_for(word, value); });
     }
 
     void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
                 std::span<const std::byte> other) override {
         check_reduction(op, dtype, into, other);
         // Reduces as for one rank, so nothing is divided here.
-        stream.launch([reduce = HostReduce(dtype, op, 1), into, other] {
+        ours(stream).launch([reduce = HostReduce(dtype, op, 1), into, other] {
             reduce.combine(into, into, other);
         });
     }
@@ -162,6 +206,10 @@ private:
 };
 
 }  // namespace
+
+void launch(Stream& stream, std::function<void()> work) {
+    ours(stream).launch(std::move(work));
+}
 
 std::shared_ptr<Driver> make_fake_driver(int devices) {
     return std::make_shared<FakeDriver>(devices);

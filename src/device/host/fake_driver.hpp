@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "device/device.hpp"
@@ -11,5 +12,9 @@ namespace guozhuang::device {
 /// tested without a GPU and under ThreadSanitizer. All fake drivers of a process know each other's
 /// streams; each has its own default streams.
 std::shared_ptr<Driver> make_fake_driver(int devices = 1);
+
+/// Enqueues a function on a stream of the host fake, as a program enqueues its kernels. It must not
+/// throw, nor drop the last reference to an event or stream.
+void launch(Stream& stream, std::function<void()> work);
 
 }  // namespace guozhuang::device

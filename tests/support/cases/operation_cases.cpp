@@ -91,6 +91,14 @@ Finish start_broadcast(const Among& among, const std::string& name, DType dtype,
     };
 }
 
+/// The elements of a result on the host or the host fake.
+std::vector<std::byte> elements_of(const Result& result) {
+    if (result.device.kind == DeviceKind::host) return result.bytes;
+    const std::span memory(static_cast<const std::byte*>(result.device_memory.get()),
+                           count_of(result.shape) * size_of(result.dtype));
+    return {memory.begin(), memory.end()};
+}
+
 void check_parts(Report& report, const std::string& name, const Result& result,
                  const std::vector<Tensor>& parts) {
     std::vector<std::byte> bytes;
@@ -105,7 +113,7 @@ void check_parts(Report& report, const std::string& name, const Result& result,
     report.expect(result.dtype == parts.front().dtype, name + ": wrong dtype");
     report.expect(result.rows == rows, name + ": wrong rows");
     report.expect(result.shape == shape, name + ": wrong shape");
-    report.expect(result.bytes == bytes, name + ": wrong elements");
+    report.expect(elements_of(result) == bytes, name + ": wrong elements");
 }
 
 Shape with_rows(std::int64_t rows, const Shape& row) {
@@ -181,8 +189,9 @@ void check_reduce_scattered(const Among& among, Report& report, const std::strin
                   name + ": wrong shape or dtype");
     report.expect(result.rows == std::vector<std::int64_t>{count}, name + ": wrong rows");
     Tensor tensor(reduce.dtype, shape);
-    report.expect(result.bytes.size() == tensor.bytes.size(), name + ": wrong number of elements");
-    tensor.bytes = result.bytes;
+    const auto elements = elements_of(result);
+    report.expect(elements.size() == tensor.bytes.size(), name + ": wrong number of elements");
+    tensor.bytes = elements;
     const auto row = count_of(std::span(shape).subspan(1));
     const auto all = contributions(name, among.size(), reduce.dtype, reduce.shape);
     const auto fault = fault_of(tensor, static_cast<std::size_t>(first) * row, all, reduce.how);

@@ -66,6 +66,19 @@ void refuse_implicit_capture(const Stream& legacy) {
 
 }  // namespace
 
+bool would_capture_implicitly(const Stream& legacy) {
+    if (legacy.ordering() != Stream::Ordering::legacy) return false;
+    const auto is_ordered_with_it = [&](const auto& branch) {
+        const auto& stream = *branch.first;
+        return stream.ordering() == Stream::Ordering::blocking &&
+               &stream.device() == &legacy.device();
+    };
+    const std::lock_guard lock(mutex);
+    return std::ranges::any_of(captures(), [&](const auto& each) {
+        return std::ranges::any_of(each.branches, is_ordered_with_it);
+    });
+}
+
 bool invalidate_captures() {
     const std::lock_guard lock(mutex);
     bool any = false;

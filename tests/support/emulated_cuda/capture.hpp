@@ -35,6 +35,9 @@ std::optional<CapturedPoint> captured_point(Stream& stream);
 /// Makes the stream wait for the point, by which it joins the capture.
 void join_capture(Stream& stream, const CapturedPoint& point);
 
+/// Whether a legacy stream is ordered with a stream that is being captured, so that its own state
+/// cannot be told.
+bool would_capture_implicitly(const Stream& legacy);
 CaptureState capture_state(const Stream& stream);
 void begin_capture(const std::shared_ptr<Stream>& stream, cudaStreamCaptureMode mode);
 /// Returns the number of nodes.

@@ -102,12 +102,19 @@ EntryPoint entry(std::string_view name, Function* function) {
     return {name, reinterpret_cast<void*>(function)};
 }
 
+/// cuCtxGetDevice as it was before CUDA 13, without a context of the caller's choice.
+CUresult current_device(CUdevice* device) {
+    return static_cast<CUresult>(cudaGetDevice(device));
+}
+
 void* find_entry_point(std::string_view name) {
     static const EntryPoint all[] = {
         entry("cuCtxGetCurrent", cuCtxGetCurrent),
         entry("cuCtxSetCurrent", cuCtxSetCurrent),
         entry("cuDevicePrimaryCtxGetState", cuDevicePrimaryCtxGetState),
         entry("cuStreamGetCtx", cuStreamGetCtx),
+        entry("cuThreadExchangeStreamCaptureMode", cudaThreadExchangeStreamCaptureMode),
+        entry("cuCtxGetDevice", current_device),
         entry("cuStreamWriteValue32", cuStreamWriteValue32),
         entry("cuStreamWaitValue32", cuStreamWaitValue32),
         entry("cuDeviceGetUuid", cuDeviceGetUuid),

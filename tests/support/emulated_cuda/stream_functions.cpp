@@ -143,6 +143,7 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
     return call(__func__, usual, [&] {
+        if (would_capture_implicitly(*stream_of(stream))) return cudaErrorStreamCaptureImplicit;
         *status = capture_state(*stream_of(stream)).status;
         return cudaSuccess;
     });

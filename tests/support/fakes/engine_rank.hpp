@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device/host/fake_driver.hpp"
 #include "engine/engine.hpp"
 #include "wire/group/control_channel.hpp"
 #include "wire/group/mail_channel.hpp"
@@ -20,6 +21,22 @@ public:
     explicit ScriptedBackend(std::function<void(const engine::Bundle&)> script)
         : script_(std::move(script)) {}
     void run(const engine::Bundle& bundle) override { script_(bundle); }
+
+private:
+    std::function<void(const engine::Bundle&)> script_;
+};
+
+/// The same on a stream of the host fake.
+class ScriptedStreamBackend final : public engine::StreamBackend {
+public:
+    explicit ScriptedStreamBackend(std::function<void(const engine::Bundle&)> script)
+        : script_(std::move(script)) {}
+    void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override {
+        device::launch(stream, [bundle, script = script_] {
+            bundle->attempt([&] { script(bundle->bundle()); });
+        });
+    }
+    void release() noexcept override {}
 
 private:
     std::function<void(const engine::Bundle&)> script_;
@@ -39,6 +56,7 @@ public:
         : transport_(std::move(transport)),
           control_(*transport_, {}, everybody()),
           mail_(*transport_, 0, everybody()),
+          script_(run),
           backend_(std::move(run)) {
         engine_ = std::make_shared<engine::Engine>(
             engine::Engine::Dependencies{.control = control_,
@@ -48,7 +66,7 @@ public:
                                          .wait = transport_->wait_settings(),
                                          .negotiator = {},
                                          .job = options.job ? options.job : transport_});
-        engine_->add_executor(DeviceKind::host, {.backend = &backend_, .stream = nullptr});
+        engine_->add_executor(DeviceKind::host, &backend_);
         if (options.own_thread) engine_->start();
     }
     ~EngineRank() { engine_->stop(); }
@@ -57,9 +75,14 @@ public:
 
     engine::Engine& engine() { return *engine_; }
     base::Doorbell& doorbell() { return transport_->doorbell(); }
-    void run_on(std::shared_ptr<device::Stream> stream) {
-        engine_->add_executor(DeviceKind::host,
-                              {.backend = &backend_, .stream = std::move(stream)});
+    void run_on_stream_of(const std::shared_ptr<device::Driver>& driver) {
+        engine_->add_executor(
+            DeviceKind::host,
+            std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
+                .driver = driver,
+                .device = 0,
+                .backend = std::make_shared<ScriptedStreamBackend>(script_),
+                .completions = std::make_shared<engine::Completions>(driver)}));
     }
 
     /// An operation on a tensor of one element.
@@ -94,6 +117,7 @@ private:
     std::shared_ptr<wire::Transport> transport_;
     wire::ControlChannel control_;
     wire::MailChannel mail_;
+    const std::function<void(const engine::Bundle&)> script_;
     ScriptedBackend backend_;
     std::shared_ptr<engine::Engine> engine_;
 };

@@ -1,0 +1,42 @@
+#include "backends/device/chunks.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace guozhuang::backends {
+namespace {
+
+constexpr std::size_t line_bytes = 64;
+
+}  // namespace
+
+std::size_t room_for(const Fragment& fragment) noexcept {
+    return (fragment.bytes + line_bytes - 1) / line_bytes * line_bytes;
+}
+
+std::vector<std::vector<Fragment>> chunks_of(std::span<const std::size_t> tensors,
+                                             std::size_t chunk_bytes) {
+    std::vector<std::vector<Fragment>> chunks;
+    std::vector<Fragment> shared;
+    std::size_t taken = 0;
+    const auto close_shared = [&] {
+        if (!shared.empty()) chunks.push_back(std::exchange(shared, {}));
+        taken = 0;
+    };
+    for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+        for (std::size_t first = 0; first < tensors[tensor]; first += chunk_bytes) {
+            const Fragment fragment{tensor, first, std::min(tensors[tensor] - first, chunk_bytes)};
+            if (fragment.bytes == chunk_bytes) {
+                chunks.push_back({fragment});
+                continue;
+            }
+            if (taken + room_for(fragment) > chunk_bytes) close_shared();
+            shared.push_back(fragment);
+            taken += room_for(fragment);
+        }
+    }
+    close_shared();
+    return chunks;
+}
+
+}  // namespace guozhuang::backends

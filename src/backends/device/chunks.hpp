@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace guozhuang::backends {
+
+/// A part of a tensor.
+struct Fragment {
+    std::size_t tensor = 0;  ///< its index
+    std::size_t first = 0, bytes = 0;
+    friend bool operator==(const Fragment&, const Fragment&) = default;
+};
+
+/// What a fragment takes of a chunk: whole cache lines, so that no two fragments share one.
+std::size_t room_for(const Fragment& fragment) noexcept;
+
+/// Cuts tensors of these sizes into chunks of at most `chunk_bytes`, a multiple of every element's
+/// size. A tensor is cut at multiples of `chunk_bytes` from its beginning, whatever comes with it,
+/// so that its sums do not depend on the others; what remains of tensors shares chunks.
+std::vector<std::vector<Fragment>> chunks_of(std::span<const std::size_t> tensors,
+                                             std::size_t chunk_bytes);
+
+}  // namespace guozhuang::backends

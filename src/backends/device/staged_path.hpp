@@ -1,0 +1,108 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "backends/device/chunks.hpp"
+#include "base/mutex.hpp"
+#include "base/wait.hpp"
+#include "device/device.hpp"
+#include "device/pinned_memory.hpp"
+#include "engine/backend.hpp"
+
+namespace guozhuang::backends {
+
+/// Moves tensors on a device by way of the host, where nothing better is possible: it needs neither
+/// a peer's memory nor its GPU. A chunk of the bundle is copied into pinned memory, moved among the
+/// ranks by the algorithms of the host, and copied back, while the chunks before and after it are
+/// copied. All copies are enqueued at once:
+///
+///     stream:  copy in 0, in 1, in 2, in 3, wait until 0 is moved, copy out 0, copy in 4, ...
+///     thread:  wait until 0 is in, move it, wait until 1 is in, move it, ...
+///
+/// The two meet by words of pinned memory, each of which counts chunks. So the thread calls nothing
+/// of the device's.
+class StagedPath final : public engine::StreamBackend {
+public:
+    struct Dependencies {
+        std::shared_ptr<device::Driver> driver;
+        int device = 0;           ///< its index
+        int rank = 0, ranks = 1;  ///< this one's in its process set, and how many that has
+        std::function<int(int)> world_rank;
+        /// Moves what is in pinned memory; this path's thread runs it.
+        std::unique_ptr<engine::Backend> mover;
+        /// Moves the numbers of rows that each rank has; the thread that drives runs it.
+        engine::Backend& driving;
+        base::Doorbell& doorbell;
+        base::WaitSettings wait;
+        /// Keeps alive what the mover and the doorbell are of.
+        std::shared_ptr<void> owner;
+    };
+    /// Throws what the driver throws, and Error(out_of_memory) without a thread.
+    explicit StagedPath(Dependencies dependencies);
+    ~StagedPath() override;
+    StagedPath(const StagedPath&) = delete;
+    StagedPath& operator=(const StagedPath&) = delete;
+
+    void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
+    void release() noexcept override;
+
+private:
+    struct Transfer {
+        std::span<std::byte> device, host;
+    };
+    /// What is moved at once: a part of a bundle, as a bundle of host tensors.
+    struct Chunk {
+        std::vector<Transfer> in, out;
+        std::vector<TensorView> tensors;
+        std::vector<Result> results;
+        engine::Bundle bundle;
+    };
+    /// A bundle on its way through pinned memory.
+    struct Load {
+        std::shared_ptr<engine::StreamBundle> bundle;
+        std::vector<Chunk> chunks;
+        std::uint32_t first = 0;  ///< the number of its first chunk
+    };
+
+    Load load_of(std::shared_ptr<engine::StreamBundle> bundle);
+    Chunk chunk_of(const engine::Bundle& bundle, std::span<const Fragment> fragments,
+                   std::span<std::byte> memory) const;
+    Chunk whole(const engine::Bundle& bundle);
+    std::span<std::byte> memory_for_whole(std::size_t bytes);
+    std::vector<std::vector<std::int64_t>> rows_of(const engine::Bundle& bundle);
+    std::span<std::byte> place_result(const engine::BundleEntry& entry,
+                                      std::span<const std::int64_t> rows);
+    std::span<std::byte> slot(std::uint32_t chunk) const;
+    void copy_in(const Load& load, std::size_t chunk, device::Stream& stream);
+    void copy_out(const Load& load, std::size_t chunk, device::Stream& stream);
+
+    void move_loads();
+    std::shared_ptr<Load> next_load();
+    void move(Load& load);
+
+    const Dependencies of_;
+    const base::WaitSettings wait_;
+    const device::PinnedMemory slots_;
+    const device::PinnedWord copied_in_, moved_;  ///< how many chunks
+    std::uint32_t enqueued_ = 0;                  ///< chunks
+    /// For bundles that are one chunk however large they are; the last one is in use.
+    std::vector<device::PinnedMemory> whole_;
+
+    std::atomic<bool> released_{false};
+
+    base::Doorbell bell_;  ///< of the thread
+    std::atomic<bool> stopped_{false};
+    base::Mutex mutex_;
+    std::deque<std::shared_ptr<Load>> loads_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::shared_ptr<Load> failed_;  ///< messages may still use its memory
+    std::thread thread_;
+};
+
+}  // namespace guozhuang::backends

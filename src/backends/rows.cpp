@@ -1,0 +1,45 @@
+#include "backends/rows.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <guozhuang/error.hpp>
+#include <limits>
+#include <numeric>
+
+namespace guozhuang::backends {
+
+std::size_t row_bytes(const TensorView& tensor) {
+    return count_of(std::span(tensor.shape).subspan(1)) * size_of(tensor.dtype);
+}
+
+std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows, int ranks) {
+    std::vector<std::int64_t> each(static_cast<std::size_t>(ranks), rows / ranks);
+    for (auto& one_more : std::span(each).first(static_cast<std::size_t>(rows % ranks))) ++one_more;
+    return each;
+}
+
+void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes,
+                      const std::function<int(int)>& world_rank) {
+    auto left = static_cast<std::int64_t>(std::numeric_limits<std::int64_t>::max() /
+                                          std::max<std::size_t>(row_bytes, 1));
+    for (std::size_t group_rank = 0; group_rank < rows.size(); ++group_rank) {
+        if (rows[group_rank] >= 0 && rows[group_rank] <= left) {
+            left -= rows[group_rank];
+            continue;
+        }
+        const int rank = world_rank(static_cast<int>(group_rank));
+        throw Error(ErrorCode::wire,
+                    fmt::format("rank {} says that it has {} rows", rank, rows[group_rank]),
+                    {.ranks = {rank}});
+    }
+}
+
+std::size_t describe(Result& result, const TensorView& input, std::span<const std::int64_t> rows) {
+    result.dtype = input.dtype;
+    result.rows.assign(rows.begin(), rows.end());
+    result.shape = input.shape;
+    result.shape[0] = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    return static_cast<std::size_t>(result.shape[0]) * row_bytes(input);
+}
+
+}  // namespace guozhuang::backends

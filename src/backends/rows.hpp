@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <guozhuang/handle.hpp>
+#include <guozhuang/tensor.hpp>
+#include <span>
+#include <vector>
+
+/// Rows of dim 0, in which all_gather, all_to_all and reduce_scatter count.
+namespace guozhuang::backends {
+
+/// Bytes of one row.
+std::size_t row_bytes(const TensorView& tensor);
+
+/// How many of so many rows each rank gets of a reduce_scatter: the first ranks one more.
+std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows, int ranks);
+
+/// Of what other ranks have said: no rank has fewer than no rows, nor all together more bytes than
+/// there can be. Otherwise throws Error(wire), which names the rank by `world_rank`.
+void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes,
+                      const std::function<int(int)>& world_rank);
+
+/// Gives a result the dtype, rows and shape that it has with these rows from each rank, and returns
+/// its bytes.
+std::size_t describe(Result& result, const TensorView& input, std::span<const std::int64_t> rows);
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <cuda_runtime_api.h>
+
+#include "base/mutex.hpp"
+#include "device/cuda/event_pool.hpp"
+#include "device/cuda/on_device.hpp"
+
+namespace guozhuang::device {
+
+/// What the process keeps of one device. It lives as long as the process, since streams and events
+/// refer to it. Thread-safe.
+class CudaDevice {
+public:
+    /// Reads attributes only. What makes a context is the first use().
+    explicit CudaDevice(int index);
+
+    int index() const noexcept { return index_; }
+    int processors() const noexcept { return processors_; }  ///< multiprocessors
+    EventPool& events() noexcept { return events_; }
+
+    /// Makes the device current for a scope: `const auto here = device.use();`. The first call
+    /// makes the primary context, if the program has not, and loads all kernels: loading one later
+    /// may wait for work on the device, which may wait for another rank. Throws Error(unavailable)
+    /// if the kernels are not built for the device.
+    OnDevice use();
+    /// The context of use().
+    CUcontext primary();
+    /// As Driver::require_healthy. A device that was never used is healthy.
+    void require_healthy();
+
+private:
+    void prepare() GUOZHUANG_REQUIRES(mutex_);
+
+    const int index_;
+    const int processors_;
+    EventPool events_;
+    std::atomic<CUcontext> primary_ = nullptr;  ///< null before the first use
+    base::Mutex mutex_;
+    cudaStream_t probing_ GUOZHUANG_GUARDED_BY(mutex_) = nullptr;  ///< has no other work
+    cudaEvent_t probe_ GUOZHUANG_GUARDED_BY(mutex_) = nullptr;     ///< on that stream
+};
+
+}  // namespace guozhuang::device

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cuda_runtime_api.h>
+#include <vector>
+
+#include "base/mutex.hpp"
+
+namespace guozhuang::device {
+
+/// CUDA's events of one device, which are made once and used again: making and destroying them
+/// takes locks of the driver's. What waits for an event on a stream keeps waiting for the work that
+/// it was recorded after, whatever it is used for next. Never destroyed. Thread-safe.
+class EventPool {
+public:
+    /// An event that nobody else has. The device is current.
+    cudaEvent_t take();
+    /// Calls nothing of CUDA's.
+    void give_back(cudaEvent_t event) noexcept;
+
+private:
+    /// Null if there is none; then room is made for one that the caller makes.
+    cudaEvent_t take_free();
+
+    base::Mutex mutex_;
+    std::size_t made_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
+    /// Has room for all events that were made.
+    std::vector<cudaEvent_t> free_ GUOZHUANG_GUARDED_BY(mutex_);
+};
+
+}  // namespace guozhuang::device

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cuda_runtime_api.h>
+#include <span>
+
+namespace guozhuang::device {
+
+/// Enqueues a kernel that sets memory, of at least one byte, to a pattern: the byte at an address
+/// is byte (address modulo 8) of the pattern. The stream is of the current device, which has
+/// `processors` multiprocessors.
+cudaError_t launch_fill(std::span<std::byte> memory, std::uint64_t pattern, int processors,
+                        cudaStream_t stream);
+
+/// Loads the kernel for the current device, so that no launch of it has to.
+cudaError_t load_fill_kernel();
+
+}  // namespace guozhuang::device

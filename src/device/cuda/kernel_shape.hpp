@@ -1,0 +1,21 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+/// What the kernels have in common: bound by memory, they access 16 bytes at a time where addresses
+/// allow it, with enough blocks to fill the device.
+namespace guozhuang::device {
+
+inline constexpr unsigned threads_per_block = 256;
+inline constexpr unsigned blocks_per_processor = 8;
+inline constexpr std::size_t pack_bytes = 16;
+
+/// The blocks for `work` turns of a loop that the threads share.
+inline unsigned blocks_for(std::size_t work, int processors) {
+    const std::size_t wanted = (work + threads_per_block - 1) / threads_per_block;
+    return static_cast<unsigned>(
+        std::min<std::size_t>(wanted, static_cast<unsigned>(processors) * blocks_per_processor));
+}
+
+}  // namespace guozhuang::device

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cuda.h>
+
+namespace guozhuang::device {
+
+/// Puts the calling thread into relaxed capture mode: in the other modes many calls of ours would
+/// break a graph that the program captures meanwhile, on this thread or on another one. In the end
+/// the thread has the mode that it had.
+class RelaxedCapture {
+public:
+    RelaxedCapture();
+    ~RelaxedCapture();
+    RelaxedCapture(const RelaxedCapture&) = delete;
+    RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+private:
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+/// Makes a device current for the calling thread, in relaxed capture mode, and in the end the
+/// context that was current before, or none. Setting device 0 again would instead create a context
+/// on it in a thread that had none. CudaDevice::use() makes one.
+class OnDevice {
+public:
+    /// With the device's primary context, which is known.
+    explicit OnDevice(CUcontext primary);
+    /// Makes the device's primary context if there is none yet.
+    explicit OnDevice(int device);
+    ~OnDevice();
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+
+private:
+    const RelaxedCapture relaxed_;
+    const CUcontext before_;
+    const bool switched_;
+};
+
+/// The calling thread's, or null.
+CUcontext current_context();
+
+}  // namespace guozhuang::device

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "device/device.hpp"
+
+namespace guozhuang::device {
+
+/// Pinned memory of the host, released at the end. No stream may still use it then.
+class PinnedMemory {
+public:
+    PinnedMemory() = default;  ///< none
+    /// Throws what Driver::allocate_pinned throws.
+    PinnedMemory(std::shared_ptr<Driver> driver, int device, std::size_t bytes)
+        : driver_(std::move(driver)),
+          device_(device),
+          memory_(driver_->allocate_pinned(device, bytes)) {}
+    ~PinnedMemory() {
+        if (driver_) driver_->release_pinned(device_, memory_);
+    }
+    PinnedMemory(PinnedMemory&& other) noexcept
+        : driver_(std::move(other.driver_)),
+          device_(other.device_),
+          memory_(std::exchange(other.memory_, {})) {}
+    PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+        std::swap(driver_, other.driver_);
+        std::swap(device_, other.device_);
+        std::swap(memory_, other.memory_);
+        return *this;
+    }
+
+    std::span<std::byte> memory() const noexcept { return memory_; }
+
+private:
+    std::shared_ptr<Driver> driver_;
+    int device_ = 0;
+    std::span<std::byte> memory_;
+};
+
+/// A Word in pinned memory of its own, 0 at first.
+class PinnedWord {
+public:
+    PinnedWord(std::shared_ptr<Driver> driver, int device)
+        : memory_(std::move(driver), device, sizeof(Word)),
+          word_(*new(memory_.memory().data()) Word(0)) {}
+
+    Word& operator*() const noexcept { return word_; }
+
+private:
+    PinnedMemory memory_;
+    Word& word_;
+};
+
+}  // namespace guozhuang::device

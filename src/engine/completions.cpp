@@ -1,0 +1,104 @@
+#include "engine/completions.hpp"
+
+#include <iterator>
+#include <pthread.h>
+#include <utility>
+
+#include "base/keep_for_ever.hpp"
+#include "base/process.hpp"
+
+namespace guozhuang::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long nothing ends before the health of the devices is asked for.
+constexpr auto between_checks = 100ms;
+
+}  // namespace
+
+Completions::Completions(std::shared_ptr<device::Driver> driver) : driver_(std::move(driver)) {}
+
+Completions::~Completions() {
+    stopped_ = true;
+    base::ring_local(bell_);
+    base::join(thread_);
+    if (!is_empty()) base::keep_for_ever(std::move(awaited_));
+}
+
+void Completions::add(std::shared_ptr<Completion> completion) {
+    {
+        const base::Lock lock(mutex_);
+        awaited_.push_back(std::move(completion));
+        if (!thread_.joinable()) {
+            thread_ = std::thread([this] { watch(); });
+            pthread_setname_np(thread_.native_handle(), "gz-completions");
+        }
+    }
+    base::ring_local(bell_);
+}
+
+void Completions::watch() {
+    base::WaitLoop wait_loop(bell_, settings_);
+    auto next_check = base::Clock::now() + between_checks;
+    while (!stopped_) {
+        std::exception_ptr failure;
+        auto ended = take([](const Completion& each) { return each.is_reached(); });
+        if (ended.empty() && base::Clock::now() >= next_check) {
+            ended = take_unhealthy(failure);
+            next_check = base::Clock::now() + between_checks;
+        }
+        for (const auto& completion : ended) completion->complete(failure);
+        if (!ended.empty()) {
+            ended.clear();
+            next_check = base::Clock::now() + between_checks;
+            base::ring_callers(bell_);
+            wait_loop.progressed();
+        } else if (is_empty()) {
+            wait_loop.park_idle();
+        } else {
+            wait_loop.pause();
+        }
+    }
+}
+
+/// Takes those that are so.
+template <class IsSo>
+Completions::List Completions::take(const IsSo& is_so) {
+    List taken;
+    const base::Lock lock(mutex_);
+    for (auto each = awaited_.begin(); each != awaited_.end();) {
+        const auto next = std::next(each);
+        if (is_so(**each)) taken.splice(taken.end(), awaited_, each);
+        each = next;
+    }
+    return taken;
+}
+
+/// Asks the devices that something is awaited from. If one has failed, takes all that is awaited
+/// from it.
+Completions::List Completions::take_unhealthy(std::exception_ptr& failure) {
+    for (const int device : awaited_devices()) {
+        try {
+            driver_->require_healthy(device);
+        } catch (const Error&) {
+            failure = std::current_exception();
+            return take([&](const Completion& each) { return each.device() == device; });
+        }
+    }
+    return {};
+}
+
+std::set<int> Completions::awaited_devices() {
+    std::set<int> devices;
+    const base::Lock lock(mutex_);
+    for (const auto& each : awaited_) devices.insert(each->device());
+    return devices;
+}
+
+bool Completions::is_empty() {
+    const base::Lock lock(mutex_);
+    return awaited_.empty();
+}
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <list>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "base/mutex.hpp"
+#include "base/wait.hpp"
+#include "device/device.hpp"
+
+namespace guozhuang::engine {
+
+/// What a stream has yet to do: until then its word has not reached the value.
+class Completion {
+public:
+    virtual ~Completion() = default;
+    virtual bool is_reached() const noexcept = 0;
+    /// The device that does it, of the driver that Completions was made with.
+    virtual int device() const noexcept = 0;
+    /// Called once: when it is reached, or with the Error of a device that has failed.
+    virtual void complete(const std::exception_ptr& failure) noexcept = 0;
+};
+
+/// Completes what the streams of a kind of device have done, on a thread of its own, which sleeps
+/// while nothing is awaited. It looks at words of host memory, so that no call of the program's can
+/// hold it up; and now and then, while nothing ends, at the health of the devices. Thread-safe.
+class Completions {
+public:
+    explicit Completions(std::shared_ptr<device::Driver> driver);
+    /// What is not complete by then is kept for ever.
+    ~Completions();
+    Completions(const Completions&) = delete;
+    Completions& operator=(const Completions&) = delete;
+
+    void add(std::shared_ptr<Completion> completion);
+    /// Waits until `ended()`, looking whenever something completes; false at the deadline.
+    template <class Ended>
+    bool wait_until(Ended&& ended, base::Deadline deadline) noexcept {
+        try {
+            base::wait_until(bell_, settings_, ended, deadline);
+            return true;
+        } catch (const Error&) {  // DeadlinePassed: this bell is never aborted
+            return ended();
+        }
+    }
+
+private:
+    using List = std::list<std::shared_ptr<Completion>>;
+
+    void watch();
+    template <class IsSo>
+    List take(const IsSo& is_so);
+    List take_unhealthy(std::exception_ptr& failure);
+    std::set<int> awaited_devices();
+    bool is_empty();
+
+    const std::shared_ptr<device::Driver> driver_;
+    const base::WaitSettings settings_ = {};
+    base::Doorbell bell_;
+    std::atomic<bool> stopped_{false};
+    base::Mutex mutex_;
+    List awaited_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::thread thread_ GUOZHUANG_GUARDED_BY(mutex_);  ///< started when something is awaited
+};
+
+}  // namespace guozhuang::engine

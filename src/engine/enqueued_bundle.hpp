@@ -1,0 +1,39 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/backend.hpp"
+#include "engine/context.hpp"
+#include "engine/execution_listener.hpp"
+
+namespace guozhuang::engine {
+
+/// A bundle that a stream moves, with the operations that it is for.
+class EnqueuedBundle final : public StreamBundle {
+public:
+    /// `bundle` points into the requests. The listener keeps the context alive.
+    EnqueuedBundle(Bundle bundle, Requests requests, const Context& context,
+                   std::shared_ptr<ExecutionListener> listener);
+
+    const Bundle& bundle() const noexcept override { return bundle_; }
+    const Requests& requests() const noexcept { return requests_; }
+    bool attempt(const std::function<void()>& work) noexcept override;
+    /// The stream is done with it, or the device has failed with this error.
+    void end(const std::exception_ptr& failure) noexcept;
+
+private:
+    void fail(const std::exception_ptr& cause) noexcept;
+
+    const Bundle bundle_;
+    Requests requests_;
+    /// What the requests keep alive. Where an operation fails before the stream is done, its
+    /// handles let go of that, and the stream may still use it.
+    std::vector<std::shared_ptr<void>> keep_alive_;
+    const Context& context_;
+    const std::shared_ptr<ExecutionListener> listener_;
+};
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/pending.hpp"
+
+namespace guozhuang::engine {
+
+using Requests = std::vector<std::shared_ptr<Pending>>;
+
+/// Hears how executions go; the engine is one. Thread-safe, since a device's threads call it.
+class ExecutionListener {
+public:
+    virtual ~ExecutionListener() = default;
+    /// The operations are enqueued on a stream: their names may be submitted anew.
+    virtual void on_enqueued(std::span<const std::shared_ptr<Pending>> operations) = 0;
+    /// The operations have ended, well or with the error.
+    virtual void on_end(std::span<std::shared_ptr<Pending>> operations,
+                        std::exception_ptr error) noexcept = 0;
+    /// The work of this rank has failed half-way, so the other ranks cannot finish theirs.
+    virtual void on_failure(const std::exception_ptr& error) = 0;
+};
+
+}  // namespace guozhuang::engine

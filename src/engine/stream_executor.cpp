@@ -1,0 +1,79 @@
+#include "engine/stream_executor.hpp"
+
+#include <utility>
+
+#include "engine/enqueued_bundle.hpp"
+
+namespace guozhuang::engine {
+
+/// The end of one bundle. It keeps the executor, which the stream's work needs.
+class StreamExecutor::Ending final : public Completion {
+public:
+    Ending(std::shared_ptr<StreamExecutor> executor, std::shared_ptr<EnqueuedBundle> bundle,
+           std::uint32_t count)
+        : executor_(std::move(executor)), bundle_(std::move(bundle)), count_(count) {
+        ++executor_->pending_;
+    }
+
+    bool is_reached() const noexcept override {
+        return device::has_reached((*executor_->ended_).load(std::memory_order_acquire), count_);
+    }
+    int device() const noexcept override { return executor_->of_.device; }
+    /// Counts first: whoever waits for the handles finds the executor idle then.
+    void complete(const std::exception_ptr& failure) noexcept override {
+        --executor_->pending_;
+        bundle_->end(failure);
+    }
+
+private:
+    const std::shared_ptr<StreamExecutor> executor_;
+    const std::shared_ptr<EnqueuedBundle> bundle_;
+    const std::uint32_t count_;
+};
+
+StreamExecutor::StreamExecutor(Dependencies dependencies)
+    : of_(std::move(dependencies)),
+      stream_(of_.driver->make_stream(of_.device)),
+      ended_(of_.driver, of_.device) {}
+
+/// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
+/// it, as long as the device is healthy.
+void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& context,
+                             std::shared_ptr<ExecutionListener> listener) {
+    auto& events = *stream_;
+    const auto enqueued =
+        std::make_shared<EnqueuedBundle>(std::move(bundle), std::move(requests), context, listener);
+    of_.completions->add(std::make_shared<Ending>(shared_from_this(), enqueued, ++enqueued_));
+    const auto write_end = [&] { of_.driver->write(events, *ended_, enqueued_); };
+    try {
+        for (const auto& pending : enqueued->requests())
+            if (const auto& ready = pending->request().ready) events.wait(ready);
+        of_.backend->enqueue(enqueued, events);
+        const auto done = events.record();
+        for (const auto& pending : enqueued->requests()) pending->set_enqueued(done);
+        listener->on_enqueued(enqueued->requests());
+    } catch (...) {
+        try {
+            write_end();
+        } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the first error is thrown
+        }
+        throw;
+    }
+    write_end();
+    base::ring_local(context.doorbell, context.wait.audience);
+}
+
+OwnedTensor StreamExecutor::filled(DType dtype, const Shape& shape,
+                                   std::span<const std::byte> element) {
+    const auto memory = of_.driver->allocate(of_.device, count_of(shape) * size_of(dtype));
+    std::shared_ptr<void> owner(memory.data(), [driver = of_.driver, device = of_.device, memory](
+                                                   void*) { driver->release(device, memory); });
+    if (!memory.empty()) of_.driver->fill(*stream_, memory, element);
+    return {TensorView(memory.data(), dtype, shape, stream_->ref().device), std::move(owner)};
+}
+
+bool StreamExecutor::drain(base::Deadline deadline) noexcept {
+    return of_.completions->wait_until([this] { return pending_ == 0; }, deadline);
+}
+
+}  // namespace guozhuang::engine

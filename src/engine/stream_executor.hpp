@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/wait.hpp"
+#include "device/device.hpp"
+#include "device/pinned_memory.hpp"
+#include "engine/backend.hpp"
+#include "engine/completions.hpp"
+#include "engine/context.hpp"
+#include "engine/execution_listener.hpp"
+
+namespace guozhuang::engine {
+
+/// A tensor and the owner of its memory.
+struct OwnedTensor {
+    TensorView tensor;
+    std::shared_ptr<void> owner;
+};
+
+/// Runs bundles of tensors on one device, on a communication stream of its own. A bundle waits for
+/// its tensors' events; its handles get the event of its end as soon as it is enqueued, and are
+/// complete when the stream is done with it.
+class StreamExecutor final : public std::enable_shared_from_this<StreamExecutor> {
+public:
+    struct Dependencies {
+        std::shared_ptr<device::Driver> driver;
+        int device = 0;  ///< its index
+        std::shared_ptr<StreamBackend> backend;
+        std::shared_ptr<Completions> completions;  ///< of the driver
+    };
+    /// Throws what the driver throws.
+    explicit StreamExecutor(Dependencies dependencies);
+
+    /// Enqueues the bundle, which points into the requests. Throws what the backend and the device
+    /// throw, without telling the listener. By the thread that drives.
+    void enqueue(Bundle bundle, Requests requests, const Context& context,
+                 std::shared_ptr<ExecutionListener> listener);
+    /// A tensor of the device, of that shape, all of whose elements are this one: so it is for
+    /// bundles that are enqueued later. Throws what the driver throws.
+    OwnedTensor filled(DType dtype, const Shape& shape, std::span<const std::byte> element);
+    /// See StreamBackend.
+    void release() noexcept { of_.backend->release(); }
+    /// Waits until the stream is done; false at the deadline.
+    bool drain(base::Deadline deadline) noexcept;
+
+private:
+    class Ending;
+
+    const Dependencies of_;
+    const std::shared_ptr<device::Stream> stream_;
+    const device::PinnedWord ended_;  ///< counts the bundles that the stream is done with
+    std::uint32_t enqueued_ = 0;
+    std::atomic<int> pending_{0};  ///< bundles that are not complete
+};
+
+}  // namespace guozhuang::engine
