@@ -213,6 +213,24 @@ void check_spec(const OperationSpec& spec, const Check& check) {
     }
 }
 
+/// Returns the driver of the tensors' device; null for the plain host.
+std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const Check& check) {
+    std::shared_ptr<device::Driver> driver;
+    if (spec.tensors.empty()) return driver;
+    try {
+        driver = spec.set->use_device(spec.tensors.front().device);
+    } catch (const Error& error) {
+        check.fail(error.code(), error.what());
+    }
+    for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
+        const auto problem = spec.set->misplacement_of(spec.tensors[i]);
+        check.that(problem.empty(), "{}{}",
+                   spec.tensor_names.empty() ? "" : fmt::format("'{}': ", spec.tensor_names[i]),
+                   problem);
+    }
+    return driver;
+}
+
 }  // namespace
 
 void check_name(std::string_view operation, std::string_view name) {
@@ -279,6 +297,7 @@ engine::Request prepare(OperationSpec spec) {
     const auto operation = spec.description.operation;
     const Check check(protocol::name_of(operation), spec.name, {spec.set->transport().rank()});
     check_spec(spec, check);
+    auto device = check_devices(spec, check);
     const bool writes =
         operation == OperationKind::allreduce || operation == OperationKind::broadcast;
     if (writes && spec.tensors.size() > 1)
@@ -290,20 +309,28 @@ engine::Request prepare(OperationSpec spec) {
             .description = std::move(description),
             .tensors = engine::share(std::move(spec.tensors)),
             .splits = std::move(spec.splits),
-            .keep_alive = std::move(spec.keep_alive)};
+            .keep_alive = std::move(spec.keep_alive),
+            .device = std::move(device)};
 }
+
+namespace {
+
+/// Marks that the stream has the tensors' contents.
+std::shared_ptr<device::Event> ready_on(const std::optional<StreamRef>& stream,
+                                        const engine::Request& request, int rank) try {
+    const auto device = request.tensors->front().device;
+    return request.device->wrap(stream.value_or(StreamRef{.device = device, .native = nullptr}))
+        ->record();
+} catch (const Error& error) {
+    Check(request.operation(), request.name, {rank})
+        .fail(error.code(), fmt::format("its stream cannot be used: {}", error.what()));
+}
+
+}  // namespace
 
 std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request,
                                         const std::optional<StreamRef>& stream, bool caller_waits) {
-    if (!request.tensors->empty()) {
-        const auto device = request.tensors->front().device;
-        request.device = set.use_device(device);
-        if (request.device)
-            request.ready =
-                request.device
-                    ->wrap(stream.value_or(StreamRef{.device = device, .native = nullptr}))
-                    ->record();
-    }
+    if (request.device) request.ready = ready_on(stream, request, set.transport().rank());
     return set.engine().submit(std::move(request), caller_waits);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <guozhuang/error.hpp>
 #include <map>
 #include <memory>
@@ -30,10 +31,14 @@ public:
             auto driver =
                 kind == DeviceKind::fake ? device::make_fake_driver() : cuda_driver(cuda_wanted);
             access.completions = std::make_shared<engine::Completions>(driver);
+            if (kind == DeviceKind::cuda) cuda_in_use_ = driver.get();
             access.driver = std::move(driver);
         }
         return access;
     }
+
+    /// CUDA's driver if this rank has had access to it; else null.
+    device::Driver* cuda_in_use() const noexcept { return cuda_in_use_; }
 
 private:
     static std::shared_ptr<device::Driver> cuda_driver(bool wanted) {
@@ -48,6 +53,7 @@ private:
         return {std::shared_ptr<void>(), driver};  // lives as long as the process
     }
 
+    std::atomic<device::Driver*> cuda_in_use_{nullptr};
     base::Mutex mutex_;
     std::map<DeviceKind, DeviceAccess> accesses_ GUOZHUANG_GUARDED_BY(mutex_);
 };

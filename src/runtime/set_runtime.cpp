@@ -127,6 +127,30 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
     return access.driver;
 }
 
+std::string SetRuntime::misplacement_of(const TensorView& tensor) {
+    using device::MemoryKind;
+    auto* const driver =
+        tensor.device.kind == DeviceKind::fake ? nullptr : resources_->devices.cuda_in_use();
+    if (driver == nullptr || tensor.count() == 0) return {};
+    const bool is_host = tensor.device.kind == DeviceKind::host;
+    const auto claimed = is_host ? std::string("host memory")
+                                 : fmt::format("memory of cuda {}", tensor.device.index);
+    const auto [kind, device] = driver->location_of(tensor.data);
+    switch (kind) {
+        case MemoryKind::managed: return {};
+        case MemoryKind::host:
+            return is_host ? "" : fmt::format("it is said to be {}, but is host memory", claimed);
+        case MemoryKind::device:
+            if (!is_host && device == tensor.device.index) return {};
+            return fmt::format("it is said to be {}, but is memory of cuda {}", claimed, device);
+        case MemoryKind::unknown:
+            if (is_host) return {};
+            return fmt::format("it is said to be {}, but is host memory, or has been freed",
+                               claimed);
+    }
+    return {};
+}
+
 /// A joined rank that has used no device of the kind takes the one that is its own by its number on
 /// the host.
 void SetRuntime::provide(DeviceKind kind) {

@@ -57,6 +57,10 @@ public:
     /// bundles may be moved together.
     std::shared_ptr<device::Driver> use_device(Device device);
 
+    /// What is wrong with a tensor's device: where its memory really is, as far as a driver that
+    /// this rank uses knows. Empty if nothing is.
+    std::string misplacement_of(const TensorView& tensor);
+
     /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it
     /// is of the kind "plan". Throws Error(duplicate_name).
     std::shared_ptr<const std::string> take_plan_name(const std::string& wanted,
