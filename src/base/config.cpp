@@ -133,7 +133,7 @@ constexpr ConfigVariable table[] = {
      "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm,
      print_algorithm},
     {"GUOZHUANG_CUDA", "", "auto or off", ConfigScope::may_differ,
-     "Whether gz-info looks for the CUDA plugin; no operation uses it yet.",
+     "Whether CUDA tensors may be used; `off`: they are an error, and gz-info looks for no GPU.",
      parse_word<&Config::cuda, cuda_words>, print_word<&Config::cuda, cuda_words>},
     {"GUOZHUANG_FAILPOINT", "", "none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error",
      ConfigScope::may_differ,
