@@ -83,7 +83,6 @@ std::unique_ptr<engine::Backend> SetRuntime::host_backend(wire::Lane lane,
     auto group = group_with({id_.context, lane});
     group.pump = pump;
     return std::make_unique<backends::HostBackend>(group, resources_->scratch,
-                                                   /*may_stage=*/lane == wire::Lane::host_data,
                                                    resources_->timeline);
 }
 

@@ -58,7 +58,7 @@ Outcome run_on(const Ranks& hosts, protocol::OperationKind operation, std::size_
                                        .ranks = everybody,
                                        .group_rank = rank,
                                        .tag = {0, wire::Lane::host_data}},
-                                      std::make_shared<backends::ScratchStore>(), true,
+                                      std::make_shared<backends::ScratchStore>(),
                                       std::make_shared<trace::Timeline>());
         auto& own = outcome.numbers[static_cast<std::size_t>(rank)];
         for (std::size_t i = 0; i < count; ++i)

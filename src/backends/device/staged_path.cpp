@@ -43,6 +43,13 @@ bool can_be_cut(const engine::Bundle& bundle) {
            (bundle.operation == OperationKind::allreduce && bundle.op != ReduceOp::adasum);
 }
 
+/// Whether a rank that is alone has the result already.
+bool changes_nothing(const engine::Bundle& bundle) {
+    const bool is_in_place = bundle.operation == OperationKind::broadcast ||
+                             bundle.operation == OperationKind::allreduce;
+    return is_in_place && bundle.prescale == 1 && bundle.postscale == 1;
+}
+
 /// Cuts the first bytes off, which begin and end at a cache line.
 std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes) {
     const auto taken = memory.first(bytes);
@@ -83,6 +90,7 @@ void StagedPath::release() noexcept {
 // --- on the thread that drives -------------------------------------------------------------------
 
 void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
+    if (of_.ranks == 1 && changes_nothing(bundle->bundle())) return;
     const auto load = std::make_shared<Load>(load_of(std::move(bundle)));
     const auto chunks = load->chunks.size();
     if (chunks == 0) return;

@@ -100,16 +100,16 @@ void ScratchStore::give_back(ScratchPool pool) {
 }
 
 HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store,
-                         bool may_stage, std::shared_ptr<trace::Timeline> timeline)
+                         std::shared_ptr<trace::Timeline> timeline)
     : wire_(group),
       group_(group),
       grid_(group.transport.topology().host_of, group.ranks, group.transport.rank()),
       ring_(host_by_host(group, grid_)),
       store_(std::move(store)),
       timeline_(std::move(timeline)) {
-    needs_stages_ = may_stage && wire_.size() > 1 &&
-                    (can_stage(group_.transport, group_.ranks) || Hierarchy::fits(group_));
-    if (is_the_world(group_)) create_stages();
+    needs_stages_ =
+        wire_.size() > 1 && (can_stage(group_.transport, group_.ranks) || Hierarchy::fits(group_));
+    if (is_the_first(group_)) create_stages();
 }
 
 /// In the constructor, where all ranks are at the same point; or with the first bundle that moves
@@ -125,9 +125,8 @@ void HostBackend::create_stages() {
 }
 
 /// The policy of the log as far as this backend's ranks can follow it. All ranks agree on it: the
-/// policy is the log's, and a device kind stages on every rank or on none. On one host all sums are
-/// of the tree, so tensors on every kind of device get the same bits, and so does a job without
-/// shared memory.
+/// policy is the log's, and the stages are made together. On one host all sums are of the tree, so
+/// tensors on every kind of device get the same bits, and so does a job without shared memory.
 selection::Policy HostBackend::usable_part_of(Policy policy) const {
     if (!selection::row_of(policy.forced).by_name)
         throw Error(ErrorCode::wire, fmt::format("the log forces the algorithm '{}', which only "

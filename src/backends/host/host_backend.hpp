@@ -47,10 +47,10 @@ class HostBackend final : public engine::Backend {
 public:
     using Policy = selection::Policy;
 
-    /// `may_stage`: whether it stages, where it can, in memory that the ranks of its set make for
-    /// themselves. The world's are made here: its constructor is collective, and throws what ends
-    /// the job. Those of any other set are made with the first bundle that moves data.
-    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store, bool may_stage,
+    /// Stages, where it can, in memory that the ranks of its set make for themselves: for the
+    /// world's host tensors here, so that this constructor is collective, and throws what ends the
+    /// job; else with the first bundle that moves data.
+    HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store,
                 std::shared_ptr<trace::Timeline> timeline);
 
     void run(const engine::Bundle& bundle) override;

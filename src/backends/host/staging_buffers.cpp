@@ -26,7 +26,7 @@ std::size_t set_stage_bytes(const wire::HostServices& host, int hosts) {
 }
 
 std::size_t stage_bytes_of(const wire::Group& group, const topology::HostGrid& grid) {
-    return is_the_world(group) ? group.transport.stage_bytes()
+    return is_the_first(group) ? group.transport.stage_bytes()
                                : set_stage_bytes(group.transport, grid.hosts());
 }
 
@@ -62,6 +62,10 @@ std::vector<T> gather(wire::GroupWire& wire, const T& own) {
 
 bool is_the_world(const wire::Group& group) noexcept {
     return group.tag.context == 0;
+}
+
+bool is_the_first(const wire::Group& group) noexcept {
+    return is_the_world(group) && group.tag.lane == wire::Lane::host_data;
 }
 
 bool can_stage(const wire::Transport& transport, std::span<const int> ranks) {

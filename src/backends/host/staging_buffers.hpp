@@ -15,6 +15,9 @@
 namespace guozhuang::backends {
 
 bool is_the_world(const wire::Group& group) noexcept;
+/// Whether it moves the host tensors of the world, for which there is most memory to stage in, and
+/// whose ranks make it while the session starts.
+bool is_the_first(const wire::Group& group) noexcept;
 
 /// Whether these ranks are on one host, share memory there, and stages have room for as many. The
 /// same on all of them.
