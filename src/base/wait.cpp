@@ -19,6 +19,8 @@ namespace guozhuang::base {
 namespace {
 
 constexpr unsigned turns_between_clock_reads = 16;
+/// Of the time that a long wait has parked, one sleep is at most this part.
+constexpr int long_wait_for_each_park = 64;
 constexpr int looks_for_cause = 100;
 constexpr auto between_looks = std::chrono::milliseconds(1);
 
@@ -199,8 +201,13 @@ void WaitLoop::pause() {
     if (!may_park(bell_.asleep)) return;
     // What a ring announces often needs several looks (the fragments of a long message), so the
     // spin begins anew.
-    if (park(settings_.audience, Clock::now() + next_park_)) return start_anew();
-    next_park_ = std::min(next_park_ * 2, settings_.park_limit);
+    const auto now = Clock::now();
+    if (next_park_ == settings_.park_first) parked_since_ = now;
+    if (park(settings_.audience, now + next_park_)) return start_anew();
+    const auto share = std::chrono::duration_cast<std::chrono::microseconds>(
+        (now - parked_since_) / long_wait_for_each_park);
+    next_park_ = std::min(
+        next_park_ * 2, std::max(settings_.park_limit, std::min(share, settings_.long_park_limit)));
 }
 
 void WaitLoop::pause_behind() {

@@ -121,12 +121,21 @@ struct WaitSettings {
     bool yields = false;
     std::chrono::microseconds park_first{20};  ///< at least 1
     std::chrono::microseconds park_limit{1000};
+    /// Bounds one sleep of a wait that has parked for 64 times as long.
+    std::chrono::microseconds long_park_limit{0};
     /// The longest sleep of a rank with nothing to do; empty: until it is woken.
     std::optional<std::chrono::milliseconds> idle_limit = {};
     Audience audience = everybody;  ///< only rings for these wake it
     /// If there is one, waits pass the turn on, and neither spin nor park.
     TurnScheduler* turn_scheduler = nullptr;
 };
+
+/// The same where nobody rings, because a device writes the news into memory.
+inline WaitSettings settings_for_words(WaitSettings settings) {
+    settings.park_limit = std::chrono::milliseconds(1);
+    settings.long_park_limit = std::chrono::milliseconds(10);
+    return settings;
+}
 
 /// One wait of one thread, from its first look to its success. It spins for a while, then parks at
 /// the doorbell until that rings, and so on:
@@ -174,6 +183,7 @@ private:
     std::uint32_t seen_;  ///< rings that were counted before the last look
     Clock::time_point spin_until_{};
     std::chrono::microseconds next_park_;
+    Clock::time_point parked_since_{};  ///< valid while it is counted
     unsigned turns_ = 0;
     Sleepers* counted_ = nullptr;  ///< where this thread is counted; null: it spins
 };

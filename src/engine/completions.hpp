@@ -58,7 +58,7 @@ private:
     bool is_empty();
 
     const std::shared_ptr<device::Driver> driver_;
-    const base::WaitSettings settings_ = {};
+    const base::WaitSettings settings_ = base::settings_for_words({});
     base::Doorbell bell_;
     std::atomic<bool> stopped_{false};
     base::Mutex mutex_;

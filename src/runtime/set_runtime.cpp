@@ -104,6 +104,10 @@ std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAc
 
 std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
     if (device.kind == DeviceKind::host) return nullptr;
+    if (transport().wait_settings().turn_scheduler != nullptr)
+        throw Error(ErrorCode::unavailable,
+                    "ranks that take turns (RankOptions::turns) have one thread each, and tensors "
+                    "on a device need more");
     const auto access = resources_->devices.access(device.kind, resources_->config.cuda);
     const base::Lock lock(devices_mutex_);
     if (const auto used = devices_.find(device.kind); used != devices_.end()) {

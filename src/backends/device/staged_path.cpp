@@ -1,7 +1,6 @@
 #include "backends/device/staged_path.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <pthread.h>
@@ -14,21 +13,12 @@
 namespace guozhuang::backends {
 namespace {
 
-using namespace std::chrono_literals;
 using protocol::OperationKind;
 
 // Large enough that a copy takes longer than its start, small enough that the first is soon there.
 // The same on all ranks.
 constexpr std::size_t slot_bytes = std::size_t{2} << 20;
 constexpr std::size_t slots = 4;
-/// How long a thread sleeps at most that waits for a word: nobody rings when a stream writes it.
-constexpr auto longest_sleep = 1000us;
-
-base::WaitSettings settings_for_words(base::WaitSettings settings) {
-    settings.park_limit = longest_sleep;
-    return settings;
-}
-
 /// The same operation, on host tensors that are still to come.
 engine::Bundle on_host(const engine::Bundle& bundle) {
     auto host = bundle;
@@ -61,7 +51,7 @@ std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes) {
 
 StagedPath::StagedPath(Dependencies dependencies)
     : of_(std::move(dependencies)),
-      wait_(settings_for_words(of_.wait)),
+      wait_(base::settings_for_words(of_.wait)),
       slots_(of_.driver, of_.device, slots * slot_bytes),
       copied_in_(of_.driver, of_.device),
       moved_(of_.driver, of_.device) {
@@ -283,13 +273,17 @@ std::shared_ptr<StagedPath::Load> StagedPath::next_load() {
     return nullptr;
 }
 
+/// Waits at a bell of its own, since whatever rings the rank's says nothing of the device's.
+bool StagedPath::is_copied_in(std::uint32_t chunks) const {
+    if (base::is_aborted(of_.doorbell)) base::throw_cause(of_.doorbell);
+    return device::has_reached((*copied_in_).load(std::memory_order_acquire), chunks);
+}
+
 void StagedPath::move(Load& load) {
     auto number = load.first;
     for (auto& chunk : load.chunks) {
         ++number;
-        base::wait_until(of_.doorbell, wait_, [&] {
-            return device::has_reached((*copied_in_).load(std::memory_order_acquire), number);
-        });
+        base::wait_until(bell_, wait_, [&] { return is_copied_in(number); });
         of_.mover->run(chunk.bundle);
         device::advance(*moved_, 1);
     }

@@ -86,6 +86,7 @@ private:
     void move_loads();
     std::shared_ptr<Load> next_load();
     void move(Load& load);
+    bool is_copied_in(std::uint32_t chunks) const;
 
     const Dependencies of_;
     const base::WaitSettings wait_;
