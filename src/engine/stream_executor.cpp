@@ -39,7 +39,7 @@ StreamExecutor::StreamExecutor(Dependencies dependencies)
 /// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
 /// it, as long as the device is healthy.
 void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& context,
-                             std::shared_ptr<ExecutionListener> listener) {
+                             const std::shared_ptr<ExecutionListener>& listener) {
     auto& events = *stream_;
     const auto enqueued =
         std::make_shared<EnqueuedBundle>(std::move(bundle), std::move(requests), context, listener);

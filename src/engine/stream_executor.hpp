@@ -38,7 +38,7 @@ public:
     /// Enqueues the bundle, which points into the requests. Throws what the backend and the device
     /// throw, without telling the listener. By the thread that drives.
     void enqueue(Bundle bundle, Requests requests, const Context& context,
-                 std::shared_ptr<ExecutionListener> listener);
+                 const std::shared_ptr<ExecutionListener>& listener);
     /// A tensor of the device, of that shape, all of whose elements are this one: so it is for
     /// bundles that are enqueued later. Throws what the driver throws.
     OwnedTensor filled(DType dtype, const Shape& shape, std::span<const std::byte> element);
