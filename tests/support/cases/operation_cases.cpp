@@ -1,5 +1,7 @@
 #include "support/cases/operation_cases.hpp"
 
+#include <cstring>
+
 namespace guozhuang::test {
 
 Tensor contribution(const std::string& name, int rank, DType dtype, Shape shape) {
@@ -21,17 +23,27 @@ std::string label_of(const std::string& operation, DType dtype, ReduceOp op, con
     return label + "]";
 }
 
+/// That produces its tensors.
+std::optional<StreamRef> stream_of(const Among& among) {
+    if (among.device().kind != DeviceKind::cuda) return std::nullopt;
+    return device_memory()->stream();
+}
+
 AllreduceOptions options_of(const Among& among, const std::string& name, const Reduction& how) {
     return {.name = name,
             .op = how.op,
             .prescale = how.prescale,
             .postscale = how.postscale,
+            .stream = stream_of(among),
             .process_set = among.set(),
             .timeout = among.timeout()};
 }
 
 Options options_of(const Among& among, const std::string& name) {
-    return {.name = name, .process_set = among.set(), .timeout = among.timeout()};
+    return {.name = name,
+            .stream = stream_of(among),
+            .process_set = among.set(),
+            .timeout = among.timeout()};
 }
 
 SharedTensor input_of(const Among& among, const std::string& name, DType dtype,
@@ -55,6 +67,7 @@ Finish start_allreduce(const Among& among, const std::string& name, const Reduce
     const auto handle = allreduce_async(tensor->view(), options_of(among, name, reduce.how));
     return [among, name, tensor, handle, how = reduce.how](Report& report) {
         handle.wait();
+        tensor->fetch();
         check_allreduced(among, report, name, *tensor, how);
     };
 }
@@ -74,8 +87,10 @@ Finish start_grouped_allreduce(const Among& among, const std::string& name,
     const auto handle = grouped_allreduce_async(views, options_of(among, name, how));
     return [among, name, tensors, handle, how](Report& report) {
         handle.wait();
-        for (std::size_t i = 0; i < tensors->size(); ++i)
+        for (std::size_t i = 0; i < tensors->size(); ++i) {
+            (*tensors)[i].fetch();
             check_allreduced(among, report, text_of(name, "/", i), (*tensors)[i], how);
+        }
     };
 }
 
@@ -86,17 +101,21 @@ Finish start_broadcast(const Among& among, const std::string& name, DType dtype,
         broadcast_async(tensor->view(), among.rank_of_job(root), options_of(among, name));
     return [name, tensor, handle, root](Report& report) {
         handle.wait();
+        tensor->fetch();
         report.expect(tensor->bytes == contribution(name, root, tensor->dtype, tensor->shape).bytes,
                       name + ": not what the root had");
     };
 }
 
-/// The elements of a result on the host or the host fake.
+/// The elements of a result, wherever they are.
 std::vector<std::byte> elements_of(const Result& result) {
     if (result.device.kind == DeviceKind::host) return result.bytes;
-    const std::span memory(static_cast<const std::byte*>(result.device_memory.get()),
-                           count_of(result.shape) * size_of(result.dtype));
-    return {memory.begin(), memory.end()};
+    std::vector<std::byte> elements(count_of(result.shape) * size_of(result.dtype));
+    if (result.device.kind == DeviceKind::cuda)
+        device_memory()->get(elements, result.device_memory.get());
+    else if (!elements.empty())
+        std::memcpy(elements.data(), result.device_memory.get(), elements.size());
+    return elements;
 }
 
 void check_parts(Report& report, const std::string& name, const Result& result,
@@ -135,6 +154,7 @@ Finish start_all_gather(const Among& among, const std::string& name, DType dtype
         std::vector<Tensor> parts;
         for (std::size_t rank = 0; rank < rows.size(); ++rank) parts.push_back(of_rank(rank));
         check_parts(report, name, result, parts);
+        tensor->fetch();
         report.expect(tensor->bytes == parts[static_cast<std::size_t>(among.rank())].bytes,
                       name + ": the input was changed");
     };
@@ -171,6 +191,7 @@ Finish start_all_to_all(const Among& among, const std::string& name, DType dtype
             parts.push_back(rows_of(of_rank(from), first, splits[from][self]));
         }
         check_parts(report, name, result, parts);
+        tensor->fetch();
         report.expect(tensor->bytes == of_rank(self).bytes, name + ": the input was changed");
     };
 }
@@ -203,6 +224,7 @@ Finish start_reduce_scatter(const Among& among, const std::string& name, const R
     const auto handle = reduce_scatter_async(tensor->view(), options_of(among, name, reduce.how));
     return [among, name, tensor, handle, reduce](Report& report) {
         check_reduce_scattered(among, report, name, handle.take(), reduce);
+        tensor->fetch();
         const bool intact =
             tensor->bytes == contribution(name, among.rank(), reduce.dtype, reduce.shape).bytes;
         report.expect(intact, name + ": the input was changed");

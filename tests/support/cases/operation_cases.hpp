@@ -10,6 +10,7 @@
 
 #include "support/oracles/reduction_oracle.hpp"
 #include "support/runner/report.hpp"
+#include "support/tensors/device_memory.hpp"
 #include "support/tensors/tensors.hpp"
 
 /// One operation each, from its start on this rank to the check of what it left here. What every
@@ -49,7 +50,7 @@ private:
     ProcessSet set_;
     bool part_ = false;
     std::chrono::milliseconds timeout_{};
-    Device device_ = {};
+    Device device_ = usual_device();
 };
 
 /// Waits for the operation and checks it.

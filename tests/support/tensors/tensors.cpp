@@ -1,6 +1,18 @@
 #include "support/tensors/tensors.hpp"
 
+#include "support/tensors/device_memory.hpp"
+
 namespace guozhuang::test {
+
+TensorView Tensor::view() {
+    if (device.kind != DeviceKind::cuda) return {bytes.data(), dtype, shape, device};
+    on_device = device_memory()->put(bytes);
+    return {on_device.get(), dtype, shape, device};
+}
+
+void Tensor::fetch() {
+    if (on_device) device_memory()->get(bytes, on_device.get());
+}
 
 double value_of_bits(std::uint16_t bits, int mantissa_bits) {
     const int exponent_bits = 15 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <guozhuang/tensor.hpp>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -39,13 +40,16 @@ struct Tensor {
     Shape shape = {0};
     std::vector<std::byte> bytes = {};
     Device device = {};
+    std::shared_ptr<void> on_device = nullptr;  ///< the elements, once they are on a GPU
 
     Tensor() = default;
     Tensor(DType type, Shape extents)
         : dtype(type), shape(std::move(extents)), bytes(count_of(shape) * size_of(dtype)) {}
 
     std::size_t count() const noexcept { return count_of(shape); }
-    TensorView view() { return {bytes.data(), dtype, shape, device}; }
+    /// Of a tensor on a GPU: of a copy of the bytes there, which fetch() copies back.
+    TensorView view();
+    void fetch();
 
     template <class T>
     T load(std::size_t i) const {

@@ -1,0 +1,86 @@
+// Every operation with tensors on emulated GPUs, on ranks that are processes: the cases of
+// tests/support, whose tensors a Trainer has on its device.
+
+#include <guozhuang/guozhuang.hpp>
+
+#include "emulation/ranks/trainer.hpp"
+#include "support/cases/join_cases.hpp"
+#include "support/cases/operation_sweeps.hpp"
+#include "support/cases/process_set_cases.hpp"
+#include "support/cases/random_operations.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+std::string problems_on_device(const RankCase& body) {
+    const Trainer trainer;
+    return problems_here(body);
+}
+
+}  // namespace
+
+TEST_CASE("allreduce of every dtype, op and size on a device") {
+    CHECK(problems_on_device(allreduce_sweep(4099)) == "");
+}
+
+TEST_CASE("allreduce with scales on a device") {
+    CHECK(problems_on_device(allreduce_scales) == "");
+}
+
+TEST_CASE("groups of mixed tensors on a device") {
+    CHECK(problems_on_device(grouped_allreduces) == "");
+}
+
+// Of several chunks, the last of which is short.
+TEST_CASE("device tensors give the bits of host tensors") {
+    CHECK(problems_on_device([](Session& session, Report& report) {
+              for (const auto dtype : {DType::f32, DType::bf16})
+                  for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::adasum})
+                      for (const std::int64_t count : {5, 4099, 1'310'723}) {
+                          const auto name = label_of("either", dtype, op, {count});
+                          auto host = contribution(name, session.rank(), dtype, {count});
+                          auto tensor = host;
+                          tensor.device = usual_device();
+                          allreduce(host.view(), {.name = name + " host", .op = op});
+                          allreduce(tensor.view(), options_of(session, name, {op}));
+                          tensor.fetch();
+                          report.expect(host.bytes == tensor.bytes, name + ": the bits differ");
+                      }
+          }) == "");
+}
+
+TEST_CASE("broadcast from every root on a device") {
+    CHECK(problems_on_device(broadcast_sweep) == "");
+}
+
+TEST_CASE("all_gather of uneven rows on a device") {
+    CHECK(problems_on_device(all_gather_sweep) == "");
+}
+
+TEST_CASE("all_to_all with any splits on a device") {
+    CHECK(problems_on_device(all_to_all_sweep) == "");
+}
+
+TEST_CASE("reduce_scatter of every dtype, op and uneven rows on a device") {
+    CHECK(problems_on_device(reduce_scatter_sweep) == "");
+}
+
+// Messages, which are of host memory, among them.
+TEST_CASE("random operations on a device in random orders") {
+    CHECK(problems_on_device(random_operations(seed(), 10)) == "");
+}
+
+TEST_CASE("process sets of ranks with devices") {
+    CHECK(problems_on_device(every_operation_in_sets) == "");
+    CHECK(problems_on_device(random_operations_in_sets(seed(), 3)) == "");
+    CHECK(problems_on_device(sets_in_different_orders) == "");
+}
+
+TEST_CASE("ranks join while others reduce on a device") {
+    CHECK(problems_on_device(uneven_steps_on_a_device) == "");
+    CHECK(problems_on_device(uneven_steps) == "");
+}

@@ -1,0 +1,151 @@
+// What comes before and after an operation on the trainer's stream.
+
+#include "emulation/ranks/kernels.hpp"
+
+#include <chrono>
+#include <guozhuang/guozhuang.hpp>
+
+#include "emulation/ranks/trainer.hpp"
+#include "support/cases/operation_cases.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+constexpr std::size_t counts[] = {1, 4099, 600'001};
+
+bool are_all(const std::vector<float>& values, float value) {
+    return std::ranges::all_of(values, [value](float each) { return each == value; });
+}
+
+float sum_of_ranks(const Session& session) {
+    return static_cast<float>(session.size() * (session.size() + 1)) / 2;
+}
+
+/// Written by a slow kernel before, read by a kernel after: the host waits for none of it.
+void allreduce_between_kernels(Session& session, Report& report, std::size_t count) {
+    Trainer trainer;
+    const auto size = static_cast<unsigned>(count);
+    const auto values = trainer.put_elements(std::vector<float>(count, -1));
+    const auto seen = Trainer::device_memory_of<float>(count);
+    launch_set(values.get(), size, static_cast<float>(session.rank() + 1), trainer.native());
+    const auto handle =
+        allreduce_async(trainer.view(values, count),
+                        {.name = text_of("between ", count), .stream = trainer.stream()});
+    handle.wait(trainer.stream());
+    launch_scale(values.get(), seen.get(), size, 2, trainer.native());
+    report.expect(are_all(trainer.elements(seen, count), 2 * sum_of_ranks(session)),
+                  text_of("what the kernel saw of ", count));
+    handle.wait();
+}
+
+/// Behind a stream that stands still on every rank.
+void held_allreduce(Session& session, Report& report, std::size_t count) {
+    Trainer trainer;
+    const auto values = trainer.put_elements(std::vector<float>(count, -1));
+    const Gate gate;
+    gate.hold(trainer.native());
+    launch_set(values.get(), static_cast<unsigned>(count), static_cast<float>(session.rank() + 1),
+               trainer.native());
+    const auto handle = allreduce_async(
+        trainer.view(values, count), {.name = text_of("held ", count), .stream = trainer.stream()});
+    for (int i = 0; i < 20; ++i)
+        start_allreduce(Among(session).on({}), text_of("host meanwhile ", count, " ", i),
+                        {DType::f32, {20'011}})(report);
+    handle.wait(trainer.stream());
+    let_streams_run();
+    report.expect(!handle.done(), "not done while the stream stands still");
+    barrier({.name = text_of("all have looked at ", count)});
+    gate.open();
+    handle.wait();
+    report.expect(are_all(trainer.elements(values, count), sum_of_ranks(session)),
+                  text_of("the sums of ", count));
+}
+
+/// The name is free as soon as the operation is enqueued, if the next is behind it on the stream.
+void one_name_again(Session& session, Report& report) {
+    Trainer trainer;
+    constexpr std::size_t count = 5000;
+    const auto values = trainer.put_elements(std::vector<float>(count, 1));
+    const Gate gate;
+    gate.hold(trainer.native());
+    std::vector<Handle> handles;
+    for (int turn = 0; turn < 3; ++turn) {
+        handles.push_back(
+            allreduce_async(trainer.view(values, count),
+                            {.name = "again", .op = ReduceOp::sum, .stream = trainer.stream()}));
+        handles.back().wait(trainer.stream());
+    }
+    report.expect(!handles.front().done(), "the first stands still");
+    barrier({.name = "all have submitted thrice"});
+    gate.open();
+    for (const auto& handle : handles) handle.wait();
+    const auto ranks = static_cast<float>(session.size());
+    report.expect(are_all(trainer.elements(values, count), ranks * ranks * ranks),
+                  "each sum is of the one before");
+}
+
+}  // namespace
+
+TEST_CASE("an allreduce is between the kernels before and after it") {
+    for (const auto count : counts)
+        CHECK(problems_here([count](Session& session, Report& report) {
+                  allreduce_between_kernels(session, report, count);
+              }) == "");
+}
+
+TEST_CASE("host operations pass an allreduce behind a kernel that stands still") {
+    for (const auto count : counts)
+        CHECK(problems_here([count](Session& session, Report& report) {
+                  held_allreduce(session, report, count);
+              }) == "");
+}
+
+TEST_CASE("a name again, while the operation that had it is still on the GPU") {
+    CHECK(problems_here(one_name_again) == "");
+}
+
+TEST_CASE("many device operations, submitted in another order by each rank") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Trainer trainer;
+              std::vector<Finish> started;
+              const int all = 60;
+              for (int i = 0; i < all; ++i) {
+                  const int number = session.rank() % 2 == 0 ? i : all - 1 - i;
+                  started.push_back(start_allreduce(session, text_of("many ", number),
+                                                    {DType::f32, {1 + 977 * number}}));
+              }
+              for (const auto& finish : started) finish(report);
+          }) == "");
+}
+
+TEST_CASE("a plan of device tensors, a hundred rounds") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Trainer trainer;
+              constexpr std::size_t count = 3001, tensors = 4;
+              std::vector<std::shared_ptr<float>> memory;
+              std::vector<std::vector<NamedTensor>> bundles(2);
+              for (std::size_t i = 0; i < tensors; ++i) {
+                  memory.push_back(Trainer::device_memory_of<float>(count + i));
+                  bundles[i % 2].push_back({text_of("t", i), trainer.view(memory[i], count + i)});
+              }
+              Plan plan(bundles, {.op = ReduceOp::sum, .stream = trainer.stream()});
+              for (int round = 0; round < 100; ++round) {
+                  for (std::size_t i = 0; i < tensors; ++i) {
+                      const auto value = static_cast<float>((session.rank() + 1) * (round + 1));
+                      launch_scale(trainer.put_elements(std::vector<float>(count + i, value)).get(),
+                                   memory[i].get(), static_cast<unsigned>(count + i), 1,
+                                   trainer.native());
+                  }
+                  for (const std::size_t bundle : {0, 1}) plan.ready(bundle);
+                  plan.wait();
+                  const auto expected = sum_of_ranks(session) * static_cast<float>(round + 1);
+                  for (std::size_t i = 0; i < tensors; ++i)
+                      report.expect(are_all(trainer.elements(memory[i], count + i), expected),
+                                    text_of("round ", round, ", tensor ", i));
+              }
+          }) == "");
+}

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <guozhuang/stream.hpp>
+#include <memory>
+#include <span>
+
+namespace guozhuang::test {
+
+/// Memory of a device that a test program has, as a trainer has it, on a stream of its own. Any
+/// thread.
+class DeviceMemory {
+public:
+    DeviceMemory() = default;
+    virtual ~DeviceMemory() = default;
+    DeviceMemory(const DeviceMemory&) = delete;
+    DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+    /// The stream that produces what put() returns, and the device.
+    virtual StreamRef stream() const = 0;
+    /// A copy of these bytes on the device, as soon as the stream has done its work.
+    virtual std::shared_ptr<void> put(std::span<const std::byte> bytes) = 0;
+    /// Copies from the device, behind the stream's work, and waits for that.
+    virtual void get(std::span<std::byte> bytes, const void* from) = 0;
+};
+
+/// Where the operations of tests/support/cases have their tensors; null is the host.
+inline DeviceMemory*& device_memory() {
+    static DeviceMemory* memory = nullptr;
+    return memory;
+}
+
+/// Of tensors about which a case says nothing else.
+inline Device usual_device() {
+    return device_memory() != nullptr ? device_memory()->stream().device : Device{};
+}
+
+}  // namespace guozhuang::test
