@@ -12,6 +12,7 @@ EnqueuedBundle::EnqueuedBundle(Bundle bundle, Requests requests, const Context& 
                                std::shared_ptr<ExecutionListener> listener)
     : bundle_(std::move(bundle)),
       requests_(std::move(requests)),
+      to_end_(requests_),
       context_(context),
       listener_(std::move(listener)) {
     for (const auto& pending : requests_)
@@ -44,13 +45,18 @@ void EnqueuedBundle::fail(const std::exception_ptr& cause) noexcept {
     listener_->on_end(failed, cause);
 }
 
+void EnqueuedBundle::refuse(std::exception_ptr failure) noexcept {
+    refusal_ = std::move(failure);
+    is_refused_ = true;
+}
+
 /// The owners go first: those of operations that have not failed are then let go by their handles.
 void EnqueuedBundle::end(const std::exception_ptr& failure) noexcept {
-    const auto error =
-        failure ? as_error(failure, name_of(bundle_.operation), context_.rank) : nullptr;
+    const auto cause = failure ? failure : is_refused_ ? refusal_ : nullptr;
+    const auto error = cause ? as_error(cause, name_of(bundle_.operation), context_.rank) : nullptr;
     if (error) listener_->on_failure(error);
     keep_alive_.clear();
-    listener_->on_end(requests_, error);
+    listener_->on_end(to_end_, error);
 }
 
 }  // namespace guozhuang::engine

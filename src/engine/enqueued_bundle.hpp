@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -21,14 +22,20 @@ public:
     const Bundle& bundle() const noexcept override { return bundle_; }
     const Requests& requests() const noexcept { return requests_; }
     bool attempt(const std::function<void()>& work) noexcept override;
-    /// The stream is done with it, or the device has failed with this error.
+    /// Enqueueing it has failed: it fails when the stream comes to its end. By the thread that
+    /// enqueues, before the end is enqueued.
+    void refuse(std::exception_ptr failure) noexcept;
+    /// The stream is done with it, or the device has failed with this error. Once.
     void end(const std::exception_ptr& failure) noexcept;
 
 private:
     void fail(const std::exception_ptr& cause) noexcept;
 
     const Bundle bundle_;
-    Requests requests_;
+    const Requests requests_;
+    Requests to_end_;  ///< the same; end() takes them, while fail() may be at work
+    std::exception_ptr refusal_;
+    std::atomic<bool> is_refused_{false};
     /// What the requests keep alive. Where an operation fails before the stream is done, its
     /// handles let go of that, and the stream may still use it.
     std::vector<std::shared_ptr<void>> keep_alive_;

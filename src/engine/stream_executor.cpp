@@ -37,7 +37,8 @@ StreamExecutor::StreamExecutor(Dependencies dependencies)
       ended_(of_.driver, of_.device) {}
 
 /// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
-/// it, as long as the device is healthy.
+/// it, as long as the device is healthy; the operations then fail, for not all of their work is on
+/// the stream.
 void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& context,
                              const std::shared_ptr<ExecutionListener>& listener) {
     auto& events = *stream_;
@@ -53,6 +54,7 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
         for (const auto& pending : enqueued->requests()) pending->set_enqueued(done);
         listener->on_enqueued(enqueued->requests());
     } catch (...) {
+        enqueued->refuse(std::current_exception());
         try {
             write_end();
         } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the first error is thrown
