@@ -36,7 +36,7 @@ inline void launch_scale(const float* from, float* to, unsigned count, float fac
 }
 
 inline void launch_endless(cudaStream_t stream) {
-    void* arguments[] = {nullptr};
+    void* arguments[] = {nullptr};  // none
     expect(cudaLaunchKernel(run_for_ever, dim3(1), dim3(1), arguments, 0, stream), "no launch");
 }
 
