@@ -42,9 +42,19 @@ void allreduce_between_kernels(Session& session, Report& report, std::size_t cou
     handle.wait();
 }
 
+/// The first launch of each kernel waits until the device is idle, the library's and the trainer's:
+/// so before anything stands still.
+void launch_all_once(Session& session, Report& report, Trainer& trainer) {
+    const auto values = trainer.put_elements(std::vector<float>{0});
+    launch_set(values.get(), 1, 1, trainer.native());
+    trainer.synchronize();
+    start_allreduce(session, "first launches", {DType::f32, {5}})(report);
+}
+
 /// Behind a stream that stands still on every rank.
 void held_allreduce(Session& session, Report& report, std::size_t count) {
     Trainer trainer;
+    launch_all_once(session, report, trainer);
     const auto values = trainer.put_elements(std::vector<float>(count, -1));
     const Gate gate;
     gate.hold(trainer.native());
@@ -68,6 +78,7 @@ void held_allreduce(Session& session, Report& report, std::size_t count) {
 /// The name is free as soon as the operation is enqueued, if the next is behind it on the stream.
 void one_name_again(Session& session, Report& report) {
     Trainer trainer;
+    launch_all_once(session, report, trainer);
     constexpr std::size_t count = 5000;
     const auto values = trainer.put_elements(std::vector<float>(count, 1));
     const Gate gate;
