@@ -2,6 +2,7 @@
 
 /// Includes all public headers. The documentation writes `namespace gz = guozhuang;`.
 #include <guozhuang/arena.hpp>
+#include <guozhuang/elements.hpp>
 #include <guozhuang/error.hpp>
 #include <guozhuang/handle.hpp>
 #include <guozhuang/info.hpp>

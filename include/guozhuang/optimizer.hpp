@@ -43,15 +43,18 @@ struct OptimizerOptions {
     std::size_t bundle_bytes = 25u << 20;  ///< gradients travel in bundles of about this size
     /// The size of the first bundle: a small one, so that communication starts early.
     std::size_t first_bundle_bytes = 1u << 20;
-    /// The stream on which backward runs, for gradients on a device.
+    /// The stream on which backward runs, for gradients on a device, and on which the wrapped
+    /// optimizer then works: step() makes it wait for the averages, and does not wait for the
+    /// device itself. Without one it is the default stream of the gradients' device.
     std::optional<StreamRef> stream = {};
     Session* session = nullptr;   ///< as in Options
     ProcessSet process_set = {};  ///< whose ranks train together; as in Options
     /// Whether the first step(), and the first after each join, compares the parameters' values
     /// over the ranks. If they differ, it fails with Error(mismatch) on all ranks, which names the
     /// first parameter that differs, before anything is changed. Values are compared by a 64-bit
-    /// hash of their bits, which travels with the first bundle. Compares parameters with a gradient
-    /// whose values are in host memory, without strides, and not the gradient's memory.
+    /// hash of their bits, which travels with the first bundle; where they are on a device, that
+    /// step waits until the device has come to it. Compares parameters with a gradient whose values
+    /// are without strides, and not the gradient's memory.
     bool check_values = true;
     /// `share` makes construction collective, and is not for a process set. The optimizer must end
     /// before the gradients' memory is freed.
@@ -81,9 +84,10 @@ public:
     void mark(std::size_t parameter);  ///< by its position in the constructor's list
     void mark(std::string_view name);  ///< by its name
 
-    /// Waits until every gradient holds its reduced value. If hooks were never used, all gradients
-    /// count as ready. Otherwise gradients that were marked in no pass of this step are set to
-    /// zero, with one warning. A second call in a step does nothing.
+    /// Waits until every gradient holds its reduced value; of gradients on a device only until
+    /// their reduction is enqueued, for which the stream of the options then waits. If hooks were
+    /// never used, all gradients count as ready. Otherwise gradients that were marked in no pass of
+    /// this step are set to zero, with one warning. A second call in a step does nothing.
     ///
     /// If it throws, the batch is over on all ranks: gradients may be reduced or not, and the next
     /// backward begins a new batch. Errors that only this rank knows (of a hook, or of a gradient
@@ -93,8 +97,8 @@ public:
     void synchronize();
     /// Ends a pass. Returns true if it was one that reduces: then everything has been synchronised,
     /// and `step` called. If `step` throws, the gradients stay as they are, and another call only
-    /// calls `step` again. If backward runs instead (a hook is called, or gradients in host memory
-    /// have changed), the batch is left out as by discard().
+    /// calls `step` again. If backward runs instead (a hook is called, or gradients have changed),
+    /// the batch is left out as by discard().
     ///
     /// Throws Error(invalid_argument) if hooks are in use and nothing was marked since the last
     /// step: step() was called twice. Without hooks that cannot be found out: a second call without
@@ -124,7 +128,8 @@ private:
 };
 
 /// The hook that on_gradient() gives to backward: call it with the parameter's index or name when
-/// its gradient is final. Never blocks. Throws what GradientReducer::mark() throws, which step()
+/// its gradient is final. Never blocks, but for the first comparison of values on a device
+/// (OptimizerOptions::check_values). Throws what GradientReducer::mark() throws, which step()
 /// throws again. Cheap to copy; valid as long as its optimizer is not moved. One thread at a time.
 class GradientHook {
 public:
@@ -153,7 +158,10 @@ public:
     /// everything.
     GradientHook on_gradient() noexcept { return GradientHook(reducer_); }
 
-    /// Waits for the averages, then steps. In a pass that only accumulates, does nothing and
+    /// Waits for the averages, then steps. On a device nobody waits but its stream: `step` of the
+    /// wrapped optimizer enqueues its work behind the averages, on the stream of the options, and
+    /// this may return before any of that is done. An operation that fails after it was enqueued
+    /// ends the job: the next call throws that. In a pass that only accumulates, does nothing and
     /// returns false. Throws Error: mismatch, departed or discarded on all ranks, of which none has
     /// then stepped; what a hook has thrown in this batch (discarded on the other ranks);
     /// invalid_argument if hooks are used and step() is called twice. After an exception of the

@@ -5,6 +5,8 @@
 #include <guozhuang/arena.hpp>
 #include <guozhuang/operations.hpp>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,11 +21,13 @@ struct PlanOptions {
     /// What unnamed plans are called: "#1 plan". The same on all ranks.
     std::string kind = "plan";
     ReduceOp op = ReduceOp::average;
-    double prescale = 1;                   ///< as in AllreduceOptions
-    double postscale = 1;                  ///< as in AllreduceOptions
-    std::optional<StreamRef> stream = {};  ///< produces the tensors, if on a device
-    Session* session = nullptr;            ///< as in Options
-    ProcessSet process_set = {};           ///< as in Options
+    double prescale = 1;   ///< as in AllreduceOptions
+    double postscale = 1;  ///< as in AllreduceOptions
+    /// Produces the tensors that are on its device; those on another are produced by its default
+    /// stream.
+    std::optional<StreamRef> stream = {};
+    Session* session = nullptr;   ///< as in Options
+    ProcessSet process_set = {};  ///< as in Options
 };
 
 /// Tensors that are allreduced again and again, in fixed bundles. Each bundle is negotiated as a
@@ -57,6 +61,16 @@ public:
     /// Waits for every bundle that was made ready since the last wait(). Throws the first error
     /// when all have ended.
     void wait();
+    /// The same without waiting for a device: blocks until the bundles on the stream's device are
+    /// *enqueued*, and makes the stream wait for their ends, so later work on it sees the results.
+    /// These bundles may be made ready again at once, behind what is then on the plan's stream. The
+    /// other bundles, those of host tensors above all, are waited for as by wait(). Throws the
+    /// first error, when all are enqueued or have ended. A bundle that fails after it was enqueued
+    /// ends the job, which later calls throw.
+    void wait(StreamRef stream);
+    /// The same for bundles on several devices: a stream for each. Throws Error(invalid_argument)
+    /// for a stream that is not of its device.
+    void wait(std::span<const StreamRef> streams);
 
     /// From the next ready(0) on, these must be the same on all ranks, in the same order. Otherwise
     /// bundle 0 fails on all with Error(mismatch), which names the first that differs, both values

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <guozhuang/elements.hpp>
 #include <guozhuang/process_set.hpp>
 #include <guozhuang/tensor.hpp>
 #include <map>
@@ -79,7 +80,8 @@ void broadcast_optimizer_state(O& optimizer, int root = 0, const ProcessSet& pro
 }
 
 /// Throws Error(mismatch) on every rank, with the first tensor that differs and on which ranks,
-/// unless all ranks hold the same values. Compares bits by a 64-bit hash. Host memory only.
+/// unless all ranks hold the same values. Compares bits by a 64-bit hash. Of values on a
+/// device, what is on its default stream comes first.
 GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters,
                                     const ProcessSet& process_set = {});
 
@@ -89,9 +91,13 @@ GUOZHUANG_API std::map<std::string, double> average_metrics(
     const std::map<std::string, double>& metrics, const ProcessSet& process_set = {});
 
 /// Scales the gradients so that their global 2-norm is at most `max_norm`. Returns the norm before.
-/// Local: to be called after synchronize(), when all ranks hold the same gradients. f32 and f64 in
-/// host memory only. Throws Error(invalid_argument) for a `max_norm` below 0 or NaN.
-GUOZHUANG_API double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm);
+/// Local: to be called after synchronize(), when all ranks hold the same gradients; then all get
+/// the same bits, on the host and on devices. Blocks until the devices have come to the norm;
+/// scaling their gradients is only enqueued. Throws Error(invalid_argument) for a `max_norm` below
+/// 0 or NaN and for gradients that are not floating, before anything is changed; what norm() and
+/// scale() throw (see elements.hpp).
+GUOZHUANG_API double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm,
+                                         const ElementOptions& options = {});
 
 /// The linear scaling rule (Goyal et al. 2017): rate * size. Local.
 GUOZHUANG_API double scale_learning_rate(double rate, const ProcessSet& process_set = {});

@@ -33,7 +33,14 @@ struct Plan::State {
     struct Bundle {
         engine::Request request;  ///< a copy is submitted each time
         Handle handle;
+        Device device() const { return request.tensors->front().device; }
     };
+    /// The given stream for bundles on its device, and for all if none is on it, which then fail.
+    std::optional<StreamRef> stream_of(const Bundle& bundle) const {
+        const bool is_used = std::ranges::any_of(
+            bundles, [&](const auto& each) { return stream && each.device() == stream->device; });
+        return is_used && bundle.device() != stream->device ? std::nullopt : stream;
+    }
     std::optional<StreamRef> stream;
     std::shared_ptr<SetRuntime> set;
     std::shared_ptr<const std::string> name;
@@ -113,11 +120,12 @@ void Plan::ready(std::size_t bundle) {
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
     auto& [request, handle] = state_->bundles[bundle];
+    const auto stream = state_->stream_of(state_->bundles[bundle]);
     if (handle)
         throw Error(ErrorCode::duplicate_name,
                     fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first",
                                 name(), bundle));
-    handle = Handle(api::submit(*state_->set, request, state_->stream, false));
+    handle = Handle(api::submit(*state_->set, request, stream, false));
 }
 
 /// Bundle 0 carries the agreements, since all ranks reduce it in every round.
@@ -152,7 +160,8 @@ void Plan::discard(std::string_view reason) {
             if (!first && !is_expected) first = std::current_exception();
         }
     };
-    for (auto& [request, handle] : state_->bundles) {
+    for (auto& bundle : state_->bundles) {
+        auto& [request, handle] = bundle;
         if (handle) continue;
         attempt([&] {
             protocol::Description description = *request.description;
@@ -160,7 +169,8 @@ void Plan::discard(std::string_view reason) {
                 reason.empty() ? "no reason given" : reason.substr(0, max_reason_bytes);
             auto discarded = request;
             discarded.description = protocol::share(std::move(description));
-            handle = Handle(api::submit(*state_->set, std::move(discarded), state_->stream, false));
+            handle = Handle(
+                api::submit(*state_->set, std::move(discarded), state_->stream_of(bundle), false));
         });
     }
     attempt([&] { wait(); });
@@ -172,11 +182,21 @@ std::uint64_t Plan::joins() const {
 }
 
 void Plan::wait() {
+    wait(std::span<const StreamRef>());
+}
+
+void Plan::wait(StreamRef stream) {
+    wait(std::span(&stream, 1));
+}
+
+void Plan::wait(std::span<const StreamRef> streams) {
     std::exception_ptr first;
     for (auto& bundle : state_->bundles) {
         if (!bundle.handle) continue;
+        const auto stream = std::ranges::find(streams, bundle.device(), &StreamRef::device);
         try {
-            std::exchange(bundle.handle, {}).wait();
+            const auto handle = std::exchange(bundle.handle, {});
+            stream == streams.end() ? handle.wait() : handle.wait(*stream);
         } catch (...) {
             if (!first) first = std::current_exception();
         }

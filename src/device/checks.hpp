@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include "device/sum_order.hpp"
+
 /// The checks of arguments that all drivers make, so that the host fake refuses what a real device
 /// would. Header-only, because the CUDA plugin links nothing of the library but public symbols.
 namespace guozhuang::device {
@@ -34,6 +36,22 @@ inline void check_fill(std::span<const std::byte> memory, std::span<const std::b
     throw Error(ErrorCode::invalid_argument, std::to_string(memory.size()) +
                                                  " bytes are not whole, aligned elements of " +
                                                  std::to_string(size) + " bytes");
+}
+
+/// Whole, aligned elements of a floating dtype.
+inline void check_floating(DType dtype, std::span<const std::byte> memory) {
+    if (is_floating(dtype) && memory.size() % size_of(dtype) == 0 &&
+        reinterpret_cast<std::uintptr_t>(memory.data()) % size_of(dtype) == 0)
+        return;
+    throw Error(
+        ErrorCode::invalid_argument,
+        "not whole, aligned elements of a floating dtype, but of " + std::string(name_of(dtype)));
+}
+
+inline void check_scratch(std::span<const std::byte> scratch) {
+    if (scratch.size() >= SumOrder::scratch_bytes) return;
+    throw Error(ErrorCode::invalid_argument,
+                "a sum needs " + std::to_string(SumOrder::scratch_bytes) + " bytes of scratch");
 }
 
 inline void check_reduction(ReduceOp op, DType dtype, std::span<const std::byte> into,

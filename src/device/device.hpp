@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 
+#include "device/sum_order.hpp"
+
 namespace guozhuang::device {
 
 /// A point in a stream's work. It is recorded once, when it is created, so no event is unrecorded
@@ -102,6 +104,15 @@ public:
     /// integers wrap. On boolean only min and max, else Error(invalid_argument).
     virtual void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
                         std::span<const std::byte> other) = 0;
+
+    /// memory = memory * factor, element by element, in the dtype (f16 and bf16 through f32,
+    /// rounded once). Whole aligned elements of a floating dtype.
+    virtual void scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) = 0;
+    /// Adds up the squares of the elements in f64, in the order of SumOrder: the same bits on
+    /// every device. `scratch` is SumOrder::scratch_bytes on the device, for the stream alone until
+    /// this is done; `into` is in pinned memory.
+    virtual void sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,
+                                std::span<std::byte> scratch, double& into) = 0;
 
     /// Sets a word when the work before it is done. Whoever sees the value sees that work too.
     virtual void write(Stream& stream, Word& word, std::uint32_t value) = 0;

@@ -51,8 +51,9 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
             if (const auto& ready = pending->request().ready) events.wait(ready);
         of_.backend->enqueue(enqueued, events);
         const auto done = events.record();
-        for (const auto& pending : enqueued->requests()) pending->set_enqueued(done);
+        // First: whoever has waited for the enqueueing may submit the names anew at once.
         listener->on_enqueued(enqueued->requests());
+        for (const auto& pending : enqueued->requests()) pending->set_enqueued(done);
     } catch (...) {
         enqueued->refuse(std::current_exception());
         try {

@@ -130,6 +130,11 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
     return access.driver;
 }
 
+std::shared_ptr<device::Driver> SetRuntime::driver_of(DeviceKind kind) {
+    if (kind == DeviceKind::host) return nullptr;
+    return resources_->devices.access(kind, resources_->config.cuda).driver;
+}
+
 std::string SetRuntime::misplacement_of(const TensorView& tensor) {
     using device::MemoryKind;
     auto* const driver =

@@ -15,6 +15,7 @@
 #include "engine/engine.hpp"
 #include "protocol/group_ranks.hpp"
 #include "runtime/devices.hpp"
+#include "runtime/workspaces.hpp"
 #include "trace/timeline.hpp"
 #include "wire/group/control_channel.hpp"
 #include "wire/group/mail_channel.hpp"
@@ -27,6 +28,7 @@ struct RankResources {
     std::shared_ptr<wire::Transport> transport;
     base::Config config;
     Devices devices;
+    Workspaces workspaces;
     std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
     std::shared_ptr<trace::Timeline> timeline = std::make_shared<trace::Timeline>();
 };
@@ -56,6 +58,11 @@ public:
     /// another device of the kind in this set, since the other ranks cannot know which of its
     /// bundles may be moved together.
     std::shared_ptr<device::Driver> use_device(Device device);
+
+    /// The driver of a kind of device, for work that is no operation, on any device of the kind;
+    /// null for the plain host. Throws Error(unavailable).
+    std::shared_ptr<device::Driver> driver_of(DeviceKind kind);
+    Workspaces& workspaces() noexcept { return resources_->workspaces; }
 
     /// What is wrong with a tensor's device: where its memory really is, as far as a driver that
     /// this rank uses knows. Empty if nothing is.

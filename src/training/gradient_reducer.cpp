@@ -1,14 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
+#include <guozhuang/elements.hpp>
 #include <guozhuang/error.hpp>
 #include <guozhuang/log.hpp>
 #include <guozhuang/optimizer.hpp>
 #include <unordered_map>
 #include <utility>
-#include <xxhash.h>
 
 namespace guozhuang {
 namespace {
@@ -19,11 +18,6 @@ namespace {
                 fmt::format("DistributedOptimizer{}: {}",
                             optimizer.empty() ? "" : fmt::format(" '{}'", optimizer), problem),
                 {.tensor = tensor, .operation = "step"});
-}
-
-std::uint64_t hash_of(const TensorView& tensor) {
-    const auto memory = tensor.memory();
-    return XXH3_64bits(memory.data(), memory.size());
 }
 
 /// Whether they can be in one bundle.
@@ -59,6 +53,8 @@ struct GradientReducer::State {
     void discard(std::string_view reason);
     void leave_out();
     std::uint64_t gradient_hash() const;
+    ElementOptions on_stream() const;
+    void wait();
     void look_for_new_batch();
 
     std::vector<Parameter> parameters;
@@ -260,36 +256,23 @@ std::vector<Agreement> GradientReducer::State::agreements() const {
     for (const auto& parameter : parameters) {
         const auto& [name, value, gradient] = parameter;
         const bool is_trained = parameter.has_gradient() && value.data != gradient.data;
-        if (is_trained && value.device.kind == DeviceKind::host && value.data != nullptr &&
-            value.strides.empty())
+        if (is_trained && value.data != nullptr && value.strides.empty())
             all.push_back({name, "values (broadcast_parameters makes them the same)",
-                           fmt::format("{:016x}", hash_of(value))});
+                           fmt::format("{:016x}", hash(value, on_stream()))});
     }
     return all;
 }
 
-/// Clears gradients that were not marked, if hooks are in use, and completes all bundles. If one
-/// cannot be cleared, throws before it changes any.
+/// Clears gradients that were not marked, if hooks are in use, and completes all bundles.
 void GradientReducer::State::complete_all() {
     std::vector<std::size_t> absent;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (!hooks_used || batch.marked[i] || batch.accumulated[tied_to[i]] ||
             !parameters[i].has_gradient())
             continue;
-        const auto& [name, value, gradient] = parameters[i];
-        if (gradient.device.kind != DeviceKind::host)
-            refuse(options.name,
-                   fmt::format("the gradient of '{}' was not marked in this step, and on a device "
-                               "it cannot be cleared from here: clear and "
-                               "mark it",
-                               name),
-                   name);
         absent.push_back(i);
     }
-    for (const auto i : absent) {
-        const auto memory = parameters[i].gradient.memory();
-        if (!memory.empty()) std::memset(memory.data(), 0, memory.size());
-    }
+    for (const auto i : absent) zero(parameters[i].gradient, on_stream());
     if (!absent.empty() && !std::exchange(warned, true))
         log_message(LogLevel::warning,
                     fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in "
@@ -333,13 +316,28 @@ void GradientReducer::State::leave_out() {
     start_batch();
 }
 
-/// The hash of the gradients that the host can read.
 std::uint64_t GradientReducer::State::gradient_hash() const {
-    std::uint64_t hash = 0;
+    std::uint64_t all = 0;
     for (const auto& parameter : parameters)
-        if (parameter.gradient.device.kind == DeviceKind::host)
-            hash = hash * 31 + hash_of(parameter.gradient);
-    return hash;
+        if (parameter.has_gradient()) all = all * 31 + hash(parameter.gradient, on_stream());
+    return all;
+}
+
+ElementOptions GradientReducer::State::on_stream() const {
+    return {
+        .stream = options.stream, .session = options.session, .process_set = options.process_set};
+}
+
+/// Until the averages are in the gradients, or will be for what is enqueued next on the stream.
+void GradientReducer::State::wait() {
+    std::vector<StreamRef> streams;
+    if (options.stream) streams.push_back(*options.stream);
+    for (const auto& parameter : parameters) {
+        const auto device = parameter.gradient.device;
+        if (std::ranges::find(streams, device, &StreamRef::device) == streams.end())
+            streams.push_back({.device = device, .native = nullptr});
+    }
+    plan->wait(streams);
 }
 
 /// After the wrapped optimizer has thrown: if the gradients have changed since, they are another
@@ -390,7 +388,7 @@ void GradientReducer::synchronize() {
         throw;
     }
     try {
-        state.plan->wait();
+        state.wait();
     } catch (...) {
         state.start_batch();  // this batch has failed on all ranks; the next may succeed
         throw;

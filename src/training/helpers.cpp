@@ -2,8 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
+#include <guozhuang/elements.hpp>
 #include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/plan.hpp>
@@ -13,7 +13,6 @@
 #include <ranges>
 #include <set>
 #include <vector>
-#include <xxhash.h>
 
 namespace guozhuang {
 namespace {
@@ -165,29 +164,6 @@ void broadcast_all(const std::vector<NamedTensor>& tensors, int root,
     if (first) std::rethrow_exception(first);
 }
 
-void require_host(const TensorView& tensor, const std::string& name, const std::string& operation) {
-    if (tensor.device.kind == DeviceKind::cuda)
-        throw Error(
-            ErrorCode::unavailable,
-            fmt::format("{}: '{}' is in the memory of a {} device; copy it to the host first",
-                        operation, name, name_of(tensor.device.kind)),
-            {.tensor = name, .operation = operation});
-}
-
-template <class T>
-double sum_of_squares(const TensorView& tensor) {
-    double sum = 0;
-    for (const T element : std::span(static_cast<const T*>(tensor.data), tensor.count()))
-        sum += static_cast<double>(element) * static_cast<double>(element);
-    return sum;
-}
-
-template <class T>
-void scale(const TensorView& tensor, double factor) {
-    for (T& element : std::span(static_cast<T*>(tensor.data), tensor.count()))
-        element = static_cast<T>(static_cast<double>(element) * factor);
-}
-
 }  // namespace
 
 void broadcast_parameters(std::span<const Parameter> parameters, int root,
@@ -235,12 +211,11 @@ void OptimizerState::broadcast(int root, const ProcessSet& process_set) const {
 void check_consistent(std::span<const Parameter> parameters, const ProcessSet& process_set) {
     std::vector<std::int64_t> hashes;
     for (const auto& [name, value, gradient] : parameters) {
-        require_host(value, name, "check_consistent");
         const auto label =
             fmt::format("{} {} [{}]", name, name_of(value.dtype), fmt::join(value.shape, ","));
-        const auto memory = value.memory();
-        hashes.push_back(static_cast<std::int64_t>(XXH3_64bits(label.data(), label.size())));
-        hashes.push_back(static_cast<std::int64_t>(XXH3_64bits(memory.data(), memory.size())));
+        hashes.push_back(static_cast<std::int64_t>(
+            hash(TensorView(const_cast<char*>(label.data()), DType::u8, {std::ssize(label)}))));
+        hashes.push_back(static_cast<std::int64_t>(hash(value, {.process_set = process_set})));
     }
     require_same("check_consistent", parameters, process_set);
     const auto by_rank = gather_from_active(hashes, "check_consistent", process_set);
@@ -280,32 +255,28 @@ std::map<std::string, double> average_metrics(const std::map<std::string, double
     return averaged;
 }
 
-double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm) {
+double clip_by_global_norm(std::span<const Parameter> parameters, double max_norm,
+                           const ElementOptions& options) {
     if (!(max_norm >= 0))
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("clip_by_global_norm: max_norm is {}; it must be 0 at least "
                                 "(infinity: nothing is clipped)",
                                 max_norm),
                     {.operation = "clip_by_global_norm"});
-    double sum = 0;
+    std::vector<TensorView> gradients;
     for (const auto& [name, value, gradient] : parameters) {
-        require_host(gradient, name, "clip_by_global_norm");
-        if (gradient.dtype != DType::f32 && gradient.dtype != DType::f64)
-            throw Error(
-                ErrorCode::invalid_argument,
-                fmt::format(
-                    "clip_by_global_norm: the gradient of '{}' is {}; f32 and f64 can be clipped",
-                    name, name_of(gradient.dtype)),
-                {.tensor = name, .operation = "clip_by_global_norm"});
-        sum += gradient.dtype == DType::f32 ? sum_of_squares<float>(gradient)
-                                            : sum_of_squares<double>(gradient);
+        if (!is_floating(gradient.dtype))
+            throw Error(ErrorCode::invalid_argument,
+                        fmt::format("clip_by_global_norm: the gradient of '{}' is {}; f16, bf16, "
+                                    "f32 and f64 can be clipped",
+                                    name, name_of(gradient.dtype)),
+                        {.tensor = name, .operation = "clip_by_global_norm"});
+        gradients.push_back(gradient);
     }
-    const double norm = std::sqrt(sum);
-    if (norm > max_norm)
-        for (const auto& [name, value, gradient] : parameters)
-            gradient.dtype == DType::f32 ? scale<float>(gradient, max_norm / norm)
-                                         : scale<double>(gradient, max_norm / norm);
-    return norm;
+    const double before = norm(gradients, options);
+    if (before > max_norm)
+        for (const auto& gradient : gradients) scale(gradient, max_norm / before, options);
+    return before;
 }
 
 double scale_learning_rate(double rate, const ProcessSet& process_set) {

@@ -7,6 +7,7 @@
 
 #include "device/plugin.hpp"
 #include "emulation/child.hpp"
+#include "support/oracles/device_elements.hpp"
 #include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
 
@@ -45,13 +46,14 @@ std::string reason_with(const Child::Environment& environment) {
 
 }  // namespace
 
-TEST_CASE("the plugin reduces on an emulated device as the host does") {
+TEST_CASE("the plugin works on an emulated device as the host does") {
     const auto cuda = load_cuda_plugin(emulated_plugin());
     REQUIRE(cuda.reason.empty());
     CHECK(cuda.driver->description(0) == "Emulated GPU, 1 GiB, compute capability 9.0");
     check_reductions_like_host(*cuda.driver);
     check_special_values(*cuda.driver);
     check_fills(*cuda.driver);
+    check_elements(*cuda.driver);
     check_order(*cuda.driver);
     check_words_wrap_around(*cuda.driver);
 }

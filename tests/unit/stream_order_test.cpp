@@ -1,11 +1,11 @@
 // Tensors behind a stream: the operation waits for the stream, nobody else does. On the host fake,
 // so on any machine.
-#include <future>
 #include <guozhuang/guozhuang.hpp>
 
 #include "device/host/fake_driver.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/cases/operation_cases.hpp"
+#include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 
@@ -13,35 +13,6 @@ using namespace guozhuang;
 using namespace guozhuang::test;
 
 namespace {
-
-/// A user's stream that stands still until it is let go: a device that is busy with earlier work.
-class SlowStream {
-public:
-    SlowStream() : driver_(device::make_fake_driver()), stream_(driver_->make_stream(0)) {
-        launch([gate = gate_.get_future().share()] { gate.wait(); });
-    }
-    ~SlowStream() { let_go(); }
-    SlowStream(const SlowStream&) = delete;
-    SlowStream& operator=(const SlowStream&) = delete;
-
-    void let_go() {
-        if (!std::exchange(free_, true)) gate_.set_value();
-    }
-    void launch(std::function<void()> work) { device::launch(*stream_, std::move(work)); }
-    StreamRef ref() const { return stream_->ref(); }
-    /// Until all that was enqueued is done.
-    void finish() {
-        std::promise<void> done;
-        launch([&] { done.set_value(); });
-        done.get_future().wait();
-    }
-
-private:
-    std::promise<void> gate_;
-    bool free_ = false;
-    std::shared_ptr<device::Driver> driver_;
-    std::shared_ptr<device::Stream> stream_;
-};
 
 Tensor on_fake(Tensor tensor) {
     tensor.device = {DeviceKind::fake, 0};

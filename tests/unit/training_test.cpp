@@ -74,6 +74,7 @@ TEST_CASE("training on any number of ranks") {
 }
 
 TEST_CASE("batches that fail on one rank fail on all, and all go on") {
+    const LogCapture log;
     for (const int ranks : {1, 2, 3, 4})
         for (const auto& body : all_batch_cases) CHECK(problems_among(ranks, body) == "");
 }

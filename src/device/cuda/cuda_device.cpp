@@ -4,6 +4,7 @@
 #include <string>
 
 #include "device/cuda/cuda_error.hpp"
+#include "device/cuda/elements_kernel.hpp"
 #include "device/cuda/fill_kernel.hpp"
 #include "device/cuda/reduce_kernel.hpp"
 
@@ -24,8 +25,9 @@ bool means_no_code(cudaError_t status) {
 }
 
 void load_kernels(int device) {
-    const auto first = load_fill_kernel();
-    const auto status = first == cudaSuccess ? load_reduce_kernels() : first;
+    auto status = load_fill_kernel();
+    if (status == cudaSuccess) status = load_reduce_kernels();
+    if (status == cudaSuccess) status = load_elements_kernels();
     if (!means_no_code(status)) return check(status, "cannot load the kernels");
     const auto major = std::to_string(attribute(cudaDevAttrComputeCapabilityMajor, device)),
                minor = std::to_string(attribute(cudaDevAttrComputeCapabilityMinor, device));

@@ -7,6 +7,7 @@
 #include "device/checks.hpp"
 #include "device/cuda/cuda_error.hpp"
 #include "device/cuda/driver_functions.hpp"
+#include "device/cuda/elements_kernel.hpp"
 #include "device/cuda/fill_kernel.hpp"
 #include "device/cuda/reduce_kernel.hpp"
 
@@ -151,6 +152,27 @@ void CudaDriver::reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std:
     const ReduceLaunch launch{op, dtype, into.data(), other.data(), into.size() / size_of(dtype)};
     check(launch_reduce(launch, cuda.device().processors(), cuda.native()),
           "cannot launch a reduction");
+}
+
+void CudaDriver::scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) {
+    check_floating(dtype, memory);
+    const auto& cuda = ours(stream);
+    if (memory.empty()) return;
+    const auto here = cuda.device().use();
+    check(launch_scale(dtype, memory.data(), memory.size() / size_of(dtype), factor,
+                       cuda.device().processors(), cuda.native()),
+          "cannot launch a scaling");
+}
+
+void CudaDriver::sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,
+                                std::span<std::byte> scratch, double& into) {
+    check_floating(dtype, memory);
+    check_scratch(scratch);
+    const auto& cuda = ours(stream);
+    const auto here = cuda.device().use();
+    const SumLaunch launch{dtype, memory.data(), memory.size() / size_of(dtype),
+                           reinterpret_cast<double*>(scratch.data()), &into};
+    check(launch_sum_of_squares(launch, cuda.native()), "cannot launch a sum");
 }
 
 void CudaDriver::write(Stream& stream, Word& word, std::uint32_t value) {

@@ -28,6 +28,9 @@ public:
               std::span<const std::byte> element) override;
     void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
                 std::span<const std::byte> other) override;
+    void scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) override;
+    void sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,
+                        std::span<std::byte> scratch, double& into) override;
     void write(Stream& stream, Word& word, std::uint32_t value) override;
     void wait(Stream& stream, Word& word, std::uint32_t value) override;
 

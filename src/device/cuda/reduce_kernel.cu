@@ -1,32 +1,14 @@
 // into = into (op) other, element by element.
 
 #include <cstdint>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <type_traits>
 
+#include "device/cuda/kernel_elements.hpp"
 #include "device/cuda/kernel_shape.hpp"
 #include "device/cuda/reduce_kernel.hpp"
 
 namespace guozhuang::device {
 namespace {
-
-/// The type that arithmetic happens in: 16-bit floats in f32, the others in their own.
-template <class T>
-struct Arithmetic {
-    static __device__ T load(T value) { return value; }
-    static __device__ T store(T value) { return value; }
-};
-template <>
-struct Arithmetic<__half> {
-    static __device__ float load(__half value) { return __half2float(value); }
-    static __device__ __half store(float value) { return __float2half_rn(value); }
-};
-template <>
-struct Arithmetic<__nv_bfloat16> {
-    static __device__ float load(__nv_bfloat16 value) { return __bfloat162float(value); }
-    static __device__ __nv_bfloat16 store(float value) { return __float2bfloat16_rn(value); }
-};
 
 /// Sums and products modulo 2^bits are the same for signed and unsigned numbers.
 template <class T>
@@ -82,17 +64,6 @@ __device__ T combine(T a, T b) {
     return Arithmetic<T>::store(Op::apply(Arithmetic<T>::load(a), Arithmetic<T>::load(b)));
 }
 
-template <class T>
-struct alignas(pack_bytes) Pack {
-    static constexpr unsigned lanes = pack_bytes / sizeof(T);
-    T lane[lanes];
-};
-
-/// How a range is cut: elements [0, head), then `packs` packs, then the rest, one by one.
-struct Extent {
-    std::size_t count, head, packs;
-};
-
 template <class Op, class T>
 __global__ void __launch_bounds__(threads_per_block)
     reduce_kernel(T* __restrict__ into, const T* __restrict__ other, Extent extent) {
@@ -113,15 +84,6 @@ __global__ void __launch_bounds__(threads_per_block)
         const std::size_t at = i < extent.head ? i : i + packed;
         into[at] = combine<Op>(into[at], other[at]);
     }
-}
-
-/// Uses packs only if both sides reach a 16-byte boundary at the same element.
-template <class T>
-Extent extent_of(const void* into, const void* other, std::size_t count) {
-    const auto past = reinterpret_cast<std::uintptr_t>(into) % pack_bytes;
-    if (past != reinterpret_cast<std::uintptr_t>(other) % pack_bytes) return {count, count, 0};
-    const std::size_t head = std::min(count, (pack_bytes - past) % pack_bytes / sizeof(T));
-    return {count, head, (count - head) / Pack<T>::lanes};
 }
 
 /// Calls action.run<Op, T>(), of the kernel for an operation on T, and returns its answer.

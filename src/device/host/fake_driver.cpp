@@ -15,6 +15,7 @@
 #include "base/mutex.hpp"
 #include "device/checks.hpp"
 #include "device/host/host_reduce.hpp"
+#include "device/host/sum_of_squares.hpp"
 
 namespace guozhuang::device {
 namespace {
@@ -175,6 +176,18 @@ public:
         ours(stream).launch([reduce = HostReduce(dtype, op, 1), into, other] {
             reduce.combine(into, into, other);
         });
+    }
+
+    void scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) override {
+        check_floating(dtype, memory);
+        ours(stream).launch([=] { device::scale(dtype, memory, factor); });
+    }
+
+    void sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,
+                        std::span<std::byte> scratch, double& into) override {
+        check_floating(dtype, memory);
+        check_scratch(scratch);
+        ours(stream).launch([=, &into] { into = device::sum_of_squares(dtype, memory); });
     }
 
     std::shared_ptr<Stream> make_stream(int device) override {

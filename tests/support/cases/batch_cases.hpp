@@ -102,7 +102,7 @@ void retried_steps(Session& session, Report& report);
 void steps_left_out(Session& session, Report& report);
 
 /// Nothing is zeroed by a step that fails for reasons of this rank, and the others hear of it.
-void gradients_of_a_step_that_fails(Session& session, Report& report);
+void gradients_that_were_not_marked(Session& session, Report& report);
 
 /// What ranks must set alike is compared by the first reduction.
 void unlike_options(Session& session, Report& report);
@@ -128,7 +128,7 @@ inline const RankCase all_batch_cases[] = {discarded_batches,
                                            batches_that_are_not_ended,
                                            retried_steps,
                                            steps_left_out,
-                                           gradients_of_a_step_that_fails,
+                                           gradients_that_were_not_marked,
                                            unlike_options,
                                            unlike_values,
                                            values_of_late_ranks,

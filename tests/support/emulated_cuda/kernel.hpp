@@ -123,6 +123,12 @@ inline void __threadfence() {
 inline void __threadfence_system() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
+inline double __dadd_rn(double a, double b) {
+    return a + b;
+}
+inline double __dmul_rn(double a, double b) {
+    return a * b;
+}
 inline void __syncthreads() {
     emulated_cuda_break_rule("the emulation cannot run a kernel with __syncthreads");
 }

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <guozhuang/export.hpp>
+#include <guozhuang/process_set.hpp>
+#include <guozhuang/session.hpp>
+#include <guozhuang/stream.hpp>
+#include <guozhuang/tensor.hpp>
+#include <optional>
+#include <span>
+
+/// What a training loop does with the elements of tensors wherever they are: on the host at once,
+/// on a device in stream order. Local: no other rank takes part. Any thread; tensors that are
+/// written are nobody else's meanwhile. All throw Error: invalid_argument for a tensor that
+/// operations refuse; and of tensors on a device unavailable if that cannot be used or has failed,
+/// out_of_memory, not_initialised.
+namespace guozhuang {
+
+/// Of tensors on a device; those on the host need none.
+struct ElementOptions {
+    /// Produces the tensors on its device, which then work in its order. Without one, and for
+    /// tensors on other devices than the stream's, it is the default stream of the tensor's device.
+    std::optional<StreamRef> stream = {};
+    Session* session = nullptr;   ///< as in Options
+    ProcessSet process_set = {};  ///< of the session; no rank of it takes part
+};
+
+/// Sets all elements to zero. On a device the work is only enqueued.
+GUOZHUANG_API void zero(const TensorView& tensor, const ElementOptions& options = {});
+
+/// tensor = tensor * factor, in the dtype (f16 and bf16 through f32, rounded once), so with the
+/// same bits on every device. On a device the work is only enqueued. Throws Error(invalid_argument)
+/// for a dtype that is not floating.
+GUOZHUANG_API void scale(const TensorView& tensor, double factor,
+                         const ElementOptions& options = {});
+
+/// The 2-norm of all elements of all tensors together; 0 if there are none. Squares are added up in
+/// f64, for each tensor in an order that is the same on every device, so equal elements have equal
+/// norms wherever they are. NaN and infinity pass through. Blocks until the devices have come to
+/// it. Throws Error(invalid_argument) for a dtype that is not floating; what ends the job
+/// meanwhile.
+GUOZHUANG_API double norm(std::span<const TensorView> tensors, const ElementOptions& options = {});
+
+/// A 64-bit hash (XXH3) of the elements' bytes, the same wherever they are. Not of shape or dtype.
+/// Blocks until the device has come to it; its bytes pass through pinned memory of the host. Throws
+/// what ends the job meanwhile.
+GUOZHUANG_API std::uint64_t hash(const TensorView& tensor, const ElementOptions& options = {});
+
+}  // namespace guozhuang

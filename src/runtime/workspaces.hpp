@@ -1,0 +1,95 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/keep_for_ever.hpp"
+#include "base/mutex.hpp"
+#include "device/device.hpp"
+#include "device/pinned_memory.hpp"
+#include "device/sum_order.hpp"
+
+namespace guozhuang {
+
+/// What a call uses that waits for a device: pinned memory, and scratch on the device.
+class Workspace {
+public:
+    static constexpr std::size_t pinned_bytes = 2u << 20;
+
+    /// Throws what the driver throws.
+    Workspace(const std::shared_ptr<device::Driver>& driver, int device)
+        : pinned_(driver, device, pinned_bytes),
+          driver_(driver),
+          device_(device),
+          scratch_(driver->allocate(device, device::SumOrder::scratch_bytes)) {}
+    ~Workspace() { driver_->release(device_, scratch_); }
+    Workspace(const Workspace&) = delete;
+    Workspace& operator=(const Workspace&) = delete;
+
+    std::span<std::byte> pinned() const noexcept { return pinned_.memory(); }
+    /// Of SumOrder::scratch_bytes.
+    std::span<std::byte> scratch() const noexcept { return scratch_; }
+
+private:
+    const device::PinnedMemory pinned_;
+    const std::shared_ptr<device::Driver> driver_;
+    const int device_;
+    const std::span<std::byte> scratch_;
+};
+
+/// The workspaces of a rank: allocated once and kept, since allocating may wait for the device.
+/// Each is lent to one call at a time. Thread-safe.
+class Workspaces {
+public:
+    using Owned = std::unique_ptr<Workspace>;
+
+    /// Throws what the driver throws.
+    Owned borrow(const std::shared_ptr<device::Driver>& driver, Device device) {
+        {
+            const base::Lock lock(mutex_);
+            auto& idle = idle_[{device.kind, device.index}];
+            if (!idle.empty()) {
+                auto workspace = std::move(idle.back());
+                idle.pop_back();
+                return workspace;
+            }
+        }
+        return std::make_unique<Workspace>(driver, device.index);
+    }
+    /// To be called when the device no longer uses it.
+    void give_back(Owned workspace, Device device) {
+        const base::Lock lock(mutex_);
+        idle_[{device.kind, device.index}].push_back(std::move(workspace));
+    }
+
+private:
+    base::Mutex mutex_;
+    std::map<std::pair<DeviceKind, int>, std::vector<Owned>> idle_ GUOZHUANG_GUARDED_BY(mutex_);
+};
+
+/// A workspace for the time of a call. If the call fails, the device may still use it: then it is
+/// kept for ever.
+class LentWorkspace {
+public:
+    LentWorkspace(Workspaces& lender, const std::shared_ptr<device::Driver>& driver, Device device)
+        : lender_(lender), device_(device), workspace_(lender.borrow(driver, device)) {}
+    ~LentWorkspace() {
+        if (workspace_) base::keep_for_ever(std::move(workspace_));
+    }
+    LentWorkspace(const LentWorkspace&) = delete;
+    LentWorkspace& operator=(const LentWorkspace&) = delete;
+
+    const Workspace& operator*() const noexcept { return *workspace_; }
+    const Workspace* operator->() const noexcept { return workspace_.get(); }
+    /// The device is done with it.
+    void give_back() { lender_.give_back(std::move(workspace_), device_); }
+
+private:
+    Workspaces& lender_;
+    const Device device_;
+    Workspaces::Owned workspace_;
+};
+
+}  // namespace guozhuang

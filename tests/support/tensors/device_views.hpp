@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <guozhuang/tensor.hpp>
+#include <vector>
+
+namespace guozhuang::test {
+
+inline constexpr Device on_host{}, on_fake_device{DeviceKind::fake, 0};
+
+/// The numbers, as memory of a device.
+inline TensorView view_of(std::vector<float>& numbers, Device device = {}) {
+    return {numbers.data(), DType::f32, {static_cast<std::int64_t>(numbers.size())}, device};
+}
+
+}  // namespace guozhuang::test
