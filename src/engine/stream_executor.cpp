@@ -6,27 +6,32 @@
 
 namespace guozhuang::engine {
 
-/// The end of one bundle. It keeps the executor, which the stream's work needs.
+/// The end of one bundle. It keeps the executor, which the stream's work needs. It is pending until
+/// it lets go of it: so the executor, and what it owns, is never destroyed by the thread that
+/// completes, which is among that.
 class StreamExecutor::Ending final : public Completion {
 public:
     Ending(std::shared_ptr<StreamExecutor> executor, std::shared_ptr<EnqueuedBundle> bundle,
            std::uint32_t count)
         : executor_(std::move(executor)), bundle_(std::move(bundle)), count_(count) {
-        ++executor_->pending_;
+        ++*executor_->pending_;
     }
+    ~Ending() override {
+        const auto pending = executor_->pending_;
+        executor_.reset();
+        --*pending;
+    }
+    Ending(const Ending&) = delete;
+    Ending& operator=(const Ending&) = delete;
 
     bool is_reached() const noexcept override {
         return device::has_reached((*executor_->ended_).load(std::memory_order_acquire), count_);
     }
     int device() const noexcept override { return executor_->of_.device; }
-    /// Counts first: whoever waits for the handles finds the executor idle then.
-    void complete(const std::exception_ptr& failure) noexcept override {
-        --executor_->pending_;
-        bundle_->end(failure);
-    }
+    void complete(const std::exception_ptr& failure) noexcept override { bundle_->end(failure); }
 
 private:
-    const std::shared_ptr<StreamExecutor> executor_;
+    std::shared_ptr<StreamExecutor> executor_;
     const std::shared_ptr<EnqueuedBundle> bundle_;
     const std::uint32_t count_;
 };
@@ -76,7 +81,7 @@ OwnedTensor StreamExecutor::filled(DType dtype, const Shape& shape,
 }
 
 bool StreamExecutor::drain(base::Deadline deadline) noexcept {
-    return of_.completions->wait_until([this] { return pending_ == 0; }, deadline);
+    return of_.completions->wait_until([this] { return *pending_ == 0; }, deadline);
 }
 
 }  // namespace guozhuang::engine

@@ -54,7 +54,8 @@ private:
     const std::shared_ptr<device::Stream> stream_;
     const device::PinnedWord ended_;  ///< counts the bundles that the stream is done with
     std::uint32_t enqueued_ = 0;
-    std::atomic<int> pending_{0};  ///< bundles that are not complete
+    /// How many bundles are not complete, or are being completed.
+    const std::shared_ptr<std::atomic<int>> pending_ = std::make_shared<std::atomic<int>>(0);
 };
 
 }  // namespace guozhuang::engine

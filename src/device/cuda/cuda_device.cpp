@@ -70,8 +70,9 @@ void CudaDevice::require_healthy() {
     // stream without. At most one probe is in flight, so that recording one never waits for room.
     const auto status = cudaEventQuery(probe_);
     if (status == cudaErrorNotReady) return;
-    check(status, "the device has failed");
-    check(cudaEventRecord(probe_, probing_), "the device has failed");
+    const auto failed = "device " + std::to_string(index_) + " has failed";
+    check(status, failed.c_str());
+    check(cudaEventRecord(probe_, probing_), failed.c_str());
 }
 
 }  // namespace guozhuang::device
