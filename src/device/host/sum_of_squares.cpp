@@ -26,12 +26,10 @@ double widened(BFloat16 value) noexcept {
 /// Calls action(T()) for the dtype's type.
 template <class Action>
 auto with_floating(DType dtype, const Action& action) {
-    switch (dtype) {
-        case DType::f16: return action(Half());
-        case DType::bf16: return action(BFloat16());
-        case DType::f64: return action(double());
-        default: return action(float());
-    }
+    if (dtype == DType::f16) return action(Half());
+    if (dtype == DType::bf16) return action(BFloat16());
+    if (dtype == DType::f64) return action(double());
+    return action(float());
 }
 
 /// Adds up the squares of each lane's elements.
