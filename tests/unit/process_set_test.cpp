@@ -9,6 +9,7 @@
 #include "runtime/process_sets.hpp"
 #include "support/cases/process_set_cases.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/open_files.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 using namespace guozhuang;
@@ -62,15 +63,11 @@ TEST_CASE("the end of a job ends what is pending in all its sets") {
 }
 
 TEST_CASE("many sets come and go, and leave nothing behind") {
-    const auto descriptors = [] {
-        return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                             std::filesystem::directory_iterator());
-    };
     const auto threads = threads_of_process();
-    const auto files = descriptors();
+    const auto files = open_files();
     for (const int ranks : {1, 3}) CHECK(problems_among(ranks, sets_come_and_go(200)) == "");
     CHECK(threads_of_process() == threads);
-    CHECK(descriptors() == files);
+    CHECK(open_files() == files);
 }
 
 TEST_CASE("sets that do nothing are not woken for what others do") {
