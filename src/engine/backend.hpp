@@ -70,6 +70,9 @@ public:
     /// The job is over: lets every stream run on that waits for this rank or for another, now and
     /// later, although the results are undefined. Calls nothing of the device's. Any thread.
     virtual void release() noexcept = 0;
+    /// Ends the threads of the backend, which is used no more: what is on its way has ended, or the
+    /// job has been aborted. The stream may still work with its memory.
+    virtual void stop() noexcept = 0;
 };
 
 }  // namespace guozhuang::engine

@@ -46,8 +46,10 @@ void Executor::clear(bool memory_on_loan) noexcept {
     }
     bool is_in_use = memory_on_loan;
     for (const auto& [kind, executor] : executors)
-        if (const auto* on_stream = on_stream_of(executor))
+        if (const auto* on_stream = on_stream_of(executor)) {
             is_in_use |= !(*on_stream)->drain(base::Clock::now() + most_time_to_drain);
+            (*on_stream)->stop();
+        }
     if (is_in_use) base::keep_for_ever(std::move(executors));
 }
 

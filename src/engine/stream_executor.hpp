@@ -42,8 +42,9 @@ public:
     /// A tensor of the device, of that shape, all of whose elements are this one: so it is for
     /// bundles that are enqueued later. Throws what the driver throws.
     OwnedTensor filled(DType dtype, const Shape& shape, std::span<const std::byte> element);
-    /// See StreamBackend.
+    // See StreamBackend.
     void release() noexcept { of_.backend->release(); }
+    void stop() noexcept { of_.backend->stop(); }
     /// Waits until the stream is done; false at the deadline.
     bool drain(base::Deadline deadline) noexcept;
 

@@ -66,6 +66,10 @@ StagedPath::StagedPath(Dependencies dependencies)
 }
 
 StagedPath::~StagedPath() {
+    stop();
+}
+
+void StagedPath::stop() noexcept {
     stopped_ = true;
     base::ring_local(bell_);
     base::join(thread_);
@@ -276,6 +280,7 @@ std::shared_ptr<StagedPath::Load> StagedPath::next_load() {
 /// Waits at a bell of its own, since whatever rings the rank's says nothing of the device's.
 bool StagedPath::is_copied_in(std::uint32_t chunks) const {
     if (base::is_aborted(of_.doorbell)) base::throw_cause(of_.doorbell);
+    if (stopped_) throw Error(ErrorCode::aborted, "the session has ended");
     return device::has_reached((*copied_in_).load(std::memory_order_acquire), chunks);
 }
 

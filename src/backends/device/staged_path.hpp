@@ -52,6 +52,7 @@ public:
 
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
     void release() noexcept override;
+    void stop() noexcept override;
 
 private:
     struct Transfer {

@@ -37,6 +37,7 @@ public:
         });
     }
     void release() noexcept override {}
+    void stop() noexcept override {}
 
 private:
     std::function<void(const engine::Bundle&)> script_;

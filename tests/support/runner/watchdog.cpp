@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <unistd.h>
 #include <utility>
 
@@ -18,9 +17,12 @@ constexpr double longest_look_s = 1;  // a process that was stopped has not hung
 }  // namespace
 
 double share_of_a_core() {
-    double minute = 0, minutes = 0, hour_quarter = 0;
     int running = 0;  // at this moment, this thread among them
-    std::ifstream("/proc/loadavg") >> minute >> minutes >> hour_quarter >> running;
+    // No C++ stream: it would take the global locale, which a test may replace at this moment.
+    if (auto* const file = std::fopen("/proc/loadavg", "re")) {
+        static_cast<void>(std::fscanf(file, "%*s %*s %*s %d", &running));
+        std::fclose(file);
+    }
     const auto cores = static_cast<double>(std::max(std::thread::hardware_concurrency(), 1U));
     return std::min(1.0, cores / std::max(running, 1));
 }
