@@ -48,35 +48,29 @@ target_include_directories(guozhuang_test_cases PUBLIC ${PROJECT_SOURCE_DIR}/tes
 target_compile_options(guozhuang_test_cases PRIVATE -O1)
 target_link_libraries(guozhuang_test_cases PRIVATE guozhuang_options)
 
+# guozhuang_add_topics(LABEL PROGRAM FILE...): one ctest LABEL.NAME for each NAME_test.cpp.
+function(guozhuang_add_topics label program)
+  foreach(file ${ARGN})
+    string(REPLACE "_test.cpp" "" topic ${file})
+    add_test(NAME ${label}.${topic} COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS}
+      "[#${topic}_test]~[slow]")
+    set_tests_properties(${label}.${topic} PROPERTIES LABELS ${label} PROCESSORS 2
+      TIMEOUT ${GUOZHUANG_TEST_TIMEOUT})
+  endforeach()
+endfunction()
+
 # guozhuang_add_unit_tests(PROGRAM FILE... [SLOW FILE...]): one ctest unit.NAME for each
 # NAME_test.cpp; the files under SLOW also have test cases tagged [.slow], which become
 # unit.NAME.slow.
 function(guozhuang_add_unit_tests program)
   cmake_parse_arguments(TEST "" "" "SLOW" ${ARGN})
-  foreach(file ${TEST_UNPARSED_ARGUMENTS})
-    string(REPLACE "_test.cpp" "" topic ${file})
-    add_test(NAME unit.${topic} COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS}
-      "[#${topic}_test]~[slow]")
-    set_tests_properties(unit.${topic} PROPERTIES LABELS unit PROCESSORS 2
-      TIMEOUT ${GUOZHUANG_TEST_TIMEOUT})
-  endforeach()
+  guozhuang_add_topics(unit ${program} ${TEST_UNPARSED_ARGUMENTS})
   foreach(file ${TEST_SLOW})
     string(REPLACE "_test.cpp" "" topic ${file})
     add_test(NAME unit.${topic}.slow COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS}
       --case-timeout 900 "[#${topic}_test][slow]")
     set_tests_properties(unit.${topic}.slow PROPERTIES LABELS "unit;slow"
       TIMEOUT ${GUOZHUANG_SLOW_TEST_TIMEOUT})
-  endforeach()
-endfunction()
-
-# guozhuang_add_emulation_tests(PROGRAM FILE...): one ctest emulation.NAME for each NAME_test.cpp.
-function(guozhuang_add_emulation_tests program)
-  foreach(file ${ARGN})
-    string(REPLACE "_test.cpp" "" topic ${file})
-    add_test(NAME emulation.${topic} COMMAND ${program} ${GUOZHUANG_CATCH_ARGUMENTS}
-      "[#${topic}_test]~[slow]")
-    set_tests_properties(emulation.${topic} PROPERTIES LABELS emulation PROCESSORS 2
-      TIMEOUT ${GUOZHUANG_TEST_TIMEOUT})
   endforeach()
 endfunction()
 

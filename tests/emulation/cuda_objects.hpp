@@ -21,25 +21,21 @@ inline void let_streams_run() {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
-struct TestStream {
-    cudaStream_t native = nullptr;
-    explicit TestStream(unsigned flags = cudaStreamNonBlocking) {
-        expect(cudaStreamCreateWithFlags(&native, flags), "no stream");
+/// One of CUDA's streams or events, which is destroyed in the end.
+template <class Native, auto create, auto destroy, unsigned usual_flags>
+struct TestObject {
+    Native native = nullptr;
+    explicit TestObject(unsigned flags = usual_flags) {
+        expect(create(&native, flags), "no stream or event");
     }
-    ~TestStream() { cudaStreamDestroy(native); }
-    TestStream(const TestStream&) = delete;
-    TestStream& operator=(const TestStream&) = delete;
+    ~TestObject() { destroy(native); }
+    TestObject(const TestObject&) = delete;
+    TestObject& operator=(const TestObject&) = delete;
 };
-
-struct TestEvent {
-    cudaEvent_t native = nullptr;
-    explicit TestEvent(unsigned flags = cudaEventDisableTiming) {
-        expect(cudaEventCreateWithFlags(&native, flags), "no event");
-    }
-    ~TestEvent() { cudaEventDestroy(native); }
-    TestEvent(const TestEvent&) = delete;
-    TestEvent& operator=(const TestEvent&) = delete;
-};
+using TestStream =
+    TestObject<cudaStream_t, cudaStreamCreateWithFlags, cudaStreamDestroy, cudaStreamNonBlocking>;
+using TestEvent =
+    TestObject<cudaEvent_t, cudaEventCreateWithFlags, cudaEventDestroy, cudaEventDisableTiming>;
 
 template <class T>
 T* device_memory(std::size_t count) {

@@ -3,6 +3,7 @@
 #include <guozhuang/guozhuang.hpp>
 
 #include "device/host/fake_driver.hpp"
+#include "device/plugin.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/cases/operation_cases.hpp"
 #include "support/fakes/slow_stream.hpp"
@@ -155,7 +156,9 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
     CHECK(problems_among(1, [](Session&, Report& report) {
               std::vector<float> numbers(2);
               const TensorView fake(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 0});
-              expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] {
+              const bool has_gpu = device::cuda_driver().driver != nullptr;
+              const auto code = has_gpu ? ErrorCode::invalid_argument : ErrorCode::unavailable;
+              expect_error(report, code, {has_gpu ? "but is host memory" : "CUDA"}, [&] {
                   allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::cuda, 0}));
               });
               expect_error(report, ErrorCode::invalid_argument, {"not a stream of the host fake"},
@@ -173,4 +176,12 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
                            [&] { send(fake, 0); });
               allreduce(fake);
           }) == "");
+}
+
+TEST_CASE("ranks that take turns refuse tensors on a device") {
+    const auto body = [](Session&) {
+        std::vector<float> numbers(2);
+        allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 0}));
+    };
+    CHECK_THROWS_WITH(run_ranks(1, body, {.turns = 1}), Catch::Matchers::Contains("take turns"));
 }

@@ -204,7 +204,12 @@ void bad_reductions(Session& session, Report& report) {
         report, bad, {"reduce_scatter 'x'", "op adasum weighs whole tensors; use allreduce"}, [&] {
             return reduce_scatter(f, {.name = "x", .op = ReduceOp::adasum, .session = &session});
         });
-    expect_error(report, ErrorCode::unavailable, {"CUDA"}, [&] {
+    const auto items = info(&session);
+    const bool has_gpu = std::ranges::any_of(items, [](const InfoItem& item) {
+        return item.section == "devices" && !item.value.starts_with("unusable");
+    });
+    const auto code = has_gpu ? ErrorCode::invalid_argument : ErrorCode::unavailable;
+    expect_error(report, code, {has_gpu ? "but is host memory" : "CUDA"}, [&] {
         allreduce(TensorView(f.data(), DType::f32, {6}, {DeviceKind::cuda, 0}), summed);
     });
 }
