@@ -39,6 +39,20 @@ private:
     std::span<std::byte> memory_;
 };
 
+/// Memory of a device. The last owner releases it, when no stream uses it any more.
+struct DeviceMemory {
+    std::span<std::byte> memory;
+    std::shared_ptr<void> owner;
+};
+
+/// Throws what Driver::allocate throws.
+inline DeviceMemory allocate_owned(const std::shared_ptr<Driver>& driver, int device,
+                                   std::size_t bytes) {
+    const auto memory = driver->allocate(device, bytes);
+    return {memory,
+            {memory.data(), [driver, device, memory](void*) { driver->release(device, memory); }}};
+}
+
 /// A Word in pinned memory of its own, 0 at first.
 class PinnedWord {
 public:

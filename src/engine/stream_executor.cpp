@@ -73,9 +73,8 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
 
 OwnedTensor StreamExecutor::filled(DType dtype, const Shape& shape,
                                    std::span<const std::byte> element) {
-    const auto memory = of_.driver->allocate(of_.device, count_of(shape) * size_of(dtype));
-    std::shared_ptr<void> owner(memory.data(), [driver = of_.driver, device = of_.device, memory](
-                                                   void*) { driver->release(device, memory); });
+    auto [memory, owner] =
+        device::allocate_owned(of_.driver, of_.device, count_of(shape) * size_of(dtype));
     if (!memory.empty()) of_.driver->fill(*stream_, memory, element);
     return {TensorView(memory.data(), dtype, shape, stream_->ref().device), std::move(owner)};
 }

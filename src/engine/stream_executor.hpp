@@ -7,7 +7,7 @@
 
 #include "base/wait.hpp"
 #include "device/device.hpp"
-#include "device/pinned_memory.hpp"
+#include "device/owned_memory.hpp"
 #include "engine/backend.hpp"
 #include "engine/completions.hpp"
 #include "engine/context.hpp"

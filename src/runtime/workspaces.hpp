@@ -8,7 +8,7 @@
 #include "base/keep_for_ever.hpp"
 #include "base/mutex.hpp"
 #include "device/device.hpp"
-#include "device/pinned_memory.hpp"
+#include "device/owned_memory.hpp"
 #include "device/sum_order.hpp"
 
 namespace guozhuang {
@@ -21,22 +21,15 @@ public:
     /// Throws what the driver throws.
     Workspace(const std::shared_ptr<device::Driver>& driver, int device)
         : pinned_(driver, device, pinned_bytes),
-          driver_(driver),
-          device_(device),
-          scratch_(driver->allocate(device, device::SumOrder::scratch_bytes)) {}
-    ~Workspace() { driver_->release(device_, scratch_); }
-    Workspace(const Workspace&) = delete;
-    Workspace& operator=(const Workspace&) = delete;
+          scratch_(device::allocate_owned(driver, device, device::SumOrder::scratch_bytes)) {}
 
     std::span<std::byte> pinned() const noexcept { return pinned_.memory(); }
     /// Of SumOrder::scratch_bytes.
-    std::span<std::byte> scratch() const noexcept { return scratch_; }
+    std::span<std::byte> scratch() const noexcept { return scratch_.memory; }
 
 private:
     const device::PinnedMemory pinned_;
-    const std::shared_ptr<device::Driver> driver_;
-    const int device_;
-    const std::span<std::byte> scratch_;
+    const device::DeviceMemory scratch_;
 };
 
 /// The workspaces of a rank: allocated once and kept, since allocating may wait for the device.

@@ -19,6 +19,7 @@ using protocol::OperationKind;
 // The same on all ranks.
 constexpr std::size_t slot_bytes = std::size_t{2} << 20;
 constexpr std::size_t slots = 4;
+
 /// The same operation, on host tensors that are still to come.
 engine::Bundle on_host(const engine::Bundle& bundle) {
     auto host = bundle;
@@ -239,12 +240,10 @@ std::vector<std::vector<std::int64_t>> StagedPath::rows_of(const engine::Bundle&
 std::span<std::byte> StagedPath::place_result(const engine::BundleEntry& entry,
                                               std::span<const std::int64_t> rows) {
     require_possible(rows, row_bytes(entry.tensor), of_.world_rank);
-    const auto memory =
-        of_.driver->allocate(of_.device, describe(*entry.result, entry.tensor, rows));
+    auto [memory, owner] =
+        device::allocate_owned(of_.driver, of_.device, describe(*entry.result, entry.tensor, rows));
     entry.result->device = entry.tensor.device;
-    entry.result->device_memory =
-        std::shared_ptr<void>(memory.data(), [driver = of_.driver, device = of_.device,
-                                              memory](void*) { driver->release(device, memory); });
+    entry.result->device_memory = std::move(owner);
     return memory;
 }
 

@@ -13,7 +13,7 @@
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
-#include "device/pinned_memory.hpp"
+#include "device/owned_memory.hpp"
 #include "engine/backend.hpp"
 
 namespace guozhuang::backends {
