@@ -101,7 +101,10 @@ void Matcher::quit(int rank, const std::string& text) {
 }
 
 void Matcher::fail_unmatched(const std::string& text) {
-    for (int peer = 0; peer < size_; ++peer) fail_unmatched_with(peer, text);
+    for (int peer = 0; peer < size_; ++peer) {
+        const auto asked = awaiting_answer_.find(peer);
+        fail_unmatched_with(peer, asked == awaiting_answer_.end() ? text : asked->second);
+    }
 }
 
 void Matcher::fail_unmatched_with(int peer, const std::string& text) {

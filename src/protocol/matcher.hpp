@@ -55,7 +55,7 @@ public:
     void shut_down(int rank, const std::string& text);
     /// The same of a rank that does not even serve what it has announced.
     void quit(int rank, const std::string& text);
-    /// The job ends: what is unmatched never will be.
+    /// The job ends: what is unmatched never will be. A peer that has shut down has its own text.
     void fail_unmatched(const std::string& text);
     /// Forgets this rank's operations, which are the caller's to fail.
     void abandon() noexcept;

@@ -366,6 +366,18 @@ TEST_CASE("the k-th send meets the k-th receive of its route, whatever came betw
     CHECK(decided(left) == "2!");
 }
 
+TEST_CASE("where the end comes before a rank's answer, the rank is named all the same") {
+    Matcher left(0, 3, {});
+    left.post({.peer = 1, .sending = false}, {.shape = {1}});
+    left.shut_down(1, "rank 1 has shut down (why)");
+    CHECK(decided(left).empty());  // rank 1 has been asked
+    left.fail_unmatched("every rank has shut down");
+    const auto decisions = left.take_decisions();
+    REQUIRE(decisions.size() == 1);
+    CHECK_THROWS_WITH(std::rethrow_exception(decisions.front().error),
+                      "rank 1 has shut down (why); recv with it (tag 0) was never matched");
+}
+
 TEST_CASE("what a rank announced before it shut down is matched, all else fails at its answer") {
     Matcher left(0, 2, {}), right(1, 2, {});
     right.post({.peer = 0, .sending = true}, {.shape = {1}});
