@@ -402,10 +402,11 @@ void Engine::stop() noexcept {
     executor_.clear(life_.memory_is_on_loan());
 }
 
-/// Waits until this rank's `quit` entry comes back in the log: everything before it has then run.
-/// If it does not come before the deadline, others may be blocked in an operation that needs this
-/// rank, or hear the log through it; so the job is aborted. Pending sends and receives are waited
-/// for until the deadline, because the peer may already have matched them.
+/// Waits until this rank's `quit` entry comes back in the log: everything before it has then run,
+/// or is on a stream, which is waited for too. If that is not so before the deadline, others may be
+/// blocked in an operation that needs this rank, or hear the log through it; so the job is aborted.
+/// Pending sends and receives are waited for until the deadline, because the peer may already have
+/// matched them.
 void Engine::drain_before_exit(base::Deadline deadline) noexcept {
     try {
         bool will_be_heard = false, is_heard = false, is_moving = false;
@@ -416,8 +417,8 @@ void Engine::drain_before_exit(base::Deadline deadline) noexcept {
             will_be_heard = sent && !control_plane_.passes_log_on();
             is_heard = is_heard || (sent && life_.is_over());
             const auto& point_to_point = control_plane_.point_to_point();
-            is_moving = point_to_point.is_moving();
-            return is_heard && !point_to_point.has_operations();
+            is_moving = point_to_point.is_moving() || !executor_.is_idle();
+            return is_heard && executor_.is_idle() && !point_to_point.has_operations();
         };
         if (wait(is_drained, deadline, true)) return;
         if (is_heard ? is_moving : !will_be_heard || queue_.has_pending()) abort_for_quit();

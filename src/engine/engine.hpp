@@ -108,9 +108,9 @@ public:
     /// Quits for a process that is about to end: does not wait for the other ranks, which get the
     /// reason.
     void quit(std::string_view reason);
-    /// After quit(): waits until this rank has executed what the log held before its `quit` entry
-    /// and its sends and receives have ended. If that is not so at the deadline and other ranks may
-    /// need this one, aborts the job.
+    /// After quit(): waits until this rank has executed what the log held before its `quit` entry,
+    /// on streams too, and its sends and receives have ended. If that is not so at the deadline and
+    /// other ranks may need this one, aborts the job.
     void drain_before_exit(base::Deadline deadline) noexcept;
     /// How often all ranks have joined.
     std::uint64_t joins() const { return queue_.joins(); }

@@ -15,8 +15,7 @@ EnqueuedBundle::EnqueuedBundle(Bundle bundle, Requests requests, const Context& 
       to_end_(requests_),
       context_(context),
       listener_(std::move(listener)) {
-    for (const auto& pending : requests_)
-        if (const auto& owner = pending->request().keep_alive) keep_alive_.push_back(owner);
+    for (const auto& pending : requests_) keep_alive_.push_back(pending->request().keep_alive);
 }
 
 /// If it fails, `running` stays written: reports then say what failed.

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <guozhuang/error.hpp>
+#include <ranges>
 #include <utility>
 
 #include "base/failpoint.hpp"
@@ -29,6 +31,14 @@ const std::shared_ptr<StreamExecutor>* on_stream_of(const DeviceExecutor& execut
 void Executor::add(DeviceKind kind, DeviceExecutor executor) {
     const base::Lock lock(mutex_);
     executors_.insert_or_assign(kind, std::move(executor));
+}
+
+bool Executor::is_idle() const noexcept {
+    const base::Lock lock(mutex_);
+    return std::ranges::all_of(executors_ | std::views::values, [](const auto& executor) {
+        const auto* on_stream = on_stream_of(executor);
+        return on_stream == nullptr || (*on_stream)->is_idle();
+    });
 }
 
 void Executor::release() noexcept {

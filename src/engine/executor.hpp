@@ -41,6 +41,8 @@ public:
         : context_(context), provider_(provider) {}
 
     void add(DeviceKind kind, DeviceExecutor executor);
+    /// Whether no stream has a bundle to move.
+    bool is_idle() const noexcept;
     /// The job is over, and all operations have failed: lets streams run on that wait for a rank.
     void release() noexcept;
     /// Releases and drains the streams and drops them, for a rank that drives no more, all of whose

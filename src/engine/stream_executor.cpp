@@ -80,7 +80,7 @@ OwnedTensor StreamExecutor::filled(DType dtype, const Shape& shape,
 }
 
 bool StreamExecutor::drain(base::Deadline deadline) noexcept {
-    return of_.completions->wait_until([this] { return *pending_ == 0; }, deadline);
+    return of_.completions->wait_until([this] { return is_idle(); }, deadline);
 }
 
 }  // namespace guozhuang::engine

@@ -45,7 +45,9 @@ public:
     // See StreamBackend.
     void release() noexcept { of_.backend->release(); }
     void stop() noexcept { of_.backend->stop(); }
-    /// Waits until the stream is done; false at the deadline.
+    /// Whether the stream is done with all bundles. Any thread.
+    bool is_idle() const noexcept { return *pending_ == 0; }
+    /// Waits until it is; false at the deadline.
     bool drain(base::Deadline deadline) noexcept;
 
 private:

@@ -1,6 +1,11 @@
 // Tensors behind a stream: the operation waits for the stream, nobody else does. On the host fake,
 // so on any machine.
+#include <atomic>
 #include <guozhuang/guozhuang.hpp>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
 
 #include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
@@ -150,6 +155,37 @@ TEST_CASE("a job is aborted while device operations are on their way") {
             CHECK_THROWS_AS(handle.wait(), Error);
         }
     }
+}
+
+TEST_CASE("what an operation keeps alive outlives its failure, while the stream may still use it") {
+    const LogCapture log;
+    std::atomic<bool> released{false}, has_failed{false}, was_released_early{false};
+    std::atomic<int> enqueued{0};
+    std::vector<float> numbers[2] = {std::vector<float>(100'000, 1),
+                                     std::vector<float>(100'000, 1)};
+    SlowStream streams[2];  // they wait for the operations, and so outlive the session
+    const auto job = [&](Session& session) {
+        const bool is_first = session.rank() == 0;
+        auto& stream = streams[is_first ? 0 : 1];
+        std::shared_ptr<void> owner;
+        if (!is_first) owner = {nullptr, [&](void*) { released = true; }};
+        const auto handle =
+            allreduce_async(TensorView(numbers[is_first ? 0 : 1].data(), DType::f32, {100'000},
+                                       {DeviceKind::fake, 0}),
+                            {.stream = stream.ref(), .keep_alive = std::move(owner)});
+        handle.wait(stream.ref());
+        ++enqueued;
+        while (enqueued < 2) std::this_thread::yield();
+        if (is_first) stream.let_go();
+        if (is_first) throw std::runtime_error("mine");
+        has_failed = error_of([&] { handle.wait(); }).has_value();
+        was_released_early = released.load();
+        stream.let_go();
+        while (!released) std::this_thread::yield();
+    };
+    CHECK_THROWS_WITH(run_ranks(2, job), "mine");
+    CHECK(has_failed);
+    CHECK_FALSE(was_released_early);
 }
 
 TEST_CASE("tensors and streams that do not belong together are refused") {

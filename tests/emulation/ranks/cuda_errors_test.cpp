@@ -99,6 +99,10 @@ void captured(Session& session, Report& report) {
                  {"allreduce 'captured'", "being captured into a graph"},
                  [&] { submit(capturing.native); });
     submit(trainer.native());  // another stream is not concerned
+    // Nor is it by calls that would end the capture in another mode: this one allocates.
+    const auto gathered = all_gather(trainer.view(values, count), {.stream = trainer.stream()});
+    report.expect(gathered.shape == Shape{static_cast<std::int64_t>(count) * session.size()},
+                  "a result meanwhile");
     cudaStreamCaptureStatus status{};
     expect(cudaStreamIsCapturing(capturing.native, &status), "no status");
     report.expect(status == cudaStreamCaptureStatusActive, "the capture goes on");
