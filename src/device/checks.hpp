@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "device/reduction.hpp"
 #include "device/sum_order.hpp"
 
 /// The checks of arguments that all drivers make, so that the host fake refuses what a real device
@@ -54,16 +55,27 @@ inline void check_scratch(std::span<const std::byte> scratch) {
                 "a sum needs " + std::to_string(SumOrder::scratch_bytes) + " bytes of scratch");
 }
 
-inline void check_reduction(ReduceOp op, DType dtype, std::span<const std::byte> into,
-                            std::span<const std::byte> other) {
-    check_same_size(into, other);
-    const auto whole = [size = size_of(dtype)](std::span<const std::byte> memory) {
-        return memory.size() % size == 0 &&
-               reinterpret_cast<std::uintptr_t>(memory.data()) % size == 0;
+inline void check_reduction(const Reduction& reduction,
+                            std::span<const std::span<std::byte>> outputs,
+                            std::span<const std::span<const std::byte>> inputs) {
+    const auto [op, dtype, contributors, postscale] = reduction;
+    const auto is_possible = [](std::size_t count) {
+        return count > 0 && count <= Reduction::most_inputs;
     };
-    if (!whole(into) || !whole(other))
+    if (!is_possible(outputs.size()) || !is_possible(inputs.size()))
         throw Error(ErrorCode::invalid_argument,
-                    "not whole, aligned elements of " + std::string(name_of(dtype)));
+                    "a reduction of " + std::to_string(inputs.size()) + " inputs to " +
+                        std::to_string(outputs.size()) + "; there can be 1 to " +
+                        std::to_string(Reduction::most_inputs));
+    const auto check = [&](std::span<const std::byte> memory) {
+        check_same_size(outputs.front(), memory);
+        if (memory.size() % size_of(dtype) != 0 ||
+            reinterpret_cast<std::uintptr_t>(memory.data()) % size_of(dtype) != 0)
+            throw Error(ErrorCode::invalid_argument,
+                        "not whole, aligned elements of " + std::string(name_of(dtype)));
+    };
+    for (const auto& memory : outputs) check(memory);
+    for (const auto& memory : inputs) check(memory);
     if (op == ReduceOp::adasum)
         throw Error(ErrorCode::invalid_argument,
                     "adasum weighs whole tensors and is no reduction of elements");
@@ -71,6 +83,10 @@ inline void check_reduction(ReduceOp op, DType dtype, std::span<const std::byte>
         throw Error(
             ErrorCode::invalid_argument,
             std::string(name_of(op)) + " is not defined on bool; min is \"and\", max is \"or\"");
+    if (contributors < 1 || (postscale != 1 && !is_floating(dtype)))
+        throw Error(ErrorCode::invalid_argument, "a reduction of " + std::string(name_of(dtype)) +
+                                                     " divided by " + std::to_string(contributors) +
+                                                     " and scaled by " + std::to_string(postscale));
 }
 
 }  // namespace guozhuang::device

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "device/reduction.hpp"
 #include "device/sum_order.hpp"
 
 namespace guozhuang::device {
@@ -98,12 +99,13 @@ public:
     /// bytes.
     virtual void fill(Stream& stream, std::span<std::byte> memory,
                       std::span<const std::byte> element) = 0;
-    /// into = into (op) other, element by element on the device, in stream order. Equal sizes,
-    /// whole aligned elements, no overlap. `average` only adds: whoever finishes the reduction
-    /// divides. f16 and bf16 go through f32; min and max propagate NaN and put -0 below +0;
-    /// integers wrap. On boolean only min and max, else Error(invalid_argument).
-    virtual void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
-                        std::span<const std::byte> other) = 0;
+    /// Each output = the inputs, reduced, in stream order: the bits of the host's combine_tree().
+    /// One input and one output at least. Equal sizes, whole aligned elements; an output may be one
+    /// of the inputs, else nothing overlaps. Throws Error(invalid_argument) for an op that the
+    /// dtype does not have.
+    virtual void reduce(Stream& stream, const Reduction& reduction,
+                        std::span<const std::span<std::byte>> outputs,
+                        std::span<const std::span<const std::byte>> inputs) = 0;
 
     /// memory = memory * factor, element by element, in the dtype (f16 and bf16 through f32,
     /// rounded once). Whole aligned elements of a floating dtype.

@@ -197,13 +197,14 @@ TEST_CASE("copies and reductions of the fake run in stream order") {
     launch(*stream, [&] { gate.wait(); });
     driver->copy(*stream, a, bytes_of(host));
     driver->copy(*stream, b, a);
-    driver->reduce(*stream, ReduceOp::sum, DType::f32, a, b);
-    driver->reduce(*stream, ReduceOp::average, DType::f32, a, b);  // no division here
+    const std::span<const std::byte> both[] = {a, b};
+    driver->reduce(*stream, {ReduceOp::sum, DType::f32}, {&a, 1}, both);
+    driver->reduce(*stream, {ReduceOp::average, DType::f32, 2}, {&a, 1}, both);
     driver->copy(*stream, bytes_of(back), a);
     CHECK(back.back() == 0.0f);
     gate.count_down();
     drain(*stream);
-    for (std::size_t i = 0; i < count; ++i) REQUIRE(back[i] == 3 * host[i]);
+    for (std::size_t i = 0; i < count; ++i) REQUIRE(back[i] == 1.5F * host[i]);
     driver->release(0, a);
     driver->release(0, b);
 }
@@ -227,15 +228,20 @@ TEST_CASE("the fake refuses what a device would refuse") {
           }) == ErrorCode::invalid_argument);
     CHECK(code_of([&] { driver->copy(*stream, bytes_of(five), bytes_of(four)); }) ==
           ErrorCode::invalid_argument);
-    const auto reduce = [&](ReduceOp op, DType dtype, std::size_t offset, std::size_t bytes) {
-        return code_of([&] {
-            driver->reduce(*stream, op, dtype, bytes_of(four).subspan(offset, bytes),
-                           bytes_of(five).first(bytes));
-        });
+    const auto reduce = [&](const Reduction& reduction, std::size_t offset, std::size_t bytes,
+                            std::size_t inputs = 1) {
+        const auto output = bytes_of(four).subspan(offset, bytes);
+        const std::vector<std::span<const std::byte>> all(inputs, bytes_of(five).first(bytes));
+        return code_of([&] { driver->reduce(*stream, reduction, {&output, 1}, all); });
     };
-    CHECK(reduce(ReduceOp::sum, DType::boolean, 0, 8) == ErrorCode::invalid_argument);
-    CHECK(reduce(ReduceOp::sum, DType::f64, 0, 12) == ErrorCode::invalid_argument);
-    CHECK(reduce(ReduceOp::sum, DType::f32, 2, 8) == ErrorCode::invalid_argument);
+    CHECK(reduce({ReduceOp::sum, DType::boolean}, 0, 8) == ErrorCode::invalid_argument);
+    CHECK(reduce({ReduceOp::sum, DType::f64}, 0, 12) == ErrorCode::invalid_argument);
+    CHECK(reduce({ReduceOp::sum, DType::f32}, 2, 8) == ErrorCode::invalid_argument);
+    CHECK(reduce({ReduceOp::adasum, DType::f32}, 0, 8) == ErrorCode::invalid_argument);
+    CHECK(reduce({ReduceOp::average, DType::f32, 0}, 0, 8) == ErrorCode::invalid_argument);
+    CHECK(reduce({ReduceOp::sum, DType::i32, 1, 0.5}, 0, 8) == ErrorCode::invalid_argument);
+    CHECK(reduce({ReduceOp::sum, DType::f32}, 0, 8, 0) == ErrorCode::invalid_argument);
+    CHECK(reduce({ReduceOp::sum, DType::f32}, 0, 8, 17) == ErrorCode::invalid_argument);
     const auto fill = [&](std::size_t offset, std::size_t bytes, std::size_t element) {
         return code_of([&] {
             driver->fill(*stream, bytes_of(five).subspan(offset, bytes),

@@ -143,14 +143,14 @@ void CudaDriver::fill(Stream& stream, std::span<std::byte> memory,
           "cannot fill memory");
 }
 
-void CudaDriver::reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
-                        std::span<const std::byte> other) {
-    check_reduction(op, dtype, into, other);
+void CudaDriver::reduce(Stream& stream, const Reduction& reduction,
+                        std::span<const std::span<std::byte>> outputs,
+                        std::span<const std::span<const std::byte>> inputs) {
+    check_reduction(reduction, outputs, inputs);
     const auto& cuda = ours(stream);
-    if (into.empty()) return;
+    if (outputs.front().empty()) return;
     const auto here = cuda.device().use();
-    const ReduceLaunch launch{op, dtype, into.data(), other.data(), into.size() / size_of(dtype)};
-    check(launch_reduce(launch, cuda.device().processors(), cuda.native()),
+    check(launch_reduce({reduction, outputs, inputs}, cuda.device().processors(), cuda.native()),
           "cannot launch a reduction");
 }
 

@@ -26,8 +26,9 @@ public:
     void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) override;
     void fill(Stream& stream, std::span<std::byte> memory,
               std::span<const std::byte> element) override;
-    void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
-                std::span<const std::byte> other) override;
+    void reduce(Stream& stream, const Reduction& reduction,
+                std::span<const std::span<std::byte>> outputs,
+                std::span<const std::span<const std::byte>> inputs) override;
     void scale(Stream& stream, DType dtype, std::span<std::byte> memory, double factor) override;
     void sum_of_squares(Stream& stream, DType dtype, std::span<const std::byte> memory,
                         std::span<std::byte> scratch, double& into) override;

@@ -2,6 +2,7 @@
 // on every device, by three launches without a barrier: lanes, columns, and the columns' sum.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "device/cuda/elements_kernel.hpp"
@@ -119,7 +120,7 @@ struct Scale {
     cudaError_t run() const {
         auto* first = static_cast<T*>(elements);
         auto by = factor;
-        auto extent = extent_of<T>(first, first, count);
+        auto extent = extent_of<T>(count, std::array<const void*, 1>{first});
         const auto work = std::max(extent.packs, extent.count - extent.packs * Pack<T>::lanes);
         void* arguments[] = {&first, &extent, &by};
         return cudaLaunchKernel(scale_kernel<T>, dim3(blocks_for(work, processors)),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <span>
 
 #include "device/cuda/kernel_shape.hpp"
 
@@ -39,12 +40,16 @@ struct Extent {
     std::size_t count, head, packs;
 };
 
-/// Uses packs only if both sides reach a 16-byte boundary at the same element.
+/// Uses packs only if all sides reach a 16-byte boundary at the same element.
 template <class T>
-Extent extent_of(const void* into, const void* other, std::size_t count) {
-    const auto past = reinterpret_cast<std::uintptr_t>(into) % pack_bytes;
-    if (past != reinterpret_cast<std::uintptr_t>(other) % pack_bytes) return {count, count, 0};
-    const std::size_t head = std::min(count, (pack_bytes - past) % pack_bytes / sizeof(T));
+Extent extent_of(std::size_t count, std::span<const void* const> sides) {
+    const auto past = [](const void* side) {
+        return reinterpret_cast<std::uintptr_t>(side) % pack_bytes;
+    };
+    for (const void* side : sides)
+        if (past(side) != past(sides.front())) return {count, count, 0};
+    const std::size_t head =
+        std::min(count, (pack_bytes - past(sides.front())) % pack_bytes / sizeof(T));
     return {count, head, (count - head) / Pack<T>::lanes};
 }
 

@@ -1,7 +1,8 @@
-// into = into (op) other, element by element.
+// Several inputs, reduced element by element to several outputs.
 
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include "device/cuda/kernel_elements.hpp"
 #include "device/cuda/kernel_shape.hpp"
@@ -10,15 +11,10 @@
 namespace guozhuang::device {
 namespace {
 
-/// Sums and products modulo 2^bits are the same for signed and unsigned numbers.
-template <class T>
-using Modular = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>,
-                                            std::type_identity<T>>::type;
-
 /// Wide enough that narrow integers are not promoted to a signed type, in which wrapping would be
 /// undefined.
 template <class T>
-using Wrapping = std::common_type_t<unsigned, T>;
+using Wrapping = std::common_type_t<unsigned, std::make_unsigned_t<T>>;
 
 struct Sum {
     template <class T>
@@ -59,30 +55,112 @@ struct Max {
     }
 };
 
-template <class Op, class T>
-__device__ T combine(T a, T b) {
-    return Arithmetic<T>::store(Op::apply(Arithmetic<T>::load(a), Arithmetic<T>::load(b)));
-}
+/// x / divisor, then times scale, in the partial's type. Integers are divided exactly, truncated
+/// toward zero, and never scaled.
+struct Finish {
+    int divisor;
+    double scale;
+
+    template <class Partial>
+    __device__ Partial of(Partial value) const {
+        if constexpr (std::is_integral_v<Partial>) {
+            using Wide = std::common_type_t<Partial, int>;
+            if (divisor == 1) return value;
+            return static_cast<Partial>(static_cast<Wide>(value) / static_cast<Wide>(divisor));
+        } else {
+            if (divisor != 1) value = value / static_cast<Partial>(divisor);
+            return value * static_cast<Partial>(scale);
+        }
+    }
+};
+
+/// One element of each input, or a pack of them, lane by lane. Combines along the balanced tree,
+/// split at the largest power of two: as a number is counted up in binary. Digit d is there if bit
+/// d of the count is set, and holds 2^d inputs that follow each other.
+template <class Op, class T, unsigned lanes>
+class TreeReduction {
+public:
+    __device__ void add(const T* elements) {
+        Partial carry[lanes];
+#pragma unroll
+        for (unsigned lane = 0; lane < lanes; ++lane)
+            carry[lane] = Arithmetic<T>::load(elements[lane]);
+        bool is_kept = false;
+#pragma unroll
+        for (unsigned digit = 0; digit < digits; ++digit) {
+            if (is_kept) continue;
+            is_kept = (count_ >> digit & 1) == 0;
+#pragma unroll
+            for (unsigned lane = 0; lane < lanes; ++lane) {
+                if (is_kept)
+                    digits_[digit][lane] = carry[lane];
+                else
+                    carry[lane] = Op::apply(digits_[digit][lane], carry[lane]);
+            }
+        }
+        ++count_;
+    }
+
+    __device__ void finish(T* elements, const Finish& finish) const {
+        Partial sum[lanes] = {};
+        bool is_empty = true;
+#pragma unroll
+        for (unsigned digit = 0; digit < digits; ++digit) {
+            if ((count_ >> digit & 1) == 0) continue;
+#pragma unroll
+            for (unsigned lane = 0; lane < lanes; ++lane)
+                sum[lane] =
+                    is_empty ? digits_[digit][lane] : Op::apply(digits_[digit][lane], sum[lane]);
+            is_empty = false;
+        }
+#pragma unroll
+        for (unsigned lane = 0; lane < lanes; ++lane)
+            elements[lane] = Arithmetic<T>::store(finish.of(sum[lane]));
+    }
+
+private:
+    using Partial = decltype(Arithmetic<T>::load(T()));
+    static constexpr unsigned digits = 5;
+    static_assert(Reduction::most_inputs < 1u << digits);
+
+    unsigned count_ = 0;
+    Partial digits_[digits][lanes];
+};
+
+/// Where the inputs and outputs begin.
+template <class T>
+struct Addresses {
+    const T* inputs[Reduction::most_inputs];
+    T* outputs[Reduction::most_inputs];
+    unsigned input_count, output_count;
+};
 
 template <class Op, class T>
 __global__ void __launch_bounds__(threads_per_block)
-    reduce_kernel(T* __restrict__ into, const T* __restrict__ other, Extent extent) {
+    reduce_kernel(const __grid_constant__ Addresses<T> at, Extent extent, Finish finish) {
     const std::size_t first = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
     const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
-    auto* to = reinterpret_cast<Pack<T>*>(into + extent.head);
-    const auto* from = reinterpret_cast<const Pack<T>*>(other + extent.head);
     for (std::size_t p = first; p < extent.packs; p += stride) {
-        Pack<T> sum = to[p];
-        const Pack<T> arrived = from[p];
-#pragma unroll
-        for (unsigned lane = 0; lane < Pack<T>::lanes; ++lane)
-            sum.lane[lane] = combine<Op>(sum.lane[lane], arrived.lane[lane]);
-        to[p] = sum;
+        const std::size_t begin = extent.head + p * Pack<T>::lanes;
+        TreeReduction<Op, T, Pack<T>::lanes> tree;
+#pragma unroll 4
+        for (unsigned i = 0; i < at.input_count; ++i) {
+            const Pack<T> input = *reinterpret_cast<const Pack<T>*>(at.inputs[i] + begin);
+            tree.add(input.lane);
+        }
+        Pack<T> output;
+        tree.finish(output.lane, finish);
+        for (unsigned o = 0; o < at.output_count; ++o)
+            *reinterpret_cast<Pack<T>*>(at.outputs[o] + begin) = output;
     }
     const std::size_t packed = extent.packs * Pack<T>::lanes;
     for (std::size_t i = first; i < extent.count - packed; i += stride) {
-        const std::size_t at = i < extent.head ? i : i + packed;
-        into[at] = combine<Op>(into[at], other[at]);
+        const std::size_t element = i < extent.head ? i : i + packed;
+        TreeReduction<Op, T, 1> tree;
+        for (unsigned k = 0; k < at.input_count; ++k) tree.add(at.inputs[k] + element);
+        T output;
+        tree.finish(&output, finish);
+        for (unsigned o = 0; o < at.output_count; ++o) at.outputs[o][element] = output;
     }
 }
 
@@ -91,8 +169,8 @@ template <class T, class Action>
 cudaError_t with_kernel_on(ReduceOp op, const Action& action) {
     switch (op) {
         case ReduceOp::sum:
-        case ReduceOp::average: return action.template run<Sum, Modular<T>>();
-        case ReduceOp::product: return action.template run<Product, Modular<T>>();
+        case ReduceOp::average: return action.template run<Sum, T>();
+        case ReduceOp::product: return action.template run<Product, T>();
         case ReduceOp::min: return action.template run<Min, T>();
         case ReduceOp::max: return action.template run<Max, T>();
         case ReduceOp::adasum: break;
@@ -127,11 +205,21 @@ struct Launch {
 
     template <class Op, class T>
     cudaError_t run() const {
-        auto* into = static_cast<T*>(what.into);
-        const auto* other = static_cast<const T*>(what.other);
-        auto extent = extent_of<T>(into, other, what.count);
+        Addresses<T> at{};
+        std::vector<const void*> sides;
+        for (const auto& input : what.inputs) {
+            sides.push_back(input.data());
+            at.inputs[at.input_count++] = reinterpret_cast<const T*>(input.data());
+        }
+        for (const auto& output : what.outputs) {
+            sides.push_back(output.data());
+            at.outputs[at.output_count++] = reinterpret_cast<T*>(output.data());
+        }
+        auto extent = extent_of<T>(what.outputs.front().size() / sizeof(T), sides);
+        const auto& [op, dtype, contributors, postscale] = what.reduction;
+        Finish finish{op == ReduceOp::average ? contributors : 1, postscale};
         const auto work = std::max(extent.packs, extent.count - extent.packs * Pack<T>::lanes);
-        void* arguments[] = {&into, &other, &extent};
+        void* arguments[] = {&at, &extent, &finish};
         // Not <<<>>>: this returns the error of this launch, not the last one of the thread.
         return cudaLaunchKernel(reduce_kernel<Op, T>, dim3(blocks_for(work, processors)),
                                 dim3(threads_per_block), arguments, 0, stream);
@@ -149,7 +237,8 @@ struct Load {
 }  // namespace
 
 cudaError_t launch_reduce(const ReduceLaunch& launch, int processors, cudaStream_t stream) {
-    return with_kernel(launch.op, launch.dtype, Launch{launch, processors, stream});
+    return with_kernel(launch.reduction.op, launch.reduction.dtype,
+                       Launch{launch, processors, stream});
 }
 
 cudaError_t load_reduce_kernels() {

@@ -3,16 +3,17 @@
 #include <cstddef>
 #include <cuda_runtime_api.h>
 #include <guozhuang/types.hpp>
+#include <span>
+
+#include "device/reduction.hpp"
 
 namespace guozhuang::device {
 
-/// into = into (op) other on `count` elements, as Driver::reduce. The arguments are checked.
+/// What Driver::reduce gets, checked: one element at least.
 struct ReduceLaunch {
-    ReduceOp op;
-    DType dtype;
-    void* into;
-    const void* other;
-    std::size_t count;
+    const Reduction& reduction;
+    std::span<const std::span<std::byte>> outputs;
+    std::span<const std::span<const std::byte>> inputs;
 };
 
 /// Enqueues the kernel on a stream of the current device, which has `processors` multiprocessors.

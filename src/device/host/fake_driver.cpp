@@ -169,12 +169,17 @@ public:
         ours(stream).launch([&word, value] { wait_for(word, value); });
     }
 
-    void reduce(Stream& stream, ReduceOp op, DType dtype, std::span<std::byte> into,
-                std::span<const std::byte> other) override {
-        check_reduction(op, dtype, into, other);
-        // Reduces as for one rank, so nothing is divided here.
-        ours(stream).launch([reduce = HostReduce(dtype, op, 1), into, other] {
-            reduce.combine(into, into, other);
+    void reduce(Stream& stream, const Reduction& reduction,
+                std::span<const std::span<std::byte>> outputs,
+                std::span<const std::span<const std::byte>> inputs) override {
+        check_reduction(reduction, outputs, inputs);
+        ours(stream).launch([reduction, outputs = std::vector(outputs.begin(), outputs.end()),
+                             inputs = std::vector(inputs.begin(), inputs.end())] {
+            const HostReduce reduce(reduction.dtype, reduction.op, reduction.contributors,
+                                    reduction.postscale);
+            std::vector<std::byte> result(outputs.front().size());
+            reduce.combine_tree(result, inputs);
+            for (const auto& output : outputs) std::ranges::copy(result, output.begin());
         });
     }
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <deque>
 #include <limits>
 #include <span>
 #include <thread>
@@ -34,30 +37,65 @@ inline std::vector<std::byte> random_elements(DType dtype, std::size_t count) {
     return bytes;
 }
 
-/// Holds the driver's reduction equal to the host's, at offsets where both, one or none of the
-/// sides can be read in packs.
-inline void check_reduction_like_host(device::Driver& driver, device::Stream& stream, ReduceOp op,
-                                      DType dtype) {
-    constexpr std::size_t count = 4099;
-    const auto left = random_elements(dtype, count + 1), right = random_elements(dtype, count + 1);
-    const auto a = driver.allocate(0, left.size()), b = driver.allocate(0, right.size());
-    for (const auto& [x, y] : {std::pair{0u, 0u}, {1u, 1u}, {1u, 0u}}) {
-        const auto at = [&](auto memory, std::size_t first) {
-            return memory.subspan(first * size_of(dtype), count * size_of(dtype));
-        };
-        auto result = left, expected = left;
-        device::HostReduce(dtype, op, 1)
-            .combine(at(std::span(expected), x), at(std::span(left), x), at(std::span(right), y));
-        driver.copy(stream, a, left);
-        driver.copy(stream, b, right);
-        driver.reduce(stream, op, dtype, at(a, x), at(b, y));
-        driver.copy(stream, result, a);
+/// Memory of the driver's device, with a copy of it on the host.
+class Mirrored {
+public:
+    Mirrored(device::Driver& driver, device::Stream& stream, std::vector<std::byte> bytes)
+        : host(std::move(bytes)), driver_(driver), device_(driver.allocate(0, host.size())) {
+        driver.copy(stream, device_, host);
         wait_until_done(stream);
-        INFO(name_of(op) << " of " << name_of(dtype) << " at " << x << ", " << y);
-        CHECK((result == expected));  // not printed: these are thousands of bytes
     }
-    driver.release(0, a);
-    driver.release(0, b);
+    ~Mirrored() { driver_.release(0, device_); }
+    Mirrored(const Mirrored&) = delete;
+    Mirrored& operator=(const Mirrored&) = delete;
+
+    std::span<std::byte> device() const { return device_; }
+    std::vector<std::byte> read(device::Stream& stream) const {
+        std::vector<std::byte> bytes(device_.size());
+        driver_.copy(stream, bytes, device_);
+        wait_until_done(stream);
+        return bytes;
+    }
+    std::vector<std::byte> host;
+
+private:
+    device::Driver& driver_;
+    const std::span<std::byte> device_;
+};
+
+/// Holds the driver's reduction of so many inputs equal to the host's, at offsets where all or not
+/// all of the sides can be read in packs, into another memory and into the last input.
+inline void check_reduction_like_host(device::Driver& driver, device::Stream& stream,
+                                      const device::Reduction& reduction, std::size_t inputs) {
+    constexpr std::size_t count = 1027;
+    const auto [op, dtype, contributors, postscale] = reduction;
+    const auto element = size_of(dtype);
+    std::deque<Mirrored> memories;
+    for (std::size_t i = 0; i < inputs + 1; ++i)
+        memories.emplace_back(driver, stream, random_elements(dtype, count + 1));
+    for (const auto& [first, others] : {std::pair{0u, 0u}, {1u, 1u}, {1u, 0u}}) {
+        const auto part = [&](auto memory, std::size_t i) {
+            return memory.subspan((i == 0 ? first : others) * element, count * element);
+        };
+        std::vector<std::span<const std::byte>> on_host, on_device;
+        for (std::size_t i = 0; i < inputs; ++i) {
+            memories[i].host = memories[i].read(stream);
+            on_host.push_back(part(std::span(memories[i].host), i));
+            on_device.push_back(part(memories[i].device(), i));
+        }
+        std::vector<std::byte> expected(count * element);
+        device::HostReduce(dtype, op, contributors, postscale).combine_tree(expected, on_host);
+        const std::span<std::byte> outputs[] = {part(memories[inputs - 1].device(), inputs - 1),
+                                                part(memories[inputs].device(), inputs)};
+        driver.reduce(stream, reduction, outputs, on_device);
+        for (const auto i : {inputs - 1, inputs}) {
+            const auto result = memories[i].read(stream);
+            INFO(inputs << " inputs, " << name_of(op) << " of " << name_of(dtype) << " at " << first
+                        << ", " << others);
+            // Not printed: these are thousands of bytes.
+            CHECK(std::ranges::equal(part(std::span(result), i), expected));
+        }
+    }
 }
 
 /// The same for every op of every dtype that a device reduces.
@@ -66,22 +104,29 @@ inline void check_reductions_like_host(device::Driver& driver) {
     for (const auto dtype : all_dtypes) {
         for (const auto op : all_reduce_ops) {
             if (op == ReduceOp::adasum) continue;
-            if (dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max)
-                check_reduction_like_host(driver, *stream, op, dtype);
+            if (dtype == DType::boolean && op != ReduceOp::min && op != ReduceOp::max) continue;
+            const double postscale = is_floating(dtype) ? 0.75 : 1;
+            for (const std::size_t inputs : {1, 2, 3, 7, 8})
+                check_reduction_like_host(driver, *stream, {op, dtype, 5, postscale}, inputs);
         }
     }
+    for (const auto dtype : {DType::i8, DType::f16, DType::f64})
+        check_reduction_like_host(driver, *stream, {ReduceOp::sum, dtype},
+                                  device::Reduction::most_inputs);
 }
 
 inline float reduce_one(device::Driver& driver, ReduceOp op, float left, float right) {
     const auto stream = driver.make_stream(0);
-    const auto a = driver.allocate(0, sizeof(float)), b = driver.allocate(0, sizeof(float));
-    driver.copy(*stream, a, std::as_bytes(std::span(&left, 1)));
-    driver.copy(*stream, b, std::as_bytes(std::span(&right, 1)));
-    driver.reduce(*stream, op, DType::f32, a, b);
-    driver.copy(*stream, std::as_writable_bytes(std::span(&left, 1)), a);
-    wait_until_done(*stream);
-    driver.release(0, a);
-    driver.release(0, b);
+    const auto bytes = [](float value) {
+        const auto raw = std::as_bytes(std::span(&value, 1));
+        return std::vector(raw.begin(), raw.end());
+    };
+    const Mirrored a(driver, *stream, bytes(left)), b(driver, *stream, bytes(right));
+    const std::span<std::byte> output = a.device();
+    const std::span<const std::byte> inputs[] = {a.device(), b.device()};
+    driver.reduce(*stream, {op, DType::f32}, {&output, 1}, inputs);
+    const auto result = a.read(*stream);
+    std::memcpy(&left, result.data(), sizeof left);
     return left;
 }
 
