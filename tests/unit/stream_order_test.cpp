@@ -57,9 +57,10 @@ TEST_CASE(
               }) == "");
 }
 
-TEST_CASE("device tensors give the bits of host tensors") {
+TEST_CASE(
+    "device tensors give the bits of host tensors, also when they go through each slot twice") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
-              for (const std::int64_t count : {5, 50'000}) {
+              for (const std::int64_t count : {5, 50'000, 5'000'000}) {
                   auto host = contribution("either", session.rank(), DType::f32, {count});
                   auto fake = on_fake(host);
                   allreduce(host.view());

@@ -53,6 +53,7 @@ std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes) {
 StagedPath::StagedPath(Dependencies dependencies)
     : of_(std::move(dependencies)),
       wait_(base::settings_for_words(of_.wait)),
+      out_(of_.driver->make_stream(of_.device)),
       slots_(of_.driver, of_.device, slots * slot_bytes),
       copied_in_(of_.driver, of_.device),
       moved_(of_.driver, of_.device) {
@@ -95,10 +96,25 @@ void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::S
         loads_.push_back(load);
     }
     base::ring_local(bell_);
-    for (std::size_t chunk = 0; chunk < chunks + slots; ++chunk) {
-        if (chunk >= slots) copy_out(*load, chunk - slots, stream);
-        if (chunk < chunks) copy_in(*load, chunk, stream);
+    try {
+        copy(*load, stream);
+    } catch (...) {
+        try {
+            stream.wait(out_->record());
+        } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the first error is thrown
+        }
+        throw;
     }
+}
+
+void StagedPath::copy(const Load& load, device::Stream& stream) {
+    std::vector<std::shared_ptr<device::Event>> is_out;
+    for (std::size_t chunk = 0; chunk < load.chunks.size(); ++chunk) {
+        if (chunk >= slots) stream.wait(is_out[chunk - slots]);  // the slot is free
+        copy_in(load, chunk, stream);
+        is_out.push_back(copy_out(load, chunk));
+    }
+    stream.wait(is_out.back());
 }
 
 void StagedPath::copy_in(const Load& load, std::size_t chunk, device::Stream& stream) {
@@ -106,10 +122,11 @@ void StagedPath::copy_in(const Load& load, std::size_t chunk, device::Stream& st
     of_.driver->write(stream, *copied_in_, load.first + static_cast<std::uint32_t>(chunk) + 1);
 }
 
-void StagedPath::copy_out(const Load& load, std::size_t chunk, device::Stream& stream) {
-    of_.driver->wait(stream, *moved_, load.first + static_cast<std::uint32_t>(chunk) + 1);
-    for (const auto& [device, host] : load.chunks[chunk].out)
-        of_.driver->copy(stream, device, host);
+/// Returns its end.
+std::shared_ptr<device::Event> StagedPath::copy_out(const Load& load, std::size_t chunk) {
+    of_.driver->wait(*out_, *moved_, load.first + static_cast<std::uint32_t>(chunk) + 1);
+    for (const auto& [device, host] : load.chunks[chunk].out) of_.driver->copy(*out_, device, host);
+    return out_->record();
 }
 
 StagedPath::Load StagedPath::load_of(std::shared_ptr<engine::StreamBundle> given) {

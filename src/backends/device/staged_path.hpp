@@ -21,13 +21,15 @@ namespace guozhuang::backends {
 /// Moves tensors on a device by way of the host, where nothing better is possible: it needs neither
 /// a peer's memory nor its GPU. A chunk of the bundle is copied into pinned memory, moved among the
 /// ranks by the algorithms of the host, and copied back, while the chunks before and after it are
-/// copied. All copies are enqueued at once:
+/// copied. All copies are enqueued at once, in both directions beside each other:
 ///
-///     stream:  copy in 0, in 1, in 2, in 3, wait until 0 is moved, copy out 0, copy in 4, ...
+///     stream:  copy in 0, in 1, in 2, in 3, wait until 0 is out, copy in 4, ...
 ///     thread:  wait until 0 is in, move it, wait until 1 is in, move it, ...
+///     out:     wait until 0 is moved, copy out 0, wait until 1 is moved, copy out 1, ...
 ///
-/// The two meet by words of pinned memory, each of which counts chunks. So the thread calls nothing
-/// of the device's.
+/// The thread and the streams meet by words of pinned memory, each of which counts chunks. So the
+/// thread calls nothing of the device's. At the end of the bundle the stream waits for the last
+/// copy out.
 class StagedPath final : public engine::StreamBackend {
 public:
     struct Dependencies {
@@ -81,8 +83,9 @@ private:
     std::span<std::byte> place_result(const engine::BundleEntry& entry,
                                       std::span<const std::int64_t> rows);
     std::span<std::byte> slot(std::uint32_t chunk) const;
+    void copy(const Load& load, device::Stream& stream);
     void copy_in(const Load& load, std::size_t chunk, device::Stream& stream);
-    void copy_out(const Load& load, std::size_t chunk, device::Stream& stream);
+    std::shared_ptr<device::Event> copy_out(const Load& load, std::size_t chunk);
 
     void move_loads();
     std::shared_ptr<Load> next_load();
@@ -91,6 +94,7 @@ private:
 
     const Dependencies of_;
     const base::WaitSettings wait_;
+    const std::shared_ptr<device::Stream> out_;
     const device::PinnedMemory slots_;
     const device::PinnedWord copied_in_, moved_;  ///< how many chunks
     std::uint32_t enqueued_ = 0;                  ///< chunks
