@@ -35,6 +35,13 @@ public:
     /// pages where the kernel can make them (Linux 6.1), and zero. Throws std::bad_alloc,
     /// Error(not_initialised), and what operations throw.
     explicit GradientArena(std::size_t bytes, Session* session = nullptr);
+    /// The same on a device, where tensors that follow each other are copied as one. Not yet mapped
+    /// by other ranks (is_shared() is false). Also throws Error: unavailable where the device
+    /// cannot be used, invalid_argument if there is none of that index, out_of_memory.
+    ///
+    ///     gz::GradientArena arena(64 << 20, {gz::DeviceKind::cuda, index});
+    ///     auto* gradient = static_cast<float*>(arena.allocate(count * sizeof(float)));
+    GradientArena(std::size_t bytes, Device device, Session* session = nullptr);
     /// Not collective. The program must not use the memory any more. Operations may be pending:
     /// those that wait for other ranks go on with a copy of this rank's tensors, those whose data
     /// moves are waited for. Memory that MPI may still write to after a failure stays allocated.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <exception>
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
+#include "device/owned_memory.hpp"
 #include "wire/shm/shared_pages.hpp"
 
 namespace guozhuang {
@@ -30,22 +32,34 @@ struct GradientArena::State {
         void operator()(std::byte* pointer) const noexcept { std::free(pointer); }
     };
 
-    State(std::size_t bytes, Session* session);
+    State(std::size_t bytes, Device device, Session* session);
+    void share(std::size_t bytes, Session* session);
+    void allocate_on_device(std::size_t bytes, Device device, Session* session);
 
     wire::SharedFile file;
-    std::unique_ptr<std::byte, Free> own;  ///< null if the memory is shared
+    std::unique_ptr<std::byte, Free> own;  ///< null if the memory is shared, or on a device
+    std::shared_ptr<void> on_device;
     std::optional<base::ForkChildHandler> fork_child_handler;
     std::optional<api::JointRegion> region;
     std::span<std::byte> memory;
     std::optional<std::pmr::monotonic_buffer_resource> allocator;
 };
 
-GradientArena::State::State(std::size_t bytes, Session* session) {
+GradientArena::State::State(std::size_t bytes, Device device, Session* session) {
     const auto whole = std::max((bytes + cache_line - 1) / cache_line * cache_line, cache_line);
     if (whole < bytes) throw std::bad_alloc();
+    if (device.kind == DeviceKind::host)
+        share(whole, session);
+    else
+        allocate_on_device(whole, device, session);
+    allocator.emplace(memory.data(), memory.size(), std::pmr::null_memory_resource());
+}
+
+/// Keeps the memory to this rank if ranks cannot share it.
+void GradientArena::State::share(std::size_t bytes, Session* session) {
     region.emplace(session, "GradientArena", [&] {
-        file = wire::SharedFile::create(whole);
-        file.reserve(0, whole);
+        file = wire::SharedFile::create(bytes);
+        file.reserve(0, bytes);
         file.use_huge_pages();
         return api::JointRegion::LocalRegion{.file = &file, .ranges = {{file.memory(), 0}}};
     });
@@ -54,16 +68,32 @@ GradientArena::State::State(std::size_t bytes, Session* session) {
         memory = file.memory();
     } else {
         file = {};
-        own.reset(static_cast<std::byte*>(std::aligned_alloc(cache_line, whole)));
+        own.reset(static_cast<std::byte*>(std::aligned_alloc(cache_line, bytes)));
         if (!own) throw std::bad_alloc();
-        memory = {own.get(), whole};
+        memory = {own.get(), bytes};
         std::ranges::fill(memory, std::byte{0});
     }
-    allocator.emplace(memory.data(), memory.size(), std::pmr::null_memory_resource());
+}
+
+void GradientArena::State::allocate_on_device(std::size_t bytes, Device device,
+                                              Session* session) try {
+    region.emplace(session);
+    const auto set = api::runtime_of(session)->world();
+    const auto driver = set->driver_of(device.kind);
+    auto allocated = device::allocate_owned(driver, device.index, bytes);
+    const auto stream = driver->make_stream(device.index);
+    driver->fill(*stream, allocated.memory, std::array<std::byte, 1>{});
+    set->wait_for(*stream->record());
+    memory = allocated.memory;
+    on_device = std::move(allocated.owner);
+} catch (const Error& error) {
+    throw Error(error.code(), fmt::format("GradientArena: {}", error.what()));
 }
 
 GradientArena::GradientArena(std::size_t bytes, Session* session)
-    : state_(std::make_unique<State>(bytes, session)) {}
+    : GradientArena(bytes, Device{}, session) {}
+GradientArena::GradientArena(std::size_t bytes, Device device, Session* session)
+    : state_(std::make_unique<State>(bytes, device, session)) {}
 GradientArena::~GradientArena() {
     if (!state_->region->release(state_->memory)) base::keep_for_ever(std::move(state_));
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <guozhuang/elements.hpp>
@@ -15,14 +14,11 @@
 
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
-#include "base/wait.hpp"
 #include "device/host/host_reduce.hpp"
 #include "device/host/sum_of_squares.hpp"
 
 namespace guozhuang {
 namespace {
-
-using namespace std::chrono_literals;
 
 [[noreturn]] void fail(ErrorCode code, std::string_view function, std::string_view problem) {
     throw Error(code, fmt::format("{}: {}", function, problem),
@@ -63,13 +59,7 @@ public:
             fail(ErrorCode::invalid_argument, function, problem);
     }
     LentWorkspace workspace() const { return {set_->workspaces(), driver_, device_}; }
-    /// Until the device has come to the event. Nothing rings then, so the pauses are short.
-    void wait_for(const device::Event& event) const {
-        auto& transport = set_->transport();
-        auto settings = transport.wait_settings();
-        settings.park_limit = std::min<std::chrono::microseconds>(settings.park_limit, 100us);
-        base::wait_until(transport.doorbell(), settings, [&] { return event.done(); });
-    }
+    void wait_for(const device::Event& event) const { set_->wait_for(event); }
 
 private:
     std::shared_ptr<SetRuntime> set_;

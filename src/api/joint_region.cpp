@@ -56,13 +56,17 @@ std::vector<wire::SharedFile> attach(const std::vector<Offer>& offers, int self)
 
 }  // namespace
 
-JointRegion::JointRegion(Session* session, std::string_view what,
-                         const std::function<LocalRegion()>& open) {
+JointRegion::JointRegion(Session* session) {
     const auto runtime = runtime_of(session);
     runtime_ = runtime;
     world_ = runtime->world()->engine().shared_from_this();
     regions_ = runtime->transport().regions();
-    auto& transport = runtime->transport();
+}
+
+JointRegion::JointRegion(Session* session, std::string_view what,
+                         const std::function<LocalRegion()>& open)
+    : JointRegion(session) {
+    auto& transport = runtime_of(session)->transport();
     if (transport.topology().hosts() == 1 && transport.stage_bytes() > 0)
         rendezvous(session, transport, what, open);
 }

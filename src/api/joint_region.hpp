@@ -31,6 +31,8 @@ public:
     /// Error(invalid_argument), so does this, on all ranks: "rank 1: ...". Not even tried where
     /// ranks cannot share memory.
     JointRegion(Session* session, std::string_view what, const std::function<LocalRegion()>& open);
+    /// Opens nothing, for memory that this rank keeps to itself.
+    explicit JointRegion(Session* session);
     ~JointRegion();
     JointRegion(const JointRegion&) = delete;
     JointRegion& operator=(const JointRegion&) = delete;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <guozhuang/error.hpp>
 #include <system_error>
 
@@ -10,6 +12,8 @@
 
 namespace guozhuang {
 namespace {
+
+using namespace std::chrono_literals;
 
 protocol::Negotiator::Options negotiator_options(const base::Config& config,
                                                  const protocol::GroupRanks& group_ranks,
@@ -133,6 +137,13 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
 std::shared_ptr<device::Driver> SetRuntime::driver_of(DeviceKind kind) {
     if (kind == DeviceKind::host) return nullptr;
     return resources_->devices.access(kind, resources_->config.cuda).driver;
+}
+
+/// Nothing rings then, so the pauses are short.
+void SetRuntime::wait_for(const device::Event& event) {
+    auto settings = transport().wait_settings();
+    settings.park_limit = std::min<std::chrono::microseconds>(settings.park_limit, 100us);
+    base::wait_until(transport().doorbell(), settings, [&] { return event.done(); });
 }
 
 std::string SetRuntime::misplacement_of(const TensorView& tensor) {

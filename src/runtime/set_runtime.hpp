@@ -62,6 +62,9 @@ public:
     /// The driver of a kind of device, for work that is no operation, on any device of the kind;
     /// null for the plain host. Throws Error(unavailable).
     std::shared_ptr<device::Driver> driver_of(DeviceKind kind);
+    /// Waits until a device has come to the event. Throws what ends the job, and Error(unavailable)
+    /// if the device has failed.
+    void wait_for(const device::Event& event);
     Workspaces& workspaces() noexcept { return resources_->workspaces; }
 
     /// What is wrong with a tensor's device: where its memory really is, as far as a driver that

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "support/cases/arena_cases.hpp"
+#include "support/cases/error_cases.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 #include "wire/shm/regions.hpp"
@@ -54,6 +55,41 @@ TEST_CASE("an arena outlives its session") {
     CHECK(problems_among(1, [&](Session&, Report& report) {
               allreduce(numbers);
               report.expect_equal(numbers.back(), 7, "the sum");
+          }) == "");
+}
+
+TEST_CASE("an arena on a device has zeros, and is reduced there") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              constexpr std::size_t count = 5000;
+              const Device device{DeviceKind::fake, 0};
+              GradientArena arena(50'000, device, &session);
+              report.expect(!arena.is_shared(), "it is not shared yet");
+              TensorView views[2];
+              for (auto& view : views) {
+                  auto* const numbers = static_cast<float*>(arena.allocate(count * sizeof(float)));
+                  report.expect_equal(numbers[count - 1], 0.0F, "at first");
+                  numbers[count - 1] = static_cast<float>(session.rank());
+                  view = {numbers, DType::f32, {count}, device};
+              }
+              grouped_allreduce(views);
+              for (const auto& view : views)
+                  report.expect_equal(static_cast<float*>(view.data)[count - 1], 3.0F, "the sum");
+              bool is_full = false;
+              try {
+                  static_cast<void>(arena.allocate(20'000));
+              } catch (const std::bad_alloc&) {
+                  is_full = true;
+              }
+              report.expect(is_full, "there is no more room");
+          }) == "");
+}
+
+TEST_CASE("an arena on a device that is not there is an error") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              expect_error(report, ErrorCode::invalid_argument,
+                           {"GradientArena: device 7 does not exist"}, [&] {
+                               GradientArena(100, {DeviceKind::fake, 7}, &session);
+                           });
           }) == "");
 }
 

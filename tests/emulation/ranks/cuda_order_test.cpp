@@ -75,6 +75,29 @@ void held_allreduce(Session& session, Report& report, std::size_t count) {
                   text_of("the sums of ", count));
 }
 
+/// Two tensors in a row of an arena, which is zero at first.
+void allreduce_in_an_arena(Session& session, Report& report) {
+    constexpr std::size_t count = 600'000;
+    Trainer trainer;
+    GradientArena arena(8 << 20, trainer.stream().device, &session);
+    std::vector<TensorView> views;
+    for (int i = 0; i < 2; ++i) {
+        auto* const values = static_cast<float*>(arena.allocate(count * sizeof(float)));
+        std::vector<float> first(count, -1);
+        trainer.get(std::as_writable_bytes(std::span(first)), values);
+        report.expect(are_all(first, 0), "the arena at first");
+        launch_set(values, static_cast<unsigned>(count), static_cast<float>(session.rank() + 1),
+                   trainer.native());
+        views.emplace_back(values, DType::f32, Shape{count}, trainer.stream().device);
+    }
+    grouped_allreduce(views, {.stream = trainer.stream()});
+    for (const auto& view : views) {
+        std::vector<float> sums(count);
+        trainer.get(std::as_writable_bytes(std::span(sums)), view.data);
+        report.expect(are_all(sums, sum_of_ranks(session)), "the sums in the arena");
+    }
+}
+
 /// The name is free as soon as the operation is enqueued, if the next is behind it on the stream.
 void one_name_again(Session& session, Report& report) {
     Trainer trainer;
@@ -100,6 +123,10 @@ void one_name_again(Session& session, Report& report) {
 }
 
 }  // namespace
+
+TEST_CASE("tensors in an arena on a device") {
+    CHECK(problems_here(allreduce_in_an_arena) == "");
+}
 
 TEST_CASE("an allreduce is between the kernels before and after it") {
     for (const auto count : counts)

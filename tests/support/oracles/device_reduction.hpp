@@ -77,17 +77,17 @@ inline void check_reduction_like_host(device::Driver& driver, device::Stream& st
         const auto part = [&](auto memory, std::size_t i) {
             return memory.subspan((i == 0 ? first : others) * element, count * element);
         };
-        std::vector<std::span<const std::byte>> on_host, on_device;
+        std::vector<std::span<const std::byte>> host_inputs, device_inputs;
         for (std::size_t i = 0; i < inputs; ++i) {
             memories[i].host = memories[i].read(stream);
-            on_host.push_back(part(std::span(memories[i].host), i));
-            on_device.push_back(part(memories[i].device(), i));
+            host_inputs.push_back(part(std::span(memories[i].host), i));
+            device_inputs.push_back(part(memories[i].device(), i));
         }
         std::vector<std::byte> expected(count * element);
-        device::HostReduce(dtype, op, contributors, postscale).combine_tree(expected, on_host);
+        device::HostReduce(dtype, op, contributors, postscale).combine_tree(expected, host_inputs);
         const std::span<std::byte> outputs[] = {part(memories[inputs - 1].device(), inputs - 1),
                                                 part(memories[inputs].device(), inputs)};
-        driver.reduce(stream, reduction, outputs, on_device);
+        driver.reduce(stream, reduction, outputs, device_inputs);
         for (const auto i : {inputs - 1, inputs}) {
             const auto result = memories[i].read(stream);
             INFO(inputs << " inputs, " << name_of(op) << " of " << name_of(dtype) << " at " << first
