@@ -51,12 +51,17 @@ void Report::begin(const Options& options, std::size_t steps_per_epoch) {
     log_ << std::setprecision(9);
 }
 
+std::size_t Report::part_of(std::size_t done) const {
+    return done * (terminal_ ? 200 : 4) / steps_;
+}
+
+bool Report::is_due(std::size_t done) const {
+    return !muted_ && part_of(done) != shown_;
+}
+
 void Report::step(const std::vector<double>& losses) {
-    if (muted_) return;
-    const std::size_t parts = terminal_ ? 200 : 4;
-    const auto part = losses.size() * parts / steps_;
-    if (part == shown_) return;
-    shown_ = part;
+    if (!is_due(losses.size())) return;
+    shown_ = part_of(losses.size());
     draw(static_cast<double>(losses.size()) / static_cast<double>(steps_), mean(losses));
 }
 

@@ -22,6 +22,8 @@ public:
     std::size_t share_of(std::size_t batch, int ranks) const;
 
     void begin(const Options& options, std::size_t steps_per_epoch);
+    /// Whether step() would show anything after so many steps of the epoch.
+    bool is_due(std::size_t done) const;
     /// After each step, with the losses of the epoch so far.
     void step(const std::vector<double>& losses);
     void epoch_done(const std::vector<double>& losses, double accuracy);
@@ -29,6 +31,7 @@ public:
     int failed(const std::exception& error);
 
 private:
+    std::size_t part_of(std::size_t done) const;
     void draw(double fraction, double loss) const;
 
     bool muted_ = false;
