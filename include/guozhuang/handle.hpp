@@ -15,26 +15,26 @@ namespace engine {
 class Pending;
 }
 
-/// The output of an operation that finds its size itself: a dense tensor that the caller owns, on
-/// the input's device.
+/// What an operation gives that finds its size itself: a dense tensor that the caller owns, on the
+/// input's device.
 struct Result {
     DType dtype = DType::f32;  ///< the input's
     /// Dim 0 is the sum of `rows`; the other extents are the input's.
     Shape shape;
     /// How many rows of dim 0 came from each rank; for reduce_scatter only this rank's own count.
     std::vector<std::int64_t> rows;
-    /// The elements, row-major, in rank order; nothing if they are on a device.
+    /// The elements, row-major, in rank order; nothing if they are elsewhere.
     std::vector<std::byte> bytes;
     Device device = {};  ///< the input's
-    /// The elements, if they are on a device. Its last owner frees them, for which CUDA waits until
-    /// the device has done all its work.
+    /// The elements, if they are on a device in memory of the library's. Its last owner frees them,
+    /// for which CUDA waits until the device has done all its work.
     std::shared_ptr<void> device_memory = {};
+    /// The elements, if the caller gave an output (Options::outputs).
+    void* output = nullptr;
 
-    /// The elements, where they are; as long as this result, or its device_memory, lives.
-    TensorView view() noexcept {
-        return {device.kind == DeviceKind::host ? bytes.data() : device_memory.get(), dtype, shape,
-                device};
-    }
+    /// The elements, where they are: in the caller's output, or as long as this result, or its
+    /// device_memory, lives.
+    TensorView view() noexcept { return {const_cast<void*>(address()), dtype, shape, device}; }
 
     /// A copy of the elements. Throws Error(invalid_argument) if T is not the dtype, and if they
     /// are in the memory of a GPU.
@@ -47,9 +47,14 @@ struct Result {
             throw Error(ErrorCode::invalid_argument,
                         "Result::as: the elements are on a GPU: copy them from Result::view()");
         std::vector<T> elements(count_of(shape));
-        const void* from = device.kind == DeviceKind::host ? bytes.data() : device_memory.get();
-        if (!elements.empty()) std::memcpy(elements.data(), from, elements.size() * sizeof(T));
+        if (!elements.empty()) std::memcpy(elements.data(), address(), elements.size() * sizeof(T));
         return elements;
+    }
+
+private:
+    const void* address() const noexcept {
+        if (output != nullptr) return output;
+        return device.kind == DeviceKind::host ? bytes.data() : device_memory.get();
     }
 };
 
@@ -73,8 +78,9 @@ public:
     /// The library's own thread drives it.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait
-    /// for its completion and returns. Throws if the operation failed before it was enqueued. On
-    /// plain host tensors it is wait().
+    /// for its completion and returns. Throws if the operation failed before it was enqueued, or
+    /// is going to, because an output has other rows than its result. On plain host tensors it is
+    /// wait().
     void wait(StreamRef stream) const;
     /// Whether wait() would return at once. Only looks: the library's own thread drives. Ranks that
     /// take turns (RankOptions::turns) have no such thread, so they must wait().

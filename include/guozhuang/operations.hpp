@@ -34,6 +34,15 @@ struct Options {
     std::string name = {};
     /// The user's stream that produces the tensor, for tensors on a device.
     std::optional<StreamRef> stream = {};
+    /// Memory of the caller's for the results, one output for each tensor; none: the library makes
+    /// memory for them. For all_gather, all_to_all and reduce_scatter; others refuse outputs. An
+    /// output has dtype, device and shape of its result. It overlaps neither an input nor another
+    /// output, and like the tensors must stay alive and untouched until the operation is complete.
+    ///
+    /// How many rows all_gather and all_to_all give, only the operation finds out. Where an output
+    /// has another number of them, wait() throws Error(invalid_argument) on this rank alone, and
+    /// the contents of the outputs are undefined.
+    std::vector<TensorView> outputs = {};
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it
     /// earlier.
     std::shared_ptr<void> keep_alive = {};
@@ -55,6 +64,7 @@ struct AllreduceOptions {
     /// The full sum (or average) is multiplied by this. Floating dtypes only.
     double postscale = 1;
     std::optional<StreamRef> stream = {};    ///< as in Options
+    std::vector<TensorView> outputs = {};    ///< as in Options, for reduce_scatter
     std::shared_ptr<void> keep_alive = {};   ///< as in Options
     Session* session = nullptr;              ///< as in Options
     ProcessSet process_set = {};             ///< as in Options

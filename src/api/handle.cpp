@@ -55,8 +55,9 @@ bool Handle::wait_for(std::chrono::microseconds limit) const {
 void Handle::wait(StreamRef stream) const {
     if (stream.device.kind == DeviceKind::host) return wait();
     drive(*pending_, [this] { return pending_->enqueued(); });
-    if (const auto& done = pending_->done_event())
-        pending_->request().device->wrap(stream)->wait(done);
+    const auto& done = pending_->done_event();
+    if (!done) return wait();  // it was on no stream, or is going to fail
+    pending_->request().device->wrap(stream)->wait(done);
 }
 
 bool Handle::done() const {

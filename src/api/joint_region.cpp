@@ -107,12 +107,12 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept {
         return before(other.data(), memory.data() + memory.size()) &&
                before(memory.data(), other.data() + other.size());
     };
-    const auto concerns = [&](const engine::Request& request) {
-        return std::ranges::any_of(*request.tensors, overlaps);
+    const auto is_ours = [&](const engine::SharedTensors& tensors) {
+        return std::ranges::any_of(*tensors, overlaps);
     };
     for (const auto& set_runtime : set_runtimes()) {
         try {
-            set_runtime->engine().release_tensors(concerns);
+            set_runtime->engine().release_tensors(is_ours);
         } catch (const std::exception& error) {
             base::log(LogLevel::debug, "shared memory ends with the job: {}", error.what());
         }

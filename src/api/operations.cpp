@@ -23,6 +23,7 @@ OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tenso
                        .description = {.operation = operation},
                        .name = options.name,
                        .tensors = {tensors.begin(), tensors.end()},
+                       .outputs = options.outputs,
                        .stream = options.stream,
                        .keep_alive = options.keep_alive,
                        .timeout = options.timeout};

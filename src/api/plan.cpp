@@ -89,10 +89,9 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
 /// exception perhaps. So the pending ones go on without its memory.
 Plan::~Plan() {
     if (!state_ || base::is_forked()) return;
-    const auto is_ours = [&](const engine::Request& request) {
-        return std::ranges::any_of(state_->bundles, [&](const auto& bundle) {
-            return bundle.request.tensors == request.tensors;
-        });
+    const auto is_ours = [&](const engine::SharedTensors& tensors) {
+        return std::ranges::any_of(
+            state_->bundles, [&](const auto& bundle) { return bundle.request.tensors == tensors; });
     };
     try {
         state_->set->engine().release_tensors(is_ours);

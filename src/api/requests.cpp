@@ -28,6 +28,12 @@ public:
     Check(std::string_view operation, std::string_view name, std::vector<int> ranks)
         : operation_(operation), name_(name), ranks_(std::move(ranks)) {}
 
+    /// For a part of the request, which the errors name too.
+    Check of(std::string_view part) const {
+        auto check = *this;
+        check.part_ = fmt::format("{}: ", part);
+        return check;
+    }
     template <class... Args>
     void that(bool fine, fmt::format_string<Args...> problem, Args&&... args) const {
         if (!fine)
@@ -36,13 +42,14 @@ public:
     [[noreturn]] void fail(ErrorCode code, const std::string& problem) const {
         throw Error(
             code,
-            fmt::format("{}{}: {}", operation_, name_.empty() ? "" : fmt::format(" '{}'", name_),
-                        problem),
+            fmt::format("{}{}: {}{}", operation_, name_.empty() ? "" : fmt::format(" '{}'", name_),
+                        part_, problem),
             {.tensor = std::string(name_), .operation = std::string(operation_), .ranks = ranks_});
     }
 
 private:
     std::string_view operation_, name_;
+    std::string part_;
     std::vector<int> ranks_;
 };
 
@@ -213,6 +220,79 @@ void check_spec(const OperationSpec& spec, const Check& check) {
     }
 }
 
+std::string name_of_output(const OperationSpec& spec, std::size_t i) {
+    return spec.description.group ? fmt::format("output [{}]", i) : "output";
+}
+
+std::string name_of(Device device) {
+    return device.kind == DeviceKind::host
+               ? "the host"
+               : fmt::format("{} {}", guozhuang::name_of(device.kind), device.index);
+}
+
+/// How many rows all_gather and all_to_all give, no rank knows yet.
+void check_output(const OperationSpec& spec, std::size_t i, const Check& check) {
+    const auto &output = spec.outputs[i], &tensor = spec.tensors[i];
+    check_tensor(output, check);
+    check.that(output.dtype == tensor.dtype, "it is of {}, but the tensor of {}",
+               name_of(output.dtype), name_of(tensor.dtype));
+    check.that(output.device == tensor.device, "it is on {}, but the tensor on {}",
+               name_of(output.device), name_of(tensor.device));
+    check.that(
+        output.shape.size() == tensor.shape.size() &&
+            std::equal(output.shape.begin() + 1, output.shape.end(), tensor.shape.begin() + 1),
+        "shape [{}] differs from the tensor's, [{}], in more than dim 0", list_of(output.shape),
+        list_of(tensor.shape));
+    if (spec.description.operation != OperationKind::reduce_scatter) return;
+    const auto all = tensor.shape.front(), size = std::int64_t{spec.set->size()};
+    const auto own = all / size + (spec.set->group_rank() < all % size ? 1 : 0);
+    check.that(output.shape.front() == own, "it has {} rows, but this rank gets {} of {}",
+               output.shape.front(), own, all);
+}
+
+/// Outputs are written while inputs are read. Inputs may overlap each other.
+void check_overlaps(const OperationSpec& spec, const Check& check) {
+    struct Memory {
+        std::span<const std::byte> bytes;
+        bool is_output;
+        std::size_t index;
+        const std::byte* end() const { return bytes.data() + bytes.size(); }
+        std::string text() const {
+            return fmt::format("{} [{}] ({} bytes at {})", is_output ? "output" : "tensor", index,
+                               bytes.size(), fmt::ptr(bytes.data()));
+        }
+    };
+    std::vector<Memory> all;
+    for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
+        all.push_back({spec.tensors[i].memory(), false, i});
+        all.push_back({spec.outputs[i].memory(), true, i});
+    }
+    std::erase_if(all, [](const Memory& memory) { return memory.bytes.empty(); });
+    std::ranges::sort(all, std::less<>{}, [](const Memory& memory) { return memory.bytes.data(); });
+    // Of those before this one, the memory and the output that reach furthest.
+    const Memory *furthest = nullptr, *furthest_output = nullptr;
+    for (const auto& memory : all) {
+        const auto* other = memory.is_output ? furthest : furthest_output;
+        if (other != nullptr && other->end() > memory.bytes.data())
+            check.fail(ErrorCode::invalid_argument,
+                       fmt::format("{} and {} overlap", other->text(), memory.text()));
+        if (furthest == nullptr || furthest->end() < memory.end()) furthest = &memory;
+        if (memory.is_output) furthest_output = &memory;
+    }
+}
+
+void check_outputs(const OperationSpec& spec, const Check& check) {
+    if (spec.outputs.empty()) return;
+    check.that(has_rows(spec.description.operation),
+               "it takes no outputs, because it has no results of its own");
+    check.that(spec.outputs.size() == spec.tensors.size(),
+               "{} outputs were given, but it needs {}, one for each tensor", spec.outputs.size(),
+               spec.tensors.size());
+    for (std::size_t i = 0; i < spec.outputs.size(); ++i)
+        check_output(spec, i, check.of(name_of_output(spec, i)));
+    check_overlaps(spec, check);
+}
+
 /// Returns the driver of the tensors' device; null for the plain host.
 std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const Check& check) {
     std::shared_ptr<device::Driver> driver;
@@ -222,12 +302,16 @@ std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const C
     } catch (const Error& error) {
         check.fail(error.code(), error.what());
     }
-    for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
-        const auto problem = spec.set->misplacement_of(spec.tensors[i]);
-        check.that(problem.empty(), "{}{}",
-                   spec.tensor_names.empty() ? "" : fmt::format("'{}': ", spec.tensor_names[i]),
-                   problem);
-    }
+    const auto check_place = [&](const TensorView& tensor, const Check& check_it) {
+        const auto problem = spec.set->misplacement_of(tensor);
+        check_it.that(problem.empty(), "{}", problem);
+    };
+    for (std::size_t i = 0; i < spec.tensors.size(); ++i)
+        check_place(spec.tensors[i], spec.tensor_names.empty()
+                                         ? check
+                                         : check.of(fmt::format("'{}'", spec.tensor_names[i])));
+    for (std::size_t i = 0; i < spec.outputs.size(); ++i)
+        check_place(spec.outputs[i], check.of(name_of_output(spec, i)));
     return driver;
 }
 
@@ -297,6 +381,7 @@ engine::Request prepare(OperationSpec spec) {
     const auto operation = spec.description.operation;
     const Check check(protocol::name_of(operation), spec.name, {spec.set->transport().rank()});
     check_spec(spec, check);
+    check_outputs(spec, check);
     auto device = check_devices(spec, check);
     const bool writes =
         operation == OperationKind::allreduce || operation == OperationKind::broadcast;
@@ -308,6 +393,7 @@ engine::Request prepare(OperationSpec spec) {
     return {.name = std::move(spec.name),
             .description = std::move(description),
             .tensors = engine::share(std::move(spec.tensors)),
+            .outputs = spec.outputs.empty() ? nullptr : engine::share(std::move(spec.outputs)),
             .splits = std::move(spec.splits),
             .keep_alive = std::move(spec.keep_alive),
             .device = std::move(device)};

@@ -25,6 +25,7 @@ struct OperationSpec {
     std::string name = {};              ///< empty: unnamed
     std::vector<TensorView> tensors = {};
     std::vector<std::string> tensor_names = {};  ///< of a group's tensors; empty: numbers
+    std::vector<TensorView> outputs = {};        ///< for the results; empty: none
     std::optional<StreamRef> stream = {};
     std::shared_ptr<void> keep_alive = {};
     std::vector<std::int64_t> splits = {};

@@ -20,7 +20,8 @@ struct BundleEntry {
     std::span<const std::int64_t> splits = {};  ///< all_to_all: rows for each rank
     /// Filled by all_gather, all_to_all and reduce_scatter; null for the others.
     Result* result = nullptr;
-    /// Where the result's elements go if they need as many bytes; else they go to result->bytes.
+    /// Where the result's elements go if they need as many bytes; else they go to memory of the
+    /// result's own. The bundle does not fail of it: the other ranks need this one.
     std::span<std::byte> output = {};
 };
 

@@ -319,11 +319,11 @@ void Engine::fail_for_quit(Requests requests) {
 
 // --- owners of memory who go before their operations are complete --------------------------------
 
-void Engine::release_tensors(const std::function<bool(const Request&)>& concerns) {
-    while (const auto pending = queue_.find(concerns)) {
+void Engine::release_tensors(const OwnsTensors& owner) {
+    while (const auto pending = queue_.find(owner)) {
         std::shared_ptr<const OwnTensors> own;
         const auto released = [&] {
-            if (!own && !pending->complete()) own = replace_tensors(*pending);
+            if (!own && !pending->complete()) own = replace_tensors(*pending, owner);
             return own ? own->are_filled() : pending->complete();
         };
         drive_until(std::ref(released), base::no_deadline);  // allocates nothing
@@ -332,14 +332,17 @@ void Engine::release_tensors(const std::function<bool(const Request&)>& concerns
 
 /// Returns null if another thread is driving, if the operation's data moves, or if there is no
 /// memory. The caller then waits for the operation's end.
-std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending) try {
+std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending,
+                                                          const OwnsTensors& owner) try {
     std::shared_ptr<OwnTensors> own;
     try_between_bundles([&] {
         mutex_.is_held();
         if (pending.has_ended() || pending.enqueued() ||
             control_plane_.point_to_point().is_moving(pending))
             return false;
-        auto copies = std::make_shared<OwnTensors>(pending.request());
+        const auto& request = pending.request();
+        auto copies = std::make_shared<OwnTensors>(request);
+        if (request.outputs && owner(request.outputs)) queue_.forget_outputs(pending);
         queue_.replace_tensors(pending, share(copies->tensors()), copies->filled(), copies);
         own = std::move(copies);
         return true;

@@ -83,11 +83,11 @@ public:
     /// Takes submissions, receives and sends control messages, and queues what the log says.
     bool pump() override;
 
-    /// For an owner of tensors that is about to be destroyed. Returns once no operation for which
-    /// `concerns` holds uses its tensors: one that still waits for other ranks goes on with copies
-    /// in memory of the library's own; one whose data moves already, or for whose copies there is
-    /// no memory, is waited for. Throws what ended the job.
-    void release_tensors(const std::function<bool(const Request&)>& concerns);
+    /// For an owner of tensors that is about to be destroyed. Returns once no operation uses its
+    /// memory: one that still waits for other ranks goes on with copies in memory of the library's
+    /// own, and without its outputs if they are the owner's; one whose data moves already, or for
+    /// whose copies there is no memory, is waited for. Throws what ended the job.
+    void release_tensors(const OwnsTensors& owner);
     /// Runs `action` while no bundle of this engine moves on the host, and returns its result.
     /// Returns false at once if a bundle moves.
     bool try_between_bundles(const std::function<bool()>& action);
@@ -172,7 +172,7 @@ private:
     /// one that was noted before.
     std::exception_ptr fail_pending(const std::exception_ptr& cause);
 
-    std::shared_ptr<const OwnTensors> replace_tensors(Pending& pending);
+    std::shared_ptr<const OwnTensors> replace_tensors(Pending& pending, const OwnsTensors& owner);
 
     const Context context_;
     LifeCycle life_;

@@ -57,11 +57,12 @@ Bundle bundle_of(const protocol::LogEntry& entry,
                   .entries = {}};
     for (const auto& pending : requests) {
         const auto& request = pending->request();
-        for (std::size_t i = 0; i < request.tensors->size(); ++i)
-            bundle.entries.push_back(
-                {.tensor = (*request.tensors)[i],
-                 .splits = request.splits,
-                 .result = pending->has_results() ? &pending->result(i) : nullptr});
+        for (std::size_t i = 0; i < request.tensors->size(); ++i) {
+            auto& entry = bundle.entries.emplace_back(
+                BundleEntry{.tensor = (*request.tensors)[i], .splits = request.splits});
+            if (pending->has_results()) entry.result = &pending->result(i);
+            if (request.outputs) entry.output = (*request.outputs)[i].memory();
+        }
     }
     return bundle;
 }

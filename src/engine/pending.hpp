@@ -19,6 +19,8 @@ namespace guozhuang::engine {
 
 using SharedTensors = std::shared_ptr<const std::vector<TensorView>>;
 SharedTensors share(std::vector<TensorView> tensors);
+/// Whether somebody owns the memory of these tensors of a request.
+using OwnsTensors = std::function<bool(const SharedTensors&)>;
 
 /// What a caller submits.
 struct Request {
@@ -40,6 +42,7 @@ struct Request {
     base::Deadline deadline = base::no_deadline;
     protocol::SharedDescription description = share(protocol::Description{});
     SharedTensors tensors = share(std::vector<TensorView>{});
+    SharedTensors outputs = {};             ///< of the caller's, for results; null: none
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
@@ -53,6 +56,10 @@ struct Request {
     std::string_view operation() const noexcept;
     /// For messages: "allreduce 'grad7'".
     std::string label() const;
+    /// Whether it uses memory of that owner.
+    bool uses_memory_of(const OwnsTensors& owner) const {
+        return owner(tensors) || (outputs && owner(outputs));
+    }
 };
 
 /// The error of one operation when `error` has ended the job. If a rank has died or quit, the text
@@ -84,6 +91,7 @@ public:
     const Request& request() const noexcept { return request_; }
     /// The result of a tensor, for operations that have results. A join has one.
     Result& result(std::size_t tensor) noexcept { return results_[tensor]; }
+    const Result& result(std::size_t tensor) const noexcept { return results_[tensor]; }
     bool has_results() const noexcept { return !results_.empty(); }
     ProgressSource& progress_source() const noexcept { return *progress_source_; }
 
@@ -100,10 +108,13 @@ public:
     /// moves.
     void set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready,
                      std::shared_ptr<void> owner) noexcept;
-    /// The work is enqueued on a communication stream, and `done` marks its end. To be called once,
-    /// before the work can end.
+    /// Lets the results go to memory of their own. To be called as set_tensors() is.
+    void forget_outputs() noexcept;
+    /// The work is enqueued on a communication stream, and `done` marks its end; null if the
+    /// operation is going to fail then. To be called once, before the work can end.
     void set_enqueued(std::shared_ptr<device::Event> done);
-    /// After enqueued(): the event of its end; null if it never was on a stream.
+    /// After enqueued(): the event of its end; null if it never was on a stream, or is going to
+    /// fail.
     const std::shared_ptr<device::Event>& done_event() const noexcept { return done_; }
     /// Ends the operation; a null error is success. Does nothing and returns false if it has ended
     /// already: a bundle on a stream may end at the same time as the job. One thread at a time.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/enqueued_bundle.hpp"
+#include "engine/outputs.hpp"
 
 namespace guozhuang::engine {
 
@@ -58,7 +59,8 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
         const auto done = events.record();
         // First: whoever has waited for the enqueueing may submit the names anew at once.
         listener->on_enqueued(enqueued->requests());
-        for (const auto& pending : enqueued->requests()) pending->set_enqueued(done);
+        for (const auto& pending : enqueued->requests())
+            pending->set_enqueued(misfit_of(*pending, context) ? nullptr : done);
     } catch (...) {
         enqueued->refuse(std::current_exception());
         try {

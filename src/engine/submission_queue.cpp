@@ -10,6 +10,7 @@
 #include "base/keep_for_ever.hpp"
 #include "base/process.hpp"
 #include "engine/execution.hpp"
+#include "engine/outputs.hpp"
 #include "engine/stall_watch.hpp"
 
 namespace guozhuang::engine {
@@ -183,12 +184,12 @@ void SubmissionQueue::end(std::span<std::shared_ptr<Pending>> requests,
 }
 
 bool SubmissionQueue::set_ended(Pending& pending, const std::exception_ptr& error) noexcept {
-    if (!pending.set_ended(
-            error ? for_operation(error, pending.request(), life_.memory_is_on_loan()) : nullptr))
-        return false;
-    const void* own = &pending;
-    context_.activity.last_pending.compare_exchange_strong(own, nullptr);
-    context_.timeline->end(&pending, error != nullptr);
+    const auto own = error ? for_operation(error, pending.request(), life_.memory_is_on_loan())
+                           : misfit_of(pending, context_);
+    if (!pending.set_ended(own)) return false;
+    const void* last = &pending;
+    context_.activity.last_pending.compare_exchange_strong(last, nullptr);
+    context_.timeline->end(&pending, own != nullptr);
     return true;
 }
 
@@ -222,13 +223,12 @@ std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(
     return {first, std::move(tables)};
 }
 
-std::shared_ptr<Pending> SubmissionQueue::find(
-    const std::function<bool(const Request&)>& concerns) const {
+std::shared_ptr<Pending> SubmissionQueue::find(const OwnsTensors& owner) const {
     const base::Lock lock(mutex_);
     for (const auto& [name, pending] : tables_.named)
-        if (concerns(pending->request())) return pending;
+        if (pending->request().uses_memory_of(owner)) return pending;
     for (const auto& pending : tables_.nameless)
-        if (concerns(pending->request())) return pending;
+        if (pending->request().uses_memory_of(owner)) return pending;
     return nullptr;
 }
 
@@ -247,6 +247,11 @@ void SubmissionQueue::replace_tensors(Pending& pending, SharedTensors tensors,
                                       std::shared_ptr<void> owner) {
     const base::Lock lock(mutex_);  // find() reads them
     pending.set_tensors(std::move(tensors), std::move(ready), std::move(owner));
+}
+
+void SubmissionQueue::forget_outputs(Pending& pending) {
+    const base::Lock lock(mutex_);
+    pending.forget_outputs();
 }
 
 }  // namespace guozhuang::engine

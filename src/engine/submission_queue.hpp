@@ -84,13 +84,15 @@ public:
     std::pair<std::exception_ptr, Tables> fail(const std::exception_ptr& cause);
 
     bool has_pending() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
-    /// An operation for which `concerns` holds; null if there is none.
-    std::shared_ptr<Pending> find(const std::function<bool(const Request&)>& concerns) const;
+    /// An operation that uses memory of that owner; null if there is none.
+    std::shared_ptr<Pending> find(const OwnsTensors& owner) const;
     /// All operations that somebody waits for.
     Requests all_awaited() const;
     /// Replaces the tensors of an operation (see Pending::set_tensors).
     void replace_tensors(Pending& pending, SharedTensors tensors,
                          std::shared_ptr<device::Event> ready, std::shared_ptr<void> owner);
+    /// Lets an operation's results go to memory of their own.
+    void forget_outputs(Pending& pending);
 
 private:
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);

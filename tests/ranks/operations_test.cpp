@@ -7,6 +7,7 @@
 
 #include "support/cases/async_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
+#include "support/cases/output_cases.hpp"
 #include "support/cases/random_operations.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/mpi_report.hpp"
@@ -169,6 +170,10 @@ TEST_CASE("reduce_scatter of every dtype, op and uneven rows") {
 
 // Four messages from everybody to everybody, received in the opposite order, by tag; then three
 // under one tag. The bytes are those that were sent.
+TEST_CASE("results in memory of the caller's, also where some ranks give none or of a wrong size") {
+    for (const auto& body : all_output_cases) CHECK(problems_here(body) == "");
+}
+
 TEST_CASE("messages between all ranks, told apart by tag, in order within one") {
     CHECK(problems_here(message_sweep) == "");
     CHECK(problems_here(messages_in_order) == "");

@@ -7,6 +7,7 @@
 #include "support/cases/async_cases.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
+#include "support/cases/output_cases.hpp"
 #include "support/cases/random_operations.hpp"
 #include "support/runner/catch.hpp"
 
@@ -132,6 +133,20 @@ TEST_CASE("all_to_all with any splits") {
 
 TEST_CASE("reduce_scatter of every dtype, op and uneven rows") {
     check_for_all_sizes(reduce_scatter_sweep);
+}
+
+TEST_CASE("results in memory of the caller's, also where some ranks give none or of a wrong size") {
+    for (const int ranks : {1, 2, 3, 4})
+        for (const auto& body : all_output_cases) CHECK(problems_among(ranks, body) == "");
+}
+
+TEST_CASE(
+    "an output of other rows than come, in a process set, which is named by ranks of the job") {
+    CHECK(problems_among(4, [](Session& session, Report& report) {
+              auto set = ProcessSet::create(std::vector{1, 3});
+              if (session.rank() % 2 == 1) misfits(Among(set), report);
+              set.remove();
+          }) == "");
 }
 
 TEST_CASE("messages between all ranks, told apart by tag, in order within one") {

@@ -11,6 +11,7 @@
 #include "device/plugin.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/cases/operation_cases.hpp"
+#include "support/cases/output_cases.hpp"
 #include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
@@ -109,6 +110,58 @@ TEST_CASE("every operation takes device tensors") {
                                      {DType::i32, {3, 2}, {}});
               broadcast(tensor.view(), 1, options);
               report.expect(tensor.bytes == all[1].bytes, "broadcast");
+          }) == "");
+}
+
+TEST_CASE("results on a device go to memory of the caller's, also where some ranks give none") {
+    for (const int ranks : {1, 2, 3, 4})
+        CHECK(problems_among(ranks, [](Session& session, Report& report) {
+                  const auto among = Among(session).on({DeviceKind::fake, 0});
+                  std::vector<std::int64_t> rows;
+                  for (int rank = 0; rank < session.size(); ++rank) rows.push_back(rank * 300);
+                  const Splits splits(rows.size(), rows);
+                  for (const auto* name : {"a", "b", "c"}) {
+                      start_all_gather(among, text_of("gather ", name), DType::i16, rows,
+                                       {7})(report);
+                      start_all_to_all(among, text_of("exchange ", name), DType::f64, splits,
+                                       {2})(report);
+                      start_reduce_scatter(among, text_of("scatter ", name),
+                                           {DType::bf16, {50'001}, {}})(report);
+                  }
+              }) == "");
+}
+
+TEST_CASE("an output on a device of other rows than come fails on its rank alone") {
+    for (const int ranks : {1, 2, 3, 4})
+        CHECK(problems_among(ranks, [](Session& session, Report& report) {
+                  misfits(Among(session).on({DeviceKind::fake, 0}), report);
+              }) == "");
+}
+
+TEST_CASE("waiting on a stream throws where an output of other rows is still to be filled") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::vector<float> numbers(10, 1), all(20);
+              const Device fake{DeviceKind::fake, 0};
+              SlowStream stream;
+              const TensorView output(all.data(), DType::f32, {session.rank() == 0 ? 20 : 19},
+                                      fake);
+              const auto handle =
+                  all_gather_async(TensorView(numbers.data(), DType::f32, {10}, fake),
+                                   {.name = "late", .stream = stream.ref(), .outputs = {output}});
+              if (session.rank() == 0) {
+                  handle.wait(stream.ref());
+                  stream.let_go();
+                  handle.wait();
+                  report.expect(all == std::vector<float>(20, 1), "gathered");
+                  return;
+              }
+              report.expect(!handle.wait_for(std::chrono::milliseconds(20)),
+                            "it ends when its stream has come to it");
+              stream.let_go();
+              expect_error(report, ErrorCode::invalid_argument,
+                           {"all_gather 'late': output of rank 1 has 19 rows, but its result has "
+                            "20: 10 from ranks 0,1"},
+                           [&] { handle.wait(stream.ref()); });
           }) == "");
 }
 

@@ -43,7 +43,7 @@ TEST_CASE("an operation whose data moves is waited for") {
     const auto handle = rank.submit("moving");
     started.get_future().wait();
     auto released = std::async(std::launch::async, [&] {
-        rank.engine().release_tensors([](const engine::Request&) { return true; });
+        rank.engine().release_tensors([](const engine::SharedTensors&) { return true; });
         return handle.done();
     });
     CHECK(released.wait_for(20ms) == std::future_status::timeout);
@@ -66,7 +66,7 @@ TEST_CASE("an operation for whose tensors there is no other memory is waited for
     const Handle handle(here.engine().submit(request, false));
     auto released = std::async(std::launch::async, [&] {
         here.engine().release_tensors(
-            [&](const engine::Request& each) { return each.tensors == request.tensors; });
+            [&](const engine::SharedTensors& each) { return each == request.tensors; });
         return handle.done();
     });
     CHECK(released.wait_for(20ms) == std::future_status::timeout);
@@ -87,7 +87,7 @@ TEST_CASE("an operation that fails while its data moves is waited for, too") {
     started.get_future().wait();
     auto released = std::async(std::launch::async, [&] {
         try {
-            rank.engine().release_tensors([](const engine::Request&) { return true; });
+            rank.engine().release_tensors([](const engine::SharedTensors&) { return true; });
         } catch (const Error&) {  // NOLINT(bugprone-empty-catch)
             // The job is over, if this thread sees that first.
         }

@@ -253,13 +253,15 @@ std::vector<std::vector<std::int64_t>> StagedPath::rows_of(const engine::Bundle&
     return rows;
 }
 
-/// Gives a result memory on the device, and returns it.
+/// Returns the result's memory on the device: the caller's output if it fits, or memory that the
+/// result gets.
 std::span<std::byte> StagedPath::place_result(const engine::BundleEntry& entry,
                                               std::span<const std::int64_t> rows) {
     require_possible(rows, row_bytes(entry.tensor), of_.world_rank);
-    auto [memory, owner] =
-        device::allocate_owned(of_.driver, of_.device, describe(*entry.result, entry.tensor, rows));
+    const auto bytes = describe(*entry.result, entry.tensor, rows);
     entry.result->device = entry.tensor.device;
+    if (entry.output.size() == bytes) return entry.output;
+    auto [memory, owner] = device::allocate_owned(of_.driver, of_.device, bytes);
     entry.result->device_memory = std::move(owner);
     return memory;
 }

@@ -42,6 +42,21 @@ void memory_elsewhere(Session& session, Report& report) {
     cudaFree(freed);
     refused({freed, DType::f32, {count}, trainer.stream().device}, "or has been freed");
     refused({on_device.get(), DType::f32, {count}, {DeviceKind::cuda, 99}}, "99");
+    expect_error(
+        report, ErrorCode::invalid_argument,
+        {"all_gather 'elsewhere': output: it is said to be memory of ", ", but is host memory"},
+        [&] {
+            const TensorView output(on_host.data(), DType::f32, {count}, trainer.stream().device);
+            all_gather(trainer.view(on_device, count),
+                       {.name = "elsewhere", .stream = trainer.stream(), .outputs = {output}});
+        });
+    expect_error(report, ErrorCode::invalid_argument,
+                 {"all_gather 'elsewhere': output: it is said to be host memory, but is memory of"},
+                 [&] {
+                     const TensorView output(on_device.get(), DType::f32, {count});
+                     auto input = ones();
+                     all_gather(input, {.name = "elsewhere", .outputs = {output}});
+                 });
     next_is_right(session, report, "memory elsewhere");
 }
 

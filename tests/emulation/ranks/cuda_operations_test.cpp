@@ -6,6 +6,7 @@
 #include "emulation/ranks/trainer.hpp"
 #include "support/cases/join_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
+#include "support/cases/output_cases.hpp"
 #include "support/cases/process_set_cases.hpp"
 #include "support/cases/random_operations.hpp"
 #include "support/runner/catch.hpp"
@@ -67,6 +68,13 @@ TEST_CASE("all_to_all with any splits on a device") {
 
 TEST_CASE("reduce_scatter of every dtype, op and uneven rows on a device") {
     CHECK(problems_on_device(reduce_scatter_sweep) == "");
+}
+
+TEST_CASE("an output on a device of other rows than come fails on its rank alone") {
+    CHECK(problems_on_device([](Session& session, Report& report) {
+              misfits(session, report);
+              outputs_beside_joined_rank(session, report);
+          }) == "");
 }
 
 // Messages, which are of host memory, among them.

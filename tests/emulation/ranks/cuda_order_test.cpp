@@ -42,6 +42,26 @@ void allreduce_between_kernels(Session& session, Report& report, std::size_t cou
     handle.wait();
 }
 
+/// The same with memory of the trainer's for the result.
+void all_gather_between_kernels(Session& session, Report& report, std::size_t count) {
+    Trainer trainer;
+    const auto all = count * static_cast<std::size_t>(session.size());
+    const auto size = static_cast<unsigned>(count);
+    const auto values = trainer.put_elements(std::vector<float>(count, -1));
+    const auto output = trainer.put_elements(std::vector<float>(all, -1)),
+               seen = trainer.put_elements(std::vector<float>(all, -1));
+    launch_set(values.get(), size, 3, trainer.native());
+    const auto handle =
+        all_gather_async(trainer.view(values, count), {.name = text_of("gathered between ", count),
+                                                       .stream = trainer.stream(),
+                                                       .outputs = {trainer.view(output, all)}});
+    handle.wait(trainer.stream());
+    launch_scale(output.get(), seen.get(), static_cast<unsigned>(all), 2, trainer.native());
+    report.expect(are_all(trainer.elements(seen, all), 6),
+                  text_of("what the kernel saw of gathered ", count));
+    handle.wait();
+}
+
 /// The first launch of each kernel waits until the device is idle, the library's and the trainer's:
 /// so before anything stands still.
 void launch_all_once(Session& session, Report& report, Trainer& trainer) {
@@ -132,6 +152,13 @@ TEST_CASE("an allreduce is between the kernels before and after it") {
     for (const auto count : counts)
         CHECK(problems_here([count](Session& session, Report& report) {
                   allreduce_between_kernels(session, report, count);
+              }) == "");
+}
+
+TEST_CASE("an all_gather to the trainer's memory is between the kernels before and after it") {
+    for (const auto count : counts)
+        CHECK(problems_here([count](Session& session, Report& report) {
+                  all_gather_between_kernels(session, report, count);
               }) == "");
 }
 

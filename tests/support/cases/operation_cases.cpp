@@ -107,15 +107,43 @@ Finish start_broadcast(const Among& among, const std::string& name, DType dtype,
     };
 }
 
-/// The elements of a result, wherever they are.
+std::shared_ptr<GuardedTensor> output_of(const Among& among, const std::string& name, DType dtype,
+                                         const Shape& shape) {
+    const auto number = std::hash<std::string>{}(name) + static_cast<std::size_t>(among.rank());
+    return number % 2 == 0 ? nullptr
+                           : std::make_shared<GuardedTensor>(dtype, shape, among.device());
+}
+
+namespace {
+
+template <class SomeOptions>
+SomeOptions with_output(SomeOptions options, const std::shared_ptr<GuardedTensor>& output) {
+    if (output) options.outputs = {output->view()};
+    return options;
+}
+
+}  // namespace
+
 std::vector<std::byte> elements_of(const Result& result) {
-    if (result.device.kind == DeviceKind::host) return result.bytes;
-    std::vector<std::byte> elements(count_of(result.shape) * size_of(result.dtype));
+    auto copy = result;
+    const auto view = copy.view();
+    std::vector<std::byte> elements(view.bytes());
     if (result.device.kind == DeviceKind::cuda)
-        device_memory()->get(elements, result.device_memory.get());
+        device_memory()->get(elements, view.data);
     else if (!elements.empty())
-        std::memcpy(elements.data(), result.device_memory.get(), elements.size());
+        std::memcpy(elements.data(), view.data, elements.size());
     return elements;
+}
+
+void check_place(Report& report, const std::string& name, const Result& result,
+                 GuardedTensor* output) {
+    if (output == nullptr)
+        return report.expect(result.output == nullptr, name + ": an output that nobody gave");
+    auto copy = result;
+    report.expect(copy.view().data == output->view().data, name + ": not in the output");
+    report.expect(result.bytes.empty() && !result.device_memory, name + ": memory besides");
+    report.expect(result.device == output->view().device, name + ": wrong device");
+    report.expect(output->is_intact_around(), name + ": written beyond the output");
 }
 
 void check_parts(Report& report, const std::string& name, const Result& result,
@@ -148,9 +176,14 @@ Finish start_all_gather(const Among& among, const std::string& name, DType dtype
     };
     const auto tensor =
         input_of(among, name, dtype, with_rows(rows[static_cast<std::size_t>(among.rank())], row));
-    const auto handle = all_gather_async(tensor->view(), options_of(among, name));
+    const auto output =
+        output_of(among, name, dtype,
+                  with_rows(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}), row));
+    const auto handle =
+        all_gather_async(tensor->view(), with_output(options_of(among, name), output));
     return [=](Report& report) {
         const auto result = handle.take();
+        check_place(report, name, result, output.get());
         std::vector<Tensor> parts;
         for (std::size_t rank = 0; rank < rows.size(); ++rank) parts.push_back(of_rank(rank));
         check_parts(report, name, result, parts);
@@ -180,9 +213,14 @@ Finish start_all_to_all(const Among& among, const std::string& name, DType dtype
         return contribution(name, static_cast<int>(rank), dtype, with_rows(rows, row));
     };
     const auto tensor = input_of(among, name, dtype, of_rank(self).shape);
-    const auto handle = all_to_all_async(tensor->view(), splits[self], options_of(among, name));
+    std::int64_t received = 0;
+    for (const auto& of_one : splits) received += of_one[self];
+    const auto output = output_of(among, name, dtype, with_rows(received, row));
+    const auto handle = all_to_all_async(tensor->view(), splits[self],
+                                         with_output(options_of(among, name), output));
     return [=](Report& report) {
         const auto result = handle.take();
+        check_place(report, name, result, output.get());
         std::vector<Tensor> parts;
         for (std::size_t from = 0; from < splits.size(); ++from) {
             const auto first = std::accumulate(
@@ -221,9 +259,15 @@ void check_reduce_scattered(const Among& among, Report& report, const std::strin
 
 Finish start_reduce_scatter(const Among& among, const std::string& name, const Reduce& reduce) {
     const auto tensor = input_of(among, name, reduce.dtype, reduce.shape);
-    const auto handle = reduce_scatter_async(tensor->view(), options_of(among, name, reduce.how));
-    return [among, name, tensor, handle, reduce](Report& report) {
-        check_reduce_scattered(among, report, name, handle.take(), reduce);
+    auto shape = reduce.shape;
+    shape[0] = share_of(shape[0], among.rank(), among.size()).second;
+    const auto output = output_of(among, name, reduce.dtype, shape);
+    const auto handle = reduce_scatter_async(
+        tensor->view(), with_output(options_of(among, name, reduce.how), output));
+    return [among, name, tensor, output, handle, reduce](Report& report) {
+        const auto result = handle.take();
+        check_place(report, name, result, output.get());
+        check_reduce_scattered(among, report, name, result, reduce);
         tensor->fetch();
         const bool intact =
             tensor->bytes == contribution(name, among.rank(), reduce.dtype, reduce.shape).bytes;

@@ -11,6 +11,7 @@
 #include "support/oracles/reduction_oracle.hpp"
 #include "support/runner/report.hpp"
 #include "support/tensors/device_memory.hpp"
+#include "support/tensors/guarded_tensor.hpp"
 #include "support/tensors/tensors.hpp"
 
 /// One operation each, from its start on this rank to the check of what it left here. What every
@@ -77,6 +78,18 @@ Options options_of(const Among& among, const std::string& name);
 
 /// What this rank contributes.
 SharedTensor input_of(const Among& among, const std::string& name, DType dtype, const Shape& shape);
+
+/// Memory for this rank's result. Every other rank has some, and the name says which, because
+/// whether a rank gives an output is its own affair; null for the others.
+std::shared_ptr<GuardedTensor> output_of(const Among& among, const std::string& name, DType dtype,
+                                         const Shape& shape);
+
+/// The elements of a result, wherever they are.
+std::vector<std::byte> elements_of(const Result& result);
+
+/// The result is in the output, if there is one, and nowhere else.
+void check_place(Report& report, const std::string& name, const Result& result,
+                 GuardedTensor* output);
 
 /// Of a whole job rank 0 checks the numbers, and the others' bits must be the same; of a part of it
 /// every rank checks.

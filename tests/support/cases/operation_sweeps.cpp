@@ -80,8 +80,13 @@ void grouped_all_gathers(Session& session, Report& report) {
     Tensor first = contribution("gathered a", session.rank(), DType::i16, {session.rank(), 2});
     Tensor second = contribution("gathered b", session.rank(), DType::f64, {3});
     const std::vector to_gather{first.view(), second.view()};
-    const auto gathering = grouped_all_gather_async(
-        to_gather, {.name = "grouped all_gather, async", .session = &session});
+    const auto rows = session.size() * (session.size() - 1) / 2;
+    GuardedTensor first_output(DType::i16, {rows, 2}, {}),
+        second_output(DType::f64, {3 * session.size()}, {});
+    const auto gathering =
+        grouped_all_gather_async(to_gather, {.name = "grouped all_gather, async",
+                                             .outputs = {first_output.view(), second_output.view()},
+                                             .session = &session});
     const auto gathered =
         grouped_all_gather(to_gather, {.name = "grouped all_gather", .session = &session});
     const auto gathered_async = gathering.take();
@@ -91,6 +96,8 @@ void grouped_all_gathers(Session& session, Report& report) {
                                       {static_cast<std::int64_t>(rank), 2}));
         seconds.push_back(contribution("gathered b", static_cast<int>(rank), DType::f64, {3}));
     }
+    check_place(report, "grouped all_gather, first", gathered_async.front(), &first_output);
+    check_place(report, "grouped all_gather, second", gathered_async.back(), &second_output);
     for (const auto* results : {&gathered, &gathered_async}) {
         report.expect(results->size() == 2, "grouped all_gather: as many results as tensors");
         check_parts(report, "grouped all_gather, first", results->front(), firsts);
@@ -104,11 +111,20 @@ void grouped_reduce_scatters(Session& session, Report& report) {
     Tensor third = contribution("scattered a", session.rank(), integers.dtype, integers.shape);
     Tensor fourth = contribution("scattered b", session.rank(), reals.dtype, reals.shape);
     const std::vector to_scatter{third.view(), fourth.view()};
+    const auto rows_of_share = [&](std::int64_t rows) {
+        return share_of(rows, session.rank(), session.size()).second;
+    };
+    GuardedTensor first_output(DType::i32, {rows_of_share(11), 3}, {}),
+        second_output(DType::f32, {rows_of_share(2)}, {});
     const auto scattering = grouped_reduce_scatter_async(
-        to_scatter, {.name = "grouped reduce_scatter, async", .session = &session});
+        to_scatter, {.name = "grouped reduce_scatter, async",
+                     .outputs = {first_output.view(), second_output.view()},
+                     .session = &session});
     const auto scattered =
         grouped_reduce_scatter(to_scatter, {.name = "grouped reduce_scatter", .session = &session});
     const auto scattered_async = scattering.take();
+    check_place(report, "scattered a", scattered_async.front(), &first_output);
+    check_place(report, "scattered b", scattered_async.back(), &second_output);
     for (const auto* results : {&scattered, &scattered_async}) {
         check_reduce_scattered(session, report, "scattered a", results->front(), integers);
         check_reduce_scattered(session, report, "scattered b", results->back(), reals);
