@@ -53,7 +53,7 @@ extern const Data train;
 extern int step;
 extern std::size_t count;
 extern std::int64_t epoch;
-extern void *pointer, *cuda_stream;  // as CUDA gives them
+extern void *pointer, *memory, *cuda_stream;  // as CUDA gives them
 extern int device;
 extern gz::StreamRef stream;
 extern Model model;
