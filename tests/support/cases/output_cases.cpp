@@ -253,7 +253,7 @@ void outputs_gone_in_flight(Session& session, Report& report) {
     from_arena.wait();
     check(outside, "an output outside of the arena that is gone");
     auto result = to_arena.take();
-    if (last == 0) return;  // it was complete before the arena went
+    if (last == 0) return;  // it may have been complete before the arena went
     report.expect((result.output == nullptr) == (session.rank() == 0), "has it been forgotten?");
     check(result.as<float>(), "a result whose output is gone");
 }
