@@ -129,6 +129,7 @@ struct PointToPointOptions {
     /// Messages between two ranks match by tag, in order. Open MPI carries every tag; with an MPI
     /// that carries only smaller ones, others throw Error(invalid_argument).
     std::uint16_t tag = 0;
+    std::optional<StreamRef> stream = {};   ///< of either's tensor, as in Options
     std::shared_ptr<void> keep_alive = {};  ///< as in Options
     Session* session = nullptr;             ///< as in Options
     ProcessSet process_set = {};            ///< as in Options
@@ -137,9 +138,11 @@ struct PointToPointOptions {
 };
 
 /// Sends from one rank to another, or to itself. Dtype and shape of both sides must match, else
-/// both throw Error(mismatch). Host memory only. A send completes only when its receiver has come,
-/// however small it is: two ranks that both send() first, or one that sends to itself, wait for
-/// ever. Use the _async form on one side.
+/// both throw Error(mismatch); their devices may differ. A send completes only when its receiver
+/// has come, however small it is: two ranks that both send() first, or one that sends to itself,
+/// wait for ever. Use the _async form on one side. `wait(stream)` of a receive on a device waits
+/// until the message has arrived on the host, and orders later work of the stream behind its copy
+/// to the device: no stream waits for a message.
 GUOZHUANG_API void send(const ConstTensorView& tensor, int to,
                         const PointToPointOptions& options = {});
 GUOZHUANG_API Handle send_async(const ConstTensorView& tensor, int to,

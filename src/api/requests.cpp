@@ -293,15 +293,19 @@ void check_outputs(const OperationSpec& spec, const Check& check) {
     check_overlaps(spec, check);
 }
 
-/// Returns the driver of the tensors' device; null for the plain host.
-std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const Check& check) {
-    std::shared_ptr<device::Driver> driver;
-    if (spec.tensors.empty()) return driver;
+/// Returns the driver of the device; null for the plain host.
+std::shared_ptr<device::Driver> use_device(SetRuntime& set, Device device, const Check& check) {
     try {
-        driver = spec.set->use_device(spec.tensors.front().device);
+        return set.use_device(device);
     } catch (const Error& error) {
         check.fail(error.code(), error.what());
     }
+}
+
+/// Returns the driver of the tensors' device; null for the plain host.
+std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const Check& check) {
+    if (spec.tensors.empty()) return nullptr;
+    auto driver = use_device(*spec.set, spec.tensors.front().device, check);
     const auto check_place = [&](const TensorView& tensor, const Check& check_it) {
         const auto problem = spec.set->misplacement_of(tensor);
         check_it.that(problem.empty(), "{}", problem);
@@ -403,20 +407,21 @@ namespace {
 
 /// Marks that the stream has the tensors' contents.
 std::shared_ptr<device::Event> ready_on(const std::optional<StreamRef>& stream,
-                                        const engine::Request& request, int rank) try {
+                                        const engine::Request& request, const Check& check) try {
     const auto device = request.tensors->front().device;
     return request.device->wrap(stream.value_or(StreamRef{.device = device, .native = nullptr}))
         ->record();
 } catch (const Error& error) {
-    Check(request.operation(), request.name, {rank})
-        .fail(error.code(), fmt::format("its stream cannot be used: {}", error.what()));
+    check.fail(error.code(), fmt::format("its stream cannot be used: {}", error.what()));
 }
 
 }  // namespace
 
 std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request,
                                         const std::optional<StreamRef>& stream, bool caller_waits) {
-    if (request.device) request.ready = ready_on(stream, request, set.transport().rank());
+    if (request.device)
+        request.ready = ready_on(
+            stream, request, Check(request.operation(), request.name, {set.transport().rank()}));
     return set.engine().submit(std::move(request), caller_waits);
 }
 
@@ -444,13 +449,16 @@ std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const Te
                route.tag, transport.description(), transport.largest_user_tag());
     check_tensor(tensor, check);
     check_timeout(options.timeout, check);
-    check.that(tensor.device.kind == DeviceKind::host, "only host tensors can be sent, not {} ones",
-               name_of(tensor.device.kind));
+    auto device = use_device(set, tensor.device, check);
+    const auto problem = set.misplacement_of(tensor);
+    check.that(problem.empty(), "{}", problem);
     engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv",
                                                 route.sending ? "to" : "from", route.peer),
                             .tensors = engine::share({tensor}),
-                            .keep_alive = options.keep_alive};
+                            .keep_alive = options.keep_alive,
+                            .device = std::move(device)};
     set_deadline(request, options.timeout);
+    if (request.device) request.ready = ready_on(options.stream, request, check);
     route.peer = *group_rank;
     return set.engine().submit(std::move(request), route, caller_waits);
 }

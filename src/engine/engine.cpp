@@ -220,6 +220,7 @@ bool Engine::take_submissions() {
     }
     for (auto& operation : taken.p2p_operations) {
         stalls_.expect(operation.pending->request().deadline);
+        operation.staged = executor_.stage(operation.pending);
         control_plane_.post(std::move(operation));
     }
     if (taken.shutdown) control_plane_.announce(*taken.shutdown);

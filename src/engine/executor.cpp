@@ -109,6 +109,12 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
     listener->on_end(requests, nullptr);
 }
 
+std::shared_ptr<StagedMessage> Executor::stage(const std::shared_ptr<Pending>& pending) const {
+    if (!pending->request().device) return nullptr;
+    const auto executor = of(pending->request().tensors->front().device.kind);
+    return std::make_shared<StagedMessage>(*on_stream_of(executor), pending, context_);
+}
+
 /// If the backend fails, `running` stays written: reports then say what failed.
 void Executor::run_on(Backend& backend, const Bundle& bundle, std::string_view name,
                       ExecutionListener& listener) {

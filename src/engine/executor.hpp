@@ -13,6 +13,7 @@
 #include "engine/context.hpp"
 #include "engine/execution_listener.hpp"
 #include "engine/pending.hpp"
+#include "engine/staged_message.hpp"
 #include "engine/stream_executor.hpp"
 #include "protocol/log_entry.hpp"
 
@@ -58,6 +59,8 @@ public:
     /// throws Error.
     void run(const protocol::LogEntry& entry, Requests requests,
              const std::shared_ptr<ExecutionListener>& listener);
+    /// How the payload of this send or receive is staged; null if its tensor is in host memory.
+    std::shared_ptr<StagedMessage> stage(const std::shared_ptr<Pending>& pending) const;
 
 private:
     DeviceExecutor of(DeviceKind kind) const;

@@ -50,21 +50,57 @@ void PointToPoint::carry_out_decisions() {
 }
 
 void PointToPoint::begin(P2pOperation operation) {
-    const auto& tensor = operation.pending->request().tensors->front();
-    const auto& route = operation.route;
-    Mail::Ticket ticket = 0;
-    if (tensor.bytes() > 0)
-        ticket = route.sending ? mail_.send(route.peer, route.tag, tensor.memory())
-                               : mail_.receive(route.peer, route.tag, tensor.memory());
-    moving_.push_back({std::move(operation), ticket});
+    Moving moving{.operation = std::move(operation)};
+    const auto& [route, pending, staged] = moving.operation;
+    const auto& tensor = pending->request().tensors->front();
+    if (tensor.bytes() == 0) {
+        moving.step = Step::done;
+    } else if (!staged) {
+        mail(moving, tensor.memory());
+    } else {
+        staged->begin();
+        if (route.sending)
+            staged->copy_in();
+        else
+            mail(moving, staged->memory());
+    }
+    moving_.push_back(std::move(moving));
+}
+
+void PointToPoint::mail(Moving& moving, std::span<std::byte> memory) {
+    const auto& route = moving.operation.route;
+    moving.ticket = route.sending ? mail_.send(route.peer, route.tag, memory)
+                                  : mail_.receive(route.peer, route.tag, memory);
+    moving.step = Step::mailing;
+}
+
+/// Takes the payload to its next step if it is done with this one: a send of a tensor on a device
+/// is copied and then mailed, a receive is mailed and then copied.
+void PointToPoint::advance(Moving& moving) {
+    const auto& [route, pending, staged] = moving.operation;
+    switch (moving.step) {
+        case Step::copying:
+            if (!staged->is_copied()) return;
+            if (route.sending) return mail(moving, staged->memory());
+            break;
+        case Step::mailing:
+            if (moving.ticket != 0 && !mail_.test(moving.ticket)) return;
+            moving.ticket = 0;
+            if (staged && !route.sending) {
+                moving.step = Step::copying;
+                return staged->copy_out();
+            }
+            break;
+        case Step::done: return;
+    }
+    moving.step = Step::done;
 }
 
 bool PointToPoint::advance() {
-    // Tests come before the partition: an exception inside it would lose operations.
-    for (auto& moving : moving_)
-        if (moving.ticket != 0 && mail_.test(moving.ticket)) moving.ticket = 0;
+    // They advance before the partition: an exception inside it would lose operations.
+    for (auto& moving : moving_) advance(moving);
     const auto arrived = std::stable_partition(
-        moving_.begin(), moving_.end(), [](const Moving& moving) { return moving.ticket != 0; });
+        moving_.begin(), moving_.end(), [](const Moving& each) { return each.step != Step::done; });
     const bool any = arrived != moving_.end();
     for (auto done = arrived; done != moving_.end(); ++done)
         outcomes_.push_back({done->operation.pending, nullptr});

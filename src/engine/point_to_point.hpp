@@ -12,6 +12,7 @@
 
 #include "engine/control.hpp"
 #include "engine/pending.hpp"
+#include "engine/staged_message.hpp"
 #include "protocol/group_ranks.hpp"
 #include "protocol/matcher.hpp"
 #include "protocol/outbox.hpp"
@@ -24,10 +25,12 @@ using protocol::Route;
 struct P2pOperation {
     Route route;
     std::shared_ptr<Pending> pending;
+    std::shared_ptr<StagedMessage> staged = nullptr;  ///< null if the tensor is in host memory
 };
 
 /// Send and receive. A matcher agrees with the peers which operations belong together; then their
-/// payloads move, memory to memory. Nothing here waits: whoever drives the engine advances it. Not
+/// payloads move, memory to memory; those of tensors on a device from and to the pinned memory in
+/// which they are staged. Nothing here waits: whoever drives the engine advances it. Not
 /// thread-safe: the engine's lock guards it.
 class PointToPoint {
 public:
@@ -74,13 +77,21 @@ public:
     std::vector<Outcome> take_outcomes() { return std::exchange(outcomes_, {}); }
 
 private:
+    enum class Step : std::uint8_t {
+        copying,  ///< between the tensor on a device and pinned memory
+        mailing,
+        done
+    };
     struct Moving {
         P2pOperation operation;
-        Mail::Ticket ticket;
+        Step step = Step::copying;
+        Mail::Ticket ticket = 0;
     };
 
     void carry_out_decisions();
     void begin(P2pOperation operation);
+    void mail(Moving& moving, std::span<std::byte> memory);
+    void advance(Moving& moving);
 
     Mail& mail_;
     protocol::Matcher matcher_;

@@ -40,7 +40,8 @@ private:
 StreamExecutor::StreamExecutor(Dependencies dependencies)
     : of_(std::move(dependencies)),
       stream_(of_.driver->make_stream(of_.device)),
-      ended_(of_.driver, of_.device) {}
+      ended_(of_.driver, of_.device),
+      message_slots_(of_.driver, of_.device, of_.completions) {}
 
 /// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
 /// it, as long as the device is healthy; the operations then fail, for not all of their work is on
@@ -79,6 +80,17 @@ OwnedTensor StreamExecutor::filled(DType dtype, const Shape& shape,
         device::allocate_owned(of_.driver, of_.device, count_of(shape) * size_of(dtype));
     if (!memory.empty()) of_.driver->fill(*stream_, memory, element);
     return {TensorView(memory.data(), dtype, shape, stream_->ref().device), std::move(owner)};
+}
+
+std::shared_ptr<MessageSlot> StreamExecutor::take_slot(std::size_t bytes) {
+    auto& slot = message_slots_.take(bytes);
+    ++*pending_;
+    return {&slot, [executor = shared_from_this()](MessageSlot* taken) mutable {
+                executor->message_slots_.give_back(*taken);
+                const auto pending = executor->pending_;
+                executor.reset();  // before the count, as in Ending
+                --*pending;
+            }};
 }
 
 bool StreamExecutor::drain(base::Deadline deadline) noexcept {

@@ -12,6 +12,7 @@
 #include "engine/completions.hpp"
 #include "engine/context.hpp"
 #include "engine/execution_listener.hpp"
+#include "engine/message_slot.hpp"
 
 namespace guozhuang::engine {
 
@@ -42,10 +43,13 @@ public:
     /// A tensor of the device, of that shape, all of whose elements are this one: so it is for
     /// bundles that are enqueued later. Throws what the driver throws.
     OwnedTensor filled(DType dtype, const Shape& shape, std::span<const std::byte> element);
+    /// A slot for a message of so many bytes. Until it is let go, it keeps the executor, which is
+    /// not idle. Throws what the driver throws.
+    std::shared_ptr<MessageSlot> take_slot(std::size_t bytes);
     // See StreamBackend.
     void release() noexcept { of_.backend->release(); }
     void stop() noexcept { of_.backend->stop(); }
-    /// Whether the stream is done with all bundles. Any thread.
+    /// Whether the stream is done with all bundles, and no message has a slot. Any thread.
     bool is_idle() const noexcept { return *pending_ == 0; }
     /// Waits until it is; false at the deadline.
     bool drain(base::Deadline deadline) noexcept;
@@ -57,7 +61,8 @@ private:
     const std::shared_ptr<device::Stream> stream_;
     const device::PinnedWord ended_;  ///< counts the bundles that the stream is done with
     std::uint32_t enqueued_ = 0;
-    /// How many bundles are not complete, or are being completed.
+    MessageSlots message_slots_;
+    /// How many bundles are not complete, or are being completed, and how many slots are taken.
     const std::shared_ptr<std::atomic<int>> pending_ = std::make_shared<std::atomic<int>>(0);
 };
 

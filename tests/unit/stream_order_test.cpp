@@ -1,6 +1,7 @@
 // Tensors behind a stream: the operation waits for the stream, nobody else does. On the host fake,
 // so on any machine.
 #include <atomic>
+#include <chrono>
 #include <guozhuang/guozhuang.hpp>
 #include <memory>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 #include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
+#include "support/tensors/device_views.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;
@@ -165,6 +167,140 @@ TEST_CASE("waiting on a stream throws where an output of other rows is still to 
           }) == "");
 }
 
+TensorView on_fake(std::vector<float>& numbers) {
+    return view_of(numbers, on_fake_device);
+}
+
+/// Rank 0 sends to the last rank, from each of two kinds of memory to each: what the sender's
+/// stream has yet to write, over what the receiver's stream has yet to write.
+void message_between_streams(Session& session, Report& report, std::size_t count, bool from_device,
+                             bool to_device) {
+    const int last = session.size() - 1;
+    std::vector<float> sent(count, 1), received(count, 2), seen;
+    SlowStream sender, receiver;
+    Handle sending, receiving;
+    if (session.rank() == last) {
+        receiver.launch([&] { received.assign(count, 3); });
+        if (!to_device) receiver.let_go(), receiver.finish();
+        receiving = recv_async(view_of(received, to_device ? on_fake_device : on_host), 0,
+                               {.stream = receiver.ref()});
+    }
+    if (session.rank() == 0) {
+        sender.launch([&] { sent.assign(count, 4); });
+        if (!from_device) sender.let_go(), sender.finish();
+        sending = send_async(view_of(sent, from_device ? on_fake_device : on_host), last,
+                             {.stream = sender.ref()});
+        start_allreduce(session, "meanwhile", {DType::f32, {5}})(report);
+        report.expect(!from_device || count == 0 || !sending.done(), "sent before it is there");
+        sender.let_go();
+    } else {
+        start_allreduce(session, "meanwhile", {DType::f32, {5}})(report);
+    }
+    if (receiving) {
+        receiving.wait(receiver.ref());
+        receiver.launch([&] { seen = received; });
+        report.expect(!to_device || count == 0 || !receiving.done(), "written too early");
+        receiver.let_go();
+        receiver.finish();
+        report.expect(seen == std::vector<float>(count, 4), "what the stream sees is not sent");
+        receiving.wait();
+    }
+    if (sending) sending.wait();
+}
+
+TEST_CASE("a message is sent when the sender's stream has it, and the receiver's stream sees it") {
+    for (const int ranks : {1, 2, 3})
+        for (const bool from_device : {true, false})
+            for (const bool to_device : {true, false})
+                CHECK(problems_among(ranks, [&](Session& session, Report& report) {
+                          for (const std::size_t count : {0, 1, 4099, 300'001, 4099})
+                              message_between_streams(session, report, count, from_device,
+                                                      to_device);
+                      }) == "");
+}
+
+TEST_CASE("no stream waits for a message, nor a message for another whose tensor is not ready") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::vector<float> slow(3000, 1), quick(5000, 2);
+              SlowStream held, free;
+              free.let_go();
+              const int other = 1 - session.rank();
+              if (session.rank() == 0) {
+                  const auto behind = send_async(on_fake(slow), other, {.stream = held.ref()});
+                  send(on_fake(quick), other, {.tag = 1, .stream = free.ref()});
+                  report.expect(!behind.done(), "sent, though its stream stands still");
+                  held.let_go();
+                  behind.wait();
+              } else {
+                  std::vector<float> first(3000, 0), second(5000, 0);
+                  const auto late = recv_async(on_fake(first), other, {.stream = free.ref()});
+                  recv(on_fake(second), other, {.tag = 1, .stream = free.ref()});
+                  free.finish();  // though the first has not arrived
+                  late.wait();
+                  report.expect(first == slow && second == quick, "not what was sent");
+              }
+          }) == "");
+}
+
+TEST_CASE("a session closes while messages of device tensors are on their way") {
+    for (int again = 0; again < 20; ++again)
+        CHECK(problems_among(2, [](Session& session, Report& report) {
+                  std::vector<float> sent(3000, 1), received(3000, 0);
+                  const int other = 1 - session.rank();
+                  SlowStream stream;
+                  recv_async(on_fake(received), other, {.stream = stream.ref()});
+                  send_async(on_fake(sent), other, {.stream = stream.ref()});
+                  stream.let_go();
+                  barrier();  // so each has told the other, before it tells that it closes
+                  session.close();
+                  report.expect(received == sent, "not what was sent");
+              }) == "");
+}
+
+TEST_CASE("a job is aborted while messages of device tensors are on their way") {
+    const LogCapture log;  // of what nobody waited for
+    for (int again = 0; again < 6; ++again) {
+        std::vector<float> numbers[2][2];
+        const auto job = [&](Session& session) {
+            auto& own = numbers[session.rank()];
+            for (auto& tensor : own) tensor.assign(100'000, 1);
+            const int other = 1 - session.rank();
+            SlowStream stream;
+            const auto receiving = recv_async(on_fake(own[0]), other, {.stream = stream.ref()});
+            const auto sending = send_async(on_fake(own[1]), other, {.stream = stream.ref()});
+            if (session.rank() == 0 && again % 2 == 0) stream.let_go();
+            if (session.rank() == 0) throw std::runtime_error("mine");
+            sending.wait();  // for ever, if nothing happened: rank 1 never lets go
+        };
+        CHECK_THROWS_WITH(run_ranks(2, job), "mine");
+    }
+}
+
+TEST_CASE("what a message keeps alive outlives its failure, while the stream may still use it") {
+    const LogCapture log;
+    std::atomic<bool> released{false}, is_on_stream{false}, was_released_early{false};
+    std::vector<float> sent(5000, 1), received(5000, 0);
+    SlowStream stream;  // it outlives the session
+    const auto job = [&](Session& session) {
+        if (session.rank() == 0) {
+            const auto receiving = recv_async(received, 1);
+            while (!is_on_stream) std::this_thread::yield();
+            throw std::runtime_error("mine");
+        }
+        const auto handle = send_async(
+            on_fake(sent), 0,
+            {.stream = stream.ref(), .keep_alive = {sent.data(), [&](void*) { released = true; }}});
+        handle.wait_for(std::chrono::milliseconds(100));  // matched, and being copied
+        is_on_stream = true;
+        (void)error_of([&] { handle.wait(); });
+        was_released_early = released.load();
+        stream.let_go();
+        while (!released) std::this_thread::yield();
+    };
+    CHECK_THROWS_WITH(run_ranks(2, job), "mine");
+    CHECK_FALSE(was_released_early);
+}
+
 TEST_CASE("a session closes while device operations are on their way, whose handles are dropped") {
     for (int again = 0; again < 20; ++again) {
         CHECK(problems_among(2, [](Session& session, Report& report) {
@@ -262,8 +398,15 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
               expect_error(report, ErrorCode::invalid_argument, {"must be on one device"}, [&] {
                   grouped_allreduce(std::vector<TensorView>{fake, numbers});
               });
-              expect_error(report, ErrorCode::invalid_argument, {"only host tensors can be sent"},
-                           [&] { send(fake, 0); });
+              expect_error(report, ErrorCode::invalid_argument,
+                           {"send", "not a stream of the host fake"}, [&] {
+                               send(fake, 0,
+                                    {.stream = StreamRef{.device = {DeviceKind::cuda, 0},
+                                                         .native = nullptr}});
+                           });
+              expect_error(report, ErrorCode::invalid_argument, {"recv", "7"}, [&] {
+                  recv(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 7}), 0);
+              });
               allreduce(fake);
           }) == "");
 }
@@ -274,4 +417,9 @@ TEST_CASE("ranks that take turns refuse tensors on a device") {
         allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 0}));
     };
     CHECK_THROWS_WITH(run_ranks(1, body, {.turns = 1}), Catch::Matchers::Contains("take turns"));
+    const auto message = [](Session&) {
+        std::vector<float> numbers(2);
+        send(on_fake(numbers), 0);
+    };
+    CHECK_THROWS_WITH(run_ranks(1, message, {.turns = 1}), Catch::Matchers::Contains("take turns"));
 }

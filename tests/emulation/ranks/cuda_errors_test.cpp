@@ -57,6 +57,11 @@ void memory_elsewhere(Session& session, Report& report) {
                      auto input = ones();
                      all_gather(input, {.name = "elsewhere", .outputs = {output}});
                  });
+    expect_error(
+        report, ErrorCode::invalid_argument, {"send", "memory of " + where + ", but is"},
+        [&] { send(TensorView(on_host.data(), DType::f32, {count}, trainer.stream().device), 0); });
+    expect_error(report, ErrorCode::invalid_argument, {"recv", "said to be host memory"},
+                 [&] { recv(TensorView(on_device.get(), DType::f32, {count}), 0); });
     next_is_right(session, report, "memory elsewhere");
 }
 
@@ -113,6 +118,10 @@ void captured(Session& session, Report& report) {
     expect_error(report, ErrorCode::invalid_argument,
                  {"allreduce 'captured'", "being captured into a graph"},
                  [&] { submit(capturing.native); });
+    expect_error(report, ErrorCode::invalid_argument, {"send", "being captured into a graph"}, [&] {
+        send(trainer.view(values, count), session.rank(),
+             {.stream = StreamRef{trainer.stream().device, capturing.native}});
+    });
     submit(trainer.native());  // another stream is not concerned
     // Nor is it by calls that would end the capture in another mode: this one allocates.
     const auto gathered = all_gather(trainer.view(values, count), {.stream = trainer.stream()});

@@ -77,7 +77,7 @@ TEST_CASE("an output on a device of other rows than come fails on its rank alone
           }) == "");
 }
 
-// Messages, which are of host memory, among them.
+// Messages among them, also from host memory to a device.
 TEST_CASE("random operations on a device in random orders") {
     CHECK(problems_on_device(random_operations(seed(), 10)) == "");
 }

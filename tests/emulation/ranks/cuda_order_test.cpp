@@ -142,10 +142,74 @@ void one_name_again(Session& session, Report& report) {
                   "each sum is of the one before");
 }
 
+/// Each rank sends to the next: what a slow kernel writes, over what another one writes there.
+void message_between_kernels(Session& session, Report& report, std::size_t count) {
+    Trainer trainer;
+    const auto size = static_cast<unsigned>(count);
+    const auto sent = Trainer::device_memory_of<float>(count);
+    const auto received = Trainer::device_memory_of<float>(count);
+    const auto seen = Trainer::device_memory_of<float>(count);
+    const int ranks = session.size(), left = (session.rank() + ranks - 1) % ranks;
+    launch_set(sent.get(), size, static_cast<float>(session.rank() + 1), trainer.native());
+    launch_set(received.get(), size, -1, trainer.native());
+    const PointToPointOptions options{.stream = trainer.stream()};
+    const auto receiving = recv_async(trainer.view(received, count), left, options);
+    const auto sending =
+        send_async(trainer.view(sent, count), (session.rank() + 1) % ranks, options);
+    receiving.wait(trainer.stream());
+    launch_scale(received.get(), seen.get(), size, 2, trainer.native());
+    report.expect(are_all(trainer.elements(seen, count), 2 * static_cast<float>(left + 1)),
+                  text_of("what the kernel saw of ", count));
+    receiving.wait();
+    sending.wait();
+}
+
+/// A message whose tensor stands still holds up neither another one nor the host.
+void held_message(Session& session, Report& report, std::size_t count) {
+    Trainer trainer;
+    launch_all_once(session, report, trainer);
+    const auto sent = trainer.put_elements(std::vector<float>(count, 5));
+    const auto received = trainer.put_elements(std::vector<float>(count, -1));
+    const TestStream other;
+    trainer.synchronize();
+    const Gate gate;
+    gate.hold(trainer.native());
+    const int self = session.rank();
+    const PointToPointOptions options{.stream = trainer.stream()};
+    const auto receiving = recv_async(trainer.view(received, count), self, options);
+    const auto sending = send_async(trainer.view(sent, count), self, options);
+    const PointToPointOptions passing{.tag = 1,
+                                      .stream = StreamRef{trainer.stream().device, other.native}};
+    const auto passes = send_async(trainer.view(sent, count), self, passing);
+    std::vector<float> on_host(count);
+    recv(on_host, self, {.tag = 1});
+    report.expect(are_all(on_host, 5.0F), "what passed");
+    report.expect(!sending.done() && !receiving.done(), "done while its stream stands still");
+    passes.wait();
+    gate.open();
+    receiving.wait();
+    report.expect(are_all(trainer.elements(received, count), 5.0F), "what was held");
+    sending.wait();
+}
+
 }  // namespace
 
 TEST_CASE("tensors in an arena on a device") {
     CHECK(problems_here(allreduce_in_an_arena) == "");
+}
+
+TEST_CASE("a message is between the kernels before and after it") {
+    for (const auto count : counts)
+        CHECK(problems_here([count](Session& session, Report& report) {
+                  message_between_kernels(session, report, count);
+              }) == "");
+}
+
+TEST_CASE("messages pass one behind a kernel that stands still") {
+    for (const auto count : counts)
+        CHECK(problems_here([count](Session& session, Report& report) {
+                  held_message(session, report, count);
+              }) == "");
 }
 
 TEST_CASE("an allreduce is between the kernels before and after it") {

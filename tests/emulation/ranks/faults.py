@@ -75,6 +75,8 @@ def ends():
         last, others = ranks - 1, range(ranks - 1)
         Run("killed", ranks).expect_told(others, rf"^rank_died: rank {last} .*killed by signal 9")
         Run("broken", ranks).expect_told(range(ranks), broken)
+    Run("broken_messages").expect_told([1], f"{broken}|the stream has failed")
+    Run("broken_behind").expect_told([0, 1], broken)
     Run("broken", 1).expect_told([0], broken)
     Run("leaves").expect_told([0], f"^departed: .*{mine}")
     for scene in ("held", "hung"):

@@ -75,6 +75,22 @@ void move_rows(const Session& session, Trainer& trainer) {
     require(are_all(trainer.elements(values, ranks), 3.0F), "broadcast");
 }
 
+/// Each rank sends to itself and the next, and receives from itself and the one before.
+void move_messages(const Session& session, Trainer& trainer) {
+    constexpr std::size_t count = 100'000;
+    const int ranks = session.size(), rank = session.rank();
+    for (const int distance : {0, 1}) {
+        const auto sent = trainer.put_elements(std::vector<float>(count, 4));
+        const auto received = trainer.put_elements(std::vector<float>(count, 0));
+        const PointToPointOptions options{.stream = trainer.stream()};
+        const auto receiving =
+            recv_async(trainer.view(received, count), (rank + ranks - distance) % ranks, options);
+        send(trainer.view(sent, count), (rank + distance) % ranks, options);
+        receiving.wait();
+        require(are_all(trainer.elements(received, count), 4.0F), "message");
+    }
+}
+
 void run_plan(const Session& session, Trainer& trainer) {
     constexpr std::size_t count = 2000;
     const auto values = trainer.put_elements(std::vector<float>(count, 1));
@@ -95,6 +111,7 @@ void steps(Session& session) {
             for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::adasum})
                 reduce_somehow(session, trainer, op, count);
         move_rows(session, trainer);
+        move_messages(session, trainer);
         run_plan(session, trainer);
     }
     if (session.rank() == 0) reduce_somehow(session, trainer, ReduceOp::average, 7);
@@ -139,6 +156,39 @@ void end_in_the_middle(Session& session, const std::function<void()>& end) {
 
 void killed(Session& session) {
     end_in_the_middle(session, [] { raise(SIGKILL); });
+}
+
+/// The device of the last rank's process fails while messages are on their way.
+void broken_messages(Session& session) {
+    Trainer trainer;
+    move_messages(session, trainer);
+    say(session, "begins");
+    int device = 0;
+    cudaGetDevice(&device);
+    if (is_victim(session)) {
+        std::thread([device] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(300));
+            emulated_cuda_break_device(device);
+        }).detach();
+    }
+    for (;;) move_messages(session, trainer);
+}
+
+/// A message is behind a device that stands still, and the device then fails.
+void broken_behind(Session& session) {
+    auto& trainer = *new Trainer;
+    move_messages(session, trainer);
+    constexpr std::size_t count = 1000;
+    const auto values = trainer.put_elements(std::vector<float>(count, 1));
+    if (!is_victim(session)) return recv(trainer.view(values, count), session.size() - 1);
+    int device = 0;
+    cudaGetDevice(&device);
+    (new Gate)->hold(trainer.native());
+    const auto handle = send_async(trainer.view(values, count), 0, {.stream = trainer.stream()});
+    handle.wait_for(std::chrono::milliseconds(300));
+    say(session, "begins");
+    emulated_cuda_break_device(device);
+    handle.wait();
 }
 
 /// The device of the last rank's process fails.
@@ -191,6 +241,8 @@ const std::map<std::string, std::function<void(Session&)>> scenes = {
     {"host", host_only},
     {"killed", killed},
     {"broken", broken},
+    {"broken_messages", broken_messages},
+    {"broken_behind", broken_behind},
     {"leaves", leaves},
     {"held", [](Session& session) { fail_behind(session, false); }},
     {"hung", [](Session& session) { fail_behind(session, true); }},

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "device/device.hpp"
+#include "device/owned_memory.hpp"
+#include "engine/completions.hpp"
+
+namespace guozhuang::engine {
+
+/// What one message of a tensor on a device needs: pinned memory in which it is staged, and a
+/// stream that copies it. The stream is the slot's own, so no message waits behind another whose
+/// tensor is not ready.
+struct MessageSlot {
+    /// Throws what the driver throws.
+    MessageSlot(std::shared_ptr<device::Driver> driver, int device,
+                std::shared_ptr<Completions> completions, std::size_t bytes);
+
+    const std::shared_ptr<device::Driver> driver;
+    const int device;
+    const std::shared_ptr<Completions> completions;  ///< of the driver
+    const std::shared_ptr<device::Stream> stream;
+    const device::PinnedMemory pinned;
+    const device::PinnedWord copied;  ///< counts the copies that the stream is done with
+    std::uint32_t copies = 0;         ///< that were enqueued; by the thread that drives
+    bool is_taken = false;            ///< guarded by the lock of MessageSlots
+};
+
+/// The slots of a device. They are kept, since allocating pinned memory may wait for the device.
+/// Sizes are powers of two, so a size that comes again finds a slot. Thread-safe.
+class MessageSlots {
+public:
+    MessageSlots(std::shared_ptr<device::Driver> driver, int device,
+                 std::shared_ptr<Completions> completions);
+
+    /// A slot for so many bytes, to be given back. Throws what the driver throws.
+    MessageSlot& take(std::size_t bytes);
+    void give_back(MessageSlot& slot) noexcept;
+
+private:
+    const std::shared_ptr<device::Driver> driver_;
+    const int device_;
+    const std::shared_ptr<Completions> completions_;
+    base::Mutex mutex_;
+    std::vector<std::unique_ptr<MessageSlot>> slots_ GUOZHUANG_GUARDED_BY(mutex_);
+};
+
+}  // namespace guozhuang::engine
