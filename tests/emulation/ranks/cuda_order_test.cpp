@@ -169,26 +169,29 @@ void held_message(Session& session, Report& report, std::size_t count) {
     Trainer trainer;
     launch_all_once(session, report, trainer);
     const auto sent = trainer.put_elements(std::vector<float>(count, 5));
+    const auto held = trainer.put_elements(std::vector<float>(count, -2));
     const auto received = trainer.put_elements(std::vector<float>(count, -1));
     const TestStream other;
     trainer.synchronize();
     const Gate gate;
     gate.hold(trainer.native());
+    launch_set(held.get(), static_cast<unsigned>(count), 6, trainer.native());
     const int self = session.rank();
     const PointToPointOptions options{.stream = trainer.stream()};
     const auto receiving = recv_async(trainer.view(received, count), self, options);
-    const auto sending = send_async(trainer.view(sent, count), self, options);
+    const auto sending = send_async(trainer.view(held, count), self, options);
     const PointToPointOptions passing{.tag = 1,
                                       .stream = StreamRef{trainer.stream().device, other.native}};
     const auto passes = send_async(trainer.view(sent, count), self, passing);
     std::vector<float> on_host(count);
     recv(on_host, self, {.tag = 1});
     report.expect(are_all(on_host, 5.0F), "what passed");
-    report.expect(!sending.done() && !receiving.done(), "done while its stream stands still");
     passes.wait();
+    let_streams_run();
+    report.expect(!sending.done() && !receiving.done(), "done while its stream stands still");
     gate.open();
     receiving.wait();
-    report.expect(are_all(trainer.elements(received, count), 5.0F), "what was held");
+    report.expect(are_all(trainer.elements(received, count), 6.0F), "what was held");
     sending.wait();
 }
 
