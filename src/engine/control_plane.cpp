@@ -43,11 +43,13 @@ void ControlPlane::receive(const Control::Message& message) {
         point_to_point_.receive(message.from, bytes.subspan(1));
 }
 
+/// Announcements of sends and receives come first: a shutdown, which is among the rest, may not
+/// overtake those that were made before it.
 void ControlPlane::send_messages() {
-    for (auto& message : negotiator_.take_messages())
-        send(message.to, Channel::negotiation, std::move(message.bytes));
     for (auto& message : point_to_point_.take_messages())
         send(message.to, Channel::point_to_point, std::move(message.bytes));
+    for (auto& message : negotiator_.take_messages())
+        send(message.to, Channel::negotiation, std::move(message.bytes));
 }
 
 void ControlPlane::send(int to, Channel channel, protocol::Bytes bytes) {

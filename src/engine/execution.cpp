@@ -58,10 +58,10 @@ Bundle bundle_of(const protocol::LogEntry& entry,
     for (const auto& pending : requests) {
         const auto& request = pending->request();
         for (std::size_t i = 0; i < request.tensors->size(); ++i) {
-            auto& entry = bundle.entries.emplace_back(
+            auto& moved = bundle.entries.emplace_back(
                 BundleEntry{.tensor = (*request.tensors)[i], .splits = request.splits});
-            if (pending->has_results()) entry.result = &pending->result(i);
-            if (request.outputs) entry.output = (*request.outputs)[i].memory();
+            if (pending->has_results()) moved.result = &pending->result(i);
+            if (request.outputs) moved.output = (*request.outputs)[i].memory();
         }
     }
     return bundle;
