@@ -78,7 +78,7 @@ public:
     /// The library's own thread drives it.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait
-    /// for its completion and returns. Throws if the operation failed before it was enqueued, or
+    /// for its completion and returns; that of a send is wait(). Throws if the operation failed before it was enqueued, or
     /// is going to, because an output has other rows than its result. On plain host tensors it is
     /// wait().
     void wait(StreamRef stream) const;

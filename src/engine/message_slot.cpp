@@ -32,15 +32,23 @@ MessageSlots::MessageSlots(std::shared_ptr<device::Driver> driver, int device,
 
 MessageSlot& MessageSlots::take(std::size_t bytes) {
     const auto size = slot_size(bytes);
+    if (auto* const kept = take_kept(size)) return *kept;
+    // Without the lock: allocating may wait for the device, and who gives back may not.
+    auto made = std::make_unique<MessageSlot>(driver_, device_, completions_, size);
+    made->is_taken = true;
     const base::Lock lock(mutex_);
-    const auto found = std::ranges::find_if(slots_, [size](const auto& slot) {
-        return !slot->is_taken && slot->pinned.memory().size() == size;
-    });
-    auto& slot = found != slots_.end() ? *found
-                                       : slots_.emplace_back(std::make_unique<MessageSlot>(
-                                             driver_, device_, completions_, size));
-    slot->is_taken = true;
-    return *slot;
+    return *slots_.emplace_back(std::move(made));
+}
+
+/// Null if none of that size is free.
+MessageSlot* MessageSlots::take_kept(std::size_t size) {
+    const base::Lock lock(mutex_);
+    for (const auto& slot : slots_) {
+        if (slot->is_taken || slot->pinned.memory().size() != size) continue;
+        slot->is_taken = true;
+        return slot.get();
+    }
+    return nullptr;
 }
 
 void MessageSlots::give_back(MessageSlot& slot) noexcept {

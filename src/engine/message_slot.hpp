@@ -41,6 +41,8 @@ public:
     void give_back(MessageSlot& slot) noexcept;
 
 private:
+    MessageSlot* take_kept(std::size_t size);
+
     const std::shared_ptr<device::Driver> driver_;
     const int device_;
     const std::shared_ptr<Completions> completions_;

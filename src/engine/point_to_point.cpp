@@ -50,28 +50,37 @@ void PointToPoint::carry_out_decisions() {
 }
 
 void PointToPoint::begin(P2pOperation operation) {
-    Moving moving{.operation = std::move(operation)};
-    const auto& [route, pending, staged] = moving.operation;
+    const auto& [route, pending, staged] = operation;
     const auto& tensor = pending->request().tensors->front();
-    if (tensor.bytes() == 0) {
-        moving.step = Step::done;
-    } else if (!staged) {
-        mail(moving, tensor.memory());
-    } else {
+    if (tensor.bytes() > 0 && staged) {
         staged->begin();
-        if (route.sending)
-            staged->copy_in();
-        else
-            mail(moving, staged->memory());
+        if (route.sending) staged->copy_in();
     }
-    moving_.push_back(std::move(moving));
+    auto& moving = moving_.emplace_back(Moving{.operation = std::move(operation)});
+    if (tensor.bytes() == 0)
+        moving.step = Step::done;
+    else if (moving.operation.route.sending)
+        mail_in_order(moving);
+    else
+        mail(moving);
 }
 
-void PointToPoint::mail(Moving& moving, std::span<std::byte> memory) {
-    const auto& route = moving.operation.route;
+void PointToPoint::mail(Moving& moving) {
+    const auto& [route, pending, staged] = moving.operation;
+    const auto memory = staged ? staged->memory() : pending->request().tensors->front().memory();
     moving.ticket = route.sending ? mail_.send(route.peer, route.tag, memory)
                                   : mail_.receive(route.peer, route.tag, memory);
     moving.step = Step::mailing;
+}
+
+/// Mails a send when its payload is there, and every send before it on its route has been mailed:
+/// the receiver takes payloads in the order in which the matcher has paired them.
+void PointToPoint::mail_in_order(Moving& moving) {
+    if (moving.operation.staged && !moving.operation.staged->is_copied()) return;
+    for (const auto* before = moving_.data(); before != &moving; ++before)
+        if (before->step == Step::copying && before->operation.route == moving.operation.route)
+            return;
+    mail(moving);
 }
 
 /// Takes the payload to its next step if it is done with this one: a send of a tensor on a device
@@ -80,8 +89,8 @@ void PointToPoint::advance(Moving& moving) {
     const auto& [route, pending, staged] = moving.operation;
     switch (moving.step) {
         case Step::copying:
+            if (route.sending) return mail_in_order(moving);
             if (!staged->is_copied()) return;
-            if (route.sending) return mail(moving, staged->memory());
             break;
         case Step::mailing:
             if (moving.ticket != 0 && !mail_.test(moving.ticket)) return;

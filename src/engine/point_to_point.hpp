@@ -78,7 +78,8 @@ public:
 
 private:
     enum class Step : std::uint8_t {
-        copying,  ///< between the tensor on a device and pinned memory
+        /// Between the tensor on a device and pinned memory; or, of a send, until it is its turn.
+        copying,
         mailing,
         done
     };
@@ -90,13 +91,14 @@ private:
 
     void carry_out_decisions();
     void begin(P2pOperation operation);
-    void mail(Moving& moving, std::span<std::byte> memory);
+    void mail(Moving& moving);
+    void mail_in_order(Moving& moving);
     void advance(Moving& moving);
 
     Mail& mail_;
     protocol::Matcher matcher_;
     std::map<protocol::Matcher::Number, P2pOperation> unmatched_;
-    std::vector<Moving> moving_;
+    std::vector<Moving> moving_;  ///< in the order in which they were matched
     std::vector<Outcome> outcomes_;
 };
 

@@ -242,6 +242,34 @@ TEST_CASE("no stream waits for a message, nor a message for another whose tensor
           }) == "");
 }
 
+TEST_CASE("messages of one tag arrive in the order they were sent, whichever is ready first") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              constexpr std::size_t count = 3000;
+              SlowStream held, free;
+              free.let_go();
+              std::vector<float> first(count, 1), second(count, 2), third(count, 3);
+              const int other = 1 - session.rank();
+              std::vector<Handle> handles;
+              if (session.rank() == 0) {
+                  handles.push_back(send_async(on_fake(first), other, {.stream = held.ref()}));
+                  handles.push_back(send_async(second, other));
+                  handles.push_back(send_async(on_fake(third), other, {.stream = free.ref()}));
+                  report.expect(!handles.back().wait_for(std::chrono::milliseconds(20)),
+                                "the third is sent before the first");
+                  held.let_go();
+              } else {
+                  for (auto* const tensor : {&first, &second, &third}) tensor->assign(count, 0);
+                  handles.push_back(recv_async(first, other));
+                  handles.push_back(recv_async(on_fake(second), other, {.stream = free.ref()}));
+                  handles.push_back(recv_async(third, other));
+              }
+              for (const auto& handle : handles) handle.wait();
+              report.expect(first == std::vector<float>(count, 1), "the first");
+              report.expect(second == std::vector<float>(count, 2), "the second");
+              report.expect(third == std::vector<float>(count, 3), "the third");
+          }) == "");
+}
+
 TEST_CASE("a session closes while messages of device tensors are on their way") {
     for (int again = 0; again < 20; ++again)
         CHECK(problems_among(2, [](Session& session, Report& report) {

@@ -1,6 +1,7 @@
 #include "backends/device/staged_path.hpp"
 
 #include <algorithm>
+#include <array>
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <pthread.h>
@@ -108,13 +109,16 @@ void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::S
 }
 
 void StagedPath::copy(const Load& load, device::Stream& stream) {
-    std::vector<std::shared_ptr<device::Event>> is_out;
+    std::array<std::shared_ptr<device::Event>, slots> is_out;  // of the last chunk in each slot
     for (std::size_t chunk = 0; chunk < load.chunks.size(); ++chunk) {
-        if (chunk >= slots) stream.wait(is_out[chunk - slots]);  // the slot is free
+        auto& is_free = is_out[chunk % slots];
+        if (is_free) stream.wait(is_free);
         copy_in(load, chunk, stream);
-        is_out.push_back(copy_out(load, chunk));
+        // The word that it waits for says so too, but CUDA must know the order of its streams.
+        out_->wait(stream.record());
+        is_free = copy_out(load, chunk);
     }
-    stream.wait(is_out.back());
+    stream.wait(is_out[(load.chunks.size() - 1) % slots]);
 }
 
 void StagedPath::copy_in(const Load& load, std::size_t chunk, device::Stream& stream) {

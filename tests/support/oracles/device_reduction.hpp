@@ -106,7 +106,7 @@ inline void check_reductions_like_host(device::Driver& driver) {
             if (op == ReduceOp::adasum) continue;
             if (dtype == DType::boolean && op != ReduceOp::min && op != ReduceOp::max) continue;
             const double postscale = is_floating(dtype) ? 0.75 : 1;
-            for (const std::size_t inputs : {1, 2, 3, 7, 8})
+            for (const std::size_t inputs : {1u, 2u, 3u, 7u, 8u})
                 check_reduction_like_host(driver, *stream, {op, dtype, 5, postscale}, inputs);
         }
     }
