@@ -37,8 +37,9 @@ public:
     explicit GradientArena(std::size_t bytes, Session* session = nullptr);
     /// The same on a device, where tensors that follow each other are copied as one: for allocate()
     /// alone, since containers would write to it from the host. Not yet mapped by other ranks
-    /// (is_shared() is false). The kind of device is the same on all ranks. Also throws Error: unavailable where the device
-    /// cannot be used, invalid_argument if there is none of that index, out_of_memory.
+    /// (is_shared() is false). The kind of device is the same on all ranks. Also throws Error:
+    /// unavailable where the device cannot be used, invalid_argument if there is none of that
+    /// index, out_of_memory.
     ///
     ///     gz::GradientArena arena(64 << 20, {gz::DeviceKind::cuda, index});
     ///     auto* gradient = static_cast<float*>(arena.allocate(count * sizeof(float)));

@@ -78,9 +78,9 @@ public:
     /// The library's own thread drives it.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait
-    /// for its completion and returns; that of a send is wait(). Throws if the operation failed before it was enqueued, or
-    /// is going to, because an output has other rows than its result. On plain host tensors it is
-    /// wait().
+    /// for its completion and returns. Throws if the operation failed before it was enqueued, or is
+    /// going to, because an output has other rows than its result. For a send, and on plain host
+    /// tensors, it is wait().
     void wait(StreamRef stream) const;
     /// Whether wait() would return at once. Only looks: the library's own thread drives. Ranks that
     /// take turns (RankOptions::turns) have no such thread, so they must wait().
