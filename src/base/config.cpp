@@ -135,6 +135,13 @@ constexpr ConfigVariable table[] = {
     {"GUOZHUANG_CUDA", "", "auto or off", ConfigScope::may_differ,
      "Whether CUDA tensors may be used; `off`: they are an error, and gz-info looks for no GPU.",
      parse_word<&Config::cuda, cuda_words>, print_word<&Config::cuda, cuda_words>},
+    {"GUOZHUANG_DEVICE_BYTES", "bytes", "64K to 1G", ConfigScope::rank0_wins,
+     "Most memory of its device that a rank takes for a process set to move tensors through.",
+     parse_size<&Config::device_bytes, 64 * 1024, gib>, print_size<&Config::device_bytes>},
+    {"GUOZHUANG_DEVICE_PATH", "", "auto, direct or staged", ConfigScope::rank0_wins,
+     "How tensors on devices move (gpu.md); a path that cannot be is an error.",
+     parse_word<&Config::device_path, device_path_names>,
+     print_word<&Config::device_path, device_path_names>},
     {"GUOZHUANG_FAILPOINT", "", "none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error",
      ConfigScope::may_differ,
      "For tests: a fault that befalls one rank the NTH time that it passes a point of the library "

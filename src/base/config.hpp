@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/device_path.hpp"
 #include "base/failpoint.hpp"
 
 namespace guozhuang::base {
@@ -30,6 +31,8 @@ struct Config {
     std::optional<std::size_t> spin_us;  ///< empty: chosen from the number of cores
     bool shared_memory = true;
     bool cuda = true;
+    DevicePath device_path = DevicePath::automatic;
+    std::size_t device_bytes = 32u << 20;
     LogLevel log_level = LogLevel::warning;
     std::string timeline;               ///< directory; empty: none
     std::string tune_file;              ///< empty: none

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "device/memory_sharing.hpp"
 #include "device/reduction.hpp"
 #include "device/sum_order.hpp"
 
@@ -47,8 +48,8 @@ public:
     virtual StreamRef ref() const noexcept = 0;
 };
 
-/// A counter in pinned memory that streams and host threads share. It counts up and wraps around:
-/// a value is reached if it is at most 2^31 - 1 behind.
+/// A counter in pinned or registered memory that streams and host threads share. It counts up and
+/// wraps around: a value is reached if it is at most 2^31 - 1 behind.
 using Word = std::atomic<std::uint32_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint32_t));
 
@@ -126,6 +127,9 @@ public:
     /// A user's stream as a Stream. The user still owns it, and it must outlive the result. A null
     /// handle is the device's default stream.
     virtual std::shared_ptr<Stream> wrap(StreamRef stream) = 0;
+
+    /// Valid as long as the driver.
+    virtual MemorySharing& sharing() noexcept = 0;
 };
 
 /// Counts a word up from a host thread, for streams that wait for it.

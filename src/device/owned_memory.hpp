@@ -53,6 +53,31 @@ inline DeviceMemory allocate_owned(const std::shared_ptr<Driver>& driver, int de
             {memory.data(), [driver, device, memory](void*) { driver->release(device, memory); }}};
 }
 
+/// Another rank's memory on its device, as this one's device reaches it. No stream may still use it
+/// at the end.
+class OpenedMemory {
+public:
+    /// Throws what MemorySharing::open throws.
+    OpenedMemory(std::shared_ptr<Driver> driver, int device, const MemoryOffer& offer)
+        : driver_(std::move(driver)),
+          device_(device),
+          offer_(offer),
+          memory_(driver_->sharing().open(device, offer)) {}
+    ~OpenedMemory() {
+        if (driver_) driver_->sharing().close(device_, offer_, memory_);
+    }
+    OpenedMemory(OpenedMemory&&) noexcept = default;
+    OpenedMemory& operator=(OpenedMemory&&) = delete;
+
+    std::span<std::byte> memory() const noexcept { return memory_; }
+
+private:
+    std::shared_ptr<Driver> driver_;
+    int device_;
+    MemoryOffer offer_;
+    std::span<std::byte> memory_;
+};
+
 /// A Word in pinned memory of its own, 0 at first.
 class PinnedWord {
 public:

@@ -69,8 +69,12 @@ public:
     /// order of the log. Throws Error if the job is aborted or the device refuses.
     virtual void enqueue(std::shared_ptr<StreamBundle> bundle, device::Stream& stream) = 0;
     /// The job is over: lets every stream run on that waits for this rank or for another, now and
-    /// later, although the results are undefined. Calls nothing of the device's. Any thread.
+    /// later, although the results are undefined. Calls nothing of the device's. Called again and
+    /// again until the streams have come to their end. Any thread.
     virtual void release() noexcept = 0;
+    /// Whether a rank of the set may have let its streams run on in a way that other ranks' streams
+    /// take for data: then no bundle is known to have ended well. Any thread.
+    virtual bool was_released() const noexcept = 0;
     /// Ends the threads of the backend, which is used no more: what is on its way has ended, or the
     /// job has been aborted. The stream may still work with its memory.
     virtual void stop() noexcept = 0;

@@ -58,4 +58,12 @@ void EnqueuedBundle::end(const std::exception_ptr& failure) noexcept {
     listener_->on_end(to_end_, error);
 }
 
+void EnqueuedBundle::end_of_job() noexcept {
+    try {
+        base::throw_cause(context_.doorbell);
+    } catch (...) {
+        end(std::current_exception());
+    }
+}
+
 }  // namespace guozhuang::engine

@@ -27,6 +27,9 @@ public:
     void refuse(std::exception_ptr failure) noexcept;
     /// The stream is done with it, or the device has failed with this error. Once.
     void end(const std::exception_ptr& failure) noexcept;
+    /// The same where the stream was let go: what it has done may be rubbish.
+    void end_of_job() noexcept;
+    bool is_job_over() const noexcept { return base::is_aborted(context_.doorbell); }
 
 private:
     void fail(const std::exception_ptr& cause) noexcept;

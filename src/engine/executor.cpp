@@ -48,7 +48,7 @@ void Executor::release() noexcept {
 }
 
 void Executor::clear(bool memory_on_loan) noexcept {
-    release();
+    if (base::is_aborted(context_.doorbell)) release();
     std::map<DeviceKind, DeviceExecutor> executors;
     {
         const base::Lock lock(mutex_);

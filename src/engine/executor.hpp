@@ -46,9 +46,9 @@ public:
     bool is_idle() const noexcept;
     /// The job is over, and all operations have failed: lets streams run on that wait for a rank.
     void release() noexcept;
-    /// Releases and drains the streams and drops them, for a rank that drives no more, all of whose
-    /// operations have ended. What they use is kept for
-    /// ever if they do not end soon, or if messages may still use it.
+    /// Drains the streams, which are released if need be, and drops them, for a rank that drives no
+    /// more, all of whose operations have ended. What they use is kept for ever if they do not end
+    /// soon, or if messages may still use it.
     void clear(bool memory_on_loan) noexcept;
 
     /// What a joined rank contributes to the entry, whose operations it has not submitted.

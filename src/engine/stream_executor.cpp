@@ -25,11 +25,19 @@ public:
     Ending(const Ending&) = delete;
     Ending& operator=(const Ending&) = delete;
 
+    /// What may be rubbish is the end of a bundle only when this rank knows why the job is over.
     bool is_reached() const noexcept override {
-        return device::has_reached((*executor_->ended_).load(std::memory_order_acquire), count_);
+        auto& backend = *executor_->of_.backend;
+        if (device::has_reached((*executor_->ended_).load(std::memory_order_acquire), count_))
+            return !backend.was_released() || bundle_->is_job_over();
+        if (executor_->is_released_) backend.release();
+        return false;
     }
     int device() const noexcept override { return executor_->of_.device; }
-    void complete(const std::exception_ptr& failure) noexcept override { bundle_->end(failure); }
+    void complete(const std::exception_ptr& failure) noexcept override {
+        if (!failure && executor_->of_.backend->was_released()) return bundle_->end_of_job();
+        bundle_->end(failure);
+    }
 
 private:
     std::shared_ptr<StreamExecutor> executor_;

@@ -47,7 +47,10 @@ public:
     /// not idle. Throws what the driver throws.
     std::shared_ptr<MessageSlot> take_slot(std::size_t bytes);
     // See StreamBackend.
-    void release() noexcept { of_.backend->release(); }
+    void release() noexcept {
+        is_released_ = true;
+        of_.backend->release();
+    }
     void stop() noexcept { of_.backend->stop(); }
     /// Whether the stream is done with all bundles, and no message has a slot. Any thread.
     bool is_idle() const noexcept { return *pending_ == 0; }
@@ -61,6 +64,7 @@ private:
     const std::shared_ptr<device::Stream> stream_;
     const device::PinnedWord ended_;  ///< counts the bundles that the stream is done with
     std::uint32_t enqueued_ = 0;
+    std::atomic<bool> is_released_{false};
     MessageSlots message_slots_;
     /// How many bundles are not complete, or are being completed, and how many slots are taken.
     const std::shared_ptr<std::atomic<int>> pending_ = std::make_shared<std::atomic<int>>(0);

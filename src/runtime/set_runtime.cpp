@@ -7,7 +7,7 @@
 #include <guozhuang/error.hpp>
 #include <system_error>
 
-#include "backends/device/staged_path.hpp"
+#include "backends/device/device_backend.hpp"
 #include "base/keep_for_ever.hpp"
 
 namespace guozhuang {
@@ -93,13 +93,17 @@ std::unique_ptr<engine::Backend> SetRuntime::host_backend(wire::Lane lane,
 std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAccess& access,
                                                                   int device) {
     auto& transport = *resources_->transport;
-    return std::make_shared<backends::StagedPath>(backends::StagedPath::Dependencies{
+    return std::make_shared<backends::DeviceBackend>(backends::DeviceBackend::Dependencies{
         .driver = access.driver,
         .device = device,
         .rank = group_rank(),
         .ranks = size(),
+        .host = transport.topology().host_of[static_cast<std::size_t>(transport.rank())],
         .world_rank = [this](int rank) { return ranks_[static_cast<std::size_t>(rank)]; },
-        .mover = host_backend(wire::Lane::device_data, nullptr),
+        .set = group_ranks_.name(),
+        .path = resources_->config.device_path,
+        .arena_bytes = resources_->config.device_bytes,
+        .make_mover = [this] { return host_backend(wire::Lane::device_data, nullptr); },
         .driving = *host_backend_,
         .doorbell = transport.doorbell(),
         .wait = transport.wait_settings(),

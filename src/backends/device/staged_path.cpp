@@ -8,7 +8,6 @@
 #include <system_error>
 #include <utility>
 
-#include "backends/rows.hpp"
 #include "base/process.hpp"
 
 namespace guozhuang::backends {
@@ -21,25 +20,10 @@ using protocol::OperationKind;
 constexpr std::size_t slot_bytes = std::size_t{2} << 20;
 constexpr std::size_t slots = 4;
 
-/// The same operation, on host tensors that are still to come.
-engine::Bundle on_host(const engine::Bundle& bundle) {
-    auto host = bundle;
-    host.device = DeviceKind::host;
-    host.entries.clear();
-    return host;
-}
-
 /// Whether parts of its tensors can be moved one after the other.
 bool can_be_cut(const engine::Bundle& bundle) {
     return bundle.operation == OperationKind::broadcast ||
            (bundle.operation == OperationKind::allreduce && bundle.op != ReduceOp::adasum);
-}
-
-/// Whether a rank that is alone has the result already.
-bool changes_nothing(const engine::Bundle& bundle) {
-    const bool is_in_place = bundle.operation == OperationKind::broadcast ||
-                             bundle.operation == OperationKind::allreduce;
-    return is_in_place && bundle.prescale == 1 && bundle.postscale == 1;
 }
 
 /// Cuts the first bytes off, which begin and end at a cache line.
@@ -87,7 +71,6 @@ void StagedPath::release() noexcept {
 // --- on the thread that drives -------------------------------------------------------------------
 
 void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
-    if (of_.ranks == 1 && changes_nothing(bundle->bundle())) return;
     const auto load = std::make_shared<Load>(load_of(std::move(bundle)));
     const auto chunks = load->chunks.size();
     if (chunks == 0) return;
@@ -189,12 +172,13 @@ StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
 /// known before anything can be enqueued.
 StagedPath::Chunk StagedPath::whole(const engine::Bundle& bundle) {
     Chunk chunk{.in = {}, .out = {}, .tensors = {}, .results = {}, .bundle = on_host(bundle)};
-    const auto rows = rows_of(bundle);
+    const auto rows = of_.results.rows_of(bundle);
     std::vector<std::span<std::byte>> outputs;
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < bundle.entries.size(); ++i) {
         const auto& entry = bundle.entries[i];
-        outputs.push_back(rows.empty() ? entry.tensor.memory() : place_result(entry, rows[i]));
+        outputs.push_back(rows.empty() ? entry.tensor.memory()
+                                       : of_.results.memory_for(entry, rows[i]));
         bytes += room_for({.bytes = entry.tensor.bytes()});
         if (!rows.empty()) bytes += room_for({.bytes = outputs.back().size()});
     }
@@ -223,51 +207,6 @@ std::span<std::byte> StagedPath::memory_for_whole(std::size_t bytes) {
     if (bytes > have)
         whole_.emplace_back(of_.driver, of_.device, std::max({bytes, 2 * have, slot_bytes}));
     return whole_.empty() ? std::span<std::byte>() : whole_.back().memory();
-}
-
-/// Of each entry's result, how many rows come from each rank; nothing for operations in place.
-std::vector<std::vector<std::int64_t>> StagedPath::rows_of(const engine::Bundle& bundle) {
-    const auto exchange = [&](std::vector<std::int64_t> own, std::vector<std::int64_t> splits) {
-        const TensorView tensor(own.data(), DType::i64, {static_cast<std::int64_t>(own.size())});
-        Result result;
-        auto numbers = on_host(bundle);
-        numbers.entries.push_back({.tensor = tensor, .splits = splits, .result = &result});
-        of_.driving.run(numbers);
-        return result.as<std::int64_t>();
-    };
-    const auto ranks = static_cast<std::size_t>(of_.ranks);
-    std::vector<std::vector<std::int64_t>> rows;
-    switch (bundle.operation) {
-        case OperationKind::all_gather:
-            for (const auto& entry : bundle.entries)
-                rows.push_back(exchange({entry.tensor.shape[0]}, {}));
-            break;
-        case OperationKind::all_to_all:
-            for (const auto& entry : bundle.entries)
-                rows.push_back(exchange({entry.splits.begin(), entry.splits.end()},
-                                        std::vector<std::int64_t>(ranks, 1)));
-            break;
-        case OperationKind::reduce_scatter:
-            for (const auto& entry : bundle.entries)
-                rows.push_back({reduce_scatter_rows(
-                    entry.tensor.shape[0], of_.ranks)[static_cast<std::size_t>(of_.rank)]});
-            break;
-        default: break;
-    }
-    return rows;
-}
-
-/// Returns the result's memory on the device: the caller's output if it fits, or memory that the
-/// result gets.
-std::span<std::byte> StagedPath::place_result(const engine::BundleEntry& entry,
-                                              std::span<const std::int64_t> rows) {
-    require_possible(rows, row_bytes(entry.tensor), of_.world_rank);
-    const auto bytes = describe(*entry.result, entry.tensor, rows);
-    entry.result->device = entry.tensor.device;
-    if (entry.output.size() == bytes) return entry.output;
-    auto [memory, owner] = device::allocate_owned(of_.driver, of_.device, bytes);
-    entry.result->device_memory = std::move(owner);
-    return memory;
 }
 
 // --- on the thread of this path ------------------------------------------------------------------

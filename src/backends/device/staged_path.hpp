@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "backends/device/chunks.hpp"
+#include "backends/device/path.hpp"
+#include "backends/device/results.hpp"
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
 #include "device/owned_memory.hpp"
-#include "engine/backend.hpp"
 
 namespace guozhuang::backends {
 
@@ -30,17 +31,15 @@ namespace guozhuang::backends {
 /// The thread and the streams meet by words of pinned memory, each of which counts chunks. So the
 /// thread calls nothing of the device's. At the end of the bundle the stream waits for the last
 /// copy out.
-class StagedPath final : public engine::StreamBackend {
+class StagedPath final : public Path {
 public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
-        int device = 0;           ///< its index
-        int rank = 0, ranks = 1;  ///< this one's in its process set, and how many that has
-        std::function<int(int)> world_rank;
+        int device = 0;  ///< its index
+        int rank = 0;    ///< this one's in its process set
+        const Results& results;
         /// Moves what is in pinned memory; this path's thread runs it.
         std::unique_ptr<engine::Backend> mover;
-        /// Moves the numbers of rows that each rank has; the thread that drives runs it.
-        engine::Backend& driving;
         base::Doorbell& doorbell;
         base::WaitSettings wait;
         /// Keeps alive what the mover and the doorbell are of.
@@ -52,8 +51,10 @@ public:
     StagedPath(const StagedPath&) = delete;
     StagedPath& operator=(const StagedPath&) = delete;
 
+    bool supports(const engine::Bundle&) const noexcept override { return true; }
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
     void release() noexcept override;
+    bool was_released() const noexcept override { return false; }
     void stop() noexcept override;
 
 private:
@@ -79,9 +80,6 @@ private:
                    std::span<std::byte> memory) const;
     Chunk whole(const engine::Bundle& bundle);
     std::span<std::byte> memory_for_whole(std::size_t bytes);
-    std::vector<std::vector<std::int64_t>> rows_of(const engine::Bundle& bundle);
-    std::span<std::byte> place_result(const engine::BundleEntry& entry,
-                                      std::span<const std::int64_t> rows);
     std::span<std::byte> slot(std::uint32_t chunk) const;
     void copy(const Load& load, device::Stream& stream);
     void copy_in(const Load& load, std::size_t chunk, device::Stream& stream);

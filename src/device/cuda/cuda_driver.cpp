@@ -39,7 +39,7 @@ CUdeviceptr address_of(const Word& word) {
 
 }  // namespace
 
-CudaDriver::CudaDriver(int device_count) {
+CudaDriver::CudaDriver(int device_count) : sharing_(devices_) {
     for (int index = 0; index < device_count; ++index)
         devices_.push_back(std::make_unique<CudaDevice>(index));
 }

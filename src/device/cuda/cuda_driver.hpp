@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/cuda/cuda_sharing.hpp"
 #include "device/cuda/cuda_stream.hpp"
 #include "device/device.hpp"
 
@@ -38,12 +39,15 @@ public:
     std::shared_ptr<Stream> make_stream(int device) override;
     std::shared_ptr<Stream> wrap(StreamRef stream) override;
 
+    MemorySharing& sharing() noexcept override { return sharing_; }
+
 private:
     CudaDevice& device_at(int index) const;
     void free_with(cudaError_t (*free)(void*), int device,
                    std::span<std::byte> memory) const noexcept;
 
     std::vector<std::unique_ptr<CudaDevice>> devices_;
+    CudaSharing sharing_;
     WrappedStreams wrapped_;
 };
 

@@ -31,6 +31,7 @@ const DriverFunctions& driver_functions() {
         find("cuCtxGetCurrent", 4000, functions.get_context);
         find("cuCtxSetCurrent", 4000, functions.set_context);
         find("cuCtxGetDevice", 2000, functions.device_of_context);
+        find("cuDeviceGetUuid", 11040, functions.uuid_of);
         find("cuStreamGetCtx", 9020, functions.context_of_stream);
         find("cuThreadExchangeStreamCaptureMode", 10010, functions.exchange_capture_mode);
         find("cuPointerGetAttributes", 7000, functions.pointer_attributes);

@@ -10,6 +10,7 @@ struct DriverFunctions {
     PFN_cuCtxGetCurrent_v4000 get_context = nullptr;
     PFN_cuCtxSetCurrent_v4000 set_context = nullptr;
     PFN_cuCtxGetDevice_v2000 device_of_context = nullptr;
+    PFN_cuDeviceGetUuid_v11040 uuid_of = nullptr;
     PFN_cuStreamGetCtx_v9020 context_of_stream = nullptr;
     PFN_cuThreadExchangeStreamCaptureMode_v10010 exchange_capture_mode = nullptr;
     PFN_cuPointerGetAttributes_v7000 pointer_attributes = nullptr;

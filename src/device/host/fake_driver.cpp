@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <guozhuang/error.hpp>
 #include <new>
@@ -108,6 +109,33 @@ void wait_for(const Word& word, std::uint32_t value) noexcept {
         word.wait(seen, std::memory_order_acquire);
 }
 
+/// Threads reach only what their process has.
+class FakeSharing final : public MemorySharing {
+public:
+    DeviceId id_of(int device) const override {
+        DeviceId id{};
+        std::memcpy(id.data(), &device, sizeof device);
+        const auto process = own_process();
+        std::memcpy(id.data() + sizeof process, &process, sizeof process);
+        return id;
+    }
+    MemoryOffer offer(int device, std::span<std::byte> memory) override {
+        return {.process = own_process(),
+                .address = reinterpret_cast<std::uintptr_t>(memory.data()),
+                .bytes = memory.size(),
+                .device = device};
+    }
+    std::span<std::byte> open(int, const MemoryOffer& offer) override {
+        if (offer.process != own_process())
+            throw Error(ErrorCode::unavailable,
+                        "the host fake's memory is reached only in its own process");
+        return {reinterpret_cast<std::byte*>(offer.address), offer.bytes};
+    }
+    void close(int, const MemoryOffer&, std::span<std::byte>) noexcept override {}
+    void register_host(int, std::span<std::byte>) override {}
+    void unregister_host(int, std::span<std::byte>) noexcept override {}
+};
+
 class FakeDriver final : public Driver {
 public:
     explicit FakeDriver(int devices)
@@ -209,6 +237,8 @@ public:
         return {std::shared_ptr<void>(), static_cast<FakeStream*>(stream.native)};  // owns nothing
     }
 
+    MemorySharing& sharing() noexcept override { return sharing_; }
+
 private:
     std::shared_ptr<Stream> default_stream(int device) {
         const base::Lock lock(mutex_);
@@ -218,6 +248,7 @@ private:
     }
 
     const int devices_;
+    FakeSharing sharing_;
     base::Mutex mutex_;
     /// The default stream of each device, created on first use.
     std::vector<std::shared_ptr<Stream>> default_streams_ GUOZHUANG_GUARDED_BY(mutex_);

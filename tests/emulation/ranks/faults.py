@@ -4,6 +4,7 @@
     ends      a rank is killed, throws, or its device fails or hangs: the others have an error with
               the cause soon, and all processes end
     host      a job of host tensors calls nothing of CUDA's
+    paths     the log says which path device tensors take, and why no better one
     calls     each function of CUDA that a rank calls fails, at some of its calls: no job hangs, and
               each rank says what CUDA said, or all its results are right
 
@@ -107,6 +108,26 @@ def host():
         print("no calls are seen in a job of device tensors either")
 
 
+def expect_path(words, **environment):
+    run = Run("steps", 2, GUOZHUANG_LOG_LEVEL="info", **environment)
+    run.expect(not run.hangs and run.code == 0, "fails")
+    taken = re.findall(r"the world: tensors on cuda take the (.*)", run.output)
+    run.expect(len(taken) == 1 and re.fullmatch(words, taken[0]), f"takes {taken} and not {words}")
+
+
+def paths():
+    expect_path("direct path")
+    expect_path("direct path", EMULATED_CUDA_DEVICES="2")
+    refused = r"staged path \(not direct: (rank [01]: CUDA: .*|{})\)"
+    apart = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_PEERS": "0"}
+    expect_path(refused.format("-"), **apart)
+    expect_path(refused.format("GUOZHUANG_DEVICE_PATH is staged"), GUOZHUANG_DEVICE_PATH="staged")
+    for function in ("cudaIpcOpenMemHandle", "cudaIpcGetMemHandle", "cudaHostRegister"):
+        expect_path(refused.format("-"), EMULATED_CUDA_FAIL=f"{function}:1")
+    full = {"EMULATED_CUDA_MEMORY_MIB": "48", "GUOZHUANG_DEVICE_BYTES": "64M"}
+    expect_path(refused.format("-"), **full)
+
+
 def fail_call(function, number):
     run = Run("steps", 2, of_last=[f"EMULATED_CUDA_FAIL={function}:{number}"])
     run.expect("emulated CUDA: rule" not in run.output, "breaks a rule of CUDA's")
@@ -131,6 +152,6 @@ def calls():
     print(f"{len(fine)} failing calls, {sum(fine)} without consequence")
 
 
-{"ends": ends, "host": host, "calls": calls}[PART]()
+{"ends": ends, "host": host, "paths": paths, "calls": calls}[PART]()
 print(f"{len(faults)} faults: {sorted(set(faults))}" if faults else "all is well")
 sys.exit(1 if faults else 0)

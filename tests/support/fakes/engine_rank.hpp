@@ -37,6 +37,7 @@ public:
         });
     }
     void release() noexcept override {}
+    bool was_released() const noexcept override { return false; }
     void stop() noexcept override {}
 
 private:

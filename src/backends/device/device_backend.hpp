@@ -1,0 +1,68 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backends/device/path.hpp"
+#include "backends/device/path_choice.hpp"
+#include "backends/device/peer_arenas.hpp"
+#include "backends/device/rank_exchange.hpp"
+#include "backends/device/results.hpp"
+#include "base/mutex.hpp"
+#include "base/wait.hpp"
+#include "device/device.hpp"
+#include "engine/backend.hpp"
+
+namespace guozhuang::backends {
+
+/// Moves a process set's tensors on a device. With the first bundle the ranks tell each other where
+/// their devices are, and try and choose the path that bundles take from then on. What that one
+/// does not move takes the staged one.
+class DeviceBackend final : public engine::StreamBackend {
+public:
+    struct Dependencies {
+        std::shared_ptr<device::Driver> driver;
+        int device = 0;           ///< its index
+        int rank = 0, ranks = 1;  ///< this one's in its process set, and how many that has
+        int host = 0;             ///< the number of this one's, the same on all its ranks
+        std::function<int(int)> world_rank;
+        std::string set;  ///< its name for users
+        base::DevicePath path = base::DevicePath::automatic;
+        std::size_t arena_bytes = 0;  ///< most of the device's memory for one rank to move tensors
+        /// Makes a backend that moves tensors in pinned memory, on a thread of the staged path's.
+        std::function<std::unique_ptr<engine::Backend>()> make_mover;
+        /// Moves what the ranks tell each other; the thread that drives runs it.
+        engine::Backend& driving;
+        base::Doorbell& doorbell;
+        base::WaitSettings wait;
+        /// Keeps alive what the movers and the doorbell are of.
+        std::shared_ptr<void> owner;
+    };
+    explicit DeviceBackend(Dependencies dependencies);
+
+    void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
+    void release() noexcept override;
+    bool was_released() const noexcept override;
+    void stop() noexcept override;
+
+private:
+    void choose(const engine::Bundle& first);
+    std::unique_ptr<Path> direct(const RankExchange& ranks, std::string& why_not);
+    Path& path_for(const engine::Bundle& bundle);
+    Path& staged();
+    Path& keep(std::unique_ptr<Path> path);
+    RankExchange exchange_for(const engine::Bundle& bundle) const;
+
+    const Dependencies of_;
+    const Results results_;
+    // Of the thread that drives.
+    std::unique_ptr<PeerArenas> arenas_;  ///< null until they are tried
+    Path* chosen_ = nullptr;              ///< null before the first bundle
+    Path* staged_ = nullptr;              ///< null until it is needed
+    mutable base::Mutex mutex_;
+    std::vector<std::unique_ptr<Path>> paths_ GUOZHUANG_GUARDED_BY(mutex_);
+    bool is_released_ GUOZHUANG_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace guozhuang::backends

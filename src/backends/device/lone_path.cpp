@@ -1,0 +1,25 @@
+#include "backends/device/lone_path.hpp"
+
+namespace guozhuang::backends {
+
+using protocol::OperationKind;
+
+void LonePath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
+    const auto& bundle = given->bundle();
+    const auto rows = results_.rows_of(bundle);
+    for (std::size_t i = 0; i < bundle.entries.size(); ++i) {
+        const auto& entry = bundle.entries[i];
+        auto memory = entry.tensor.memory();
+        if (!rows.empty()) {
+            const auto result = results_.memory_for(entry, rows[i]);
+            if (!memory.empty()) driver_->copy(stream, result, memory);
+            memory = result;
+        }
+        // An average of one, and Adasum of one, are the tensor itself.
+        for (const auto factor : {bundle.prescale, bundle.postscale})
+            if (factor != 1 && !memory.empty())
+                driver_->scale(stream, entry.tensor.dtype, memory, factor);
+    }
+}
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,100 @@
+#include "backends/device/peer_arenas.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <guozhuang/error.hpp>
+#include <utility>
+
+#include "base/keep_for_ever.hpp"
+
+namespace guozhuang::backends {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto most_time_to_close = 2s;
+
+}  // namespace
+
+struct PeerArenas::Offer {
+    device::MemoryOffer arena;
+    std::uint64_t beginning = 0;  ///< the arena's first bytes, by which it is recognised
+};
+
+PeerArenas::PeerArenas(Dependencies dependencies)
+    : of_(std::move(dependencies)), words_(of_.driver, of_.device, of_.ranks) {}
+
+std::optional<wire::SharingFailure> PeerArenas::share() {
+    if (auto failure = words_.share()) return failure;
+    return wire::share_together([&](const auto& own) { return of_.ranks.gather(own); },
+                                [&] { return make_offer(); },
+                                [&](const std::vector<Offer>& offers) { open(offers); });
+}
+
+PeerArenas::Offer PeerArenas::make_offer() {
+    stream_ = of_.driver->make_stream(of_.device);
+    own_ = device::allocate_owned(of_.driver, of_.device, of_.bytes);
+    Offer offer{.arena = of_.driver->sharing().offer(of_.device, own_.memory),
+                .beginning = device::own_process() + static_cast<std::uint64_t>(rank())};
+    of_.driver->fill(*stream_, own_.memory.first(sizeof offer.beginning),
+                     std::as_bytes(std::span(&offer.beginning, 1)));
+    wait_until_done();
+    return offer;
+}
+
+/// Tries what the path will do, so that what cannot be done is known now: the streams meet, and
+/// each reads all arenas.
+void PeerArenas::open(std::span<const Offer> offers) {
+    is_offered_ = true;
+    // All have filled theirs. Threads of one process have mapped what `ranks` uses at different
+    // addresses; only of the words do they know that one access comes after another.
+    ++words_.have_opened();
+    base::wait_until(of_.doorbell, base::settings_for_words(of_.wait),
+                     [&] { return words_.have_opened() == static_cast<std::uint32_t>(ranks()); });
+    words_.try_on(*stream_);
+    constexpr auto each = sizeof(Offer::beginning);
+    read_ = {of_.driver, of_.device, offers.size() * each};
+    auto rest = read_.memory();
+    for (const auto& offer : offers) {
+        const auto& arena = arenas_.emplace_back(of_.driver, of_.device, offer.arena);
+        of_.driver->copy(*stream_, rest.first(each), arena.memory().first(each));
+        rest = rest.subspan(each);
+    }
+    wait_until_done();
+    for (std::size_t rank = 0; rank < offers.size(); ++rank)
+        if (std::memcmp(read_.memory().data() + rank * each, &offers[rank].beginning, each) != 0)
+            throw Error(ErrorCode::unavailable,
+                        fmt::format("the memory of the device of rank {} of the set holds "
+                                    "something else when it is read from here",
+                                    rank));
+}
+
+/// Nothing rings when a device is done, so the pauses are short.
+void PeerArenas::wait_until_done() const {
+    const auto done = stream_->record();
+    base::wait_until(of_.doorbell, base::settings_for_words(of_.wait),
+                     [&] { return done->done(); });
+}
+
+PeerArenas::~PeerArenas() {
+    arenas_.clear();
+    if (!is_offered_ || have_all_closed()) return;
+    base::keep_for_ever(std::move(own_));
+}
+
+bool PeerArenas::have_all_closed() noexcept {
+    const auto all = static_cast<std::uint32_t>(ranks());
+    ++words_.have_closed();
+    try {
+        base::wait_until(
+            of_.doorbell, base::settings_for_words(of_.wait),
+            [&] { return words_.have_closed() == all; }, base::Clock::now() + most_time_to_close);
+        return true;
+    } catch (const Error&) {
+        return false;
+    }
+}
+
+}  // namespace guozhuang::backends

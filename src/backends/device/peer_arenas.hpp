@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "backends/device/peer_words.hpp"
+#include "backends/device/rank_exchange.hpp"
+#include "base/wait.hpp"
+#include "device/device.hpp"
+#include "device/owned_memory.hpp"
+#include "wire/shm/share_together.hpp"
+
+namespace guozhuang::backends {
+
+/// Memory of each rank of a process set on its device, which the streams of all ranks reach. The
+/// ranks' devices need not differ, nor their processes. What it has is given back in the end only,
+/// since for that a device may wait for all its work.
+class PeerArenas {
+public:
+    struct Dependencies {
+        std::shared_ptr<device::Driver> driver;
+        int device = 0;         ///< its index
+        std::size_t bytes = 0;  ///< of each arena; the same on all ranks
+        RankExchange ranks;     ///< on one host, at most PeerWords::most_ranks
+        base::Doorbell& doorbell;
+        base::WaitSettings wait;
+    };
+    explicit PeerArenas(Dependencies dependencies);
+    /// Its own arena is released when all ranks have come here, or kept for ever.
+    ~PeerArenas();
+    PeerArenas(const PeerArenas&) = delete;
+    PeerArenas& operator=(const PeerArenas&) = delete;
+
+    /// Collective; ends alike on all ranks. Tries that each reaches the arenas of all. Throws what
+    /// ends the job. No other function may be called before it has succeeded.
+    std::optional<wire::SharingFailure> share();
+
+    /// As this rank's device reaches it.
+    std::span<std::byte> of(int rank) const {
+        return arenas_[static_cast<std::size_t>(rank)].memory();
+    }
+    int rank() const noexcept { return of_.ranks.rank; }
+    int ranks() const noexcept { return of_.ranks.ranks; }
+    PeerWords& words() noexcept { return words_; }
+
+private:
+    struct Offer;
+
+    Offer make_offer();
+    void open(std::span<const Offer> offers);
+    void wait_until_done() const;
+    bool have_all_closed() noexcept;
+
+    const Dependencies of_;
+    PeerWords words_;
+    std::shared_ptr<device::Stream> stream_;  ///< on which it is tried
+    device::DeviceMemory own_;
+    device::PinnedMemory read_;
+    std::vector<device::OpenedMemory> arenas_;
+    bool is_offered_ = false;  ///< other ranks may open it
+};
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,158 @@
+#include "backends/device/peer_words.hpp"
+
+#include <array>
+#include <atomic>
+#include <guozhuang/error.hpp>
+#include <map>
+#include <new>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "wire/shm/shared_file.hpp"
+
+namespace guozhuang::backends {
+namespace {
+
+constexpr std::size_t page_bytes = 4096;
+// Far past every time that a stream may wait for meanwhile.
+constexpr std::uint32_t far = std::uint32_t{1} << 30;
+
+}  // namespace
+
+/// The memory, registered with the device. Ranks of one process have one of it, because their
+/// threads wait for a word by its address.
+class PeerWords::Page {
+public:
+    struct Offer {
+        std::uint64_t process = 0;
+        wire::SharedFile::Offer file;
+    };
+    struct Contents {
+        alignas(64) std::atomic<std::uint32_t> opened{0}, closed{0}, released{0};
+        alignas(64) std::array<std::array<std::array<device::Word, most_ranks>, most_ranks>,
+                               2> words{};  ///< by phase, waiter and writer
+    };
+    static_assert(sizeof(Contents) <= page_bytes);
+
+    Page(wire::SharedFile file, std::shared_ptr<device::Driver> driver, int device)
+        : file_(std::move(file)), driver_(std::move(driver)), device_(device) {
+        driver_->sharing().register_host(device_, file_.memory());
+    }
+    ~Page() { driver_->sharing().unregister_host(device_, file_.memory()); }
+    Page(const Page&) = delete;
+    Page& operator=(const Page&) = delete;
+
+    static std::shared_ptr<Page> create(const std::shared_ptr<device::Driver>& driver, int device) {
+        auto file = wire::SharedFile::create(page_bytes);
+        file.reserve(0, page_bytes);
+        ::new (file.memory().data()) Contents{};
+        auto page = std::make_shared<Page>(std::move(file), driver, device);
+        const base::Lock lock(mutex());
+        pages()[page->file_.offer().nonce] = page;
+        return page;
+    }
+    static std::shared_ptr<Page> attach(const Offer& offer,
+                                        const std::shared_ptr<device::Driver>& driver, int device) {
+        if (offer.process != device::own_process())
+            return std::make_shared<Page>(wire::SharedFile::attach(offer.file, page_bytes), driver,
+                                          device);
+        const base::Lock lock(mutex());
+        return pages().at(offer.file.nonce).lock();
+    }
+    Offer offer() const { return {device::own_process(), file_.offer()}; }
+    /// When all have attached.
+    void close() {
+        file_.close_file();
+        const base::Lock lock(mutex());
+        std::erase_if(pages(), [](const auto& page) { return page.second.expired(); });
+    }
+
+    Contents& operator*() const {
+        return *std::launder(reinterpret_cast<Contents*>(file_.memory().data()));
+    }
+
+private:
+    /// Those of this process that have been created, by their nonces.
+    static std::map<std::uint64_t, std::weak_ptr<Page>>& pages() {
+        static auto& all = *new std::map<std::uint64_t, std::weak_ptr<Page>>;
+        return all;
+    }
+    static base::Mutex& mutex() {
+        static auto& one = *new base::Mutex;
+        return one;
+    }
+
+    wire::SharedFile file_;
+    const std::shared_ptr<device::Driver> driver_;
+    const int device_;
+};
+
+/// The first rank makes the page.
+std::optional<wire::SharingFailure> PeerWords::share() {
+    auto failure = wire::share_together([&](const auto& own) { return ranks_.gather(own); },
+                                        [&] {
+                                            if (ranks_.rank != 0) return Page::Offer();
+                                            page_ = Page::create(driver_, device_);
+                                            return page_->offer();
+                                        },
+                                        [&](const std::vector<Page::Offer>& offers) {
+                                            if (ranks_.rank != 0)
+                                                page_ = Page::attach(offers[0], driver_, device_);
+                                        });
+    if (!failure && ranks_.rank == 0) page_->close();
+    return failure;
+}
+
+namespace {
+
+device::Word& word_of(auto& page, Phase phase, int waiter, int writer) {
+    return page.words[static_cast<std::size_t>(phase)][static_cast<std::size_t>(waiter)]
+                     [static_cast<std::size_t>(writer)];
+}
+
+}  // namespace
+
+/// By the word of this rank for itself, which is not used otherwise.
+void PeerWords::try_on(device::Stream& stream) {
+    auto& word = word_of(**page_, Phase::filled, ranks_.rank, ranks_.rank);
+    driver_->write(stream, word, 1);
+    driver_->wait(stream, word, 1);
+}
+
+void PeerWords::announce(device::Stream& stream, Phase phase, std::uint32_t time) {
+    for (int peer = 0; peer < ranks_.ranks; ++peer)
+        if (peer != ranks_.rank)
+            driver_->write(stream, word_of(**page_, phase, peer, ranks_.rank), time);
+}
+
+void PeerWords::wait_for_all(device::Stream& stream, Phase phase, std::uint32_t time) {
+    for (int peer = 0; peer < ranks_.ranks; ++peer)
+        if (peer != ranks_.rank)
+            driver_->wait(stream, word_of(**page_, phase, ranks_.rank, peer), time);
+}
+
+void PeerWords::release(std::uint32_t time) noexcept {
+    (**page_).released = 1;
+    for (const auto phase : {Phase::filled, Phase::taken})
+        for (int peer = 0; peer < ranks_.ranks; ++peer) {
+            auto& word = word_of(**page_, phase, ranks_.rank, peer);
+            word = time + far;
+            word.notify_all();
+        }
+}
+
+bool PeerWords::was_released() const noexcept {
+    return (**page_).released != 0;
+}
+
+std::atomic<std::uint32_t>& PeerWords::have_opened() noexcept {
+    return (**page_).opened;
+}
+
+std::atomic<std::uint32_t>& PeerWords::have_closed() noexcept {
+    return (**page_).closed;
+}
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "backends/device/rank_exchange.hpp"
+#include "base/wait.hpp"
+#include "device/device.hpp"
+#include "wire/shm/share_together.hpp"
+
+namespace guozhuang::backends {
+
+/// Where the streams of the ranks meet: each waits until the others have come to it as often.
+enum class Phase : std::uint8_t {
+    filled,  ///< what the others read is in place
+    taken    ///< the others have read it, and written what they write
+};
+
+/// Words by which the streams of ranks of one host meet, whatever their devices: in memory of the
+/// host that all ranks have mapped. A word has one writer and one waiter, so a rank that lets its
+/// own streams go lets no other's go.
+class PeerWords {
+public:
+    static constexpr int most_ranks = 16;
+
+    /// `driver` of the device, by its index; `ranks` that of the exchange.
+    PeerWords(std::shared_ptr<device::Driver> driver, int device, RankExchange ranks)
+        : driver_(std::move(driver)), device_(device), ranks_(std::move(ranks)) {}
+
+    /// Collective; ends alike on all ranks. Throws what ends the job. No other function may be
+    /// called before it has succeeded.
+    std::optional<wire::SharingFailure> share();
+
+    /// What the device refuses of words is thrown here, or keeps the stream from going on.
+    void try_on(device::Stream& stream);
+    /// Tells all other ranks that the stream is there for the so-manieth time, and makes it wait
+    /// until they are. Between the two it may do other work.
+    void announce(device::Stream& stream, Phase phase, std::uint32_t time);
+    void wait_for_all(device::Stream& stream, Phase phase, std::uint32_t time);
+
+    /// Lets this rank's streams run on, whatever they wait for, up to the so-manieth time. What
+    /// they do is rubbish then, which the other ranks' streams may take for data: was_released()
+    /// says so to all before. A peer may undo it, who does not know it yet: so again and again.
+    void release(std::uint32_t time) noexcept;
+    bool was_released() const noexcept;
+
+    /// Threads meet here: counted are the ranks that have come.
+    std::atomic<std::uint32_t>& have_opened() noexcept;
+    std::atomic<std::uint32_t>& have_closed() noexcept;
+
+private:
+    class Page;
+
+    const std::shared_ptr<device::Driver> driver_;
+    const int device_;
+    const RankExchange ranks_;
+    std::shared_ptr<Page> page_;
+};
+
+}  // namespace guozhuang::backends

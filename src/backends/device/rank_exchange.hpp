@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace guozhuang::backends {
+
+/// What the ranks of a process set tell each other while they choose a path.
+struct RankExchange {
+    int rank = 0, ranks = 1;  ///< this one's in the set, and how many that has
+    /// As many bytes of every rank, by rank. Collective. Throws what ends the job.
+    std::function<std::vector<std::byte>(std::span<const std::byte>)> gather_bytes;
+
+    /// Of plain bytes.
+    template <class T>
+    std::vector<T> gather(const T& own) const {
+        static_assert(std::is_trivially_copyable_v<T>);
+        const auto bytes = gather_bytes(std::as_bytes(std::span(&own, 1)));
+        std::vector<T> values(static_cast<std::size_t>(ranks));
+        std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+        return values;
+    }
+};
+
+}  // namespace guozhuang::backends

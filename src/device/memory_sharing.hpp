@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+
+namespace guozhuang::device {
+
+/// A physical device, by whatever index processes call it.
+using DeviceId = std::array<std::byte, 16>;
+
+/// What another rank needs to reach memory of a device: plain bytes, to be sent as they are.
+struct MemoryOffer {
+    std::uint64_t process = 0;  ///< whose memory it is; see own_process()
+    std::uint64_t address = 0, bytes = 0;
+    std::int32_t device = 0;  ///< its index in that process
+    std::array<std::byte, 64> handle{};
+};
+
+/// How ranks reach each other's device memory, and words in memory of the host that they share. On
+/// the host fake only ranks of one process do. Thread-safe.
+class MemorySharing {
+public:
+    virtual ~MemorySharing() = default;
+    virtual DeviceId id_of(int device) const = 0;
+    /// Of memory that Driver::allocate() returned. Whoever opens it must close it before it is
+    /// released. Throws Error(unavailable).
+    virtual MemoryOffer offer(int device, std::span<std::byte> memory) = 0;
+    /// The memory as streams of this device reach it; in the process that offers it, the memory
+    /// itself. Throws Error(unavailable) if they cannot.
+    virtual std::span<std::byte> open(int device, const MemoryOffer& offer) = 0;
+    /// Ends what open() returned for the offer. No stream may still use it.
+    virtual void close(int device, const MemoryOffer& offer,
+                       std::span<std::byte> memory) noexcept = 0;
+    /// Lets the streams of all devices use words in this memory of the host, whole pages, by their
+    /// addresses here. Throws Error(unavailable) if they cannot.
+    virtual void register_host(int device, std::span<std::byte> memory) = 0;
+    virtual void unregister_host(int device, std::span<std::byte> memory) noexcept = 0;
+};
+
+/// This process among all that share memory.
+inline std::uint64_t own_process() {
+    static const std::uint64_t number = [] {
+        std::random_device random;
+        return (std::uint64_t{random()} << 32) | random();
+    }();
+    return number;
+}
+
+}  // namespace guozhuang::device
