@@ -17,9 +17,11 @@ void ControlPlane::submit(const std::shared_ptr<Pending>& pending) {
 }
 
 void ControlPlane::announce(const LifeCycle::Shutdown& shutdown) {
-    if (!shutdown.at_once) return negotiator_.shut_down(shutdown.reason);
-    negotiator_.quit(shutdown.reason);
-    point_to_point_.answer_all();
+    point_to_point_.shut_down(shutdown.reason, shutdown.at_once);
+    if (shutdown.at_once)
+        negotiator_.quit(shutdown.reason);
+    else
+        negotiator_.shut_down(shutdown.reason);
 }
 
 bool ControlPlane::receive_messages() {
@@ -43,8 +45,6 @@ void ControlPlane::receive(const Control::Message& message) {
         point_to_point_.receive(message.from, bytes.subspan(1));
 }
 
-/// Announcements of sends and receives come first: a shutdown, which is among the rest, may not
-/// overtake those that were made before it.
 void ControlPlane::send_messages() {
     for (auto& message : point_to_point_.take_messages())
         send(message.to, Channel::point_to_point, std::move(message.bytes));

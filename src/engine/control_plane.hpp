@@ -54,6 +54,7 @@ public:
     StallReporter::Progress progress_of(const Pending& pending) const;
 
     PointToPoint& point_to_point() noexcept { return point_to_point_; }
+    const PointToPoint& point_to_point() const noexcept { return point_to_point_; }
     /// The job is over: forgets the operations, which the caller fails.
     void abandon() noexcept;
 

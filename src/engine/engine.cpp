@@ -179,7 +179,7 @@ std::optional<bool> Engine::try_drive_once() {
 bool Engine::drive_once() {
     if (life_.is_stopped()) return false;
     bool progressed = pump();
-    if (!log_.empty()) {
+    if (!log_.empty() && is_due(log_.front().entry)) {
         auto ready_entry = std::move(log_.front());
         log_.pop_front();
         execute(std::move(ready_entry));
@@ -248,21 +248,21 @@ void Engine::accept(protocol::LogEntry entry) {
     log_.push_back({std::move(entry), std::move(requests)});
 }
 
+/// The log may end only once this rank has heard of each shutdown from the rank itself. The entry
+/// may come before that, since it comes through other ranks, and so before what a rank has
+/// announced to send or receive.
+bool Engine::is_due(const protocol::LogEntry& entry) const {
+    return entry.kind != Kind::all_shut_down ||
+           control_plane_.point_to_point().have_all_shut_down();
+}
+
 void Engine::execute(ReadyEntry ready_entry) {
     const auto& entry = ready_entry.entry;
-    auto& point_to_point = control_plane_.point_to_point();
     switch (entry.kind) {
         case Kind::execute: run(std::move(ready_entry)); break;
         case Kind::fail:
         case Kind::evict: break;
-        case Kind::shut_down: point_to_point.shut_down(entry.ranks.front(), entry.text); break;
-        case Kind::all_shut_down:
-            point_to_point.fail_unmatched(context_.group_ranks.are_the_world()
-                                              ? "every rank has shut down"
-                                              : "every rank has left " +
-                                                    context_.group_ranks.name());
-            finish_log(false);
-            break;
+        case Kind::all_shut_down: finish_log(false); break;
         case Kind::join: end_join(std::move(ready_entry)); break;
         case Kind::quit: end_log(entry); break;
     }
@@ -299,7 +299,6 @@ void Engine::end_log(const protocol::LogEntry& entry) {
     quit_entry_ = entry;
     queue_.cancel_join();
     const auto quitter = entry.ranks.front();
-    control_plane_.point_to_point().quit(quitter, entry.text);
     if (context_.group_ranks.world_rank(quitter) != context_.rank) {
         if (context_.group_ranks.are_the_world())
             base::note_cause(context_.doorbell,
@@ -386,8 +385,12 @@ void Engine::close(std::string_view reason) {
         const base::Lock lock(mutex_, std::adopt_lock);
         return control_plane_.flushed();
     };
-    // A rank that has quit takes no messages.
-    if (!life_.somebody_quit()) drive_until(flushed, base::no_deadline);
+    if (!life_.somebody_quit()) {
+        drive_until(flushed, base::no_deadline);
+    } else {  // The one that has quit takes no messages. The others may wait to hear of this rank.
+        const base::Lock driving(mutex_);
+        if (!life_.is_stopped()) take_last_news();
+    }
     life_.rethrow_cause();
 }
 

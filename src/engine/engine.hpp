@@ -153,6 +153,7 @@ private:
 
     // What entries of the log mean.
     void accept(protocol::LogEntry entry) GUOZHUANG_REQUIRES(mutex_);
+    bool is_due(const protocol::LogEntry& entry) const GUOZHUANG_REQUIRES(mutex_);
     void execute(ReadyEntry ready_entry) GUOZHUANG_REQUIRES(mutex_);
     void run(ReadyEntry ready_entry) GUOZHUANG_REQUIRES(mutex_);
     bool contributes_neutrally(const protocol::LogEntry& entry) const;

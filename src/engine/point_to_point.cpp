@@ -15,21 +15,6 @@ void PointToPoint::receive(int from, std::span<const std::byte> message) {
     carry_out_decisions();
 }
 
-void PointToPoint::shut_down(int rank, const std::string& text) {
-    matcher_.shut_down(rank, text);
-    carry_out_decisions();
-}
-
-void PointToPoint::quit(int rank, const std::string& text) {
-    matcher_.quit(rank, text);
-    carry_out_decisions();
-}
-
-void PointToPoint::fail_unmatched(const std::string& text) {
-    matcher_.fail_unmatched(text);
-    carry_out_decisions();
-}
-
 void PointToPoint::abandon() noexcept {
     matcher_.abandon();
     unmatched_.clear();

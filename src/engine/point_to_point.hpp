@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,15 +44,9 @@ public:
 
     void post(P2pOperation operation);
     void receive(int from, std::span<const std::byte> message);
-    /// This rank quits without waiting for questions: answers everybody beforehand.
-    void answer_all() { matcher_.answer_all(); }
-    /// A rank of the set submits nothing more; `text` says so.
-    void shut_down(int rank, const std::string& text);
-    /// The same of a rank that does not even serve what it has announced.
-    void quit(int rank, const std::string& text);
-    /// The job ends: what is unmatched never will be.
-    void fail_unmatched(const std::string& text);
-
+    /// See Matcher.
+    void shut_down(std::string_view reason, bool at_once) { matcher_.shut_down(reason, at_once); }
+    bool have_all_shut_down() const noexcept { return matcher_.have_all_shut_down(); }
     /// The job is over: forgets all operations, payloads on their way too, which are the caller's
     /// to fail.
     void abandon() noexcept;

@@ -46,18 +46,12 @@ std::optional<LogEntry> Attendance::join_entry() const {
     return entry;
 }
 
-std::string Attendance::shutdown_text(int rank, std::string_view reason) const {
-    return fmt::format("rank {} has {}{}", group_ranks_.world_rank(rank),
-                       group_ranks_.are_the_world() ? "shut down" : "left " + group_ranks_.name(),
-                       reason.empty() ? "" : fmt::format(" ({})", reason));
-}
-
 std::string Attendance::shutdowns_text(std::span<const int> ranks) const {
     std::string text;
     for (const int rank : ranks) {
         if (!shutdowns_.contains(rank))
             throw Error(ErrorCode::wire, "another rank has submitted something twice");
-        text += (text.empty() ? "" : ", ") + shutdown_text(rank, shutdowns_.at(rank));
+        text += (text.empty() ? "" : ", ") + group_ranks_.shutdown_text(rank, shutdowns_.at(rank));
     }
     return text;
 }

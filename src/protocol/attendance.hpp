@@ -39,10 +39,7 @@ public:
 
     /// The entry that ends the join, if some have joined and all others have joined or shut down.
     std::optional<LogEntry> join_entry() const;
-    /// "rank 2 has shut down (why)".
-    std::string shutdown_text(int rank, std::string_view reason) const;
-    /// The same of several, with the reasons they gave. Throws Error(wire) if one has not shut
-    /// down.
+    /// "rank 2 has shut down (why), rank 3 has shut down". Throws Error(wire) if one has not.
     std::string shutdowns_text(std::span<const int> ranks) const;
 
 private:

@@ -19,6 +19,8 @@ using Bytes = std::vector<std::byte>;
 
 /// Limits of what a message may describe: what comes from outside never makes us allocate more.
 inline constexpr std::size_t max_name_bytes = 64u << 10;
+/// Of a shutdown: longer ones are cut.
+inline constexpr std::size_t max_reason_bytes = 4096;
 inline constexpr std::size_t max_dimensions = 64;
 inline constexpr std::size_t max_tensors = 1u << 20;
 inline constexpr int max_ranks = 1 << 20;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,12 @@ public:
     std::string name() const {
         return are_the_world() ? "the world"
                                : fmt::format("process set {}", fmt::join(ranks_, ","));
+    }
+    /// "rank 2 has shut down (why)", "rank 2 has left process set 0,2".
+    std::string shutdown_text(int group_rank, std::string_view reason) const {
+        return fmt::format("rank {} has {}{}", world_rank(group_rank),
+                           are_the_world() ? "shut down" : "left " + name(),
+                           reason.empty() ? "" : fmt::format(" ({})", reason));
     }
 
 private:

@@ -14,8 +14,8 @@ namespace guozhuang::protocol {
 namespace {
 
 bool has_text(LogEntry::Kind kind) {
-    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::shut_down ||
-           kind == LogEntry::Kind::join || kind == LogEntry::Kind::quit;
+    return kind == LogEntry::Kind::fail || kind == LogEntry::Kind::join ||
+           kind == LogEntry::Kind::quit;
 }
 
 /// Whether an entry of its kind has as many items and ranks.
@@ -23,7 +23,6 @@ bool can_be(const LogEntry& entry) {
     switch (entry.kind) {
         case LogEntry::Kind::execute: return !entry.items.empty();
         case LogEntry::Kind::fail: return entry.items.size() == 1;
-        case LogEntry::Kind::shut_down:
         case LogEntry::Kind::quit: return entry.ranks.size() == 1;
         case LogEntry::Kind::join: return entry.items.size() == 1 && !entry.ranks.empty();
         default: return true;

@@ -23,11 +23,10 @@ struct LogEntry {
         execute = 0,        ///< run these requests, fused
         fail = 1,           ///< fail these requests with the error
         evict = 2,          ///< the ids of these names are void
-        shut_down = 3,      ///< a rank submits nothing more
-        join = 4,           ///< every rank has joined, or shut down instead
-        all_shut_down = 5,  ///< every rank has shut down; nothing follows
+        join = 3,           ///< every rank has joined, or shut down instead
+        all_shut_down = 4,  ///< every rank has shut down; nothing follows
         /// A rank has quit at once; nothing follows, because every operation would need it.
-        quit = 6
+        quit = 5
     };
     friend constexpr Kind last_of(Kind) noexcept { return Kind::quit; }
     Kind kind = Kind::execute;
@@ -39,13 +38,12 @@ struct LogEntry {
     /// Of execute, if there are such ranks: the descriptions of the items, in full.
     std::vector<Bytes> descriptions = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, quit
-    /// Of fail: the error; of join: the error if it has failed; of shut_down and quit: "rank 2 has
-    /// shut down (why)".
+    /// Of fail: the error; of join: the error if it has failed; of quit: "rank 2 has shut down
+    /// (why)".
     std::string text = {};
     std::string tensor = {};     ///< fail, join
     std::string operation = {};  ///< fail, join
-    /// Of fail: those at fault; of shut_down and quit: the one; of join: the last one, or those at
-    /// fault.
+    /// Of fail: those at fault; of quit: the one; of join: the last one, or those at fault.
     std::vector<int> ranks = {};
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };

@@ -21,15 +21,15 @@ std::string print(const TensorDescription& tensor) {
 
 Matcher::Number Matcher::post(const Route& route, TensorDescription tensor) {
     const auto number = ++last_posted_;
-    const auto gone = shut_down_ranks_.find(route.peer);
-    if (gone != shut_down_ranks_.end() && quit_ranks_.contains(route.peer)) {
-        decisions_.push_back({number, departed_error(route, gone->second)});
+    const auto gone = shutdowns_.find(route.peer);
+    if (gone != shutdowns_.end() && gone->second.at_once) {
+        decisions_.push_back({number, departed_error(route, gone->second.text)});
         return number;
     }
     announce(route, tensor);
     unmatched_[route].push_back({number, std::move(tensor)});
     match(route);
-    if (gone != shut_down_ranks_.end()) fail_unmatched_with(gone->first, gone->second);
+    if (gone != shutdowns_.end()) fail_unmatched_with(route.peer);
     return number;
 }
 
@@ -44,18 +44,11 @@ void Matcher::announce(const Route& route, const TensorDescription& tensor) {
     outbox_.push_back({route.peer, out.take()});
 }
 
-void Matcher::send(int to, MessageType type) {
-    Writer out;
-    out.enumerator(type);
-    outbox_.push_back({to, out.take()});
-}
-
 void Matcher::receive(int from, std::span<const std::byte> message) {
     Reader in(message);
     switch (in.enumerator<MessageType>()) {
         case MessageType::announcement: receive_announcement(from, in); break;
-        case MessageType::question: send(from, MessageType::answer); break;
-        case MessageType::answer: receive_answer(from); break;
+        case MessageType::shutdown: receive_shutdown(from, in); break;
     }
     in.expect_end();
 }
@@ -72,47 +65,33 @@ void Matcher::receive_announcement(int from, Reader& in) {
     match(route);
 }
 
-void Matcher::receive_answer(int from) {
-    if (auto gone = awaiting_answer_.extract(from))
-        shut_down_ranks_.insert(std::move(gone));
-    else
-        early_answers_.insert(from);
-    if (shut_down_ranks_.contains(from)) fail_unmatched_with(from, shut_down_ranks_.at(from));
+void Matcher::receive_shutdown(int from, Reader& in) {
+    Shutdown shutdown;
+    shutdown.at_once = in.number(1) == 1;
+    shutdown.text = group_ranks_.shutdown_text(from, in.string(max_reason_bytes));
+    shutdowns_.insert_or_assign(from, std::move(shutdown));
+    fail_unmatched_with(from);
 }
 
-void Matcher::answer_all() {
-    for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_) send(peer, MessageType::answer);
-}
-
-void Matcher::shut_down(int rank, const std::string& text) {
-    if (rank == rank_) return;
-    if (early_answers_.contains(rank)) {
-        shut_down_ranks_.emplace(rank, text);
-        return fail_unmatched_with(rank, text);
-    }
-    awaiting_answer_.emplace(rank, text);
-    send(rank, MessageType::question);
-}
-
-void Matcher::quit(int rank, const std::string& text) {
-    quit_ranks_.insert(rank);
-    shut_down(rank, text);
-}
-
-void Matcher::fail_unmatched(const std::string& text) {
-    for (int peer = 0; peer < size_; ++peer) {
-        const auto asked = awaiting_answer_.find(peer);
-        fail_unmatched_with(peer, asked == awaiting_answer_.end() ? text : asked->second);
+void Matcher::shut_down(std::string_view reason, bool at_once) {
+    for (int rank = 0; rank < size_; ++rank) {
+        const auto gone = shutdowns_.find(rank);
+        if (gone != shutdowns_.end() && gone->second.at_once) continue;  // hears nothing any more
+        Writer out;
+        out.enumerator(MessageType::shutdown);
+        out.number(at_once ? 1 : 0);
+        out.string(reason.substr(0, max_reason_bytes));
+        outbox_.push_back({rank, out.take()});
     }
 }
 
-void Matcher::fail_unmatched_with(int peer, const std::string& text) {
+void Matcher::fail_unmatched_with(int peer) {
     std::erase_if(unmatched_, [&](const auto& each) {
         const auto& [route, operations] = each;
         if (route.peer != peer) return false;
         for (const auto& operation : operations)
-            decisions_.push_back({operation.number, departed_error(route, text)});
+            decisions_.push_back(
+                {operation.number, departed_error(route, shutdowns_.at(peer).text)});
         return true;
     });
 }

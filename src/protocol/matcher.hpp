@@ -6,9 +6,9 @@
 #include <deque>
 #include <exception>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,10 +27,11 @@ struct Route {
 };
 
 /// How sends meet receives. Both sides announce each operation to the other; the k-th sending on a
-/// route meets the k-th receiving, and if their tensors differ, both fail with the same error. When
-/// a rank shuts down, its partners ask it for an answer, which by the order of messages comes after
-/// all that it ever announced; what is unmatched then, fails. A pure state machine, one per rank
-/// and process set; payloads are its caller's. Not thread-safe: the engine's lock guards it.
+/// route meets the k-th receiving, and if their tensors differ, both fail with the same error. A
+/// rank that shuts down says so to each of the others, and to itself: by the order of messages they
+/// hear it after all that the rank ever announced to them, and what they have not matched with it
+/// by then, fails. A pure state machine, one per rank and process set; payloads are its caller's.
+/// Not thread-safe: the engine's lock guards it.
 class Matcher {
 public:
     /// Of an operation of this rank, counted as they are posted.
@@ -49,14 +50,13 @@ public:
     Number post(const Route& route, TensorDescription tensor);
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
-    /// This rank quits without waiting for questions: answers everybody beforehand.
-    void answer_all();
-    /// A rank of the set submits nothing more; `text` says so.
-    void shut_down(int rank, const std::string& text);
-    /// The same of a rank that does not even serve what it has announced.
-    void quit(int rank, const std::string& text);
-    /// The job ends: what is unmatched never will be. A peer that has shut down has its own text.
-    void fail_unmatched(const std::string& text);
+    /// This rank posts nothing more, for this reason. `at_once`: it quits, and does not even serve
+    /// what it has announced.
+    void shut_down(std::string_view reason, bool at_once);
+    /// Whether all ranks have, as far as this one has heard. Then nothing is unmatched.
+    bool have_all_shut_down() const noexcept {
+        return shutdowns_.size() == static_cast<std::size_t>(size_);
+    }
     /// Forgets this rank's operations, which are the caller's to fail.
     void abandon() noexcept;
 
@@ -65,20 +65,23 @@ public:
     std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
 
 private:
-    enum class MessageType : std::uint8_t { announcement = 0, question = 1, answer = 2 };
-    friend constexpr MessageType last_of(MessageType) noexcept { return MessageType::answer; }
+    enum class MessageType : std::uint8_t { announcement = 0, shutdown = 1 };
+    friend constexpr MessageType last_of(MessageType) noexcept { return MessageType::shutdown; }
     /// One of this rank's own.
     struct Operation {
         Number number = 0;
         TensorDescription tensor;
     };
+    struct Shutdown {
+        std::string text;  ///< says who has shut down, and why
+        bool at_once = false;
+    };
 
-    void send(int to, MessageType type);
     void announce(const Route& route, const TensorDescription& tensor);
     void receive_announcement(int from, Reader& in);
-    void receive_answer(int from);
+    void receive_shutdown(int from, Reader& in);
     void match(const Route& route);
-    void fail_unmatched_with(int peer, const std::string& text);
+    void fail_unmatched_with(int peer);
     std::exception_ptr departed_error(const Route& route, const std::string& text) const;
     std::exception_ptr mismatch_error(const Route& route, const TensorDescription& mine,
                                       const TensorDescription& theirs) const;
@@ -89,11 +92,7 @@ private:
     std::map<Route, std::deque<Operation>> unmatched_;
     /// What the peers have announced, unmatched, under this rank's view of the route.
     std::map<Route, std::deque<TensorDescription>> announcements_;
-    std::map<int, std::string> awaiting_answer_;  ///< asked, not yet answered
-    std::set<int> early_answers_;                 ///< answered before they were asked
-    std::map<int, std::string> shut_down_ranks_;  ///< answered: all they ever announced has arrived
-    /// Those of awaiting_answer_ and shut_down_ranks_ that serve nothing any more.
-    std::set<int> quit_ranks_;
+    std::map<int, Shutdown> shutdowns_;  ///< by rank: all that it ever announced has arrived
     std::vector<Outgoing> outbox_;
     std::vector<Decision> decisions_;
 };

@@ -12,8 +12,6 @@
 namespace guozhuang::protocol {
 namespace {
 
-constexpr std::size_t max_reason_bytes = 4096;  // of a shutdown: longer ones are cut
-
 std::string cut(std::string_view reason) {
     return std::string(reason.substr(0, max_reason_bytes));
 }
@@ -121,10 +119,6 @@ void Negotiator::resolve(CompleteRound round) {
 void Negotiator::shut_down(const RankRecord& shutdown) {
     const auto& [rank, reason] = shutdown;
     if (finished_ || !attendance_.shut_down(rank, reason)) return;
-    if (tree_.is_root())
-        append({.kind = LogEntry::Kind::shut_down,
-                .text = attendance_.shutdown_text(rank, reason),
-                .ranks = {rank}});
     pass_on_all_complete();
     if (!tree_.is_root()) tell_parent(RecordType::shut_down, shutdown);
 }
@@ -143,7 +137,7 @@ void Negotiator::quit(const RankRecord& quitting) {
     if (!tree_.is_root()) return tell_parent(RecordType::quit, quitting);
     append({.kind = LogEntry::Kind::quit,
             .code = ErrorCode::departed,
-            .text = attendance_.shutdown_text(quitting.rank, quitting.text),
+            .text = options_.group_ranks.shutdown_text(quitting.rank, quitting.text),
             .ranks = {quitting.rank}});
 }
 

@@ -1,5 +1,4 @@
-// What a peer says about sends and receives to a rank that has some of its own. An input chooses
-// whether the peer has shut down; its messages follow.
+// What a peer says about sends and receives to a rank that has some of its own: messages.
 #include "engine/point_to_point.hpp"
 
 #include "fuzz/fuzz.hpp"
@@ -58,11 +57,18 @@ Seed announcement(std::uint64_t tag, bool sending, std::int64_t count) {
     return out.take();
 }
 
+Seed shutdown(bool at_once) {
+    Writer out;
+    out.number(1);
+    out.number(at_once ? 1 : 0);
+    out.string("why");
+    return out.take();
+}
+
 }  // namespace
 
 void decode(Input input) {
     Rank rank;
-    if (choice(input) % 2 == 1) rank.point_to_point.shut_down(1, "rank 1 has shut down");
     bool over = false;
     while (!input.empty() && !over) {
         over = refused({ErrorCode::wire},
@@ -72,13 +78,12 @@ void decode(Input input) {
 }
 
 std::vector<Seed> seeds() {
-    const Seed question{std::byte{1}}, answer{std::byte{2}};
     std::vector<Seed> all;
-    for (const auto shutdown : {std::byte{0}, std::byte{1}}) {
-        Seed seed{shutdown};
+    for (const bool at_once : {false, true}) {
+        Seed seed;
         for (const auto& message :
              {announcement(7, true, 0), announcement(7, true, 3), announcement(7, false, 0),
-              announcement(300, true, 5), announcement(7, false, 8), question, answer})
+              announcement(300, true, 5), announcement(7, false, 8), shutdown(at_once)})
             append_message(seed, 0, message);
         all.push_back(std::move(seed));
     }

@@ -60,10 +60,9 @@
 #define EXECUTE 16
 #define MISMATCH 32
 #define ABANDONED 48
-#define SHUT_DOWN 64
-#define ALL_SHUT_DOWN 80
-#define JOINED 96
-#define QUIT 112
+#define ALL_SHUT_DOWN 64
+#define JOINED 80
+#define QUIT 96
 #define KIND(entry) ((entry) & 240)
 #define TENSOR(entry) ((entry) & 1)
 #define NEUTRAL(entry) (((entry) & 15) >> 1)
@@ -72,7 +71,7 @@ mtype = { report, shutting_down, joining, quitting };
 // To the parent: the epoch, the tensor, who submitted variant 1, who 2; or the epoch and the rank.
 // From the parent: the epoch, an entry.
 chan up[N] = [EPOCHS * (TENSORS * ROUNDS + N + N * JOINS + 1)] of { mtype, byte, byte, byte, byte };
-chan down[N] = [EPOCHS * (TENSORS * ROUNDS + N + JOINS + 2)] of { byte, byte };
+chan down[N] = [EPOCHS * (TENSORS * ROUNDS + JOINS + 2)] of { byte, byte };
 
 // The ranks' own state.
 byte tally[N * TENSORS * 2];  // who of the subtree has submitted which variant
@@ -83,7 +82,7 @@ byte without[TENSORS];         // at the root: who contributes neutrally to what
 bool finished[N];
 
 // What the assertions need to know, and no rank does.
-byte log[TENSORS * ROUNDS + N + JOINS + 2];
+byte log[TENSORS * ROUNDS + JOINS + 2];
 byte length;
 byte position[N];             // entries that the rank has applied
 byte over[TENSORS];           // rounds that the log has resolved
@@ -125,7 +124,7 @@ inline apply(n, entry) {
         joined[n] = 0;
 #endif
         waiting = waiting & ~(1 << n)
-    :: KIND(entry) < SHUT_DOWN ->
+    :: KIND(entry) < ALL_SHUT_DOWN ->
         assert(KIND(entry) != EXECUTE ||
                PENDING(n, TENSOR(entry)) == ((NEUTRAL(entry) & (1 << n)) == 0));
         assert((NEUTRAL(entry) & (1 << n) & ~waiting) == 0);
@@ -204,34 +203,26 @@ inline pass_on_if_complete(n, t) {
     fi
 }
 
-inline announce(n, r) {
+inline pass_shutdown_on(n, r) {
     if
-    :: n == 0 -> append(SHUT_DOWN + r)
-    :: else -> assert(nfull(up[n])); up[n]!shutting_down(epoch, r, 0, 0)
+    :: n != 0 -> assert(nfull(up[n])); up[n]!shutting_down(epoch, r, 0, 0)
+    :: else
     fi
 }
 
-// The root's log speaks of a shutdown before what it makes fail. Others say it behind the reports
-// that it completes.
-#ifdef BUG_SHUTDOWN_FIRST
-#define AHEAD(n) true
-#else
-#define AHEAD(n) (n == 0)
-#endif
-
+// Said behind the reports that it completes.
 inline shut_down(n, r) {
     gone[n] = gone[n] | (1 << r);
-    if
-    :: AHEAD(n) -> announce(n, r)
-    :: else
-    fi;
+#ifdef BUG_SHUTDOWN_FIRST
+    pass_shutdown_on(n, r);
+#endif
     for (j : 0 .. TENSORS - 1) {
         pass_on_if_complete(n, j)
     }
-    if
-    :: !AHEAD(n) -> announce(n, r)
-    :: else
-    fi
+#ifndef BUG_SHUTDOWN_FIRST
+    pass_shutdown_on(n, r);
+#endif
+    skip
 }
 
 inline pass_join_on(n, r) {

@@ -399,16 +399,3 @@ TEST_CASE("a log callback may call the library") {
     set_log_callback({});
     CHECK(inner.find("departed 1 rank 1 has shut down (early)") == 0);
 }
-
-TEST_CASE("after a rank has quit the others close without it, even if its end has been noticed") {
-    wire::InprocHub hub(2);
-    const auto nothing = [](const engine::Bundle&) {};
-    const EngineOptions by_hand{.own_thread = false};
-    EngineRank stays(hub.transport(0), nothing, by_hand), quits(hub.transport(1), nothing, by_hand);
-    quits.engine().quit("early");
-    std::thread quitter([&] { quits.engine().drain_before_exit(base::Clock::now() + 20s); });
-    stays.engine().drive_until([&] { return stays.engine().somebody_quit(); }, base::no_deadline);
-    quitter.join();
-    base::abort(stays.doorbell());
-    CHECK_NOTHROW(stays.engine().close(""));
-}

@@ -113,7 +113,8 @@ TEST_CASE("attendance accounts for ranks that have shut down or joined") {
 
 TEST_CASE("texts of attendance name world ranks and the process set") {
     Attendance attendance({0, 1}, GroupRanks({4, 7}));
-    CHECK(attendance.shutdown_text(1, "why") == "rank 7 has left process set 4,7 (why)");
+    attendance.shut_down(1, "why");
+    CHECK(attendance.shutdowns_text(Ranks{1}) == "rank 7 has left process set 4,7 (why)");
 }
 
 TEST_CASE("a join ends once nobody is left who has not joined or shut down") {
@@ -248,7 +249,6 @@ TEST_CASE("entries are read as they were written; an id that is known goes witho
          .operation = "operation",
          .ranks = {0, 3}},
         {.kind = Kind::evict, .items = {{"known by its id", 7}}},
-        {.kind = Kind::shut_down, .text = "rank 1 has shut down", .ranks = {1}},
         {.kind = Kind::join, .items = {{"end", 0}}, .ranks = {3}},
         {.kind = Kind::all_shut_down},
         {.kind = Kind::quit, .code = ErrorCode::departed, .text = "rank 2 ...", .ranks = {2}}};
@@ -283,9 +283,9 @@ TEST_CASE("no entry is read that gives away an id or lacks what its kind needs")
     CHECK(refused(eviction));
     ids.use({"a", 7}, share(allreduce("a")), 1);
     CHECK(refused(execution));
-    for (const auto kind : {Kind::execute, Kind::fail, Kind::shut_down, Kind::join, Kind::quit})
+    for (const auto kind : {Kind::execute, Kind::fail, Kind::join, Kind::quit})
         CHECK(refused({.kind = kind}));
-    CHECK(refused({.kind = Kind::shut_down, .ranks = {0, 1}}));
+    CHECK(refused({.kind = Kind::quit, .ranks = {0, 1}}));
     CHECK(refused({.kind = Kind::join, .items = {{"end"}}}));
 }
 
@@ -344,8 +344,10 @@ std::string decided(Matcher& matcher) {
     return text;
 }
 
+/// Delivers what is for the other of two ranks.
 void deliver(Matcher& from, int rank, Matcher& to) {
-    for (const auto& message : from.take_messages()) to.receive(rank, message.bytes);
+    for (const auto& message : from.take_messages())
+        if (message.to != rank) to.receive(rank, message.bytes);
 }
 
 }  // namespace
@@ -362,34 +364,45 @@ TEST_CASE("the k-th send meets the k-th receive of its route, whatever came betw
     CHECK(decided(right) == "1 2!");
     deliver(right, 1, left);
     CHECK(decided(left) == "1 3!");
-    left.fail_unmatched("the end");
+    right.shut_down("", false);
+    deliver(right, 1, left);
     CHECK(decided(left) == "2!");
 }
 
-TEST_CASE("where the end comes before a rank's answer, the rank is named all the same") {
-    Matcher left(0, 3, {});
-    left.post({.peer = 1, .sending = false}, {.shape = {1}});
-    left.shut_down(1, "rank 1 has shut down (why)");
-    CHECK(decided(left).empty());  // rank 1 has been asked
-    left.fail_unmatched("every rank has shut down");
-    const auto decisions = left.take_decisions();
-    REQUIRE(decisions.size() == 1);
-    CHECK_THROWS_WITH(std::rethrow_exception(decisions.front().error),
-                      "rank 1 has shut down (why); recv with it (tag 0) was never matched");
-}
-
-TEST_CASE("what a rank announced before it shut down is matched, all else fails at its answer") {
+TEST_CASE("what a rank announced before it shut down is matched, all else fails with its reason") {
     Matcher left(0, 2, {}), right(1, 2, {});
     right.post({.peer = 0, .sending = true}, {.shape = {1}});
     left.post({.peer = 1, .sending = false}, {.shape = {1}});
     left.post({.peer = 1, .sending = false}, {.shape = {1}});
-    left.shut_down(1, "rank 1 has shut down");
+    right.shut_down("why", false);
     CHECK(decided(left).empty());
-    deliver(left, 0, right);  // the question too
     deliver(right, 1, left);
-    CHECK(decided(left) == "1 2!");
+    const auto decisions = left.take_decisions();
+    REQUIRE(decisions.size() == 2);
+    CHECK_FALSE(decisions[0].error);
+    CHECK_THROWS_WITH(std::rethrow_exception(decisions[1].error),
+                      "rank 1 has shut down (why); recv with it (tag 0) was never matched");
     left.post({.peer = 1}, {});
     CHECK(decided(left) == "3!");
+}
+
+TEST_CASE("all have shut down when this rank has heard it from each, itself among them") {
+    Matcher left(0, 2, GroupRanks({4, 7})), right(1, 2, GroupRanks({4, 7}));
+    left.post({.peer = 0, .tag = 5}, {});
+    left.shut_down(std::string(max_reason_bytes + 1, 'x'), false);
+    right.shut_down("", true);
+    deliver(right, 1, left);
+    CHECK_FALSE(left.have_all_shut_down());
+    CHECK(decided(left).empty());
+    for (const auto& message : left.take_messages())
+        (message.to == 0 ? left : right).receive(0, message.bytes);
+    CHECK(left.have_all_shut_down());
+    CHECK_FALSE(right.have_all_shut_down());  // by what it has heard
+    const auto decisions = left.take_decisions();
+    REQUIRE(decisions.size() == 1);
+    CHECK_THROWS_WITH(std::rethrow_exception(decisions.front().error),
+                      "rank 4 has left process set 4,7 (" + std::string(max_reason_bytes, 'x') +
+                          "); send with it (tag 5) was never matched");
 }
 
 }  // namespace guozhuang::protocol

@@ -162,16 +162,8 @@ private:
                 for (const auto& item : entry.items)
                     require(ids_.erase(item.name) == 1, "a name without an id is forgotten");
                 return;
-            case Kind::shut_down:
-                require(entry.items.empty() && entry.ranks.size() == 1,
-                        "a shutdown is of one rank and resolves nothing");
-                judge_reason(entry, entry.ranks.front());
-                require(announced_.insert(entry.ranks.front()).second, "a rank shuts down twice");
-                break;
             case Kind::join: judge_join(entry); break;
             case Kind::all_shut_down:
-                require(announced_.size() == ranks_.size(),
-                        "the log ends before every shutdown is in it");
                 require(shut_down_.size() == ranks_.size(),
                         "the log ends before all ranks have shut down");
                 require(entry.items.empty(), "the end of the log resolves something");
@@ -306,7 +298,6 @@ private:
     protocol::Negotiator::Options options_;
     std::vector<Rank> ranks_;
     std::map<int, std::string> shut_down_;
-    std::set<int> announced_;  ///< shutdowns in the log
     std::map<std::pair<std::string, std::size_t>, Round> rounds_;
     /// How many rounds of each name the log has resolved.
     std::map<std::string, std::size_t> resolved_;
