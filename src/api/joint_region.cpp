@@ -103,6 +103,7 @@ JointRegion::~JointRegion() {
 bool JointRegion::release(std::span<const std::byte> memory) noexcept {
     const std::less<> before;
     const auto overlaps = [&](const TensorView& tensor) {
+        if (tensor.data == nullptr) return false;
         const std::span<const std::byte> other = tensor.memory();
         return before(other.data(), memory.data() + memory.size()) &&
                before(memory.data(), other.data() + other.size());

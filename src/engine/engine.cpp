@@ -11,6 +11,7 @@
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "engine/execution.hpp"
+#include "engine/outputs.hpp"
 
 namespace guozhuang::engine {
 namespace {
@@ -342,7 +343,8 @@ std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending,
             return false;
         const auto& request = pending.request();
         auto copies = std::make_shared<OwnTensors>(request);
-        if (request.outputs && owner(request.outputs)) queue_.forget_outputs(pending);
+        if (request.outputs)
+            queue_.replace_outputs(pending, outputs_without(request.outputs, owner));
         queue_.replace_tensors(pending, share(copies->tensors()), copies->filled(), copies);
         own = std::move(copies);
         return true;

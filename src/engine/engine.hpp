@@ -85,7 +85,7 @@ public:
 
     /// For an owner of tensors that is about to be destroyed. Returns once no operation uses its
     /// memory: one that still waits for other ranks goes on with copies in memory of the library's
-    /// own, and without its outputs if they are the owner's; one whose data moves already, or for
+    /// own, and without those outputs that are the owner's; one whose data moves already, or for
     /// whose copies there is no memory, is waited for. Throws what ended the job.
     void release_tensors(const OwnsTensors& owner);
     /// Runs `action` while no bundle of this engine moves on the host, and returns its result.

@@ -61,7 +61,7 @@ Bundle bundle_of(const protocol::LogEntry& entry,
             auto& moved = bundle.entries.emplace_back(
                 BundleEntry{.tensor = (*request.tensors)[i], .splits = request.splits});
             if (pending->has_results()) moved.result = &pending->result(i);
-            if (request.outputs) moved.output = (*request.outputs)[i].memory();
+            if (const auto* output = pending->output(i)) moved.output = output->memory();
         }
     }
     return bundle;

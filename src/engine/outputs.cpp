@@ -31,8 +31,10 @@ std::exception_ptr misfit_of(const Pending& pending, const Context& context) noe
     const auto& request = pending.request();
     if (!request.outputs) return nullptr;
     for (std::size_t i = 0; i < request.outputs->size(); ++i) {
+        const auto* const output = pending.output(i);
+        if (output == nullptr) continue;
         const auto& result = pending.result(i);
-        const auto wanted = result.shape.front(), given = (*request.outputs)[i].shape.front();
+        const auto wanted = result.shape.front(), given = output->shape.front();
         if (given == wanted) continue;
         return std::make_exception_ptr(Error(
             ErrorCode::invalid_argument,
@@ -47,6 +49,13 @@ std::exception_ptr misfit_of(const Pending& pending, const Context& context) noe
     return nullptr;
 } catch (...) {  // there is no memory for the text
     return std::current_exception();
+}
+
+SharedTensors outputs_without(const SharedTensors& outputs, const OwnsTensors& owner) {
+    auto left = *outputs;
+    for (auto& output : left)
+        if (owner(share({output}))) output = TensorView(nullptr, output.dtype, Shape{});
+    return share(std::move(left));
 }
 
 }  // namespace guozhuang::engine

@@ -13,4 +13,7 @@ namespace guozhuang::engine {
 /// for the other ranks, and fails on this rank alone.
 std::exception_ptr misfit_of(const Pending& pending, const Context& context) noexcept;
 
+/// The outputs, those of the owner forgotten: their results go to memory of the results' own.
+SharedTensors outputs_without(const SharedTensors& outputs, const OwnsTensors& owner);
+
 }  // namespace guozhuang::engine

@@ -67,9 +67,7 @@ Pending::Pending(Request request, std::shared_ptr<ProgressSource> progress_sourc
         case protocol::OperationKind::all_to_all:
         case protocol::OperationKind::reduce_scatter:
             results_.resize(request_.tensors->size());
-            if (request_.outputs)
-                for (std::size_t i = 0; i < results_.size(); ++i)
-                    results_[i].output = (*request_.outputs)[i].data;
+            set_outputs(request_.outputs);
             break;
         case protocol::OperationKind::join: results_.resize(1); break;
         default: break;
@@ -104,9 +102,10 @@ void Pending::set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> 
     request_.keep_alive = std::move(owner);
 }
 
-void Pending::forget_outputs() noexcept {
-    request_.outputs = nullptr;
-    for (auto& result : results_) result.output = nullptr;
+void Pending::set_outputs(SharedTensors outputs) noexcept {
+    request_.outputs = std::move(outputs);
+    for (std::size_t i = 0; i < results_.size(); ++i)
+        results_[i].output = output(i) ? output(i)->data : nullptr;
 }
 
 void Pending::set_enqueued(std::shared_ptr<device::Event> done) {

@@ -42,7 +42,8 @@ struct Request {
     base::Deadline deadline = base::no_deadline;
     protocol::SharedDescription description = share(protocol::Description{});
     SharedTensors tensors = share(std::vector<TensorView>{});
-    SharedTensors outputs = {};             ///< of the caller's, for results; null: none
+    /// Of the caller's, for results; null: none. One that was forgotten has no dimensions.
+    SharedTensors outputs = {};
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
@@ -93,6 +94,11 @@ public:
     Result& result(std::size_t tensor) noexcept { return results_[tensor]; }
     const Result& result(std::size_t tensor) const noexcept { return results_[tensor]; }
     bool has_results() const noexcept { return !results_.empty(); }
+    /// The caller's output for the result of a tensor; null if there is none, or it was forgotten.
+    const TensorView* output(std::size_t tensor) const noexcept {
+        const bool is_there = request_.outputs && !(*request_.outputs)[tensor].shape.empty();
+        return is_there ? &(*request_.outputs)[tensor] : nullptr;
+    }
     ProgressSource& progress_source() const noexcept { return *progress_source_; }
 
     bool enqueued() const noexcept {
@@ -108,8 +114,8 @@ public:
     /// moves.
     void set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready,
                      std::shared_ptr<void> owner) noexcept;
-    /// Lets the results go to memory of their own. To be called as set_tensors() is.
-    void forget_outputs() noexcept;
+    /// Replaces the outputs. To be called as set_tensors() is.
+    void set_outputs(SharedTensors outputs) noexcept;
     /// The work is enqueued on a communication stream, and `done` marks its end; null if the
     /// operation is going to fail then. To be called once, before the work can end.
     void set_enqueued(std::shared_ptr<device::Event> done);

@@ -249,9 +249,9 @@ void SubmissionQueue::replace_tensors(Pending& pending, SharedTensors tensors,
     pending.set_tensors(std::move(tensors), std::move(ready), std::move(owner));
 }
 
-void SubmissionQueue::forget_outputs(Pending& pending) {
-    const base::Lock lock(mutex_);
-    pending.forget_outputs();
+void SubmissionQueue::replace_outputs(Pending& pending, SharedTensors outputs) {
+    const base::Lock lock(mutex_);  // find() reads them
+    pending.set_outputs(std::move(outputs));
 }
 
 }  // namespace guozhuang::engine

@@ -91,8 +91,8 @@ public:
     /// Replaces the tensors of an operation (see Pending::set_tensors).
     void replace_tensors(Pending& pending, SharedTensors tensors,
                          std::shared_ptr<device::Event> ready, std::shared_ptr<void> owner);
-    /// Lets an operation's results go to memory of their own.
-    void forget_outputs(Pending& pending);
+    /// Replaces the outputs of an operation.
+    void replace_outputs(Pending& pending, SharedTensors outputs);
 
 private:
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);

@@ -231,11 +231,11 @@ void outputs_gone_in_flight(Session& session, Report& report) {
     const int last = session.size() - 1;
     const auto all = count * static_cast<std::size_t>(session.size());
     std::vector<float> numbers(count, static_cast<float>(session.rank() + 1)), outside(all);
-    auto arena = std::make_unique<GradientArena>(all * 2 * sizeof(float), &session);
+    auto arena = std::make_unique<GradientArena>(all * 3 * sizeof(float), &session);
     const auto take = [&](std::size_t elements) {
         return std::span(static_cast<float*>(arena->allocate(elements * sizeof(float))), elements);
     };
-    const auto inside = take(all), input = take(count);
+    const auto inside = take(all), inside_too = take(all), input = take(count);
     std::ranges::copy(numbers, input.begin());
     const auto check = [&](const std::vector<float>& seen, const char* what) {
         for (std::size_t i = 0; i < all; ++i)
@@ -246,16 +246,26 @@ void outputs_gone_in_flight(Session& session, Report& report) {
         numbers, {.name = "to the arena", .outputs = {inside}, .session = &session});
     const auto from_arena = all_gather_async(
         input, {.name = "from the arena", .outputs = {outside}, .session = &session});
+    std::vector<float> others(count, static_cast<float>(session.rank() + 1)), beside(all);
+    const auto to_both =
+        grouped_all_gather_async(std::vector<TensorView>{numbers, others},
+                                 {.outputs = {inside_too, beside}, .session = &session});
     if (session.rank() == 0) {
         arena.reset();
         if (last > 0) last_rank_after_rank0(session);
     }
     from_arena.wait();
     check(outside, "an output outside of the arena that is gone");
-    auto result = to_arena.take();
+    const auto result = to_arena.take();
+    const auto results = to_both.take();
+    check(beside, "an output of a group, outside of the arena that is gone");
     if (last == 0) return;  // it may have been complete before the arena went
-    report.expect((result.output == nullptr) == (session.rank() == 0), "has it been forgotten?");
+    const bool is_gone = session.rank() == 0;
+    report.expect((result.output == nullptr) == is_gone, "has it been forgotten?");
     check(result.as<float>(), "a result whose output is gone");
+    report.expect((results[0].output == nullptr) == is_gone, "has it been forgotten in a group?");
+    check(results[0].as<float>(), "a result of a group whose output is gone");
+    report.expect(results[1].output == beside.data(), "only the one that is gone is forgotten");
 }
 
 void outputs_beside_joined_rank(Session& session, Report& report) {
