@@ -77,7 +77,9 @@ std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
 }
 
 std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
-    auto pending = queue_.submit(std::move(request), route, shared_from_this());
+    base::refuse_forked();
+    auto staged = executor_.stage(request, route, shared_from_this());
+    auto pending = queue_.submit(std::move(request), route, std::move(staged), shared_from_this());
     if (!caller_waits) wake_driver();
     return pending;
 }
@@ -221,7 +223,6 @@ bool Engine::take_submissions() {
     }
     for (auto& operation : taken.p2p_operations) {
         stalls_.expect(operation.pending->request().deadline);
-        operation.staged = executor_.stage(operation.pending);
         control_plane_.post(std::move(operation));
     }
     if (taken.shutdown) control_plane_.announce(*taken.shutdown);

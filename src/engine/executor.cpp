@@ -1,6 +1,7 @@
 #include "engine/executor.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -65,7 +66,14 @@ void Executor::clear(bool memory_on_loan) noexcept {
 
 DeviceExecutor Executor::of(DeviceKind kind) const {
     const base::Lock lock(mutex_);
-    return executors_.at(kind);
+    const auto found = executors_.find(kind);
+    if (found == executors_.end())
+        throw Error(ErrorCode::not_initialised,
+                    fmt::format("{} has been closed: it takes no more operations",
+                                context_.group_ranks.are_the_world() ? "this session"
+                                                                     : context_.group_ranks.name()),
+                    {.ranks = {context_.rank}});
+    return found->second;
 }
 
 Requests Executor::neutral_contributions(
@@ -109,10 +117,24 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
     listener->on_end(requests, nullptr);
 }
 
-std::shared_ptr<StagedMessage> Executor::stage(const std::shared_ptr<Pending>& pending) const {
-    if (!pending->request().device) return nullptr;
-    const auto executor = of(pending->request().tensors->front().device.kind);
-    return std::make_shared<StagedMessage>(*on_stream_of(executor), pending, context_);
+std::shared_ptr<StagedMessage> Executor::stage(
+    const Request& request, const protocol::Route& route,
+    const std::shared_ptr<ExecutionListener>& listener) const {
+    const auto& tensor = request.tensors->front();
+    if (!request.device || tensor.bytes() == 0) return nullptr;
+    const auto executor = of(tensor.device.kind);
+    try {
+        return std::make_shared<StagedMessage>(*on_stream_of(executor), tensor.bytes(), context_,
+                                               listener);
+    } catch (const Error& error) {
+        throw Error(error.code(),
+                    fmt::format("{}: rank {} cannot stage its tensor, {} [{}] of {} bytes, in "
+                                "pinned memory: {}",
+                                request.name, context_.rank, name_of(tensor.dtype),
+                                fmt::join(tensor.shape, ", "), tensor.bytes(), error.what()),
+                    {.operation = route.sending ? "send" : "recv",
+                     .ranks = {context_.rank, context_.group_ranks.world_rank(route.peer)}});
+    }
 }
 
 /// If the backend fails, `running` stays written: reports then say what failed.

@@ -16,6 +16,7 @@
 #include "engine/staged_message.hpp"
 #include "engine/stream_executor.hpp"
 #include "protocol/log_entry.hpp"
+#include "protocol/matcher.hpp"
 
 namespace guozhuang::engine {
 
@@ -59,8 +60,10 @@ public:
     /// throws Error.
     void run(const protocol::LogEntry& entry, Requests requests,
              const std::shared_ptr<ExecutionListener>& listener);
-    /// How the payload of this send or receive is staged; null if its tensor is in host memory.
-    std::shared_ptr<StagedMessage> stage(const std::shared_ptr<Pending>& pending) const;
+    /// Takes what staging the payload of a send or receive needs; null if its tensor is in host
+    /// memory, or empty. Throws Error, which names the request. Any thread.
+    std::shared_ptr<StagedMessage> stage(const Request& request, const protocol::Route& route,
+                                         const std::shared_ptr<ExecutionListener>& listener) const;
 
 private:
     DeviceExecutor of(DeviceKind kind) const;

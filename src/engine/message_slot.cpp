@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 namespace guozhuang::engine {
@@ -9,10 +10,12 @@ namespace {
 
 constexpr std::size_t smallest_slot = 4096;
 
-/// The largest messages are not rounded up, for want of a larger power of two.
-std::size_t slot_size(std::size_t bytes) {
-    constexpr auto largest_power = ~(~std::size_t{0} >> 1);
-    return bytes > largest_power ? bytes : std::bit_ceil(std::max(bytes, smallest_slot));
+constexpr bool is_large(std::size_t bytes) noexcept {
+    return bytes > MessageSlots::largest_rounded_bytes;
+}
+
+std::size_t slot_size(std::size_t bytes) noexcept {
+    return is_large(bytes) ? bytes : std::bit_ceil(std::max(bytes, smallest_slot));
 }
 
 }  // namespace
@@ -31,24 +34,39 @@ MessageSlots::MessageSlots(std::shared_ptr<device::Driver> driver, int device,
     : driver_(std::move(driver)), device_(device), completions_(std::move(completions)) {}
 
 MessageSlot& MessageSlots::take(std::size_t bytes) {
-    const auto size = slot_size(bytes);
-    if (auto* const kept = take_kept(size)) return *kept;
-    // Without the lock: allocating may wait for the device, and who gives back may not.
-    auto made = std::make_unique<MessageSlot>(driver_, device_, completions_, size);
+    Slots too_small;
+    {
+        const base::Lock lock(mutex_);
+        if (auto* const kept = take_kept(bytes)) return *kept;
+        if (is_large(bytes)) too_small = remove_large();
+    }
+    // Without the lock: allocating and freeing may wait for the device, and who gives back may not.
+    too_small.clear();
+    auto made = std::make_unique<MessageSlot>(driver_, device_, completions_, slot_size(bytes));
     made->is_taken = true;
     const base::Lock lock(mutex_);
     return *slots_.emplace_back(std::move(made));
 }
 
-/// Null if none of that size is free.
-MessageSlot* MessageSlots::take_kept(std::size_t size) {
-    const base::Lock lock(mutex_);
+/// Null if none that fits is free.
+MessageSlot* MessageSlots::take_kept(std::size_t bytes) {
     for (const auto& slot : slots_) {
-        if (slot->is_taken || slot->pinned.memory().size() != size) continue;
+        const auto size = slot->pinned.memory().size();
+        if (slot->is_taken || (is_large(bytes) ? size < bytes : size != slot_size(bytes))) continue;
         slot->is_taken = true;
         return slot.get();
     }
     return nullptr;
+}
+
+/// Removes the large ones that are free.
+MessageSlots::Slots MessageSlots::remove_large() {
+    const auto kept = std::partition(slots_.begin(), slots_.end(), [](const auto& slot) {
+        return slot->is_taken || !is_large(slot->pinned.memory().size());
+    });
+    Slots removed(std::make_move_iterator(kept), std::make_move_iterator(slots_.end()));
+    slots_.erase(kept, slots_.end());
+    return removed;
 }
 
 void MessageSlots::give_back(MessageSlot& slot) noexcept {

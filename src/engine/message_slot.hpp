@@ -30,9 +30,13 @@ struct MessageSlot {
 };
 
 /// The slots of a device. They are kept, since allocating pinned memory may wait for the device.
-/// Sizes are powers of two, so a size that comes again finds a slot. Thread-safe.
+/// Sizes are powers of two, so a size that comes again finds a slot. Larger slots are not rounded
+/// up: a message takes any that is large enough, and where none is, those that are too small make
+/// way for a new one. Thread-safe.
 class MessageSlots {
 public:
+    static constexpr std::size_t largest_rounded_bytes = std::size_t{64} << 20;
+
     MessageSlots(std::shared_ptr<device::Driver> driver, int device,
                  std::shared_ptr<Completions> completions);
 
@@ -41,13 +45,16 @@ public:
     void give_back(MessageSlot& slot) noexcept;
 
 private:
-    MessageSlot* take_kept(std::size_t size);
+    using Slots = std::vector<std::unique_ptr<MessageSlot>>;
+
+    MessageSlot* take_kept(std::size_t bytes) GUOZHUANG_REQUIRES(mutex_);
+    Slots remove_large() GUOZHUANG_REQUIRES(mutex_);
 
     const std::shared_ptr<device::Driver> driver_;
     const int device_;
     const std::shared_ptr<Completions> completions_;
     base::Mutex mutex_;
-    std::vector<std::unique_ptr<MessageSlot>> slots_ GUOZHUANG_GUARDED_BY(mutex_);
+    Slots slots_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang::engine

@@ -37,9 +37,9 @@ void PointToPoint::carry_out_decisions() {
 void PointToPoint::begin(P2pOperation operation) {
     const auto& [route, pending, staged] = operation;
     const auto& tensor = pending->request().tensors->front();
-    if (tensor.bytes() > 0 && staged) {
+    if (staged) {
         staged->begin();
-        if (route.sending) staged->copy_in();
+        if (route.sending) staged->copy_in(pending->request());
     }
     auto& moving = moving_.emplace_back(Moving{.operation = std::move(operation)});
     if (tensor.bytes() == 0)
@@ -82,7 +82,7 @@ void PointToPoint::advance(Moving& moving) {
             moving.ticket = 0;
             if (staged && !route.sending) {
                 moving.step = Step::copying;
-                return staged->copy_out();
+                return staged->copy_out(*pending);
             }
             break;
         case Step::done: return;

@@ -25,7 +25,8 @@ using protocol::Route;
 struct P2pOperation {
     Route route;
     std::shared_ptr<Pending> pending;
-    std::shared_ptr<StagedMessage> staged = nullptr;  ///< null if the tensor is in host memory
+    /// Null if the tensor is in host memory, or empty.
+    std::shared_ptr<StagedMessage> staged = nullptr;
 };
 
 /// Send and receive. A matcher agrees with the peers which operations belong together; then their

@@ -5,30 +5,32 @@
 
 namespace guozhuang::engine {
 
-StagedMessage::StagedMessage(std::shared_ptr<StreamExecutor> executor,
-                             std::shared_ptr<Pending> pending, const Context& context)
-    : executor_(std::move(executor)), pending_(std::move(pending)), context_(context) {}
+StagedMessage::StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size_t bytes,
+                             const Context& context, std::shared_ptr<ExecutionListener> listener)
+    : executor_(std::move(executor)),
+      slot_(executor_->take_slot(bytes)),
+      memory_(slot_->pinned.memory().first(bytes)),
+      listener_(std::move(listener)),
+      context_(context) {}
 
-void StagedMessage::begin() {
-    const auto bytes = pending_->request().tensors->front().bytes();
-    slot_ = std::exchange(executor_, nullptr)->take_slot(bytes);
-    memory_ = slot_->pinned.memory().first(bytes);
+void StagedMessage::copy_in(const Request& request) {
+    enqueue(request, [&](device::Stream& stream) {
+        slot_->driver->copy(stream, memory_, request.tensors->front().memory());
+    });
 }
 
-void StagedMessage::copy_in() {
-    enqueue(memory_, pending_->request().tensors->front().memory(), false);
-}
-
-void StagedMessage::copy_out() {
-    enqueue(pending_->request().tensors->front().memory(), memory_, true);
+void StagedMessage::copy_out(Pending& pending) {
+    enqueue(pending.request(), [&](device::Stream& stream) {
+        slot_->driver->copy(stream, pending.request().tensors->front().memory(), memory_);
+        pending.set_enqueued(stream.record());
+    });
     base::ring_local(context_.doorbell, context_.wait.audience);
 }
 
 /// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
 /// it, as long as the device is healthy.
-void StagedMessage::enqueue(std::span<std::byte> to, std::span<const std::byte> from,
-                            bool marks_enqueued) {
-    const auto& request = pending_->request();
+void StagedMessage::enqueue(const Request& request,
+                            const std::function<void(device::Stream&)>& copy) {
     auto& stream = *slot_->stream;
     keep_alive_ = request.keep_alive;
     count_ = ++slot_->copies;
@@ -36,8 +38,7 @@ void StagedMessage::enqueue(std::span<std::byte> to, std::span<const std::byte> 
     const auto write_end = [&] { slot_->driver->write(stream, *slot_->copied, count_); };
     try {
         if (request.ready) stream.wait(request.ready);
-        slot_->driver->copy(stream, to, from);
-        if (marks_enqueued) pending_->set_enqueued(stream.record());
+        copy(stream);
     } catch (...) {
         try {
             write_end();

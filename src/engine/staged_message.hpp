@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 
 #include "engine/completions.hpp"
 #include "engine/context.hpp"
+#include "engine/execution_listener.hpp"
 #include "engine/message_slot.hpp"
 #include "engine/pending.hpp"
 #include "engine/stream_executor.hpp"
@@ -20,19 +22,22 @@ namespace guozhuang::engine {
 /// received. The thread that drives calls everything but what Completion has.
 class StagedMessage final : public Completion, public std::enable_shared_from_this<StagedMessage> {
 public:
-    /// The operation keeps the engine alive, whose context this is.
-    StagedMessage(std::shared_ptr<StreamExecutor> executor, std::shared_ptr<Pending> pending,
-                  const Context& context);
+    /// Takes pinned memory for so many bytes; so does any thread. The listener keeps the context
+    /// alive. Throws what the device throws.
+    StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size_t bytes,
+                  const Context& context, std::shared_ptr<ExecutionListener> listener);
 
-    /// The operation has been matched: takes the pinned memory. Throws what the device throws.
-    void begin();
+    /// The operation has been matched: from now on until this message goes, its executor is not
+    /// idle.
+    void begin() { in_use_ = executor_->begin_use(); }
     /// The pinned memory, as large as the tensor.
     std::span<std::byte> memory() const noexcept { return memory_; }
-    /// Enqueues the copy from the tensor, when that is ready. Throws what the device throws.
-    void copy_in();
-    /// Enqueues the copy to the tensor, and marks the operation enqueued. Throws what the device
+    /// Enqueues the copy from the request's tensor, when that is ready. Throws what the device
     /// throws.
-    void copy_out();
+    void copy_in(const Request& request);
+    /// Enqueues the copy to the operation's tensor, and marks the operation enqueued. Throws what
+    /// the device throws.
+    void copy_out(Pending& pending);
     /// Whether the stream is done with the copy. Throws Error if the device has failed.
     bool is_copied() const;
 
@@ -41,14 +46,15 @@ public:
     void complete(const std::exception_ptr& failure) noexcept override;
 
 private:
-    void enqueue(std::span<std::byte> to, std::span<const std::byte> from, bool marks_enqueued);
+    void enqueue(const Request& request, const std::function<void(device::Stream&)>& copy);
 
-    /// Only until begin(): then the slot keeps it, which alone may let go of it on any thread.
-    std::shared_ptr<StreamExecutor> executor_;
-    const std::shared_ptr<Pending> pending_;
+    /// The last that goes, so the executor is never destroyed by the thread that completes.
+    std::shared_ptr<void> in_use_;
+    const std::shared_ptr<StreamExecutor> executor_;
+    const std::shared_ptr<MessageSlot> slot_;
+    const std::span<std::byte> memory_;
+    const std::shared_ptr<ExecutionListener> listener_;
     const Context& context_;
-    std::shared_ptr<MessageSlot> slot_;
-    std::span<std::byte> memory_;
     std::uint32_t count_ = 0;  ///< what the slot's word says after the copy
     /// What the request keeps alive. If the operation fails before the copy is done, its handles
     /// let go of that, and the stream may still use it.

@@ -91,14 +91,14 @@ OwnedTensor StreamExecutor::filled(DType dtype, const Shape& shape,
 }
 
 std::shared_ptr<MessageSlot> StreamExecutor::take_slot(std::size_t bytes) {
-    auto& slot = message_slots_.take(bytes);
-    ++*pending_;
-    return {&slot, [executor = shared_from_this()](MessageSlot* taken) mutable {
-                executor->message_slots_.give_back(*taken);
-                const auto pending = executor->pending_;
-                executor.reset();  // before the count, as in Ending
-                --*pending;
+    return {&message_slots_.take(bytes), [executor = shared_from_this()](MessageSlot* slot) {
+                executor->message_slots_.give_back(*slot);
             }};
+}
+
+std::shared_ptr<void> StreamExecutor::begin_use() {
+    ++*pending_;
+    return {nullptr, [pending = pending_](void*) { --*pending; }};
 }
 
 bool StreamExecutor::drain(base::Deadline deadline) noexcept {

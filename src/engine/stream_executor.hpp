@@ -43,16 +43,18 @@ public:
     /// A tensor of the device, of that shape, all of whose elements are this one: so it is for
     /// bundles that are enqueued later. Throws what the driver throws.
     OwnedTensor filled(DType dtype, const Shape& shape, std::span<const std::byte> element);
-    /// A slot for a message of so many bytes. Until it is let go, it keeps the executor, which is
-    /// not idle. Throws what the driver throws.
+    /// A slot for a message of so many bytes, which keeps the executor. Throws what the driver
+    /// throws. Any thread.
     std::shared_ptr<MessageSlot> take_slot(std::size_t bytes);
+    /// A message is about to be copied: the executor is not idle until this is let go.
+    std::shared_ptr<void> begin_use();
     // See StreamBackend.
     void release() noexcept {
         is_released_ = true;
         of_.backend->release();
     }
     void stop() noexcept { of_.backend->stop(); }
-    /// Whether the stream is done with all bundles, and no message has a slot. Any thread.
+    /// Whether the stream is done with all bundles, and no message is being copied. Any thread.
     bool is_idle() const noexcept { return *pending_ == 0; }
     /// Waits until it is; false at the deadline.
     bool drain(base::Deadline deadline) noexcept;
@@ -66,7 +68,7 @@ private:
     std::uint32_t enqueued_ = 0;
     std::atomic<bool> is_released_{false};
     MessageSlots message_slots_;
-    /// How many bundles are not complete, or are being completed, and how many slots are taken.
+    /// How many bundles are not complete, or are being completed, and how many messages are in use.
     const std::shared_ptr<std::atomic<int>> pending_ = std::make_shared<std::atomic<int>>(0);
 };
 

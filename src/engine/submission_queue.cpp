@@ -83,6 +83,7 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request request,
 }
 
 std::shared_ptr<Pending> SubmissionQueue::submit(Request request, const Route& route,
+                                                 std::shared_ptr<StagedMessage> staged,
                                                  std::shared_ptr<ProgressSource> progress_source) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
@@ -92,7 +93,8 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request request, const Route& r
     context_.activity.submitted.write(request.name);
     request.peer = context_.group_ranks.world_rank(route.peer);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
-    enter(tables_.nameless, pending, p2p_operations_, P2pOperation{route, pending});
+    enter(tables_.nameless, pending, p2p_operations_,
+          P2pOperation{route, pending, std::move(staged)});
     context_.timeline->begin(pending.get(), pending->request().name, "message", [&] {
         return trace::TimelineFacts{.bytes = pending->request().tensors->front().bytes(),
                                     .set = context_.set};

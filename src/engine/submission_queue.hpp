@@ -53,6 +53,7 @@ public:
                                     std::shared_ptr<ProgressSource> progress_source);
     /// The same for a send or receive. The request's name is its label in messages only.
     std::shared_ptr<Pending> submit(Request request, const Route& route,
+                                    std::shared_ptr<StagedMessage> staged,
                                     std::shared_ptr<ProgressSource> progress_source);
     /// Adds the neutral contributions of this rank, which it has not submitted itself.
     void add_neutral(const Requests& requests);

@@ -6,8 +6,10 @@
 #include <new>
 #include <thread>
 
+#include "support/cases/error_cases.hpp"
 #include "support/fakes/engine_rank.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/report.hpp"
 
 namespace {
 
@@ -29,6 +31,23 @@ thread_local int allocations_left = never;
     std::free(memory);
 }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+    std::free(memory);
+}
+// What the host fake allocates from: no machine has more than this.
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment,
+                                     const std::nothrow_t&) noexcept {
+    constexpr auto most = std::size_t{1} << 48;
+    const auto unit = static_cast<std::size_t>(alignment);
+    return bytes > most ? nullptr : std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+    if (void* memory = ::operator new(bytes, alignment, std::nothrow)) return memory;
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+    std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
     std::free(memory);
 }
 
@@ -130,6 +149,27 @@ TEST_CASE("a kind of device whose first use fails for lack of memory can be used
         handle.wait();
     });
     CHECK(failures > 3);
+}
+
+TEST_CASE("a message that cannot be staged fails where it is submitted, and no other rank knows") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              float number = session.rank() == 0 ? 7.0f : 0.0f;
+              const auto tensor = [&](std::int64_t count) {
+                  return TensorView(&number, DType::f32, {count}, {DeviceKind::fake, 0});
+              };
+              const std::string what =
+                  ": rank 0 cannot stage its tensor, f32 [1125899906842624] of 4503599627370496 "
+                  "bytes, in pinned memory: the host fake cannot allocate ";
+              const auto huge = tensor(std::int64_t{1} << 50);
+              if (session.rank() == 0) {
+                  expect_error(report, ErrorCode::out_of_memory, {"send to 1" + what},
+                               [&] { send(huge, 1); });
+                  expect_error(report, ErrorCode::out_of_memory, {"recv from 1" + what},
+                               [&] { recv(huge, 1); });
+              }
+              session.rank() == 0 ? send(tensor(1), 1) : recv(tensor(1), 0);
+              report.expect(number == 7, "the next message");
+          }) == "");
 }
 
 }  // namespace guozhuang::test
