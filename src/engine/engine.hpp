@@ -135,6 +135,9 @@ private:
                 std::exception_ptr error) noexcept override {
         queue_.end(operations, std::move(error));
     }
+    void let_go(std::shared_ptr<Owners> owners) noexcept override {
+        queue_.let_go(std::move(owners));
+    }
     void on_failure(const std::exception_ptr& error) override;
 
     // Driving.

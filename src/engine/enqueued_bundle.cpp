@@ -15,7 +15,8 @@ EnqueuedBundle::EnqueuedBundle(Bundle bundle, Requests requests, const Context& 
       to_end_(requests_),
       context_(context),
       listener_(std::move(listener)) {
-    for (const auto& pending : requests_) keep_alive_.push_back(pending->request().keep_alive);
+    for (const auto& pending : requests_) keep_alive_->all.push_back(pending->request().keep_alive);
+    self_->all.reserve(1);
 }
 
 /// If it fails, `running` stays written: reports then say what failed.
@@ -49,20 +50,29 @@ void EnqueuedBundle::refuse(std::exception_ptr failure) noexcept {
     is_refused_ = true;
 }
 
-/// The owners go first: those of operations that have not failed are then let go by their handles.
-void EnqueuedBundle::end(const std::exception_ptr& failure) noexcept {
-    const auto cause = failure ? failure : is_refused_ ? refusal_ : nullptr;
-    const auto error = cause ? as_error(cause, name_of(bundle_.operation), context_.rank) : nullptr;
-    if (error) listener_->on_failure(error);
-    keep_alive_.clear();
-    listener_->on_end(to_end_, error);
+/// What the requests kept alive goes first: of operations that have not failed, the last owners are
+/// then let go when they complete.
+void EnqueuedBundle::end(std::shared_ptr<EnqueuedBundle> bundle,
+                         const std::exception_ptr& failure) noexcept {
+    const auto listener = bundle->listener_;
+    const auto& context = bundle->context_;
+    const auto cause = failure ? failure : bundle->is_refused_ ? bundle->refusal_ : nullptr;
+    const auto error =
+        cause ? as_error(cause, name_of(bundle->bundle_.operation), context.rank) : nullptr;
+    if (error) listener->on_failure(error);
+    listener->let_go(std::move(bundle->keep_alive_));
+    listener->on_end(bundle->to_end_, error);
+    auto last = std::move(bundle->self_);
+    last->all.push_back(std::move(bundle));
+    listener->let_go(std::move(last));
+    base::ring_local(context.doorbell, context.wait.audience);
 }
 
-void EnqueuedBundle::end_of_job() noexcept {
+std::exception_ptr EnqueuedBundle::end_of_job() const noexcept {
     try {
         base::throw_cause(context_.doorbell);
     } catch (...) {
-        end(std::current_exception());
+        return std::current_exception();
     }
 }
 

@@ -25,11 +25,13 @@ public:
     /// Enqueueing it has failed: it fails when the stream comes to its end. By the thread that
     /// enqueues, before the end is enqueued.
     void refuse(std::exception_ptr failure) noexcept;
-    /// The stream is done with it, or the device has failed with this error. Once.
-    void end(const std::exception_ptr& failure) noexcept;
-    /// The same where the stream was let go: what it has done may be rubbish.
-    void end_of_job() noexcept;
+    /// The stream is done with it, or the device has failed with this error. Once. What the bundle
+    /// has kept, and the bundle itself, are let go on another thread.
+    static void end(std::shared_ptr<EnqueuedBundle> bundle,
+                    const std::exception_ptr& failure) noexcept;
+    /// Whether the job is over for this rank, and why.
     bool is_job_over() const noexcept { return base::is_aborted(context_.doorbell); }
+    std::exception_ptr end_of_job() const noexcept;
 
 private:
     void fail(const std::exception_ptr& cause) noexcept;
@@ -41,7 +43,8 @@ private:
     std::atomic<bool> is_refused_{false};
     /// What the requests keep alive. Where an operation fails before the stream is done, its
     /// handles let go of that, and the stream may still use it.
-    std::vector<std::shared_ptr<void>> keep_alive_;
+    std::shared_ptr<Owners> keep_alive_ = std::make_shared<Owners>();
+    std::shared_ptr<Owners> self_ = std::make_shared<Owners>();  ///< the bundle, when it has ended
     const Context& context_;
     const std::shared_ptr<ExecutionListener> listener_;
 };

@@ -167,6 +167,34 @@ std::shared_ptr<Pending> EndedQueue::pop() noexcept {
     return pending;
 }
 
+void ReleaseQueue::push(std::shared_ptr<Owners> owners) noexcept {
+    const base::Lock lock(mutex_);
+    owners->next = std::move(first_);
+    first_ = std::move(owners);
+    empty_.store(false, std::memory_order_release);
+}
+
+/// One after the other: another thread may go on with the rest while code of the user's runs.
+bool ReleaseQueue::release() noexcept {
+    bool any = false;
+    while (auto owners = pop()) {
+        ++completing;
+        owners.reset();
+        --completing;
+        any = true;
+    }
+    return any;
+}
+
+std::shared_ptr<Owners> ReleaseQueue::pop() noexcept {
+    if (empty_.load(std::memory_order_acquire)) return nullptr;
+    const base::Lock lock(mutex_);
+    auto owners = std::move(first_);
+    if (owners) first_ = std::move(owners->next);
+    empty_.store(!first_, std::memory_order_relaxed);
+    return owners;
+}
+
 void Pending::rethrow() const {
     if (!error_) return;
     error_seen_.store(true, std::memory_order_relaxed);

@@ -183,4 +183,28 @@ private:
     std::atomic<bool> empty_{true};
 };
 
+/// Owners of memory, and whatever else may run code of the user's when it goes.
+struct Owners {
+    std::vector<std::shared_ptr<void>> all;
+    std::shared_ptr<Owners> next = {};  ///< in the ReleaseQueue
+};
+
+/// Owners that a thread is done with which must not wait: their destructors may be code of the
+/// user's that waits for the device. Another thread lets go of them. Pushing allocates nothing.
+/// Thread-safe.
+class ReleaseQueue {
+public:
+    void push(std::shared_ptr<Owners> owners) noexcept;
+    /// Lets go of all; true if there were any. That may run code of the user's, which may call this
+    /// library.
+    bool release() noexcept;
+
+private:
+    std::shared_ptr<Owners> pop() noexcept;
+
+    base::Mutex mutex_;
+    std::shared_ptr<Owners> first_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::atomic<bool> empty_{true};
+};
+
 }  // namespace guozhuang::engine

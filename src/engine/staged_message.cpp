@@ -32,7 +32,7 @@ void StagedMessage::copy_out(Pending& pending) {
 void StagedMessage::enqueue(const Request& request,
                             const std::function<void(device::Stream&)>& copy) {
     auto& stream = *slot_->stream;
-    keep_alive_ = request.keep_alive;
+    keep_alive_->all.push_back(request.keep_alive);
     count_ = ++slot_->copies;
     slot_->completions->add(shared_from_this());
     const auto write_end = [&] { slot_->driver->write(stream, *slot_->copied, count_); };
@@ -60,7 +60,7 @@ bool StagedMessage::is_reached() const noexcept {
 }
 
 void StagedMessage::complete(const std::exception_ptr& failure) noexcept {
-    keep_alive_.reset();
+    listener_->let_go(std::move(keep_alive_));
     failure_ = failure;
     is_complete_.store(true, std::memory_order_release);
     base::ring_local(context_.doorbell, context_.wait.audience);

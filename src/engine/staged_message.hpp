@@ -58,7 +58,7 @@ private:
     std::uint32_t count_ = 0;  ///< what the slot's word says after the copy
     /// What the request keeps alive. If the operation fails before the copy is done, its handles
     /// let go of that, and the stream may still use it.
-    std::shared_ptr<void> keep_alive_;
+    std::shared_ptr<Owners> keep_alive_ = std::make_shared<Owners>();
     std::exception_ptr failure_;
     std::atomic<bool> is_complete_{false};
 };

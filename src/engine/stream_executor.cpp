@@ -35,13 +35,14 @@ public:
     }
     int device() const noexcept override { return executor_->of_.device; }
     void complete(const std::exception_ptr& failure) noexcept override {
-        if (!failure && executor_->of_.backend->was_released()) return bundle_->end_of_job();
-        bundle_->end(failure);
+        const bool may_be_rubbish = !failure && executor_->of_.backend->was_released();
+        const auto cause = may_be_rubbish ? bundle_->end_of_job() : failure;
+        EnqueuedBundle::end(std::move(bundle_), cause);
     }
 
 private:
     std::shared_ptr<StreamExecutor> executor_;
-    const std::shared_ptr<EnqueuedBundle> bundle_;
+    std::shared_ptr<EnqueuedBundle> bundle_;
     const std::uint32_t count_;
 };
 

@@ -195,15 +195,20 @@ bool SubmissionQueue::set_ended(Pending& pending, const std::exception_ptr& erro
     return true;
 }
 
+void SubmissionQueue::let_go(std::shared_ptr<Owners> owners) noexcept {
+    released_.push(std::move(owners));
+}
+
 bool SubmissionQueue::complete_ended() noexcept {
     bool any = false;
     while (const auto pending = ended_.pop()) {
+        released_.release();
         pending->set_complete(life_.memory_is_on_loan());
         pending_count_.fetch_sub(1);
         base::ring_callers(context_.doorbell, context_.wait.audience);
         any = true;
     }
-    return any;
+    return released_.release() || any;
 }
 
 std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(

@@ -78,6 +78,8 @@ public:
     /// Ends the operations; complete_ended() then completes them. Moves from `requests`, because
     /// whoever drops the last reference must not hold a lock.
     void end(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept;
+    /// The next call of complete_ended() lets go of them, before it completes what ends later.
+    void let_go(std::shared_ptr<Owners> owners) noexcept;
     /// Completes operations that have ended; true if there were any. Runs code of the user's.
     bool complete_ended() noexcept;
     /// Ends all operations with the first cause, which is returned. The tables that are returned
@@ -115,6 +117,7 @@ private:
     std::uint64_t joins_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::shared_ptr<Pending> closing_ GUOZHUANG_GUARDED_BY(mutex_);
     EndedQueue ended_;
+    ReleaseQueue released_;
     std::atomic<int> pending_count_{0};  ///< submitted and not complete
 };
 

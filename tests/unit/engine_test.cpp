@@ -340,6 +340,24 @@ TEST_CASE("what an operation kept alive may call the library while it goes") {
     CHECK(inner == "none");
 }
 
+TEST_CASE("what a failed bundle kept alive may wait for the device while it goes") {
+    const auto streams = device::make_fake_driver();
+    const auto completions = std::make_shared<engine::Completions>(streams);
+    wire::InprocHub hub(1), other_hub(1);
+    EngineRank other(other_hub.transport(0), [](const engine::Bundle&) {});
+    other.run_on_stream_of(streams, completions);
+    bool inner = false;
+    {
+        EngineRank rank(hub.transport(0),
+                        [](const engine::Bundle&) { throw Error(ErrorCode::wire, "mine"); });
+        rank.run_on_stream_of(streams, completions);
+        const auto outer = rank.submit(
+            "outer", when_released([&] { inner = other.submit("inner").wait_for(10s); }));
+        CHECK(error_of(outer) == "wire mine");
+    }
+    CHECK(inner);
+}
+
 TEST_CASE("what a send or receive kept alive may call the library while it goes") {
     wire::InprocHub hub(2);
     const auto nothing = [](const engine::Bundle&) {};

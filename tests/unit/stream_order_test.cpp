@@ -1,10 +1,13 @@
 // Tensors behind a stream: the operation waits for the stream, nobody else does. On the host fake,
 // so on any machine.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <guozhuang/guozhuang.hpp>
 #include <memory>
+#include <pthread.h>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -303,9 +306,22 @@ TEST_CASE("a job is aborted while messages of device tensors are on their way") 
     }
 }
 
-TEST_CASE("what a message keeps alive outlives its failure, while the stream may still use it") {
+namespace {
+
+std::string name_of_this_thread() {
+    std::array<char, 16> name{};
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+    return name.data();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "what a message keeps alive outlives its failure, while the stream may still use it, and goes "
+    "on no thread of the device's") {
     const LogCapture log;
-    std::atomic<bool> released{false}, is_on_stream{false}, was_released_early{false};
+    std::atomic<bool> is_on_stream{false}, was_released_early{false};
+    std::string releaser;  // the name of the thread that let go
     std::vector<float> sent(5000, 1), received(5000, 0);
     SlowStream stream;  // it outlives the session
     const auto job = [&](Session& session) {
@@ -316,16 +332,18 @@ TEST_CASE("what a message keeps alive outlives its failure, while the stream may
         }
         const auto handle = send_async(
             on_fake(sent), 0,
-            {.stream = stream.ref(), .keep_alive = {sent.data(), [&](void*) { released = true; }}});
+            {.stream = stream.ref(),
+             .keep_alive = {sent.data(), [&](void*) { releaser = name_of_this_thread(); }}});
         handle.wait_for(std::chrono::milliseconds(100));  // matched, and being copied
         is_on_stream = true;
         (void)error_of([&] { handle.wait(); });
-        was_released_early = released.load();
+        was_released_early = !releaser.empty();
         stream.let_go();
-        while (!released) std::this_thread::yield();
     };
     CHECK_THROWS_WITH(run_ranks(2, job), "mine");
     CHECK_FALSE(was_released_early);
+    CHECK(!releaser.empty());
+    CHECK(releaser != "gz-completions");
 }
 
 TEST_CASE("a session closes while device operations are on their way, whose handles are dropped") {
@@ -374,9 +392,12 @@ TEST_CASE("a job is aborted while device operations are on their way") {
     }
 }
 
-TEST_CASE("what an operation keeps alive outlives its failure, while the stream may still use it") {
+TEST_CASE(
+    "what an operation keeps alive outlives its failure, while the stream may still use it, and "
+    "goes on no thread of the device's") {
     const LogCapture log;
-    std::atomic<bool> released{false}, has_failed{false}, was_released_early{false};
+    std::atomic<bool> has_failed{false}, was_released_early{false};
+    std::string releaser;  // the name of the thread that let go
     std::atomic<int> enqueued{0};
     std::vector<float> numbers[2] = {std::vector<float>(100'000, 1),
                                      std::vector<float>(100'000, 1)};
@@ -385,7 +406,7 @@ TEST_CASE("what an operation keeps alive outlives its failure, while the stream 
         const bool is_first = session.rank() == 0;
         auto& stream = streams[is_first ? 0 : 1];
         std::shared_ptr<void> owner;
-        if (!is_first) owner = {nullptr, [&](void*) { released = true; }};
+        if (!is_first) owner = {nullptr, [&](void*) { releaser = name_of_this_thread(); }};
         const auto handle =
             allreduce_async(TensorView(numbers[is_first ? 0 : 1].data(), DType::f32, {100'000},
                                        {DeviceKind::fake, 0}),
@@ -396,13 +417,14 @@ TEST_CASE("what an operation keeps alive outlives its failure, while the stream 
         if (is_first) stream.let_go();
         if (is_first) throw std::runtime_error("mine");
         has_failed = error_of([&] { handle.wait(); }).has_value();
-        was_released_early = released.load();
+        was_released_early = !releaser.empty();
         stream.let_go();
-        while (!released) std::this_thread::yield();
     };
     CHECK_THROWS_WITH(run_ranks(2, job), "mine");
     CHECK(has_failed);
     CHECK_FALSE(was_released_early);
+    CHECK(!releaser.empty());
+    CHECK(releaser != "gz-completions");
 }
 
 TEST_CASE("tensors and streams that do not belong together are refused") {

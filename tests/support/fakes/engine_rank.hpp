@@ -78,13 +78,17 @@ public:
     engine::Engine& engine() { return *engine_; }
     base::Doorbell& doorbell() { return transport_->doorbell(); }
     void run_on_stream_of(const std::shared_ptr<device::Driver>& driver) {
+        run_on_stream_of(driver, std::make_shared<engine::Completions>(driver));
+    }
+    void run_on_stream_of(const std::shared_ptr<device::Driver>& driver,
+                          std::shared_ptr<engine::Completions> completions) {
         engine_->add_executor(
             DeviceKind::host,
             std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
                 .driver = driver,
                 .device = 0,
                 .backend = std::make_shared<ScriptedStreamBackend>(script_),
-                .completions = std::make_shared<engine::Completions>(driver)}));
+                .completions = std::move(completions)}));
     }
 
     /// An operation on a tensor of one element.
