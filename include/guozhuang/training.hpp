@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <guozhuang/elements.hpp>
 #include <guozhuang/process_set.hpp>
+#include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,10 +82,11 @@ void broadcast_optimizer_state(O& optimizer, int root = 0, const ProcessSet& pro
 }
 
 /// Throws Error(mismatch) on every rank, with the first tensor that differs and on which ranks,
-/// unless all ranks hold the same values. Compares bits by a 64-bit hash. Of values on a
-/// device, what is on its default stream comes first.
+/// unless all ranks hold the same values. Compares bits by a 64-bit hash. `stream` produces the
+/// values that are on its device, as in ElementOptions.
 GUOZHUANG_API void check_consistent(std::span<const Parameter> parameters,
-                                    const ProcessSet& process_set = {});
+                                    const ProcessSet& process_set = {},
+                                    const std::optional<StreamRef>& stream = {});
 
 /// The mean of each metric over the ranks. Every rank must pass the same keys; otherwise all throw
 /// Error(mismatch) with the keys that not all have.

@@ -208,14 +208,16 @@ void OptimizerState::broadcast(int root, const ProcessSet& process_set) const {
     broadcast_all(tensors, root, process_set);
 }
 
-void check_consistent(std::span<const Parameter> parameters, const ProcessSet& process_set) {
+void check_consistent(std::span<const Parameter> parameters, const ProcessSet& process_set,
+                      const std::optional<StreamRef>& stream) {
     std::vector<std::int64_t> hashes;
     for (const auto& [name, value, gradient] : parameters) {
         const auto label =
             fmt::format("{} {} [{}]", name, name_of(value.dtype), fmt::join(value.shape, ","));
         hashes.push_back(static_cast<std::int64_t>(
             hash(TensorView(const_cast<char*>(label.data()), DType::u8, {std::ssize(label)}))));
-        hashes.push_back(static_cast<std::int64_t>(hash(value, {.process_set = process_set})));
+        hashes.push_back(
+            static_cast<std::int64_t>(hash(value, {.stream = stream, .process_set = process_set})));
     }
     require_same("check_consistent", parameters, process_set);
     const auto by_rank = gather_from_active(hashes, "check_consistent", process_set);

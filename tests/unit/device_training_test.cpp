@@ -1,6 +1,8 @@
 // Training whose gradients are on a device: nobody waits for it but streams.
+#include <chrono>
 #include <cmath>
 #include <guozhuang/guozhuang.hpp>
+#include <thread>
 
 #include "device/host/float16.hpp"
 #include "support/cases/error_cases.hpp"
@@ -125,6 +127,21 @@ TEST_CASE("gradients on a device that nobody marked are cleared there") {
               report.expect(model.values[1] == std::vector<float>(105, 1), "no step along p1");
               report.expect(model.gradients[2] == std::vector<float>(205, 0), "p2 is cleared");
               report.expect(model.values[0] != std::vector<float>(5, 1), "a step along p0");
+          }) == "");
+}
+
+TEST_CASE("values on a device are compared when their stream has written them") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              SlowStream stream;
+              Model model(on_fake_device, &stream);
+              model.values[1][3] = static_cast<float>(session.rank());
+              stream.launch([&] { model.values[1][3] = 7; });
+              std::jthread other([&] {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                  stream.let_go();
+              });
+              check_consistent(model.parameters(), &session, stream.ref());
+              report.expect(model.values[1][3] == 7, "not written yet");
           }) == "");
 }
 

@@ -134,7 +134,7 @@ void train(Session& session, Report& report) {
     allreduce(losses, {.op = ReduceOp::average});
     for (std::size_t step = 0; step < Trainer::steps; ++step)
         expect_close(report, losses[step], expected_losses[step], text_of("loss ", step));
-    check_consistent(trainer.parameters);
+    check_consistent(trainer.parameters, {}, StreamRef{trainer.gpu, trainer.stream.native()});
     const auto tensors = trainer.model.parameters();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         const auto off = distance(on_host(tensors[i].value), expected.parameters()[i].value);
