@@ -30,8 +30,7 @@ static void train(const Options& options, Report& report) {
     const cuda::Stream stream;
     cuda::Model model(Model(options.seed), batch_size, stream);
     cuda::Sgd sgd(model.parameters(), options.rate, steps * options.epochs, stream);
-    auto parameters = gz::parameters_of(model.parameters());
-    for (auto& [name, value, gradient] : parameters) value.device = gradient.device = gpu;
+    const auto parameters = gz::parameters_of(model.parameters(), gpu);
     gz::broadcast_parameters(parameters);
     gz::DistributedOptimizer optimizer(sgd, parameters,
                                        {.stream = gz::StreamRef{gpu, stream.native()}});

@@ -228,4 +228,12 @@ std::vector<Parameter> parameters_of(R&& tensors) {
     return parameters;
 }
 
+/// The same where all values and gradients are in memory of this device.
+template <std::ranges::input_range R>
+std::vector<Parameter> parameters_of(R&& tensors, Device device) {
+    auto parameters = parameters_of(std::forward<R>(tensors));
+    for (auto& [name, value, gradient] : parameters) value.device = gradient.device = device;
+    return parameters;
+}
+
 }  // namespace guozhuang

@@ -227,6 +227,11 @@ TEST_CASE("parameters are made of whatever a trainer keeps them in") {
     CHECK(parameters[0].gradient.data == layers[0].gradient.data());
     CHECK(parameters[0].gradient.dtype == DType::f64);
     CHECK(parameters_of(parameters)[0].value.data == numbers.data());
+    const Device device{DeviceKind::fake, 1};
+    const auto there = parameters_of(parameters_of(layers, device));
+    CHECK(there[1].value.device == device);
+    CHECK(there[0].gradient.device == device);
+    CHECK(there[0].gradient.data == layers[0].gradient.data());
 }
 
 TEST_CASE("plans refuse what they cannot do") {

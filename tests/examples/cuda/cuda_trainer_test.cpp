@@ -84,12 +84,6 @@ void one_backward_pass(Report& report, std::size_t batch_size) {
     report.expect(model.count_correct(batch) == expected.count_correct(batch), "the true classes");
 }
 
-std::vector<Parameter> parameters_on(Device gpu, const cuda::Model& model) {
-    auto parameters = parameters_of(model.parameters());
-    for (auto& [name, value, gradient] : parameters) value.device = gradient.device = gpu;
-    return parameters;
-}
-
 /// What train_distributed.cpp has, of six steps. The model begins with other values on each rank.
 struct Trainer {
     static constexpr std::size_t steps = 6, batch_size = 5;
@@ -108,7 +102,7 @@ struct Trainer {
     cuda::Model model;
     cuda::Sgd sgd{model.parameters(), rate, steps, stream};
     cuda::Losses losses{steps};
-    const std::vector<Parameter> parameters = parameters_on(gpu, model);
+    const std::vector<Parameter> parameters = parameters_of(model.parameters(), gpu);
     // Each gradient is a bundle of its own, which leaves when it is marked.
     DistributedOptimizer<cuda::Sgd> optimizer{
         sgd,
