@@ -83,12 +83,12 @@ public:
     /// that was enqueued will run.
     virtual void require_healthy(int device) const = 0;
 
-    /// Aligned to 256 bytes at least; empty for 0 bytes. May wait for the device, as release() may:
-    /// so scratch is allocated once and kept.
+    /// Aligned to 256 bytes at least, with undefined contents; empty for 0 bytes. May wait for the
+    /// device, as release() may: so scratch is allocated once and kept.
     virtual std::span<std::byte> allocate(int device, std::size_t bytes) = 0;
     /// Releases what allocate() returned. No stream may still use it.
     virtual void release(int device, std::span<std::byte> memory) noexcept = 0;
-    /// Memory of the host that all devices reach, filled with zeros; else as with allocate().
+    /// Memory of the host that all devices reach; else as with allocate().
     virtual std::span<std::byte> allocate_pinned(int device, std::size_t bytes) = 0;
     virtual void release_pinned(int device, std::span<std::byte> memory) noexcept = 0;
     virtual MemoryLocation location_of(const void* address) const = 0;

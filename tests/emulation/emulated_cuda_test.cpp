@@ -2,7 +2,9 @@
 
 #include "support/emulated_cuda/kernel.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -225,6 +227,19 @@ TEST_CASE("memory has the attributes of its kind") {
     CHECK(cudaFree(of_device) == cudaSuccess);
     CHECK(cudaFree(of_device) == cudaErrorInvalidValue);
     cudaGetLastError();
+}
+
+TEST_CASE("memory holds NaNs until it is written") {
+    constexpr std::size_t count = 1000;
+    auto *of_device = device_memory<float>(count), *of_host = pinned_memory<float>(count);
+    std::vector<float> seen(count);
+    expect(cudaMemcpy(seen.data(), of_device, count * sizeof(float), cudaMemcpyDeviceToHost),
+           "no copy");
+    const auto is_nan = [](float number) { return std::isnan(number); };
+    CHECK(std::all_of(seen.begin(), seen.end(), is_nan));
+    CHECK(std::all_of(of_host, of_host + count, is_nan));
+    cudaFreeHost(of_host);
+    cudaFree(of_device);
 }
 
 TEST_CASE("a copy stays within its memory and has the direction it says") {

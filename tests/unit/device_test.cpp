@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <guozhuang/error.hpp>
@@ -287,6 +289,18 @@ TEST_CASE("the fake fills memory with elements of all sizes, and calls all memor
     const auto driver = make_fake_driver();
     check_fills(*driver);
     CHECK(driver->location_of(driver.get()).kind == MemoryKind::managed);
+}
+
+TEST_CASE("memory of the fake holds NaNs until it is written") {
+    const auto driver = make_fake_driver();
+    const auto of_device = driver->allocate(0, 64), pinned = driver->allocate_pinned(0, 64);
+    for (const auto memory : {of_device, pinned}) {
+        std::array<float, 16> numbers{};
+        std::memcpy(numbers.data(), memory.data(), memory.size());
+        CHECK(std::ranges::all_of(numbers, [](float number) { return std::isnan(number); }));
+    }
+    driver->release(0, of_device);
+    driver->release_pinned(0, pinned);
 }
 
 TEST_CASE("streams of the fake wait for words and events") {

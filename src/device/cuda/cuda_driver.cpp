@@ -1,7 +1,6 @@
 #include "device/cuda/cuda_driver.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <guozhuang/error.hpp>
 
 #include "device/checks.hpp"
@@ -93,7 +92,6 @@ std::span<std::byte> CudaDriver::allocate_pinned(int device, std::size_t bytes) 
     void* memory = nullptr;
     check_allocated(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
                     bytes, "pinned host memory");
-    std::memset(memory, 0, bytes);
     return {static_cast<std::byte*>(memory), bytes};
 }
 

@@ -22,6 +22,8 @@ namespace guozhuang::device {
 namespace {
 
 constexpr std::align_val_t alignment{256};
+/// What memory holds at first: NaNs in every floating dtype.
+constexpr std::byte undefined{0xff};
 
 class FakeEvent final : public Event {
 public:
@@ -156,16 +158,16 @@ public:
         if (!memory)
             throw Error(ErrorCode::out_of_memory,
                         "the host fake cannot allocate " + std::to_string(bytes) + " bytes");
-        return {static_cast<std::byte*>(memory), bytes};
+        const std::span allocated(static_cast<std::byte*>(memory), bytes);
+        std::ranges::fill(allocated, undefined);
+        return allocated;
     }
     void release(int, std::span<std::byte> memory) noexcept override {
         ::operator delete(memory.data(), alignment);
     }
 
     std::span<std::byte> allocate_pinned(int device, std::size_t bytes) override {
-        const auto memory = allocate(device, bytes);
-        std::ranges::fill(memory, std::byte{0});
-        return memory;
+        return allocate(device, bytes);
     }
     void release_pinned(int device, std::span<std::byte> memory) noexcept override {
         release(device, memory);

@@ -18,6 +18,9 @@ namespace guozhuang::emulated_cuda {
 namespace {
 
 constexpr std::size_t page_bytes = 4096, alignment = 256;
+/// Memory has undefined contents at first: NaNs in every floating dtype, up to so many bytes.
+constexpr int undefined = 0xff;
+constexpr std::size_t most_undefined = std::size_t{64} << 20;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
     return (bytes + unit - 1) / unit * unit;
@@ -85,7 +88,7 @@ void Memory::map_file(int physical, std::size_t bytes) {
     void* mapped =
         mmap(start + page_bytes, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_, 0);
     require(mapped != MAP_FAILED, cudaErrorMemoryAllocation);
-    if (!is_imported()) std::memset(mapped, 0xa5, std::min(pages, std::size_t{64} << 20));
+    if (!is_imported()) std::memset(mapped, undefined, std::min(pages, most_undefined));
     protect({static_cast<std::byte*>(mapped), pages}, physical);
     bytes_ = {start + page_bytes + pages - round_up(bytes, alignment), bytes};
 }
@@ -109,6 +112,7 @@ std::shared_ptr<Memory> Memory::on_host(Device& device, std::size_t bytes, Memor
     void* mapped = mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     require(mapped != MAP_FAILED, cudaErrorMemoryAllocation);
     memory->mapping_ = {static_cast<std::byte*>(mapped), pages};
+    std::memset(mapped, undefined, std::min(pages, most_undefined));
     memory->bytes_ = memory->mapping_.first(bytes);
     return memory;
 }

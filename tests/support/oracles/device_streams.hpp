@@ -71,7 +71,7 @@ inline void check_order(device::Driver& driver) {
     const Pinned pinned(driver);
     auto &gate = pinned.word(0), &filled = pinned.word(1), &ended = pinned.word(2);
     const auto result = pinned.upper_half();
-    CHECK(std::ranges::count(result, std::byte{0}) == std::ssize(result));
+    std::ranges::fill(result, std::byte{0});
     const auto memory = driver.allocate(0, result.size());
     const auto slow = driver.make_stream(0), by_word = driver.make_stream(0),
                by_event = driver.make_stream(0);
