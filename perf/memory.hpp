@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "mpi_job.hpp"
+#include "tensor_device.hpp"
 
 namespace guozhuang::perf {
 
@@ -19,12 +20,19 @@ namespace guozhuang::perf {
 enum class MemoryKind : std::uint8_t {
     ordinary,  ///< "private": only this process has it
     arena,     ///< a GradientArena
-    shared     ///< of the process, then shared where it is
+    shared,    ///< of the process, then shared where it is
+    device     ///< of a TensorDevice
 };
-inline constexpr std::array all_memory_kinds = {MemoryKind::ordinary, MemoryKind::arena,
-                                                MemoryKind::shared};
+inline constexpr std::array host_memory_kinds = {MemoryKind::ordinary, MemoryKind::arena,
+                                                 MemoryKind::shared};
 constexpr std::string_view name_of(MemoryKind kind) noexcept {
-    return kind == MemoryKind::arena ? "arena" : kind == MemoryKind::shared ? "shared" : "private";
+    switch (kind) {
+        case MemoryKind::ordinary: return "private";
+        case MemoryKind::arena: return "arena";
+        case MemoryKind::shared: return "shared";
+        case MemoryKind::device: return "device";
+    }
+    return "";
 }
 
 /// Zeroed memory whose pages have all been touched, so no page fault falls into a measurement.
@@ -33,9 +41,17 @@ class Memory {
 public:
     static constexpr std::size_t alignment = 64;
 
-    /// Collective, unless `ordinary`. Throws std::bad_alloc, and Refusal if the ranks cannot share
-    /// it.
-    explicit Memory(std::size_t bytes, MemoryKind kind = MemoryKind::ordinary) : bytes_(bytes) {
+    /// Of the device, if there is one, else of the host and of that kind. Collective if the ranks
+    /// share it. Throws std::bad_alloc, Error(out_of_memory) for a device, and Refusal if the ranks
+    /// cannot share it.
+    explicit Memory(std::size_t bytes, MemoryKind kind = MemoryKind::ordinary,
+                    const TensorDevice* device = nullptr)
+        : bytes_(bytes) {
+        if (device != nullptr) {
+            on_device_ = device->allocate(round_up(bytes));
+            data_ = on_device_.memory.data();
+            return;
+        }
         if (kind == MemoryKind::arena) {
             arena_ = std::make_unique<GradientArena>(round_up(bytes));
             require(arena_->is_shared());
@@ -71,6 +87,7 @@ private:
     std::size_t bytes_;
     std::unique_ptr<GradientArena> arena_;
     std::unique_ptr<void, Free> own_;
+    device::DeviceMemory on_device_;
     void* data_ = nullptr;
     SharedMemory shared_;
 };

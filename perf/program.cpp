@@ -39,14 +39,14 @@ struct Request {
 
 /// An option whose values are enumerators, spelled as by name_of().
 template <class T, class Range>
-void add_named(CLI::App& command, const std::string& option, T& value, const Range& all,
-               const std::string& text) {
+CLI::Option* add_named(CLI::App& command, const std::string& option, T& value, const Range& all,
+                       const std::string& text) {
     std::map<std::string, T> by_name;
     for (const T each : all) by_name.emplace(name_of(each), each);
     std::vector<std::string> names;
     for (const auto& [name, each] : by_name) names.push_back(name);
     const auto set = [&value, by_name](const std::string& name) { value = by_name.at(name); };
-    command.add_option_function<std::string>(option, set, text)
+    return command.add_option_function<std::string>(option, set, text)
         ->check(CLI::IsMember(names))
         ->default_str(std::string(name_of(value)));
 }
@@ -64,8 +64,20 @@ void add_output(CLI::App& command, Request& request) {
         ->type_name("FILE");
 }
 
-void add_memory(CLI::App& command, MemoryKind& memory) {
-    add_named(command, "--memory", memory, all_memory_kinds, "where the tensors live");
+/// For the options of a sweep or a replay.
+template <class Options>
+void add_memory(CLI::App& command, Options& options) {
+    auto* const memory = add_named(command, "--memory", options.memory, host_memory_kinds,
+                                   "where the tensors live on the host");
+    const auto set = [&options](const std::string& name) {
+        options.device = name == "cuda" ? DeviceKind::cuda : DeviceKind::fake;
+        options.memory = MemoryKind::device;
+    };
+    command
+        .add_option_function<std::string>(
+            "--device", set, "the tensors live on it; fake is the host behind streams of threads")
+        ->check(CLI::IsMember({"cuda", "fake"}))
+        ->excludes(memory);
 }
 
 void add_baseline(CLI::App& command, const BaselineKind*& chosen,
@@ -110,7 +122,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
     auto& sweep = request.sweep;
     if (collective != Collective::barrier) {
         add_sizes(command, sweep);
-        add_memory(command, sweep.memory);
+        add_memory(command, sweep);
     }
     if (reduces(collective)) add_named(command, "--op", sweep.op, all_reduce_ops, "reduction");
     if (collective == Collective::allreduce)
@@ -150,7 +162,7 @@ void add_replay(CLI::App& app, Request& request) {
     command.add_option("--steps", request.replay.steps, "timed steps of each series")
         ->capture_default_str()
         ->check(CLI::Range(1, 1'000'000));
-    add_memory(command, request.replay.memory);
+    add_memory(command, request.replay);
     add_baseline(command, request.replay.baseline, request.baselines);
     add_example(command, request, "--set resnet50 --peer mpi");
     add_output(command, request);

@@ -7,6 +7,7 @@
 
 #include "mpi_job.hpp"
 #include "sweep/collective.hpp"
+#include "tensor_device.hpp"
 
 namespace guozhuang::perf {
 
@@ -28,11 +29,17 @@ public:
 /// A baseline that can be chosen.
 struct BaselineKind {
     std::string_view name;
-    /// Makes the baseline. Collective. Throws a Refusal if it is not available.
-    std::unique_ptr<Baseline> (*make)(const MpiJob& job);
+    /// Makes the baseline, for tensors on the device, which outlives it; null: on the host.
+    /// Collective. Throws a Refusal if it is not available, or not for such tensors.
+    std::unique_ptr<Baseline> (*make)(const MpiJob& job, const TensorDevice* device);
 };
 
-/// MPI's own collectives. They lack f16, bf16 and average reductions, and counts beyond int.
-std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob& job);
+/// MPI's own collectives, in memory of the host. They lack f16, bf16 and average reductions, and
+/// counts beyond int.
+std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob& job, const TensorDevice* device);
+
+/// What a program for a device does by hand where MPI knows nothing of devices: it copies to pinned
+/// memory, waits, calls MPI, copies back and waits.
+std::unique_ptr<Baseline> make_staged_baseline(const MpiJob& job, const TensorDevice* device);
 
 }  // namespace guozhuang::perf

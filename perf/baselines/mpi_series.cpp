@@ -120,7 +120,9 @@ public:
 
 }  // namespace
 
-std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob&) {
+std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob&, const TensorDevice* device) {
+    if (device != nullptr)
+        throw Refusal("--peer mpi: MPI is not given memory of a device; compare with staged");
     return std::make_unique<MpiBaseline>();
 }
 

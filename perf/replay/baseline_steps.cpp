@@ -10,31 +10,37 @@ namespace {
 /// A step of a library that has only sums: they start when backward is done.
 class BaselineStep : public StepSeries {
 public:
-    BaselineStep(Baseline& baseline, const char* way)
-        : baseline_(baseline), name_(std::string(baseline.name()) + way) {}
+    BaselineStep(Baseline& baseline, const char* way, const TensorDevice* device)
+        : baseline_(baseline), name_(std::string(baseline.name()) + way), device_(device) {}
     std::string_view name() const noexcept final { return name_; }
     ReduceOp op() const noexcept final { return ReduceOp::sum; }
 
     double step() final {
         const auto start = Clock::now();
         reduce();
+        if (device_ != nullptr) device_->finish();
         return seconds_since(start);
     }
 
 protected:
     void sum(std::span<const std::span<std::byte>> buffers) { baseline_.sum(buffers); }
+    void copy(std::span<std::byte> to, std::span<const std::byte> from) {
+        if (device_ != nullptr) return device_->copy(to, from);
+        std::memcpy(to.data(), from.data(), from.size());
+    }
 
 private:
     virtual void reduce() = 0;
 
     Baseline& baseline_;
     std::string name_;
+    const TensorDevice* device_;
 };
 
 class PerTensor final : public BaselineStep {
 public:
     PerTensor(Baseline& baseline, const Gradients& gradients)
-        : BaselineStep(baseline, "_per_tensor") {
+        : BaselineStep(baseline, "_per_tensor", gradients.device()) {
         const auto& parameters = gradients.parameters();
         for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
             gradients_.push_back(p->gradient.memory());
@@ -51,9 +57,9 @@ private:
 class Fused final : public BaselineStep {
 public:
     Fused(Baseline& baseline, const Gradients& gradients)
-        : BaselineStep(baseline, "_fused_25mb"),
+        : BaselineStep(baseline, "_fused_25mb", gradients.device()),
           parameters_(gradients.parameters()),
-          buffer_(25u << 20) {}
+          buffer_(25u << 20, MemoryKind::ordinary, gradients.device()) {}
 
 private:
     void reduce() override {
@@ -64,7 +70,7 @@ private:
                 sum({&gradient, 1});
                 continue;
             }
-            std::memcpy(buffer_.all().data() + used_, gradient.data(), gradient.size());
+            copy(buffer_.all().subspan(used_, gradient.size()), gradient);
             used_ += gradient.size();
             inside_.push_back(gradient);
         }
@@ -75,10 +81,10 @@ private:
         if (used_ == 0) return;
         const auto filled = buffer_.all().first(used_);
         sum({&filled, 1});
-        const std::byte* from = buffer_.all().data();
+        auto from = buffer_.all();
         for (const auto gradient : inside_) {
-            std::memcpy(gradient.data(), from, gradient.size());
-            from += gradient.size();
+            copy(gradient, from.first(gradient.size()));
+            from = from.subspan(gradient.size());
         }
         used_ = 0;
         inside_.clear();
@@ -93,7 +99,7 @@ private:
 class Flat final : public BaselineStep {
 public:
     Flat(Baseline& baseline, const Gradients& gradients)
-        : BaselineStep(baseline, "_flat"), all_(gradients.flat()) {}
+        : BaselineStep(baseline, "_flat", gradients.device()), all_(gradients.flat()) {}
 
 private:
     void reduce() override { sum({&all_, 1}); }

@@ -47,11 +47,13 @@ std::vector<GradientShape> read_gradient_set(const std::string& path_or_name) {
     return shapes;
 }
 
-Gradients::Gradients(const std::vector<GradientShape>& shapes, MemoryKind memory)
-    : memory_(room_for_all(shapes), memory) {
+Gradients::Gradients(const std::vector<GradientShape>& shapes, MemoryKind memory,
+                     const TensorDevice* device)
+    : device_(device), memory_(room_for_all(shapes), memory, device) {
+    const Device where = device == nullptr ? Device() : device->stream().device;
     auto rest = memory_.all();
     for (const auto& [name, shape] : shapes) {
-        const TensorView view(rest.data(), DType::f32, shape);
+        const TensorView view(rest.data(), DType::f32, shape, where);
         parameters_.push_back({name, view, view});
         rest = rest.subspan(room_for(shape));
     }

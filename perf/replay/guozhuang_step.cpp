@@ -15,7 +15,8 @@ class GuozhuangStep final : public StepSeries {
 public:
     explicit GuozhuangStep(const Gradients& gradients)
         : parameters_(gradients.parameters().size()),
-          optimizer_(nothing_, gradients.parameters(), {.name = "gz-perf"}) {}
+          device_(gradients.device()),
+          optimizer_(nothing_, gradients.parameters(), options_of(device_)) {}
 
     std::string_view name() const noexcept override { return "guozhuang"; }
     ReduceOp op() const noexcept override { return ReduceOp::average; }
@@ -25,6 +26,7 @@ public:
         for (std::size_t i = parameters_; i-- > 0;) hook(i);
         const auto backward_done = Clock::now();
         optimizer_.step();
+        if (device_ != nullptr) device_->finish();
         return seconds_since(backward_done);
     }
 
@@ -34,7 +36,13 @@ public:
     }
 
 private:
+    static OptimizerOptions options_of(const TensorDevice* device) {
+        if (device == nullptr) return {.name = "gz-perf"};
+        return {.name = "gz-perf on a device", .stream = device->stream()};
+    }
+
     std::size_t parameters_;
+    const TensorDevice* device_;
     NoOptimizer nothing_;
     DistributedOptimizer<NoOptimizer> optimizer_;
 };

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <stdexcept>
 
+#include "bounds.hpp"
 #include "pattern.hpp"
 #include "replay/step_series.hpp"
 #include "statistics.hpp"
@@ -55,12 +56,18 @@ void step_once(const MpiJob& job, Lane& lane) {
 void prove(const MpiJob& job, StepSeries& series, const Gradients& gradients, std::size_t first) {
     const Pattern pattern(DType::f32, series.op(), job.size());
     const auto& parameters = gradients.parameters();
+    const auto* const device = gradients.device();
     for (std::size_t i = 0; i < parameters.size(); ++i)
-        pattern.fill(parameters[i].gradient.memory(), job.rank(), first + i);
+        fill_from_host(device, parameters[i].gradient.memory(), [&](std::span<std::byte> memory) {
+            pattern.fill(memory, job.rank(), first + i);
+        });
     series.step();
     std::uint64_t wrong = 0;
     for (std::size_t i = 0; i < parameters.size(); ++i)
-        wrong += pattern.wrong_reduced(parameters[i].gradient.memory(), first + i);
+        wrong += look_from_host(device, parameters[i].gradient.memory(),
+                                [&](std::span<const std::byte> memory) {
+                                    return pattern.wrong_reduced(memory, first + i);
+                                });
     wrong = job.sum(wrong);
     if (wrong > 0)
         throw std::runtime_error(fmt::format("{}: {} wrong elements", series.name(), wrong));
@@ -73,6 +80,7 @@ struct Summary {
     double p50_ms, min_ms, max_ms, exposed_ms;
     std::optional<Sent> sent;
     double cpu_s, faults;
+    std::optional<DeviceAllreduce> bounded = {};
 };
 
 Summary row_of(const MpiJob& job, const Lane& lane) {
@@ -95,19 +103,22 @@ Summary row_of(const MpiJob& job, const Lane& lane) {
 }
 
 Json line_of(const MpiJob& job, const ReplayOptions& options, const Summary& row) {
-    return {{"kind", "replay"},
-            {"set", std::filesystem::path(options.set).stem().string()},
-            {"series", row.name},
-            {"ranks", job.size()},
-            {"memory", name_of(options.memory)},
-            {"step_p50_ms", row.p50_ms},
-            {"step_min_ms", row.min_ms},
-            {"step_max_ms", row.max_ms},
-            {"exposed_ms", row.exposed_ms},
-            {"bytes_sent", row.sent ? Json(row.sent->bytes) : Json(nullptr)},
-            {"messages_sent", row.sent ? Json(row.sent->messages) : Json(nullptr)},
-            {"cpu_s_per_step", row.cpu_s},
-            {"page_faults", row.faults}};
+    Json line{{"kind", "replay"},
+              {"set", std::filesystem::path(options.set).stem().string()},
+              {"series", row.name},
+              {"ranks", job.size()},
+              {"memory", name_of(options.memory)},
+              {"step_p50_ms", row.p50_ms},
+              {"step_min_ms", row.min_ms},
+              {"step_max_ms", row.max_ms},
+              {"exposed_ms", row.exposed_ms},
+              {"bytes_sent", row.sent ? Json(row.sent->bytes) : Json(nullptr)},
+              {"messages_sent", row.sent ? Json(row.sent->messages) : Json(nullptr)},
+              {"cpu_s_per_step", row.cpu_s},
+              {"page_faults", row.faults}};
+    if (options.device) line["device"] = name_of(*options.device);
+    if (row.bounded) line["paths"] = json_of_bounds(*row.bounded);
+    return line;
 }
 
 void print(const Summary& row) {
@@ -118,13 +129,17 @@ void print(const Summary& row) {
                row.cpu_s, row.faults);
 }
 
-void print_header(const Gradients& gradients, const ReplayOptions& options) {
+std::size_t bytes_of(const Gradients& gradients) {
     std::size_t bytes = 0;
     for (const auto& parameter : gradients.parameters()) bytes += parameter.gradient.bytes();
+    return bytes;
+}
+
+void print_header(const Gradients& gradients, const ReplayOptions& options) {
     fmt::print(
         "# {}: {} gradients, {:.1f} MB; no compute: backward is the hook's calls alone, so exposed "
         "is nearly the whole step\n",
-        options.set, gradients.parameters().size(), static_cast<double>(bytes) / 1e6);
+        options.set, gradients.parameters().size(), static_cast<double>(bytes_of(gradients)) / 1e6);
     fmt::print("{:<16}{:>12}{:>12}{:>12}{:>12}{:>14}{:>10}{:>12}{:>9}\n", "series", "step p50 ms",
                "min", "max", "exposed", "bytes sent", "messages", "cpu s/step", "faults");
 }
@@ -134,6 +149,11 @@ void report(const MpiJob& job, const ReplayOptions& options, const std::vector<S
     for (const auto& row : rows) {
         if (job.first()) print(row);
         lines.write(line_of(job, options, row));
+    }
+    if (const auto& bounded = rows.front().bounded; bounded && job.first()) {
+        const double bound_ms = staged_bound(*bounded).seconds * 1e3;
+        fmt::print("# bound: {:.3f} ms, {:.2f} of ours\n", bound_ms,
+                   bound_ms / rows.front().p50_ms);
     }
     if (rows.size() == 1) return;
     Summary fastest =
@@ -146,13 +166,28 @@ void report(const MpiJob& job, const ReplayOptions& options, const std::vector<S
     lines.write(line_of(job, options, fastest));
 }
 
+/// All gradients as one allreduce. On the host they are reduced as here, step by step.
+DeviceAllreduce allreduce_of(const MpiJob& job, const ReplayOptions& options,
+                             const TensorDevice& device, JsonLines& lines) {
+    const Gradients on_host(read_gradient_set(options.set));
+    const auto step = make_guozhuang_step(on_host);
+    return {.bytes = bytes_of(on_host),
+            .ranks = job.size(),
+            .sharers = device.sharers(),
+            .wire_seconds = wire_seconds(job, [&] { step->step(); }),
+            .bandwidths = measure_bandwidths(job, device, lines)};
+}
+
 }  // namespace
 
 void replay(const MpiJob& job, const ReplayOptions& options, JsonLines& lines) {
+    const auto device = open_device(job, options.device);
     std::optional<Gradients> prepared;
-    job.all_or_none([&] { prepared.emplace(read_gradient_set(options.set), options.memory); });
+    job.all_or_none(
+        [&] { prepared.emplace(read_gradient_set(options.set), options.memory, device.get()); });
     const Gradients& gradients = *prepared;
-    const auto baseline = options.baseline != nullptr ? options.baseline->make(job) : nullptr;
+    const auto baseline =
+        options.baseline != nullptr ? options.baseline->make(job, device.get()) : nullptr;
     std::vector<Lane> lanes;
     lanes.push_back({.series = make_guozhuang_step(gradients)});
     if (baseline)
@@ -160,12 +195,14 @@ void replay(const MpiJob& job, const ReplayOptions& options, JsonLines& lines) {
             lanes.push_back({.series = std::move(series)});
     for (std::size_t warm_up = 0; warm_up < 2; ++warm_up)
         for (auto& lane : lanes) prove(job, *lane.series, gradients, warm_up);
-    std::ranges::fill(gradients.flat(), std::byte{0});  // otherwise sums of sums would overflow
+    const auto clear = [](std::span<std::byte> all) { std::ranges::fill(all, std::byte{0}); };
+    fill_from_host(device.get(), gradients.flat(), clear);  // otherwise sums of sums would overflow
     for (std::size_t step = 0; step < options.steps; ++step)
         for (auto& lane : lanes) step_once(job, lane);
-    if (job.first()) print_header(gradients, options);
     std::vector<Summary> rows;
     for (const auto& lane : lanes) rows.push_back(row_of(job, lane));
+    if (device) rows.front().bounded = allreduce_of(job, options, *device, lines);
+    if (job.first()) print_header(gradients, options);
     report(job, options, rows, lines);
 }
 

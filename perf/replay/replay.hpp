@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <guozhuang/tensor.hpp>
+#include <optional>
 #include <string>
 
 #include "baselines/baseline.hpp"
@@ -14,6 +16,7 @@ struct ReplayOptions {
     std::string set;  ///< see read_gradient_set()
     std::size_t steps = 20;
     MemoryKind memory = MemoryKind::ordinary;  ///< of the gradients
+    std::optional<DeviceKind> device;          ///< theirs; the memory is then MemoryKind::device
     const BaselineKind* baseline = nullptr;    ///< measured beside the library
 };
 
@@ -26,6 +29,9 @@ struct ReplayOptions {
 /// fused through a buffer of 25 MiB; and all as one flat buffer, as if the trainer had one. They
 /// only add up; the library also divides. The fastest is written under the baseline's bare name,
 /// too.
+///
+/// Of gradients on a device everything is enqueued, and then the host waits once, until the device
+/// is done; the time is shown beside its bound (bounds.hpp).
 ///
 /// Throws a Refusal for a file that is not a gradient set, and std::runtime_error if a gradient is
 /// wrong in the untimed first steps.

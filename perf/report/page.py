@@ -13,6 +13,8 @@ SERIES = {  # what is drawn, and how: by series and what tells its rows apart
     "MPI as it comes": ("#999999", {"series": "mpi", "peer": "default"}),
     "MPI tuned": ("#d55e00", {"series": "mpi", "peer": "tuned"}),
     "Gloo": ("#cc79a7", {"series": "gloo", "peer": "gloo"}),
+    "guozhuang, on a device": ("#000000", {"series": "guozhuang", "memory": "device"}),
+    "staging by hand": ("#e69f00", {"series": "staged", "peer": "staged"}),
 }
 STYLE = """
 body {

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "pattern.hpp"
+#include "tensor_device.hpp"
 
 namespace guozhuang::perf {
 
@@ -23,6 +24,10 @@ inline constexpr std::array all_collectives{Collective::allreduce,  Collective::
 std::string_view name_of(Collective collective) noexcept;
 constexpr bool reduces(Collective collective) noexcept {
     return collective == Collective::allreduce || collective == Collective::reduce_scatter;
+}
+
+constexpr bool is_in_place(Collective collective) noexcept {
+    return collective == Collective::allreduce || collective == Collective::broadcast;
 }
 
 /// Bus bandwidth is bandwidth times this factor: what each link carries, comparable between
@@ -77,7 +82,9 @@ public:
 };
 
 /// By this library: collectives that work in place do so on `input`; the others return results that
-/// the library allocates.
-std::unique_ptr<Series> make_guozhuang_series(const Case& test, std::span<std::byte> input);
+/// the library allocates, or, of tensors on a device, write them to `output`.
+std::unique_ptr<Series> make_guozhuang_series(const Case& test, std::span<std::byte> input,
+                                              std::span<std::byte> output,
+                                              const TensorDevice* device);
 
 }  // namespace guozhuang::perf

@@ -10,13 +10,15 @@ namespace {
 
 class GuozhuangSeries final : public Series {
 public:
-    GuozhuangSeries(const Case& test, std::span<std::byte> input)
-        : test_(test), tensor_(input.data(), test.dtype, shape_of(test)) {
+    GuozhuangSeries(const Case& test, std::span<std::byte> input, std::span<std::byte> output,
+                    const TensorDevice* device)
+        : test_(test), tensor_(input.data(), test.dtype, shape_of(test.input_count())) {
         plain_.name = reducing_.name =
             fmt::format("gz-perf {} {}", name_of(test.collective), test.bytes());
         reducing_.op = test.op;
         for (int r = 0; r < test.ranks; ++r)
             splits_.push_back(static_cast<std::int64_t>(test.share(r).count));
+        if (device != nullptr) move_to(*device, output);
     }
 
     std::string_view name() const noexcept override { return "guozhuang"; }
@@ -26,27 +28,29 @@ public:
             case Collective::allreduce: return allreduce(tensor_, reducing_);
             case Collective::broadcast: return broadcast(tensor_, Case::root, plain_);
             case Collective::barrier: return barrier(plain_);
-            case Collective::all_gather: result_ = all_gather(tensor_, plain_).bytes; return;
-            case Collective::reduce_scatter:
-                result_ = reduce_scatter(tensor_, reducing_).bytes;
-                return;
-            case Collective::all_to_all:
-                result_ = all_to_all(tensor_, splits_, plain_).bytes;
-                return;
+            case Collective::all_gather: result_ = all_gather(tensor_, plain_); return;
+            case Collective::reduce_scatter: result_ = reduce_scatter(tensor_, reducing_); return;
+            case Collective::all_to_all: result_ = all_to_all(tensor_, splits_, plain_); return;
         }
     }
 
     std::span<const std::byte> result() const override {
-        const bool in_place =
-            test_.collective == Collective::allreduce || test_.collective == Collective::broadcast;
-        return in_place ? tensor_.memory() : std::span<const std::byte>(result_);
+        if (is_in_place(test_.collective)) return tensor_.memory();
+        if (!reducing_.outputs.empty()) return reducing_.outputs.front().memory();
+        return result_.bytes;
     }
 
     void forget() override { result_ = {}; }
 
 private:
-    static Shape shape_of(const Case& test) {
-        return {static_cast<std::int64_t>(test.input_count())};
+    static Shape shape_of(std::size_t count) { return {static_cast<std::int64_t>(count)}; }
+
+    void move_to(const TensorDevice& device, std::span<std::byte> output) {
+        plain_.stream = reducing_.stream = device.stream();
+        tensor_.device = device.stream().device;
+        if (is_in_place(test_.collective)) return;
+        plain_.outputs = reducing_.outputs = {
+            {output.data(), test_.dtype, shape_of(test_.output_count()), tensor_.device}};
     }
 
     Case test_;
@@ -54,13 +58,15 @@ private:
     Options plain_;
     AllreduceOptions reducing_;
     std::vector<std::int64_t> splits_;
-    std::vector<std::byte> result_;
+    Result result_;
 };
 
 }  // namespace
 
-std::unique_ptr<Series> make_guozhuang_series(const Case& test, std::span<std::byte> input) {
-    return std::make_unique<GuozhuangSeries>(test, input);
+std::unique_ptr<Series> make_guozhuang_series(const Case& test, std::span<std::byte> input,
+                                              std::span<std::byte> output,
+                                              const TensorDevice* device) {
+    return std::make_unique<GuozhuangSeries>(test, input, output, device);
 }
 
 }  // namespace guozhuang::perf

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "bounds.hpp"
 #include "statistics.hpp"
 
 namespace guozhuang::perf {
@@ -18,6 +19,7 @@ struct Figures {
     double algbw = 0;  // GB/s
     double busbw = 0;
     std::optional<std::uint64_t> errors;  // empty: not checked
+    std::optional<DeviceAllreduce> bounded = {};
 };
 
 /// How often each series of a size runs: in rounds of a few iterations, in turn.
@@ -38,8 +40,9 @@ struct Schedule {
 /// Measures one size.
 class Row {
 public:
-    Row(const MpiJob& job, const Case& test, std::span<std::byte> input, const Pattern* pattern)
-        : job_(job), test_(test), input_(input), pattern_(pattern) {}
+    Row(const MpiJob& job, const Case& test, std::span<std::byte> input, const Pattern* pattern,
+        const TensorDevice* device)
+        : job_(job), test_(test), input_(input), pattern_(pattern), device_(device) {}
 
     void add(std::unique_ptr<Series> series) { lanes_.push_back({std::move(series), {}, 0}); }
 
@@ -96,13 +99,19 @@ private:
 
     double once(Lane& lane) {
         const std::size_t first = ++operations_;
-        if (pattern_ != nullptr) fill_input(test_, *pattern_, input_, first);
+        if (pattern_ != nullptr)
+            fill_from_host(device_, input_, [&](std::span<std::byte> input) {
+                fill_input(test_, *pattern_, input, first);
+            });
         job_.align();
         const auto start = Clock::now();
         lane.series->run();
         const double seconds = seconds_since(start);
         if (pattern_ != nullptr)
-            lane.errors += wrong_elements(test_, *pattern_, lane.series->result(), first);
+            lane.errors += look_from_host(
+                device_, lane.series->result(), [&](std::span<const std::byte> result) {
+                    return wrong_elements(test_, *pattern_, result, first);
+                });
         lane.series->forget();
         return seconds;
     }
@@ -111,6 +120,7 @@ private:
     Case test_;
     std::span<std::byte> input_;
     const Pattern* pattern_;
+    const TensorDevice* device_;
     std::vector<Lane> lanes_;
     std::size_t operations_ = 0;
 };
@@ -123,6 +133,11 @@ std::string_view op_name(const SweepOptions& options) {
     return reduces(options.collective) ? name_of(options.op) : "none";
 }
 
+/// Whether the library's figures are shown beside their bounds.
+bool is_bounded(const SweepOptions& options) {
+    return options.device && options.collective == Collective::allreduce;
+}
+
 void print_header(const SweepOptions& options) {
     constexpr std::string_view figures = "{:>12}{:>12}{:>9}{:>9}{:>8}";
     fmt::print("# {}; times in us, bandwidths in GB/s\n", name_of(options.collective));
@@ -131,8 +146,9 @@ void print_header(const SweepOptions& options) {
     if (options.baseline != nullptr) {
         fmt::print(figures, fmt::format("{} p50", options.baseline->name), "p99", "algbw", "busbw",
                    "errors");
-        fmt::print("{:>10}", fmt::format("{}/ours", options.baseline->name));
+        fmt::print("{:>12}", fmt::format("{}/ours", options.baseline->name));
     }
+    if (is_bounded(options)) fmt::print("{:>12}{:>10}", "bound", "/p50");
     fmt::print("\n");
 }
 
@@ -144,28 +160,35 @@ void print_row(const SweepOptions& options, const Case& test, std::span<const Fi
         fmt::print("{:>12.2f}{:>12.2f}{:>9.3f}{:>9.3f}{:>8}", f.p50_us, f.p99_us, f.algbw, f.busbw,
                    errors);
     }
-    if (all.size() > 1) fmt::print("{:>10.2f}", all[1].p50_us / all[0].p50_us);
+    if (all.size() > 1) fmt::print("{:>12.2f}", all[1].p50_us / all[0].p50_us);
+    if (const auto& bounded = all[0].bounded) {
+        const double bound_us = staged_bound(*bounded).seconds * 1e6;
+        fmt::print("{:>12.2f}{:>10.2f}", bound_us, bound_us / all[0].p50_us);
+    }
     fmt::print("\n");
     std::fflush(stdout);
 }
 
 Json line_of(const SweepOptions& options, const Case& test, std::string_view series,
              const Figures& figures) {
-    return {{"kind", "sweep"},
-            {"collective", name_of(options.collective)},
-            {"series", series},
-            {"ranks", test.ranks},
-            {"bytes", test.bytes()},
-            {"count", test.count},
-            {"dtype", type_name(options)},
-            {"op", op_name(options)},
-            {"algorithm", series == "guozhuang" ? options.algorithm : series},
-            {"memory", name_of(options.memory)},
-            {"p50_us", figures.p50_us},
-            {"p99_us", figures.p99_us},
-            {"algbw_GBps", figures.algbw},
-            {"busbw_GBps", figures.busbw},
-            {"errors", figures.errors ? Json(*figures.errors) : Json(nullptr)}};
+    Json line{{"kind", "sweep"},
+              {"collective", name_of(options.collective)},
+              {"series", series},
+              {"ranks", test.ranks},
+              {"bytes", test.bytes()},
+              {"count", test.count},
+              {"dtype", type_name(options)},
+              {"op", op_name(options)},
+              {"algorithm", series == "guozhuang" ? options.algorithm : series},
+              {"memory", name_of(options.memory)},
+              {"p50_us", figures.p50_us},
+              {"p99_us", figures.p99_us},
+              {"algbw_GBps", figures.algbw},
+              {"busbw_GBps", figures.busbw},
+              {"errors", figures.errors ? Json(*figures.errors) : Json(nullptr)}};
+    if (options.device) line["device"] = name_of(*options.device);
+    if (figures.bounded) line["paths"] = json_of_bounds(*figures.bounded);
+    return line;
 }
 
 /// The counts to measure, without repetition; for a barrier one empty case.
@@ -184,11 +207,10 @@ std::vector<std::size_t> counts_of(const SweepOptions& options) {
     return counts;
 }
 
-/// The largest output of the sweep's cases, for baselines that need one beside the input.
+/// The largest output of the sweep's cases, for series that need one beside the input.
 std::size_t output_bytes(const SweepOptions& options, int ranks) {
-    const bool in_place =
-        options.collective == Collective::allreduce || options.collective == Collective::broadcast;
-    return in_place || options.baseline == nullptr
+    const bool needed = options.baseline != nullptr || options.device;
+    return is_in_place(options.collective) || !needed
                ? 0
                : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
 }
@@ -199,10 +221,11 @@ Case case_of(const MpiJob& job, const SweepOptions& options, std::size_t count) 
 
 /// Made before anything is measured, so that what is missing shows first.
 struct Setup {
-    Setup(const MpiJob& job, const SweepOptions& options, Baseline* baseline)
+    Setup(const MpiJob& job, const SweepOptions& options, Baseline* baseline,
+          const TensorDevice* device)
         : counts(counts_of(options)),
-          input(counts.back() * size_of(options.dtype), options.memory),
-          output(output_bytes(options, job.size())) {
+          input(counts.back() * size_of(options.dtype), options.memory, device),
+          output(output_bytes(options, job.size()), MemoryKind::ordinary, device) {
         const auto op = reduces(options.collective) ? std::optional(options.op) : std::nullopt;
         const bool orders = options.op == ReduceOp::min || options.op == ReduceOp::max;
         if (op && options.dtype == DType::boolean && !orders)
@@ -218,22 +241,38 @@ struct Setup {
     std::optional<Pattern> pattern;
 };
 
+DeviceAllreduce allreduce_of(const MpiJob& job, const Case& test, const TensorDevice& device,
+                             const TensorDevice::Bandwidths& bandwidths) {
+    const Memory input(test.bytes());
+    const auto on_host = make_guozhuang_series(test, input.all(), {}, nullptr);
+    return {.bytes = test.bytes(),
+            .ranks = test.ranks,
+            .sharers = device.sharers(),
+            .wire_seconds = wire_seconds(job, [&] { on_host->run(); }),
+            .bandwidths = bandwidths};
+}
+
 }  // namespace
 
 std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& lines) {
-    const auto baseline = options.baseline != nullptr ? options.baseline->make(job) : nullptr;
+    const auto device = open_device(job, options.device);
+    const auto baseline =
+        options.baseline != nullptr ? options.baseline->make(job, device.get()) : nullptr;
     std::optional<Setup> prepared;
-    job.all_or_none([&] { prepared.emplace(job, options, baseline.get()); });
+    job.all_or_none([&] { prepared.emplace(job, options, baseline.get(), device.get()); });
     const auto& [counts, input, output, pattern] = *prepared;
+    const auto bandwidths =
+        device ? measure_bandwidths(job, *device, lines) : TensorDevice::Bandwidths();
     if (job.first()) print_header(options);
     std::uint64_t ours = 0, of_baseline = 0;
     for (const auto count : counts) {
         const Case test = case_of(job, options, count);
-        Row row(job, test, input.all(), pattern ? &*pattern : nullptr);
-        row.add(make_guozhuang_series(test, input.all()));
+        Row row(job, test, input.all(), pattern ? &*pattern : nullptr, device.get());
+        row.add(make_guozhuang_series(test, input.all(), output.all(), device.get()));
         if (baseline) row.add(baseline->series(test, input.all(), output.all()));
         row.measure(options);
-        const auto figures = row.figures();
+        auto figures = row.figures();
+        if (is_bounded(options)) figures[0].bounded = allreduce_of(job, test, *device, bandwidths);
         if (job.first()) print_row(options, test, figures);
         for (std::size_t i = 0; i < figures.size(); ++i) {
             lines.write(line_of(options, test, row.series(i), figures[i]));

@@ -22,6 +22,7 @@ struct SweepOptions {
     ReduceOp op = ReduceOp::sum;
     std::string algorithm = "auto";  ///< as the library was configured
     MemoryKind memory = MemoryKind::ordinary;
+    std::optional<DeviceKind> device;  ///< of the tensors, whose memory is then MemoryKind::device
     const BaselineKind* baseline = nullptr;  ///< measured beside the library
     bool check = false;
     /// Iterations of each series; empty: as many as fit into the budget.
@@ -33,6 +34,9 @@ struct SweepOptions {
 /// series. Collective. Returns the number of wrong elements in the library's results on all ranks;
 /// errors in the baseline's are only shown. Throws a Refusal for what cannot be measured or
 /// checked.
+///
+/// Operations on tensors of a device are timed from their submission until the device is done, and
+/// the time of an allreduce is shown beside its bound (bounds.hpp).
 ///
 /// An iteration takes as long as its slowest rank. The series alternate in small rounds and share
 /// their buffers, so a disturbance hits all of them.

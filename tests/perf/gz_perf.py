@@ -21,6 +21,7 @@ KEYS = {
     ),
     "tune": "kind variable value default ratio",
     "idle": "kind ranks cpu_percent_max",
+    "device": "kind device description ranks sharers copy_GBps transfer_GBps",
 }
 REPORT = Path(__file__).resolve().parents[2] / "perf/report/report"
 COLLECTIVES = ["allreduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
@@ -38,14 +39,17 @@ def lines_of(command, *arguments):
     return lines[1:]
 
 
-MEMORIES = {"private", "arena", "shared"}
+MEMORIES = {"private", "arena", "shared", "device"}
 BUS = {"allreduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1}
 ELEMENT_BYTES = {"u8": 1, "i8": 1, "i16": 2, "f32": 4, "u64": 8, "none": 0}
 
 
 def look_at(line):
     """Every key that is promised, in that order, with values that fit together."""
-    assert list(line) == KEYS[line["kind"]].split(), line
+    keys = KEYS[line["kind"]].split()
+    if line.get("memory") == "device":
+        keys += ["device"] + ["paths"] * ("paths" in line)
+    assert list(line) == keys, line
     if line["kind"] == "run":
         assert (
             line["flag_round_trip_us"] > 0
@@ -130,6 +134,72 @@ def replay(command):
         ), lines[0]
 
 
+def look_at_paths(line, device, kilobytes):
+    """What the paths of an allreduce of so many bytes on each rank move, and for how long."""
+    moved, at = kilobytes * 1000, {"staged": "transfer", "direct": "copy", "ring": "copy"}
+    ranks, sharers, paths = line["ranks"], device["sharers"], line["paths"]
+    expected = {"staged": 2 * sharers * moved}
+    if sharers == ranks:
+        expected |= {"direct": 2 * ranks * moved, "ring": 5 * (ranks - 1) * moved}
+    assert {path: each["bytes"] for path, each in paths.items()} == expected, line
+    for path, each in paths.items():
+        least = each["bytes"] / device[f"{at[path]}_GBps"] / 1e3
+        assert each["bound_us"] >= least * (1 - 1e-6), (line, device)
+        assert path == "staged" or each["bound_us"] <= least * (1 + 1e-6), (line, device)
+
+
+def on_device(command, kind, devices):
+    """Every collective and a step on devices of that kind, beside staging by hand: right, and an
+    allreduce beside its bounds."""
+    for collective in COLLECTIVES:
+        device, *lines = lines_of(
+            command, collective, "--device", kind, "--min-bytes", "4", "--max-bytes", "4000000",
+            "--factor", "1000", "--check", "--peer", "staged", "--iterations", "2",
+        )
+        assert device["kind"] == "device" and device["device"] == kind, device
+        assert device["sharers"] == -(-device["ranks"] // devices), device
+        expected = [
+            (size, series) for size in (4, 4000, 4000000) for series in ("guozhuang", "staged")
+        ]
+        assert [(line["bytes"], line["series"]) for line in lines] == expected, lines
+        assert {(line["errors"], line["memory"], line["device"]) for line in lines} == {
+            (0, "device", kind)
+        }, lines
+        for line in lines:
+            ours = collective == "allreduce" and line["series"] == "guozhuang"
+            assert ("paths" in line) == ours, line
+            if ours:
+                look_at_paths(line, device, line["bytes"] / 1000)
+    device, *lines = lines_of(
+        command, "replay", "--set", "tiny1000", "--device", kind, "--steps", "2",
+        "--peer", "staged",
+    )
+    assert [line["series"] for line in lines] == [
+        "guozhuang", "staged_per_tensor", "staged_fused_25mb", "staged_flat", "staged"
+    ], lines
+    look_at_paths(lines[0], device, 1024)
+    # The pinned slots are reduced as memory of the host is, by the ranks that share it.
+    assert lines[0]["bytes_sent"] == 1024 * 1000, lines[0]
+
+
+def fake(command):
+    on_device(command, "fake", 1)
+    refused_once(command, "allreduce --peer staged", "stages tensors on a device: give --device")
+    refused_once(
+        command, "replay --set tiny1000 --device fake --peer mpi", "MPI is not given memory of a"
+    )
+    os.environ["GUOZHUANG_CUDA"] = "off"
+    refused_once(command, "allreduce --device cuda", "--device cuda: .*GUOZHUANG_CUDA is off")
+
+
+def cuda(command):
+    """On emulated GPUs."""
+    on_device(command, "cuda", int(os.environ["EMULATED_CUDA_DEVICES"]))
+    os.environ["EMULATED_CUDA_DRIVER"] = "0"
+    for line in ("allreduce", "replay --set tiny1000"):
+        refused_once(command, f"{line} --device cuda", "--device cuda: .*no NVIDIA driver")
+
+
 def gloo(command):
     """gz-perf-gloo: gz-perf with one more peer, which is right, too, and in what is compared
     alone."""
@@ -163,6 +233,9 @@ def idle(command):
 REFUSED = {
     "": "subcommand",
     "replay --set tiny1000 --memory borrowed": "borrowed not in",
+    "replay --set tiny1000 --device host": "host not in",
+    "allreduce --device fake --memory arena": "excludes",
+    "barrier --device fake": "not expected",
     "allreduce --peer nobody": "nobody not in",
     "allreduce --dtype f31": "f31 not in",
     "allreduce --algorithm tree": "tree not in",
@@ -257,6 +330,28 @@ def report(command):
         assert peers[0] == peers[1] and len(peers[0]) > 0, peers
 
 
+def device_report(command):
+    """./run perf --device: every figure of ours beside staging by hand and the bounds."""
+    with tempfile.TemporaryDirectory() as directory:
+        page = Path(directory) / "page.html"
+        text = subprocess.run(
+            [
+                REPORT, "--program", command[-1], "--quick", "--ranks", "2", "--rounds", "1",
+                "--device", "fake", "--html", str(page),
+            ],
+            check=True, stdout=subprocess.PIPE, text=True, timeout=1700,
+        ).stdout
+        plots = page.read_text()
+    assert "### allreduce of f32 on fake, 2 ranks, 2 on a device (0 wrong elements)" in text, text
+    assert re.search(r"copies at [\d.]+ GB/s .*, to and from the host at [\d.]+ GB/s", text), text
+    for name, moved in (("4M", "16.78"), ("resnet50", "408.9"), ("tiny1000", "4.096")):
+        (row,) = re.findall(rf"^\| {name} \|(.*)\|$", text, re.MULTILINE)
+        cells = [float(cell.split()[0]) for cell in row.split("|")]
+        assert len(cells) == 8 and min(cells) > 0 and f" {moved} " in row, row
+    for series in ("guozhuang, on a device", "staging by hand"):
+        assert f">{series}</" in plots, plots
+
+
 def key_of(line):
     return line.get("set"), line.get("bytes"), line["series"]
 
@@ -266,7 +361,7 @@ def refused_once(command, line, text):
         [*command, *line.split()],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
     )
-    said = [each for each in run.stdout.splitlines() if text in each]
+    said = [each for each in run.stdout.splitlines() if re.search(text, each)]
     assert (
         run.returncode == 2 and len(said) == 1 and "MPI_ABORT" not in run.stdout
     ), (line, run.returncode, run.stdout)
@@ -370,5 +465,8 @@ def kernels(command):
 
 {
     test.__name__: test
-    for test in (sweep, replay, gloo, idle, refusals, algorithms, tune, kernels, report)
+    for test in (
+        sweep, replay, fake, cuda, gloo, idle, refusals, algorithms, tune, kernels, report,
+        device_report,
+    )
 }[sys.argv[1]](sys.argv[2:])

@@ -59,7 +59,8 @@ private:
     GlooGroup group_;
 };
 
-std::unique_ptr<Baseline> make_gloo_baseline(const MpiJob& job) {
+std::unique_ptr<Baseline> make_gloo_baseline(const MpiJob& job, const TensorDevice* device) {
+    if (device != nullptr) throw Refusal("--peer gloo: only tensors on the host are compared");
     return std::make_unique<GlooBaseline>(job);
 }
 
