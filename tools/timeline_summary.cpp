@@ -10,7 +10,8 @@ namespace timeline {
 namespace {
 
 /// Kinds in the order in which a request meets them; then those of threads.
-constexpr const char* kinds[] = {"negotiate", "queue", "message", "bundle", "fused", "wait"};
+constexpr const char* kinds[] = {"negotiate", "queue", "message", "bundle",
+                                 "stream",    "fused", "wait"};
 
 struct Request {
     double begun_us = 0;

@@ -43,7 +43,7 @@ void Completions::watch() {
     auto next_check = base::Clock::now() + between_checks;
     while (!stopped_) {
         std::exception_ptr failure;
-        auto ended = take([](const Completion& each) { return each.is_reached(); });
+        auto ended = take([](Completion& each) { return each.is_reached(); });
         if (ended.empty() && base::Clock::now() >= next_check) {
             ended = take_unhealthy(failure);
             next_check = base::Clock::now() + between_checks;

@@ -17,7 +17,8 @@ namespace guozhuang::engine {
 class Completion {
 public:
     virtual ~Completion() = default;
-    virtual bool is_reached() const noexcept = 0;
+    /// Asked again and again, by one thread.
+    virtual bool is_reached() noexcept = 0;
     /// The device that does it, of the driver that Completions was made with.
     virtual int device() const noexcept = 0;
     /// Called once: when it is reached, or with the Error of a device that has failed.

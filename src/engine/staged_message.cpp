@@ -55,7 +55,7 @@ bool StagedMessage::is_copied() const {
     return true;
 }
 
-bool StagedMessage::is_reached() const noexcept {
+bool StagedMessage::is_reached() noexcept {
     return device::has_reached((*slot_->copied).load(std::memory_order_acquire), count_);
 }
 

@@ -41,7 +41,7 @@ public:
     /// Whether the stream is done with the copy. Throws Error if the device has failed.
     bool is_copied() const;
 
-    bool is_reached() const noexcept override;
+    bool is_reached() noexcept override;
     int device() const noexcept override { return slot_->device; }
     void complete(const std::exception_ptr& failure) noexcept override;
 

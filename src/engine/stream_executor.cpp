@@ -1,11 +1,49 @@
 #include "engine/stream_executor.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "engine/enqueued_bundle.hpp"
+#include "engine/execution.hpp"
 #include "engine/outputs.hpp"
 
 namespace guozhuang::engine {
+namespace {
+
+/// The slice on the timeline of a bundle that a stream moves, by what is seen of its words.
+class StreamSlice {
+public:
+    StreamSlice(const Context& context, const StreamRef& stream, const Bundle& bundle)
+        : timeline_(context.timeline),
+          row_(fmt::format("stream of {} {}{}{}", name_of(stream.device.kind), stream.device.index,
+                           context.set ? ", " : "", context.set ? *context.set : "")),
+          facts_(facts_of(bundle, context.set)) {}
+
+    void see(bool begun, bool ended) noexcept {
+        if (!begun) return;
+        const auto now = base::Clock::now();
+        if (!from_) from_ = now;
+        if (ended) to_ = now;
+    }
+    /// A bundle that has not ended leaves nothing. `free_from`: when the one before was seen to
+    /// have ended, which may be after this one was seen to have begun.
+    void record(base::Clock::time_point& free_from) noexcept {
+        if (!to_) return;
+        timeline_->add_slice(row_, "stream", {std::max(*from_, free_from), *to_}, facts_);
+        free_from = *to_;
+    }
+
+private:
+    const std::shared_ptr<trace::Timeline> timeline_;
+    const std::string row_;
+    const trace::TimelineFacts facts_;
+    std::optional<base::Clock::time_point> from_, to_;
+};
+
+}  // namespace
 
 /// The end of one bundle. It keeps the executor, which the stream's work needs. It is pending until
 /// it lets go of it: so the executor, and what it owns, is never destroyed by the thread that
@@ -13,8 +51,11 @@ namespace guozhuang::engine {
 class StreamExecutor::Ending final : public Completion {
 public:
     Ending(std::shared_ptr<StreamExecutor> executor, std::shared_ptr<EnqueuedBundle> bundle,
-           std::uint32_t count)
-        : executor_(std::move(executor)), bundle_(std::move(bundle)), count_(count) {
+           std::uint32_t count, std::optional<StreamSlice> slice)
+        : executor_(std::move(executor)),
+          bundle_(std::move(bundle)),
+          count_(count),
+          slice_(std::move(slice)) {
         ++*executor_->pending_;
     }
     ~Ending() override {
@@ -26,30 +67,38 @@ public:
     Ending& operator=(const Ending&) = delete;
 
     /// What may be rubbish is the end of a bundle only when this rank knows why the job is over.
-    bool is_reached() const noexcept override {
+    bool is_reached() noexcept override {
         auto& backend = *executor_->of_.backend;
-        if (device::has_reached((*executor_->ended_).load(std::memory_order_acquire), count_))
-            return !backend.was_released() || bundle_->is_job_over();
+        const bool ended = has_come(executor_->ended_);  // first: what has ended has begun
+        if (slice_) slice_->see(has_come(executor_->begun_), ended);
+        if (ended) return !backend.was_released() || bundle_->is_job_over();
         if (executor_->is_released_) backend.release();
         return false;
     }
     int device() const noexcept override { return executor_->of_.device; }
     void complete(const std::exception_ptr& failure) noexcept override {
+        if (slice_) slice_->record(executor_->last_seen_end_);
         const bool may_be_rubbish = !failure && executor_->of_.backend->was_released();
         const auto cause = may_be_rubbish ? bundle_->end_of_job() : failure;
         EnqueuedBundle::end(std::move(bundle_), cause);
     }
 
 private:
+    bool has_come(const device::PinnedWord& word) const noexcept {
+        return device::has_reached((*word).load(std::memory_order_acquire), count_);
+    }
+
     std::shared_ptr<StreamExecutor> executor_;
     std::shared_ptr<EnqueuedBundle> bundle_;
     const std::uint32_t count_;
+    std::optional<StreamSlice> slice_;  ///< if a timeline is recorded
 };
 
 StreamExecutor::StreamExecutor(Dependencies dependencies)
     : of_(std::move(dependencies)),
       stream_(of_.driver->make_stream(of_.device)),
       ended_(of_.driver, of_.device),
+      begun_(of_.driver, of_.device),
       message_slots_(of_.driver, of_.device, of_.completions) {}
 
 /// The end is awaited before anything is enqueued. If enqueueing fails, the stream still comes to
@@ -60,11 +109,16 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
     auto& events = *stream_;
     const auto enqueued =
         std::make_shared<EnqueuedBundle>(std::move(bundle), std::move(requests), context, listener);
-    of_.completions->add(std::make_shared<Ending>(shared_from_this(), enqueued, ++enqueued_));
+    std::optional<StreamSlice> slice;
+    if (context.timeline->on()) slice.emplace(context, stream_->ref(), enqueued->bundle());
+    const bool is_timed = slice.has_value();
+    of_.completions->add(
+        std::make_shared<Ending>(shared_from_this(), enqueued, ++enqueued_, std::move(slice)));
     const auto write_end = [&] { of_.driver->write(events, *ended_, enqueued_); };
     try {
         for (const auto& pending : enqueued->requests())
             if (const auto& ready = pending->request().ready) events.wait(ready);
+        if (is_timed) of_.driver->write(events, *begun_, enqueued_);
         of_.backend->enqueue(enqueued, events);
         const auto done = events.record();
         // First: whoever has waited for the enqueueing may submit the names anew at once.

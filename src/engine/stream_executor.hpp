@@ -65,8 +65,11 @@ private:
     const Dependencies of_;
     const std::shared_ptr<device::Stream> stream_;
     const device::PinnedWord ended_;  ///< counts the bundles that the stream is done with
+    /// Those that it has begun; written while a timeline is recorded.
+    const device::PinnedWord begun_;
     std::uint32_t enqueued_ = 0;
     std::atomic<bool> is_released_{false};
+    base::Clock::time_point last_seen_end_{};  ///< for the timeline; of the thread that completes
     MessageSlots message_slots_;
     /// How many bundles are not complete, or are being completed, and how many messages are in use.
     const std::shared_ptr<std::atomic<int>> pending_ = std::make_shared<std::atomic<int>>(0);

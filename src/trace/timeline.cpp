@@ -93,7 +93,20 @@ void Timeline::begin_now(const void* request, std::string_view name, std::string
     // Without memory the request goes unrecorded.
 }
 
-/// Notes the time under the lock, so that records are in the order of their times.
+void Timeline::add_slice(std::string_view row, std::string_view name, const TimeSpan& time,
+                         const TimelineFacts& facts) noexcept try {
+    if (!on()) return;
+    record({.from_ns = nanoseconds(time.from),
+            .at_ns = nanoseconds(time.to),
+            .name = std::string(row),
+            .phase = name,
+            .facts = facts});
+} catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+    // Without memory it goes unrecorded.
+}
+
+/// Notes the time, if there is none, under the lock, so that records are in the order of their
+/// times.
 void Timeline::record(TimelineRecord&& record) noexcept {
     bool hurry = false;
     {
@@ -102,7 +115,7 @@ void Timeline::record(TimelineRecord&& record) noexcept {
             ++lost_;
             return;
         }
-        record.at_ns = nanoseconds(base::Clock::now());
+        if (record.at_ns == 0) record.at_ns = nanoseconds(base::Clock::now());
         records_.push_back(std::move(record));
         hurry = records_.size() == records_.capacity() / 2;
     }

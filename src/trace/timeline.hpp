@@ -19,6 +19,11 @@ namespace guozhuang::trace {
 class TraceFile;
 class TraceText;
 
+/// From one time to another.
+struct TimeSpan {
+    base::Clock::time_point from, to;
+};
+
 /// Records where the time of one rank goes, as a trace that Perfetto and chrome://tracing open;
 /// docs/timeline.md shows what is in it. Any thread. Recording never throws and never waits for a
 /// disk.
@@ -56,6 +61,10 @@ public:
     void end(const void* request, bool failed) noexcept {
         if (on()) record({.kind = TimelineRecord::Kind::end, .failed = failed, .request = request});
     }
+
+    /// A slice on the row of that name, for what no thread did. The name of the slice is a literal.
+    void add_slice(std::string_view row, std::string_view name, const TimeSpan& time,
+                   const TimelineFacts& facts) noexcept;
 
 private:
     friend class TimelineSlice;

@@ -22,14 +22,15 @@ struct TimelineRecord {
         begin,  ///< of a request, which enters its first phase
         enter,  ///< the request goes on to its next phase
         end,    ///< of a request
-        slice   ///< of a thread: from one time to the other
+        slice   ///< of a row: from one time to the other
     };
     Kind kind = Kind::slice;
     bool failed = false;            ///< end
-    int thread = 0;                 ///< slice: the thread's number in the kernel
+    int thread = 0;                 ///< slice: whose row; the thread's number in the kernel
     const void* request = nullptr;  ///< its address
     std::int64_t from_ns = 0, at_ns = 0;
-    std::string name = {};        ///< begin: the request's, as the user wrote it
+    /// begin: the request's, as the user wrote it; slice: the row's, if it is no thread's
+    std::string name = {};
     std::string_view phase = {};  ///< begin, enter, slice: what it is called; a literal
     TimelineFacts facts = {};     ///< begin, slice
 };

@@ -14,7 +14,7 @@ namespace guozhuang::trace {
 namespace {
 
 constexpr std::size_t most_name_bytes = 500;
-constexpr int first_request_row = 10'001;  // rows below are threads'
+constexpr int first_request_row = 10'001;  // rows below are those of slices
 
 /// The text as a JSON string; bytes that are not UTF-8 are replaced. A long text is cut.
 std::string json_string(std::string_view text) {
@@ -94,14 +94,7 @@ std::string TraceText::of(std::span<const TimelineRecord> records, std::uint64_t
                 }
                 break;
             case TimelineRecord::Kind::end: end(record); break;
-            case TimelineRecord::Kind::slice: {
-                const int row = row_of(record.thread);
-                fmt::format_to(std::back_inserter(next()),
-                               R"({{"name":"{}","ph":"X","ts":{},"dur":{},"pid":{},"tid":{}{}}})",
-                               record.phase, time(record.from_ns),
-                               time(record.at_ns - record.from_ns), owner_.rank, row,
-                               arguments(record.facts));
-            }
+            case TimelineRecord::Kind::slice: slice(record); break;
         }
     }
     if (lost > 0) mark_loss(lost, records.empty() ? 0 : records.back().at_ns);
@@ -158,13 +151,27 @@ void TraceText::mark_loss(std::uint64_t lost, std::int64_t at_ns) {
                    lost, time(at_ns), owner_.rank);
 }
 
+void TraceText::slice(const TimelineRecord& record) {
+    const int row = record.name.empty() ? row_of(record.thread) : row_of(record.name);
+    fmt::format_to(std::back_inserter(next()),
+                   R"({{"name":"{}","ph":"X","ts":{},"dur":{},"pid":{},"tid":{}{}}})", record.phase,
+                   time(record.from_ns), time(record.at_ns - record.from_ns), owner_.rank, row,
+                   arguments(record.facts));
+}
+
 int TraceText::row_of(int thread) {
-    const auto [known, added] = threads_.try_emplace(thread, static_cast<int>(threads_.size()) + 1);
+    const auto [known, added] = threads_.try_emplace(thread, next_row());
     if (added) {
         const auto name =
             thread == getpid() ? "main" : line_of(fmt::format("/proc/self/task/{}/comm", thread));
         name_row(known->second, name.empty() ? fmt::format("thread {}", thread) : name);
     }
+    return known->second;
+}
+
+int TraceText::row_of(const std::string& name) {
+    const auto [known, added] = named_.try_emplace(name, next_row());
+    if (added) name_row(known->second, name);
     return known->second;
 }
 

@@ -14,9 +14,12 @@
 #include <system_error>
 
 #include "support/cases/error_cases.hpp"
+#include "support/fakes/slow_stream.hpp"
+#include "support/oracles/stream_slices.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 #include "support/runner/temporary_directory.hpp"
+#include "support/tensors/device_views.hpp"
 #include "trace/trace_file.hpp"
 #include "trace/trace_text.hpp"
 
@@ -108,6 +111,10 @@ std::vector<std::string> usual_life(const std::string& name) {
     auto life = usual_phases;
     life.insert(life.begin(), "B " + name);
     return life;
+}
+
+TensorView on_fake(std::vector<float>& values) {
+    return view_of(values, on_fake_device);
 }
 
 }  // namespace
@@ -361,6 +368,34 @@ TEST_CASE("the end of a session or of a job ends the timeline, even where handle
           std::vector<std::string>{"B never", "B negotiate", "E", "E"});
     CHECK_FALSE(life_of(read(directory / "traces/rank1.json"), "#1 barrier").empty());
     for (const auto& handle : handles) error_of([&] { handle.wait(); });
+}
+
+TEST_CASE("a stream has a row, with the time from when it begins a bundle until it is done") {
+    const TemporaryDirectory directory;
+    CHECK(problems_among(2, [&](Session& session, Report& report) {
+              const auto traces = directory / "traces";
+              std::vector<std::vector<float>> values;
+              for (const std::size_t count : {4, 1'000'000, 8}) values.emplace_back(count, 1.0F);
+              allreduce(on_fake(values[0]));  // before: not on it
+              SlowStream stream;
+              report.expect(start_timeline(traces), "it starts");
+              std::vector<Handle> handles;
+              for (auto& each : values) {
+                  handles.push_back(allreduce_async(on_fake(each), {.stream = stream.ref()}));
+                  handles.back().wait(stream.ref());  // enqueued: so each is a bundle of its own
+              }
+              for (int i = 0; i < 50; ++i) allreduce(values[0]);  // time to be seen too early
+              const auto from = nanoseconds_now();
+              stream.let_go();
+              for (const auto& handle : handles) handle.wait();
+              const auto to = nanoseconds_now();
+              stop_timeline();
+              allreduce(on_fake(values[0]));  // nor after
+              const auto problems =
+                  problems_of_stream_slices(text_of(traces, "/rank", session.rank(), ".json"),
+                                            {"stream of fake 0", {16, 4'000'000, 32}, from, to});
+              report.expect(problems.empty(), problems);
+          }) == "");
 }
 
 TEST_CASE("messages between ranks are on the timeline") {
