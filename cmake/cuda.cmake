@@ -4,7 +4,7 @@
 # build id that the two must share.
 
 set(GUOZHUANG_CUDA_ARCHITECTURES 90 CACHE STRING
-  "Compute capabilities of the CUDA plugin (releases: 75;80;86;89;90;100;120)")
+  "Compute capabilities of the CUDA plugin: a list, or release for all that the toolkit knows")
 
 # Version, compiler and the headers between library and plugin: a plugin left over from an older
 # build does not fit, and is refused.
@@ -22,6 +22,19 @@ string(SHA256 hash "${hashes} ${CMAKE_CXX_FLAGS} ${CMAKE_BUILD_TYPE}")
 string(SUBSTRING ${hash} 0 12 hash)
 set(GUOZHUANG_BUILD_ID
   "${PROJECT_VERSION}-${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION}-${hash}")
+
+# guozhuang_release_architectures(VARIABLE NVCC): those of a release that the toolkit knows. GPUs of
+# the same generation run their code (87 that of 86, say), and later ones the PTX of the last.
+function(guozhuang_release_architectures variable nvcc)
+  execute_process(COMMAND ${nvcc} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
+  set(architectures)
+  foreach(architecture 75 80 86 89 90 100 120)
+    if(known MATCHES "compute_${architecture}(\n|$)")
+      list(APPEND architectures ${architecture})
+    endif()
+  endforeach()
+  set(${variable} ${architectures} PARENT_SCOPE)
+endfunction()
 
 # guozhuang_enable_cuda(PROBLEM): enables the language, or says why not. Asks nvcc for its version
 # first, as one that is too old may not even pass CMake's trial of the compiler, which is fatal.
@@ -46,8 +59,16 @@ macro(guozhuang_enable_cuda problem)
   elseif(version VERSION_LESS needed)
     set(${problem} "CUDA ${version} found (${nvcc}), ${needed} or newer needed")
   else()
+    guozhuang_release_architectures(GUOZHUANG_RELEASE_ARCHITECTURES ${nvcc})
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES ${GUOZHUANG_CUDA_ARCHITECTURES})
+      if(CMAKE_CUDA_ARCHITECTURES STREQUAL release)
+        list(TRANSFORM GUOZHUANG_RELEASE_ARCHITECTURES APPEND -real
+          OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
+        list(POP_BACK CMAKE_CUDA_ARCHITECTURES)
+        list(GET GUOZHUANG_RELEASE_ARCHITECTURES -1 last)  # also as PTX
+        list(APPEND CMAKE_CUDA_ARCHITECTURES ${last})
+      endif()
     endif()
     set(ENV{CUDACXX} ${nvcc})  # for check_language, which tries it
     include(CheckLanguage)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <span>
@@ -34,6 +35,15 @@ struct alignas(pack_bytes) Pack {
     static constexpr unsigned lanes = pack_bytes / sizeof(T);
     T lane[lanes];
 };
+
+/// Writes a pack in one access. An assignment becomes an access for each element where the compiler
+/// knows the pack by its elements.
+template <class T>
+__device__ void write_pack(T* to, const Pack<T>& pack) {
+    uint4 bits;
+    memcpy(&bits, &pack, pack_bytes);
+    __stwb(reinterpret_cast<uint4*>(to), bits);
+}
 
 /// How a range is cut: elements [0, head), then `packs` packs, then the rest, one by one.
 struct Extent {

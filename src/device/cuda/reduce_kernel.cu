@@ -127,6 +127,11 @@ private:
     Partial digits_[digits][lanes];
 };
 
+/// Of how many inputs packs are under way. With four of 16-bit integers, CUDA 13 spills for compute
+/// capability 10.0 and 12.0.
+template <class T>
+constexpr unsigned read_at_once = std::is_integral_v<T> && sizeof(T) == 2 ? 2 : 4;
+
 /// Where the inputs and outputs begin.
 template <class T>
 struct Addresses {
@@ -143,7 +148,7 @@ __global__ void __launch_bounds__(threads_per_block)
     for (std::size_t p = first; p < extent.packs; p += stride) {
         const std::size_t begin = extent.head + p * Pack<T>::lanes;
         TreeReduction<Op, T, Pack<T>::lanes> tree;
-#pragma unroll 4
+#pragma unroll read_at_once<T>
         for (unsigned i = 0; i < at.input_count; ++i) {
             const Pack<T> input = *reinterpret_cast<const Pack<T>*>(at.inputs[i] + begin);
             tree.add(input.lane);
@@ -151,7 +156,7 @@ __global__ void __launch_bounds__(threads_per_block)
         Pack<T> output;
         tree.finish(output.lane, finish);
         for (unsigned o = 0; o < at.output_count; ++o)
-            *reinterpret_cast<Pack<T>*>(at.outputs[o] + begin) = output;
+            write_pack(at.outputs[o] + begin, output);
     }
     const std::size_t packed = extent.packs * Pack<T>::lanes;
     for (std::size_t i = first; i < extent.count - packed; i += stride) {

@@ -145,6 +145,10 @@ void __stcs(T* address, T value) {
     *address = value;
 }
 template <class T>
+void __stwb(T* address, T value) {
+    *address = value;
+}
+template <class T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
     return std::atomic_ref(*address).fetch_add(value);
 }
