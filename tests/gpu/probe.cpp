@@ -219,7 +219,7 @@ Json registered_words() {
     check(cudaHostRegister(memory, page, cudaHostRegisterDefault), "cannot register");
     void* on_device = nullptr;
     check(cudaHostGetDevicePointer(&on_device, memory, 0), "no address");
-    const Json result = {{"round_trip_us", pass_word(address_of(on_device))}};
+    Json result = {{"round_trip_us", pass_word(address_of(on_device))}};
     check(cudaHostUnregister(memory), "cannot unregister");
     ::munmap(memory, page);
     return result;
