@@ -10,7 +10,8 @@ set(GUOZHUANG_CUDA_ARCHITECTURES 90 CACHE STRING
 # build does not fit, and is refused.
 set(interface
   include/guozhuang/error.hpp include/guozhuang/stream.hpp include/guozhuang/tensor.hpp
-  include/guozhuang/types.hpp src/device/device.hpp src/device/plugin.hpp)
+  include/guozhuang/types.hpp src/device/device.hpp src/device/nccl.hpp
+  src/device/plugin.hpp)
 list(TRANSFORM interface PREPEND ${PROJECT_SOURCE_DIR}/)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface})
 set(hashes)
@@ -107,9 +108,15 @@ set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/device/plugin.cpp TARGET_DIRECTORY
   GUOZHUANG_WITH_CUDA=${GUOZHUANG_WITH_CUDA} GUOZHUANG_BUILD_ID="${GUOZHUANG_BUILD_ID}")
 
 if(GUOZHUANG_WITH_CUDA)
+  find_path(GUOZHUANG_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+    DOC "Where nccl.h is: beside the toolkit's headers, or where the system has it")
+  set(nccl "with NCCL (${GUOZHUANG_NCCL_INCLUDE}/nccl.h)")
+  if(NOT GUOZHUANG_NCCL_INCLUDE)
+    set(nccl "without NCCL, as there is no nccl.h")
+  endif()
   add_subdirectory(${PROJECT_SOURCE_DIR}/src/device/cuda)
   message(STATUS "CUDA plugin: built by CUDA ${CUDAToolkit_VERSION} for "
-    "${CMAKE_CUDA_ARCHITECTURES} (GUOZHUANG_CUDA=${GUOZHUANG_CUDA})")
+    "${CMAKE_CUDA_ARCHITECTURES} (GUOZHUANG_CUDA=${GUOZHUANG_CUDA}), ${nccl}")
 else()
   message(STATUS "CUDA plugin: not built: ${problem}")
 endif()

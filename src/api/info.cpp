@@ -15,8 +15,8 @@ namespace {
 
 using Items = std::vector<InfoItem>;
 
-void add_devices(Items& items, bool cuda_wanted) {
-    if (!cuda_wanted) {
+void add_devices(Items& items, const base::Config& config) {
+    if (!config.cuda) {
         items.push_back({"devices", "cuda", "unusable: GUOZHUANG_CUDA is off"});
         return;
     }
@@ -28,6 +28,8 @@ void add_devices(Items& items, bool cuda_wanted) {
     for (int device = 0; device < driver->device_count(); ++device) {
         items.push_back({"devices", fmt::format("cuda {}", device), driver->description(device)});
     }
+    const auto [nccl, why_not] = driver->nccl(config.nccl);
+    items.push_back({"devices", "nccl", nccl ? nccl->version() : "unusable: " + why_not});
 }
 
 }  // namespace
@@ -52,7 +54,7 @@ std::vector<InfoItem> info(Session* session) {
         {"topology", "job",
          fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s",
                      transport.topology().hosts(), transport.topology().hosts() == 1 ? "" : "s")}};
-    add_devices(items, config.cuda);
+    add_devices(items, config);
     for (const auto& row : base::config_table())
         items.push_back({"configuration", std::string(row.name), row.print(config)});
     return items;

@@ -1,6 +1,7 @@
 #include "base/config.hpp"
 
 #include <fmt/format.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,6 +90,17 @@ std::string print_path(const Config& config) {
     return (config.*member).empty() ? "off" : config.*member;
 }
 
+/// A process with more rights than its user takes no code that the user names.
+bool parse_nccl(Config& config, std::string_view text) {
+    const bool is_file = text.find('/') != std::string_view::npos;
+    if (is_file ? getauxval(AT_SECURE) != 0 : text != "auto" && text != "off") return false;
+    config.nccl = text;
+    return true;
+}
+std::string print_nccl(const Config& config) {
+    return config.nccl;
+}
+
 /// "auto, ring ... or parameter_server": those of the table that can be asked for.
 constexpr auto algorithm_names = [] {
     std::array<char, 1024> text{};
@@ -161,6 +173,10 @@ constexpr ConfigVariable table[] = {
      "Which messages are logged; `info` adds a line about the job when it begins.",
      parse_word<&Config::log_level, log_level_names>,
      print_word<&Config::log_level, log_level_names>},
+    {"GUOZHUANG_NCCL", "", "auto, off, or a file, with a slash in it", ConfigScope::may_differ,
+     "Which NCCL moves tensors of CUDA between GPUs: `auto` loads libnccl.so.2, `off` none. One "
+     "that the program has loaded itself is taken in any case but `off`.",
+     parse_nccl, print_nccl},
     {"GUOZHUANG_ON_DEATH", "", "exit or report", ConfigScope::may_differ,
      "What follows when a rank has died, or a limit has ended the job, after every operation has "
      "failed with that cause: `exit` "

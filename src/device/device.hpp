@@ -10,6 +10,7 @@
 #include <string>
 
 #include "device/memory_sharing.hpp"
+#include "device/nccl.hpp"
 #include "device/reduction.hpp"
 #include "device/sum_order.hpp"
 
@@ -130,6 +131,10 @@ public:
 
     /// Valid as long as the driver.
     virtual MemorySharing& sharing() noexcept = 0;
+    /// NCCL, or why there is none. `wanted`: what GUOZHUANG_NCCL says: auto, off, or a file.
+    virtual NcclOrReason nccl(const std::string& wanted) {
+        return {.reason = "NCCL cannot reach such a device (GUOZHUANG_NCCL=" + wanted + ")"};
+    }
 };
 
 /// Counts a word up from a host thread, for streams that wait for it.

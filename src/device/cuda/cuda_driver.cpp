@@ -8,6 +8,7 @@
 #include "device/cuda/driver_functions.hpp"
 #include "device/cuda/elements_kernel.hpp"
 #include "device/cuda/fill_kernel.hpp"
+#include "device/cuda/nccl_library.hpp"
 #include "device/cuda/reduce_kernel.hpp"
 
 namespace guozhuang::device {
@@ -199,6 +200,10 @@ std::shared_ptr<Stream> CudaDriver::wrap(StreamRef stream) {
         throw Error(ErrorCode::invalid_argument,
                     "not a CUDA stream, but one of " + std::string(name_of(stream.device.kind)));
     return wrapped_.wrap(device_at(stream.device.index), static_cast<cudaStream_t>(stream.native));
+}
+
+NcclOrReason CudaDriver::nccl(const std::string& wanted) {
+    return nccl_of(wanted, [this](int device) -> CudaDevice& { return device_at(device); });
 }
 
 }  // namespace guozhuang::device

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "device/cuda/cuda_device.hpp"
+#include "device/nccl.hpp"
+
+namespace guozhuang::device {
+
+using DeviceByIndex = std::function<CudaDevice&(int device)>;
+
+/// As Driver::nccl. A process has one NCCL: that which the program has loaded, else the first that
+/// was wanted and could be loaded. It is never unloaded.
+NcclOrReason nccl_of(const std::string& wanted, const DeviceByIndex& devices);
+
+}  // namespace guozhuang::device

@@ -1,0 +1,9 @@
+#include "device/cuda/nccl_library.hpp"
+
+namespace guozhuang::device {
+
+NcclOrReason nccl_of(const std::string&, const DeviceByIndex&) {
+    return {.reason = "built without NCCL"};
+}
+
+}  // namespace guozhuang::device

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <guozhuang/types.hpp>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace guozhuang::device {
+
+class Stream;
+
+/// Names a communicator that is to be made: one rank makes the id, and tells the others.
+using NcclId = std::array<std::byte, 128>;
+
+struct NcclReduction {
+    ReduceOp op = ReduceOp::sum;
+    DType dtype = DType::f32;
+};
+
+/// Whether NCCL has this reduction with the results of the host. It has no 16-bit integers and no
+/// adasum, and its minimum and maximum of floats lose a NaN. An average is its sum, which the
+/// caller divides.
+constexpr bool is_in_nccl(NcclReduction reduction) noexcept {
+    const auto [op, dtype] = reduction;
+    if (op == ReduceOp::adasum || dtype == DType::i16 || dtype == DType::u16) return false;
+    return !is_floating(dtype) || (op != ReduceOp::min && op != ReduceOp::max);
+}
+
+/// Ranks that move memory of their devices by NCCL, from one rank's side. What moves memory only
+/// enqueues, in group(), and all ranks make the same calls in the same order. NCCL may work on a
+/// call in the background: until is_ready() nothing else may be called but that, and nothing
+/// enqueued that comes behind the call. One thread at a time. Throws Error(unavailable) in NCCL's
+/// words.
+class NcclCommunicator {
+public:
+    /// Aborts what is enqueued, so streams that wait for other ranks run on; unless all ranks have
+    /// come to finalize(), as is_ready() has said.
+    virtual ~NcclCommunicator() = default;
+
+    /// Whether NCCL has done what was called last, connect() included. Throws when NCCL has failed,
+    /// be it in the background.
+    virtual bool is_ready() = 0;
+    /// NCCL begins with what is called in here when the group ends.
+    virtual void group(const std::function<void()>& calls) = 0;
+
+    /// Contiguous memory of whole elements, which is input and output.
+    virtual void allreduce(Stream& stream, NcclReduction reduction,
+                           std::span<std::byte> memory) = 0;
+    /// `into` on every rank = `from` on the root, which may be the same memory.
+    virtual void broadcast(Stream& stream, std::span<std::byte> into,
+                           std::span<const std::byte> from, int root) = 0;
+    /// `into` = the `from` of all ranks, of as many bytes each.
+    virtual void all_gather(Stream& stream, std::span<std::byte> into,
+                            std::span<const std::byte> from) = 0;
+    /// `into` = this rank's block of `from`, which is cut into as many blocks as there are ranks.
+    virtual void reduce_scatter(Stream& stream, NcclReduction reduction, std::span<std::byte> into,
+                                std::span<const std::byte> from) = 0;
+    /// `into`, on the root alone, = `from` of all ranks, reduced.
+    virtual void reduce(Stream& stream, NcclReduction reduction, std::span<std::byte> into,
+                        std::span<const std::byte> from, int root) = 0;
+    virtual void send(Stream& stream, std::span<const std::byte> from, int to) = 0;
+    virtual void receive(Stream& stream, std::span<std::byte> into, int from) = 0;
+
+    /// Begins the end, when all that was enqueued is done here: is_ready() once it is on all ranks.
+    virtual void finalize() = 0;
+};
+
+/// The NCCL of this process. Thread-safe.
+class Nccl {
+public:
+    virtual ~Nccl() = default;
+    /// "2.28.9 (/usr/lib/libnccl.so.2)"
+    virtual std::string version() const = 0;
+    virtual NcclId make_id() = 0;
+    /// Begins to connect so many ranks, each with a device of its own; does not wait for them.
+    virtual std::unique_ptr<NcclCommunicator> connect(const NcclId& id, int rank, int ranks,
+                                                      int device) = 0;
+};
+
+struct NcclOrReason {
+    Nccl* nccl = nullptr;  ///< lives as long as the process; null: unusable, see reason
+    std::string reason = {};
+};
+
+}  // namespace guozhuang::device
