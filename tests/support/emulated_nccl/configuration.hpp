@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace guozhuang::emulated_nccl {
+
+/// What the environment says, read once. An invalid value ends the process.
+struct Configuration {
+    int version;                     ///< EMULATED_NCCL_VERSION (the header's)
+    bool hangs;                      ///< EMULATED_NCCL_HANG (0): this rank never connects
+    std::string failing_function;    ///< EMULATED_NCCL_FAIL=FUNCTION:NTH, a system error
+    std::uint64_t failing_call = 0;  ///< its nth call, from 1
+    /// EMULATED_NCCL_ASYNC=NTH: the nth group of a communicator fails in the background.
+    std::uint64_t failing_group = 0;
+};
+
+const Configuration& configuration();
+
+}  // namespace guozhuang::emulated_nccl
