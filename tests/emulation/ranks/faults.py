@@ -7,6 +7,8 @@
     paths     the log says which path device tensors take, and why no better one
     calls     each function of CUDA that a rank calls fails, at some of its calls: no job hangs, and
               each rank says what CUDA said, or all its results are right
+    nccl      as ends, of a job whose tensors go by NCCL, and what befalls NCCL itself
+    nccl_calls  as calls, of NCCL's functions
 
 Ends with 1 unless every job behaved.
 """
@@ -152,6 +154,53 @@ def calls():
     print(f"{len(fine)} failing calls, {sum(fine)} without consequence")
 
 
-{"ends": ends, "host": host, "paths": paths, "calls": calls}[PART]()
+def with_devices(scene, ranks=2, of_last=(), **environment):
+    return Run(scene, ranks, of_last, EMULATED_CUDA_DEVICES=str(ranks), **environment)
+
+
+def nccl():
+    mine = "the reason of this test"
+    broken = "illegal memory access was encountered|cudaErrorIllegalAddress"
+    for ranks in (1, 2, 4):
+        run = with_devices("steps", ranks)
+        run.expect(run.code == 0, "fails")
+    for ranks in (2, 4):
+        last, others = ranks - 1, range(ranks - 1)
+        all_ranks = ",".join(map(str, range(ranks)))
+        with_devices("killed", ranks).expect_told(
+            others, rf"^rank_died: rank {last} .*killed by signal 9")
+        with_devices("broken", ranks).expect_told(range(ranks), broken)
+        run = with_devices("steps", ranks, ["EMULATED_NCCL_HANG=1"], NCCL_CONNECT_MS="1000")
+        run.expect_told(range(ranks), f"NCCL has not connected ranks {all_ranks} within 1 s")
+        run.expect(run.seconds < 15, f"ends after {run.seconds:.1f} s")
+        with_devices("steps", ranks, ["EMULATED_NCCL_ASYNC=4"]).expect_told(
+            range(ranks), "NCCL: it has failed: .*emulated failure in the background")
+    with_devices("broken_behind").expect_told([0, 1], broken)
+    with_devices("leaves").expect_told([0], f"^departed: .*{mine}")
+    for scene in ("held", "hung"):
+        run = with_devices(scene)
+        run.expect_told([0], mine)
+        run.expect(run.seconds < 15, f"ends after {run.seconds:.1f} s")
+    Run("steps").expect_told([0, 1], "NCCL: it has failed: invalid usage: Duplicate GPU detected")
+
+
+def nccl_calls():
+    functions = ("ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclGroupStart",
+                 "ncclGroupEnd", "ncclAllReduce", "ncclBroadcast", "ncclAllGather", "ncclReduce",
+                 "ncclReduceScatter", "ncclSend", "ncclRecv")
+    for function in functions:
+        run = with_devices("steps", 2, [f"EMULATED_NCCL_FAIL={function}:1"])
+        run.expect("emulated NCCL: rule" not in run.output, "breaks a rule of NCCL's")
+        if run.code != 0 or function not in ("ncclReduce", "ncclReduceScatter"):
+            run.expect_told([0, 1], f"NCCL: .*system error: emulated failure of {function}")
+    run = Run("steps", 2, EMULATED_CUDA_DEVICES="2", EMULATED_NCCL_FAIL="ncclGetUniqueId:1")
+    run.expect_told([0, 1], "NCCL: cannot make an id: .*emulated failure of ncclGetUniqueId")
+    for function in ("ncclCommFinalize", "ncclCommDestroy"):
+        run = with_devices("steps", 2, [f"EMULATED_NCCL_FAIL={function}:1"])
+        run.expect(run.code == 0 and not run.hangs, "does not end well")
+
+
+{"ends": ends, "host": host, "paths": paths, "calls": calls, "nccl": nccl,
+ "nccl_calls": nccl_calls}[PART]()
 print(f"{len(faults)} faults: {sorted(set(faults))}" if faults else "all is well")
 sys.exit(1 if faults else 0)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "emulation/ranks/job_path.hpp"
 #include "emulation/ranks/trainer.hpp"
 #include "support/emulated_cuda/emulated_cuda.hpp"
 #include "support/runner/report.hpp"
@@ -193,10 +194,10 @@ void broken_behind(Session& session) {
 
 /// The device of the last rank's process fails.
 void broken(Session& session) {
-    int device = 0;
     end_in_the_middle(session, [&] {
-        cudaGetDevice(&device);
-        emulated_cuda_break_device(device);
+        int devices = 0;
+        cudaGetDeviceCount(&devices);
+        emulated_cuda_break_device(session.local_rank() % devices);
     });
 }
 
@@ -250,6 +251,7 @@ const std::map<std::string, std::function<void(Session&)>> scenes = {
 
 int play(Session& session, const std::string& scene) {
     try {
+        if (scene != "host") prepare_path(session);
         scenes.at(scene)(session);
         say(session, "fine");
         return 0;

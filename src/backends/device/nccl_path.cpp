@@ -1,0 +1,351 @@
+#include "backends/device/nccl_path.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <functional>
+#include <guozhuang/error.hpp>
+#include <utility>
+
+#include "backends/device/chunks.hpp"
+#include "backends/device/result_rows.hpp"
+#include "backends/rows.hpp"
+#include "base/error_text.hpp"
+
+namespace guozhuang::backends {
+namespace {
+
+using protocol::OperationKind;
+
+/// What is larger is moved where it lies; of what is smaller, so much is moved at once. The same on
+/// all ranks.
+constexpr std::size_t small_bytes = std::size_t{256} << 10, round_bytes = std::size_t{4} << 20;
+
+bool is_reduction(OperationKind operation) noexcept {
+    return operation == OperationKind::allreduce || operation == OperationKind::reduce_scatter;
+}
+
+/// Those that follow each other in memory as one.
+std::vector<std::span<std::byte>> runs_of(std::span<const std::span<std::byte>> tensors) {
+    std::vector<std::span<std::byte>> runs;
+    for (const auto& tensor : tensors) {
+        if (!runs.empty() && runs.back().data() + runs.back().size() == tensor.data())
+            runs.back() = {runs.back().data(), runs.back().size() + tensor.size()};
+        else
+            runs.push_back(tensor);
+    }
+    return runs;
+}
+
+/// The memory cut along dim 0.
+template <class Byte>
+std::vector<std::span<Byte>> blocks_of(std::span<Byte> memory, std::size_t row,
+                                       std::span<const std::int64_t> rows) {
+    std::vector<std::span<Byte>> blocks;
+    for (const auto count : rows) {
+        blocks.push_back(memory.first(static_cast<std::size_t>(count) * row));
+        memory = memory.subspan(blocks.back().size());
+    }
+    return blocks;
+}
+
+bool are_equal(std::span<const std::int64_t> rows) {
+    return std::ranges::adjacent_find(rows, std::not_equal_to()) == rows.end();
+}
+
+/// One tensor of a bundle whose results have rows, and where its result goes.
+struct Move {
+    DType dtype;
+    std::size_t row_bytes;
+    std::span<std::byte> from, into;
+    std::span<const std::int64_t> splits;  ///< all_to_all: rows for each rank
+    std::span<const std::int64_t> rows;    ///< rows from each rank
+    std::int64_t input_rows;
+};
+
+void all_gather(device::NcclCommunicator& nccl, device::Stream& stream, const Move& move) {
+    if (are_equal(move.rows)) {
+        if (!move.into.empty()) nccl.all_gather(stream, move.into, move.from);
+        return;
+    }
+    const auto blocks = blocks_of(move.into, move.row_bytes, move.rows);
+    for (std::size_t rank = 0; rank < blocks.size(); ++rank)
+        if (!blocks[rank].empty())
+            nccl.broadcast(stream, blocks[rank], move.from, static_cast<int>(rank));
+}
+
+void all_to_all(device::NcclCommunicator& nccl, device::Stream& stream, const Move& move) {
+    const auto given = blocks_of(move.from, move.row_bytes, move.splits),
+               taken = blocks_of(move.into, move.row_bytes, move.rows);
+    for (std::size_t rank = 0; rank < given.size(); ++rank) {
+        if (!given[rank].empty()) nccl.send(stream, given[rank], static_cast<int>(rank));
+        if (!taken[rank].empty()) nccl.receive(stream, taken[rank], static_cast<int>(rank));
+    }
+}
+
+void reduce_scatter(device::NcclCommunicator& nccl, device::Stream& stream, ReduceOp op,
+                    const Move& move, int ranks) {
+    const auto rows = reduce_scatter_rows(move.input_rows, ranks);
+    if (are_equal(rows)) {
+        if (!move.into.empty()) nccl.reduce_scatter(stream, {op, move.dtype}, move.into, move.from);
+        return;
+    }
+    const auto blocks = blocks_of(move.from, move.row_bytes, rows);
+    for (std::size_t rank = 0; rank < blocks.size(); ++rank)
+        if (!blocks[rank].empty())
+            nccl.reduce(stream, {op, move.dtype}, move.into, blocks[rank], static_cast<int>(rank));
+}
+
+}  // namespace
+
+bool NcclPath::supports(const engine::Bundle& bundle) noexcept {
+    if (!is_reduction(bundle.operation)) return true;
+    return !bundle.policy.reproducible &&
+           std::ranges::all_of(bundle.entries, [&](const engine::BundleEntry& entry) {
+               return device::is_in_nccl({bundle.op, entry.tensor.dtype});
+           });
+}
+
+// --- the communicator ----------------------------------------------------------------------------
+
+std::shared_ptr<WatchedCommunicator> NcclPath::communicator() {
+    const base::Lock lock(mutex_);
+    return communicator_;
+}
+
+void NcclPath::release() noexcept {
+    const base::Lock lock(mutex_);
+    is_released_ = true;
+    if (communicator_) communicator_->release();
+}
+
+void NcclPath::stop() noexcept {
+    if (const auto made = communicator()) made->stop();
+}
+
+void NcclPath::connect(const engine::Bundle& bundle) {
+    const auto id = agree_on_id(bundle);
+    const auto made = WatchedCommunicator::make(of_.nccl.connect(id, rank(), ranks(), of_.device));
+    {
+        const base::Lock lock(mutex_);
+        communicator_ = made;
+        if (is_released_) made->release();
+    }
+    auto waiting = of_.group;
+    waiting.deadline = base::deadline_after(of_.connect_limit);
+    try {
+        waiting.wait_until([&] { return made->is_ready(); });
+    } catch (const base::DeadlinePassed&) {
+        throw Error(
+            ErrorCode::timeout,
+            fmt::format("NCCL has not connected {} within {:g} s (rank {} with its device {}); "
+                        "GUOZHUANG_NCCL=off does without NCCL, NCCL_DEBUG=INFO says more",
+                        base::list_ranks(of_.group.ranks),
+                        static_cast<double>(of_.connect_limit.count()) / 1000,
+                        of_.group.transport.rank(), of_.device),
+            {.ranks = {of_.group.ranks.begin(), of_.group.ranks.end()}});
+    }
+}
+
+/// Rank 0 makes it and tells the others.
+device::NcclId NcclPath::agree_on_id(const engine::Bundle& bundle) {
+    auto id = rank() == 0 ? of_.nccl.make_id() : device::NcclId();
+    const TensorView tensor(id.data(), DType::u8, {static_cast<std::int64_t>(id.size())});
+    auto telling = on_host(bundle);
+    telling.operation = OperationKind::broadcast;
+    telling.root = 0;
+    telling.entries.push_back({.tensor = tensor});
+    of_.driving.run(telling);
+    return id;
+}
+
+/// Returns when NCCL has enqueued the calls, so that what is enqueued next is behind them.
+void NcclPath::group(const Calls& calls) {
+    const auto connected = communicator();
+    if (!connected) return;  // alone
+    connected->group(calls);
+    of_.group.wait_until([&] { return connected->is_ready(); });
+}
+
+// --- bundles -------------------------------------------------------------------------------------
+
+void NcclPath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
+    const auto& bundle = given->bundle();
+    if (ranks() > 1 && !communicator()) connect(bundle);
+    if (const auto connected = communicator()) connected->watch(given);
+    switch (bundle.operation) {
+        case OperationKind::allreduce: return allreduce(bundle, stream);
+        case OperationKind::broadcast: return broadcast(bundle, stream);
+        case OperationKind::all_gather:
+        case OperationKind::all_to_all:
+        case OperationKind::reduce_scatter: return move_rows(bundle, stream);
+        default: break;
+    }
+    throw Error(ErrorCode::internal, "a bundle without tensors has come to NCCL");
+}
+
+/// Follows from sizes and dtypes alone, since the ranks must make the same calls in the same groups
+/// wherever their tensors lie.
+std::vector<NcclPath::Round> NcclPath::rounds_of(const engine::Bundle& bundle) {
+    std::vector<Round> rounds(1);
+    std::size_t packed = 0;
+    for (const auto& entry : bundle.entries) {
+        const auto memory = entry.tensor.memory();
+        if (memory.empty()) continue;
+        const auto dtype = is_reduction(bundle.operation) ? entry.tensor.dtype : DType::u8;
+        const bool is_small = memory.size() <= small_bytes;
+        if (is_small && packed + memory.size() > round_bytes) {
+            rounds.emplace_back();
+            packed = 0;
+        }
+        auto& round = rounds.back();
+        auto fused = std::ranges::find_if(round, [&](const FusedTensors& each) {
+            return is_small && each.is_small && each.dtype == dtype;
+        });
+        if (fused == round.end()) {
+            round.push_back({.dtype = dtype, .is_small = is_small, .tensors = {}, .memory = {}});
+            fused = round.end() - 1;
+        }
+        fused->tensors.push_back(memory);
+        fused->bytes += memory.size();
+        if (is_small) packed += memory.size();
+    }
+    return rounds;
+}
+
+void NcclPath::find_memory(Round& round) {
+    std::span<std::byte> rest;
+    for (auto& fused : round) {
+        if (const auto runs = runs_of(fused.tensors); runs.size() == 1) {
+            fused.memory = runs.front();
+            continue;
+        }
+        if (rest.empty()) rest = scratch(round_bytes + all_dtypes.size() * room_for({.bytes = 1}));
+        fused.memory = take(rest, fused.bytes);
+    }
+}
+
+void NcclPath::pack(const FusedTensors& fused, device::Stream& stream) {
+    auto rest = fused.memory;
+    for (const auto& run : runs_of(fused.tensors)) {
+        if (run.data() == rest.data()) return;  // it is where it lies
+        of_.driver->copy(stream, rest.first(run.size()), run);
+        rest = rest.subspan(run.size());
+    }
+}
+
+void NcclPath::unpack(const FusedTensors& fused, device::Stream& stream) {
+    auto rest = fused.memory;
+    for (const auto& run : runs_of(fused.tensors)) {
+        if (run.data() == rest.data()) return;
+        of_.driver->copy(stream, run, rest.first(run.size()));
+        rest = rest.subspan(run.size());
+    }
+}
+
+void NcclPath::allreduce(const engine::Bundle& bundle, device::Stream& stream) {
+    for (auto& round : rounds_of(bundle)) {
+        find_memory(round);
+        for (const auto& fused : round) {
+            pack(fused, stream);
+            if (bundle.prescale != 1)
+                of_.driver->scale(stream, fused.dtype, fused.memory, bundle.prescale);
+        }
+        group([&](device::NcclCommunicator& nccl) {
+            for (const auto& fused : round)
+                nccl.allreduce(stream, {bundle.op, fused.dtype}, fused.memory);
+        });
+        for (const auto& fused : round) {
+            finish(bundle, fused.dtype, fused.memory, stream);
+            unpack(fused, stream);
+        }
+    }
+}
+
+void NcclPath::broadcast(const engine::Bundle& bundle, device::Stream& stream) {
+    const bool is_root = rank() == bundle.root;
+    for (auto& round : rounds_of(bundle)) {
+        find_memory(round);
+        for (const auto& fused : round)
+            if (is_root) pack(fused, stream);
+        group([&](device::NcclCommunicator& nccl) {
+            for (const auto& fused : round)
+                nccl.broadcast(stream, fused.memory, fused.memory, bundle.root);
+        });
+        for (const auto& fused : round)
+            if (!is_root) unpack(fused, stream);
+    }
+}
+
+void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream) {
+    const auto world_rank = [this](int each) {
+        return of_.group.ranks[static_cast<std::size_t>(each)];
+    };
+    const auto rows = rows_of_results(bundle, {rank(), ranks(), world_rank, of_.driving});
+    const auto inputs = scaled_inputs(bundle, stream);
+    std::vector<Move> moves;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const auto& entry = bundle.entries[i];
+        moves.push_back({.dtype = entry.tensor.dtype,
+                         .row_bytes = row_bytes(entry.tensor),
+                         .from = inputs[i],
+                         .into = place_result(entry, rows[i], of_.driver, of_.device),
+                         .splits = entry.splits,
+                         .rows = rows[i],
+                         .input_rows = entry.tensor.shape[0]});
+        if (ranks() == 1) of_.driver->copy(stream, moves.back().into, moves.back().from);
+    }
+    group([&](device::NcclCommunicator& nccl) {
+        for (const auto& move : moves) switch (bundle.operation) {
+                case OperationKind::all_gather: all_gather(nccl, stream, move); break;
+                case OperationKind::all_to_all: all_to_all(nccl, stream, move); break;
+                default: reduce_scatter(nccl, stream, bundle.op, move, ranks());
+            }
+    });
+    if (bundle.operation == OperationKind::reduce_scatter)
+        for (const auto& move : moves) finish(bundle, move.dtype, move.into, stream);
+}
+
+/// The tensors themselves if there is no scale, since an input stays as it is.
+std::vector<std::span<std::byte>> NcclPath::scaled_inputs(const engine::Bundle& bundle,
+                                                          device::Stream& stream) {
+    std::vector<std::span<std::byte>> inputs;
+    std::size_t bytes = 0;
+    for (const auto& entry : bundle.entries) {
+        inputs.push_back(entry.tensor.memory());
+        bytes += room_for({.bytes = inputs.back().size()});
+    }
+    if (bundle.prescale == 1) return inputs;
+    auto rest = scratch(bytes);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const auto scaled = take(rest, inputs[i].size());
+        of_.driver->copy(stream, scaled, inputs[i]);
+        of_.driver->scale(stream, bundle.entries[i].tensor.dtype, scaled, bundle.prescale);
+        inputs[i] = scaled;
+    }
+    return inputs;
+}
+
+/// NCCL has left the sum: the rest is done to that.
+void NcclPath::finish(const engine::Bundle& bundle, DType dtype, std::span<std::byte> memory,
+                      device::Stream& stream) {
+    const bool divides = bundle.op == ReduceOp::average && bundle.contributors > 1;
+    if ((!divides && bundle.postscale == 1) || memory.empty()) return;
+    const std::span<std::byte> outputs[] = {memory};
+    const std::span<const std::byte> inputs[] = {memory};
+    of_.driver->reduce(stream,
+                       {.op = bundle.op,
+                        .dtype = dtype,
+                        .contributors = bundle.contributors,
+                        .postscale = bundle.postscale},
+                       outputs, inputs);
+}
+
+std::span<std::byte> NcclPath::scratch(std::size_t bytes) {
+    const auto have = scratch_.empty() ? 0 : scratch_.back().memory.size();
+    if (bytes > have)
+        scratch_.push_back(
+            device::allocate_owned(of_.driver, of_.device, std::max(bytes, 2 * have)));
+    return scratch_.empty() ? std::span<std::byte>() : scratch_.back().memory;
+}
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backends/device/watched_communicator.hpp"
+#include "base/mutex.hpp"
+#include "device/device.hpp"
+#include "device/owned_memory.hpp"
+#include "engine/backend.hpp"
+#include "wire/group/group.hpp"
+
+namespace guozhuang::backends {
+
+/// Moves tensors on devices by NCCL, where every rank has a GPU of its own. A large tensor is moved
+/// where it lies. Small ones of one dtype are moved as one: where they lie if they follow each
+/// other, else packed into scratch. All calls for a round of tensors are one group of NCCL's. The
+/// ranks connect with the first bundle; a rank that is alone connects to nobody.
+class NcclPath final : public engine::StreamBackend {
+public:
+    struct Dependencies {
+        std::shared_ptr<device::Driver> driver;
+        device::Nccl& nccl;
+        int device = 0;     ///< its index
+        wire::Group group;  ///< of the process set; its waits are this path's
+        /// Moves the numbers of rows that each rank has; the thread that drives runs it.
+        engine::Backend& driving;
+        std::chrono::milliseconds connect_limit{120'000};
+        /// Keeps alive what the group and the backend are of.
+        std::shared_ptr<void> owner;
+    };
+
+    /// Whether NCCL can do the bundle with the results of the host; the same on all ranks.
+    static bool supports(const engine::Bundle& bundle) noexcept;
+
+    explicit NcclPath(Dependencies dependencies) : of_(std::move(dependencies)) {}
+    ~NcclPath() override { stop(); }
+    NcclPath(const NcclPath&) = delete;
+    NcclPath& operator=(const NcclPath&) = delete;
+
+    void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
+    void release() noexcept override;
+    void stop() noexcept override;
+
+private:
+    using Calls = std::function<void(device::NcclCommunicator&)>;
+    /// Tensors that one call moves as one: a large one, or small ones of one dtype.
+    struct FusedTensors {
+        DType dtype = DType::f32;
+        bool is_small = false;
+        std::size_t bytes = 0;
+        std::vector<std::span<std::byte>> tensors;
+        std::span<std::byte> memory;  ///< where it is moved
+    };
+    using Round = std::vector<FusedTensors>;
+
+    int ranks() const noexcept { return static_cast<int>(of_.group.ranks.size()); }
+    int rank() const noexcept { return of_.group.group_rank; }
+    std::shared_ptr<WatchedCommunicator> communicator();
+    void connect(const engine::Bundle& bundle);
+    device::NcclId agree_on_id(const engine::Bundle& bundle);
+    void group(const Calls& calls);
+
+    static std::vector<Round> rounds_of(const engine::Bundle& bundle);
+    void find_memory(Round& round);
+    void pack(const FusedTensors& fused, device::Stream& stream);
+    void unpack(const FusedTensors& fused, device::Stream& stream);
+    void allreduce(const engine::Bundle& bundle, device::Stream& stream);
+    void broadcast(const engine::Bundle& bundle, device::Stream& stream);
+    void move_rows(const engine::Bundle& bundle, device::Stream& stream);
+    std::vector<std::span<std::byte>> scaled_inputs(const engine::Bundle& bundle,
+                                                    device::Stream& stream);
+    void finish(const engine::Bundle& bundle, DType dtype, std::span<std::byte> memory,
+                device::Stream& stream);
+    std::span<std::byte> scratch(std::size_t bytes);
+
+    const Dependencies of_;
+    /// The stream may still use what has become too small; the last one is in use.
+    std::vector<device::DeviceMemory> scratch_;
+    base::Mutex mutex_;
+    std::shared_ptr<WatchedCommunicator> communicator_ GUOZHUANG_GUARDED_BY(mutex_);
+    bool is_released_ GUOZHUANG_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace guozhuang::backends

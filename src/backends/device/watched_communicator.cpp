@@ -1,0 +1,146 @@
+#include "backends/device/watched_communicator.hpp"
+
+#include <guozhuang/error.hpp>
+#include <pthread.h>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/process.hpp"
+
+namespace guozhuang::backends {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto between_looks = 100ms;
+/// How long the ranks may take to end a communicator together, and NCCL to abort one.
+constexpr auto most_time_together = 2s, most_time_to_end = 5s;
+
+/// Nobody rings when NCCL is done.
+constexpr base::WaitSettings for_looks{
+    .spin = 0us, .park_first = between_looks, .park_limit = between_looks};
+constexpr base::WaitSettings for_the_end{.spin = 0us, .park_first = 1ms, .park_limit = 10ms};
+
+}  // namespace
+
+std::shared_ptr<WatchedCommunicator> WatchedCommunicator::make(
+    std::unique_ptr<device::NcclCommunicator> communicator) {
+    std::shared_ptr<WatchedCommunicator> made(new WatchedCommunicator(std::move(communicator)));
+    try {
+        // It keeps what it works with, since stop() may have to leave it to itself.
+        made->thread_ = std::thread([made] { made->run(); });
+        pthread_setname_np(made->thread_.native_handle(), "gz-nccl");
+    } catch (const std::system_error& error) {
+        throw Error(ErrorCode::out_of_memory,
+                    std::string("no thread to watch over NCCL: ") + error.what());
+    }
+    return made;
+}
+
+void WatchedCommunicator::group(const std::function<void(device::NcclCommunicator&)>& calls) {
+    const base::Lock lock(mutex_);
+    require_usable();
+    is_ready_ = false;
+    auto& communicator = *communicator_;
+    communicator.group([&] { calls(communicator); });
+}
+
+bool WatchedCommunicator::is_ready() {
+    const base::Lock lock(mutex_);
+    require_usable();
+    return is_ready_ = communicator_->is_ready();
+}
+
+void WatchedCommunicator::require_usable() const {
+    if (released_ || !communicator_)
+        throw Error(ErrorCode::aborted, "the session has ended, and its NCCL communicator with it");
+}
+
+void WatchedCommunicator::watch(const std::shared_ptr<engine::StreamBundle>& bundle) {
+    bool was_empty = false;
+    {
+        const base::Lock lock(bundles_mutex_);
+        was_empty = bundles_.empty();
+        bundles_.push_back(bundle);
+    }
+    if (was_empty) base::ring_local(bell_);
+}
+
+void WatchedCommunicator::release() noexcept {
+    released_ = true;
+    base::ring_local(bell_);
+}
+
+void WatchedCommunicator::stop() noexcept {
+    stopped_ = true;
+    base::ring_local(bell_);
+    if (!thread_.joinable()) return;
+    try {
+        base::wait_until(
+            bell_, for_the_end, [&] { return has_ended_.load(); },
+            base::Clock::now() + most_time_to_end);
+        base::join(thread_);
+    } catch (const Error&) {  // DeadlinePassed: this bell is never aborted
+        base::log_warning("NCCL does not end a communicator, which is left to itself");
+        thread_.detach();
+    }
+}
+
+// --- on the thread -------------------------------------------------------------------------------
+
+void WatchedCommunicator::run() noexcept {
+    base::WaitLoop wait_loop(bell_, for_looks);
+    auto next_look = base::Clock::now() + between_looks;
+    while (!stopped_ && !(released_ && !is_idle())) {
+        if (base::Clock::now() >= next_look) {
+            look();
+            next_look = base::Clock::now() + between_looks;
+        }
+        is_idle() ? wait_loop.park_idle() : wait_loop.pause();
+    }
+    end();
+    has_ended_ = true;
+    base::ring_local(bell_);
+}
+
+/// Once a bundle has failed, the job is over: what is left to do is release().
+void WatchedCommunicator::look() {
+    const auto bundle = first_on_its_way();
+    if (!bundle || has_failed_) return;
+    has_failed_ = !bundle->attempt([&] { is_ready(); });
+}
+
+/// Null if there is none. Forgets those that have ended.
+std::shared_ptr<engine::StreamBundle> WatchedCommunicator::first_on_its_way() {
+    const base::Lock lock(bundles_mutex_);
+    while (!bundles_.empty()) {
+        if (auto bundle = bundles_.front().lock()) return bundle;
+        bundles_.pop_front();
+    }
+    return nullptr;
+}
+
+bool WatchedCommunicator::is_idle() {
+    return first_on_its_way() == nullptr;
+}
+
+void WatchedCommunicator::end() noexcept {
+    const base::Lock lock(mutex_);
+    if (is_ready_ && !has_failed_ && is_idle()) end_together();
+    communicator_.reset();
+}
+
+/// What is on its way on other ranks may still need this one's part of NCCL.
+void WatchedCommunicator::end_together() try {
+    auto& communicator = *communicator_;
+    communicator.finalize();
+    base::wait_until(
+        bell_, for_the_end, [&] { return communicator.is_ready(); },
+        base::Clock::now() + most_time_together);
+} catch (const Error& error) {
+    base::log(LogLevel::debug, "a communicator of NCCL's ends alone: {}", error.what());
+}
+
+}  // namespace guozhuang::backends

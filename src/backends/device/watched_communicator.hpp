@@ -1,0 +1,65 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/mutex.hpp"
+#include "base/wait.hpp"
+#include "device/nccl.hpp"
+#include "engine/backend.hpp"
+
+namespace guozhuang::backends {
+
+/// A communicator of NCCL's, and a thread of its own that watches over it: while bundles are on
+/// their way it asks NCCL ten times a second whether it has failed, which fails them; and it ends
+/// the communicator, because who ends a job may call nothing of NCCL's. One thread at a time is
+/// inside NCCL.
+class WatchedCommunicator final : public std::enable_shared_from_this<WatchedCommunicator> {
+public:
+    /// Throws Error(out_of_memory) without a thread.
+    static std::shared_ptr<WatchedCommunicator> make(
+        std::unique_ptr<device::NcclCommunicator> communicator);
+    WatchedCommunicator(const WatchedCommunicator&) = delete;
+    WatchedCommunicator& operator=(const WatchedCommunicator&) = delete;
+
+    /// As NcclCommunicator::group and is_ready. Throw Error(aborted) once it is released.
+    void group(const std::function<void(device::NcclCommunicator&)>& calls);
+    bool is_ready();
+    /// Watches until the bundle has ended, which is when its last owner lets go of it.
+    void watch(const std::shared_ptr<engine::StreamBundle>& bundle);
+    /// If bundles are on their way, the communicator is aborted, soon. Calls nothing of NCCL's. Any
+    /// thread.
+    void release() noexcept;
+    /// Ends the communicator, together with the other ranks if nothing is on its way, and the
+    /// thread; or leaves them to themselves if NCCL takes too long.
+    void stop() noexcept;
+
+private:
+    using Bundles = std::list<std::weak_ptr<engine::StreamBundle>>;
+
+    explicit WatchedCommunicator(std::unique_ptr<device::NcclCommunicator> communicator)
+        : communicator_(std::move(communicator)) {}
+
+    void run() noexcept;
+    void look();
+    std::shared_ptr<engine::StreamBundle> first_on_its_way();
+    bool is_idle();
+    void end() noexcept;
+    void end_together() GUOZHUANG_REQUIRES(mutex_);
+    void require_usable() const GUOZHUANG_REQUIRES(mutex_);
+
+    base::Mutex mutex_;  ///< held inside NCCL
+    std::unique_ptr<device::NcclCommunicator> communicator_ GUOZHUANG_GUARDED_BY(mutex_);
+    bool is_ready_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< as far as was asked
+    base::Mutex bundles_mutex_;
+    Bundles bundles_ GUOZHUANG_GUARDED_BY(bundles_mutex_);
+    base::Doorbell bell_;
+    std::atomic<bool> released_{false}, stopped_{false}, has_failed_{false}, has_ended_{false};
+    std::thread thread_;
+};
+
+}  // namespace guozhuang::backends
