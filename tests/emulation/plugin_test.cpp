@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <filesystem>
 
+#include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
 #include "emulation/child.hpp"
 #include "support/oracles/device_elements.hpp"
@@ -14,6 +16,8 @@
 using namespace guozhuang;
 using namespace guozhuang::device;
 using namespace guozhuang::test;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
 
 namespace {
 
@@ -39,6 +43,21 @@ int use_plugin_without_context(const std::vector<std::string>&) {
     return cuCtxGetCurrent(&context) == CUDA_SUCCESS && context ? 0 : 2;
 }
 const ChildCase without_context("use the plugin without a context", use_plugin_without_context);
+
+/// ARGUMENTS: what GUOZHUANG_NCCL says, and a file that the program has loaded before, if any.
+int say_which_nccl(const std::vector<std::string>& arguments) {
+    if (arguments.size() > 1) dlopen(arguments[1].c_str(), RTLD_NOW | RTLD_LOCAL);
+    const auto [nccl, why_not] =
+        load_cuda_plugin(emulated_plugin()).driver->nccl(arguments.front());
+    std::puts((nccl ? nccl->version() : why_not).c_str());
+    return 0;
+}
+const ChildCase which_nccl("say which NCCL", say_which_nccl);
+
+std::string nccl_with(const std::vector<std::string>& arguments,
+                      const Child::Environment& environment = {}) {
+    return Child("say which NCCL", environment, arguments).line();
+}
 
 std::string reason_with(const Child::Environment& environment) {
     return Child("say why there is no driver", environment).line();
@@ -67,6 +86,29 @@ TEST_CASE("the plugin says why there is no device") {
     CHECK(reason_with({{"EMULATED_CUDA_FAIL", "cudaGetDeviceCount:1:3"}})
               .starts_with("CUDA failed: initialization error"));
     CHECK(reason_with({}).empty());
+}
+
+TEST_CASE("the plugin says which NCCL it has, or why it has none") {
+    const auto folder = emulated_plugin().parent_path();
+    const auto file = (folder / "libnccl.so.2").string();
+    CHECK(nccl_with({"off"}) == "GUOZHUANG_NCCL is off");
+    CHECK(make_fake_driver()->nccl("auto").reason.starts_with("NCCL cannot reach such a device"));
+    if (!std::filesystem::exists(file)) {
+        CHECK(nccl_with({"auto"}) == "built without NCCL");
+        return;
+    }
+    const auto found = nccl_with({"auto"});
+    CHECK_THAT(found, StartsWith("2.") && EndsWith(" (" + file + ")"));
+    CHECK(nccl_with({file}) == found);
+    CHECK_THAT(nccl_with({"/nowhere/libnccl.so.2"}),
+               StartsWith("NCCL not loaded: /nowhere/libnccl.so.2: cannot open"));
+    CHECK_THAT(nccl_with({(folder / "libemulated_cudart.so").string()}),
+               StartsWith("NCCL not loaded: ") && EndsWith("ncclGetVersion"));
+    CHECK(nccl_with({"auto"}, {{"EMULATED_NCCL_VERSION", "21200"}}) ==
+          "NCCL too old: it is 2.12.0, this build needs 2.14.0");
+    // Of two there is one, which the program has.
+    CHECK(nccl_with({"/nowhere/libnccl.so.2", file}) == found);
+    CHECK(nccl_with({"off", file}) == "GUOZHUANG_NCCL is off");
 }
 
 TEST_CASE("the plugin leaves a thread that has no context without one") {

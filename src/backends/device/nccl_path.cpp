@@ -10,6 +10,7 @@
 #include "backends/device/result_rows.hpp"
 #include "backends/rows.hpp"
 #include "base/error_text.hpp"
+#include "base/log.hpp"
 
 namespace guozhuang::backends {
 namespace {
@@ -19,6 +20,9 @@ using protocol::OperationKind;
 /// What is larger is moved where it lies; of what is smaller, so much is moved at once. The same on
 /// all ranks.
 constexpr std::size_t small_bytes = std::size_t{256} << 10, round_bytes = std::size_t{4} << 20;
+
+/// How long NCCL may take to end a communicator.
+constexpr auto most_time_to_end = std::chrono::seconds(5);
 
 bool is_reduction(OperationKind operation) noexcept {
     return operation == OperationKind::allreduce || operation == OperationKind::reduce_scatter;
@@ -119,7 +123,9 @@ void NcclPath::release() noexcept {
 }
 
 void NcclPath::stop() noexcept {
-    if (const auto made = communicator()) made->stop();
+    const auto made = communicator();
+    if (made && !made->stop(base::Clock::now() + most_time_to_end))
+        base::log_warning("NCCL does not end a communicator, which is left to itself");
 }
 
 void NcclPath::connect(const engine::Bundle& bundle) {

@@ -15,8 +15,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto between_looks = 100ms;
-/// How long the ranks may take to end a communicator together, and NCCL to abort one.
-constexpr auto most_time_together = 2s, most_time_to_end = 5s;
+/// How long the ranks may take to end a communicator together.
+constexpr auto most_time_together = 2s;
 
 /// Nobody rings when NCCL is done.
 constexpr base::WaitSettings for_looks{
@@ -73,18 +73,18 @@ void WatchedCommunicator::release() noexcept {
     base::ring_local(bell_);
 }
 
-void WatchedCommunicator::stop() noexcept {
+bool WatchedCommunicator::stop(base::Deadline deadline) noexcept {
     stopped_ = true;
     base::ring_local(bell_);
-    if (!thread_.joinable()) return;
+    if (!thread_.joinable()) return has_ended_;
     try {
         base::wait_until(
-            bell_, for_the_end, [&] { return has_ended_.load(); },
-            base::Clock::now() + most_time_to_end);
+            bell_, for_the_end, [&] { return has_ended_.load(); }, deadline);
         base::join(thread_);
+        return true;
     } catch (const Error&) {  // DeadlinePassed: this bell is never aborted
-        base::log_warning("NCCL does not end a communicator, which is left to itself");
         thread_.detach();
+        return false;
     }
 }
 

@@ -35,8 +35,8 @@ public:
     /// thread.
     void release() noexcept;
     /// Ends the communicator, together with the other ranks if nothing is on its way, and the
-    /// thread; or leaves them to themselves if NCCL takes too long.
-    void stop() noexcept;
+    /// thread. False if NCCL has not done so by the deadline: both are then left to themselves.
+    bool stop(base::Deadline deadline) noexcept;
 
 private:
     using Bundles = std::list<std::weak_ptr<engine::StreamBundle>>;

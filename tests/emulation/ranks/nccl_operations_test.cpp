@@ -1,7 +1,10 @@
 // Every operation by NCCL, or what stands in for it, on ranks that are processes with an emulated
 // GPU each. What NCCL cannot do goes by way of the host, in between.
 
+#include <algorithm>
+#include <cmath>
 #include <guozhuang/guozhuang.hpp>
+#include <numeric>
 
 #include "emulation/ranks/nccl_in_use.hpp"
 #include "emulation/ranks/trainer.hpp"
@@ -63,6 +66,38 @@ void neighbours(Session& session, Report& report) {
     report.expect(trainer.elements(memory, values.size()) == values, "sums, and nothing between");
 }
 
+/// NCCL's minimum and maximum lose a NaN, so those of floats do not go by it.
+void keep_nan(Session& session, Report& report) {
+    auto& trainer = static_cast<Trainer&>(*device_memory());
+    for (const auto op : {ReduceOp::min, ReduceOp::max, ReduceOp::sum}) {
+        const auto memory = trainer.put_elements(
+            std::vector<float>{2, session.rank() == 0 ? std::nanf("") : 1.0F, 3});
+        allreduce(trainer.view(memory, 3), {.op = op, .stream = trainer.stream()});
+        report.expect(std::isnan(trainer.elements(memory, 3)[1]), text_of("NaN by ", name_of(op)));
+    }
+}
+
+/// All ranks but the first, with a communicator of their own, in between operations of all.
+void set_of_its_own(Session& session, Report& report) {
+    std::vector<int> ranks(static_cast<std::size_t>(std::max(session.size() - 1, 1)));
+    std::iota(ranks.begin(), ranks.end(), session.size() == 1 ? 0 : 1);
+    auto set = ProcessSet::create(ranks);
+    std::shared_ptr<NcclOrStaged> path;
+    if (std::ranges::count(ranks, session.rank()) != 0)
+        path = use_nccl(*api::set_runtime_of(&session, set),
+                        {.context = 500, .device = session.local_rank()});
+    for (const std::int64_t count : {5, 100'003}) {
+        start_allreduce(session, text_of("of all ", count), {DType::f32, {count}})(report);
+        if (!path) continue;
+        start_allreduce(set, text_of("of the set ", count), {DType::f32, {count}})(report);
+        start_broadcast(set, text_of("in the set ", count), DType::f16, {count},
+                        set.size() - 1)(report);
+    }
+    set.remove();
+    report.expect(!path || path->by_nccl > 0, "the set has used NCCL");
+    start_allreduce(session, "of all in the end", {DType::f32, {5}})(report);
+}
+
 }  // namespace
 
 TEST_CASE("allreduce of every dtype, op and size by NCCL") {
@@ -108,4 +143,12 @@ TEST_CASE("random operations by NCCL in random orders") {
 TEST_CASE("ranks join while others reduce by NCCL") {
     CHECK(problems_by_nccl(uneven_steps_on_a_device) == "");
     CHECK(problems_by_nccl(uneven_steps) == "");
+}
+
+TEST_CASE("a NaN is not lost where tensors go by NCCL") {
+    CHECK(problems_by_nccl(keep_nan) == "");
+}
+
+TEST_CASE("a process set has a communicator of its own") {
+    CHECK(problems_by_nccl(set_of_its_own) == "");
 }
