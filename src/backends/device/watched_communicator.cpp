@@ -1,5 +1,6 @@
 #include "backends/device/watched_communicator.hpp"
 
+#include <exception>
 #include <guozhuang/error.hpp>
 #include <pthread.h>
 #include <string>
@@ -109,7 +110,12 @@ void WatchedCommunicator::run() noexcept {
 void WatchedCommunicator::look() {
     const auto bundle = first_on_its_way();
     if (!bundle || has_failed_) return;
-    has_failed_ = !bundle->attempt([&] { is_ready(); });
+    try {
+        is_ready();
+    } catch (const Error&) {
+        const auto failure = std::current_exception();
+        has_failed_ = !bundle->attempt([&] { std::rethrow_exception(failure); });
+    }
 }
 
 /// Null if there is none. Forgets those that have ended.
