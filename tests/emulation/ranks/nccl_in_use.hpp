@@ -120,4 +120,10 @@ inline std::shared_ptr<NcclOrStaged> use_nccl(
     return path;
 }
 
+/// That of the process's session, which goes by NCCL from the first call on.
+inline NcclOrStaged& path_in_use() {
+    static const auto path = use_nccl(Session::current());
+    return *path;
+}
+
 }  // namespace guozhuang::test

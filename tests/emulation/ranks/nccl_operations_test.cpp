@@ -20,11 +20,6 @@ using namespace guozhuang::test;
 
 namespace {
 
-NcclOrStaged& path_in_use() {
-    static const auto path = use_nccl(Session::current());
-    return *path;
-}
-
 /// The case's problems; one of them is that no bundle went by NCCL.
 std::string problems_by_nccl(const RankCase& body) {
     const Trainer trainer;
