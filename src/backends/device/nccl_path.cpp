@@ -128,8 +128,31 @@ void NcclPath::stop() noexcept {
         base::log_warning("NCCL does not end a communicator, which is left to itself");
 }
 
+/// An error names the ranks, since NCCL does not.
 void NcclPath::connect(const engine::Bundle& bundle) {
     const auto id = agree_on_id(bundle);
+    const auto& ranks = of_.group.ranks;
+    const auto refuse = [&](ErrorCode code, const std::string& what) {
+        throw Error(code,
+                    fmt::format("{} (rank {} with its device {}); GUOZHUANG_NCCL=off does without "
+                                "NCCL, NCCL_DEBUG=INFO says more",
+                                what, of_.group.transport.rank(), of_.device),
+                    {.ranks = {ranks.begin(), ranks.end()}});
+    };
+    try {
+        connect_by(id);
+    } catch (const base::DeadlinePassed&) {
+        const auto seconds = static_cast<double>(of_.connect_limit.count()) / 1000;
+        refuse(ErrorCode::timeout, fmt::format("NCCL has not connected {} within {:g} s",
+                                               base::list_ranks(ranks), seconds));
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::unavailable) throw;
+        refuse(error.code(),
+               fmt::format("NCCL cannot connect {}: {}", base::list_ranks(ranks), error.what()));
+    }
+}
+
+void NcclPath::connect_by(const device::NcclId& id) {
     const auto made = WatchedCommunicator::make(of_.nccl.connect(id, rank(), ranks(), of_.device));
     {
         const base::Lock lock(mutex_);
@@ -138,18 +161,7 @@ void NcclPath::connect(const engine::Bundle& bundle) {
     }
     auto waiting = of_.group;
     waiting.deadline = base::deadline_after(of_.connect_limit);
-    try {
-        waiting.wait_until([&] { return made->is_ready(); });
-    } catch (const base::DeadlinePassed&) {
-        throw Error(
-            ErrorCode::timeout,
-            fmt::format("NCCL has not connected {} within {:g} s (rank {} with its device {}); "
-                        "GUOZHUANG_NCCL=off does without NCCL, NCCL_DEBUG=INFO says more",
-                        base::list_ranks(of_.group.ranks),
-                        static_cast<double>(of_.connect_limit.count()) / 1000,
-                        of_.group.transport.rank(), of_.device),
-            {.ranks = {of_.group.ranks.begin(), of_.group.ranks.end()}});
-    }
+    waiting.wait_until([&] { return made->is_ready(); });
 }
 
 /// Rank 0 makes it and tells the others.

@@ -61,6 +61,7 @@ private:
     int rank() const noexcept { return of_.group.group_rank; }
     std::shared_ptr<WatchedCommunicator> communicator();
     void connect(const engine::Bundle& bundle);
+    void connect_by(const device::NcclId& id);
     device::NcclId agree_on_id(const engine::Bundle& bundle);
     void group(const Calls& calls);
 

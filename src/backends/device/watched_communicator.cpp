@@ -118,18 +118,18 @@ void WatchedCommunicator::look() {
     }
 }
 
-/// Null if there is none. Forgets those that have ended.
+/// Null if there is none.
 std::shared_ptr<engine::StreamBundle> WatchedCommunicator::first_on_its_way() {
+    if (is_idle()) return nullptr;
     const base::Lock lock(bundles_mutex_);
-    while (!bundles_.empty()) {
-        if (auto bundle = bundles_.front().lock()) return bundle;
-        bundles_.pop_front();
-    }
-    return nullptr;
+    return bundles_.front().lock();
 }
 
+/// Forgets the bundles that have ended.
 bool WatchedCommunicator::is_idle() {
-    return first_on_its_way() == nullptr;
+    const base::Lock lock(bundles_mutex_);
+    while (!bundles_.empty() && bundles_.front().expired()) bundles_.pop_front();
+    return bundles_.empty();
 }
 
 void WatchedCommunicator::end() noexcept {
