@@ -150,7 +150,7 @@ constexpr ConfigVariable table[] = {
     {"GUOZHUANG_DEVICE_BYTES", "bytes", "64K to 1G", ConfigScope::rank0_wins,
      "Most memory of its device that a rank takes for a process set to move tensors through.",
      parse_size<&Config::device_bytes, 64 * 1024, gib>, print_size<&Config::device_bytes>},
-    {"GUOZHUANG_DEVICE_PATH", "", "auto, direct or staged", ConfigScope::rank0_wins,
+    {"GUOZHUANG_DEVICE_PATH", "", "auto, nccl, direct or staged", ConfigScope::rank0_wins,
      "How tensors on devices move (gpu.md); a path that cannot be is an error.",
      parse_word<&Config::device_path, device_path_names>,
      print_word<&Config::device_path, device_path_names>},

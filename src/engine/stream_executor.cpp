@@ -11,7 +11,6 @@
 #include "engine/outputs.hpp"
 
 namespace guozhuang::engine {
-namespace {
 
 /// The slice on the timeline of a bundle that a stream moves, by what is seen of its words.
 class StreamSlice {
@@ -42,8 +41,6 @@ private:
     const trace::TimelineFacts facts_;
     std::optional<base::Clock::time_point> from_, to_;
 };
-
-}  // namespace
 
 /// The end of one bundle. It keeps the executor, which the stream's work needs. It is pending until
 /// it lets go of it: so the executor, and what it owns, is never destroyed by the thread that

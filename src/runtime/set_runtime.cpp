@@ -92,21 +92,21 @@ std::unique_ptr<engine::Backend> SetRuntime::host_backend(wire::Lane lane,
 
 std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAccess& access,
                                                                   int device) {
-    auto& transport = *resources_->transport;
+    const auto& config = resources_->config;
+    auto group = group_with({id_.context, wire::Lane::device_data});
+    group.pump = engine_.get();
     return std::make_shared<backends::DeviceBackend>(backends::DeviceBackend::Dependencies{
         .driver = access.driver,
         .device = device,
-        .rank = group_rank(),
-        .ranks = size(),
-        .host = transport.topology().host_of[static_cast<std::size_t>(transport.rank())],
-        .world_rank = [this](int rank) { return ranks_[static_cast<std::size_t>(rank)]; },
+        .group = group,
         .set = group_ranks_.name(),
-        .path = resources_->config.device_path,
-        .arena_bytes = resources_->config.device_bytes,
+        .conditions = {.wanted = config.device_path,
+                       .is_world = id_.context == 0,
+                       .reproducible = config.reproducible},
+        .nccl = config.nccl,
+        .arena_bytes = config.device_bytes,
         .make_mover = [this] { return host_backend(wire::Lane::device_data, nullptr); },
         .driving = *host_backend_,
-        .doorbell = transport.doorbell(),
-        .wait = transport.wait_settings(),
         .owner = resources_});
 }
 

@@ -193,7 +193,13 @@ def fake(command):
 
 
 def cuda(command):
-    """On emulated GPUs."""
+    """On emulated GPUs, by way of the host, and by the path that is chosen there."""
+    _, *lines = lines_of(
+        command, "allreduce", "--device", "cuda", "--max-bytes", "4000000", "--factor", "1000",
+        "--check", "--iterations", "2",
+    )
+    assert lines and {line["errors"] for line in lines} == {0}, lines
+    os.environ["GUOZHUANG_DEVICE_PATH"] = "staged"
     on_device(command, "cuda", int(os.environ["EMULATED_CUDA_DEVICES"]))
     os.environ["EMULATED_CUDA_DRIVER"] = "0"
     for line in ("allreduce", "replay --set tiny1000"):

@@ -17,14 +17,30 @@ namespace {
 
 constexpr Device fake{DeviceKind::fake, 0};
 
+/// Ranks on these hosts, each with a device of its own, of which NCCL knows nothing.
 std::vector<RankDevice> on_hosts(const std::vector<int>& hosts) {
     std::vector<RankDevice> ranks;
-    for (const int host : hosts) ranks.push_back({host, {}});
+    for (const int host : hosts) {
+        RankDevice rank{.host = host};
+        rank.device[0] = static_cast<std::byte>(ranks.size());
+        rank.set_nccl(false, "none here");
+        ranks.push_back(rank);
+    }
     return ranks;
 }
 
-std::string refusals(const std::vector<RankDevice>& ranks, DevicePath wanted) {
-    return describe(choose_paths(ranks, wanted).refused);
+std::vector<RankDevice> with_nccl(std::vector<RankDevice> ranks) {
+    for (auto& rank : ranks) rank.set_nccl(true, "2.28.9");
+    return ranks;
+}
+
+std::vector<DevicePath> candidates(const std::vector<RankDevice>& ranks,
+                                   const PathConditions& conditions = {}) {
+    return choose_paths(ranks, conditions).candidates;
+}
+
+std::string refusals(const std::vector<RankDevice>& ranks, const PathConditions& conditions = {}) {
+    return describe(choose_paths(ranks, conditions).refused);
 }
 
 /// Each of many chunks, some shared by tensors, with scales, and rows that differ.
@@ -70,27 +86,49 @@ std::vector<std::string> path_taken(int hosts, const RankCase& body) {
 
 }  // namespace
 
+TEST_CASE("NCCL is for the world, where every rank has a device of its own and the same NCCL") {
+    const auto ranks = with_nccl(on_hosts({0, 0, 1}));
+    CHECK(candidates(ranks) == std::vector{DevicePath::nccl, DevicePath::staged});
+    CHECK(candidates(with_nccl(on_hosts({0, 0}))) ==
+          std::vector{DevicePath::nccl, DevicePath::direct, DevicePath::staged});
+    CHECK(refusals(on_hosts({0, 0})) == "not nccl: rank 0 of the set: none here");
+    auto sharing = with_nccl(on_hosts({0, 0, 0}));
+    sharing[2].device = sharing[1].device;
+    CHECK(refusals(sharing) == "not nccl: ranks 1 and 2 of the set share a device");
+    auto elsewhere = ranks;
+    elsewhere[2].device = elsewhere[1].device;  // of another host
+    CHECK(candidates(elsewhere).front() == DevicePath::nccl);
+    auto older = with_nccl(on_hosts({0, 0}));
+    older[1].set_nccl(true, "2.27.3");
+    CHECK(refusals(older) == "not nccl: rank 0 of the set has NCCL 2.28.9, and rank 1 has 2.27.3");
+    const auto one_host = with_nccl(on_hosts({0, 0}));
+    CHECK(refusals(one_host, {.reproducible = true}) == "not nccl: GUOZHUANG_REPRODUCIBLE is 1");
+    CHECK(refusals(one_host, {.is_world = false}) == "not nccl: it is for the world alone");
+    CHECK(candidates(one_host, {.wanted = DevicePath::nccl, .is_world = false}) ==
+          std::vector{DevicePath::nccl});
+}
+
 TEST_CASE("the direct path is taken where all ranks are on one host and not too many") {
-    const auto one_host = on_hosts({3, 3, 3});
-    CHECK(choose_paths(one_host, DevicePath::automatic).candidates ==
-          std::vector{DevicePath::direct, DevicePath::staged});
-    CHECK(refusals(one_host, DevicePath::automatic) == "");
-    const auto two_hosts = on_hosts({0, 0, 1});
-    CHECK(choose_paths(two_hosts, DevicePath::automatic).candidates ==
-          std::vector{DevicePath::staged});
-    CHECK(refusals(two_hosts, DevicePath::automatic) ==
-          "not direct: ranks 0 and 2 of the set are on different hosts");
-    CHECK(refusals(on_hosts(std::vector<int>(16, 0)), DevicePath::automatic) == "");
-    CHECK(refusals(on_hosts(std::vector<int>(17, 0)), DevicePath::automatic) ==
-          "not direct: it is for 16 ranks at most, and the set has 17");
+    const std::string not_nccl = "not nccl: rank 0 of the set: none here";
+    CHECK(candidates(on_hosts({3, 3, 3})) == std::vector{DevicePath::direct, DevicePath::staged});
+    CHECK(refusals(on_hosts({3, 3, 3})) == not_nccl);
+    CHECK(candidates(on_hosts({0, 0, 1})) == std::vector{DevicePath::staged});
+    CHECK(refusals(on_hosts({0, 0, 1})) ==
+          not_nccl + "; not direct: ranks 0 and 2 of the set are on different hosts");
+    CHECK(refusals(on_hosts(std::vector<int>(16, 0))) == not_nccl);
+    CHECK(refusals(on_hosts(std::vector<int>(17, 0))) ==
+          not_nccl + "; not direct: it is for 16 ranks at most, and the set has 17");
 }
 
 TEST_CASE("a path that is asked for is the only candidate") {
-    const auto one_host = on_hosts({0, 0});
-    CHECK(choose_paths(one_host, DevicePath::staged).candidates == std::vector{DevicePath::staged});
-    CHECK(refusals(one_host, DevicePath::staged) == "not direct: GUOZHUANG_DEVICE_PATH is staged");
-    CHECK(choose_paths(on_hosts({0, 1}), DevicePath::direct).candidates.empty());
-    CHECK(refusals(on_hosts({0, 1}), DevicePath::direct) ==
+    const PathConditions staged{.wanted = DevicePath::staged}, direct{.wanted = DevicePath::direct};
+    CHECK(candidates(on_hosts({0, 0}), staged) == std::vector{DevicePath::staged});
+    CHECK(refusals(on_hosts({0, 0}), staged) ==
+          "not nccl: GUOZHUANG_DEVICE_PATH is staged; "
+          "not direct: GUOZHUANG_DEVICE_PATH is staged");
+    CHECK(candidates(on_hosts({0, 1}), direct).empty());
+    CHECK(refusals(on_hosts({0, 1}), direct) ==
+          "not nccl: GUOZHUANG_DEVICE_PATH is direct; "
           "not direct: ranks 0 and 1 of the set are on different hosts; "
           "not staged: GUOZHUANG_DEVICE_PATH is direct");
 }
@@ -117,11 +155,13 @@ TEST_CASE("every path gives the bits of host tensors") {
 }
 
 TEST_CASE("the log says which path is taken, and why no better one") {
+    const std::string not_nccl =
+        "(not nccl: rank 0 of the set: NCCL cannot reach such a device (GUOZHUANG_NCCL=auto)";
     CHECK(path_taken(1, every_operation) ==
-          std::vector<std::string>{"the world: tensors on fake take the direct path"});
+          std::vector{"the world: tensors on fake take the direct path " + not_nccl + ")"});
     CHECK(path_taken(2, every_operation) ==
-          std::vector<std::string>{"the world: tensors on fake take the staged path (not direct: "
-                                   "ranks 0 and 1 of the set are on different hosts)"});
+          std::vector{"the world: tensors on fake take the staged path " + not_nccl +
+                      "; not direct: ranks 0 and 1 of the set are on different hosts)"});
 }
 
 TEST_CASE("a path that is asked for and cannot be ends the job with the reason") {
@@ -132,6 +172,7 @@ TEST_CASE("a path that is asked for and cannot be ends the job with the reason")
     };
     CHECK_THROWS_WITH(
         problems_among(2, job, {.hosts = 2}),
-        "the world: no path for tensors on fake: not direct: ranks 0 and 1 of the set are on "
-        "different hosts; not staged: GUOZHUANG_DEVICE_PATH is direct");
+        "the world: no path for tensors on fake: not nccl: GUOZHUANG_DEVICE_PATH is direct; "
+        "not direct: ranks 0 and 1 of the set are on different hosts; "
+        "not staged: GUOZHUANG_DEVICE_PATH is direct");
 }

@@ -14,7 +14,7 @@ bool supports(engine::Bundle bundle, std::initializer_list<DType> dtypes) {
     std::vector<TensorView> tensors;
     for (const auto dtype : dtypes) tensors.emplace_back(nullptr, dtype, Shape{0});
     for (const auto& tensor : tensors) bundle.entries.push_back({.tensor = tensor});
-    return backends::NcclPath::supports(bundle);
+    return backends::is_in_nccl(bundle);
 }
 
 engine::Bundle reduction(ReduceOp op, OperationKind operation = OperationKind::allreduce) {

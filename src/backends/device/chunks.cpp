@@ -14,6 +14,12 @@ std::size_t room_for(const Fragment& fragment) noexcept {
     return (fragment.bytes + line_bytes - 1) / line_bytes * line_bytes;
 }
 
+std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes) {
+    const auto taken = memory.first(bytes);
+    memory = memory.subspan(room_for({.bytes = bytes}));
+    return taken;
+}
+
 std::vector<std::vector<Fragment>> chunks_of(std::span<const std::size_t> tensors,
                                              std::size_t chunk_bytes) {
     std::vector<std::vector<Fragment>> chunks;

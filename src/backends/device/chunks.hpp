@@ -16,6 +16,9 @@ struct Fragment {
 /// What a fragment takes of a chunk: whole cache lines, so that no two fragments share one.
 std::size_t room_for(const Fragment& fragment) noexcept;
 
+/// Cuts the first bytes off the memory, and what they take beyond their end.
+std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes);
+
 /// Cuts tensors of these sizes into chunks of at most `chunk_bytes`, a multiple of every element's
 /// size. A tensor is cut at multiples of `chunk_bytes` from its beginning, whatever comes with it,
 /// so that its sums do not depend on the others; what remains of tensors shares chunks.

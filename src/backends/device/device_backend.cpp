@@ -8,6 +8,7 @@
 
 #include "backends/device/direct_path.hpp"
 #include "backends/device/lone_path.hpp"
+#include "backends/device/nccl_path.hpp"
 #include "backends/device/staged_path.hpp"
 #include "base/log.hpp"
 
@@ -19,9 +20,9 @@ DeviceBackend::DeviceBackend(Dependencies dependencies)
     : of_(std::move(dependencies)),
       results_({.driver = of_.driver,
                 .device = of_.device,
-                .rank = of_.rank,
-                .ranks = of_.ranks,
-                .world_rank = of_.world_rank,
+                .rank = rank(),
+                .ranks = ranks(),
+                .world_rank = [this](int rank) { return world_rank(rank); },
                 .driving = of_.driving}) {}
 
 void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
@@ -36,60 +37,89 @@ Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
 
 /// The ranks try the candidates in the same order, and all of them fail or none.
 void DeviceBackend::choose(const engine::Bundle& first) {
-    if (of_.ranks == 1) {
+    if (ranks() == 1) {
         chosen_ = &keep(std::make_unique<LonePath>(of_.driver, results_));
         return;
     }
-    const RankDevice own{of_.host, of_.driver->sharing().id_of(of_.device)};
     const auto exchange = exchange_for(first);
-    auto [candidates, refused] = choose_paths(exchange.gather(own), of_.path);
-    for (const auto path : candidates) {
-        if (path == DevicePath::staged) {
-            chosen_ = &staged();
-            break;
-        }
-        std::string why_not;
-        if (auto made = direct(exchange, why_not)) {
-            chosen_ = &keep(std::move(made));
-            break;
-        }
-        refused.push_back({path, std::move(why_not)});
-    }
+    auto [candidates, refused] = choose_paths(exchange.gather(own_device()), of_.conditions);
     const auto kind = name_of(first.device);
-    if (chosen_ == nullptr)
-        throw Error(ErrorCode::unavailable, fmt::format("{}: no path for tensors on {}: {}",
-                                                        of_.set, kind, describe(refused)));
-    if (of_.rank != 0) return;
-    const auto reasons = describe(refused);
-    base::log_info(fmt::format("{}: tensors on {} take the {} path{}", of_.set, kind,
-                               chosen_ == staged_ ? "staged" : "direct",
-                               reasons.empty() ? "" : fmt::format(" ({})", reasons)));
+    for (const auto path : candidates) {
+        std::string why_not;
+        auto made = make(path, exchange, why_not);
+        if (!made) {
+            refused.push_back({path, std::move(why_not)});
+            continue;
+        }
+        chosen_ = &keep(std::move(made));
+        if (path == DevicePath::staged) staged_ = chosen_;
+        const auto reasons = refused.empty() ? "" : fmt::format(" ({})", describe(refused));
+        if (rank() == 0)
+            base::log_info(fmt::format("{}: tensors on {} take the {} path{}", of_.set, kind,
+                                       name_of(path), reasons));
+        return;
+    }
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{}: no path for tensors on {}: {}", of_.set, kind, describe(refused)));
 }
 
-std::unique_ptr<Path> DeviceBackend::direct(const RankExchange& ranks, std::string& why_not) {
-    arenas_ = std::make_unique<PeerArenas>(PeerArenas::Dependencies{.driver = of_.driver,
-                                                                    .device = of_.device,
-                                                                    .bytes = of_.arena_bytes,
-                                                                    .ranks = ranks,
-                                                                    .doorbell = of_.doorbell,
-                                                                    .wait = of_.wait});
+RankDevice DeviceBackend::own_device() {
+    const auto& transport = of_.group.transport;
+    const auto [nccl, reason] = of_.driver->nccl(of_.nccl);
+    nccl_ = nccl;
+    RankDevice own{.host = transport.topology().host_of[static_cast<std::size_t>(transport.rank())],
+                   .device = of_.driver->sharing().id_of(of_.device)};
+    const auto version = nccl != nullptr ? nccl->version() : "";
+    own.set_nccl(nccl != nullptr, nccl != nullptr ? version.substr(0, version.find(' ')) : reason);
+    return own;
+}
+
+/// Null on all ranks, with the reason, if one of them cannot take it.
+std::unique_ptr<Path> DeviceBackend::make(DevicePath path, const RankExchange& exchange,
+                                          std::string& why_not) {
+    switch (path) {
+        case DevicePath::nccl:
+            return std::make_unique<NcclPath>(NcclPath::Dependencies{.driver = of_.driver,
+                                                                     .nccl = *nccl_,
+                                                                     .device = of_.device,
+                                                                     .group = of_.group,
+                                                                     .results = results_,
+                                                                     .driving = of_.driving,
+                                                                     .owner = of_.owner});
+        case DevicePath::direct: return direct(exchange, why_not);
+        default: return make_staged();
+    }
+}
+
+std::unique_ptr<Path> DeviceBackend::direct(const RankExchange& exchange, std::string& why_not) {
+    auto& transport = of_.group.transport;
+    arenas_ =
+        std::make_unique<PeerArenas>(PeerArenas::Dependencies{.driver = of_.driver,
+                                                              .device = of_.device,
+                                                              .bytes = of_.arena_bytes,
+                                                              .ranks = exchange,
+                                                              .doorbell = transport.doorbell(),
+                                                              .wait = transport.wait_settings()});
     const auto failure = arenas_->share();
     if (!failure) return std::make_unique<DirectPath>(of_.driver, *arenas_, results_);
-    why_not = fmt::format("rank {}: {}", of_.world_rank(failure->rank), failure->cause);
+    why_not = fmt::format("rank {}: {}", world_rank(failure->rank), failure->cause);
     return nullptr;
 }
 
+std::unique_ptr<Path> DeviceBackend::make_staged() const {
+    auto& transport = of_.group.transport;
+    return std::make_unique<StagedPath>(StagedPath::Dependencies{.driver = of_.driver,
+                                                                 .device = of_.device,
+                                                                 .rank = rank(),
+                                                                 .results = results_,
+                                                                 .mover = of_.make_mover(),
+                                                                 .doorbell = transport.doorbell(),
+                                                                 .wait = transport.wait_settings(),
+                                                                 .owner = of_.owner});
+}
+
 Path& DeviceBackend::staged() {
-    if (staged_ == nullptr)
-        staged_ =
-            &keep(std::make_unique<StagedPath>(StagedPath::Dependencies{.driver = of_.driver,
-                                                                        .device = of_.device,
-                                                                        .rank = of_.rank,
-                                                                        .results = results_,
-                                                                        .mover = of_.make_mover(),
-                                                                        .doorbell = of_.doorbell,
-                                                                        .wait = of_.wait,
-                                                                        .owner = of_.owner}));
+    if (staged_ == nullptr) staged_ = &keep(make_staged());
     return *staged_;
 }
 
@@ -103,7 +133,7 @@ Path& DeviceBackend::keep(std::unique_ptr<Path> path) {
 RankExchange DeviceBackend::exchange_for(const engine::Bundle& bundle) const {
     auto gathering = on_host(bundle);
     gathering.operation = protocol::OperationKind::all_gather;
-    return {of_.rank, of_.ranks, [this, gathering](std::span<const std::byte> own) {
+    return {rank(), ranks(), [this, gathering](std::span<const std::byte> own) {
                 std::vector<std::byte> bytes(own.begin(), own.end());
                 const TensorView tensor(bytes.data(), DType::u8,
                                         {static_cast<std::int64_t>(bytes.size())});

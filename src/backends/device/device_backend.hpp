@@ -10,9 +10,9 @@
 #include "backends/device/rank_exchange.hpp"
 #include "backends/device/results.hpp"
 #include "base/mutex.hpp"
-#include "base/wait.hpp"
 #include "device/device.hpp"
 #include "engine/backend.hpp"
+#include "wire/group/group.hpp"
 
 namespace guozhuang::backends {
 
@@ -23,19 +23,16 @@ class DeviceBackend final : public engine::StreamBackend {
 public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
-        int device = 0;           ///< its index
-        int rank = 0, ranks = 1;  ///< this one's in its process set, and how many that has
-        int host = 0;             ///< the number of this one's, the same on all its ranks
-        std::function<int(int)> world_rank;
-        std::string set;  ///< its name for users
-        base::DevicePath path = base::DevicePath::automatic;
+        int device = 0;     ///< its index
+        wire::Group group;  ///< of the process set; its waits are the thread's that drives
+        std::string set;    ///< its name for users
+        PathConditions conditions;
+        std::string nccl;             ///< what GUOZHUANG_NCCL says
         std::size_t arena_bytes = 0;  ///< most of the device's memory for one rank to move tensors
         /// Makes a backend that moves tensors in pinned memory, on a thread of the staged path's.
         std::function<std::unique_ptr<engine::Backend>()> make_mover;
         /// Moves what the ranks tell each other; the thread that drives runs it.
         engine::Backend& driving;
-        base::Doorbell& doorbell;
-        base::WaitSettings wait;
         /// Keeps alive what the movers and the doorbell are of.
         std::shared_ptr<void> owner;
     };
@@ -48,14 +45,22 @@ public:
 
 private:
     void choose(const engine::Bundle& first);
-    std::unique_ptr<Path> direct(const RankExchange& ranks, std::string& why_not);
+    int rank() const noexcept { return of_.group.group_rank; }
+    int ranks() const noexcept { return static_cast<int>(of_.group.ranks.size()); }
+    int world_rank(int rank) const { return of_.group.ranks[static_cast<std::size_t>(rank)]; }
+    RankDevice own_device();
+    std::unique_ptr<Path> make(base::DevicePath path, const RankExchange& exchange,
+                               std::string& why_not);
+    std::unique_ptr<Path> direct(const RankExchange& exchange, std::string& why_not);
     Path& path_for(const engine::Bundle& bundle);
+    std::unique_ptr<Path> make_staged() const;
     Path& staged();
     Path& keep(std::unique_ptr<Path> path);
     RankExchange exchange_for(const engine::Bundle& bundle) const;
 
     const Dependencies of_;
     const Results results_;
+    device::Nccl* nccl_ = nullptr;  ///< null if there is none
     // Of the thread that drives.
     std::unique_ptr<PeerArenas> arenas_;  ///< null until they are tried
     Path* chosen_ = nullptr;              ///< null before the first bundle

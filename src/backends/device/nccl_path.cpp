@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "backends/device/chunks.hpp"
-#include "backends/device/result_rows.hpp"
 #include "backends/rows.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
@@ -101,7 +100,7 @@ void reduce_scatter(device::NcclCommunicator& nccl, device::Stream& stream, Redu
 
 }  // namespace
 
-bool NcclPath::supports(const engine::Bundle& bundle) noexcept {
+bool is_in_nccl(const engine::Bundle& bundle) noexcept {
     if (!is_reduction(bundle.operation)) return true;
     return !bundle.policy.reproducible &&
            std::ranges::all_of(bundle.entries, [&](const engine::BundleEntry& entry) {
@@ -295,10 +294,7 @@ void NcclPath::broadcast(const engine::Bundle& bundle, device::Stream& stream) {
 }
 
 void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream) {
-    const auto world_rank = [this](int each) {
-        return of_.group.ranks[static_cast<std::size_t>(each)];
-    };
-    const auto rows = rows_of_results(bundle, {rank(), ranks(), world_rank, of_.driving});
+    const auto rows = of_.results.rows_of(bundle);
     const auto inputs = scaled_inputs(bundle, stream);
     std::vector<Move> moves;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -306,7 +302,7 @@ void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream) {
         moves.push_back({.dtype = entry.tensor.dtype,
                          .row_bytes = row_bytes(entry.tensor),
                          .from = inputs[i],
-                         .into = place_result(entry, rows[i], of_.driver, of_.device),
+                         .into = of_.results.memory_for(entry, rows[i]),
                          .splits = entry.splits,
                          .rows = rows[i],
                          .input_rows = entry.tensor.shape[0]});

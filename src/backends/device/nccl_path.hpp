@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "backends/device/path.hpp"
+#include "backends/device/results.hpp"
 #include "backends/device/watched_communicator.hpp"
 #include "base/mutex.hpp"
 #include "device/device.hpp"
@@ -15,34 +17,40 @@
 
 namespace guozhuang::backends {
 
+/// Whether NCCL can do the bundle with the results of the host; the same on all ranks.
+bool is_in_nccl(const engine::Bundle& bundle) noexcept;
+
 /// Moves tensors on devices by NCCL, where every rank has a GPU of its own. A large tensor is moved
 /// where it lies. Small ones of one dtype are moved as one: where they lie if they follow each
 /// other, else packed into scratch. All calls for a round of tensors are one group of NCCL's. The
 /// ranks connect with the first bundle; a rank that is alone connects to nobody.
-class NcclPath final : public engine::StreamBackend {
+class NcclPath final : public Path {
 public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
         device::Nccl& nccl;
         int device = 0;     ///< its index
         wire::Group group;  ///< of the process set; its waits are this path's
-        /// Moves the numbers of rows that each rank has; the thread that drives runs it.
+        const Results& results;
+        /// Moves the communicator's id; the thread that drives runs it.
         engine::Backend& driving;
         std::chrono::milliseconds connect_limit{120'000};
         /// Keeps alive what the group and the backend are of.
         std::shared_ptr<void> owner;
     };
 
-    /// Whether NCCL can do the bundle with the results of the host; the same on all ranks.
-    static bool supports(const engine::Bundle& bundle) noexcept;
-
     explicit NcclPath(Dependencies dependencies) : of_(std::move(dependencies)) {}
     ~NcclPath() override { stop(); }
     NcclPath(const NcclPath&) = delete;
     NcclPath& operator=(const NcclPath&) = delete;
 
+    bool supports(const engine::Bundle& bundle) const noexcept override {
+        return is_in_nccl(bundle);
+    }
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
     void release() noexcept override;
+    /// A rank that aborts sends nothing more.
+    bool was_released() const noexcept override { return false; }
     void stop() noexcept override;
 
 private:

@@ -23,9 +23,28 @@ std::string why_not_direct(std::span<const RankDevice> ranks) {
     return {};
 }
 
+std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions& conditions) {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        const std::string_view text = ranks[rank].nccl.data();
+        if (!ranks[rank].has_nccl) return fmt::format("rank {} of the set: {}", rank, text);
+        if (text != ranks[0].nccl.data())
+            return fmt::format("rank 0 of the set has NCCL {}, and rank {} has {}",
+                               ranks[0].nccl.data(), rank, text);
+        for (std::size_t other = 0; other < rank; ++other)
+            if (ranks[other].host == ranks[rank].host && ranks[other].device == ranks[rank].device)
+                return fmt::format("ranks {} and {} of the set share a device", other, rank);
+    }
+    if (conditions.reproducible) return "GUOZHUANG_REPRODUCIBLE is 1";
+    // Kernels of two communicators must be launched in one order on all ranks.
+    if (!conditions.is_world && conditions.wanted != DevicePath::nccl)
+        return "it is for the world alone";
+    return {};
+}
+
 }  // namespace
 
-PathChoice choose_paths(std::span<const RankDevice> ranks, DevicePath wanted) {
+PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions& conditions) {
+    const auto wanted = conditions.wanted;
     PathChoice choice;
     const auto consider = [&](DevicePath path, std::string why_not) {
         if (wanted != DevicePath::automatic && wanted != path)
@@ -35,6 +54,7 @@ PathChoice choose_paths(std::span<const RankDevice> ranks, DevicePath wanted) {
         else
             choice.refused.push_back({path, std::move(why_not)});
     };
+    consider(DevicePath::nccl, why_not_nccl(ranks, conditions));
     consider(DevicePath::direct, why_not_direct(ranks));
     consider(DevicePath::staged, {});
     return choice;

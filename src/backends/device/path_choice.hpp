@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/device_path.hpp"
@@ -10,10 +12,18 @@
 
 namespace guozhuang::backends {
 
-/// Where the device of a rank is: plain bytes, which the ranks of a set exchange.
+/// Where the device of a rank is, and its NCCL: plain bytes, which the ranks of a set exchange.
 struct RankDevice {
     std::int32_t host = 0;
     device::DeviceId device{};
+    bool has_nccl = false;
+    std::array<char, 255> nccl{};  ///< its version, or why there is none; ends with a 0
+
+    void set_nccl(bool usable, std::string_view text) noexcept {
+        has_nccl = usable;
+        nccl = {};
+        text.copy(nccl.data(), nccl.size() - 1);
+    }
 };
 
 /// A path that is not taken, and why.
@@ -29,8 +39,14 @@ struct PathChoice {
     std::vector<RefusedPath> refused;
 };
 
-/// The same on all ranks. `wanted`: automatic, or the only one to try.
-PathChoice choose_paths(std::span<const RankDevice> ranks, base::DevicePath wanted);
+struct PathConditions {
+    base::DevicePath wanted = base::DevicePath::automatic;  ///< else the only one to try
+    bool is_world = true;
+    bool reproducible = false;
+};
+
+/// The same on all ranks.
+PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions& conditions);
 
 /// "not direct: ...; not staged: ...", for users.
 std::string describe(std::span<const RefusedPath> refused);

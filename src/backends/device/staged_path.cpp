@@ -26,13 +26,6 @@ bool can_be_cut(const engine::Bundle& bundle) {
            (bundle.operation == OperationKind::allreduce && bundle.op != ReduceOp::adasum);
 }
 
-/// Cuts the first bytes off, which begin and end at a cache line.
-std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes) {
-    const auto taken = memory.first(bytes);
-    memory = memory.subspan(room_for({.bytes = bytes}));
-    return taken;
-}
-
 }  // namespace
 
 StagedPath::StagedPath(Dependencies dependencies)

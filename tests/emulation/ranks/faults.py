@@ -118,16 +118,21 @@ def expect_path(words, **environment):
 
 
 def paths():
-    expect_path("direct path")
-    expect_path("direct path", EMULATED_CUDA_DEVICES="2")
-    refused = r"staged path \(not direct: (rank [01]: CUDA: .*|{})\)"
-    apart = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_PEERS": "0"}
-    expect_path(refused.format("-"), **apart)
-    expect_path(refused.format("GUOZHUANG_DEVICE_PATH is staged"), GUOZHUANG_DEVICE_PATH="staged")
+    shared = "not nccl: ranks 0 and 1 of the set share a device"
+    expect_path(re.escape(f"direct path ({shared})"))
+    apart = {"EMULATED_CUDA_DEVICES": "2"}
+    expect_path("nccl path", **apart)
+    without = {**apart, "GUOZHUANG_NCCL": "off"}
+    off = "not nccl: rank 0 of the set: GUOZHUANG_NCCL is off"
+    expect_path(re.escape(f"direct path ({off})"), **without)
+    refused = r"staged path \({}; not direct: rank [01]: CUDA: .*\)"
+    expect_path(refused.format(off), EMULATED_CUDA_PEERS="0", **without)
     for function in ("cudaIpcOpenMemHandle", "cudaIpcGetMemHandle", "cudaHostRegister"):
-        expect_path(refused.format("-"), EMULATED_CUDA_FAIL=f"{function}:1")
+        expect_path(refused.format(shared), EMULATED_CUDA_FAIL=f"{function}:1")
     full = {"EMULATED_CUDA_MEMORY_MIB": "48", "GUOZHUANG_DEVICE_BYTES": "64M"}
-    expect_path(refused.format("-"), **full)
+    expect_path(refused.format(shared), **full)
+    expect_path(r"staged path \(.*not direct: GUOZHUANG_DEVICE_PATH is staged\)",
+                GUOZHUANG_DEVICE_PATH="staged")
 
 
 def fail_call(function, number):

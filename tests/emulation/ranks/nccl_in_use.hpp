@@ -4,6 +4,7 @@
 #include <chrono>
 #include <guozhuang/guozhuang.hpp>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ public:
         : nccl_(std::move(nccl)), staged_(std::move(staged)) {}
 
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override {
-        if (backends::NcclPath::supports(bundle->bundle())) {
+        if (backends::is_in_nccl(bundle->bundle())) {
             ++by_nccl;
             return nccl_.enqueue(std::move(bundle), stream);
         }
@@ -34,6 +35,7 @@ public:
         nccl_.release();
         staged_.release();
     }
+    bool was_released() const noexcept override { return false; }
     void stop() noexcept override {
         nccl_.stop();
         staged_.stop();
@@ -52,6 +54,7 @@ struct PathSite {
     std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
     std::shared_ptr<trace::Timeline> timeline = std::make_shared<trace::Timeline>();
     std::unique_ptr<engine::Backend> driving;
+    std::optional<backends::Results> results;
 };
 
 struct NcclUse {
@@ -82,25 +85,31 @@ inline std::shared_ptr<NcclOrStaged> use_nccl(SetRuntime& set, const NcclUse& us
     };
     // Contexts that no process set has: the lanes of this one are taken.
     site->driving = backend(group(context + 1000, &set.engine()));
+    site->results.emplace(backends::Results::Dependencies{
+        .driver = driver,
+        .device = device,
+        .rank = set.group_rank(),
+        .ranks = set.size(),
+        .world_rank = [ranks =
+                           site->ranks](int rank) { return ranks[static_cast<std::size_t>(rank)]; },
+        .driving = *site->driving});
     const auto path = std::make_shared<NcclOrStaged>(
         backends::NcclPath::Dependencies{.driver = driver,
                                          .nccl = *found.nccl,
                                          .device = device,
                                          .group = group(context, &set.engine()),
+                                         .results = *site->results,
                                          .driving = *site->driving,
                                          .connect_limit = connect_limit,
                                          .owner = site},
-        backends::StagedPath::Dependencies{
-            .driver = driver,
-            .device = device,
-            .rank = set.group_rank(),
-            .ranks = set.size(),
-            .world_rank = [site](int rank) { return site->ranks[static_cast<std::size_t>(rank)]; },
-            .mover = backend(group(context + 2000, nullptr)),
-            .driving = *site->driving,
-            .doorbell = set.transport().doorbell(),
-            .wait = set.transport().wait_settings(),
-            .owner = site});
+        backends::StagedPath::Dependencies{.driver = driver,
+                                           .device = device,
+                                           .rank = set.group_rank(),
+                                           .results = *site->results,
+                                           .mover = backend(group(context + 2000, nullptr)),
+                                           .doorbell = set.transport().doorbell(),
+                                           .wait = set.transport().wait_settings(),
+                                           .owner = site});
     static auto& completions = *new auto(std::make_shared<engine::Completions>(driver));
     set.engine().add_executor(
         DeviceKind::cuda,
