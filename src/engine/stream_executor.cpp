@@ -75,7 +75,8 @@ public:
     int device() const noexcept override { return executor_->of_.device; }
     void complete(const std::exception_ptr& failure) noexcept override {
         if (slice_) slice_->record(executor_->last_seen_end_);
-        const bool may_be_rubbish = !failure && executor_->of_.backend->was_released();
+        const bool may_be_rubbish =
+            !failure && executor_->of_.backend->was_released() && bundle_->is_job_over();
         const auto cause = may_be_rubbish ? bundle_->end_of_job() : failure;
         EnqueuedBundle::end(std::move(bundle_), cause);
     }
