@@ -100,8 +100,10 @@ struct FakeInUse {
         WatchedCommunicator::make(std::make_unique<FakeCommunicator>(story));
 };
 
-base::Deadline soon() {
-    return base::Clock::now() + 60s;
+/// Ends it in a job that goes on.
+bool stops(WatchedCommunicator& communicator) {
+    const base::Doorbell job;
+    return communicator.stop(job, 60s);
 }
 
 /// Returns when it is so; the test's watchdog ends what never is.
@@ -127,12 +129,12 @@ TEST_CASE("a failure of NCCL's in the background fails the bundle that is on its
     watched.story->has_failed = true;
     wait_for(bundle->has_failed);
     CHECK(bundle->failure() == "NCCL: the cable is out");
-    CHECK(watched.communicator->stop(soon()));
+    CHECK(stops(*watched.communicator));
     CHECK(!watched.story->is_finalized);
     CHECK(watched.story->has_ended);
 }
 
-TEST_CASE("a communicator that is released with a bundle on its way is aborted") {
+TEST_CASE("a communicator that is released is aborted") {
     const FakeInUse watched;
     REQUIRE(watched.communicator->is_ready());
     const auto bundle = std::make_shared<FakeBundle>();
@@ -141,16 +143,24 @@ TEST_CASE("a communicator that is released with a bundle on its way is aborted")
     wait_for(watched.story->has_ended);
     CHECK(!watched.story->is_finalized);
     CHECK(refusal(*watched.communicator) == "aborted");
-    CHECK(watched.communicator->stop(soon()));
+    CHECK(stops(*watched.communicator));
 }
 
-TEST_CASE("a communicator with nothing on its way ends together with the other ranks") {
+TEST_CASE("a communicator ends together with the other ranks") {
     const FakeInUse watched;
     REQUIRE(watched.communicator->is_ready());
     watched.communicator->watch(std::make_shared<FakeBundle>());  // has ended
-    watched.communicator->release();
-    CHECK(watched.communicator->stop(soon()));
+    CHECK(stops(*watched.communicator));
     CHECK(watched.story->is_finalized);
+    CHECK(watched.story->has_ended);
+}
+
+TEST_CASE("a communicator is aborted if the job is over when it stops") {
+    const FakeInUse watched;
+    REQUIRE(watched.communicator->is_ready());
+    base::Doorbell job;
+    base::abort(job);
+    CHECK(watched.communicator->stop(job, 60s));
     CHECK(watched.story->has_ended);
 }
 
@@ -158,7 +168,7 @@ TEST_CASE("a communicator that never became ready ends alone") {
     const FakeInUse watched;
     watched.story->is_connected = false;
     REQUIRE(!watched.communicator->is_ready());
-    CHECK(watched.communicator->stop(soon()));
+    CHECK(stops(*watched.communicator));
     CHECK(!watched.story->is_finalized);
     CHECK(watched.story->has_ended);
 }
@@ -167,7 +177,7 @@ TEST_CASE("a communicator whose last calls are not done ends alone") {
     const FakeInUse watched;
     REQUIRE(watched.communicator->is_ready());
     watched.communicator->group([](device::NcclCommunicator&) {});
-    CHECK(watched.communicator->stop(soon()));
+    CHECK(stops(*watched.communicator));
     CHECK(!watched.story->is_finalized);
 }
 
@@ -182,14 +192,16 @@ TEST_CASE("one thread at a time is inside NCCL") {
     const int looks = watched.story->looks;
     while (watched.story->looks == looks) std::this_thread::sleep_for(1ms);
     CHECK(!watched.story->two_inside);
-    CHECK(watched.communicator->stop(soon()));
+    CHECK(stops(*watched.communicator));
 }
 
 TEST_CASE("an NCCL that does not end is left to itself") {
     auto watched = std::make_unique<FakeInUse>();
     const auto story = watched->story;
     story->is_stuck = true;
-    CHECK(!watched->communicator->stop(base::Clock::now() + 20ms));
+    base::Doorbell job;
+    base::abort(job);
+    CHECK(!watched->communicator->stop(job, 20ms));
     watched.reset();
     CHECK(!story->has_ended);
     story->is_stuck = false;

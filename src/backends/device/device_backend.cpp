@@ -44,19 +44,21 @@ void DeviceBackend::choose(const engine::Bundle& first) {
     const auto exchange = exchange_for(first);
     auto [candidates, refused] = choose_paths(exchange.gather(own_device()), of_.conditions);
     const auto kind = name_of(first.device);
+    auto level = LogLevel::info;
     for (const auto path : candidates) {
         std::string why_not;
         auto made = make(path, exchange, why_not);
         if (!made) {
             refused.push_back({path, std::move(why_not)});
+            level = LogLevel::warning;  // it should have been possible
             continue;
         }
         chosen_ = &keep(std::move(made));
         if (path == DevicePath::staged) staged_ = chosen_;
         const auto reasons = refused.empty() ? "" : fmt::format(" ({})", describe(refused));
         if (rank() == 0)
-            base::log_info(fmt::format("{}: tensors on {} take the {} path{}", of_.set, kind,
-                                       name_of(path), reasons));
+            base::log(level, "{}: tensors on {} take the {} path{}", of_.set, kind, name_of(path),
+                      reasons);
         return;
     }
     throw Error(ErrorCode::unavailable,
@@ -65,12 +67,18 @@ void DeviceBackend::choose(const engine::Bundle& first) {
 
 RankDevice DeviceBackend::own_device() {
     const auto& transport = of_.group.transport;
-    const auto [nccl, reason] = of_.driver->nccl(of_.nccl);
-    nccl_ = nccl;
     RankDevice own{.host = transport.topology().host_of[static_cast<std::size_t>(transport.rank())],
                    .device = of_.driver->sharing().id_of(of_.device)};
-    const auto version = nccl != nullptr ? nccl->version() : "";
-    own.set_nccl(nccl != nullptr, nccl != nullptr ? version.substr(0, version.find(' ')) : reason);
+    if (!may_be_nccl(of_.conditions)) return own;  // so it is not loaded
+    try {
+        const auto [nccl, reason] = of_.driver->nccl(of_.nccl);
+        nccl_ = nccl;
+        const auto version = nccl != nullptr ? nccl->version() : reason;
+        own.set_nccl(nccl != nullptr,
+                     nccl != nullptr ? version.substr(0, version.find(' ')) : reason);
+    } catch (const Error& error) {
+        own.set_nccl(false, error.what());
+    }
     return own;
 }
 
@@ -156,9 +164,14 @@ bool DeviceBackend::was_released() const noexcept {
     return std::ranges::any_of(paths_, [](const auto& path) { return path->was_released(); });
 }
 
+/// Without the lock, which whoever looks at the streams takes: a path may take a while.
 void DeviceBackend::stop() noexcept {
-    const base::Lock lock(mutex_);
-    for (const auto& path : paths_) path->stop();
+    std::vector<Path*> paths;
+    {
+        const base::Lock lock(mutex_);
+        for (const auto& path : paths_) paths.push_back(path.get());
+    }
+    for (auto* path : paths) path->stop();
 }
 
 }  // namespace guozhuang::backends

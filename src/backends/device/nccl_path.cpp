@@ -20,8 +20,8 @@ using protocol::OperationKind;
 /// all ranks.
 constexpr std::size_t small_bytes = std::size_t{256} << 10, round_bytes = std::size_t{4} << 20;
 
-/// How long NCCL may take to end a communicator.
-constexpr auto most_time_to_end = std::chrono::seconds(5);
+/// How long NCCL may take to abort a communicator.
+constexpr auto most_time_to_abort = std::chrono::seconds(5);
 
 bool is_reduction(OperationKind operation) noexcept {
     return operation == OperationKind::allreduce || operation == OperationKind::reduce_scatter;
@@ -122,8 +122,12 @@ void NcclPath::release() noexcept {
 }
 
 void NcclPath::stop() noexcept {
-    const auto made = communicator();
-    if (made && !made->stop(base::Clock::now() + most_time_to_end))
+    std::shared_ptr<WatchedCommunicator> made;
+    {
+        const base::Lock lock(mutex_);
+        made.swap(communicator_);
+    }
+    if (made && !made->stop(of_.group.transport.doorbell(), most_time_to_abort))
         base::log_warning("NCCL does not end a communicator, which is left to itself");
 }
 

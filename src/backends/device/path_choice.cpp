@@ -23,7 +23,17 @@ std::string why_not_direct(std::span<const RankDevice> ranks) {
     return {};
 }
 
+/// Kernels of two communicators must be launched in one order on all ranks: so it is for the world.
+std::string why_never_nccl(const PathConditions& conditions) {
+    if (conditions.wanted != DevicePath::automatic && conditions.wanted != DevicePath::nccl)
+        return fmt::format("GUOZHUANG_DEVICE_PATH is {}", name_of(conditions.wanted));
+    if (conditions.reproducible) return "GUOZHUANG_REPRODUCIBLE is 1";
+    const bool is_asked_for = conditions.wanted == DevicePath::nccl;
+    return conditions.is_world || is_asked_for ? "" : "it is for the world alone";
+}
+
 std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions& conditions) {
+    if (auto reason = why_never_nccl(conditions); !reason.empty()) return reason;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         const std::string_view text = ranks[rank].nccl.data();
         if (!ranks[rank].has_nccl) return fmt::format("rank {} of the set: {}", rank, text);
@@ -34,14 +44,14 @@ std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions
             if (ranks[other].host == ranks[rank].host && ranks[other].device == ranks[rank].device)
                 return fmt::format("ranks {} and {} of the set share a device", other, rank);
     }
-    if (conditions.reproducible) return "GUOZHUANG_REPRODUCIBLE is 1";
-    // Kernels of two communicators must be launched in one order on all ranks.
-    if (!conditions.is_world && conditions.wanted != DevicePath::nccl)
-        return "it is for the world alone";
     return {};
 }
 
 }  // namespace
+
+bool may_be_nccl(const PathConditions& conditions) {
+    return why_never_nccl(conditions).empty();
+}
 
 PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions& conditions) {
     const auto wanted = conditions.wanted;

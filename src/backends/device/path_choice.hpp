@@ -45,6 +45,9 @@ struct PathConditions {
     bool reproducible = false;
 };
 
+/// Whether it depends on the ranks alone; else nothing need be known of NCCL.
+bool may_be_nccl(const PathConditions& conditions);
+
 /// The same on all ranks.
 PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions& conditions);
 

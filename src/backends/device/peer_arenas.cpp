@@ -15,6 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto most_time_to_close = 2s;
+constexpr auto most_time_to_try = 30s;
 
 }  // namespace
 
@@ -72,10 +73,18 @@ void PeerArenas::open(std::span<const Offer> offers) {
 }
 
 /// Nothing rings when a device is done, so the pauses are short.
-void PeerArenas::wait_until_done() const {
+void PeerArenas::wait_until_done() {
     const auto done = stream_->record();
-    base::wait_until(of_.doorbell, base::settings_for_words(of_.wait),
-                     [&] { return done->done(); });
+    try {
+        base::wait_until(
+            of_.doorbell, base::settings_for_words(of_.wait), [&] { return done->done(); },
+            base::Clock::now() + most_time_to_try);
+    } catch (const base::DeadlinePassed&) {
+        words_.release(0);
+        throw Error(ErrorCode::unavailable,
+                    fmt::format("the device has not come to it within {} s",
+                                std::chrono::seconds(most_time_to_try).count()));
+    }
 }
 
 PeerArenas::~PeerArenas() {

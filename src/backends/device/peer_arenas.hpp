@@ -51,7 +51,7 @@ private:
 
     Offer make_offer();
     void open(std::span<const Offer> offers);
-    void wait_until_done() const;
+    void wait_until_done();
     bool have_all_closed() noexcept;
 
     const Dependencies of_;

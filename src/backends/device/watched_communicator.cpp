@@ -16,8 +16,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto between_looks = 100ms;
-/// How long the ranks may take to end a communicator together.
-constexpr auto most_time_together = 2s;
 
 /// Nobody rings when NCCL is done.
 constexpr base::WaitSettings for_looks{
@@ -74,19 +72,24 @@ void WatchedCommunicator::release() noexcept {
     base::ring_local(bell_);
 }
 
-bool WatchedCommunicator::stop(base::Deadline deadline) noexcept {
+bool WatchedCommunicator::stop(const base::Doorbell& job,
+                               std::chrono::milliseconds most_time_to_abort) noexcept {
     stopped_ = true;
     base::ring_local(bell_);
     if (!thread_.joinable()) return has_ended_;
-    try {
-        base::wait_until(
-            bell_, for_the_end, [&] { return has_ended_.load(); }, deadline);
-        base::join(thread_);
-        return true;
-    } catch (const Error&) {  // DeadlinePassed: this bell is never aborted
-        thread_.detach();
-        return false;
+    auto deadline = base::no_deadline;
+    for (base::WaitLoop wait_loop(bell_, for_the_end); !has_ended_; wait_loop.pause()) {
+        if (base::Clock::now() >= deadline) {
+            thread_.detach();
+            return false;
+        }
+        if (deadline == base::no_deadline && base::is_aborted(job)) {
+            release();
+            deadline = base::deadline_after(most_time_to_abort);
+        }
     }
+    base::join(thread_);
+    return true;
 }
 
 // --- on the thread -------------------------------------------------------------------------------
@@ -94,7 +97,7 @@ bool WatchedCommunicator::stop(base::Deadline deadline) noexcept {
 void WatchedCommunicator::run() noexcept {
     base::WaitLoop wait_loop(bell_, for_looks);
     auto next_look = base::Clock::now() + between_looks;
-    while (!stopped_ && !(released_ && !is_idle())) {
+    while (!stopped_ && !released_) {
         if (base::Clock::now() >= next_look) {
             look();
             next_look = base::Clock::now() + between_looks;
@@ -134,17 +137,15 @@ bool WatchedCommunicator::is_idle() {
 
 void WatchedCommunicator::end() noexcept {
     const base::Lock lock(mutex_);
-    if (is_ready_ && !has_failed_ && is_idle()) end_together();
+    if (is_ready_ && !has_failed_ && !released_) end_together();
     communicator_.reset();
 }
 
-/// What is on its way on other ranks may still need this one's part of NCCL.
+/// What is on its way on other ranks may still need this one's part of NCCL, however long it takes.
 void WatchedCommunicator::end_together() try {
     auto& communicator = *communicator_;
     communicator.finalize();
-    base::wait_until(
-        bell_, for_the_end, [&] { return communicator.is_ready(); },
-        base::Clock::now() + most_time_together);
+    base::wait_until(bell_, for_the_end, [&] { return communicator.is_ready() || released_; });
 } catch (const Error& error) {
     base::log(LogLevel::debug, "a communicator of NCCL's ends alone: {}", error.what());
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <list>
 #include <memory>
@@ -31,12 +32,12 @@ public:
     bool is_ready();
     /// Watches until the bundle has ended, which is when its last owner lets go of it.
     void watch(const std::shared_ptr<engine::StreamBundle>& bundle);
-    /// If bundles are on their way, the communicator is aborted, soon. Calls nothing of NCCL's. Any
-    /// thread.
+    /// The job is over: the communicator is aborted, soon. Calls nothing of NCCL's. Any thread.
     void release() noexcept;
-    /// Ends the communicator, together with the other ranks if nothing is on its way, and the
-    /// thread. False if NCCL has not done so by the deadline: both are then left to themselves.
-    bool stop(base::Deadline deadline) noexcept;
+    /// Ends the communicator, together with the other ranks, and the thread. Once the job is over,
+    /// as this doorbell says, it is aborted instead; false if NCCL has not done so in that time:
+    /// both are then left to themselves.
+    bool stop(const base::Doorbell& job, std::chrono::milliseconds most_time_to_abort) noexcept;
 
 private:
     using Bundles = std::list<std::weak_ptr<engine::StreamBundle>>;

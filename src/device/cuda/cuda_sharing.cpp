@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_sharing.hpp"
 
+#include <bit>
 #include <cstring>
 #include <guozhuang/error.hpp>
 #include <string>
@@ -56,7 +57,7 @@ std::span<std::byte> CudaSharing::open(int device, const MemoryOffer& offer) {
     const auto here = use(device);
     if (offer.process == own_process()) {
         if (offer.device != device) enable_peer(offer.device);
-        return {reinterpret_cast<std::byte*>(offer.address), offer.bytes};
+        return {std::bit_cast<std::byte*>(offer.address), offer.bytes};
     }
     cudaIpcMemHandle_t handle{};
     std::memcpy(&handle, offer.handle.data(), sizeof handle);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -131,7 +132,7 @@ public:
         if (offer.process != own_process())
             throw Error(ErrorCode::unavailable,
                         "the host fake's memory is reached only in its own process");
-        return {reinterpret_cast<std::byte*>(offer.address), offer.bytes};
+        return {std::bit_cast<std::byte*>(offer.address), offer.bytes};
     }
     void close(int, const MemoryOffer&, std::span<std::byte>) noexcept override {}
     void register_host(int, std::span<std::byte>) override {}
