@@ -21,7 +21,7 @@ using protocol::OperationKind;
 constexpr std::size_t small_bytes = std::size_t{256} << 10, round_bytes = std::size_t{4} << 20;
 
 /// How long NCCL may take to abort a communicator.
-constexpr auto most_time_to_abort = std::chrono::seconds(5);
+constexpr auto abort_limit = std::chrono::seconds(5);
 
 bool is_reduction(OperationKind operation) noexcept {
     return operation == OperationKind::allreduce || operation == OperationKind::reduce_scatter;
@@ -127,7 +127,7 @@ void NcclPath::stop() noexcept {
         const base::Lock lock(mutex_);
         made.swap(communicator_);
     }
-    if (made && !made->stop(of_.group.transport.doorbell(), most_time_to_abort))
+    if (made && !made->stop(of_.group.transport.doorbell(), abort_limit))
         base::log_warning("NCCL does not end a communicator, which is left to itself");
 }
 

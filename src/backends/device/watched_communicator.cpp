@@ -16,6 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto between_looks = 100ms;
+/// How long a rank waits for the others to come to the end of a communicator: their streams may be
+/// behind, but one whose NCCL fails at that never comes.
+constexpr auto most_time_together = 15s;
 
 /// Nobody rings when NCCL is done.
 constexpr base::WaitSettings for_looks{
@@ -141,11 +144,13 @@ void WatchedCommunicator::end() noexcept {
     communicator_.reset();
 }
 
-/// What is on its way on other ranks may still need this one's part of NCCL, however long it takes.
+/// What is on its way on other ranks may still need this one's part of NCCL.
 void WatchedCommunicator::end_together() try {
     auto& communicator = *communicator_;
     communicator.finalize();
-    base::wait_until(bell_, for_the_end, [&] { return communicator.is_ready() || released_; });
+    base::wait_until(
+        bell_, for_the_end, [&] { return communicator.is_ready() || released_; },
+        base::Clock::now() + most_time_together);
 } catch (const Error& error) {
     base::log(LogLevel::debug, "a communicator of NCCL's ends alone: {}", error.what());
 }
