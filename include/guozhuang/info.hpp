@@ -30,7 +30,8 @@ struct InfoItem {
 };
 
 /// What this rank knows; the configuration is the one in effect. Local; any thread. The first call
-/// in a process looks for CUDA devices, unless GUOZHUANG_CUDA is off: that may take a second.
+/// in a process looks for CUDA devices, unless GUOZHUANG_CUDA is off: that may take a second. Which
+/// path CUDA tensors of all ranks take is known once there has been one.
 /// `session` null means Session::current().
 GUOZHUANG_API std::vector<InfoItem> info(Session* session = nullptr);
 

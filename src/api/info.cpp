@@ -15,7 +15,7 @@ namespace {
 
 using Items = std::vector<InfoItem>;
 
-void add_devices(Items& items, const base::Config& config) {
+void add_devices(Items& items, const base::Config& config, const std::string& path) {
     if (!config.cuda) {
         items.push_back({"devices", "cuda", "unusable: GUOZHUANG_CUDA is off"});
         return;
@@ -30,6 +30,7 @@ void add_devices(Items& items, const base::Config& config) {
     }
     const auto [nccl, why_not] = driver->nccl(config.nccl);
     items.push_back({"devices", "nccl", nccl ? nccl->version() : "unusable: " + why_not});
+    if (!path.empty()) items.push_back({"devices", "path", path});
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ std::vector<InfoItem> info(Session* session) {
         {"topology", "job",
          fmt::format("{} rank{} on {} host{}", transport.size(), transport.size() == 1 ? "" : "s",
                      transport.topology().hosts(), transport.topology().hosts() == 1 ? "" : "s")}};
-    add_devices(items, config);
+    add_devices(items, config, runtime->world()->path_of_world(DeviceKind::cuda));
     for (const auto& row : base::config_table())
         items.push_back({"configuration", std::string(row.name), row.print(config)});
     return items;

@@ -14,6 +14,11 @@ namespace guozhuang::backends {
 /// Bytes of one row.
 std::size_t row_bytes(const TensorView& tensor);
 
+/// The memory cut along dim 0, in so many rows each.
+std::vector<std::span<std::byte>> cut_rows(std::span<std::byte> memory,
+                                           std::span<const std::int64_t> rows,
+                                           std::size_t row_bytes);
+
 /// How many of so many rows each rank gets of a reduce_scatter: the first ranks one more.
 std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows, int ranks);
 

@@ -214,7 +214,7 @@ constexpr ConfigVariable table[] = {
      "An operation that has waited so long for ranks which have not submitted it ends the job: "
      "everything fails on all ranks with a report "
      "that names them. Options::timeout is the same for one operation. The start of a session is "
-     "limited by it, too, to 30 s at least.",
+     "limited by it, too, to 30 s at least, and so is NCCL when it connects (else to 120 s).",
      parse_seconds<&Config::stall_error>, print_seconds<&Config::stall_error>},
     {"GUOZHUANG_STALL_WARN_S", "s", "off, or 0.001 to 1000000", ConfigScope::rank0_wins,
      "After how long, and then whenever it has waited twice as long, a warning names an operation "

@@ -4,6 +4,7 @@
 #include <guozhuang/error.hpp>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "base/mutex.hpp"
 #include "device/device.hpp"
@@ -37,6 +38,16 @@ public:
         return access;
     }
 
+    /// Of the world's tensors: which path they take, and why no better one; empty before the first.
+    void note_path(DeviceKind kind, const std::string& path) {
+        const base::Lock lock(mutex_);
+        paths_[kind] = path;
+    }
+    std::string path(DeviceKind kind) {
+        const base::Lock lock(mutex_);
+        return paths_[kind];
+    }
+
     /// CUDA's driver if this rank has had access to it; else null.
     device::Driver* cuda_in_use() const noexcept { return cuda_in_use_; }
 
@@ -56,6 +67,7 @@ private:
     std::atomic<device::Driver*> cuda_in_use_{nullptr};
     base::Mutex mutex_;
     std::map<DeviceKind, DeviceAccess> accesses_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::map<DeviceKind, std::string> paths_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang

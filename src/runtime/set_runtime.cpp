@@ -15,6 +15,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// NCCL's own is much longer; where there are many hosts it takes a minute.
+constexpr auto usual_connect_limit = 120s;
+
 protocol::Negotiator::Options negotiator_options(const base::Config& config,
                                                  const protocol::GroupRanks& group_ranks,
                                                  const wire::Group& group) {
@@ -91,20 +94,25 @@ std::unique_ptr<engine::Backend> SetRuntime::host_backend(wire::Lane lane,
 }
 
 std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAccess& access,
-                                                                  int device) {
+                                                                  Device device) {
     const auto& config = resources_->config;
     auto group = group_with({id_.context, wire::Lane::device_data});
     group.pump = engine_.get();
     return std::make_shared<backends::DeviceBackend>(backends::DeviceBackend::Dependencies{
         .driver = access.driver,
-        .device = device,
+        .device = device.index,
         .group = group,
         .set = group_ranks_.name(),
         .conditions = {.wanted = config.device_path,
                        .is_world = id_.context == 0,
                        .reproducible = config.reproducible},
         .nccl = config.nccl,
+        .connect_limit = config.stall_error > 0ms ? config.stall_error : usual_connect_limit,
         .arena_bytes = config.device_bytes,
+        .report =
+            [this, kind = device.kind](const std::string& path) {
+                if (id_.context == 0) resources_->devices.note_path(kind, path);
+            },
         .make_mover = [this] { return host_backend(wire::Lane::device_data, nullptr); },
         .driving = *host_backend_,
         .owner = resources_});
@@ -132,7 +140,7 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
         device.kind, std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
                          .driver = access.driver,
                          .device = device.index,
-                         .backend = stream_backend(access, device.index),
+                         .backend = stream_backend(access, device),
                          .completions = access.completions}));
     devices_.emplace(device.kind, device.index);
     return access.driver;

@@ -65,6 +65,8 @@ public:
     /// Waits until a device has come to the event. Throws what ends the job, and Error(unavailable)
     /// if the device has failed.
     void wait_for(const device::Event& event);
+    /// See Devices.
+    std::string path_of_world(DeviceKind kind) { return resources_->devices.path(kind); }
     Workspaces& workspaces() noexcept { return resources_->workspaces; }
 
     /// What is wrong with a tensor's device: where its memory really is, as far as a driver that
@@ -84,7 +86,8 @@ private:
     void provide(DeviceKind kind) override;
     wire::Group group_with(wire::Tag tag) const;
     std::unique_ptr<engine::Backend> host_backend(wire::Lane lane, engine::Pump* pump) const;
-    std::shared_ptr<engine::StreamBackend> stream_backend(const DeviceAccess& access, int device);
+    std::shared_ptr<engine::StreamBackend> stream_backend(const DeviceAccess& access,
+                                                          Device device);
 
     std::shared_ptr<RankResources> resources_;
     const SetId id_;

@@ -39,7 +39,7 @@ Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
 void DeviceBackend::choose(const engine::Bundle& first) {
     if (ranks() == 1) {
         chosen_ = &keep(std::make_unique<LonePath>(of_.driver, results_));
-        return;
+        return of_.report("none: there is one rank");
     }
     const auto exchange = exchange_for(first);
     auto [candidates, refused] = choose_paths(exchange.gather(own_device()), of_.conditions);
@@ -56,6 +56,7 @@ void DeviceBackend::choose(const engine::Bundle& first) {
         chosen_ = &keep(std::move(made));
         if (path == DevicePath::staged) staged_ = chosen_;
         const auto reasons = refused.empty() ? "" : fmt::format(" ({})", describe(refused));
+        of_.report(fmt::format("{}{}", name_of(path), reasons));
         if (rank() == 0)
             base::log(level, "{}: tensors on {} take the {} path{}", of_.set, kind, name_of(path),
                       reasons);
@@ -86,17 +87,25 @@ RankDevice DeviceBackend::own_device() {
 std::unique_ptr<Path> DeviceBackend::make(DevicePath path, const RankExchange& exchange,
                                           std::string& why_not) {
     switch (path) {
-        case DevicePath::nccl:
-            return std::make_unique<NcclPath>(NcclPath::Dependencies{.driver = of_.driver,
-                                                                     .nccl = *nccl_,
-                                                                     .device = of_.device,
-                                                                     .group = of_.group,
-                                                                     .results = results_,
-                                                                     .driving = of_.driving,
-                                                                     .owner = of_.owner});
+        case DevicePath::nccl: return nccl(exchange, why_not);
         case DevicePath::direct: return direct(exchange, why_not);
         default: return make_staged();
     }
+}
+
+std::unique_ptr<Path> DeviceBackend::nccl(const RankExchange& exchange, std::string& why_not) {
+    auto path =
+        std::make_unique<NcclPath>(NcclPath::Dependencies{.driver = of_.driver,
+                                                          .nccl = *nccl_,
+                                                          .device = of_.device,
+                                                          .group = of_.group,
+                                                          .results = results_,
+                                                          .connect_limit = of_.connect_limit,
+                                                          .owner = of_.owner});
+    const auto failure = path->connect(exchange);
+    if (!failure) return path;
+    why_not = text_of(*failure);
+    return nullptr;
 }
 
 std::unique_ptr<Path> DeviceBackend::direct(const RankExchange& exchange, std::string& why_not) {
@@ -110,8 +119,12 @@ std::unique_ptr<Path> DeviceBackend::direct(const RankExchange& exchange, std::s
                                                               .wait = transport.wait_settings()});
     const auto failure = arenas_->share();
     if (!failure) return std::make_unique<DirectPath>(of_.driver, *arenas_, results_);
-    why_not = fmt::format("rank {}: {}", world_rank(failure->rank), failure->cause);
+    why_not = text_of(*failure);
     return nullptr;
+}
+
+std::string DeviceBackend::text_of(const wire::SharingFailure& failure) const {
+    return fmt::format("rank {}: {}", world_rank(failure.rank), failure.cause);
 }
 
 std::unique_ptr<Path> DeviceBackend::make_staged() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -27,8 +28,11 @@ public:
         wire::Group group;  ///< of the process set; its waits are the thread's that drives
         std::string set;    ///< its name for users
         PathConditions conditions;
-        std::string nccl;             ///< what GUOZHUANG_NCCL says
+        std::string nccl;                           ///< what GUOZHUANG_NCCL says
+        std::chrono::milliseconds connect_limit{};  ///< how long NCCL may take to connect
         std::size_t arena_bytes = 0;  ///< most of the device's memory for one rank to move tensors
+        /// Told once which path bundles take, and why no better one.
+        std::function<void(const std::string&)> report;
         /// Makes a backend that moves tensors in pinned memory, on a thread of the staged path's.
         std::function<std::unique_ptr<engine::Backend>()> make_mover;
         /// Moves what the ranks tell each other; the thread that drives runs it.
@@ -51,7 +55,9 @@ private:
     RankDevice own_device();
     std::unique_ptr<Path> make(base::DevicePath path, const RankExchange& exchange,
                                std::string& why_not);
+    std::unique_ptr<Path> nccl(const RankExchange& exchange, std::string& why_not);
     std::unique_ptr<Path> direct(const RankExchange& exchange, std::string& why_not);
+    std::string text_of(const wire::SharingFailure& failure) const;
     Path& path_for(const engine::Bundle& bundle);
     std::unique_ptr<Path> make_staged() const;
     Path& staged();

@@ -31,18 +31,6 @@ std::span<Byte> part_of(std::span<Byte> memory, const Fragment& fragment) {
     return memory.subspan(first, std::min(fragment.bytes, memory.size() - first));
 }
 
-/// One after the other, of so many rows each.
-std::vector<std::span<std::byte>> split(std::span<std::byte> memory,
-                                        std::span<const std::int64_t> rows, std::size_t row_bytes) {
-    std::vector<std::span<std::byte>> parts;
-    for (const auto count : rows) {
-        const auto bytes = static_cast<std::size_t>(count) * row_bytes;
-        parts.push_back(memory.first(bytes));
-        memory = memory.subspan(bytes);
-    }
-    return parts;
-}
-
 }  // namespace
 
 // --- operations ----------------------------------------------------------------------------------
@@ -66,12 +54,7 @@ struct DirectPath::Operation {
         std::vector<std::span<const std::byte>> inputs;
         for (int rank = 0; rank < path.ranks_; ++rank)
             inputs.push_back(path.half(rank, half).subspan(first, outputs.front().size()));
-        path.driver_->reduce(stream,
-                             {.op = bundle.op,
-                              .dtype = dtype,
-                              .contributors = bundle.contributors,
-                              .postscale = bundle.postscale},
-                             outputs, inputs);
+        path.driver_->reduce(stream, reduction_of(bundle, dtype), outputs, inputs);
     }
 
     DirectPath& path;
@@ -162,14 +145,14 @@ struct DirectPath::WithResults : Operation {
     std::vector<std::span<std::byte>> parts_of(std::size_t entry,
                                                std::span<const std::int64_t> counts) const {
         const auto& tensor = bundle.entries[entry].tensor;
-        return split(tensor.memory(), counts, row_bytes(tensor));
+        return cut_rows(tensor.memory(), counts, row_bytes(tensor));
     }
     /// Takes each rank's part of the results from its half, where it begins at `begin`.
     void take_parts(std::size_t chunk, std::size_t half, std::size_t begin) const {
         for_each_fragment(chunk, [&](const Fragment& fragment, std::size_t first) {
             const auto entry = fragment.tensor;
             const auto parts =
-                split(results[entry], rows[entry], row_bytes(bundle.entries[entry].tensor));
+                cut_rows(results[entry], rows[entry], row_bytes(bundle.entries[entry].tensor));
             for (int rank = 0; rank < path.ranks_; ++rank) {
                 const auto part = part_of(parts[static_cast<std::size_t>(rank)], fragment);
                 copy(part, path.half(rank, half).subspan(begin + first, part.size()));

@@ -23,6 +23,9 @@ constexpr std::size_t small_bytes = std::size_t{256} << 10, round_bytes = std::s
 /// How long NCCL may take to abort a communicator.
 constexpr auto abort_limit = std::chrono::seconds(5);
 
+/// While ranks connect.
+constexpr auto between_rounds = std::chrono::milliseconds(10);
+
 bool is_reduction(OperationKind operation) noexcept {
     return operation == OperationKind::allreduce || operation == OperationKind::reduce_scatter;
 }
@@ -37,18 +40,6 @@ std::vector<std::span<std::byte>> runs_of(std::span<const std::span<std::byte>> 
             runs.push_back(tensor);
     }
     return runs;
-}
-
-/// The memory cut along dim 0.
-template <class Byte>
-std::vector<std::span<Byte>> blocks_of(std::span<Byte> memory, std::size_t row,
-                                       std::span<const std::int64_t> rows) {
-    std::vector<std::span<Byte>> blocks;
-    for (const auto count : rows) {
-        blocks.push_back(memory.first(static_cast<std::size_t>(count) * row));
-        memory = memory.subspan(blocks.back().size());
-    }
-    return blocks;
 }
 
 bool are_equal(std::span<const std::int64_t> rows) {
@@ -70,15 +61,15 @@ void all_gather(device::NcclCommunicator& nccl, device::Stream& stream, const Mo
         if (!move.into.empty()) nccl.all_gather(stream, move.into, move.from);
         return;
     }
-    const auto blocks = blocks_of(move.into, move.row_bytes, move.rows);
+    const auto blocks = cut_rows(move.into, move.rows, move.row_bytes);
     for (std::size_t rank = 0; rank < blocks.size(); ++rank)
         if (!blocks[rank].empty())
             nccl.broadcast(stream, blocks[rank], move.from, static_cast<int>(rank));
 }
 
 void all_to_all(device::NcclCommunicator& nccl, device::Stream& stream, const Move& move) {
-    const auto given = blocks_of(move.from, move.row_bytes, move.splits),
-               taken = blocks_of(move.into, move.row_bytes, move.rows);
+    const auto given = cut_rows(move.from, move.splits, move.row_bytes),
+               taken = cut_rows(move.into, move.rows, move.row_bytes);
     for (std::size_t rank = 0; rank < given.size(); ++rank) {
         if (!given[rank].empty()) nccl.send(stream, given[rank], static_cast<int>(rank));
         if (!taken[rank].empty()) nccl.receive(stream, taken[rank], static_cast<int>(rank));
@@ -92,7 +83,7 @@ void reduce_scatter(device::NcclCommunicator& nccl, device::Stream& stream, Redu
         if (!move.into.empty()) nccl.reduce_scatter(stream, {op, move.dtype}, move.into, move.from);
         return;
     }
-    const auto blocks = blocks_of(move.from, move.row_bytes, rows);
+    const auto blocks = cut_rows(move.from, rows, move.row_bytes);
     for (std::size_t rank = 0; rank < blocks.size(); ++rank)
         if (!blocks[rank].empty())
             nccl.reduce(stream, {op, move.dtype}, move.into, blocks[rank], static_cast<int>(rank));
@@ -117,7 +108,6 @@ std::shared_ptr<WatchedCommunicator> NcclPath::communicator() {
 
 void NcclPath::release() noexcept {
     const base::Lock lock(mutex_);
-    is_released_ = true;
     if (communicator_) communicator_->release();
 }
 
@@ -131,58 +121,54 @@ void NcclPath::stop() noexcept {
         base::log_warning("NCCL does not end a communicator, which is left to itself");
 }
 
-/// An error names the ranks, since NCCL does not.
-void NcclPath::connect(const engine::Bundle& bundle) {
-    const auto id = agree_on_id(bundle);
-    const auto& ranks = of_.group.ranks;
-    const auto refuse = [&](ErrorCode code, const std::string& what) {
-        throw Error(code,
-                    fmt::format("{} (rank {} with its device {}); GUOZHUANG_NCCL=off does without "
-                                "NCCL, NCCL_DEBUG=INFO says more",
-                                what, of_.group.transport.rank(), of_.device),
-                    {.ranks = {ranks.begin(), ranks.end()}});
-    };
-    try {
-        connect_by(id);
-    } catch (const base::DeadlinePassed&) {
-        const auto seconds = static_cast<double>(of_.connect_limit.count()) / 1000;
-        refuse(ErrorCode::timeout, fmt::format("NCCL has not connected {} within {:g} s",
-                                               base::list_ranks(ranks), seconds));
-    } catch (const Error& error) {
-        if (error.code() != ErrorCode::unavailable) throw;
-        refuse(error.code(),
-               fmt::format("NCCL cannot connect {}: {}", base::list_ranks(ranks), error.what()));
+/// Rank 0 makes the communicator's id. NCCL connects in the background, and if it fails on one rank
+/// the others would wait for that: so they tell each other again and again how far they are.
+std::optional<wire::SharingFailure> NcclPath::connect(const RankExchange& ranks) {
+    const auto gather = [&](const auto& own) { return ranks.gather(own); };
+    if (auto failure = wire::share_together(
+            gather, [&] { return ranks.rank == 0 ? of_.nccl.make_id() : device::NcclId(); },
+            [&](const std::vector<device::NcclId>& ids) { begin_to_connect(ids[0], ranks); }))
+        return failure;
+    const auto connecting = communicator();
+    const auto deadline = base::deadline_after(of_.connect_limit);
+    for (bool are_ready = false; !are_ready;) {
+        const auto failure = wire::share_together(
+            gather, [&] { return int{connecting->is_ready()}; },
+            [&](const std::vector<int>& ready) {
+                are_ready = std::ranges::count(ready, 0) == 0;
+                if (!are_ready && base::Clock::now() >= deadline) throw_late();
+            });
+        if (failure) return failure;
+        if (!are_ready) pause();
     }
+    return std::nullopt;
 }
 
-void NcclPath::connect_by(const device::NcclId& id) {
-    const auto made = WatchedCommunicator::make(of_.nccl.connect(id, rank(), ranks(), of_.device));
-    {
-        const base::Lock lock(mutex_);
-        communicator_ = made;
-        if (is_released_) made->release();
-    }
+void NcclPath::begin_to_connect(const device::NcclId& id, const RankExchange& ranks) {
+    auto made =
+        WatchedCommunicator::make(of_.nccl.connect(id, ranks.rank, ranks.ranks, of_.device));
+    const base::Lock lock(mutex_);
+    communicator_ = std::move(made);
+}
+
+void NcclPath::throw_late() const {
+    const auto seconds = std::chrono::duration<double>(of_.connect_limit).count();
+    throw Error(ErrorCode::timeout, fmt::format("NCCL has not connected {} within {:g} s",
+                                                base::list_ranks(of_.group.ranks), seconds));
+}
+
+void NcclPath::pause() const {
     auto waiting = of_.group;
-    waiting.deadline = base::deadline_after(of_.connect_limit);
-    waiting.wait_until([&] { return made->is_ready(); });
-}
-
-/// Rank 0 makes it and tells the others.
-device::NcclId NcclPath::agree_on_id(const engine::Bundle& bundle) {
-    auto id = rank() == 0 ? of_.nccl.make_id() : device::NcclId();
-    const TensorView tensor(id.data(), DType::u8, {static_cast<std::int64_t>(id.size())});
-    auto telling = on_host(bundle);
-    telling.operation = OperationKind::broadcast;
-    telling.root = 0;
-    telling.entries.push_back({.tensor = tensor});
-    of_.driving.run(telling);
-    return id;
+    waiting.deadline = base::Clock::now() + between_rounds;
+    try {
+        waiting.wait_until([] { return false; });
+    } catch (const base::DeadlinePassed&) {  // NOLINT(bugprone-empty-catch): that was meant
+    }
 }
 
 /// Returns when NCCL has enqueued the calls, so that what is enqueued next is behind them.
 void NcclPath::group(const Calls& calls) {
     const auto connected = communicator();
-    if (!connected) return;  // alone
     connected->group(calls);
     of_.group.wait_until([&] { return connected->is_ready(); });
 }
@@ -191,8 +177,7 @@ void NcclPath::group(const Calls& calls) {
 
 void NcclPath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
     const auto& bundle = given->bundle();
-    if (ranks() > 1 && !communicator()) connect(bundle);
-    if (const auto connected = communicator()) connected->watch(given);
+    communicator()->watch(given);
     switch (bundle.operation) {
         case OperationKind::allreduce: return allreduce(bundle, stream);
         case OperationKind::broadcast: return broadcast(bundle, stream);
@@ -310,7 +295,6 @@ void NcclPath::move_rows(const engine::Bundle& bundle, device::Stream& stream) {
                          .splits = entry.splits,
                          .rows = rows[i],
                          .input_rows = entry.tensor.shape[0]});
-        if (ranks() == 1) of_.driver->copy(stream, moves.back().into, moves.back().from);
     }
     group([&](device::NcclCommunicator& nccl) {
         for (const auto& move : moves) switch (bundle.operation) {
@@ -350,12 +334,7 @@ void NcclPath::finish(const engine::Bundle& bundle, DType dtype, std::span<std::
     if ((!divides && bundle.postscale == 1) || memory.empty()) return;
     const std::span<std::byte> outputs[] = {memory};
     const std::span<const std::byte> inputs[] = {memory};
-    of_.driver->reduce(stream,
-                       {.op = bundle.op,
-                        .dtype = dtype,
-                        .contributors = bundle.contributors,
-                        .postscale = bundle.postscale},
-                       outputs, inputs);
+    of_.driver->reduce(stream, reduction_of(bundle, dtype), outputs, inputs);
 }
 
 std::span<std::byte> NcclPath::scratch(std::size_t bytes) {

@@ -3,10 +3,12 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "backends/device/path.hpp"
+#include "backends/device/rank_exchange.hpp"
 #include "backends/device/results.hpp"
 #include "backends/device/watched_communicator.hpp"
 #include "base/mutex.hpp"
@@ -14,6 +16,7 @@
 #include "device/owned_memory.hpp"
 #include "engine/backend.hpp"
 #include "wire/group/group.hpp"
+#include "wire/shm/share_together.hpp"
 
 namespace guozhuang::backends {
 
@@ -22,8 +25,7 @@ bool is_in_nccl(const engine::Bundle& bundle) noexcept;
 
 /// Moves tensors on devices by NCCL, where every rank has a GPU of its own. A large tensor is moved
 /// where it lies. Small ones of one dtype are moved as one: where they lie if they follow each
-/// other, else packed into scratch. All calls for a round of tensors are one group of NCCL's. The
-/// ranks connect with the first bundle; a rank that is alone connects to nobody.
+/// other, else packed into scratch. All calls for a round of tensors are one group of NCCL's.
 class NcclPath final : public Path {
 public:
     struct Dependencies {
@@ -32,10 +34,8 @@ public:
         int device = 0;     ///< its index
         wire::Group group;  ///< of the process set; its waits are this path's
         const Results& results;
-        /// Moves the communicator's id; the thread that drives runs it.
-        engine::Backend& driving;
-        std::chrono::milliseconds connect_limit{120'000};
-        /// Keeps alive what the group and the backend are of.
+        std::chrono::milliseconds connect_limit;
+        /// Keeps alive what the group is of.
         std::shared_ptr<void> owner;
     };
 
@@ -43,6 +43,9 @@ public:
     ~NcclPath() override { stop(); }
     NcclPath(const NcclPath&) = delete;
     NcclPath& operator=(const NcclPath&) = delete;
+
+    /// Collective; ends alike on all ranks. Throws what ends the job. Before anything is enqueued.
+    std::optional<wire::SharingFailure> connect(const RankExchange& ranks);
 
     bool supports(const engine::Bundle& bundle) const noexcept override {
         return is_in_nccl(bundle);
@@ -68,9 +71,9 @@ private:
     int ranks() const noexcept { return static_cast<int>(of_.group.ranks.size()); }
     int rank() const noexcept { return of_.group.group_rank; }
     std::shared_ptr<WatchedCommunicator> communicator();
-    void connect(const engine::Bundle& bundle);
-    void connect_by(const device::NcclId& id);
-    device::NcclId agree_on_id(const engine::Bundle& bundle);
+    void begin_to_connect(const device::NcclId& id, const RankExchange& ranks);
+    [[noreturn]] void throw_late() const;
+    void pause() const;
     void group(const Calls& calls);
 
     static std::vector<Round> rounds_of(const engine::Bundle& bundle);
@@ -91,7 +94,6 @@ private:
     std::vector<device::DeviceMemory> scratch_;
     base::Mutex mutex_;
     std::shared_ptr<WatchedCommunicator> communicator_ GUOZHUANG_GUARDED_BY(mutex_);
-    bool is_released_ GUOZHUANG_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace guozhuang::backends

@@ -1,8 +1,17 @@
 #pragma once
 
+#include "device/reduction.hpp"
 #include "engine/backend.hpp"
 
 namespace guozhuang::backends {
+
+/// How the bundle's elements of this type become one.
+inline device::Reduction reduction_of(const engine::Bundle& bundle, DType dtype) noexcept {
+    return {.op = bundle.op,
+            .dtype = dtype,
+            .contributors = bundle.contributors,
+            .postscale = bundle.postscale};
+}
 
 /// One of the ways in which bundles of tensors on a device move.
 class Path : public engine::StreamBackend {

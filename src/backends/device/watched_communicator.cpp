@@ -80,13 +80,13 @@ bool WatchedCommunicator::stop(const base::Doorbell& job,
     stopped_ = true;
     base::ring_local(bell_);
     if (!thread_.joinable()) return has_ended_;
-    auto deadline = base::no_deadline;
+    auto deadline = base::deadline_after(most_time_together + most_time_to_abort);
     for (base::WaitLoop wait_loop(bell_, for_the_end); !has_ended_; wait_loop.pause()) {
         if (base::Clock::now() >= deadline) {
             thread_.detach();
             return false;
         }
-        if (deadline == base::no_deadline && base::is_aborted(job)) {
+        if (!released_ && base::is_aborted(job)) {
             release();
             deadline = base::deadline_after(most_time_to_abort);
         }

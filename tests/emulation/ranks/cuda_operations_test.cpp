@@ -82,7 +82,7 @@ TEST_CASE("random operations on a device in random orders") {
     CHECK(problems_on_device(random_operations(seed(), 10)) == "");
 }
 
-TEST_CASE("process sets of ranks with devices") {
+TEST_CASE("process sets of ranks with devices", "[sets]") {
     CHECK(problems_on_device(every_operation_in_sets) == "");
     CHECK(problems_on_device(random_operations_in_sets(seed(), 3)) == "");
     CHECK(problems_on_device(sets_in_different_orders) == "");

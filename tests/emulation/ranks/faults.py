@@ -4,14 +4,15 @@
     ends      a rank is killed, throws, or its device fails or hangs: the others have an error with
               the cause soon, and all processes end
     host      a job of host tensors calls nothing of CUDA's
-    paths     the log says which path device tensors take, and why no better one
+    paths     the log and gz-info say which path device tensors take, and why no better one
     calls     each function of CUDA that a rank calls fails, at some of its calls: no job hangs, and
               each rank says what CUDA said, or all its results are right
-    nccl      as ends, of a job whose tensors go by NCCL, and what befalls NCCL itself
+    nccl      as ends, of a job whose tensors go by NCCL; and of one whose NCCL does not connect
     nccl_calls  as calls, of NCCL's functions
 
 Ends with 1 unless every job behaved.
 """
+import json
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ PART, MPIRUN, JOB = sys.argv[1:4]
 LIMIT_S = 30
 SOON_MS = 5000  # of an error, on a loaded machine
 AT_ONCE = 2  # jobs
+WITH_NCCL = (Path(os.environ["LD_LIBRARY_PATH"]) / "libnccl.so.2").exists()
 faults = []
 
 
@@ -117,22 +119,49 @@ def expect_path(words, **environment):
     run.expect(len(taken) == 1 and re.fullmatch(words, taken[0]), f"takes {taken} and not {words}")
 
 
+def expect_info(words, ranks, **environment):
+    """gz-info names the path, tried by all ranks."""
+    run = subprocess.run(
+        [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", str(ranks),
+         str(Path(JOB).parent / "gz-info"), "--json"],
+        env={**os.environ, **environment}, text=True, stdout=subprocess.PIPE, timeout=LIMIT_S)
+    devices = json.loads(run.stdout)["devices"] if run.returncode == 0 else {}
+    if not re.fullmatch(words, str(devices.get("path", devices.get("cuda")))):
+        faults.append("gz-info")
+        print(f"gz-info with {environment}: {devices} and not {words}")
+
+
+def infos():
+    off = {"GUOZHUANG_NCCL": "off"}
+    expect_info("none: there is one rank", 1)
+    expect_info(r"direct \(not nccl: rank 0 of the set: GUOZHUANG_NCCL is off\)", 4, **off)
+    expect_info(r"staged \(.*not direct: rank \d: CUDA: .*\)", 4, EMULATED_CUDA_PEERS="0",
+                EMULATED_CUDA_DEVICES="4", **off)
+    expect_info("unusable: no NVIDIA driver", 4, EMULATED_CUDA_DRIVER="0")
+    if WITH_NCCL:
+        expect_info("nccl", 4, EMULATED_CUDA_DEVICES="4")
+        expect_info(r"direct \(not nccl: ranks 0 and 1 of the set share a device\)", 4)
+
+
 def paths():
+    infos()
     shared = "not nccl: ranks 0 and 1 of the set share a device"
-    expect_path(re.escape(f"direct path ({shared})"))
-    apart = {"EMULATED_CUDA_DEVICES": "2"}
-    expect_path("nccl path", **apart)
-    without = {**apart, "GUOZHUANG_NCCL": "off"}
     off = "not nccl: rank 0 of the set: GUOZHUANG_NCCL is off"
+    without = {"EMULATED_CUDA_DEVICES": "2", "GUOZHUANG_NCCL": "off"}
     expect_path(re.escape(f"direct path ({off})"), **without)
     refused = r"staged path \({}; not direct: rank [01]: CUDA: .*\)"
     expect_path(refused.format(off), EMULATED_CUDA_PEERS="0", **without)
     for function in ("cudaIpcOpenMemHandle", "cudaIpcGetMemHandle", "cudaHostRegister"):
-        expect_path(refused.format(shared), EMULATED_CUDA_FAIL=f"{function}:1")
+        expect_path(refused.format(off), EMULATED_CUDA_FAIL=f"{function}:1", **without)
     full = {"EMULATED_CUDA_MEMORY_MIB": "48", "GUOZHUANG_DEVICE_BYTES": "64M"}
-    expect_path(refused.format(shared), **full)
+    expect_path(refused.format(off), **full, **without)
     expect_path(r"staged path \(.*not direct: GUOZHUANG_DEVICE_PATH is staged\)",
                 GUOZHUANG_DEVICE_PATH="staged")
+    if WITH_NCCL:
+        expect_path("nccl path", EMULATED_CUDA_DEVICES="2")
+        expect_path(re.escape(f"direct path ({shared})"))
+        refusal = f"no path for tensors on cuda: {shared}"
+        Run("steps", GUOZHUANG_DEVICE_PATH="nccl").expect_told([0, 1], refusal)
 
 
 def fail_call(function, number):
@@ -160,7 +189,17 @@ def calls():
 
 
 def with_devices(scene, ranks=2, of_last=(), **environment):
+    """By NCCL: each rank has a GPU of its own."""
     return Run(scene, ranks, of_last, EMULATED_CUDA_DEVICES=str(ranks), **environment)
+
+
+def expect_not_connected(words, ranks=2, of_last=(), **environment):
+    """The ranks take the next path, and rank 0 warns of the reason."""
+    run = with_devices("steps", ranks, of_last, **environment)
+    run.expect("emulated NCCL: rule" not in run.output, "breaks a rule of NCCL's")
+    run.expect(not run.hangs and run.code == 0, "fails")
+    warning = rf"warning: .* take the direct path \(not nccl: rank \d: {words}"
+    run.expect(re.search(warning, run.output), f"does not warn of {words}")
 
 
 def nccl():
@@ -172,12 +211,13 @@ def nccl():
     for ranks in (2, 4):
         last, others = ranks - 1, range(ranks - 1)
         all_ranks = ",".join(map(str, range(ranks)))
-        with_devices("killed", ranks).expect_told(
-            others, rf"^rank_died: rank {last} .*killed by signal 9")
+        run = with_devices("killed", ranks)
+        run.expect_told(others, rf"^rank_died: rank {last} .*killed by signal 9")
+        run.expect(run.seconds < 10, f"ends after {run.seconds:.1f} s")
         with_devices("broken", ranks).expect_told(range(ranks), broken)
-        run = with_devices("steps", ranks, ["EMULATED_NCCL_HANG=1"], NCCL_CONNECT_MS="1000")
-        run.expect_told(range(ranks), f"NCCL has not connected ranks {all_ranks} within 1 s")
-        run.expect(run.seconds < 15, f"ends after {run.seconds:.1f} s")
+        expect_not_connected(
+            f"NCCL has not connected ranks {all_ranks} within 3 s", ranks,
+            ["EMULATED_NCCL_HANG=1"], GUOZHUANG_STALL_ERROR_S="3")
         with_devices("steps", ranks, ["EMULATED_NCCL_ASYNC=4"]).expect_told(
             range(ranks), "NCCL: it has failed: .*emulated failure in the background")
     with_devices("broken_behind").expect_told([0, 1], broken)
@@ -186,21 +226,20 @@ def nccl():
         run = with_devices(scene)
         run.expect_told([0], mine)
         run.expect(run.seconds < 15, f"ends after {run.seconds:.1f} s")
-    Run("steps").expect_told(
-        [0, 1], "NCCL cannot connect ranks 0,1: .*invalid usage: Duplicate GPU detected")
 
 
 def nccl_calls():
-    functions = ("ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclGroupStart",
-                 "ncclGroupEnd", "ncclAllReduce", "ncclBroadcast", "ncclAllGather", "ncclReduce",
-                 "ncclReduceScatter", "ncclSend", "ncclRecv")
-    for function in functions:
+    failed = "emulated failure of"
+    for function in ("ncclCommInitRankConfig", "ncclCommGetAsyncError"):
+        expect_not_connected(f"NCCL: .*{failed} {function}",
+                             of_last=[f"EMULATED_NCCL_FAIL={function}:1"])
+    expect_not_connected(f"NCCL: cannot make an id: .*{failed} ncclGetUniqueId",
+                         EMULATED_NCCL_FAIL="ncclGetUniqueId:1")
+    for function in ("ncclGroupStart", "ncclGroupEnd", "ncclAllReduce", "ncclBroadcast",
+                     "ncclAllGather", "ncclReduce", "ncclReduceScatter", "ncclSend", "ncclRecv"):
         run = with_devices("steps", 2, [f"EMULATED_NCCL_FAIL={function}:1"])
         run.expect("emulated NCCL: rule" not in run.output, "breaks a rule of NCCL's")
-        if run.code != 0 or function not in ("ncclReduce", "ncclReduceScatter"):
-            run.expect_told([0, 1], f"NCCL: .*system error: emulated failure of {function}")
-    run = Run("steps", 2, EMULATED_CUDA_DEVICES="2", EMULATED_NCCL_FAIL="ncclGetUniqueId:1")
-    run.expect_told([0, 1], "NCCL: cannot make an id: .*emulated failure of ncclGetUniqueId")
+        run.expect_told([0, 1], f"NCCL: .*system error: {failed} {function}")
     for function in ("ncclCommFinalize", "ncclCommDestroy"):
         run = with_devices("steps", 2, [f"EMULATED_NCCL_FAIL={function}:1"])
         run.expect(run.code == 0 and not run.hangs, "does not end well")
