@@ -5,18 +5,12 @@
 #include <cstdio>
 #include <exception>
 #include <fmt/format.h>
-#include <guozhuang/error.hpp>
-#include <guozhuang/guozhuang.hpp>
 #include <guozhuang/info.hpp>
 #include <guozhuang/session.hpp>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
-
-#include "api/drivers.hpp"
-#include "device/owned_memory.hpp"
 
 namespace gz = guozhuang;
 
@@ -37,21 +31,6 @@ void print_text(const std::vector<gz::InfoItem>& items) {
     }
 }
 
-/// Finds out by which path tensors on GPUs go among all ranks, if each can use one.
-void try_devices(const gz::Session& session) {
-    std::shared_ptr<guozhuang::device::Driver> driver;
-    try {
-        driver = gz::api::driver_of(gz::DeviceKind::cuda);
-    } catch (const gz::Error&) {  // NOLINT(bugprone-empty-catch): info() says why
-    }
-    int usable = driver ? 1 : 0;
-    gz::allreduce(usable, {.op = gz::ReduceOp::min});
-    if (usable == 0) return;
-    const gz::Device device{gz::DeviceKind::cuda, session.local_rank() % driver->device_count()};
-    const auto owned = gz::device::allocate_owned(driver, device.index, sizeof(float));
-    gz::allreduce(gz::TensorView(owned.memory.data(), gz::DType::f32, {1}, device));
-}
-
 int run(int argc, char** argv) {
     CLI::App app{
         "Prints build features, MPI, topology, devices (why they are unusable, or by which path "
@@ -62,7 +41,7 @@ int run(int argc, char** argv) {
     int code = 0;
     try {
         app.parse(argc, argv);
-        try_devices(session);
+        gz::try_devices(&session);
         if (session.rank() == 0) (json ? print_json : print_text)(gz::info(&session));
     } catch (const CLI::ParseError& stop) {
         std::ostringstream out, err;

@@ -29,9 +29,15 @@ struct InfoItem {
     std::string value;  ///< for a device that cannot be used: "unusable: " and why
 };
 
+/// Collective: the ranks find out by which path CUDA tensors of all of them go, which info() then
+/// says, if each can use CUDA; else nothing happens. The first operation with such tensors does the
+/// same, and may wait until the device is idle; after this it does not. Throws what an operation
+/// throws. `session` null means Session::current().
+GUOZHUANG_API void try_devices(Session* session = nullptr);
+
 /// What this rank knows; the configuration is the one in effect. Local; any thread. The first call
 /// in a process looks for CUDA devices, unless GUOZHUANG_CUDA is off: that may take a second. Which
-/// path CUDA tensors of all ranks take is known once there has been one.
+/// path CUDA tensors of all ranks take is known once it has been tried.
 /// `session` null means Session::current().
 GUOZHUANG_API std::vector<InfoItem> info(Session* session = nullptr);
 

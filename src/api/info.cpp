@@ -1,9 +1,12 @@
 #include <fmt/format.h>
+#include <guozhuang/error.hpp>
 #include <guozhuang/info.hpp>
+#include <guozhuang/operations.hpp>
 #include <guozhuang/version.hpp>
 
 #include "api/process_set_state.hpp"
 #include "base/config.hpp"
+#include "device/owned_memory.hpp"
 #include "device/plugin.hpp"
 #include "runtime/runtime.hpp"
 #include "topology/machine.hpp"
@@ -38,6 +41,22 @@ void add_devices(Items& items, const base::Config& config, const std::string& pa
 Traffic traffic(Session* session) {
     const auto sent = api::runtime_of(session)->transport().traffic();
     return {.bytes = sent.bytes, .messages = sent.messages};
+}
+
+void try_devices(Session* session) {
+    const auto world = api::runtime_of(session)->world();
+    Device device;
+    int usable = 1;
+    try {
+        device = world->own_device(DeviceKind::cuda);
+    } catch (const Error&) {  // info() says why
+        usable = 0;
+    }
+    allreduce(usable, {.op = ReduceOp::min, .session = session});
+    if (usable == 0) return;
+    const auto owned =
+        device::allocate_owned(world->driver_of(device.kind), device.index, sizeof(float));
+    allreduce(TensorView(owned.memory.data(), DType::f32, {1}, device), {.session = session});
 }
 
 std::vector<InfoItem> info(Session* session) {

@@ -182,19 +182,20 @@ std::string SetRuntime::misplacement_of(const TensorView& tensor) {
     return {};
 }
 
-/// A joined rank that has used no device of the kind takes the one that is its own by its number on
-/// the host.
-void SetRuntime::provide(DeviceKind kind) {
-    if (kind == DeviceKind::host) return;
-    {
-        const base::Lock lock(devices_mutex_);
-        if (devices_.contains(kind)) return;
-    }
+Device SetRuntime::own_device(DeviceKind kind) {
+    if (kind == DeviceKind::host) return {};
     const auto access = resources_->devices.access(kind, resources_->config.cuda);
+    const base::Lock lock(devices_mutex_);
+    if (const auto used = devices_.find(kind); used != devices_.end()) return {kind, used->second};
     const auto& topology = transport().topology();
     const topology::HostGrid grid(topology.host_of, topology::all_ranks(topology.size()),
                                   topology.rank);
-    use_device({kind, grid.local_rank() % access.driver->device_count()});
+    return {kind, grid.local_rank() % access.driver->device_count()};
+}
+
+/// For a joined rank.
+void SetRuntime::provide(DeviceKind kind) {
+    use_device(own_device(kind));
 }
 
 std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string& wanted,

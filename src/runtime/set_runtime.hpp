@@ -59,6 +59,10 @@ public:
     /// bundles may be moved together.
     std::shared_ptr<device::Driver> use_device(Device device);
 
+    /// The one of the kind that this rank uses in this set, or, if it uses none, the one that is
+    /// its own by its number on the host. Throws Error(unavailable).
+    Device own_device(DeviceKind kind);
+
     /// The driver of a kind of device, for work that is no operation, on any device of the kind;
     /// null for the plain host. Throws Error(unavailable).
     std::shared_ptr<device::Driver> driver_of(DeviceKind kind);

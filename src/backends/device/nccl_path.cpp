@@ -132,7 +132,7 @@ std::optional<wire::SharingFailure> NcclPath::connect(const RankExchange& ranks)
     const auto connecting = communicator();
     const auto deadline = base::deadline_after(of_.connect_limit);
     for (bool are_ready = false; !are_ready;) {
-        const auto failure = wire::share_together(
+        auto failure = wire::share_together(
             gather, [&] { return int{connecting->is_ready()}; },
             [&](const std::vector<int>& ready) {
                 are_ready = std::ranges::count(ready, 0) == 0;

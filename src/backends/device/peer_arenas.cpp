@@ -88,9 +88,29 @@ void PeerArenas::wait_until_done() {
 }
 
 PeerArenas::~PeerArenas() {
+    if (!is_tried_out()) {
+        base::keep_for_ever(words_.memory());
+        base::keep_for_ever(std::move(own_));
+        base::keep_for_ever(std::move(read_));
+        base::keep_for_ever(std::move(arenas_));
+        return;
+    }
     arenas_.clear();
     if (!is_offered_ || have_all_closed()) return;
     base::keep_for_ever(std::move(own_));
+}
+
+/// The end of the job does not end what the stream does.
+bool PeerArenas::is_tried_out() noexcept try {
+    if (!stream_) return true;
+    const auto done = stream_->record();
+    base::Doorbell of_nobody;
+    base::wait_until(
+        of_nobody, base::settings_for_words(of_.wait), [&] { return done->done(); },
+        base::Clock::now() + most_time_to_close);
+    return true;
+} catch (const Error&) {
+    return false;
 }
 
 bool PeerArenas::have_all_closed() noexcept {

@@ -52,6 +52,7 @@ private:
     Offer make_offer();
     void open(std::span<const Offer> offers);
     void wait_until_done();
+    bool is_tried_out() noexcept;
     bool have_all_closed() noexcept;
 
     const Dependencies of_;

@@ -50,6 +50,9 @@ public:
     std::atomic<std::uint32_t>& have_opened() noexcept;
     std::atomic<std::uint32_t>& have_closed() noexcept;
 
+    /// For who cannot say that the device is done with it.
+    std::shared_ptr<const void> memory() const noexcept { return page_; }
+
 private:
     class Page;
 

@@ -1,5 +1,5 @@
-// What is particular where tensors go by NCCL (or what stands in for it), which needs a GPU for each
-// rank and GUOZHUANG_DEVICE_PATH=nccl. What NCCL cannot do goes by way of the host, in between.
+// What is particular where tensors go by NCCL (or what stands in for it), for which each rank needs
+// a GPU and GUOZHUANG_DEVICE_PATH=nccl. What NCCL cannot do goes by way of the host, in between.
 
 #include <algorithm>
 #include <cmath>
