@@ -103,9 +103,6 @@ TEST_CASE("NCCL is for the world, where every rank has a device of its own and t
     CHECK(refusals(older) == "not nccl: rank 0 of the set has NCCL 2.28.9, and rank 1 has 2.27.3");
     const auto one_host = with_nccl(on_hosts({0, 0}));
     CHECK(refusals(one_host, {.reproducible = true}) == "not nccl: GUOZHUANG_REPRODUCIBLE is 1");
-    CHECK(refusals(one_host, {.is_world = false}) == "not nccl: it is for the world alone");
-    CHECK(candidates(one_host, {.wanted = DevicePath::nccl, .is_world = false}) ==
-          std::vector{DevicePath::nccl});
 }
 
 TEST_CASE("the direct path is taken where all ranks are on one host and not too many") {
