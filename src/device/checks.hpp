@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "device/copy.hpp"
 #include "device/reduction.hpp"
 #include "device/sum_order.hpp"
 
@@ -47,6 +48,15 @@ inline void check_floating(DType dtype, std::span<const std::byte> memory) {
     throw Error(
         ErrorCode::invalid_argument,
         "not whole, aligned elements of a floating dtype, but of " + std::string(name_of(dtype)));
+}
+
+inline void check_copies(std::span<const Copy> copies, double factor) {
+    for (const auto& [to, from, dtype] : copies) {
+        check_same_size(to, from);
+        if (factor == 1) continue;
+        check_floating(dtype, to);
+        check_floating(dtype, from);
+    }
 }
 
 inline void check_scratch(std::span<const std::byte> scratch) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "device/copy.hpp"
 #include "device/memory_sharing.hpp"
 #include "device/nccl.hpp"
 #include "device/reduction.hpp"
@@ -97,6 +98,10 @@ public:
     /// to = from, between host and device in any direction, in stream order. Equal sizes, no
     /// overlap. Host memory that is not pinned may make the caller wait.
     virtual void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) = 0;
+    /// Each to = from * factor: the bits of copy() and then scale(), or of copy() if the factor is
+    /// 1. All memory is such that kernels on the stream's device reach it, and no `to` overlaps
+    /// anything else. Many small copies take few kernels.
+    virtual void copy_all(Stream& stream, std::span<const Copy> copies, double factor) = 0;
     /// Sets each element of the memory, whose size is a multiple of the element's: 1, 2, 4 or 8
     /// bytes.
     virtual void fill(Stream& stream, std::span<std::byte> memory,

@@ -9,6 +9,7 @@
 #include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
 #include "emulation/child.hpp"
+#include "support/oracles/device_copies.hpp"
 #include "support/oracles/device_elements.hpp"
 #include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
@@ -73,6 +74,7 @@ TEST_CASE("the plugin works on an emulated device as the host does") {
     check_special_values(*cuda.driver);
     check_fills(*cuda.driver);
     check_elements(*cuda.driver);
+    check_copies(*cuda.driver);
     check_order(*cuda.driver);
     check_words_wrap_around(*cuda.driver);
 }

@@ -1,11 +1,14 @@
 // The plugin's kernels on a device, beside the host's bits and beside sums in float64.
 
+#include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
 #include "device/host/float16.hpp"
 #include "device/plugin.hpp"
+#include "support/oracles/device_copies.hpp"
 #include "support/oracles/device_elements.hpp"
 #include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
@@ -65,7 +68,77 @@ double distance_from_float64(Driver& driver, DType dtype, std::size_t inputs) {
     return worst;
 }
 
+/// Tensors apart from each other, to be packed.
+class ManyTensors {
+public:
+    ManyTensors(Driver& driver, std::size_t count, std::size_t bytes)
+        : driver_(driver),
+          packed_(driver.allocate(0, count * bytes)),
+          tensors_(driver.allocate(0, count * (bytes + distance))) {
+        const float two = 2;
+        driver.fill(*stream_, tensors_, std::as_bytes(std::span(&two, 1)));
+        for (std::size_t i = 0; i < count; ++i)
+            copies_.push_back({packed_.subspan(i * bytes, bytes),
+                               tensors_.subspan(i * (bytes + distance), bytes), DType::f32});
+    }
+    ~ManyTensors() {
+        driver_.release(0, packed_);
+        driver_.release(0, tensors_);
+    }
+    ManyTensors(const ManyTensors&) = delete;
+    ManyTensors& operator=(const ManyTensors&) = delete;
+
+    void pack_together(double factor) const { driver_.copy_all(*stream_, copies_, factor); }
+    void pack_one_by_one() const {
+        for (const auto& each : copies_) driver_.copy(*stream_, each.to, each.from);
+    }
+    /// Of one of several in a row, from when the first is enqueued to when the last is done.
+    template <class Pack>
+    double microseconds(Pack&& pack) const {
+        constexpr int turns = 20;
+        pack();
+        wait_until_done(*stream_);
+        const auto start = std::chrono::steady_clock::now();
+        for (int turn = 0; turn < turns; ++turn) pack();
+        wait_until_done(*stream_);
+        const std::chrono::duration<double, std::micro> taken =
+            std::chrono::steady_clock::now() - start;
+        return taken.count() / turns;
+    }
+    /// Read and written.
+    double gigabytes_per_second(double factor) const {
+        const auto bytes = 2 * static_cast<double>(packed_.size());
+        return bytes / microseconds([&] { pack_together(factor); }) / 1e3;
+    }
+    bool are_packed(double factor) const {
+        std::vector<float> packed(packed_.size() / sizeof(float));
+        driver_.copy(*stream_, std::as_writable_bytes(std::span(packed)), packed_);
+        wait_until_done(*stream_);
+        const auto expected = static_cast<float>(2 * factor);
+        return std::ranges::count(packed, expected) == std::ssize(packed);
+    }
+
+private:
+    static constexpr std::size_t distance = 256;
+    Driver& driver_;
+    const std::shared_ptr<Stream> stream_ = driver_.make_stream(0);
+    const std::span<std::byte> packed_, tensors_;
+    std::vector<Copy> copies_;
+};
+
 }  // namespace
+
+TEST_CASE("figures of packing") {
+    auto& driver = plugin_driver();
+    const ManyTensors large(driver, 1000, GPU_PACKED_BYTES / 1000 / 256 * 256);
+    for (const auto& [name, factor] : {std::pair{"packed_GBps", 1.0}, {"prescaled_GBps", 0.25}}) {
+        std::printf("%s %.6g\n", name, large.gigabytes_per_second(factor));
+        CHECK(large.are_packed(factor));
+    }
+    const ManyTensors small(driver, 160, 4096);
+    std::printf("pack160_us %.6g\n", small.microseconds([&] { small.pack_together(1); }));
+    std::printf("copy160_us %.6g\n", small.microseconds([&] { small.pack_one_by_one(); }));
+}
 
 TEST_CASE("kernels give the bits of the host") {
     auto& driver = plugin_driver();
@@ -73,6 +146,7 @@ TEST_CASE("kernels give the bits of the host") {
     check_special_values(driver);
     check_fills(driver);
     check_elements(driver);
+    check_copies(driver);
 }
 
 TEST_CASE("sums are those in float64, up to rounding") {

@@ -16,6 +16,7 @@ SOURCES = sys.argv[4:]
 PACKED = {
     "reduce_kernel": {"ld", "st"},
     "scale_kernel": {"ld", "st"},
+    "copy_kernel": {"ld", "st"},
     "fill_kernel": {"st"},
     "lanes_kernel.*Lb1": {"ld"},  # for memory that is aligned
     "lanes_kernel.*Lb0|columns_kernel|sum_kernel": set(),

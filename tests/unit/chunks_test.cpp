@@ -1,7 +1,12 @@
-// How a bundle is cut into chunks that travel through pinned memory one after the other.
+// How a bundle is cut into chunks that travel one after the other, and how a chunk is packed.
 #include "backends/device/chunks.hpp"
+
+#include <array>
+
+#include "backends/device/packing.hpp"
 #include "support/runner/catch.hpp"
 
+using namespace guozhuang;
 using guozhuang::backends::chunks_of;
 using guozhuang::backends::Fragment;
 
@@ -36,4 +41,21 @@ TEST_CASE("tensors without elements are in no chunk") {
     CHECK(cut({0, 0}).empty());
     const Chunks one{{{1, 0, 1024}}};
     CHECK(cut({0, 1024, 0}) == one);
+}
+
+TEST_CASE("tensors that touch are packed as one, unless their elements are of two types") {
+    std::array<std::byte, 256> memory{};
+    const std::array<TensorView, 3> tensors{TensorView{memory.data(), DType::f32, {16}},
+                                            TensorView{&memory[64], DType::f32, {16}},
+                                            TensorView{&memory[128], DType::f16, {32}}};
+    engine::Bundle bundle;
+    for (const auto& tensor : tensors) bundle.entries.push_back({.tensor = tensor});
+    const std::array<Fragment, 3> fragments{Fragment{0, 0, 64}, {1, 0, 64}, {2, 0, 64}};
+    const auto packing = backends::packed(bundle, fragments);
+    REQUIRE(packing.copies.size() == 2);
+    CHECK(packing.copies[0].dtype == DType::f32);
+    CHECK(packing.copies[0].tensors.size() == 128);
+    CHECK(packing.copies[1].dtype == DType::f16);
+    CHECK(packing.copies[1].tensors.data() == &memory[128]);
+    CHECK(packing.copies[1].first == 128);
 }

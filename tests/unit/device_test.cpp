@@ -13,6 +13,7 @@
 
 #include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
+#include "support/oracles/device_copies.hpp"
 #include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
 
@@ -230,6 +231,13 @@ TEST_CASE("the fake refuses what a device would refuse") {
           }) == ErrorCode::invalid_argument);
     CHECK(code_of([&] { driver->copy(*stream, bytes_of(five), bytes_of(four)); }) ==
           ErrorCode::invalid_argument);
+    const auto copy_all = [&](std::span<std::byte> to, DType dtype, double factor) {
+        const Copy copy{to, bytes_of(five).first(16), dtype};
+        return code_of([&] { driver->copy_all(*stream, {&copy, 1}, factor); });
+    };
+    CHECK(copy_all(bytes_of(four).first(12), DType::f32, 1) == ErrorCode::invalid_argument);
+    CHECK(copy_all(bytes_of(four), DType::i32, 2) == ErrorCode::invalid_argument);
+    CHECK(copy_all(bytes_of(five).subspan(2, 16), DType::f32, 2) == ErrorCode::invalid_argument);
     const auto reduce = [&](const Reduction& reduction, std::size_t offset, std::size_t bytes,
                             std::size_t inputs = 1) {
         const auto output = bytes_of(four).subspan(offset, bytes);
@@ -291,6 +299,10 @@ TEST_CASE("the fake fills memory with elements of all sizes, and calls all memor
     CHECK(driver->location_of(driver.get()).kind == MemoryKind::managed);
 }
 
+TEST_CASE("copies of the fake that are enqueued together are those one by one") {
+    check_copies(*make_fake_driver());
+}
+
 TEST_CASE("memory of the fake holds NaNs until it is written") {
     const auto driver = make_fake_driver();
     const auto of_device = driver->allocate(0, 64), pinned = driver->allocate_pinned(0, 64);
@@ -320,6 +332,7 @@ TEST_CASE("a device of CUDA reduces and fills as the host does") {
     check_reductions_like_host(*cuda.driver);
     check_special_values(*cuda.driver);
     check_fills(*cuda.driver);
+    check_copies(*cuda.driver);
 }
 
 TEST_CASE("streams of CUDA order work as those of the fake do") {

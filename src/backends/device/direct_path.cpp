@@ -40,12 +40,10 @@ struct DirectPath::Operation {
     Operation(DirectPath& of, const engine::Bundle& given, device::Stream& on)
         : path(of), bundle(given), stream(on) {}
 
-    void copy(std::span<std::byte> to, std::span<const std::byte> from) const {
-        if (!to.empty()) path.driver_->copy(stream, to, from);
-    }
-    void prescale(DType dtype, std::span<std::byte> memory) const {
-        if (bundle.prescale != 1 && !memory.empty())
-            path.driver_->scale(stream, dtype, memory, bundle.prescale);
+    using Copies = std::vector<device::Copy>;
+    void copy(const Copies& copies) const { path.driver_->copy_all(stream, copies, 1); }
+    void copy_prescaled(const Copies& copies) const {
+        path.driver_->copy_all(stream, copies, bundle.prescale);
     }
     /// Reduces what begins there in all halves.
     void reduce(DType dtype, std::span<const std::span<std::byte>> outputs, std::size_t half,
@@ -70,13 +68,18 @@ struct DirectPath::InPlace : Operation {
             packings.push_back(packed(bundle, fragments));
     }
     std::size_t chunks() const noexcept { return packings.size(); }
-    void put(std::size_t chunk, std::span<std::byte> half) const {
-        for (const auto& [tensors, first] : packings[chunk].copies)
-            copy(half.subspan(first, tensors.size()), tensors);
+    /// From the tensors into a half.
+    Copies to(std::span<std::byte> half, std::size_t chunk) const {
+        Copies copies;
+        for (const auto& [dtype, tensors, first] : packings[chunk].copies)
+            copies.push_back({half.subspan(first, tensors.size()), tensors, dtype});
+        return copies;
     }
-    void get(std::size_t chunk, std::span<const std::byte> half) const {
-        for (const auto& [tensors, first] : packings[chunk].copies)
-            copy(tensors, half.subspan(first, tensors.size()));
+    Copies from(std::span<const std::byte> half, std::size_t chunk) const {
+        Copies copies;
+        for (const auto& [dtype, tensors, first] : packings[chunk].copies)
+            copies.push_back({tensors, half.subspan(first, tensors.size()), dtype});
+        return copies;
     }
     std::vector<Packing> packings;
 };
@@ -84,10 +87,7 @@ struct DirectPath::InPlace : Operation {
 struct DirectPath::Allreduce : InPlace {
     using InPlace::InPlace;
     void fill(std::size_t chunk, std::size_t half) const {
-        const auto own = path.half(path.rank_, half);
-        put(chunk, own);
-        for (const auto& [dtype, first, bytes] : packings[chunk].runs)
-            prescale(dtype, own.subspan(first, bytes));
+        copy_prescaled(to(path.half(path.rank_, half), chunk));
     }
     /// Its share of each run, for all ranks.
     void take(std::size_t chunk, std::size_t half) const {
@@ -104,17 +104,17 @@ struct DirectPath::Allreduce : InPlace {
         }
     }
     void finish(std::size_t chunk, std::size_t half) const {
-        get(chunk, path.half(path.rank_, half));
+        copy(from(path.half(path.rank_, half), chunk));
     }
 };
 
 struct DirectPath::Broadcast : InPlace {
     using InPlace::InPlace;
     void fill(std::size_t chunk, std::size_t half) const {
-        if (path.rank_ == bundle.root) put(chunk, path.half(path.rank_, half));
+        if (path.rank_ == bundle.root) copy(to(path.half(path.rank_, half), chunk));
     }
     void take(std::size_t chunk, std::size_t half) const {
-        if (path.rank_ != bundle.root) get(chunk, path.half(bundle.root, half));
+        if (path.rank_ != bundle.root) copy(from(path.half(bundle.root, half), chunk));
     }
     void finish(std::size_t, std::size_t) const {}
 };
@@ -149,29 +149,31 @@ struct DirectPath::WithResults : Operation {
     }
     /// Takes each rank's part of the results from its half, where it begins at `begin`.
     void take_parts(std::size_t chunk, std::size_t half, std::size_t begin) const {
+        Copies copies;
         for_each_fragment(chunk, [&](const Fragment& fragment, std::size_t first) {
             const auto entry = fragment.tensor;
             const auto parts =
                 cut_rows(results[entry], rows[entry], row_bytes(bundle.entries[entry].tensor));
             for (int rank = 0; rank < path.ranks_; ++rank) {
                 const auto part = part_of(parts[static_cast<std::size_t>(rank)], fragment);
-                copy(part, path.half(rank, half).subspan(begin + first, part.size()));
+                copies.push_back({part, path.half(rank, half).subspan(begin + first, part.size())});
             }
         });
+        copy(copies);
     }
     void fill(std::size_t chunk, std::size_t half) const {
         const auto own = path.half(path.rank_, half);
+        Copies copies;
         for_each_fragment(chunk, [&](const Fragment& fragment, std::size_t first) {
             const auto dtype = bundle.entries[fragment.tensor].tensor.dtype;
             auto begin = first;
             for (const auto& all : contributions[fragment.tensor]) {
                 const auto part = part_of(all, fragment);
-                const auto slot = own.subspan(begin, part.size());
-                copy(slot, part);
-                prescale(dtype, slot);
+                copies.push_back({own.subspan(begin, part.size()), part, dtype});
                 begin += room;
             }
         });
+        copy_prescaled(copies);
     }
 
     const std::vector<std::vector<std::int64_t>> rows;

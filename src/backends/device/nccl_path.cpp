@@ -235,40 +235,47 @@ void NcclPath::find_memory(Round& round) {
     }
 }
 
-void NcclPath::pack(const FusedTensors& fused, device::Stream& stream) {
-    auto rest = fused.memory;
-    for (const auto& run : runs_of(fused.tensors)) {
-        if (run.data() == rest.data()) return;  // it is where it lies
-        of_.driver->copy(stream, rest.first(run.size()), run);
-        rest = rest.subspan(run.size());
+void NcclPath::pack(const Round& round, double factor, device::Stream& stream) {
+    std::vector<device::Copy> copies;
+    for (const auto& fused : round) {
+        if (fused.is_in_place() && factor != 1)
+            of_.driver->scale(stream, fused.dtype, fused.memory, factor);
+        for (const auto& [tensors, packed] : packed_runs(fused))
+            copies.push_back({packed, tensors, fused.dtype});
     }
+    of_.driver->copy_all(stream, copies, factor);
 }
 
-void NcclPath::unpack(const FusedTensors& fused, device::Stream& stream) {
+void NcclPath::unpack(const Round& round, device::Stream& stream) {
+    std::vector<device::Copy> copies;
+    for (const auto& fused : round)
+        for (const auto& [tensors, packed] : packed_runs(fused))
+            copies.push_back({tensors, packed, fused.dtype});
+    of_.driver->copy_all(stream, copies, 1);
+}
+
+/// Tensors, and where they lie in scratch.
+std::vector<NcclPath::PackedRun> NcclPath::packed_runs(const FusedTensors& fused) {
+    std::vector<PackedRun> runs;
+    if (fused.is_in_place()) return runs;
     auto rest = fused.memory;
     for (const auto& run : runs_of(fused.tensors)) {
-        if (run.data() == rest.data()) return;
-        of_.driver->copy(stream, run, rest.first(run.size()));
+        runs.push_back({run, rest.first(run.size())});
         rest = rest.subspan(run.size());
     }
+    return runs;
 }
 
 void NcclPath::allreduce(const engine::Bundle& bundle, device::Stream& stream) {
     for (auto& round : rounds_of(bundle)) {
         find_memory(round);
-        for (const auto& fused : round) {
-            pack(fused, stream);
-            if (bundle.prescale != 1)
-                of_.driver->scale(stream, fused.dtype, fused.memory, bundle.prescale);
-        }
+        pack(round, bundle.prescale, stream);
         group([&](device::NcclCommunicator& nccl) {
             for (const auto& fused : round)
                 nccl.allreduce(stream, {bundle.op, fused.dtype}, fused.memory);
         });
-        for (const auto& fused : round) {
-            finish(bundle, fused.dtype, fused.memory, stream);
-            unpack(fused, stream);
-        }
+        for (const auto& fused : round) finish(bundle, fused.dtype, fused.memory, stream);
+        unpack(round, stream);
     }
 }
 
@@ -276,14 +283,12 @@ void NcclPath::broadcast(const engine::Bundle& bundle, device::Stream& stream) {
     const bool is_root = rank() == bundle.root;
     for (auto& round : rounds_of(bundle)) {
         find_memory(round);
-        for (const auto& fused : round)
-            if (is_root) pack(fused, stream);
+        if (is_root) pack(round, 1, stream);
         group([&](device::NcclCommunicator& nccl) {
             for (const auto& fused : round)
                 nccl.broadcast(stream, fused.memory, fused.memory, bundle.root);
         });
-        for (const auto& fused : round)
-            if (!is_root) unpack(fused, stream);
+        if (!is_root) unpack(round, stream);
     }
 }
 
@@ -323,12 +328,13 @@ std::vector<std::span<std::byte>> NcclPath::scaled_inputs(const engine::Bundle& 
     }
     if (bundle.prescale == 1) return inputs;
     auto rest = scratch(bytes);
+    std::vector<device::Copy> copies;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const auto scaled = take(rest, inputs[i].size());
-        of_.driver->copy(stream, scaled, inputs[i]);
-        of_.driver->scale(stream, bundle.entries[i].tensor.dtype, scaled, bundle.prescale);
+        copies.push_back({scaled, inputs[i], bundle.entries[i].tensor.dtype});
         inputs[i] = scaled;
     }
+    of_.driver->copy_all(stream, copies, bundle.prescale);
     return inputs;
 }
 

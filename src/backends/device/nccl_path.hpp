@@ -67,6 +67,10 @@ private:
         std::size_t bytes = 0;
         std::vector<std::span<std::byte>> tensors;
         std::span<std::byte> memory;  ///< where it is moved
+        bool is_in_place() const noexcept { return memory.data() == tensors.front().data(); }
+    };
+    struct PackedRun {
+        std::span<std::byte> tensors, packed;
     };
     using Round = std::vector<FusedTensors>;
 
@@ -80,8 +84,10 @@ private:
 
     static std::vector<Round> rounds_of(const engine::Bundle& bundle);
     void find_memory(Round& round);
-    void pack(const FusedTensors& fused, device::Stream& stream);
-    void unpack(const FusedTensors& fused, device::Stream& stream);
+    static std::vector<PackedRun> packed_runs(const FusedTensors& fused);
+    /// Each times the factor.
+    void pack(const Round& round, double factor, device::Stream& stream);
+    void unpack(const Round& round, device::Stream& stream);
     void move(const engine::Bundle& bundle, device::Stream& stream);
     void allreduce(const engine::Bundle& bundle, device::Stream& stream);
     void broadcast(const engine::Bundle& bundle, device::Stream& stream);

@@ -10,9 +10,10 @@ Packing packed(const engine::Bundle& bundle, std::span<const Fragment> fragments
         const auto& tensor = bundle.entries[fragment.tensor].tensor;
         const auto memory = tensor.memory().subspan(fragment.first, fragment.bytes);
         const bool touches =
-            !copies.empty() && copies.back().first + copies.back().tensors.size() == first &&
+            !copies.empty() && copies.back().dtype == tensor.dtype &&
+            copies.back().first + copies.back().tensors.size() == first &&
             copies.back().tensors.data() + copies.back().tensors.size() == memory.data();
-        if (!touches) copies.push_back({memory.first(0), first});
+        if (!touches) copies.push_back({tensor.dtype, memory.first(0), first});
         auto& tensors = copies.back().tensors;
         tensors = {tensors.data(), tensors.size() + memory.size()};
         if (runs.empty() || runs.back().dtype != tensor.dtype)

@@ -13,8 +13,9 @@ namespace guozhuang::backends {
 /// How a chunk's fragments of tensors in place lie in memory of its own: one after the other, each
 /// on whole cache lines, so alike on all ranks, wherever their tensors are.
 struct Packing {
-    /// Parts of tensors that touch, there as well as here.
+    /// Parts of tensors of one type that touch, there as well as here.
     struct Copy {
+        DType dtype = DType::f32;
         std::span<std::byte> tensors;
         std::size_t first = 0;  ///< where they lie
     };

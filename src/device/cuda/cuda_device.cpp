@@ -3,6 +3,7 @@
 #include <guozhuang/error.hpp>
 #include <string>
 
+#include "device/cuda/copy_kernel.hpp"
 #include "device/cuda/cuda_error.hpp"
 #include "device/cuda/elements_kernel.hpp"
 #include "device/cuda/fill_kernel.hpp"
@@ -28,6 +29,7 @@ void load_kernels(int device) {
     auto status = load_fill_kernel();
     if (status == cudaSuccess) status = load_reduce_kernels();
     if (status == cudaSuccess) status = load_elements_kernels();
+    if (status == cudaSuccess) status = load_copy_kernels();
     if (!means_no_code(status)) return check(status, "cannot load the kernels");
     const auto major = std::to_string(attribute(cudaDevAttrComputeCapabilityMajor, device)),
                minor = std::to_string(attribute(cudaDevAttrComputeCapabilityMinor, device));

@@ -4,6 +4,7 @@
 #include <guozhuang/error.hpp>
 
 #include "device/checks.hpp"
+#include "device/cuda/copy_kernel.hpp"
 #include "device/cuda/cuda_error.hpp"
 #include "device/cuda/driver_functions.hpp"
 #include "device/cuda/elements_kernel.hpp"
@@ -126,6 +127,23 @@ void CudaDriver::copy(Stream& stream, std::span<std::byte> to, std::span<const s
     const auto here = cuda.device().use();
     check(cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyDefault, cuda.native()),
           "cannot copy");
+}
+
+void CudaDriver::copy_all(Stream& stream, std::span<const Copy> copies, double factor) {
+    check_copies(copies, factor);
+    const auto& cuda = ours(stream);
+    if (copies.empty()) return;
+    const auto here = cuda.device().use();
+    const auto processors = cuda.device().processors();
+    std::vector<Copy> rest(copies.begin(), copies.end());
+    // What fills the device by itself gains nothing from a kernel with others, unless it is scaled.
+    if (factor == 1)
+        std::erase_if(rest, [&, most = full_grid_bytes(processors)](const Copy& each) {
+            const bool is_large = each.to.size() >= most;
+            if (is_large) copy(stream, each.to, each.from);
+            return is_large;
+        });
+    check(launch_copies(rest, factor, processors, cuda.native()), "cannot launch copies");
 }
 
 void CudaDriver::fill(Stream& stream, std::span<std::byte> memory,

@@ -25,6 +25,7 @@ public:
     MemoryLocation location_of(const void* address) const override;
 
     void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) override;
+    void copy_all(Stream& stream, std::span<const Copy> copies, double factor) override;
     void fill(Stream& stream, std::span<std::byte> memory,
               std::span<const std::byte> element) override;
     void reduce(Stream& stream, const Reduction& reduction,

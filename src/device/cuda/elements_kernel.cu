@@ -16,12 +16,6 @@ namespace {
 static_assert(SumOrder::group_bytes == pack_bytes && SumOrder::columns == threads_per_block);
 
 template <class T>
-__device__ T scaled(T element, double factor) {
-    using Wide = decltype(Arithmetic<T>::load(element));
-    return Arithmetic<T>::store(Arithmetic<T>::load(element) * static_cast<Wide>(factor));
-}
-
-template <class T>
 __global__ void __launch_bounds__(threads_per_block)
     scale_kernel(T* elements, Extent extent, double factor) {
     const std::size_t first = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
@@ -95,18 +89,6 @@ __global__ void sum_kernel(const double* __restrict__ columns, double* __restric
     for (std::size_t column = 0; column < SumOrder::columns; ++column)
         sum = __dadd_rn(sum, columns[column]);
     *into = sum;
-}
-
-/// Calls action.run<T>() for the type of a floating dtype, and returns its answer.
-template <class Action>
-cudaError_t with_floating(DType dtype, const Action& action) {
-    switch (dtype) {
-        case DType::f16: return action.template run<__half>();
-        case DType::bf16: return action.template run<__nv_bfloat16>();
-        case DType::f32: return action.template run<float>();
-        case DType::f64: return action.template run<double>();
-        default: return cudaErrorInvalidValue;
-    }
 }
 
 struct Scale {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+#include <guozhuang/types.hpp>
 #include <span>
 
 #include "device/cuda/kernel_shape.hpp"
@@ -29,6 +31,13 @@ struct Arithmetic<__nv_bfloat16> {
     static __device__ float load(__nv_bfloat16 value) { return __bfloat162float(value); }
     static __device__ __nv_bfloat16 store(float value) { return __float2bfloat16_rn(value); }
 };
+
+/// element * factor, as Driver::scale.
+template <class T>
+__device__ T scaled(T element, double factor) {
+    using Wide = decltype(Arithmetic<T>::load(element));
+    return Arithmetic<T>::store(Arithmetic<T>::load(element) * static_cast<Wide>(factor));
+}
 
 template <class T>
 struct alignas(pack_bytes) Pack {
@@ -61,6 +70,18 @@ Extent extent_of(std::size_t count, std::span<const void* const> sides) {
     const std::size_t head =
         std::min(count, (pack_bytes - past(sides.front())) % pack_bytes / sizeof(T));
     return {count, head, (count - head) / Pack<T>::lanes};
+}
+
+/// Calls action.run<T>() for the type of a floating dtype, and returns its answer.
+template <class Action>
+cudaError_t with_floating(DType dtype, const Action& action) {
+    switch (dtype) {
+        case DType::f16: return action.template run<__half>();
+        case DType::bf16: return action.template run<__nv_bfloat16>();
+        case DType::f32: return action.template run<float>();
+        case DType::f64: return action.template run<double>();
+        default: return cudaErrorInvalidValue;
+    }
 }
 
 }  // namespace guozhuang::device

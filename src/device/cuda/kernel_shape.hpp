@@ -11,11 +11,18 @@ inline constexpr unsigned threads_per_block = 256;
 inline constexpr unsigned blocks_per_processor = 8;
 inline constexpr std::size_t pack_bytes = 16;
 
+/// As many as are on the device at a time.
+inline unsigned most_blocks(int processors) {
+    return static_cast<unsigned>(processors) * blocks_per_processor;
+}
+
+inline unsigned blocks_up_to(std::size_t wanted, int processors) {
+    return static_cast<unsigned>(std::min<std::size_t>(wanted, most_blocks(processors)));
+}
+
 /// The blocks for `work` turns of a loop that the threads share.
 inline unsigned blocks_for(std::size_t work, int processors) {
-    const std::size_t wanted = (work + threads_per_block - 1) / threads_per_block;
-    return static_cast<unsigned>(
-        std::min<std::size_t>(wanted, static_cast<unsigned>(processors) * blocks_per_processor));
+    return blocks_up_to((work + threads_per_block - 1) / threads_per_block, processors);
 }
 
 }  // namespace guozhuang::device

@@ -181,6 +181,16 @@ public:
         ours(stream).launch([to, from] { std::copy(from.begin(), from.end(), to.begin()); });
     }
 
+    void copy_all(Stream& stream, std::span<const Copy> copies, double factor) override {
+        check_copies(copies, factor);
+        ours(stream).launch([copies = std::vector(copies.begin(), copies.end()), factor] {
+            for (const auto& [to, from, dtype] : copies) {
+                std::ranges::copy(from, to.begin());
+                if (factor != 1) device::scale(dtype, to, factor);
+            }
+        });
+    }
+
     void fill(Stream& stream, std::span<std::byte> memory,
               std::span<const std::byte> element) override {
         check_fill(memory, element);

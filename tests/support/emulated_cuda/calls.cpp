@@ -30,6 +30,10 @@ public:
         return ++calls_[function];
     }
     std::uint64_t total() const noexcept { return total_; }
+    std::uint64_t of(const std::string& function) {
+        const std::lock_guard lock(mutex_);
+        return calls_[function];
+    }
     void write(const std::string& path) {
         const std::lock_guard lock(mutex_);
         std::ofstream file(path);
@@ -110,6 +114,10 @@ void forget_last_error() noexcept {
 
 std::uint64_t emulated_cuda_calls() {
     return guozhuang::emulated_cuda::counts().total();
+}
+
+std::uint64_t emulated_cuda_calls_of(const char* function) {
+    return guozhuang::emulated_cuda::counts().of(function);
 }
 
 void emulated_cuda_break_device(int device) {

@@ -12,6 +12,9 @@ void emulated_cuda_break_device(int device);
 /// How many calls of CUDA this process has made.
 std::uint64_t emulated_cuda_calls();
 
+/// How many of them were of this function.
+std::uint64_t emulated_cuda_calls_of(const char* function);
+
 /// The rules that are in force here, a line each, and those that are not, which then say why.
 const char* emulated_cuda_rules();
 }

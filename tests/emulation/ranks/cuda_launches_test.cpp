@@ -1,0 +1,75 @@
+// How many kernels and copies the library launches.
+
+#include <guozhuang/guozhuang.hpp>
+#include <string>
+
+#include "emulation/ranks/trainer.hpp"
+#include "support/cases/operation_cases.hpp"
+#include "support/emulated_cuda/emulated_cuda.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/mpi_report.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+constexpr std::size_t tensors = 100;
+
+/// Apart from each other, so that none are copied as one.
+class TinyTensors {
+public:
+    explicit TinyTensors(Trainer& trainer)
+        : trainer_(trainer),
+          memory_(trainer.put_elements(std::vector<float>(tensors * distance, 1))) {
+        trainer.synchronize();
+    }
+    std::vector<TensorView> views() const {
+        std::vector<TensorView> all;
+        for (std::size_t i = 0; i < tensors; ++i)
+            all.emplace_back(memory_.get() + i * distance, DType::f32,
+                             Shape{static_cast<std::int64_t>(1 + i % 40)},
+                             trainer_.stream().device);
+        return all;
+    }
+    /// Whether all tensors have this value, and the memory between them is as it was.
+    bool are_all(float value) const {
+        const auto found = trainer_.elements(memory_, tensors * distance);
+        for (std::size_t i = 0; i < found.size(); ++i)
+            if (found[i] != (i % distance < 1 + i / distance % 40 ? value : 1)) return false;
+        return true;
+    }
+
+private:
+    static constexpr std::size_t distance = 64;
+    Trainer& trainer_;
+    const std::shared_ptr<float> memory_;
+};
+
+std::uint64_t launches_and_copies() {
+    return emulated_cuda_calls_of("cudaLaunchKernel") + emulated_cuda_calls_of("cudaMemcpyAsync");
+}
+
+/// One kernel packs and scales, one reduces and one unpacks; NCCL has one of its own. A rank alone
+/// scales each tensor where it lies.
+void tiny_tensors(Session& session, Report& report) {
+    Trainer trainer;
+    const TinyTensors gradients(trainer);
+    const AllreduceOptions options{
+        .op = ReduceOp::average, .prescale = 3, .stream = trainer.stream()};
+    grouped_allreduce(gradients.views(), options);
+    report.expect(gradients.are_all(3), "the averages");
+    barrier();
+    const auto before = launches_and_copies();
+    grouped_allreduce(gradients.views(), options);
+    const auto launched = launches_and_copies() - before;
+    report.expect(gradients.are_all(9), "the averages of averages");
+    const std::uint64_t most = session.size() == 1 ? tensors : 4;
+    report.expect(launched <= most, text_of(launched, " kernels and copies for ", tensors));
+}
+
+}  // namespace
+
+TEST_CASE("a bundle of a hundred tiny tensors needs a few kernels") {
+    CHECK(problems_here(tiny_tensors) == "");
+}
