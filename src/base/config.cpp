@@ -35,9 +35,17 @@ bool parse_size(Config& config, std::string_view text) {
     return true;
 }
 
-template <std::size_t Config::*member>
-std::string print_size(const Config& config) {
+template <auto member>
+std::string print_number(const Config& config) {
     return std::to_string(config.*member);
+}
+
+template <int Config::*member>
+bool parse_count(Config& config, std::string_view text) {
+    const auto number = parse_number<int>(text);
+    if (!number || *number < 0 || *number > 1'000'000) return false;
+    config.*member = *number;
+    return true;
 }
 
 /// The member's value is the index of its word.
@@ -149,11 +157,15 @@ constexpr ConfigVariable table[] = {
      parse_word<&Config::cuda, cuda_words>, print_word<&Config::cuda, cuda_words>},
     {"GUOZHUANG_DEVICE_BYTES", "bytes", "64K to 1G", ConfigScope::rank0_wins,
      "Memory of its device that a rank takes for a process set on the direct path (gpu.md).",
-     parse_size<&Config::device_bytes, 64 * 1024, gib>, print_size<&Config::device_bytes>},
+     parse_size<&Config::device_bytes, 64 * 1024, gib>, print_number<&Config::device_bytes>},
     {"GUOZHUANG_DEVICE_PATH", "", "auto, nccl, direct or staged", ConfigScope::rank0_wins,
      "How tensors on devices move (gpu.md); a path that cannot be is an error.",
      parse_word<&Config::device_path, device_path_names>,
      print_word<&Config::device_path, device_path_names>},
+    {"GUOZHUANG_DEVICE_SMS", "", "0 to 1000000", ConfigScope::rank0_wins,
+     "How many multiprocessors of its GPU a rank's kernels and NCCL's may fill (gpu.md); 0: no "
+     "limit.",
+     parse_count<&Config::device_sms>, print_number<&Config::device_sms>},
     {"GUOZHUANG_FAILPOINT", "", "none, or NAME@RANK:NTH=kill, stop:MS, delay:US or error",
      ConfigScope::may_differ,
      "For tests: a fault that befalls one rank the NTH time that it passes a point of the library "
@@ -162,7 +174,7 @@ constexpr ConfigVariable table[] = {
     {"GUOZHUANG_FUSION_BYTES", "bytes", "0 to 1G", ConfigScope::rank0_wins,
      "Single operations that are ready together are fused into bundles of up to this size; 0 fuses "
      "nothing.",
-     parse_size<&Config::fusion_bytes, 0, gib>, print_size<&Config::fusion_bytes>},
+     parse_size<&Config::fusion_bytes, 0, gib>, print_number<&Config::fusion_bytes>},
     {"GUOZHUANG_HOST", "", "real, or 0 to 1000000", ConfigScope::may_differ,
      "To try out on one machine what happens between several: ranks with different numbers here "
      "take each other for ranks of different "
@@ -193,7 +205,7 @@ constexpr ConfigVariable table[] = {
     {"GUOZHUANG_SEGMENT_BYTES", "bytes", "1K to 64M", ConfigScope::rank0_wins,
      "Largest piece in flight of the algorithms that pipeline; a few of them should fit the L2 "
      "cache.",
-     parse_size<&Config::segment_bytes, 1024, gib / 16>, print_size<&Config::segment_bytes>},
+     parse_size<&Config::segment_bytes, 1024, gib / 16>, print_number<&Config::segment_bytes>},
     {"GUOZHUANG_SHARED_MEMORY", "", "0 or 1", ConfigScope::may_differ,
      "Whether ranks of one host share memory, in which they agree, wake each other and stage their "
      "data; without it they look for messages "
@@ -205,7 +217,7 @@ constexpr ConfigVariable table[] = {
      "Bundles up to this size are reduced by algorithms of few steps. Between hosts, tensors up to "
      "this size are added up in tree "
      "order, larger ones around rings.",
-     parse_size<&Config::small_bytes, 0, gib>, print_size<&Config::small_bytes>},
+     parse_size<&Config::small_bytes, 0, gib>, print_number<&Config::small_bytes>},
     {"GUOZHUANG_SPIN_US", "us", "auto, or 0 to 1000000", ConfigScope::may_differ,
      "How long a wait spins before it sleeps; `auto`: 50 where every rank of the host has a core "
      "of its own, less otherwise.",

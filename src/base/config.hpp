@@ -33,6 +33,7 @@ struct Config {
     bool cuda = true;
     DevicePath device_path = DevicePath::automatic;
     std::size_t device_bytes = 32u << 20;
+    int device_sms = 0;         ///< 0: no limit
     std::string nccl = "auto";  ///< or off, or a file
     LogLevel log_level = LogLevel::warning;
     std::string timeline;               ///< directory; empty: none

@@ -85,6 +85,11 @@ public:
     /// that was enqueued will run.
     virtual void require_healthy(int device) const = 0;
 
+    /// Kernels have at most as many blocks as fill this many multiprocessors of a GPU, and NCCL as
+    /// many CTAs; 0: no limit. Later launches and connections heed it. A device without
+    /// multiprocessors has nothing to limit.
+    virtual void limit_multiprocessors(int) noexcept {}
+
     /// Aligned to 256 bytes at least, with undefined contents; empty for 0 bytes. May wait for the
     /// device, as release() may: so scratch is allocated once and kept.
     virtual std::span<std::byte> allocate(int device, std::size_t bytes) = 0;

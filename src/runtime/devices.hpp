@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/config.hpp"
 #include "base/mutex.hpp"
 #include "device/device.hpp"
 #include "device/host/fake_driver.hpp"
@@ -25,12 +26,13 @@ class Devices {
 public:
     /// `kind` is not the plain host. Throws Error(unavailable) for what cannot be used. Before the
     /// first call for CUDA the process calls nothing of CUDA.
-    DeviceAccess access(DeviceKind kind, bool cuda_wanted) {
+    DeviceAccess access(DeviceKind kind, const base::Config& config) {
         const base::Lock lock(mutex_);
         auto& access = accesses_[kind];
         if (!access.driver) {
             auto driver =
-                kind == DeviceKind::fake ? device::make_fake_driver() : cuda_driver(cuda_wanted);
+                kind == DeviceKind::fake ? device::make_fake_driver() : cuda_driver(config.cuda);
+            driver->limit_multiprocessors(config.device_sms);
             access.completions = std::make_shared<engine::Completions>(driver);
             if (kind == DeviceKind::cuda) cuda_in_use_ = driver.get();
             access.driver = std::move(driver);

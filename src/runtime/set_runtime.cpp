@@ -123,7 +123,7 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
         throw Error(ErrorCode::unavailable,
                     "ranks that take turns (RankOptions::turns) have one thread each, and tensors "
                     "on a device need more");
-    const auto access = resources_->devices.access(device.kind, resources_->config.cuda);
+    const auto access = resources_->devices.access(device.kind, resources_->config);
     const base::Lock lock(devices_mutex_);
     if (const auto used = devices_.find(device.kind); used != devices_.end()) {
         if (used->second == device.index) return access.driver;
@@ -147,7 +147,7 @@ std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {
 
 std::shared_ptr<device::Driver> SetRuntime::driver_of(DeviceKind kind) {
     if (kind == DeviceKind::host) return nullptr;
-    return resources_->devices.access(kind, resources_->config.cuda).driver;
+    return resources_->devices.access(kind, resources_->config).driver;
 }
 
 /// Nothing rings then, so the pauses are short.
@@ -183,7 +183,7 @@ std::string SetRuntime::misplacement_of(const TensorView& tensor) {
 
 Device SetRuntime::own_device(DeviceKind kind) {
     if (kind == DeviceKind::host) return {};
-    const auto access = resources_->devices.access(kind, resources_->config.cuda);
+    const auto access = resources_->devices.access(kind, resources_->config);
     const base::Lock lock(devices_mutex_);
     if (const auto used = devices_.find(kind); used != devices_.end()) return {kind, used->second};
     const auto& topology = transport().topology();

@@ -6,9 +6,12 @@
 #include <dlfcn.h>
 #include <filesystem>
 
+#include "device/cuda/kernel_shape.hpp"
 #include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
 #include "emulation/child.hpp"
+#include "support/emulated_cuda/device_facts.hpp"
+#include "support/emulated_cuda/emulated_cuda.hpp"
 #include "support/oracles/device_copies.hpp"
 #include "support/oracles/device_elements.hpp"
 #include "support/oracles/device_streams.hpp"
@@ -55,6 +58,15 @@ int say_which_nccl(const std::vector<std::string>& arguments) {
 }
 const ChildCase which_nccl("say which NCCL", say_which_nccl);
 
+int say_which_nccl_can_be_limited(const std::vector<std::string>&) {
+    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    driver.limit_multiprocessors(2);
+    const auto [nccl, why_not] = driver.nccl("auto");
+    std::puts(nccl ? "one" : why_not.c_str());
+    return 0;
+}
+const ChildCase limited_nccl("say which NCCL can be limited", say_which_nccl_can_be_limited);
+
 std::string nccl_with(const std::vector<std::string>& arguments,
                       const Child::Environment& environment = {}) {
     return Child("say which NCCL", environment, arguments).line();
@@ -77,6 +89,48 @@ TEST_CASE("the plugin works on an emulated device as the host does") {
     check_copies(*cuda.driver);
     check_order(*cuda.driver);
     check_words_wrap_around(*cuda.driver);
+}
+
+TEST_CASE("no kernel's grid fills more multiprocessors than it may") {
+    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    const auto stream = driver.make_stream(0);
+    const auto memory = driver.allocate(0, 2 << 20), scratch = driver.allocate(0, 1 << 20);
+    const auto pinned = driver.allocate_pinned(0, sizeof(double));
+    const auto half = memory.first(1 << 20), other = memory.last(1 << 20);
+    const auto two_bytes = pinned.first(2);
+    two_bytes[0] = std::byte{1};
+    two_bytes[1] = std::byte{2};
+    std::vector<Copy> copies;
+    for (std::size_t first = 0; first < half.size(); first += 4096)
+        copies.push_back({half.subspan(first, 4096), other.subspan(first, 4096), DType::f32});
+    const std::span<const std::byte> inputs[] = {half, other};
+    for (const int most : {1, 3, 100, 0}) {
+        driver.limit_multiprocessors(most);
+        const int all = emulated_cuda::device_facts::multiprocessors;
+        const auto expected = most_blocks(most == 0 ? all : std::min(most, all));
+        const auto check = [&](const char* what) {
+            INFO(what << " with a limit of " << most);
+            CHECK(emulated_cuda_largest_grid() == expected);
+        };
+        emulated_cuda_largest_grid();
+        driver.fill(*stream, half, two_bytes);
+        check("fill");
+        driver.scale(*stream, DType::f32, half, 2);
+        check("scale");
+        driver.reduce(*stream, {ReduceOp::sum, DType::f32}, {&half, 1}, inputs);
+        check("reduce");
+        driver.sum_of_squares(*stream, DType::f32, half, scratch,
+                              *reinterpret_cast<double*>(pinned.data()));
+        check("sum_of_squares");
+        driver.copy_all(*stream, copies, 1);
+        check("copies");
+        driver.copy_all(*stream, copies, 2);
+        check("scaled copies");
+    }
+    wait_until_done(*stream);
+    driver.release(0, memory);
+    driver.release(0, scratch);
+    driver.release_pinned(0, pinned);
 }
 
 TEST_CASE("the plugin says why there is no device") {
@@ -108,6 +162,11 @@ TEST_CASE("the plugin says which NCCL it has, or why it has none") {
                StartsWith("NCCL not loaded: ") && EndsWith("ncclGetVersion"));
     CHECK(nccl_with({"auto"}, {{"EMULATED_NCCL_VERSION", "21200"}}) ==
           "NCCL too old: it is 2.12.0, this build needs 2.14.0");
+    const auto limited = [](const char* version) {
+        return Child("say which NCCL can be limited", {{"EMULATED_NCCL_VERSION", version}}).line();
+    };
+    CHECK(limited("21605") == "NCCL too old: it is 2.16.5, GUOZHUANG_DEVICE_SMS needs 2.17.0");
+    CHECK(limited("21700") == "one");
     // Of two there is one, which the program has.
     CHECK(nccl_with({"/nowhere/libnccl.so.2", file}) == found);
     CHECK(nccl_with({"off", file}) == "GUOZHUANG_NCCL is off");

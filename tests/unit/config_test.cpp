@@ -39,6 +39,10 @@ TEST_CASE(
           "GUOZHUANG_FUSION_BYTES='2G' is not acceptable: it must be 0 to 1G bytes" + suffixes);
     CHECK(refusal("GUOZHUANG_SEGMENT_BYTES", "512") ==
           "GUOZHUANG_SEGMENT_BYTES='512' is not acceptable: it must be 1K to 64M bytes" + suffixes);
+    for (const auto* const count : {"2K", "1000001"})
+        CHECK(refusal("GUOZHUANG_DEVICE_SMS", count) ==
+              "GUOZHUANG_DEVICE_SMS='" + std::string(count) +
+                  "' is not acceptable: it must be 0 to 1000000");
     CHECK(refusal("GUOZHUANG_REPRODUCIBLE", "yes") ==
           "GUOZHUANG_REPRODUCIBLE='yes' is not acceptable: it must be 0 or 1");
     CHECK(refusal("GUOZHUANG_ALGORITHM", "rings").find("'rings'") != std::string::npos);

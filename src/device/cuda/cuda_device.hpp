@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cuda_runtime_api.h>
 
@@ -17,7 +18,13 @@ public:
     explicit CudaDevice(int index);
 
     int index() const noexcept { return index_; }
-    int processors() const noexcept { return processors_; }  ///< multiprocessors
+    /// Multiprocessors that kernels may fill.
+    int processors() const noexcept {
+        const int limit = processor_limit();
+        return limit == 0 ? processors_ : std::min(limit, processors_);
+    }
+    int processor_limit() const noexcept { return limit_.load(std::memory_order_relaxed); }
+    void limit_processors(int most) noexcept { limit_.store(most, std::memory_order_relaxed); }
     EventPool& events() noexcept { return events_; }
 
     /// Makes the device current for a scope: `const auto here = device.use();`. The first call
@@ -35,6 +42,7 @@ private:
 
     const int index_;
     const int processors_;
+    std::atomic<int> limit_ = 0;  ///< 0: none
     EventPool events_;
     std::atomic<CUcontext> primary_ = nullptr;  ///< null before the first use
     base::Mutex mutex_;

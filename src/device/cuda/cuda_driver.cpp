@@ -74,6 +74,10 @@ void CudaDriver::require_healthy(int device) const {
     device_at(device).require_healthy();
 }
 
+void CudaDriver::limit_multiprocessors(int most) noexcept {
+    for (const auto& device : devices_) device->limit_processors(most);
+}
+
 std::span<std::byte> CudaDriver::allocate(int device, std::size_t bytes) {
     auto& on = device_at(device);
     if (bytes == 0) return {};
@@ -189,7 +193,8 @@ void CudaDriver::sum_of_squares(Stream& stream, DType dtype, std::span<const std
     const auto here = cuda.device().use();
     const SumLaunch launch{dtype, memory.data(), memory.size() / size_of(dtype),
                            reinterpret_cast<double*>(scratch.data()), &into};
-    check(launch_sum_of_squares(launch, cuda.native()), "cannot launch a sum");
+    check(launch_sum_of_squares(launch, cuda.device().processors(), cuda.native()),
+          "cannot launch a sum");
 }
 
 void CudaDriver::write(Stream& stream, Word& word, std::uint32_t value) {
@@ -221,7 +226,9 @@ std::shared_ptr<Stream> CudaDriver::wrap(StreamRef stream) {
 }
 
 NcclOrReason CudaDriver::nccl(const std::string& wanted) {
-    return nccl_of(wanted, [this](int device) -> CudaDevice& { return device_at(device); });
+    const bool is_limited = device_at(0).processor_limit() != 0;
+    return nccl_of(
+        wanted, [this](int device) -> CudaDevice& { return device_at(device); }, is_limited);
 }
 
 }  // namespace guozhuang::device

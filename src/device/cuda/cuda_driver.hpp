@@ -17,6 +17,7 @@ public:
     int device_count() const noexcept override { return static_cast<int>(devices_.size()); }
     std::string description(int device) const override;
     void require_healthy(int device) const override;
+    void limit_multiprocessors(int most) noexcept override;
 
     std::span<std::byte> allocate(int device, std::size_t bytes) override;
     void release(int device, std::span<std::byte> memory) noexcept override;

@@ -57,8 +57,9 @@ __device__ Pack<T> group_at(const T* elements) {
 
 template <class T, bool aligned>
 __global__ void __launch_bounds__(threads_per_block)
-    lanes_kernel(const T* __restrict__ elements, std::size_t count, double* __restrict__ lanes) {
-    const std::size_t lane = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x;
+    lanes_kernel(const T* __restrict__ elements, std::size_t count, double* __restrict__ lanes,
+                 unsigned first_block) {
+    const std::size_t lane = (first_block + blockIdx.x) * std::size_t{blockDim.x} + threadIdx.x;
     const std::size_t groups = count / Pack<T>::lanes;
     double sum = 0;
 #pragma unroll 4
@@ -113,6 +114,7 @@ struct Scale {
 struct SumLanes {
     const SumLaunch& what;
     unsigned blocks;
+    int processors;
     cudaStream_t stream;
 
     template <class T>
@@ -125,9 +127,17 @@ struct SumLanes {
         const auto* elements = static_cast<const T*>(what.elements);
         auto count = what.count;
         auto* lanes = what.scratch;
-        void* arguments[] = {&elements, &count, &lanes};
-        return cudaLaunchKernel(lanes_kernel<T, aligned>, dim3(blocks), dim3(threads_per_block),
-                                arguments, 0, stream);
+        // A thread for each lane, since a loop over them would spill registers: so as many launches
+        // as it takes with so many blocks.
+        auto status = cudaSuccess;
+        for (unsigned block = 0; block < blocks && status == cudaSuccess;) {
+            const auto grid = blocks_up_to(blocks - block, processors);
+            void* arguments[] = {&elements, &count, &lanes, &block};
+            status = cudaLaunchKernel(lanes_kernel<T, aligned>, dim3(grid), dim3(threads_per_block),
+                                      arguments, 0, stream);
+            block += grid;
+        }
+        return status;
     }
 };
 
@@ -151,11 +161,12 @@ cudaError_t launch_scale(DType dtype, void* elements, std::size_t count, double 
     return with_floating(dtype, Scale{elements, count, factor, processors, stream});
 }
 
-cudaError_t launch_sum_of_squares(const SumLaunch& launch, cudaStream_t stream) {
+cudaError_t launch_sum_of_squares(const SumLaunch& launch, int processors, cudaStream_t stream) {
     const auto used = SumOrder::lanes_of(launch.count * size_of(launch.dtype));
     const auto blocks = static_cast<unsigned>((used + threads_per_block - 1) / threads_per_block);
     if (blocks > 0)
-        if (const auto status = with_floating(launch.dtype, SumLanes{launch, blocks, stream});
+        if (const auto status =
+                with_floating(launch.dtype, SumLanes{launch, blocks, processors, stream});
             status != cudaSuccess)
             return status;
     const double* lanes = launch.scratch;

@@ -20,8 +20,8 @@ struct SumLaunch {
     double* into;
 };
 
-/// Enqueues the kernels on a stream of the current device.
-cudaError_t launch_sum_of_squares(const SumLaunch& launch, cudaStream_t stream);
+/// Enqueues the kernels on a stream of the current device, which has `processors` multiprocessors.
+cudaError_t launch_sum_of_squares(const SumLaunch& launch, int processors, cudaStream_t stream);
 
 /// Loads the kernels of all element types for the current device, so that no launch has to.
 cudaError_t load_elements_kernels();

@@ -45,6 +45,19 @@ ncclRedOp_t op_of(ReduceOp op) {
     throw Error(ErrorCode::internal, "NCCL has no " + std::string(name_of(op)));
 }
 
+/// For headers of an NCCL without such a limit, too; require_cta_limit() refuses those.
+template <class Config>
+void limit_ctas(Config& config, int most) {
+    if constexpr (requires { config.maxCTAs; }) config.maxCTAs = most;
+}
+
+ncclConfig_t config_of(const CudaDevice& device) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    if (const int limit = device.processor_limit(); limit != 0) limit_ctas(config, limit);
+    return config;
+}
+
 }  // namespace
 
 CudaNcclCommunicator::CudaNcclCommunicator(const NcclFunctions& nccl, const NcclId& id,
@@ -54,8 +67,7 @@ CudaNcclCommunicator::CudaNcclCommunicator(const NcclFunctions& nccl, const Nccl
     ncclUniqueId native_id;
     static_assert(sizeof native_id == sizeof id);
     std::memcpy(&native_id, id.data(), sizeof native_id);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    auto config = config_of(device_);
     const auto result =
         nccl_.connect(&communicator_, group_rank.size, native_id, group_rank.rank, &config);
     if (result == ncclSuccess || result == ncclInProgress) return;

@@ -1,5 +1,6 @@
 #include "device/cuda/nccl_functions.hpp"
 
+#include <algorithm>
 #include <dlfcn.h>
 #include <guozhuang/error.hpp>
 
@@ -49,6 +50,15 @@ NcclFunctions nccl_functions_of(void* library) {
     find(library, "ncclSend", found.send);
     find(library, "ncclRecv", found.receive);
     return found;
+}
+
+void require_cta_limit(const NcclFunctions& nccl) {
+    int version = 0;
+    check_nccl(nccl, nccl.get_version(&version), "cannot tell its version", nullptr);
+    version = std::min(version, NCCL_VERSION_CODE);
+    if (version < oldest_nccl_with_limit)
+        refuse("NCCL too old: it is " + nccl_version_text(version) +
+               ", GUOZHUANG_DEVICE_SMS needs " + nccl_version_text(oldest_nccl_with_limit));
 }
 
 void check_nccl(const NcclFunctions& nccl, ncclResult_t result, const char* tried,

@@ -32,12 +32,18 @@ struct NcclFunctions {
 /// The first with communicators that do not block.
 inline constexpr int oldest_nccl = NCCL_VERSION(2, 14, 0);
 
+/// The first that can be told how many CTAs to use; the header must be of such a one, too.
+inline constexpr int oldest_nccl_with_limit = NCCL_VERSION(2, 17, 0);
+
 /// "2.28.9"
 std::string nccl_version_text(int code);
 
 /// Fills the table from a library that dlopen() has returned. Throws Error(unavailable) with the
 /// reason why NCCL cannot be used.
 NcclFunctions nccl_functions_of(void* library);
+
+/// Throws Error(unavailable) if NCCL cannot be told how many CTAs to use.
+void require_cta_limit(const NcclFunctions& nccl);
 
 /// Throws Error(unavailable) unless NCCL has done what was tried, or is about to: the text says
 /// what was tried ("cannot connect"), and what NCCL answers. `communicator` may be null.

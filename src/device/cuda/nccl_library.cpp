@@ -28,6 +28,8 @@ public:
         return nccl_version_text(code) + " (" + (is_found ? info.dli_fname : "") + ")";
     }
 
+    const NcclFunctions& functions() const noexcept { return functions_; }
+
     NcclId make_id() override {
         ncclUniqueId native;
         check_nccl(functions_, functions_.make_id(&native), "cannot make an id", nullptr);
@@ -58,13 +60,14 @@ void* open_library(const std::string& wanted) {
 
 }  // namespace
 
-NcclOrReason nccl_of(const std::string& wanted, const DeviceByIndex& devices) {
+NcclOrReason nccl_of(const std::string& wanted, const DeviceByIndex& devices, bool is_limited) {
     static auto& mutex = *new base::Mutex;
-    static Nccl* loaded = nullptr;
+    static CudaNccl* loaded = nullptr;
     if (wanted == "off") return {.reason = "GUOZHUANG_NCCL is off"};
     try {
         const base::Lock lock(mutex);
         if (!loaded) loaded = new CudaNccl(nccl_functions_of(open_library(wanted)), devices);
+        if (is_limited) require_cta_limit(loaded->functions());
         return {.nccl = loaded};
     } catch (const Error& error) {
         return {.reason = error.what()};

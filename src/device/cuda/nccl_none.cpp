@@ -2,7 +2,7 @@
 
 namespace guozhuang::device {
 
-NcclOrReason nccl_of(const std::string&, const DeviceByIndex&) {
+NcclOrReason nccl_of(const std::string&, const DeviceByIndex&, bool) {
     return {.reason = "built without NCCL"};
 }
 

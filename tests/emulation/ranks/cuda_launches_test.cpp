@@ -1,10 +1,13 @@
-// How many kernels and copies the library launches.
+// How many kernels and copies the library launches, and how large their grids are.
 
+#include <algorithm>
+#include <cstdlib>
 #include <guozhuang/guozhuang.hpp>
 #include <string>
 
 #include "emulation/ranks/trainer.hpp"
 #include "support/cases/operation_cases.hpp"
+#include "support/emulated_cuda/device_facts.hpp"
 #include "support/emulated_cuda/emulated_cuda.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/mpi_report.hpp"
@@ -68,8 +71,32 @@ void tiny_tensors(Session& session, Report& report) {
     report.expect(launched <= most, text_of(launched, " kernels and copies for ", tensors));
 }
 
+/// Of as many multiprocessors as GUOZHUANG_DEVICE_SMS says, or the device has.
+unsigned full_grid() {
+    constexpr int blocks_per_multiprocessor = 8, all = emulated_cuda::device_facts::multiprocessors;
+    const char* const limit = std::getenv("GUOZHUANG_DEVICE_SMS");
+    const int used = limit == nullptr ? all : std::min(std::stoi(limit), all);
+    return static_cast<unsigned>(used * blocks_per_multiprocessor);
+}
+
+void large_tensor(Session&, Report& report) {
+    Trainer trainer;
+    constexpr std::size_t count = 600'000;
+    const auto values = trainer.put_elements(std::vector<float>(count, 1));
+    trainer.synchronize();
+    emulated_cuda_largest_grid();
+    allreduce(trainer.view(values, count),
+              {.op = ReduceOp::average, .prescale = 3, .stream = trainer.stream()});
+    const auto grid = emulated_cuda_largest_grid();
+    report.expect(grid == full_grid(), text_of(grid, " blocks instead of ", full_grid()));
+}
+
 }  // namespace
 
 TEST_CASE("a bundle of a hundred tiny tensors needs a few kernels") {
     CHECK(problems_here(tiny_tensors) == "");
+}
+
+TEST_CASE("a large tensor fills as many multiprocessors as it may") {
+    CHECK(problems_here(large_tensor) == "");
 }

@@ -15,6 +15,9 @@ std::uint64_t emulated_cuda_calls();
 /// How many of them were of this function.
 std::uint64_t emulated_cuda_calls_of(const char* function);
 
+/// The blocks of the largest grid that was launched since this was asked last.
+unsigned emulated_cuda_largest_grid();
+
 /// The rules that are in force here, a line each, and those that are not, which then say why.
 const char* emulated_cuda_rules();
 }

@@ -1,5 +1,6 @@
 // Launches of kernels. What has a kernel's type is in kernel.hpp, which calls what is here.
 
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "support/emulated_cuda/calls.hpp"
 #include "support/emulated_cuda/device_facts.hpp"
 #include "support/emulated_cuda/devices.hpp"
+#include "support/emulated_cuda/emulated_cuda.hpp"
 #include "support/emulated_cuda/kernel.hpp"
 #include "support/emulated_cuda/rules.hpp"
 #include "support/emulated_cuda/submit.hpp"
@@ -27,6 +29,15 @@ void load(const void* kernel) {
     device.wait_until_idle();
     const std::lock_guard lock(mutex);
     loaded.insert({&device, kernel});
+}
+
+std::atomic<unsigned> largest_grid = 0;
+
+void note_grid(dim3 grid) {
+    const unsigned blocks = grid.x * grid.y * grid.z;
+    unsigned largest = largest_grid;
+    while (largest < blocks && !largest_grid.compare_exchange_weak(largest, blocks)) {
+    }
 }
 
 bool is_valid(dim3 block) {
@@ -51,9 +62,14 @@ cudaError_t emulated_cuda_launch(const KernelLaunch& launch, std::function<void(
         const auto stream = stream_of(launch.stream);
         require(&stream->device() == &current_device(), cudaErrorInvalidResourceHandle);
         load(launch.kernel);
+        note_grid(launch.grid);
         submit(*stream, Stream::Actor::kernel, std::move(run_all));
         return stream->device().error();
     });
+}
+
+unsigned emulated_cuda_largest_grid() {
+    return largest_grid.exchange(0);
 }
 
 void emulated_cuda_break_rule(const char* text) {

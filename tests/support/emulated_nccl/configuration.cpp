@@ -34,6 +34,9 @@ const Configuration& configuration() {
     static const auto& read = *new auto([] {
         Configuration all{};
         all.version = static_cast<int>(number_or("EMULATED_NCCL_VERSION", NCCL_VERSION_CODE));
+        const auto ctas = text_of("EMULATED_NCCL_CTAS");
+        all.ctas = ctas.empty() ? NCCL_CONFIG_UNDEF_INT
+                                : static_cast<int>(number("EMULATED_NCCL_CTAS", ctas));
         all.hangs = number_or("EMULATED_NCCL_HANG", 0) != 0;
         all.failing_group = number_or("EMULATED_NCCL_ASYNC", 0);
         const auto failure = text_of("EMULATED_NCCL_FAIL");

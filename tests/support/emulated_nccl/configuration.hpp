@@ -8,6 +8,7 @@ namespace guozhuang::emulated_nccl {
 /// What the environment says, read once. An invalid value ends the process.
 struct Configuration {
     int version;                     ///< EMULATED_NCCL_VERSION (the header's)
+    int ctas;                        ///< EMULATED_NCCL_CTAS (none): maxCTAs as it must be
     bool hangs;                      ///< EMULATED_NCCL_HANG (0): this rank never connects
     std::string failing_function;    ///< EMULATED_NCCL_FAIL=FUNCTION:NTH, a system error
     std::uint64_t failing_call = 0;  ///< its nth call, from 1

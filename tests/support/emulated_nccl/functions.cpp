@@ -95,6 +95,14 @@ ncclResult_t enqueue(const char* function, const Call& called, const void* from,
     });
 }
 
+/// Headers before 2.17 have no such limit.
+template <class Config>
+void require_ctas(const Config& config) {
+    if constexpr (requires { config.maxCTAs; })
+        if (config.maxCTAs != configuration().ctas)
+            break_rule("a communicator may use another number of CTAs");
+}
+
 }  // namespace
 }  // namespace guozhuang::emulated_nccl
 
@@ -137,6 +145,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUni
                                     ncclConfig_t* config) {
     return call(__func__, [&] {
         if (!config || config->blocking != 0) break_rule("a communicator blocks its callers");
+        require_ctas(*config);
         *communicator = communicators().add(std::make_shared<Communicator>(id, rank, ranks));
         return ncclInProgress;
     });
