@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace guozhuang::backends {
-namespace {
-
-constexpr std::size_t line_bytes = 64;
-
-}  // namespace
-
 std::size_t room_for(const Fragment& fragment) noexcept {
     return (fragment.bytes + line_bytes - 1) / line_bytes * line_bytes;
 }
@@ -18,6 +12,16 @@ std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes) {
     const auto taken = memory.first(bytes);
     memory = memory.subspan(room_for({.bytes = bytes}));
     return taken;
+}
+
+std::span<std::byte> part_of(std::span<std::byte> memory, const Fragment& fragment) {
+    const auto first = std::min(fragment.first, memory.size());
+    return memory.subspan(first, std::min(fragment.bytes, memory.size() - first));
+}
+
+std::span<std::byte> block_of(std::span<std::byte> memory, int block, int blocks) {
+    const auto each = room_for({.bytes = memory.size() / static_cast<std::size_t>(blocks) + 1});
+    return part_of(memory, {.first = static_cast<std::size_t>(block) * each, .bytes = each});
 }
 
 std::vector<std::vector<Fragment>> chunks_of(std::span<const std::size_t> tensors,

@@ -6,6 +6,9 @@
 
 namespace guozhuang::backends {
 
+/// Of a cache line: where accesses are wide.
+inline constexpr std::size_t line_bytes = 64;
+
 /// A part of a tensor.
 struct Fragment {
     std::size_t tensor = 0;  ///< its index
@@ -18,6 +21,13 @@ std::size_t room_for(const Fragment& fragment) noexcept;
 
 /// Cuts the first bytes off the memory, and what they take beyond their end.
 std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes);
+
+/// What there is of a fragment in a memory that may end before.
+std::span<std::byte> part_of(std::span<std::byte> memory, const Fragment& fragment);
+
+/// One of so many blocks of the memory, each of as many whole cache lines; the last ones may be
+/// shorter, or empty.
+std::span<std::byte> block_of(std::span<std::byte> memory, int block, int blocks);
 
 /// Cuts tensors of these sizes into chunks of at most `chunk_bytes`, a multiple of every element's
 /// size. A tensor is cut at multiples of `chunk_bytes` from its beginning, whatever comes with it,

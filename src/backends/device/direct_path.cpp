@@ -10,111 +10,53 @@
 #include "backends/rows.hpp"
 
 namespace guozhuang::backends {
-namespace {
 
 using protocol::OperationKind;
-
-// Of the ranks' shares, so that accesses are wide.
-constexpr std::size_t alignment = 64;
-
-/// The bytes of each entry's tensor.
-std::vector<std::size_t> sizes_of(const engine::Bundle& bundle) {
-    std::vector<std::size_t> sizes;
-    for (const auto& entry : bundle.entries) sizes.push_back(entry.tensor.bytes());
-    return sizes;
-}
-
-/// What there is of a fragment in a memory that may end before.
-template <class Byte>
-std::span<Byte> part_of(std::span<Byte> memory, const Fragment& fragment) {
-    const auto first = std::min(fragment.first, memory.size());
-    return memory.subspan(first, std::min(fragment.bytes, memory.size() - first));
-}
-
-}  // namespace
 
 // --- operations ----------------------------------------------------------------------------------
 // Each fills its half of an arena with a chunk, and takes from the halves of all ranks.
 
-struct DirectPath::Operation {
+struct DirectPath::Operation : BundleWork {
     Operation(DirectPath& of, const engine::Bundle& given, device::Stream& on)
-        : path(of), bundle(given), stream(on) {}
-
-    using Copies = std::vector<device::Copy>;
-    void copy(const Copies& copies) const { path.driver_->copy_all(stream, copies, 1); }
-    void copy_prescaled(const Copies& copies) const {
-        path.driver_->copy_all(stream, copies, bundle.prescale);
-    }
-    /// Reduces what begins there in all halves.
-    void reduce(DType dtype, std::span<const std::span<std::byte>> outputs, std::size_t half,
-                std::size_t first) const {
-        if (outputs.front().empty()) return;
-        std::vector<std::span<const std::byte>> inputs;
-        for (int rank = 0; rank < path.ranks_; ++rank)
-            inputs.push_back(path.half(rank, half).subspan(first, outputs.front().size()));
-        path.driver_->reduce(stream, reduction_of(bundle, dtype), outputs, inputs);
-    }
+        : BundleWork{*of.driver_, given, on}, path(of) {}
 
     DirectPath& path;
-    const engine::Bundle& bundle;
-    device::Stream& stream;
 };
 
 /// Of tensors in place.
 struct DirectPath::InPlace : Operation {
     InPlace(DirectPath& of, const engine::Bundle& given, device::Stream& on)
-        : Operation(of, given, on) {
-        for (const auto& fragments : chunks_of(sizes_of(bundle), path.half_bytes()))
-            packings.push_back(packed(bundle, fragments));
-    }
-    std::size_t chunks() const noexcept { return packings.size(); }
-    /// From the tensors into a half.
-    Copies to(std::span<std::byte> half, std::size_t chunk) const {
-        Copies copies;
-        for (const auto& [dtype, tensors, first] : packings[chunk].copies)
-            copies.push_back({half.subspan(first, tensors.size()), tensors, dtype});
-        return copies;
-    }
-    Copies from(std::span<const std::byte> half, std::size_t chunk) const {
-        Copies copies;
-        for (const auto& [dtype, tensors, first] : packings[chunk].copies)
-            copies.push_back({tensors, half.subspan(first, tensors.size()), dtype});
-        return copies;
-    }
-    std::vector<Packing> packings;
+        : Operation(of, given, on), tensors(*this, path.half_bytes()) {}
+    std::size_t chunks() const noexcept { return tensors.chunks(); }
+    std::span<std::byte> own(std::size_t half) const { return path.half(path.rank_, half); }
+
+    const PackedTensors tensors;
 };
 
 struct DirectPath::Allreduce : InPlace {
     using InPlace::InPlace;
     void fill(std::size_t chunk, std::size_t half) const {
-        copy_prescaled(to(path.half(path.rank_, half), chunk));
+        tensors.put_prescaled(chunk, own(half));
     }
     /// Its share of each run, for all ranks.
     void take(std::size_t chunk, std::size_t half) const {
-        for (const auto& [dtype, first, bytes] : packings[chunk].runs) {
-            const auto each =
-                room_for({.bytes = bytes / static_cast<std::size_t>(path.ranks_) + 1});
-            const auto share_first = std::min(static_cast<std::size_t>(path.rank_) * each, bytes);
-            std::vector<std::span<std::byte>> outputs;
+        for (const auto& run : tensors.runs(chunk)) {
+            std::vector<std::span<std::byte>> shares;
             for (int rank = 0; rank < path.ranks_; ++rank)
-                outputs.push_back(
-                    path.half(rank, half)
-                        .subspan(first + share_first, std::min(each, bytes - share_first)));
-            reduce(dtype, outputs, half, first + share_first);
+                shares.push_back(block_of(run.in(path.half(rank, half)), path.rank_, path.ranks_));
+            reduce(reduction_of(bundle, run.dtype), shares, {shares.begin(), shares.end()});
         }
     }
-    void finish(std::size_t chunk, std::size_t half) const {
-        copy(from(path.half(path.rank_, half), chunk));
-    }
+    void finish(std::size_t chunk, std::size_t half) const { tensors.get(chunk, own(half)); }
 };
 
 struct DirectPath::Broadcast : InPlace {
     using InPlace::InPlace;
     void fill(std::size_t chunk, std::size_t half) const {
-        if (path.rank_ == bundle.root) copy(to(path.half(path.rank_, half), chunk));
+        if (path.rank_ == bundle.root) tensors.put(chunk, own(half));
     }
     void take(std::size_t chunk, std::size_t half) const {
-        if (path.rank_ != bundle.root) copy(from(path.half(bundle.root, half), chunk));
+        if (path.rank_ != bundle.root) tensors.get(chunk, path.half(bundle.root, half));
     }
     void finish(std::size_t, std::size_t) const {}
 };
@@ -125,7 +67,7 @@ struct DirectPath::WithResults : Operation {
     WithResults(DirectPath& of, const engine::Bundle& given, device::Stream& on, int readers)
         : Operation(of, given, on),
           rows(path.results_.rows_of(bundle)),
-          room(path.half_bytes() / static_cast<std::size_t>(readers) / alignment * alignment) {
+          room(path.half_bytes() / static_cast<std::size_t>(readers) / line_bytes * line_bytes) {
         for (std::size_t i = 0; i < bundle.entries.size(); ++i)
             results.push_back(path.results_.memory_for(bundle.entries[i], rows[i]));
     }
@@ -234,9 +176,13 @@ struct DirectPath::ReduceScatter : WithResults {
     }
     void take(std::size_t chunk, std::size_t half) const {
         for_each_fragment(chunk, [&](const Fragment& fragment, std::size_t first) {
-            const std::span<std::byte> output[] = {part_of(results[fragment.tensor], fragment)};
-            reduce(bundle.entries[fragment.tensor].tensor.dtype, output, half,
-                   static_cast<std::size_t>(path.rank_) * room + first);
+            const auto output = part_of(results[fragment.tensor], fragment);
+            const auto begin = static_cast<std::size_t>(path.rank_) * room + first;
+            std::vector<std::span<const std::byte>> inputs;
+            for (int rank = 0; rank < path.ranks_; ++rank)
+                inputs.push_back(path.half(rank, half).subspan(begin, output.size()));
+            const auto dtype = bundle.entries[fragment.tensor].tensor.dtype;
+            reduce(reduction_of(bundle, dtype), std::span(&output, 1), inputs);
         });
     }
 };

@@ -24,4 +24,33 @@ Packing packed(const engine::Bundle& bundle, std::span<const Fragment> fragments
     return packing;
 }
 
+PackedTensors::PackedTensors(const BundleWork& work, std::size_t chunk_bytes) : work_(work) {
+    std::vector<std::size_t> sizes;
+    for (const auto& entry : work.bundle.entries) sizes.push_back(entry.tensor.bytes());
+    for (const auto& fragments : chunks_of(sizes, chunk_bytes))
+        packings_.push_back(packed(work.bundle, fragments));
+}
+
+void PackedTensors::put(std::size_t chunk, std::span<std::byte> memory) const {
+    work_.copy(to(memory, chunk));
+}
+
+void PackedTensors::put_prescaled(std::size_t chunk, std::span<std::byte> memory) const {
+    work_.copy_prescaled(to(memory, chunk));
+}
+
+void PackedTensors::get(std::size_t chunk, std::span<const std::byte> memory) const {
+    BundleWork::Copies copies;
+    for (const auto& [dtype, tensors, first] : packings_[chunk].copies)
+        copies.push_back({tensors, memory.subspan(first, tensors.size()), dtype});
+    work_.copy(copies);
+}
+
+BundleWork::Copies PackedTensors::to(std::span<std::byte> memory, std::size_t chunk) const {
+    BundleWork::Copies copies;
+    for (const auto& [dtype, tensors, first] : packings_[chunk].copies)
+        copies.push_back({memory.subspan(first, tensors.size()), tensors, dtype});
+    return copies;
+}
+
 }  // namespace guozhuang::backends

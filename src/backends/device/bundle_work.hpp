@@ -1,0 +1,29 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "device/device.hpp"
+#include "engine/backend.hpp"
+
+namespace guozhuang::backends {
+
+/// What paths enqueue for a bundle on its stream; nothing where there are no elements.
+struct BundleWork {
+    using Copies = std::vector<device::Copy>;
+
+    void copy(const Copies& copies) const { driver.copy_all(stream, copies, 1); }
+    void copy_prescaled(const Copies& copies) const {
+        driver.copy_all(stream, copies, bundle.prescale);
+    }
+    void reduce(const device::Reduction& reduction, std::span<const std::span<std::byte>> outputs,
+                const std::vector<std::span<const std::byte>>& inputs) const {
+        if (!outputs.front().empty()) driver.reduce(stream, reduction, outputs, inputs);
+    }
+
+    device::Driver& driver;
+    const engine::Bundle& bundle;
+    device::Stream& stream;
+};
+
+}  // namespace guozhuang::backends
