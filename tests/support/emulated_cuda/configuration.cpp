@@ -49,6 +49,13 @@ std::vector<int> visible_devices(int count) {
     return visible;
 }
 
+Configuration::PeerAccess peers() {
+    const auto* name = "EMULATED_CUDA_PEERS";
+    if (text_of(name) == "ring") return Configuration::PeerAccess::ring;
+    return number_or(name, 1, 1) != 0 ? Configuration::PeerAccess::all
+                                      : Configuration::PeerAccess::none;
+}
+
 void read_failure(Configuration& all) {
     const auto* name = "EMULATED_CUDA_FAIL";
     const auto text = text_of(name);
@@ -68,11 +75,12 @@ void read_failure(Configuration& all) {
 const Configuration& configuration() {
     static const auto& read = *new auto([] {
         Configuration all{};
-        all.devices = visible_devices(number_or("EMULATED_CUDA_DEVICES", 1, most_devices));
+        all.machine_devices = number_or("EMULATED_CUDA_DEVICES", 1, most_devices);
+        all.devices = visible_devices(all.machine_devices);
         all.driver = number_or("EMULATED_CUDA_DRIVER", 13000, 1 << 20);
         all.memory_bytes =
             static_cast<std::size_t>(number_or("EMULATED_CUDA_MEMORY_MIB", 1024, 1 << 17)) << 20;
-        all.peers = number_or("EMULATED_CUDA_PEERS", 1, 1) != 0;
+        all.peers = peers();
         all.channels = number_or("CUDA_DEVICE_MAX_CONNECTIONS", 0, 32);
         all.failure = 999;
         read_failure(all);
@@ -80,6 +88,17 @@ const Configuration& configuration() {
         return all;
     }());
     return read;
+}
+
+bool are_peers(int device, int other) {
+    const auto apart = std::abs(device - other);
+    switch (configuration().peers) {
+        case Configuration::PeerAccess::none: return false;
+        case Configuration::PeerAccess::ring:
+            return apart == 1 || apart == configuration().machine_devices - 1;
+        case Configuration::PeerAccess::all: break;
+    }
+    return apart != 0;
 }
 
 }  // namespace guozhuang::emulated_cuda

@@ -12,9 +12,12 @@ struct Configuration {
     /// The devices that CUDA_VISIBLE_DEVICES leaves of EMULATED_CUDA_DEVICES (1), by their numbers
     /// in the machine.
     std::vector<int> devices;
-    int driver;                    ///< EMULATED_CUDA_DRIVER (13000); 0 is none
-    std::size_t memory_bytes;      ///< EMULATED_CUDA_MEMORY_MIB (1024), of each device
-    bool peers;                    ///< EMULATED_CUDA_PEERS (1): devices reach each other's memory
+    int driver;                ///< EMULATED_CUDA_DRIVER (13000); 0 is none
+    std::size_t memory_bytes;  ///< EMULATED_CUDA_MEMORY_MIB (1024), of each device
+    /// EMULATED_CUDA_PEERS (1): devices reach each other's memory; 0: none does; ring: neighbours
+    /// by their numbers in the machine do, the last and the first among them.
+    enum class PeerAccess { none, ring, all } peers;
+    int machine_devices;           ///< EMULATED_CUDA_DEVICES
     int channels;                  ///< CUDA_DEVICE_MAX_CONNECTIONS (0), of each device; 0: no limit
     std::string failing_function;  ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR]
     std::uint64_t failing_call = 0;  ///< its nth call, from 1
@@ -23,5 +26,8 @@ struct Configuration {
 };
 
 const Configuration& configuration();
+
+/// Whether one of two devices, by their numbers in the machine, reaches the memory of the other.
+bool are_peers(int device, int other);
 
 }  // namespace guozhuang::emulated_cuda

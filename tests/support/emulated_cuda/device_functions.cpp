@@ -174,7 +174,7 @@ cudaError_t cudaGetDevice(int* index) {
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int index, int peer) {
     return call(__func__, usual, [&] {
-        *can = &device_of(index) != &device_of(peer) && configuration().peers;
+        *can = are_peers(device_of(index).physical(), device_of(peer).physical());
         return cudaSuccess;
     });
 }
@@ -194,7 +194,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
         auto& other = device_of(peer);
         require(flags == 0, cudaErrorInvalidValue);
         require(&other != &current_device(), cudaErrorInvalidDevice);
-        require(configuration().peers, cudaErrorPeerAccessUnsupported);
+        require(are_peers(current_device().physical(), other.physical()),
+                cudaErrorPeerAccessUnsupported);
         require(current_device().enable_peer_of(other.physical()),
                 cudaErrorPeerAccessAlreadyEnabled);
         return cudaSuccess;
