@@ -104,6 +104,20 @@ int write_to_peer(const Arguments& arguments) {
 }
 const ChildCase peer("write to a peer", write_to_peer);
 
+/// Says of each device whether device 0 reaches its memory.
+int tell_peers(const Arguments&) {
+    int devices = 0;
+    cudaGetDeviceCount(&devices);
+    for (int device = 0; device < devices; ++device) {
+        int can = 0;
+        if (cudaDeviceCanAccessPeer(&can, 0, device) != cudaSuccess) return 1;
+        std::printf("%d", can);
+    }
+    std::printf("\n");
+    return 0;
+}
+const ChildCase peers("tell the peers", tell_peers);
+
 int break_device(const Arguments&) {
     const TestStream stuck, other;
     const TestEvent event;
@@ -204,6 +218,17 @@ TEST_CASE("a kernel that reaches beyond memory or to a stranger's ends the proce
     CHECK(is_broken_rule(end_of("write to a peer", two),
                          "a kernel touched memory of a device without peer access"));
     CHECK(end_of("write to a peer", two, {"enabled"}).exit_code == 0);
+}
+
+TEST_CASE("all GPUs reach each other's memory, or neighbours do, or none does") {
+    const auto told = [](const char* access) {
+        return Child("tell the peers",
+                     {{"EMULATED_CUDA_DEVICES", "4"}, {"EMULATED_CUDA_PEERS", access}})
+            .line();
+    };
+    CHECK(told("1") == "0111");
+    CHECK(told("ring") == "0101");
+    CHECK(told("0") == "0000");
 }
 
 TEST_CASE("a device that fails stays failed, and drops what its streams had to do") {
