@@ -16,14 +16,22 @@ constexpr int wrap(int index, int size) noexcept {
     return (index % size + size) % size;
 }
 
+constexpr int right_of(int rank, int size) noexcept {
+    return wrap(rank + 1, size);
+}
+
+constexpr int left_of(int rank, int size) noexcept {
+    return wrap(rank - 1, size);
+}
+
 template <Wire W>
 int right(W& wire) {
-    return wrap(wire.rank() + 1, wire.size());
+    return right_of(wire.rank(), wire.size());
 }
 
 template <Wire W>
 int left(W& wire) {
-    return wrap(wire.rank() - 1, wire.size());
+    return left_of(wire.rank(), wire.size());
 }
 
 }  // namespace guozhuang::ring

@@ -1,10 +1,18 @@
 // The paths of tensors on devices: which one is taken, and that each gives the bits of the host. On
 // the host fake, whose memory ranks of one process share.
+#include <atomic>
+#include <chrono>
 #include <guozhuang/guozhuang.hpp>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "backends/device/path_choice.hpp"
+#include "support/cases/error_cases.hpp"
 #include "support/cases/operation_cases.hpp"
+#include "support/cases/operation_sweeps.hpp"
+#include "support/fakes/aborted_paths.hpp"
+#include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 
@@ -65,6 +73,43 @@ void every_operation(Session& session, Report& report) {
     start_reduce_scatter(among, "scattered", {DType::f32, {30'001, 2}, {ReduceOp::sum}})(report);
 }
 
+/// All of one type and op at once.
+void every_type(Session& session, Report& report) {
+    const auto among = Among(session).on(fake);
+    for (const auto dtype : all_dtypes) {
+        for (const auto op : all_reduce_ops) {
+            if (!is_defined(op, dtype) || op == ReduceOp::adasum) continue;
+            std::vector<Finish> started;
+            for (const auto count : counts_for(session.size(), 9001))
+                started.push_back(start_allreduce(among, label_of("typed", dtype, op, {count}),
+                                                  {dtype, {count}, {op}}));
+            for (const auto& finish : started) finish(report);
+        }
+    }
+}
+
+/// All ranks but the first, and all but the last, reduce and broadcast at the same time.
+void overlapping_sets(Session& session, Report& report) {
+    std::vector<int> first, last;
+    for (int rank = 0; rank + 1 < session.size(); ++rank) {
+        first.push_back(rank);
+        last.push_back(rank + 1);
+    }
+    std::vector<Finish> started;
+    for (const auto& ranks : {first, last}) {
+        const auto set = ProcessSet::create(ranks, &session);
+        if (!set.contains(session.rank())) continue;
+        const auto among = Among(set).on(fake);
+        for (int i = 0; i < 10; ++i) {
+            started.push_back(start_allreduce(among, text_of("sum ", i),
+                                              {DType::i32, {20'011}, {ReduceOp::sum}}));
+            started.push_back(
+                start_broadcast(among, text_of("from ", i), DType::f32, {30'011}, i % set.size()));
+        }
+    }
+    for (const auto& finish : started) finish(report);
+}
+
 void same_bits_as_on_the_host(Session& session, Report& report) {
     for (const std::int64_t count : {5, 50'000, 5'000'000}) {
         auto host = contribution("either", session.rank(), DType::f32, {count});
@@ -90,7 +135,7 @@ TEST_CASE("NCCL is for the world, where every rank has a device of its own and t
     const auto ranks = with_nccl(on_hosts({0, 0, 1}));
     CHECK(candidates(ranks) == std::vector{DevicePath::nccl, DevicePath::staged});
     CHECK(candidates(with_nccl(on_hosts({0, 0}))) ==
-          std::vector{DevicePath::nccl, DevicePath::direct, DevicePath::staged});
+          std::vector{DevicePath::nccl, DevicePath::direct, DevicePath::ring, DevicePath::staged});
     CHECK(refusals(on_hosts({0, 0})) == "not nccl: rank 0 of the set: none here");
     auto sharing = with_nccl(on_hosts({0, 0, 0}));
     sharing[2].device = sharing[1].device;
@@ -102,37 +147,59 @@ TEST_CASE("NCCL is for the world, where every rank has a device of its own and t
     older[1].set_nccl(true, "2.27.3");
     CHECK(refusals(older) == "not nccl: rank 0 of the set has NCCL 2.28.9, and rank 1 has 2.27.3");
     const auto one_host = with_nccl(on_hosts({0, 0}));
-    CHECK(refusals(one_host, {.reproducible = true}) == "not nccl: GUOZHUANG_REPRODUCIBLE is 1");
+    CHECK(refusals(one_host, {.reproducible = true})
+              .starts_with("not nccl: GUOZHUANG_REPRODUCIBLE is 1; "));
 }
 
-TEST_CASE("the direct path is taken where all ranks are on one host and not too many") {
+TEST_CASE("the direct path, or else the ring, is for ranks on one host, and not too many") {
     const std::string not_nccl = "not nccl: rank 0 of the set: none here";
-    CHECK(candidates(on_hosts({3, 3, 3})) == std::vector{DevicePath::direct, DevicePath::staged});
+    CHECK(candidates(on_hosts({3, 3, 3})) ==
+          std::vector{DevicePath::direct, DevicePath::ring, DevicePath::staged});
     CHECK(refusals(on_hosts({3, 3, 3})) == not_nccl);
     CHECK(candidates(on_hosts({0, 0, 1})) == std::vector{DevicePath::staged});
     CHECK(refusals(on_hosts({0, 0, 1})) ==
-          not_nccl + "; not direct: ranks 0 and 2 of the set are on different hosts");
+          not_nccl +
+              "; not direct: ranks 0 and 2 of the set are on different hosts"
+              "; not ring: ranks 0 and 2 of the set are on different hosts");
     CHECK(refusals(on_hosts(std::vector<int>(16, 0))) == not_nccl);
     CHECK(refusals(on_hosts(std::vector<int>(17, 0))) ==
-          not_nccl + "; not direct: it is for 16 ranks at most, and the set has 17");
+          not_nccl +
+              "; not direct: it is for 16 ranks at most, and the set has 17"
+              "; not ring: it is for 16 ranks at most, and the set has 17");
+}
+
+TEST_CASE("the ring adds in an order of its own, so it is not reproducible") {
+    const std::string reason =
+        "not ring: GUOZHUANG_REPRODUCIBLE is 1, and its sums have an order of their own";
+    CHECK(candidates(on_hosts({0, 0}), {.reproducible = true}) ==
+          std::vector{DevicePath::direct, DevicePath::staged});
+    CHECK(refusals(on_hosts({0, 0}), {.reproducible = true}) ==
+          "not nccl: GUOZHUANG_REPRODUCIBLE is 1; " + reason);
+    const PathConditions asked_for{.wanted = DevicePath::ring, .reproducible = true};
+    CHECK(candidates(on_hosts({0, 0}), asked_for).empty());
+    CHECK(refusals(on_hosts({0, 0}), asked_for).find(reason) != std::string::npos);
 }
 
 TEST_CASE("a path that is asked for is the only candidate") {
-    const PathConditions staged{.wanted = DevicePath::staged}, direct{.wanted = DevicePath::direct};
+    const PathConditions staged{.wanted = DevicePath::staged}, direct{.wanted = DevicePath::direct},
+        ring{.wanted = DevicePath::ring};
     CHECK(candidates(on_hosts({0, 0}), staged) == std::vector{DevicePath::staged});
     CHECK(refusals(on_hosts({0, 0}), staged) ==
           "not nccl: GUOZHUANG_DEVICE_PATH is staged; "
-          "not direct: GUOZHUANG_DEVICE_PATH is staged");
+          "not direct: GUOZHUANG_DEVICE_PATH is staged; "
+          "not ring: GUOZHUANG_DEVICE_PATH is staged");
+    CHECK(candidates(on_hosts({0, 0}), ring) == std::vector{DevicePath::ring});
     CHECK(candidates(on_hosts({0, 1}), direct).empty());
     CHECK(refusals(on_hosts({0, 1}), direct) ==
           "not nccl: GUOZHUANG_DEVICE_PATH is direct; "
           "not direct: ranks 0 and 1 of the set are on different hosts; "
+          "not ring: GUOZHUANG_DEVICE_PATH is direct; "
           "not staged: GUOZHUANG_DEVICE_PATH is direct");
 }
 
 TEST_CASE("every operation is right on every path, in many chunks") {
     const Environment bytes("GUOZHUANG_DEVICE_BYTES", "64K");
-    for (const auto* path : {"direct", "staged"}) {
+    for (const auto* path : {"direct", "ring", "staged"}) {
         const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
         for (const int ranks : {1, 2, 3, 4, 7}) {
             INFO(path << " among " << ranks);
@@ -141,13 +208,58 @@ TEST_CASE("every operation is right on every path, in many chunks") {
     }
 }
 
-TEST_CASE("every path gives the bits of host tensors") {
+TEST_CASE("every type and op is reduced on the ring") {
+    const Environment bytes("GUOZHUANG_DEVICE_BYTES", "64K"), path("GUOZHUANG_DEVICE_PATH", "ring");
+    for (const int ranks : {2, 3, 4, 7}) {
+        INFO(ranks);
+        CHECK(problems_among(ranks, every_type) == "");
+    }
+}
+
+TEST_CASE("two sets that overlap have rings of their own") {
+    const Environment bytes("GUOZHUANG_DEVICE_BYTES", "64K"), path("GUOZHUANG_DEVICE_PATH", "ring");
+    for (const int ranks : {3, 4}) {
+        INFO(ranks);
+        CHECK(problems_among(ranks, overlapping_sets) == "");
+    }
+}
+
+TEST_CASE("the direct and the staged path give the bits of host tensors") {
     for (const auto* path : {"direct", "staged"}) {
         const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
         for (const int ranks : {1, 2, 3, 5}) {
             INFO(path << " among " << ranks);
             CHECK(problems_among(ranks, same_bits_as_on_the_host) == "");
         }
+    }
+}
+
+TEST_CASE("a job is aborted while the streams of two ranks wait for that of the third") {
+    const LogCapture log;
+    for (const auto* path : aborted_paths) {
+        INFO(path);
+        const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
+        std::vector<float> numbers[3] = {std::vector<float>(100'000, 1),
+                                         std::vector<float>(100'000, 1),
+                                         std::vector<float>(100'000, 1)};
+        Handle handles[3];
+        std::atomic<int> enqueued{0};
+        SlowStream held;  // it waits for the operation, and so outlives the session
+        const auto job = [&](Session& session) {
+            const auto rank = static_cast<std::size_t>(session.rank());
+            AllreduceOptions options;
+            if (rank == 2) options.stream = held.ref();
+            handles[rank] = allreduce_async(
+                TensorView(numbers[rank].data(), DType::f32, {100'000}, fake), options);
+            handles[rank].wait_for(std::chrono::milliseconds(100));  // enqueued, and no further
+            ++enqueued;
+            while (enqueued < 3) std::this_thread::yield();
+            if (rank == 0) throw std::runtime_error("mine");
+            (void)error_of([&] { handles[rank].wait(); });
+            if (rank == 2) held.let_go();
+        };
+        CHECK_THROWS_WITH(run_ranks(3, job), "mine");
+        for (const auto& handle : handles) CHECK_THROWS_AS(handle.wait(), Error);
     }
 }
 
@@ -158,7 +270,8 @@ TEST_CASE("the log says which path is taken, and why no better one") {
           std::vector{"the world: tensors on fake take the direct path " + not_nccl + ")"});
     CHECK(path_taken(2, every_operation) ==
           std::vector{"the world: tensors on fake take the staged path " + not_nccl +
-                      "; not direct: ranks 0 and 1 of the set are on different hosts)"});
+                      "; not direct: ranks 0 and 1 of the set are on different hosts" +
+                      "; not ring: ranks 0 and 1 of the set are on different hosts)"});
 }
 
 TEST_CASE("a path that is asked for and cannot be ends the job with the reason") {
@@ -171,5 +284,6 @@ TEST_CASE("a path that is asked for and cannot be ends the job with the reason")
         problems_among(2, job, {.hosts = 2}),
         "the world: no path for tensors on fake: not nccl: GUOZHUANG_DEVICE_PATH is direct; "
         "not direct: ranks 0 and 1 of the set are on different hosts; "
+        "not ring: GUOZHUANG_DEVICE_PATH is direct; "
         "not staged: GUOZHUANG_DEVICE_PATH is direct");
 }

@@ -17,6 +17,7 @@
 #include "support/cases/operation_cases.hpp"
 #include "support/cases/output_cases.hpp"
 #include "support/cases/process_set_cases.hpp"
+#include "support/fakes/aborted_paths.hpp"
 #include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
@@ -26,19 +27,6 @@ using namespace guozhuang;
 using namespace guozhuang::test;
 
 namespace {
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define GUOZHUANG_RACES_ARE_SEEN
-#endif
-#endif
-/// The path of what is aborted. On the direct one, streams that were let go race for the arenas, by
-/// intent: what they do is rubbish.
-#ifdef GUOZHUANG_RACES_ARE_SEEN
-constexpr auto path_of_aborts = "staged";
-#else
-constexpr auto path_of_aborts = "auto";
-#endif
 
 Tensor on_fake(Tensor tensor) {
     tensor.device = {DeviceKind::fake, 0};
@@ -239,7 +227,7 @@ TEST_CASE("a message is sent when the sender's stream has it, and the receiver's
         for (const bool from_device : {true, false})
             for (const bool to_device : {true, false})
                 CHECK(problems_among(ranks, [&](Session& session, Report& report) {
-                          for (const std::size_t count : {0, 1, 4099, 300'001, 4099})
+                          for (const std::size_t count : {0u, 1u, 4099u, 300'001u, 4099u})
                               message_between_streams(session, report, count, from_device,
                                                       to_device);
                       }) == "");
@@ -390,9 +378,11 @@ TEST_CASE("a session closes while device operations are on their way, whose hand
 }
 
 TEST_CASE("a job is aborted while device operations are on their way") {
-    const Environment path("GUOZHUANG_DEVICE_PATH", path_of_aborts);
     const LogCapture log;  // of what nobody waited for
-    for (int again = 0; again < 20; ++again) {
+    for (int again = 0; again < 30; ++again) {
+        const Environment path(
+            "GUOZHUANG_DEVICE_PATH",
+            aborted_paths[static_cast<std::size_t>(again) % aborted_paths.size()]);
         std::vector<float> numbers[2][3];
         Handle handles[2];
         const auto job = [&](Session& session) {
@@ -419,7 +409,7 @@ TEST_CASE("a job is aborted while device operations are on their way") {
 TEST_CASE(
     "what an operation keeps alive outlives its failure, while the stream may still use it, and "
     "goes on no thread of the device's") {
-    const Environment path("GUOZHUANG_DEVICE_PATH", path_of_aborts);
+    const Environment path("GUOZHUANG_DEVICE_PATH", aborted_paths.front());
     const LogCapture log;
     std::atomic<bool> has_failed{false}, was_released_early{false};
     std::string releaser;  // the name of the thread that let go

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <guozhuang/error.hpp>
+#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "backends/device/direct_path.hpp"
 #include "backends/device/lone_path.hpp"
 #include "backends/device/nccl_path.hpp"
+#include "backends/device/ring_path.hpp"
 #include "backends/device/staged_path.hpp"
 #include "base/log.hpp"
+#include "collectives/ring/neighbours.hpp"
 
 namespace guozhuang::backends {
 
@@ -93,6 +96,7 @@ std::unique_ptr<Path> DeviceBackend::make(DevicePath path, const RankExchange& e
     switch (path) {
         case DevicePath::nccl: return nccl(exchange, why_not);
         case DevicePath::direct: return direct(exchange, why_not);
+        case DevicePath::ring: return ring(exchange, why_not);
         default: return make_staged();
     }
 }
@@ -114,16 +118,31 @@ std::unique_ptr<Path> DeviceBackend::nccl(const RankExchange& exchange, std::str
 }
 
 std::unique_ptr<Path> DeviceBackend::direct(const RankExchange& exchange, std::string& why_not) {
+    std::vector<int> all(static_cast<std::size_t>(ranks()));
+    std::iota(all.begin(), all.end(), 0);
+    auto* arenas = share_arenas(exchange, std::move(all), why_not);
+    return arenas ? std::make_unique<DirectPath>(of_.driver, *arenas, results_) : nullptr;
+}
+
+std::unique_ptr<Path> DeviceBackend::ring(const RankExchange& exchange, std::string& why_not) {
+    auto* arenas = share_arenas(exchange, {ring::left_of(rank(), ranks()), rank()}, why_not);
+    return arenas ? std::make_unique<RingPath>(of_.driver, *arenas, results_) : nullptr;
+}
+
+/// Null on all ranks, with the reason, if one of them does not reach what it is to reach.
+PeerArenas* DeviceBackend::share_arenas(const RankExchange& exchange, std::vector<int> reached,
+                                        std::string& why_not) {
     auto& transport = of_.group.transport;
-    arenas_ =
+    auto& arenas = *arenas_.emplace_back(
         std::make_unique<PeerArenas>(PeerArenas::Dependencies{.driver = of_.driver,
                                                               .device = of_.device,
                                                               .bytes = of_.arena_bytes,
                                                               .ranks = exchange,
+                                                              .reached = std::move(reached),
                                                               .doorbell = transport.doorbell(),
-                                                              .wait = transport.wait_settings()});
-    const auto failure = arenas_->share();
-    if (!failure) return std::make_unique<DirectPath>(of_.driver, *arenas_, results_);
+                                                              .wait = transport.wait_settings()}));
+    const auto failure = arenas.share();
+    if (!failure) return &arenas;
     why_not = text_of(*failure);
     return nullptr;
 }

@@ -60,6 +60,9 @@ private:
                                std::string& why_not);
     std::unique_ptr<Path> nccl(const RankExchange& exchange, std::string& why_not);
     std::unique_ptr<Path> direct(const RankExchange& exchange, std::string& why_not);
+    std::unique_ptr<Path> ring(const RankExchange& exchange, std::string& why_not);
+    PeerArenas* share_arenas(const RankExchange& exchange, std::vector<int> reached,
+                             std::string& why_not);
     std::string text_of(const wire::SharingFailure& failure) const;
     Path& path_for(const engine::Bundle& bundle);
     std::unique_ptr<Path> make_staged() const;
@@ -71,9 +74,9 @@ private:
     const Results results_;
     device::Nccl* nccl_ = nullptr;  ///< null if there is none
     // Of the thread that drives.
-    std::unique_ptr<PeerArenas> arenas_;  ///< null until they are tried
-    Path* chosen_ = nullptr;              ///< null before the first bundle
-    Path* staged_ = nullptr;              ///< null until it is needed
+    std::vector<std::unique_ptr<PeerArenas>> arenas_;  ///< that have been tried
+    Path* chosen_ = nullptr;                           ///< null before the first bundle
+    Path* staged_ = nullptr;                           ///< null until it is needed
     mutable base::Mutex mutex_;
     std::vector<std::unique_ptr<Path>> paths_ GUOZHUANG_GUARDED_BY(mutex_);
     bool is_released_ GUOZHUANG_GUARDED_BY(mutex_) = false;

@@ -11,7 +11,7 @@ namespace {
 
 using base::DevicePath;
 
-std::string why_not_direct(std::span<const RankDevice> ranks) {
+std::string why_no_arenas(std::span<const RankDevice> ranks) {
     const auto elsewhere = std::ranges::find_if(
         ranks, [&](const RankDevice& rank) { return rank.host != ranks.front().host; });
     if (elsewhere != ranks.end())
@@ -21,6 +21,12 @@ std::string why_not_direct(std::span<const RankDevice> ranks) {
         return fmt::format("it is for {} ranks at most, and the set has {}", PeerWords::most_ranks,
                            ranks.size());
     return {};
+}
+
+std::string why_not_ring(std::span<const RankDevice> ranks, const PathConditions& conditions) {
+    if (conditions.reproducible)
+        return "GUOZHUANG_REPRODUCIBLE is 1, and its sums have an order of their own";
+    return why_no_arenas(ranks);
 }
 
 std::string why_never_nccl(const PathConditions& conditions) {
@@ -62,7 +68,8 @@ PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions&
             choice.refused.push_back({path, std::move(why_not)});
     };
     consider(DevicePath::nccl, why_not_nccl(ranks, conditions));
-    consider(DevicePath::direct, why_not_direct(ranks));
+    consider(DevicePath::direct, why_no_arenas(ranks));
+    consider(DevicePath::ring, why_not_ring(ranks, conditions));
     consider(DevicePath::staged, {});
     return choice;
 }

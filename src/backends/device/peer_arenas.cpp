@@ -46,7 +46,7 @@ PeerArenas::Offer PeerArenas::make_offer() {
 }
 
 /// Tries what the path will do, so that what cannot be done is known now: the streams meet, and
-/// each reads all arenas.
+/// each reads the arenas that it is to reach.
 void PeerArenas::open(std::span<const Offer> offers) {
     is_offered_ = true;
     // All have filled theirs. Threads of one process have mapped what `ranks` uses at different
@@ -57,19 +57,23 @@ void PeerArenas::open(std::span<const Offer> offers) {
     words_.try_on(*stream_);
     constexpr auto each = sizeof(Offer::beginning);
     read_ = {of_.driver, of_.device, offers.size() * each};
-    auto rest = read_.memory();
-    for (const auto& offer : offers) {
-        const auto& arena = arenas_.emplace_back(of_.driver, of_.device, offer.arena);
-        of_.driver->copy(*stream_, rest.first(each), arena.memory().first(each));
-        rest = rest.subspan(each);
+    const auto read_of = [&](int rank) {
+        return read_.memory().subspan(static_cast<std::size_t>(rank) * each, each);
+    };
+    for (const int rank : of_.reached) {
+        const auto& offer = offers[static_cast<std::size_t>(rank)];
+        arenas_.try_emplace(rank, of_.driver, of_.device, offer.arena);
+        of_.driver->copy(*stream_, read_of(rank), of(rank).first(each));
     }
     wait_until_done();
-    for (std::size_t rank = 0; rank < offers.size(); ++rank)
-        if (std::memcmp(read_.memory().data() + rank * each, &offers[rank].beginning, each) != 0)
+    for (const int rank : of_.reached) {
+        const auto& offer = offers[static_cast<std::size_t>(rank)];
+        if (std::memcmp(read_of(rank).data(), &offer.beginning, each) != 0)
             throw Error(ErrorCode::unavailable,
                         fmt::format("the memory of the device of rank {} of the set holds "
                                     "something else when it is read from here",
                                     rank));
+    }
 }
 
 /// Nothing rings when a device is done, so the pauses are short.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,16 +16,17 @@
 
 namespace guozhuang::backends {
 
-/// Memory of each rank of a process set on its device, which the streams of all ranks reach. The
-/// ranks' devices need not differ, nor their processes. What it has is given back in the end only,
-/// since for that a device may wait for all its work.
+/// Memory of each rank of a process set on its device, which the streams of other ranks reach: of
+/// all, or of some. The ranks' devices need not differ, nor their processes. What it has is given
+/// back in the end only, since for that a device may wait for all its work.
 class PeerArenas {
 public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
-        int device = 0;         ///< its index
-        std::size_t bytes = 0;  ///< of each arena; the same on all ranks
-        RankExchange ranks;     ///< on one host, at most PeerWords::most_ranks
+        int device = 0;            ///< its index
+        std::size_t bytes = 0;     ///< of each arena; the same on all ranks
+        RankExchange ranks;        ///< on one host, at most PeerWords::most_ranks
+        std::vector<int> reached;  ///< whose arenas this rank's device reaches, its own among them
         base::Doorbell& doorbell;
         base::WaitSettings wait;
     };
@@ -34,14 +36,12 @@ public:
     PeerArenas(const PeerArenas&) = delete;
     PeerArenas& operator=(const PeerArenas&) = delete;
 
-    /// Collective; ends alike on all ranks. Tries that each reaches the arenas of all. Throws what
-    /// ends the job. No other function may be called before it has succeeded.
+    /// Collective; ends alike on all ranks. Tries that each reaches the arenas that it is to reach.
+    /// Throws what ends the job. No other function may be called before it has succeeded.
     std::optional<wire::SharingFailure> share();
 
     /// As this rank's device reaches it.
-    std::span<std::byte> of(int rank) const {
-        return arenas_[static_cast<std::size_t>(rank)].memory();
-    }
+    std::span<std::byte> of(int rank) const { return arenas_.at(rank).memory(); }
     int rank() const noexcept { return of_.ranks.rank; }
     int ranks() const noexcept { return of_.ranks.ranks; }
     PeerWords& words() noexcept { return words_; }
@@ -60,8 +60,8 @@ private:
     std::shared_ptr<device::Stream> stream_;  ///< on which it is tried
     device::DeviceMemory own_;
     device::PinnedMemory read_;
-    std::vector<device::OpenedMemory> arenas_;
-    bool is_offered_ = false;  ///< other ranks may open it
+    std::map<int, device::OpenedMemory> arenas_;  ///< by rank
+    bool is_offered_ = false;                     ///< other ranks may open it
 };
 
 }  // namespace guozhuang::backends

@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t page_bytes = 4096;
 // Far past every time that a stream may wait for meanwhile.
 constexpr std::uint32_t far = std::uint32_t{1} << 30;
+constexpr std::array all_phases = {Phase::filled, Phase::passed, Phase::taken};
 
 }  // namespace
 
@@ -32,7 +33,7 @@ public:
     struct Contents {
         alignas(64) std::atomic<std::uint32_t> opened{0}, closed{0}, released{0};
         alignas(64) std::array<std::array<std::array<device::Word, most_ranks>, most_ranks>,
-                               2> words{};  ///< by phase, waiter and writer
+                               all_phases.size()> words{};  ///< by phase, waiter and writer
     };
     static_assert(sizeof(Contents) <= page_bytes);
 
@@ -123,19 +124,25 @@ void PeerWords::try_on(device::Stream& stream) {
 
 void PeerWords::announce(device::Stream& stream, Phase phase, std::uint32_t time) {
     for (int peer = 0; peer < ranks_.ranks; ++peer)
-        if (peer != ranks_.rank)
-            driver_->write(stream, word_of(**page_, phase, peer, ranks_.rank), time);
+        if (peer != ranks_.rank) announce_to(peer, stream, phase, time);
 }
 
 void PeerWords::wait_for_all(device::Stream& stream, Phase phase, std::uint32_t time) {
     for (int peer = 0; peer < ranks_.ranks; ++peer)
-        if (peer != ranks_.rank)
-            driver_->wait(stream, word_of(**page_, phase, ranks_.rank, peer), time);
+        if (peer != ranks_.rank) wait_for(peer, stream, phase, time);
+}
+
+void PeerWords::announce_to(int peer, device::Stream& stream, Phase phase, std::uint32_t time) {
+    driver_->write(stream, word_of(**page_, phase, peer, ranks_.rank), time);
+}
+
+void PeerWords::wait_for(int peer, device::Stream& stream, Phase phase, std::uint32_t time) {
+    driver_->wait(stream, word_of(**page_, phase, ranks_.rank, peer), time);
 }
 
 void PeerWords::release(std::uint32_t time) noexcept {
     (**page_).released = 1;
-    for (const auto phase : {Phase::filled, Phase::taken})
+    for (const auto phase : all_phases)
         for (int peer = 0; peer < ranks_.ranks; ++peer) {
             auto& word = word_of(**page_, phase, ranks_.rank, peer);
             word = time + far;

@@ -15,6 +15,7 @@ namespace guozhuang::backends {
 /// Where the streams of the ranks meet: each waits until the others have come to it as often.
 enum class Phase : std::uint8_t {
     filled,  ///< what the others read is in place
+    passed,  ///< in a ring: so is what has come by so many hops
     taken    ///< the others have read it, and written what they write
 };
 
@@ -39,6 +40,9 @@ public:
     /// until they are. Between the two it may do other work.
     void announce(device::Stream& stream, Phase phase, std::uint32_t time);
     void wait_for_all(device::Stream& stream, Phase phase, std::uint32_t time);
+    /// The same, with one other rank.
+    void announce_to(int peer, device::Stream& stream, Phase phase, std::uint32_t time);
+    void wait_for(int peer, device::Stream& stream, Phase phase, std::uint32_t time);
 
     /// Lets this rank's streams run on, whatever they wait for, up to the so-manieth time. What
     /// they do is rubbish then, which the other ranks' streams may take for data: was_released()

@@ -135,8 +135,13 @@ def infos():
     off = {"GUOZHUANG_NCCL": "off"}
     expect_info("none: there is one rank", 1)
     expect_info(r"direct \(not nccl: rank 0 of the set: GUOZHUANG_NCCL is off\)", 4, **off)
-    expect_info(r"staged \(.*not direct: rank \d: CUDA: .*\)", 4, EMULATED_CUDA_PEERS="0",
-                EMULATED_CUDA_DEVICES="4", **off)
+    four = {"EMULATED_CUDA_DEVICES": "4", **off}
+    failed = r"rank \d: CUDA: cannot open .*peer access is not supported.*"
+    expect_info(rf"ring \(.*; not direct: {failed}\)", 4, EMULATED_CUDA_PEERS="ring", **four)
+    expect_info(rf"staged \(.*; not direct: {failed}; not ring: {failed}\)", 4,
+                EMULATED_CUDA_PEERS="0", **four)
+    expect_info(rf"staged \(.*; not ring: GUOZHUANG_REPRODUCIBLE is 1.*; not direct: {failed}\)",
+                4, EMULATED_CUDA_PEERS="ring", GUOZHUANG_REPRODUCIBLE="1", **four)
     expect_info("unusable: no NVIDIA driver", 4, EMULATED_CUDA_DRIVER="0")
     if WITH_NCCL:
         expect_info("nccl", 4, EMULATED_CUDA_DEVICES="4")
@@ -149,14 +154,19 @@ def paths():
     off = "not nccl: rank 0 of the set: GUOZHUANG_NCCL is off"
     without = {"EMULATED_CUDA_DEVICES": "2", "GUOZHUANG_NCCL": "off"}
     expect_path(re.escape(f"direct path ({off})"), **without)
-    refused = r"staged path \({}; not direct: rank [01]: CUDA: .*\)"
-    expect_path(refused.format(off), EMULATED_CUDA_PEERS="0", **without)
-    for function in ("cudaIpcOpenMemHandle", "cudaIpcGetMemHandle", "cudaHostRegister"):
-        expect_path(refused.format(off), EMULATED_CUDA_FAIL=f"{function}:1", **without)
+    failed = r"rank [01]: CUDA: .*"
+    refused = rf"staged path \({off}; not direct: {failed}; not ring: {failed}\)"
+    expect_path(refused, EMULATED_CUDA_PEERS="0", **without)
+    for function in ("cudaIpcOpenMemHandle", "cudaIpcGetMemHandle"):
+        expect_path(rf"ring path \({off}; not direct: {failed}\)",
+                    EMULATED_CUDA_FAIL=f"{function}:1", **without)  # of each rank, and not again
+    expect_path(refused, EMULATED_CUDA_FAIL="cudaHostRegister:1", **without)  # one rank at a time
     full = {"EMULATED_CUDA_MEMORY_MIB": "48", "GUOZHUANG_DEVICE_BYTES": "64M"}
-    expect_path(refused.format(off), **full, **without)
-    expect_path(r"staged path \(.*not direct: GUOZHUANG_DEVICE_PATH is staged\)",
+    expect_path(refused, **full, **without)
+    expect_path(r"staged path \(.*not direct: GUOZHUANG_DEVICE_PATH is staged.*\)",
                 GUOZHUANG_DEVICE_PATH="staged")
+    expect_path(r"ring path \(.*not direct: GUOZHUANG_DEVICE_PATH is ring.*\)",
+                GUOZHUANG_DEVICE_PATH="ring")
     if WITH_NCCL:
         expect_path("nccl path", EMULATED_CUDA_DEVICES="2")
         expect_path(re.escape(f"direct path ({shared})"))
