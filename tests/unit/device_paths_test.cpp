@@ -234,7 +234,7 @@ TEST_CASE("the direct and the staged path give the bits of host tensors") {
     }
 }
 
-TEST_CASE("a job is aborted while the streams of two ranks wait for that of the third") {
+TEST_CASE("an abort lets streams go on that wait for the stream of a rank that is held up") {
     const LogCapture log;
     for (const auto* path : aborted_paths) {
         INFO(path);
@@ -243,12 +243,16 @@ TEST_CASE("a job is aborted while the streams of two ranks wait for that of the 
                                          std::vector<float>(100'000, 1),
                                          std::vector<float>(100'000, 1)};
         Handle handles[3];
-        std::atomic<int> enqueued{0};
+        std::atomic<int> enqueued{0}, released{0};
+        bool have_gone_on = false;
         SlowStream held;  // it waits for the operation, and so outlives the session
         const auto job = [&](Session& session) {
             const auto rank = static_cast<std::size_t>(session.rank());
             AllreduceOptions options;
-            if (rank == 2) options.stream = held.ref();
+            if (rank == 2)
+                options.stream = held.ref();
+            else
+                options.keep_alive = {nullptr, [&](void*) { ++released; }};  // by a stream's end
             handles[rank] = allreduce_async(
                 TensorView(numbers[rank].data(), DType::f32, {100'000}, fake), options);
             handles[rank].wait_for(std::chrono::milliseconds(100));  // enqueued, and no further
@@ -256,9 +260,15 @@ TEST_CASE("a job is aborted while the streams of two ranks wait for that of the 
             while (enqueued < 3) std::this_thread::yield();
             if (rank == 0) throw std::runtime_error("mine");
             (void)error_of([&] { handles[rank].wait(); });
-            if (rank == 2) held.let_go();
+            if (rank != 2) return;
+            const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+            while (released < 2 && std::chrono::steady_clock::now() < deadline)
+                std::this_thread::yield();
+            have_gone_on = released == 2;
+            held.let_go();
         };
         CHECK_THROWS_WITH(run_ranks(3, job), "mine");
+        CHECK(have_gone_on);
         for (const auto& handle : handles) CHECK_THROWS_AS(handle.wait(), Error);
     }
 }

@@ -29,9 +29,19 @@ PeerArenas::PeerArenas(Dependencies dependencies)
 
 std::optional<wire::SharingFailure> PeerArenas::share() {
     if (auto failure = words_.share()) return failure;
-    return wire::share_together([&](const auto& own) { return of_.ranks.gather(own); },
-                                [&] { return make_offer(); },
-                                [&](const std::vector<Offer>& offers) { open(offers); });
+    auto failure = wire::share_together([&](const auto& own) { return of_.ranks.gather(own); },
+                                        [&] { return make_offer(); },
+                                        [&](const std::vector<Offer>& offers) { open(offers); });
+    if (!failure) meet(words_.have_tried());
+    return failure;
+}
+
+/// Where one access to an arena must come after another. Threads of one process have mapped what
+/// `ranks` uses at different addresses; only of the words do they know that order.
+void PeerArenas::meet(std::atomic<std::uint32_t>& have_come) {
+    ++have_come;
+    base::wait_until(of_.doorbell, base::settings_for_words(of_.wait),
+                     [&] { return have_come == static_cast<std::uint32_t>(ranks()); });
 }
 
 PeerArenas::Offer PeerArenas::make_offer() {
@@ -49,11 +59,7 @@ PeerArenas::Offer PeerArenas::make_offer() {
 /// each reads the arenas that it is to reach.
 void PeerArenas::open(std::span<const Offer> offers) {
     is_offered_ = true;
-    // All have filled theirs. Threads of one process have mapped what `ranks` uses at different
-    // addresses; only of the words do they know that one access comes after another.
-    ++words_.have_opened();
-    base::wait_until(of_.doorbell, base::settings_for_words(of_.wait),
-                     [&] { return words_.have_opened() == static_cast<std::uint32_t>(ranks()); });
+    meet(words_.have_opened());
     words_.try_on(*stream_);
     constexpr auto each = sizeof(Offer::beginning);
     read_ = {of_.driver, of_.device, offers.size() * each};

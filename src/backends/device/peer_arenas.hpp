@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -51,6 +52,7 @@ private:
 
     Offer make_offer();
     void open(std::span<const Offer> offers);
+    void meet(std::atomic<std::uint32_t>& have_come);
     void wait_until_done();
     bool is_tried_out() noexcept;
     bool have_all_closed() noexcept;
