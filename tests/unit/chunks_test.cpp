@@ -7,6 +7,7 @@
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
+using guozhuang::backends::block_of;
 using guozhuang::backends::chunks_of;
 using guozhuang::backends::Fragment;
 
@@ -58,4 +59,19 @@ TEST_CASE("tensors that touch are packed as one, unless their elements are of tw
     CHECK(packing.copies[1].dtype == DType::f16);
     CHECK(packing.copies[1].tensors.data() == &memory[128]);
     CHECK(packing.copies[1].first == 128);
+}
+
+TEST_CASE("blocks are of whole cache lines, and follow each other to the end of the memory") {
+    std::array<std::byte, 1000> memory{};
+    for (const std::size_t bytes : {0u, 8u, 64u, 65u, 200u, 1000u}) {
+        const auto whole = std::span(memory).first(bytes);
+        std::size_t first = 0;
+        for (int block = 0; block < 3; ++block) {
+            const auto part = block_of(whole, block, 3);
+            CHECK((part.empty() || part.data() == whole.data() + first));
+            CHECK((part.size() % 64 == 0 || first + part.size() == bytes));
+            first += part.size();
+        }
+        CHECK(first == bytes);
+    }
 }
