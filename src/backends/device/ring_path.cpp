@@ -110,10 +110,12 @@ struct RingPath::AllGather : Operation {
     Hops hops() const noexcept { return {0, path.ranks_ - 1}; }
     void fill(std::size_t chunk, std::size_t half) const {
         auto room = block(own(half), path.rank_);
+        Copies copies;
         for (const auto& fragment : fragments[chunk]) {
             const auto part = part_of(bundle.entries[fragment.tensor].tensor.memory(), fragment);
-            copy(take(room, fragment.bytes).first(part.size()), part);
+            copies.push_back({take(room, fragment.bytes).first(part.size()), part});
         }
+        copy(copies);
     }
     void hop(std::size_t chunk, std::size_t half, int step) const {
         const auto rank = ring::all_gather_hop(path.rank_, step, path.ranks_).receive;
@@ -122,14 +124,16 @@ struct RingPath::AllGather : Operation {
         copy(block(own(half), rank).first(bytes), block(left(half), rank).first(bytes));
     }
     void finish(std::size_t chunk, std::size_t half) const {
+        Copies copies;
         for (int rank = 0; rank < path.ranks_; ++rank) {
             auto room = block(own(half), rank);
             for (const auto& fragment : fragments[chunk]) {
                 const auto part =
                     part_of(parts[fragment.tensor][static_cast<std::size_t>(rank)], fragment);
-                copy(part, take(room, fragment.bytes).first(part.size()));
+                copies.push_back({part, take(room, fragment.bytes).first(part.size())});
             }
         }
+        copy(copies);
     }
     std::span<std::byte> block(std::span<std::byte> half, int rank) const {
         const auto bytes =
