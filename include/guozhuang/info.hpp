@@ -31,8 +31,10 @@ struct InfoItem {
 
 /// Collective: the ranks find out by which path CUDA tensors of all of them go, which info() then
 /// says, if each can use CUDA; else nothing happens. The first operation with such tensors does the
-/// same, and may wait until the device is idle; after this it does not. Throws what an operation
-/// throws. `session` null means Session::current().
+/// same, and may wait until the device is idle; after this it does not. Each rank tries the device
+/// that its tensors are on, or, if there has been none, the one of its number on the host, where
+/// the world's tensors then must be. Throws what an operation throws. `session` null means
+/// Session::current().
 GUOZHUANG_API void try_devices(Session* session = nullptr);
 
 /// What this rank knows; the configuration is the one in effect. Local; any thread. The first call

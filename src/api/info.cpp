@@ -46,16 +46,16 @@ Traffic traffic(Session* session) {
 void try_devices(Session* session) {
     const auto world = api::runtime_of(session)->world();
     Device device;
+    device::DeviceMemory owned;
     int usable = 1;
     try {
         device = world->own_device(DeviceKind::cuda);
+        owned = device::allocate_owned(world->driver_of(device.kind), device.index, sizeof(float));
     } catch (const Error&) {  // info() says why
         usable = 0;
     }
     allreduce(usable, {.op = ReduceOp::min, .session = session});
     if (usable == 0) return;
-    const auto owned =
-        device::allocate_owned(world->driver_of(device.kind), device.index, sizeof(float));
     allreduce(TensorView(owned.memory.data(), DType::f32, {1}, device), {.session = session});
 }
 

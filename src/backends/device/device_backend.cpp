@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <guozhuang/error.hpp>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "backends/device/direct_path.hpp"
@@ -30,9 +29,6 @@ DeviceBackend::DeviceBackend(Dependencies dependencies)
                 .driving = of_.driving}) {}
 
 void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
-    std::optional<LaunchTurn> turn;
-    if (ranks() > 1 && of_.order.concerns(of_.group.tag.context))
-        turn.emplace(of_.order, exchange_for(bundle->bundle()), of_.group);
     auto& path = path_for(bundle->bundle());
     path.enqueue(std::move(bundle), stream);
 }
@@ -107,7 +103,6 @@ std::unique_ptr<Path> DeviceBackend::nccl(const RankExchange& exchange, std::str
                                                           .nccl = *nccl_,
                                                           .device = of_.device,
                                                           .group = of_.group,
-                                                          .order = of_.order,
                                                           .results = results_,
                                                           .connect_limit = of_.connect_limit,
                                                           .owner = of_.owner});

@@ -1,6 +1,7 @@
 #include "device/cuda/cuda_driver.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <guozhuang/error.hpp>
 
 #include "device/checks.hpp"
@@ -140,13 +141,15 @@ void CudaDriver::copy_all(Stream& stream, std::span<const Copy> copies, double f
     const auto here = cuda.device().use();
     const auto processors = cuda.device().processors();
     std::vector<Copy> rest(copies.begin(), copies.end());
-    // What fills the device by itself gains nothing from a kernel with others, unless it is scaled.
-    if (factor == 1)
-        std::erase_if(rest, [&, most = full_grid_bytes(processors)](const Copy& each) {
-            const bool is_large = each.to.size() >= most;
-            if (is_large) copy(stream, each.to, each.from);
-            return is_large;
-        });
+    // What fills the device by itself gains nothing from a kernel with others, unless it is scaled;
+    // and what is scaled the kernel reads as elements.
+    std::erase_if(rest, [&, most = full_grid_bytes(processors)](const Copy& each) {
+        const auto from = reinterpret_cast<std::uintptr_t>(each.from.data());
+        if (factor == 1 ? each.to.size() < most : from % size_of(each.dtype) == 0) return false;
+        copy(stream, each.to, each.from);
+        if (factor != 1) scale(stream, each.dtype, each.to, factor);
+        return true;
+    });
     check(launch_copies(rest, factor, processors, cuda.native()), "cannot launch copies");
 }
 
