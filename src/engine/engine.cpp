@@ -410,8 +410,7 @@ void Engine::stop() noexcept {
         fail_pending(std::make_exception_ptr(
             Error(ErrorCode::aborted, "this session ended while the operation was pending")));
     executor_.clear(life_.memory_is_on_loan());
-    complete_ended();
-    queue_.stop_releases();
+    complete_ended();  // lets go of what the streams have kept
 }
 
 /// Waits until this rank's `quit` entry comes back in the log: everything before it has then run,

@@ -3,7 +3,6 @@
 #include <thread>
 #include <utility>
 
-#include "support/emulated_cuda/channel.hpp"
 #include "support/emulated_cuda/devices.hpp"
 #include "support/emulated_cuda/handles.hpp"
 #include "support/emulated_cuda/protection.hpp"
@@ -25,9 +24,6 @@ std::shared_ptr<Stream> Stream::make(Device& device, Ordering ordering, int prio
     std::thread([stream] { stream->run(); }).detach();
     return stream;
 }
-
-Stream::Stream(Device& device, Ordering ordering, int priority)
-    : device_(device), ordering_(ordering), priority_(priority), channel_(device.channels.next()) {}
 
 std::uint64_t Stream::enqueue(Actor actor, std::function<void()> work) {
     if (ordering_ == Ordering::independent) return push(actor, std::move(work));
@@ -52,7 +48,7 @@ void Stream::wait_in_order_for(Stream& other) {
 
 std::uint64_t Stream::push(Actor actor, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back({actor, std::move(work), channel_ ? channel_->take_ticket() : 0});
+    tasks_.push_back({actor, std::move(work)});
     changed_.notify_all();
     return ++enqueued_;
 }
@@ -93,10 +89,8 @@ void Stream::run() {
         auto task = std::move(tasks_.front());
         tasks_.pop_front();
         lock.unlock();
-        if (channel_) channel_->wait_for(task.ticket);
         if (!device_.broken()) run(task);
-        task.work = {};  // what it holds ends before anyone sees it done
-        if (channel_) channel_->end(task.ticket);
+        task = {};  // what the work holds ends before anyone sees it done
         lock.lock();
         ++completed_;
         changed_.notify_all();
