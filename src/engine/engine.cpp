@@ -410,7 +410,8 @@ void Engine::stop() noexcept {
         fail_pending(std::make_exception_ptr(
             Error(ErrorCode::aborted, "this session ended while the operation was pending")));
     executor_.clear(life_.memory_is_on_loan());
-    complete_ended();  // lets go of what the streams have kept
+    complete_ended();
+    queue_.stop_releases();
 }
 
 /// Waits until this rank's `quit` entry comes back in the log: everything before it has then run,

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -62,7 +63,10 @@ public:
     ~Engine() override;
 
     /// Says how bundles of a device kind run. To be called before the first request of that kind.
+    /// Throws Error(out_of_memory).
     void add_executor(DeviceKind kind, DeviceExecutor executor) {
+        if (std::holds_alternative<std::shared_ptr<StreamExecutor>>(executor))
+            queue_.start_to_release();
         executor_.add(kind, std::move(executor));
     }
     /// Starts the coordinator thread. Without it nothing moves while no caller waits.

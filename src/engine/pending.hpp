@@ -94,6 +94,10 @@ public:
     Result& result(std::size_t tensor) noexcept { return results_[tensor]; }
     const Result& result(std::size_t tensor) const noexcept { return results_[tensor]; }
     bool has_results() const noexcept { return !results_.empty(); }
+    /// Whether its end, or that of its last handle, may be the end of memory of a device.
+    bool may_free_device_memory() const noexcept {
+        return request_.device && (request_.keep_alive || has_results());
+    }
     /// The caller's output for the result of a tensor; null if there is none, or it was forgotten.
     const TensorView* output(std::size_t tensor) const noexcept {
         const bool is_there = request_.outputs && !(*request_.outputs)[tensor].shape.empty();

@@ -195,20 +195,34 @@ bool SubmissionQueue::set_ended(Pending& pending, const std::exception_ptr& erro
     return true;
 }
 
+void SubmissionQueue::start_to_release() {
+    if (!releases_) releases_.emplace([this](Pending& pending) { complete(pending); });
+}
+
+void SubmissionQueue::stop_releases() noexcept {
+    if (releases_) releases_->stop();
+}
+
 void SubmissionQueue::let_go(std::shared_ptr<Owners> owners) noexcept {
-    released_.push(std::move(owners));
+    releases_->let_go(std::move(owners));
 }
 
 bool SubmissionQueue::complete_ended() noexcept {
     bool any = false;
-    while (const auto pending = ended_.pop()) {
-        released_.release();
-        pending->set_complete(life_.memory_is_on_loan());
-        pending_count_.fetch_sub(1);
-        base::ring_callers(context_.doorbell, context_.wait.audience);
+    while (auto pending = ended_.pop()) {
+        if (pending->may_free_device_memory())
+            releases_->complete(std::move(pending));
+        else
+            complete(*pending);
         any = true;
     }
-    return released_.release() || any;
+    return any;
+}
+
+void SubmissionQueue::complete(Pending& pending) noexcept {
+    pending.set_complete(life_.memory_is_on_loan());
+    pending_count_.fetch_sub(1);
+    base::ring_callers(context_.doorbell, context_.wait.audience);
 }
 
 std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(

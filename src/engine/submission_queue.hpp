@@ -20,6 +20,7 @@
 #include "engine/life_cycle.hpp"
 #include "engine/pending.hpp"
 #include "engine/point_to_point.hpp"
+#include "engine/release_thread.hpp"
 #include "protocol/operation.hpp"
 
 namespace guozhuang::engine {
@@ -75,13 +76,18 @@ public:
     /// Frees the names of operations that are enqueued on a stream: they may be submitted anew
     /// before the stream is done.
     void free_names(std::span<const std::shared_ptr<Pending>> requests);
+    /// To be called before the first operation on a device. Throws Error(out_of_memory).
+    void start_to_release();
     /// Ends the operations; complete_ended() then completes them. Moves from `requests`, because
     /// whoever drops the last reference must not hold a lock.
     void end(std::span<std::shared_ptr<Pending>> requests, std::exception_ptr error) noexcept;
-    /// The next call of complete_ended() lets go of them, before it completes what ends later.
+    /// Lets go of what an operation on a device has kept, on a thread of its own.
     void let_go(std::shared_ptr<Owners> owners) noexcept;
-    /// Completes operations that have ended; true if there were any. Runs code of the user's.
+    /// Completes operations that have ended; true if there were any. Runs code of the user's. What
+    /// operations on devices keep is let go on a thread of its own, which completes them.
     bool complete_ended() noexcept;
+    /// Returns when all has been let go.
+    void stop_releases() noexcept;
     /// Ends all operations with the first cause, which is returned. The tables that are returned
     /// must be destroyed without a lock held.
     std::pair<std::exception_ptr, Tables> fail(const std::exception_ptr& cause);
@@ -104,6 +110,7 @@ private:
     template <class Table, class Entry, class Queue, class Element>
     void enter(Table& table, Entry entry, Queue& queue, Element element) GUOZHUANG_REQUIRES(mutex_);
     bool set_ended(Pending& pending, const std::exception_ptr& error) noexcept;
+    void complete(Pending& pending) noexcept;
 
     const Context& context_;
     LifeCycle& life_;
@@ -117,8 +124,8 @@ private:
     std::uint64_t joins_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::shared_ptr<Pending> closing_ GUOZHUANG_GUARDED_BY(mutex_);
     EndedQueue ended_;
-    ReleaseQueue released_;
-    std::atomic<int> pending_count_{0};  ///< submitted and not complete
+    std::atomic<int> pending_count_{0};      ///< submitted and not complete
+    std::optional<ReleaseThread> releases_;  ///< if there are devices; last, since it completes
 };
 
 }  // namespace guozhuang::engine

@@ -21,6 +21,7 @@ std::optional<ProcessSets::Opened> ProcessSets::open(const std::vector<int>& ran
     if (std::ranges::binary_search(ranks, resources_->transport->rank()))
         opened.set_runtime = std::make_shared<SetRuntime>(resources_, opened.id, ranks);
     sets_[opened.id.context] = opened.set_runtime;
+    resources_->launch_order.open_set();
     if (shutdown_reason_ && opened.set_runtime)
         opened.set_runtime->engine().shut_down(*shutdown_reason_);
     return opened;
@@ -29,6 +30,7 @@ std::optional<ProcessSets::Opened> ProcessSets::open(const std::vector<int>& ran
 void ProcessSets::release(const SetId& id) {
     const base::Lock lock(mutex_);
     sets_.erase(id.context);
+    resources_->launch_order.release_set();
 }
 
 std::vector<std::shared_ptr<SetRuntime>> ProcessSets::set_runtimes() const {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/device/launch_order.hpp"
 #include "backends/host/host_backend.hpp"
 #include "base/config.hpp"
 #include "base/mutex.hpp"
@@ -29,6 +30,7 @@ struct RankResources {
     base::Config config;
     Devices devices;
     Workspaces workspaces;
+    backends::LaunchOrder launch_order;
     std::shared_ptr<backends::ScratchStore> scratch = std::make_shared<backends::ScratchStore>();
     std::shared_ptr<trace::Timeline> timeline = std::make_shared<trace::Timeline>();
 };

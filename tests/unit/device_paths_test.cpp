@@ -149,9 +149,6 @@ TEST_CASE("NCCL is for the world, where every rank has a device of its own and t
     const auto one_host = with_nccl(on_hosts({0, 0}));
     CHECK(refusals(one_host, {.reproducible = true})
               .starts_with("not nccl: GUOZHUANG_REPRODUCIBLE is 1; "));
-    CHECK(refusals(one_host, {.is_world = false}) == "not nccl: it is for the world alone");
-    CHECK(candidates(one_host, {.wanted = DevicePath::nccl, .is_world = false}) ==
-          std::vector{DevicePath::nccl});
 }
 
 TEST_CASE("the direct path, or else the ring, is for ranks on one host, and not too many") {

@@ -16,6 +16,7 @@
 #include "support/cases/error_cases.hpp"
 #include "support/cases/operation_cases.hpp"
 #include "support/cases/output_cases.hpp"
+#include "support/cases/process_set_cases.hpp"
 #include "support/fakes/aborted_paths.hpp"
 #include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
@@ -117,6 +118,15 @@ TEST_CASE("every operation takes device tensors") {
               broadcast(tensor.view(), 1, options);
               report.expect(tensor.bytes == all[1].bytes, "broadcast");
           }) == "");
+}
+
+TEST_CASE("process sets that overlap are used crosswise") {
+    for (const auto* path : {"staged", "auto"}) {
+        const Environment environment("GUOZHUANG_DEVICE_PATH", path);
+        for (const int ranks : {2, 3, 4})
+            CHECK(problems_among(
+                      ranks, sets_in_different_orders(50, 300, Device{DeviceKind::fake, 0})) == "");
+    }
 }
 
 TEST_CASE("results on a device go to memory of the caller's, also where some ranks give none") {

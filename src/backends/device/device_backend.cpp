@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <guozhuang/error.hpp>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "backends/device/direct_path.hpp"
@@ -28,8 +29,12 @@ DeviceBackend::DeviceBackend(Dependencies dependencies)
                 .world_rank = [this](int rank) { return world_rank(rank); },
                 .driving = of_.driving}) {}
 
+/// The path is chosen before the bundle's turn, so that other sets' bundles need not wait for that.
 void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     auto& path = path_for(bundle->bundle());
+    std::optional<LaunchTurn> turn;
+    if (ranks() > 1 && of_.order.concerns(of_.group.tag.context))
+        turn.emplace(of_.order, exchange_for(bundle->bundle()), of_.group);
     path.enqueue(std::move(bundle), stream);
 }
 
@@ -103,6 +108,7 @@ std::unique_ptr<Path> DeviceBackend::nccl(const RankExchange& exchange, std::str
                                                           .nccl = *nccl_,
                                                           .device = of_.device,
                                                           .group = of_.group,
+                                                          .order = of_.order,
                                                           .results = results_,
                                                           .connect_limit = of_.connect_limit,
                                                           .owner = of_.owner});

@@ -3,8 +3,10 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "backends/device/launch_order.hpp"
 #include "backends/device/path.hpp"
 #include "backends/device/path_choice.hpp"
 #include "backends/device/peer_arenas.hpp"
@@ -24,9 +26,10 @@ class DeviceBackend final : public engine::StreamBackend {
 public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
-        int device = 0;     ///< its index
-        wire::Group group;  ///< of the process set; its waits are the thread's that drives
-        std::string set;    ///< its name for users
+        int device = 0;      ///< its index
+        wire::Group group;   ///< of the process set; its waits are the thread's that drives
+        std::string set;     ///< its name for users
+        LaunchOrder& order;  ///< of the rank
         PathConditions conditions;
         std::string nccl;                           ///< what GUOZHUANG_NCCL says
         std::chrono::milliseconds connect_limit{};  ///< how long NCCL may take to connect

@@ -176,8 +176,13 @@ void NcclPath::group(const Calls& calls) {
 // --- bundles -------------------------------------------------------------------------------------
 
 void NcclPath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stream& stream) {
-    const auto& bundle = given->bundle();
     communicator()->watch(given);
+    of_.order.begin_alone(stream);
+    move(given->bundle(), stream);
+    of_.order.end_alone(stream);
+}
+
+void NcclPath::move(const engine::Bundle& bundle, device::Stream& stream) {
     switch (bundle.operation) {
         case OperationKind::allreduce: return allreduce(bundle, stream);
         case OperationKind::broadcast: return broadcast(bundle, stream);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/device/launch_order.hpp"
 #include "backends/device/path.hpp"
 #include "backends/device/rank_exchange.hpp"
 #include "backends/device/results.hpp"
@@ -31,8 +32,9 @@ public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
         device::Nccl& nccl;
-        int device = 0;     ///< its index
-        wire::Group group;  ///< of the process set; its waits are this path's
+        int device = 0;      ///< its index
+        wire::Group group;   ///< of the process set; its waits are this path's
+        LaunchOrder& order;  ///< of the rank
         const Results& results;
         std::chrono::milliseconds connect_limit;
         /// Keeps alive what the group is of.
@@ -86,6 +88,7 @@ private:
     /// Each times the factor.
     void pack(const Round& round, double factor, device::Stream& stream);
     void unpack(const Round& round, device::Stream& stream);
+    void move(const engine::Bundle& bundle, device::Stream& stream);
     void allreduce(const engine::Bundle& bundle, device::Stream& stream);
     void broadcast(const engine::Bundle& bundle, device::Stream& stream);
     void move_rows(const engine::Bundle& bundle, device::Stream& stream);

@@ -29,13 +29,10 @@ std::string why_not_ring(std::span<const RankDevice> ranks, const PathConditions
     return why_no_arenas(ranks);
 }
 
-/// Kernels of two communicators must be launched in one order on all ranks: so it is for the world.
 std::string why_never_nccl(const PathConditions& conditions) {
     if (conditions.wanted != DevicePath::automatic && conditions.wanted != DevicePath::nccl)
         return fmt::format("GUOZHUANG_DEVICE_PATH is {}", name_of(conditions.wanted));
-    if (conditions.reproducible) return "GUOZHUANG_REPRODUCIBLE is 1";
-    const bool is_asked_for = conditions.wanted == DevicePath::nccl;
-    return conditions.is_world || is_asked_for ? "" : "it is for the world alone";
+    return conditions.reproducible ? "GUOZHUANG_REPRODUCIBLE is 1" : "";
 }
 
 std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions& conditions) {

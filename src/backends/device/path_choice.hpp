@@ -41,7 +41,6 @@ struct PathChoice {
 
 struct PathConditions {
     base::DevicePath wanted = base::DevicePath::automatic;  ///< else the only one to try
-    bool is_world = true;
     bool reproducible = false;
 };
 

@@ -79,31 +79,29 @@ RankCase random_operations_in_sets(std::uint64_t seed, int rounds) {
     };
 }
 
-void sets_in_different_orders(Session& session, Report& report) {
-    std::vector<ProcessSet> pairs;
-    for (int rank = 0; rank < session.size() && session.size() > 1; ++rank)
-        pairs.push_back(ProcessSet::create({rank, (rank + 1) % session.size()}, &session));
-    for (int round = 0; round < 5; ++round) {
-        std::vector<std::vector<float>> numbers(pairs.size() + 1, std::vector<float>(50'000, 1));
-        std::vector<Handle> handles(numbers.size());
-        for (std::size_t i = 0; i < numbers.size(); ++i) {
-            const auto which = (i * (session.rank() % 2 == 0 ? 1 : numbers.size() - 1) +
-                                static_cast<std::size_t>(session.rank() + round)) %
-                               numbers.size();
-            const ProcessSet set = which < pairs.size() ? pairs[which] : ProcessSet(&session);
-            if (set.contains(session.rank()))
-                handles[which] = allreduce_async(numbers[which], {.process_set = set});
+RankCase sets_in_different_orders(int rounds, std::int64_t count, std::optional<Device> device) {
+    return [=](Session& session, Report& report) {
+        std::vector<ProcessSet> sets;
+        for (int rank = 0; rank < session.size() && session.size() > 1; ++rank)
+            sets.push_back(ProcessSet::create({rank, (rank + 1) % session.size()}, &session));
+        sets.emplace_back(&session);
+        const auto rank = static_cast<std::size_t>(session.rank());
+        for (int round = 0; round < rounds; ++round) {
+            std::vector<Finish> finishes(sets.size());
+            for (std::size_t i = 0; i < sets.size(); ++i) {
+                const auto which = (i * (rank % 2 == 0 ? 1 : sets.size() - 1) + rank +
+                                    static_cast<std::size_t>(round)) %
+                                   sets.size();
+                if (!sets[which].contains(session.rank())) continue;
+                const auto among = Among(sets[which]).on(device.value_or(usual_device()));
+                finishes[which] = start_allreduce(among, "crosswise", {DType::f32, {count}});
+            }
+            for (std::size_t i = 0; i < sets.size(); ++i)
+                if (const auto& finish = finishes[(i + 3 * rank) % sets.size()]) finish(report);
         }
-        for (std::size_t i = 0; i < numbers.size(); ++i) {
-            const auto which = (i + 3 * static_cast<std::size_t>(session.rank())) % numbers.size();
-            if (!handles[which]) continue;
-            handles[which].wait();
-            const int size = which < pairs.size() ? pairs[which].size() : session.size();
-            report.expect(numbers[which] == std::vector<float>(50'000, static_cast<float>(size)),
-                          text_of("the sum of set ", which));
-        }
-    }
-    for (auto& pair : pairs) pair.remove();
+        sets.pop_back();
+        for (auto& set : sets) set.remove();
+    };
 }
 
 std::size_t threads_of_process() {

@@ -33,7 +33,8 @@ RankCase random_operations_in_sets(std::uint64_t seed, int rounds);
 
 /// Neighbours share sets of two, all round; each rank uses its two sets, and the whole job, in
 /// another order. What is long blocks its driver.
-void sets_in_different_orders(Session& session, Report& report);
+RankCase sets_in_different_orders(int rounds, std::int64_t count,
+                                  std::optional<Device> device = {});
 
 std::size_t threads_of_process();
 
@@ -67,7 +68,7 @@ inline const RankCase all_process_set_cases[] = {facts_of_sets,
                                                  sets_share_memory,
                                                  every_operation_in_sets,
                                                  random_operations_in_sets(1, 3),
-                                                 sets_in_different_orders,
+                                                 sets_in_different_orders(5, 50'000),
                                                  errors_of_creation,
                                                  errors_in_sets,
                                                  mismatches_in_sets,

@@ -17,8 +17,9 @@ struct Configuration {
     /// EMULATED_CUDA_PEERS (1): devices reach each other's memory; 0: none does; ring: neighbours
     /// by their numbers in the machine do, the last and the first among them.
     enum class PeerAccess { none, ring, all } peers;
-    int machine_devices;             ///< EMULATED_CUDA_DEVICES
-    std::string failing_function;    ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR]
+    int machine_devices;           ///< EMULATED_CUDA_DEVICES
+    int channels;                  ///< CUDA_DEVICE_MAX_CONNECTIONS (0), of each device; 0: no limit
+    std::string failing_function;  ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR]
     std::uint64_t failing_call = 0;  ///< its nth call, from 1
     int failure = 999;               ///< and what that returns (cudaErrorUnknown)
     std::string trace;               ///< EMULATED_CUDA_TRACE; empty is none

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "support/emulated_cuda/channel.hpp"
+
 namespace guozhuang::emulated_cuda {
 
 class Stream;
@@ -46,6 +48,7 @@ public:
     std::size_t used() const noexcept { return used_; }
     static std::size_t total();
 
+    Channels channels;
     /// Held while work is enqueued that is ordered with other streams of this device.
     std::mutex enqueueing;
 

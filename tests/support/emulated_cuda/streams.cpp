@@ -3,6 +3,7 @@
 #include <thread>
 #include <utility>
 
+#include "support/emulated_cuda/channel.hpp"
 #include "support/emulated_cuda/devices.hpp"
 #include "support/emulated_cuda/handles.hpp"
 #include "support/emulated_cuda/protection.hpp"
@@ -24,6 +25,9 @@ std::shared_ptr<Stream> Stream::make(Device& device, Ordering ordering, int prio
     std::thread([stream] { stream->run(); }).detach();
     return stream;
 }
+
+Stream::Stream(Device& device, Ordering ordering, int priority)
+    : device_(device), ordering_(ordering), priority_(priority), channel_(device.channels.next()) {}
 
 std::uint64_t Stream::enqueue(Actor actor, std::function<void()> work) {
     if (ordering_ == Ordering::independent) return push(actor, std::move(work));
@@ -48,7 +52,7 @@ void Stream::wait_in_order_for(Stream& other) {
 
 std::uint64_t Stream::push(Actor actor, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back({actor, std::move(work)});
+    tasks_.push_back({actor, std::move(work), channel_ ? channel_->take_ticket() : 0});
     changed_.notify_all();
     return ++enqueued_;
 }
@@ -89,8 +93,10 @@ void Stream::run() {
         auto task = std::move(tasks_.front());
         tasks_.pop_front();
         lock.unlock();
+        if (channel_) channel_->wait_for(task.ticket);
         if (!device_.broken()) run(task);
-        task = {};  // what the work holds ends before anyone sees it done
+        task.work = {};  // what it holds ends before anyone sees it done
+        if (channel_) channel_->end(task.ticket);
         lock.lock();
         ++completed_;
         changed_.notify_all();

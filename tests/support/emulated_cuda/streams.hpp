@@ -10,6 +10,7 @@
 
 namespace guozhuang::emulated_cuda {
 
+class Channel;
 class Device;
 
 /// Work that a thread of its own runs in order. Thread-safe. The thread is never joined, so a
@@ -46,10 +47,10 @@ private:
     struct Task {
         Actor actor;
         std::function<void()> work;
+        std::uint64_t ticket = 0;  ///< of the channel, if there is one
     };
 
-    Stream(Device& device, Ordering ordering, int priority) noexcept
-        : device_(device), ordering_(ordering), priority_(priority) {}
+    Stream(Device& device, Ordering ordering, int priority);
     void run();
     void run(const Task& task);
     std::uint64_t push(Actor actor, std::function<void()> work);
@@ -58,6 +59,7 @@ private:
     Device& device_;
     const Ordering ordering_;
     const int priority_;
+    const std::shared_ptr<Channel> channel_;  ///< null: one of its own
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Task> tasks_;

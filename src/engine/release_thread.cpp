@@ -1,0 +1,59 @@
+#include "engine/release_thread.hpp"
+
+#include <guozhuang/error.hpp>
+#include <pthread.h>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/process.hpp"
+
+namespace guozhuang::engine {
+
+ReleaseThread::ReleaseThread(std::function<void(Pending&)> complete) try
+    : complete_(std::move(complete)), thread_([this] { run(); }) {
+    pthread_setname_np(thread_.native_handle(), "gz-releases");
+} catch (const std::system_error& error) {
+    throw Error(ErrorCode::out_of_memory,
+                std::string("no thread to let go of memory of a device: ") + error.what());
+}
+
+void ReleaseThread::stop() noexcept {
+    stopped_ = true;
+    base::ring_local(bell_);
+    base::join(thread_);
+    complete_ended();
+}
+
+void ReleaseThread::let_go(std::shared_ptr<Owners> owners) noexcept {
+    released_.push(std::move(owners));
+    base::ring_local(bell_);
+}
+
+void ReleaseThread::complete(std::shared_ptr<Pending> pending) noexcept {
+    ended_.push(std::move(pending));
+    if (stopped_)
+        complete_ended();
+    else
+        base::ring_local(bell_);
+}
+
+void ReleaseThread::run() noexcept {
+    base::WaitLoop wait_loop(bell_, {});
+    while (!stopped_)
+        if (!complete_ended()) wait_loop.park_idle();
+}
+
+/// What operations kept goes first: of those that have not failed, the last owners are let go when
+/// they complete.
+bool ReleaseThread::complete_ended() noexcept {
+    bool any = released_.release();
+    while (const auto pending = ended_.pop()) {
+        released_.release();
+        complete_(*pending);
+        any = true;
+    }
+    return any;
+}
+
+}  // namespace guozhuang::engine
