@@ -44,7 +44,8 @@ struct Options {
     /// the contents of the outputs are undefined.
     std::vector<TensorView> outputs = {};
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it
-    /// earlier.
+    /// earlier. Let go on any thread, of the library's too; what frees memory of a device may wait
+    /// for the device there.
     std::shared_ptr<void> keep_alive = {};
     /// The session whose ranks take part; null: Session::current(), or the process set's.
     Session* session = nullptr;

@@ -215,6 +215,17 @@ def expect_not_connected(words, ranks=2, of_last=(), **environment):
     run.expect(re.search(warning, run.output), f"does not warn of {words}")
 
 
+def expect_world_goes_on():
+    """While a set that overlaps it waits for NCCL to connect."""
+    run = Run("connects_slowly", 3, EMULATED_CUDA_DEVICES="2", EMULATED_NCCL_HANG="1",
+              GUOZHUANG_STALL_ERROR_S="8")
+    run.expect(not run.hangs and run.code == 0, "fails")
+    world_on = "the world goes on"
+    run.expect(run.output.count(world_on) == 3 and 0 <= run.output.rfind(world_on)
+               < run.output.find("NCCL has not connected ranks 0,1 within 8 s"),
+               "the world waits for the set")
+
+
 def nccl():
     mine = "the reason of this test"
     broken = "illegal memory access was encountered|cudaErrorIllegalAddress"
@@ -233,6 +244,7 @@ def nccl():
             ["EMULATED_NCCL_HANG=1"], GUOZHUANG_STALL_ERROR_S="3")
         with_devices("steps", ranks, ["EMULATED_NCCL_ASYNC=4"]).expect_told(
             range(ranks), "NCCL: it has failed: .*emulated failure in the background")
+    expect_world_goes_on()
     with_devices("broken_behind").expect_told([0, 1], broken)
     with_devices("leaves").expect_told([0], f"^departed: .*{mine}")
     for scene in ("held", "hung"):

@@ -10,6 +10,7 @@
 #include <guozhuang/guozhuang.hpp>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <time.h>
@@ -129,6 +130,24 @@ void host_only(Session& session) {
     }
 }
 
+/// The first two ranks' set takes long to choose its path, and the world does not wait for it.
+void connects_slowly(Session& session) {
+    const auto first_two = ProcessSet::create({0, 1});
+    Trainer trainer;
+    constexpr std::size_t count = 5;
+    const auto values = trainer.put_elements(std::vector<float>(count, 1));
+    std::optional<Handle> connecting;
+    if (session.rank() < 2)
+        connecting = allreduce_async(
+            trainer.view(values, count),
+            {.op = ReduceOp::sum, .stream = trainer.stream(), .process_set = first_two});
+    for (int step = 0; step < 3; ++step) reduce_somehow(session, trainer, ReduceOp::sum, count);
+    say(session, "the world goes on");
+    if (!connecting) return;
+    connecting->wait();
+    require(are_all(trainer.elements(values, count), 2.0F), "allreduce of the set");
+}
+
 // --- faults --------------------------------------------------------------------------------------
 
 /// Device and host operations that go on until something fails.
@@ -242,6 +261,7 @@ void leaves(Session& session) {
 const std::map<std::string, std::function<void(Session&)>> scenes = {
     {"steps", steps},
     {"host", host_only},
+    {"connects_slowly", connects_slowly},
     {"killed", killed},
     {"broken", broken},
     {"broken_messages", broken_messages},
