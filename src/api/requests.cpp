@@ -85,6 +85,11 @@ bool is_countable(const TensorView& tensor) {
     return most > 0;
 }
 
+/// Kernels of a device read whole elements.
+bool is_aligned(const TensorView& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) == 0;
+}
+
 void check_tensor(const TensorView& tensor, const Check& check) {
     check.that(is_enumerator(tensor.dtype), "there is no dtype {}", static_cast<int>(tensor.dtype));
     check.that(is_enumerator(tensor.device.kind), "there is no device kind {}",
@@ -103,6 +108,9 @@ void check_tensor(const TensorView& tensor, const Check& check) {
                list_of(tensor.shape), list_of(tensor.strides));
     check.that(tensor.data != nullptr || tensor.count() == 0,
                "the tensor of shape [{}] has no memory (null data)", list_of(tensor.shape));
+    check.that(tensor.device.kind == DeviceKind::host || tensor.count() == 0 || is_aligned(tensor),
+               "its address on the device, {}, is no multiple of the {} bytes of an element of {}",
+               fmt::ptr(tensor.data), size_of(tensor.dtype), name_of(tensor.dtype));
 }
 
 void check_reduction(const Description& description, DType dtype, const Check& check) {

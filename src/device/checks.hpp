@@ -53,7 +53,9 @@ inline void check_floating(DType dtype, std::span<const std::byte> memory) {
 inline void check_copies(std::span<const Copy> copies, double factor) {
     for (const auto& [to, from, dtype] : copies) {
         check_same_size(to, from);
-        if (factor != 1) check_floating(dtype, to);
+        if (factor == 1) continue;
+        check_floating(dtype, to);
+        check_floating(dtype, from);
     }
 }
 

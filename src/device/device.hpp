@@ -105,7 +105,7 @@ public:
     virtual void copy(Stream& stream, std::span<std::byte> to, std::span<const std::byte> from) = 0;
     /// Each to = from * factor: the bits of copy() and then scale(), or of copy() if the factor is
     /// 1. All memory is such that kernels on the stream's device reach it, no `to` overlaps
-    /// anything else, and what is scaled is aligned there. Many small copies take few kernels.
+    /// anything else, and what is scaled is aligned. Many small copies take few kernels.
     virtual void copy_all(Stream& stream, std::span<const Copy> copies, double factor) = 0;
     /// Sets each element of the memory, whose size is a multiple of the element's: 1, 2, 4 or 8
     /// bytes.

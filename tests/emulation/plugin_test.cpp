@@ -91,6 +91,25 @@ TEST_CASE("the plugin works on an emulated device as the host does") {
     check_words_wrap_around(*cuda.driver);
 }
 
+TEST_CASE("a kernel copies what are many, or scaled") {
+    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    const auto stream = driver.make_stream(0);
+    const auto memory = driver.allocate(0, 1 << 20);
+    const auto part = [&](std::size_t i) { return memory.subspan(i << 12, 1 << 12); };
+    const std::vector<Copy> copies = {{part(0), part(1), DType::f32},
+                                      {part(2), part(3), DType::f32}};
+    const auto kernels_for = [&](std::size_t count, double factor) {
+        const auto before = emulated_cuda_calls_of("cudaLaunchKernel");
+        driver.copy_all(*stream, std::span(copies).first(count), factor);
+        return emulated_cuda_calls_of("cudaLaunchKernel") - before;
+    };
+    CHECK(kernels_for(1, 1) == 0);
+    CHECK(kernels_for(1, 2) == 1);
+    CHECK(kernels_for(2, 1) == 1);
+    wait_until_done(*stream);
+    driver.release(0, memory);
+}
+
 TEST_CASE("no kernel's grid fills more multiprocessors than it may") {
     auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
     const auto stream = driver.make_stream(0);

@@ -459,6 +459,14 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
               expect_error(report, ErrorCode::invalid_argument, {}, [&] {
                   allreduce(TensorView(numbers.data(), DType::f32, {2}, {DeviceKind::fake, 7}));
               });
+              auto* const between = reinterpret_cast<std::byte*>(numbers.data()) + 1;
+              const auto unaligned = [&](std::int64_t count) {
+                  return TensorView(between, DType::f32, {count}, fake.device);
+              };
+              expect_error(report, ErrorCode::invalid_argument,
+                           {"no multiple of the 4 bytes of an element of f32"},
+                           [&] { allreduce(unaligned(1)); });
+              allreduce(unaligned(0));
               expect_error(report, ErrorCode::invalid_argument, {"must be on one device"}, [&] {
                   grouped_allreduce(std::vector<TensorView>{fake, numbers});
               });

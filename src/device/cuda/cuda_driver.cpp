@@ -141,15 +141,16 @@ void CudaDriver::copy_all(Stream& stream, std::span<const Copy> copies, double f
     const auto here = cuda.device().use();
     const auto processors = cuda.device().processors();
     std::vector<Copy> rest(copies.begin(), copies.end());
-    // What fills the device by itself gains nothing from a kernel with others, unless it is scaled;
-    // and what is scaled the kernel reads as elements.
-    std::erase_if(rest, [&, most = full_grid_bytes(processors)](const Copy& each) {
-        const auto from = reinterpret_cast<std::uintptr_t>(each.from.data());
-        if (factor == 1 ? each.to.size() < most : from % size_of(each.dtype) == 0) return false;
-        copy(stream, each.to, each.from);
-        if (factor != 1) scale(stream, each.dtype, each.to, factor);
-        return true;
-    });
+    // What is alone, or fills the device by itself, gains nothing from a kernel, unless it is
+    // scaled.
+    if (factor == 1) {
+        const auto most = copies.size() == 1 ? 0 : full_grid_bytes(processors);
+        std::erase_if(rest, [&](const Copy& each) {
+            if (each.to.size() < most) return false;
+            copy(stream, each.to, each.from);
+            return true;
+        });
+    }
     check(launch_copies(rest, factor, processors, cuda.native()), "cannot launch copies");
 }
 

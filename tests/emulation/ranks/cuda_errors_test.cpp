@@ -42,6 +42,11 @@ void memory_elsewhere(Session& session, Report& report) {
     cudaFree(freed);
     refused({freed, DType::f32, {count}, trainer.stream().device}, "or has been freed");
     refused({on_device.get(), DType::f32, {count}, {DeviceKind::cuda, 99}}, "99");
+    refused({reinterpret_cast<std::byte*>(on_device.get()) + 2,
+             DType::f32,
+             {count - 1},
+             trainer.stream().device},
+            "is no multiple of the 4 bytes of an element of f32");
     expect_error(
         report, ErrorCode::invalid_argument,
         {"all_gather 'elsewhere': output: it is said to be memory of ", ", but is host memory"},

@@ -28,7 +28,7 @@ public:
             const auto element = size_of(dtype);
             const auto bytes = element * below(shape.most_elements + 1);
             const auto to = (to_bytes_ + element - 1) / element * element + element * below(3);
-            const auto from = element * below(64) + below(8) / 7;  // one in eight is misaligned
+            const auto from = element * below(64);
             ranges_.push_back({to, from, bytes, dtype});
             to_bytes_ = to + bytes;
             from_bytes_ = std::max(from_bytes_, from + bytes);
