@@ -73,6 +73,13 @@ class Run:
                 print(f"{self.what}: rank {rank} is told after {ms - self.begins[0]} ms")
 
 
+def expect_end_of_lagging(*job, **environment):
+    """Ranks that close wait for another one's device."""
+    run = Run(*job, **environment)
+    run.expect(run.code == 0 and not run.hangs, "does not end well")
+    run.expect([text for _, text in run.said.values()] == ["fine"] * 3, "says something")
+
+
 def ends():
     mine = "the reason of this test"
     broken = "illegal memory access was encountered|cudaErrorIllegalAddress"
@@ -80,6 +87,9 @@ def ends():
         last, others = ranks - 1, range(ranks - 1)
         Run("killed", ranks).expect_told(others, rf"^rank_died: rank {last} .*killed by signal 9")
         Run("broken", ranks).expect_told(range(ranks), broken)
+    Run("killed_idle", 4).expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
+    for path in ("direct", "ring", "staged"):
+        expect_end_of_lagging("lags", 3, GUOZHUANG_DEVICE_PATH=path)
     around = Run("killed", 4, GUOZHUANG_DEVICE_PATH="ring")
     around.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
     around.expect(around.seconds < 15, f"ends after {around.seconds:.1f} s")
@@ -245,6 +255,9 @@ def nccl():
         with_devices("steps", ranks, ["EMULATED_NCCL_ASYNC=4"]).expect_told(
             range(ranks), "NCCL: it has failed: .*emulated failure in the background")
     expect_world_goes_on()
+    with_devices("killed_idle", 4).expect_told(
+        range(3), r"^rank_died: rank 3 .*killed by signal 9")
+    expect_end_of_lagging("lags", 3, EMULATED_CUDA_DEVICES="3", GUOZHUANG_DEVICE_PATH="nccl")
     with_devices("broken_behind").expect_told([0, 1], broken)
     with_devices("leaves").expect_told([0], f"^departed: .*{mine}")
     for scene in ("held", "hung"):

@@ -148,6 +148,26 @@ void connects_slowly(Session& session) {
     require(are_all(trainer.elements(values, count), 2.0F), "allreduce of the set");
 }
 
+/// The last rank's device comes to a broadcast when the others close their sessions; what they have
+/// on their devices is kept.
+void lags(Session& session) {
+    auto& trainer = *new Trainer;
+    reduce_somehow(session, trainer, ReduceOp::sum, 5);
+    constexpr std::size_t count = 1'000'000;
+    auto& values =
+        *new auto(trainer.put_elements(std::vector<float>(count, session.rank() == 0 ? 7 : 0)));
+    std::optional<Gate> gate;
+    if (is_victim(session)) gate.emplace().hold(trainer.native());
+    const auto handle =
+        broadcast_async(trainer.view(values, count), 0, {.stream = trainer.stream()});
+    handle.wait(trainer.stream());
+    barrier();
+    if (!is_victim(session)) return;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    gate->open();
+    require(are_all(trainer.elements(values, count), 7.0F), "broadcast");
+}
+
 // --- faults --------------------------------------------------------------------------------------
 
 /// Device and host operations that go on until something fails.
@@ -194,6 +214,20 @@ void broken_messages(Session& session) {
         }).detach();
     }
     for (;;) move_messages(session, trainer);
+}
+
+/// The last rank dies while nobody has anything on a device. The others hear of it in the next
+/// operation.
+void killed_idle(Session& session) {
+    Trainer trainer;
+    reduce_somehow(session, trainer, ReduceOp::sum, 5);
+    barrier();
+    if (is_victim(session)) {
+        say(session, "begins");
+        raise(SIGKILL);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    reduce_somehow(session, trainer, ReduceOp::sum, 5);
 }
 
 /// A message is behind a device that stands still, and the device then fails.
@@ -262,7 +296,9 @@ const std::map<std::string, std::function<void(Session&)>> scenes = {
     {"steps", steps},
     {"host", host_only},
     {"connects_slowly", connects_slowly},
+    {"lags", lags},
     {"killed", killed},
+    {"killed_idle", killed_idle},
     {"broken", broken},
     {"broken_messages", broken_messages},
     {"broken_behind", broken_behind},
