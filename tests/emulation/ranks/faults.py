@@ -80,6 +80,13 @@ def expect_end_of_lagging(*job, **environment):
     run.expect([text for _, text in run.said.values()] == ["fine"] * 3, "says something")
 
 
+def expect_exit(run):
+    """While operations are on their way."""
+    called = "rank 1 has shut down .its process has called exit.. before the session was closed"
+    run.expect(run.code != 0 and re.search(called, run.output), "does not say who has called exit")
+    run.expect(run.seconds < 15, f"ends after {run.seconds:.1f} s")
+
+
 def ends():
     mine = "the reason of this test"
     broken = "illegal memory access was encountered|cudaErrorIllegalAddress"
@@ -90,6 +97,7 @@ def ends():
     Run("killed_idle", 4).expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
     for path in ("direct", "ring", "staged"):
         expect_end_of_lagging("lags", 3, GUOZHUANG_DEVICE_PATH=path)
+    expect_exit(Run("exits"))
     around = Run("killed", 4, GUOZHUANG_DEVICE_PATH="ring")
     around.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
     around.expect(around.seconds < 15, f"ends after {around.seconds:.1f} s")
@@ -257,6 +265,7 @@ def nccl():
     expect_world_goes_on()
     with_devices("killed_idle", 4).expect_told(
         range(3), r"^rank_died: rank 3 .*killed by signal 9")
+    expect_exit(with_devices("exits"))
     expect_end_of_lagging("lags", 3, EMULATED_CUDA_DEVICES="3", GUOZHUANG_DEVICE_PATH="nccl")
     with_devices("broken_behind").expect_told([0, 1], broken)
     with_devices("leaves").expect_told([0], f"^departed: .*{mine}")

@@ -216,18 +216,14 @@ void broken_messages(Session& session) {
     for (;;) move_messages(session, trainer);
 }
 
-/// The last rank dies while nobody has anything on a device. The others hear of it in the next
-/// operation.
+/// The last rank dies while nobody has anything on a device.
 void killed_idle(Session& session) {
     Trainer trainer;
     reduce_somehow(session, trainer, ReduceOp::sum, 5);
-    barrier();
-    if (is_victim(session)) {
-        say(session, "begins");
-        raise(SIGKILL);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    reduce_somehow(session, trainer, ReduceOp::sum, 5);
+    if (!is_victim(session)) return barrier();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    say(session, "begins");
+    raise(SIGKILL);
 }
 
 /// A message is behind a device that stands still, and the device then fails.
@@ -281,6 +277,13 @@ void fail_behind(Session& session, bool endless_kernel) {
     handle.wait();
 }
 
+/// The program ends while an operation is on its way, without closing the session.
+void exits(Session& session) {
+    const auto handle = stand_still(session, false);
+    say(session, "fine");
+    std::exit(is_victim(session) ? 3 : 0);
+}
+
 /// A rank leaves before it has submitted what the others wait for on their devices.
 void leaves(Session& session) {
     Trainer trainer;
@@ -303,6 +306,7 @@ const std::map<std::string, std::function<void(Session&)>> scenes = {
     {"broken_messages", broken_messages},
     {"broken_behind", broken_behind},
     {"leaves", leaves},
+    {"exits", exits},
     {"held", [](Session& session) { fail_behind(session, false); }},
     {"hung", [](Session& session) { fail_behind(session, true); }},
 };
