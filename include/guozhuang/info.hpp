@@ -29,8 +29,8 @@ struct InfoItem {
     std::string value;  ///< for a device that cannot be used: "unusable: " and why
 };
 
-/// Collective: the ranks find out by which path CUDA tensors of all of them go, which info() then
-/// says, if each can use CUDA; else nothing happens. The first operation with such tensors does the
+/// Collective: the ranks find out by which path CUDA tensors of all of them go, or which rank
+/// cannot use CUDA, and why; info() then says so. The first operation with such tensors does the
 /// same, and may wait until the device is idle; after this it does not. Each rank tries the device
 /// that its tensors are on, or, if there has been none, the one of its number on the host, where
 /// the world's tensors then must be. Throws what an operation throws. `session` null means

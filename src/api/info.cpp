@@ -1,8 +1,13 @@
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <guozhuang/error.hpp>
 #include <guozhuang/info.hpp>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/version.hpp>
+#include <string_view>
+#include <vector>
 
 #include "api/process_set_state.hpp"
 #include "base/config.hpp"
@@ -36,6 +41,17 @@ void add_devices(Items& items, const base::Config& config, const std::string& pa
     if (!path.empty()) items.push_back({"devices", "path", path});
 }
 
+/// Of the lowest rank that has one, which it names; the same on all ranks. Collective.
+std::string first_reason(const std::string& own, Session* session) {
+    const std::vector<std::uint8_t> bytes(own.begin(), own.end());
+    const auto all = all_gather(bytes, {.session = session});
+    const auto rank = std::ranges::find_if(all.rows, [](auto rows) { return rows > 0; });
+    if (rank == all.rows.end()) return {};
+    return fmt::format("rank {}: {}", rank - all.rows.begin(),
+                       std::string_view(reinterpret_cast<const char*>(all.bytes.data()),
+                                        static_cast<std::size_t>(*rank)));
+}
+
 }  // namespace
 
 Traffic traffic(Session* session) {
@@ -47,15 +63,15 @@ void try_devices(Session* session) {
     const auto world = api::runtime_of(session)->world();
     Device device;
     device::DeviceMemory owned;
-    int usable = 1;
+    std::string why_not;
     try {
         device = world->own_device(DeviceKind::cuda);
         owned = device::allocate_owned(world->driver_of(device.kind), device.index, sizeof(float));
-    } catch (const Error&) {  // info() says why
-        usable = 0;
+    } catch (const Error& error) {
+        why_not = error.what();
     }
-    allreduce(usable, {.op = ReduceOp::min, .session = session});
-    if (usable == 0) return;
+    if (const auto reason = first_reason(why_not, session); !reason.empty())
+        return world->note_path_of_world(DeviceKind::cuda, "unusable: " + reason);
     allreduce(TensorView(owned.memory.data(), DType::f32, {1}, device), {.session = session});
 }
 

@@ -73,6 +73,9 @@ public:
     void wait_for(const device::Event& event);
     /// See Devices.
     std::string path_of_world(DeviceKind kind) { return resources_->devices.path(kind); }
+    void note_path_of_world(DeviceKind kind, const std::string& path) {
+        resources_->devices.note_path(kind, path);
+    }
     Workspaces& workspaces() noexcept { return resources_->workspaces; }
 
     /// What is wrong with a tensor's device: where its memory really is, as far as a driver that

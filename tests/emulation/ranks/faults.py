@@ -140,11 +140,14 @@ def expect_path(words, **environment):
     run.expect(len(taken) == 1 and re.fullmatch(words, taken[0]), f"takes {taken} and not {words}")
 
 
-def expect_info(words, ranks, **environment):
-    """gz-info names the path, tried by all ranks."""
+def expect_info(words, ranks, of_last=(), **environment):
+    """gz-info names the path, tried by all ranks, of which the last has some environment of its
+    own."""
+    job = [str(Path(JOB).parent / "gz-info"), "--json"]
+    others = ["-np", str(ranks - 1), *job, ":"] if ranks > 1 else []
+    last = ["-np", "1", *(word for each in of_last for word in ("-x", each)), *job]
     run = subprocess.run(
-        [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", str(ranks),
-         str(Path(JOB).parent / "gz-info"), "--json"],
+        [MPIRUN, "--oversubscribe", "--bind-to", "none", *others, *last],
         env={**os.environ, **environment}, text=True, stdout=subprocess.PIPE, timeout=LIMIT_S)
     devices = json.loads(run.stdout)["devices"] if run.returncode == 0 else {}
     if not re.fullmatch(words, str(devices.get("path", devices.get("cuda")))):
@@ -164,6 +167,10 @@ def infos():
     expect_info(rf"staged \(.*; not ring: GUOZHUANG_REPRODUCIBLE is 1.*; not direct: {failed}\)",
                 4, EMULATED_CUDA_PEERS="ring", GUOZHUANG_REPRODUCIBLE="1", **four)
     expect_info("unusable: no NVIDIA driver", 4, EMULATED_CUDA_DRIVER="0")
+    expect_info("unusable: rank 1: CUDA tensors cannot be used here: no NVIDIA driver .*", 2,
+                ["EMULATED_CUDA_DRIVER=0"])
+    expect_info("unusable: rank 1: CUDA: cannot allocate 4 bytes of device memory: .*", 2,
+                ["EMULATED_CUDA_FAIL=cudaMalloc:1"])
     if WITH_NCCL:
         expect_info("nccl", 4, EMULATED_CUDA_DEVICES="4")
         expect_info(r"direct \(not nccl: ranks 0 and 1 of the set share a device\)", 4)
