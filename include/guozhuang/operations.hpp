@@ -45,7 +45,8 @@ struct Options {
     std::vector<TensorView> outputs = {};
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it
     /// earlier. Let go on any thread, of the library's too; what frees memory of a device may wait
-    /// for the device there.
+    /// for the device there. It may submit operations as it goes, and wait for them, but, where the
+    /// tensor was on a device, for none on a device that has a keep_alive or a result.
     std::shared_ptr<void> keep_alive = {};
     /// The session whose ranks take part; null: Session::current(), or the process set's.
     Session* session = nullptr;

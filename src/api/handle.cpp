@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <guozhuang/error.hpp>
 #include <guozhuang/handle.hpp>
 
 #include "base/process.hpp"
 #include "engine/pending.hpp"
+#include "engine/release_thread.hpp"
 
 namespace guozhuang {
 
@@ -44,6 +46,12 @@ std::vector<Result> take_results(const Handle& handle, engine::Pending& pending)
 }  // namespace
 
 void Handle::wait() const {
+    if (!pending_->complete() && pending_->may_free_device_memory() &&
+        engine::ReleaseThread::is_current())
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("{} cannot be waited for here: the thread that lets go of what "
+                                "operations on devices kept alive completes it",
+                                pending_->request().label()));
     drive(*pending_, [this] { return pending_->complete(); });
 }
 

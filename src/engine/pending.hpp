@@ -96,7 +96,8 @@ public:
     bool has_results() const noexcept { return !results_.empty(); }
     /// Whether its end, or that of its last handle, may be the end of memory of a device.
     bool may_free_device_memory() const noexcept {
-        return request_.device && (request_.keep_alive || has_results());
+        const bool keeps = request_.keep_alive.use_count() > 0;  // an owner of no pointer, too
+        return request_.device && (keeps || has_results());
     }
     /// The caller's output for the result of a tensor; null if there is none, or it was forgotten.
     const TensorView* output(std::size_t tensor) const noexcept {

@@ -9,6 +9,11 @@
 #include "base/process.hpp"
 
 namespace guozhuang::engine {
+namespace {
+
+thread_local bool releases_here = false;
+
+}  // namespace
 
 ReleaseThread::ReleaseThread(std::function<void(Pending&)> complete) try
     : complete_(std::move(complete)), thread_([this] { run(); }) {
@@ -38,7 +43,12 @@ void ReleaseThread::complete(std::shared_ptr<Pending> pending) noexcept {
         base::ring_local(bell_);
 }
 
+bool ReleaseThread::is_current() noexcept {
+    return releases_here;
+}
+
 void ReleaseThread::run() noexcept {
+    releases_here = true;
     base::WaitLoop wait_loop(bell_, {});
     while (!stopped_)
         if (!complete_ended()) wait_loop.park_idle();

@@ -24,6 +24,8 @@ public:
 
     void let_go(std::shared_ptr<Owners> owners) noexcept;
     void complete(std::shared_ptr<Pending> pending) noexcept;
+    /// Whether the calling thread is that of one of these: it completes nothing while it waits.
+    static bool is_current() noexcept;
     /// Returns when all has been let go and the thread has ended. What still comes is completed by
     /// who brings it, and what is to be let go then is kept as long as this.
     void stop() noexcept;

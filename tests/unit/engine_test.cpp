@@ -333,11 +333,18 @@ TEST_CASE("what an operation kept alive may call the library while it goes") {
     wire::InprocHub hub(1);
     EngineRank rank(hub.transport(0), [](const engine::Bundle&) {});
     if (on_stream) rank.run_on_stream_of(streams);
-    std::string inner = "not run";
+    std::string inner = "not run", keeping = "not run";
     const auto outer =
-        rank.submit("outer", when_released([&] { inner = error_of(rank.submit("inner")); }));
+        rank.submit("outer", when_released([&] {
+                        inner = error_of(rank.submit("inner"));
+                        keeping = error_of(rank.submit("keeping", std::make_shared<int>()));
+                    }));
     CHECK(error_of(outer) == "none");
     CHECK(inner == "none");
+    const std::string refusal =
+        "invalid_argument allreduce 'keeping' cannot be waited for here: the thread that lets go "
+        "of what operations on devices kept alive completes it";
+    CHECK(keeping == (on_stream ? refusal : "none"));
 }
 
 TEST_CASE("what a failed bundle kept alive may wait for the device while it goes") {
@@ -356,6 +363,28 @@ TEST_CASE("what a failed bundle kept alive may wait for the device while it goes
         CHECK(error_of(outer) == "wire mine");
     }
     CHECK(inner);
+}
+
+TEST_CASE("a backend is released again and again until its stream has ended") {
+    const auto streams = device::make_fake_driver();
+    wire::InprocHub hub(1);
+    std::atomic<bool> running{false};
+    std::atomic<int> releases{0};
+    const auto until_released_thrice = [&](const engine::Bundle&) {
+        running = true;
+        const auto deadline = base::Clock::now() + 10s;
+        while (releases < 3 && base::Clock::now() < deadline) std::this_thread::yield();
+    };
+    {
+        EngineRank rank(hub.transport(0), until_released_thrice);
+        rank.run_on_stream_of(streams, std::make_shared<engine::Completions>(streams),
+                              [&] { ++releases; });
+        const auto held = rank.submit("held");
+        while (!running) std::this_thread::yield();
+        base::abort(rank.doorbell(), {.rank = 0, .text = "it is over", .code = ErrorCode::aborted});
+        CHECK(error_of(held).ends_with("it is over"));
+    }
+    CHECK(releases >= 3);
 }
 
 TEST_CASE("what a send or receive kept alive may call the library while it goes") {

@@ -29,19 +29,23 @@ private:
 /// The same on a stream of the host fake.
 class ScriptedStreamBackend final : public engine::StreamBackend {
 public:
-    explicit ScriptedStreamBackend(std::function<void(const engine::Bundle&)> script)
-        : script_(std::move(script)) {}
+    ScriptedStreamBackend(std::function<void(const engine::Bundle&)> script,
+                          std::function<void()> on_release)
+        : script_(std::move(script)), on_release_(std::move(on_release)) {}
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override {
         device::launch(stream, [bundle, script = script_] {
             bundle->attempt([&] { script(bundle->bundle()); });
         });
     }
-    void release() noexcept override {}
+    void release() noexcept override {
+        if (on_release_) on_release_();
+    }
     bool was_released() const noexcept override { return false; }
     void stop() noexcept override {}
 
 private:
     std::function<void(const engine::Bundle&)> script_;
+    std::function<void()> on_release_;
 };
 
 struct EngineOptions {
@@ -81,13 +85,15 @@ public:
         run_on_stream_of(driver, std::make_shared<engine::Completions>(driver));
     }
     void run_on_stream_of(const std::shared_ptr<device::Driver>& driver,
-                          std::shared_ptr<engine::Completions> completions) {
+                          std::shared_ptr<engine::Completions> completions,
+                          std::function<void()> on_release = {}) {
+        driver_ = driver;
         engine_->add_executor(
             DeviceKind::host,
             std::make_shared<engine::StreamExecutor>(engine::StreamExecutor::Dependencies{
                 .driver = driver,
                 .device = 0,
-                .backend = std::make_shared<ScriptedStreamBackend>(script_),
+                .backend = std::make_shared<ScriptedStreamBackend>(script_, std::move(on_release)),
                 .completions = std::move(completions)}));
     }
 
@@ -100,7 +106,8 @@ public:
                                 .description = protocol::share(
                                     protocol::Description{.tensors = {{name, DType::f32, {1}}}}),
                                 .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),
-                                .keep_alive = std::move(keep_alive)};
+                                .keep_alive = std::move(keep_alive),
+                                .device = driver_};
         return Handle(engine_->submit(std::move(request), false));
     }
 
@@ -125,6 +132,7 @@ private:
     wire::MailChannel mail_;
     const std::function<void(const engine::Bundle&)> script_;
     ScriptedBackend backend_;
+    std::shared_ptr<device::Driver> driver_;  ///< null: tensors are the host's
     std::shared_ptr<engine::Engine> engine_;
 };
 
