@@ -1,12 +1,10 @@
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <memory>
-#include <span>
+#include <utility>
 
+#include "backends/device/arena_halves.hpp"
 #include "backends/device/path.hpp"
-#include "backends/device/peer_arenas.hpp"
 #include "backends/device/results.hpp"
 
 namespace guozhuang::backends {
@@ -16,7 +14,7 @@ namespace guozhuang::backends {
 /// its own; an allreduce is reduced block by block, each by one rank, into the arenas of all. An
 /// element is summed up along the host's tree over the ranks: the same bits on every path.
 ///
-/// A chunk of the bundle is in one half of the arenas while the next is put into the other:
+/// Chunks of the bundle go through the ArenaHalves:
 ///
 ///     fill 0, fill 1, meet, take 0, meet, finish 0, fill 2, meet, take 1, meet, finish 1, ...
 ///
@@ -25,17 +23,16 @@ namespace guozhuang::backends {
 class DirectPath final : public Path {
 public:
     /// The arenas are shared.
-    DirectPath(std::shared_ptr<device::Driver> driver, PeerArenas& arenas, const Results& results);
+    DirectPath(std::shared_ptr<device::Driver> driver, PeerArenas& arenas, const Results& results)
+        : halves_(std::move(driver), arenas), results_(results) {}
 
     bool supports(const engine::Bundle& bundle) const noexcept override;
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
-    void release() noexcept override;
-    bool was_released() const noexcept override { return arenas_.words().was_released(); }
+    void release() noexcept override { halves_.words().release(halves_.chunks()); }
+    bool was_released() const noexcept override { return halves_.words().was_released(); }
     void stop() noexcept override {}
 
 private:
-    struct Operation;
-    struct InPlace;
     struct Allreduce;
     struct Broadcast;
     struct WithResults;
@@ -45,15 +42,9 @@ private:
 
     template <class Kind>
     void run(const Kind& operation);
-    std::size_t half_bytes() const;
-    /// Of a rank's arena.
-    std::span<std::byte> half(int rank, std::size_t half) const;
 
-    const std::shared_ptr<device::Driver> driver_;
-    const int rank_, ranks_;
-    PeerArenas& arenas_;
+    ArenaHalves halves_;
     const Results& results_;
-    std::atomic<std::uint32_t> chunks_{0};  ///< that have been enqueued
 };
 
 }  // namespace guozhuang::backends

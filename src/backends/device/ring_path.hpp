@@ -1,12 +1,10 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <span>
 
+#include "backends/device/arena_halves.hpp"
 #include "backends/device/path.hpp"
-#include "backends/device/peer_arenas.hpp"
 #include "backends/device/results.hpp"
 
 namespace guozhuang::backends {
@@ -17,7 +15,7 @@ namespace guozhuang::backends {
 /// are those of collectives/ring: ranks-1 that add the neighbour's block to the own one, by one
 /// kernel each, then as many that copy sums.
 ///
-/// A chunk of the bundle is in one half of the arena while the next is put into the other:
+/// Chunks of the bundle go through the ArenaHalves:
 ///
 ///     fill 0, fill 1, hops of 0, finish 0, fill 2, hops of 1, finish 1, ...
 ///
@@ -33,12 +31,11 @@ public:
     bool supports(const engine::Bundle& bundle) const noexcept override;
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;
     void release() noexcept override;
-    bool was_released() const noexcept override { return arenas_.words().was_released(); }
+    bool was_released() const noexcept override { return halves_.words().was_released(); }
     void stop() noexcept override {}
 
 private:
-    struct Operation;
-    struct InPlace;
+    struct Hops;
     struct Allreduce;
     struct Broadcast;
     struct AllGather;
@@ -50,15 +47,10 @@ private:
     template <class Kind>
     void go_around(const Kind& operation, std::size_t chunk, std::uint32_t number);
     std::uint32_t begin_of(std::uint32_t number) const noexcept;
-    std::size_t half_bytes() const;
-    /// Of the arena of this rank, or its left neighbour.
-    std::span<std::byte> half(int rank, std::size_t half) const;
 
-    const std::shared_ptr<device::Driver> driver_;
-    const int rank_, ranks_, left_, right_;
-    PeerArenas& arenas_;
+    ArenaHalves halves_;
+    const int left_, right_;
     const Results& results_;
-    std::atomic<std::uint32_t> chunks_{0};  ///< that have been enqueued
 };
 
 }  // namespace guozhuang::backends
