@@ -57,7 +57,9 @@ SetRuntime::SetRuntime(std::shared_ptr<RankResources> resources, SetId id, std::
         .job = resources_->transport,
         .timeline = resources_->timeline,
         .provider = this});
-    host_backend_ = host_backend(wire::Lane::host_data, engine_.get());
+    auto group = group_with({id_.context, wire::Lane::host_data});
+    group.pump = engine_.get();  // bundles of host tensors run on the thread that drives it
+    host_backend_ = host_backend(group);
     engine_->add_executor(DeviceKind::host, host_backend_.get());
     try {
         // With a turn scheduler a rank is one thread, and has no coordinator.
@@ -83,16 +85,12 @@ wire::Group SetRuntime::group_with(wire::Tag tag) const {
             .tag = tag};
 }
 
-/// Bundles of host tensors run on the thread that drives the engine, which goes on pumping. What a
-/// device's tensors are staged in moves on a thread of its own, in a lane of its own.
-std::unique_ptr<engine::Backend> SetRuntime::host_backend(wire::Lane lane,
-                                                          engine::Pump* pump) const {
-    auto group = group_with({id_.context, lane});
-    group.pump = pump;
+std::unique_ptr<engine::Backend> SetRuntime::host_backend(const wire::Group& group) const {
     return std::make_unique<backends::HostBackend>(group, resources_->scratch,
                                                    resources_->timeline);
 }
 
+/// What its tensors are staged in moves on a thread of its own, in a lane of its own.
 std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAccess& access,
                                                                   Device device) {
     const auto& config = resources_->config;
@@ -112,7 +110,7 @@ std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAc
             [this, kind = device.kind](const std::string& path) {
                 if (id_.context == 0) resources_->devices.note_path(kind, path);
             },
-        .make_mover = [this] { return host_backend(wire::Lane::device_data, nullptr); },
+        .make_host_backend = [this](const wire::Group& among) { return host_backend(among); },
         .driving = *host_backend_,
         .owner = resources_});
 }

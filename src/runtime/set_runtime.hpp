@@ -94,7 +94,7 @@ public:
 private:
     void provide(DeviceKind kind) override;
     wire::Group group_with(wire::Tag tag) const;
-    std::unique_ptr<engine::Backend> host_backend(wire::Lane lane, engine::Pump* pump) const;
+    std::unique_ptr<engine::Backend> host_backend(const wire::Group& group) const;
     std::shared_ptr<engine::StreamBackend> stream_backend(const DeviceAccess& access,
                                                           Device device);
 

@@ -152,16 +152,33 @@ std::string DeviceBackend::text_of(const wire::SharingFailure& failure) const {
     return fmt::format("rank {}: {}", world_rank(failure.rank), failure.cause);
 }
 
-std::unique_ptr<Path> DeviceBackend::make_staged() const {
+std::unique_ptr<Path> DeviceBackend::make_staged() {
+    return std::make_unique<StagedPath>(
+        StagedPath::Dependencies{.driver = of_.driver,
+                                 .device = of_.device,
+                                 .rank = rank(),
+                                 .results = results_,
+                                 .mover = mover(),
+                                 .backend = moved_among(of_.group)});
+}
+
+/// One for all paths: so messages of all bundles come in one order, and can have one tag.
+HostMover& DeviceBackend::mover() {
     auto& transport = of_.group.transport;
-    return std::make_unique<StagedPath>(StagedPath::Dependencies{.driver = of_.driver,
-                                                                 .device = of_.device,
-                                                                 .rank = rank(),
-                                                                 .results = results_,
-                                                                 .mover = of_.make_mover(),
-                                                                 .doorbell = transport.doorbell(),
-                                                                 .wait = transport.wait_settings(),
-                                                                 .owner = of_.owner});
+    if (!mover_)
+        mover_ =
+            std::make_unique<HostMover>(HostMover::Dependencies{.driver = of_.driver,
+                                                                .device = of_.device,
+                                                                .doorbell = transport.doorbell(),
+                                                                .wait = transport.wait_settings(),
+                                                                .owner = of_.owner});
+    return *mover_;
+}
+
+/// By the mover's thread, which does not drive.
+std::unique_ptr<engine::Backend> DeviceBackend::moved_among(wire::Group group) const {
+    group.pump = nullptr;
+    return of_.make_host_backend(group);
 }
 
 Path& DeviceBackend::staged() {

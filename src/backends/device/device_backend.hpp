@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/device/host_mover.hpp"
 #include "backends/device/launch_order.hpp"
 #include "backends/device/path.hpp"
 #include "backends/device/path_choice.hpp"
@@ -36,11 +37,11 @@ public:
         std::size_t arena_bytes = 0;  ///< most of the device's memory for one rank to move tensors
         /// Told once which path bundles take, and why no better one.
         std::function<void(const std::string&)> report;
-        /// Makes a backend that moves tensors in pinned memory, on a thread of the staged path's.
-        std::function<std::unique_ptr<engine::Backend>()> make_mover;
+        /// Makes a backend that moves tensors in memory of the host among the group's ranks.
+        std::function<std::unique_ptr<engine::Backend>(const wire::Group&)> make_host_backend;
         /// Moves what the ranks tell each other; the thread that drives runs it.
         engine::Backend& driving;
-        /// Keeps alive what the movers and the doorbell are of.
+        /// Keeps alive what those backends and the doorbell are of.
         std::shared_ptr<void> owner;
     };
     explicit DeviceBackend(Dependencies dependencies);
@@ -65,8 +66,10 @@ private:
                              std::string& why_not);
     std::string text_of(const wire::SharingFailure& failure) const;
     Path& path_for(const engine::Bundle& bundle);
-    std::unique_ptr<Path> make_staged() const;
+    std::unique_ptr<Path> make_staged();
     Path& staged();
+    HostMover& mover();
+    std::unique_ptr<engine::Backend> moved_among(wire::Group group) const;
     Path& keep(std::unique_ptr<Path> path);
     RankExchange exchange_for(const engine::Bundle& bundle) const;
 
@@ -80,6 +83,8 @@ private:
     mutable base::Mutex mutex_;
     std::vector<std::unique_ptr<Path>> paths_ GUOZHUANG_GUARDED_BY(mutex_);
     bool is_released_ GUOZHUANG_GUARDED_BY(mutex_) = false;
+    /// Null until it is needed. Its thread ends before the paths do.
+    std::unique_ptr<HostMover> mover_;
 };
 
 }  // namespace guozhuang::backends

@@ -28,12 +28,6 @@ namespace {
 using wire::GroupWire;
 using wire::SharedMemoryGroup;
 
-wire::Group host_by_host(wire::Group group, const topology::HostGrid& grid) {
-    group.ranks = grid.host_by_host();
-    group.group_rank = grid.ring_rank();
-    return group;
-}
-
 /// Prepares a result of these rows from each rank and gives each rank's destination in it.
 std::vector<std::span<std::byte>> lay_out(const engine::BundleEntry& entry,
                                           std::span<const std::int64_t> rows) {
@@ -104,7 +98,7 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
     : wire_(group),
       group_(group),
       grid_(group.transport.topology().host_of, group.ranks, group.transport.rank()),
-      ring_(host_by_host(group, grid_)),
+      ring_(group.subgroup(grid_.host_by_host(), grid_.ring_rank())),
       store_(std::move(store)),
       timeline_(std::move(timeline)) {
     needs_stages_ =

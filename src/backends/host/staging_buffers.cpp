@@ -40,13 +40,6 @@ topology::HostGrid grid_of(const wire::Group& group) {
     return {group.transport.topology().host_of, group.ranks, group.transport.rank()};
 }
 
-/// Some ranks of a group as a group of their own.
-wire::Group subgroup(wire::Group group, std::span<const int> ranks, int group_rank) {
-    group.ranks = ranks;
-    group.group_rank = group_rank;
-    return group;
-}
-
 /// Every rank's value, by group rank.
 template <class T>
 std::vector<T> gather(wire::GroupWire& wire, const T& own) {
@@ -127,7 +120,7 @@ bool Hierarchy::fits(const wire::Group& group) {
 /// two of them none is taken for another.
 Hierarchy::Hierarchy(const wire::Group& group, const wire::Staging& staging)
     : grid_(grid_of(group)),
-      local_(subgroup(group, grid_.local(), grid_.local_rank()), staging, /*tries_segments=*/false),
-      across_(subgroup(group, grid_.across(), grid_.cross_rank())) {}
+      local_(group.subgroup(grid_.local(), grid_.local_rank()), staging, /*tries_segments=*/false),
+      across_(group.subgroup(grid_.across(), grid_.cross_rank())) {}
 
 }  // namespace guozhuang::backends

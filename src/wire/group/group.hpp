@@ -18,6 +18,15 @@ struct Group {
     /// Waits that last longer fail with Error(timeout).
     base::Deadline deadline = base::no_deadline;
 
+    /// Some of its ranks, this one among them, as a group of their own. The world ranks must
+    /// outlive it.
+    Group subgroup(std::span<const int> world_ranks, int rank) const {
+        auto some = *this;
+        some.ranks = world_ranks;
+        some.group_rank = rank;
+        return some;
+    }
+
     /// Waits until `ready()`. Throws Error(aborted), Error(timeout), or what `ready` or pump
     /// throws.
     template <class Ready>

@@ -1,0 +1,114 @@
+#include "backends/device/host_mover.hpp"
+
+#include <guozhuang/error.hpp>
+#include <limits>
+#include <pthread.h>
+#include <system_error>
+#include <utility>
+
+#include "base/process.hpp"
+
+namespace guozhuang::backends {
+
+HostMover::HostMover(Dependencies dependencies)
+    : of_(std::move(dependencies)),
+      wait_(base::settings_for_words(of_.wait)),
+      copied_in_(of_.driver, of_.device),
+      moved_(of_.driver, of_.device) {
+    try {
+        thread_ = std::thread([this] { move_loads(); });
+        pthread_setname_np(thread_.native_handle(), "gz-staging");
+    } catch (const std::system_error& error) {
+        throw Error(ErrorCode::out_of_memory,
+                    std::string("no thread to move tensors of a device by way of the host: ") +
+                        error.what());
+    }
+}
+
+HostMover::~HostMover() {
+    stop();
+}
+
+void HostMover::stop() noexcept {
+    stopped_ = true;
+    base::ring_local(bell_);
+    base::join(thread_);
+}
+
+/// Past the number of every chunk that is or will be waited for.
+void HostMover::release() noexcept {
+    if (!released_.exchange(true))
+        device::advance(*moved_, std::numeric_limits<std::int32_t>::max() / 2);
+}
+
+std::uint32_t HostMover::add(Load load) {
+    const auto first = added_;
+    if (load.chunks.empty()) return first;
+    added_ += static_cast<std::uint32_t>(load.chunks.size());
+    load.first = first;
+    {
+        const base::Lock lock(mutex_);
+        loads_.push_back(std::make_shared<Load>(std::move(load)));
+    }
+    base::ring_local(bell_);
+    return first;
+}
+
+void HostMover::announce(device::Stream& stream, std::uint32_t chunk) {
+    of_.driver->write(stream, *copied_in_, chunk + 1);
+}
+
+void HostMover::wait_for(device::Stream& stream, std::uint32_t chunk) {
+    of_.driver->wait(stream, *moved_, chunk + 1);
+}
+
+// --- on the thread -------------------------------------------------------------------------------
+
+void HostMover::move_loads() {
+    while (const auto load = next_load()) {
+        const bool moved = load->bundle->attempt([&] { move(*load); });
+        load->bundle.reset();
+        if (moved) continue;
+        failed_ = load;
+        return;  // the job is over
+    }
+}
+
+/// Null when the thread is to end.
+std::shared_ptr<HostMover::Load> HostMover::next_load() {
+    base::WaitLoop wait_loop(bell_, wait_);
+    while (!stopped_) {
+        {
+            const base::Lock lock(mutex_);
+            if (!loads_.empty()) {
+                auto load = std::move(loads_.front());
+                loads_.pop_front();
+                return load;
+            }
+        }
+        wait_loop.park_idle();
+    }
+    return nullptr;
+}
+
+/// What was copied in after the path was released may be rubbish, which no message is to take to
+/// other ranks: then the end of the job is waited for.
+bool HostMover::is_copied_in(const Load& load, std::uint32_t chunk) const {
+    if (base::is_aborted(of_.doorbell)) base::throw_cause(of_.doorbell);
+    if (stopped_) throw Error(ErrorCode::aborted, "the session has ended");
+    return device::has_reached((*copied_in_).load(std::memory_order_acquire), chunk + 1) &&
+           !load.path.was_released();
+}
+
+/// Waits at a bell of its own, since whatever rings the rank's says nothing of the device's.
+void HostMover::move(Load& load) {
+    auto number = load.first;
+    for (auto& chunk : load.chunks) {
+        base::wait_until(bell_, wait_, [&] { return is_copied_in(load, number); });
+        load.backend.run(chunk.bundle);
+        device::advance(*moved_, 1);
+        ++number;
+    }
+}
+
+}  // namespace guozhuang::backends

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "backends/device/path.hpp"
+#include "base/mutex.hpp"
+#include "base/wait.hpp"
+#include "device/device.hpp"
+#include "device/owned_memory.hpp"
+
+namespace guozhuang::backends {
+
+/// A thread that moves chunks in pinned memory among ranks, by the algorithms of the host: each
+/// when a stream has copied it in, and before one copies it out. It meets the streams by words of
+/// pinned memory, each of which counts chunks; so it calls nothing of the device's.
+class HostMover {
+public:
+    struct Dependencies {
+        std::shared_ptr<device::Driver> driver;
+        int device = 0;  ///< its index
+        base::Doorbell& doorbell;
+        base::WaitSettings wait;
+        /// Keeps alive what the backends and the doorbell are of.
+        std::shared_ptr<void> owner;
+    };
+    /// What is moved at once: a part of a bundle, as a bundle of host tensors.
+    struct Chunk {
+        std::vector<TensorView> tensors;
+        std::vector<Result> results;
+        engine::Bundle bundle;
+    };
+    /// A bundle on its way through pinned memory. What it refers to outlives the thread.
+    struct Load {
+        std::shared_ptr<engine::StreamBundle> bundle;
+        std::vector<Chunk> chunks;
+        engine::Backend& backend;
+        const Path& path;         ///< nothing is moved once it was released
+        std::uint32_t first = 0;  ///< the number of the first chunk; set by add()
+    };
+    /// Throws what the driver throws, and Error(out_of_memory) without a thread.
+    explicit HostMover(Dependencies dependencies);
+    ~HostMover();
+    HostMover(const HostMover&) = delete;
+    HostMover& operator=(const HostMover&) = delete;
+
+    /// Loads are moved in the order in which the thread that drives adds them. Returns the number
+    /// of the first chunk; the others follow.
+    std::uint32_t add(Load load);
+    /// The stream has copied the chunk in; it is to wait until the chunk is moved.
+    void announce(device::Stream& stream, std::uint32_t chunk);
+    void wait_for(device::Stream& stream, std::uint32_t chunk);
+
+    /// Lets streams run on that wait for a chunk, now and later. Any thread.
+    void release() noexcept;
+    /// Ends the thread.
+    void stop() noexcept;
+
+private:
+    void move_loads();
+    std::shared_ptr<Load> next_load();
+    void move(Load& load);
+    bool is_copied_in(const Load& load, std::uint32_t chunk) const;
+
+    const Dependencies of_;
+    const base::WaitSettings wait_;
+    const device::PinnedWord copied_in_, moved_;  ///< how many chunks
+    std::uint32_t added_ = 0;                     ///< chunks
+    std::atomic<bool> released_{false};
+
+    base::Doorbell bell_;  ///< of the thread
+    std::atomic<bool> stopped_{false};
+    base::Mutex mutex_;
+    std::deque<std::shared_ptr<Load>> loads_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::shared_ptr<Load> failed_;  ///< messages may still use its memory
+    std::thread thread_;
+};
+
+}  // namespace guozhuang::backends
