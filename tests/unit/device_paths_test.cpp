@@ -9,6 +9,7 @@
 
 #include "backends/device/path_choice.hpp"
 #include "support/cases/error_cases.hpp"
+#include "support/cases/join_cases.hpp"
 #include "support/cases/operation_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
 #include "support/fakes/aborted_paths.hpp"
@@ -24,6 +25,7 @@ using base::DevicePath;
 namespace {
 
 constexpr Device fake{DeviceKind::fake, 0};
+const std::string one_host = "; not hierarchical: all ranks of the set are on one host";
 
 /// Ranks on these hosts, each with a device of its own, of which NCCL knows nothing.
 std::vector<RankDevice> on_hosts(const std::vector<int>& hosts) {
@@ -88,15 +90,11 @@ void every_type(Session& session, Report& report) {
     }
 }
 
-/// All ranks but the first, and all but the last, reduce and broadcast at the same time.
-void overlapping_sets(Session& session, Report& report) {
-    std::vector<int> first, last;
-    for (int rank = 0; rank + 1 < session.size(); ++rank) {
-        first.push_back(rank);
-        last.push_back(rank + 1);
-    }
+/// Two sets reduce and broadcast at the same time.
+void two_sets(Session& session, Report& report, const std::vector<int>& one,
+              const std::vector<int>& other) {
     std::vector<Finish> started;
-    for (const auto& ranks : {first, last}) {
+    for (const auto& ranks : {one, other}) {
         const auto set = ProcessSet::create(ranks, &session);
         if (!set.contains(session.rank())) continue;
         const auto among = Among(set).on(fake);
@@ -108,6 +106,16 @@ void overlapping_sets(Session& session, Report& report) {
         }
     }
     for (const auto& finish : started) finish(report);
+}
+
+/// All ranks but the first, and all but the last.
+void overlapping_sets(Session& session, Report& report) {
+    std::vector<int> first, last;
+    for (int rank = 0; rank + 1 < session.size(); ++rank) {
+        first.push_back(rank);
+        last.push_back(rank + 1);
+    }
+    two_sets(session, report, first, last);
 }
 
 void same_bits_as_on_the_host(Session& session, Report& report) {
@@ -122,11 +130,46 @@ void same_bits_as_on_the_host(Session& session, Report& report) {
 }
 
 /// What is logged of the path that the world takes.
-std::vector<std::string> path_taken(int hosts, const RankCase& body) {
+std::vector<std::string> path_taken(int ranks, int hosts, const RankCase& body) {
     const Environment level("GUOZHUANG_LOG_LEVEL", "info");
     const LogCapture log;
-    CHECK(problems_among(2, body, {.hosts = hosts}) == "");
+    CHECK(problems_among(ranks, body, {.hosts = hosts}) == "");
     return log.with("the world: tensors on fake take the ");
+}
+
+/// The first rank ends the job while the last one's stream is held up.
+void abort_behind_held_stream(int ranks, int hosts) {
+    constexpr std::size_t count = 100'000;
+    const auto last = static_cast<std::size_t>(ranks - 1);
+    std::vector<std::vector<float>> numbers(last + 1, std::vector<float>(count, 1));
+    std::vector<Handle> handles(last + 1);
+    std::atomic<int> enqueued{0}, released{0};
+    bool have_gone_on = false;
+    SlowStream held;  // it waits for the operation, and so outlives the session
+    const auto job = [&](Session& session) {
+        const auto rank = static_cast<std::size_t>(session.rank());
+        AllreduceOptions options;
+        if (rank == last)
+            options.stream = held.ref();
+        else
+            options.keep_alive = {nullptr, [&](void*) { ++released; }};  // by a stream's end
+        handles[rank] =
+            allreduce_async(TensorView(numbers[rank].data(), DType::f32, {count}, fake), options);
+        handles[rank].wait_for(std::chrono::milliseconds(100));  // enqueued, and no further
+        ++enqueued;
+        while (enqueued < ranks) std::this_thread::yield();
+        if (rank == 0) throw std::runtime_error("mine");
+        (void)error_of([&] { handles[rank].wait(); });
+        if (rank != last) return;
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        while (released < ranks - 1 && std::chrono::steady_clock::now() < deadline)
+            std::this_thread::yield();
+        have_gone_on = released == ranks - 1;
+        held.let_go();
+    };
+    CHECK_THROWS_WITH(run_ranks(ranks, job, {.hosts = hosts}), "mine");
+    CHECK(have_gone_on);
+    for (const auto& handle : handles) CHECK_THROWS_AS(handle.wait(), Error);
 }
 
 }  // namespace
@@ -136,18 +179,18 @@ TEST_CASE("NCCL is for the world, where every rank has a device of its own and t
     CHECK(candidates(ranks) == std::vector{DevicePath::nccl, DevicePath::staged});
     CHECK(candidates(with_nccl(on_hosts({0, 0}))) ==
           std::vector{DevicePath::nccl, DevicePath::direct, DevicePath::ring, DevicePath::staged});
-    CHECK(refusals(on_hosts({0, 0})) == "not nccl: rank 0 of the set: none here");
+    CHECK(refusals(on_hosts({0, 0})) == "not nccl: rank 0 of the set: none here" + one_host);
     auto sharing = with_nccl(on_hosts({0, 0, 0}));
     sharing[2].device = sharing[1].device;
-    CHECK(refusals(sharing) == "not nccl: ranks 1 and 2 of the set share a device");
+    CHECK(refusals(sharing) == "not nccl: ranks 1 and 2 of the set share a device" + one_host);
     auto elsewhere = ranks;
     elsewhere[2].device = elsewhere[1].device;  // of another host
     CHECK(candidates(elsewhere).front() == DevicePath::nccl);
     auto older = with_nccl(on_hosts({0, 0}));
     older[1].set_nccl(true, "2.27.3");
-    CHECK(refusals(older) == "not nccl: rank 0 of the set has NCCL 2.28.9, and rank 1 has 2.27.3");
-    const auto one_host = with_nccl(on_hosts({0, 0}));
-    CHECK(refusals(one_host, {.reproducible = true})
+    CHECK(refusals(older) ==
+          "not nccl: rank 0 of the set has NCCL 2.28.9, and rank 1 has 2.27.3" + one_host);
+    CHECK(refusals(with_nccl(on_hosts({0, 0})), {.reproducible = true})
               .starts_with("not nccl: GUOZHUANG_REPRODUCIBLE is 1; "));
 }
 
@@ -155,17 +198,44 @@ TEST_CASE("the direct path, or else the ring, is for ranks on one host, and not 
     const std::string not_nccl = "not nccl: rank 0 of the set: none here";
     CHECK(candidates(on_hosts({3, 3, 3})) ==
           std::vector{DevicePath::direct, DevicePath::ring, DevicePath::staged});
-    CHECK(refusals(on_hosts({3, 3, 3})) == not_nccl);
+    CHECK(refusals(on_hosts({3, 3, 3})) == not_nccl + one_host);
     CHECK(candidates(on_hosts({0, 0, 1})) == std::vector{DevicePath::staged});
     CHECK(refusals(on_hosts({0, 0, 1})) ==
           not_nccl +
               "; not direct: ranks 0 and 2 of the set are on different hosts"
-              "; not ring: ranks 0 and 2 of the set are on different hosts");
-    CHECK(refusals(on_hosts(std::vector<int>(16, 0))) == not_nccl);
+              "; not ring: ranks 0 and 2 of the set are on different hosts"
+              "; not hierarchical: the host of rank 0 of the set has 2 of its ranks, and that of "
+              "rank 2 has 1");
+    CHECK(refusals(on_hosts(std::vector<int>(16, 0))) == not_nccl + one_host);
     CHECK(refusals(on_hosts(std::vector<int>(17, 0))) ==
           not_nccl +
               "; not direct: it is for 16 ranks at most, and the set has 17"
-              "; not ring: it is for 16 ranks at most, and the set has 17");
+              "; not ring: it is for 16 ranks at most, and the set has 17" +
+              one_host);
+}
+
+TEST_CASE("the hierarchical path is for several hosts with as many ranks each, and not too many") {
+    const std::vector hierarchical{DevicePath::hierarchical, DevicePath::staged};
+    for (const auto& hosts : {std::vector{0, 0, 1, 1}, {0, 1, 0, 1}, {5, 5, 5, 2, 2, 2}})
+        CHECK(candidates(on_hosts(hosts)) == hierarchical);
+    CHECK(candidates(with_nccl(on_hosts({0, 0, 1, 1}))).front() == DevicePath::nccl);
+    const auto why_not = [](const std::vector<int>& hosts, const PathConditions& conditions = {}) {
+        for (const auto& [path, reason] : choose_paths(on_hosts(hosts), conditions).refused)
+            if (path == DevicePath::hierarchical) return reason;
+        return std::string("it can be");
+    };
+    CHECK(why_not({0, 0, 1, 1}) == "it can be");
+    CHECK(why_not({0, 0}) == "all ranks of the set are on one host");
+    CHECK(why_not({0, 1, 2}) == "each host has one rank of the set");
+    CHECK(why_not({0, 0, 1, 1, 2, 2, 2}) ==
+          "the host of rank 0 of the set has 2 of its ranks, and that of rank 4 has 3");
+    CHECK(why_not({0, 0, 1, 1}, {.reproducible = true}) ==
+          "GUOZHUANG_REPRODUCIBLE is 1, and its sums have an order of their own");
+    std::vector<int> crowded(32, 0);
+    std::fill(crowded.begin() + 16, crowded.end(), 1);
+    CHECK(why_not(crowded) == "it can be");
+    crowded.insert(crowded.end(), {0, 1});
+    CHECK(why_not(crowded) == "it is for 16 ranks of a host at most, and the set has 17 on each");
 }
 
 TEST_CASE("the ring adds in an order of its own, so it is not reproducible") {
@@ -174,7 +244,9 @@ TEST_CASE("the ring adds in an order of its own, so it is not reproducible") {
     CHECK(candidates(on_hosts({0, 0}), {.reproducible = true}) ==
           std::vector{DevicePath::direct, DevicePath::staged});
     CHECK(refusals(on_hosts({0, 0}), {.reproducible = true}) ==
-          "not nccl: GUOZHUANG_REPRODUCIBLE is 1; " + reason);
+          "not nccl: GUOZHUANG_REPRODUCIBLE is 1; " + reason +
+              "; not hierarchical: GUOZHUANG_REPRODUCIBLE is 1, and its sums have an order of "
+              "their own");
     const PathConditions asked_for{.wanted = DevicePath::ring, .reproducible = true};
     CHECK(candidates(on_hosts({0, 0}), asked_for).empty());
     CHECK(refusals(on_hosts({0, 0}), asked_for).find(reason) != std::string::npos);
@@ -187,13 +259,15 @@ TEST_CASE("a path that is asked for is the only candidate") {
     CHECK(refusals(on_hosts({0, 0}), staged) ==
           "not nccl: GUOZHUANG_DEVICE_PATH is staged; "
           "not direct: GUOZHUANG_DEVICE_PATH is staged; "
-          "not ring: GUOZHUANG_DEVICE_PATH is staged");
+          "not ring: GUOZHUANG_DEVICE_PATH is staged; "
+          "not hierarchical: GUOZHUANG_DEVICE_PATH is staged");
     CHECK(candidates(on_hosts({0, 0}), ring) == std::vector{DevicePath::ring});
     CHECK(candidates(on_hosts({0, 1}), direct).empty());
     CHECK(refusals(on_hosts({0, 1}), direct) ==
           "not nccl: GUOZHUANG_DEVICE_PATH is direct; "
           "not direct: ranks 0 and 1 of the set are on different hosts; "
           "not ring: GUOZHUANG_DEVICE_PATH is direct; "
+          "not hierarchical: GUOZHUANG_DEVICE_PATH is direct; "
           "not staged: GUOZHUANG_DEVICE_PATH is direct");
 }
 
@@ -206,6 +280,33 @@ TEST_CASE("every operation is right on every path, in many chunks") {
             CHECK(problems_among(ranks, every_operation) == "");
         }
     }
+}
+
+TEST_CASE("every operation is right on several hosts, in many chunks") {
+    const Environment wanted("GUOZHUANG_DEVICE_PATH", "hierarchical");
+    for (const auto* bytes : {"64K", "32M"}) {
+        const Environment room("GUOZHUANG_DEVICE_BYTES", bytes);
+        for (const auto& [hosts, ranks_of_each] : {std::pair{2, 2}, {2, 3}, {4, 2}}) {
+            INFO(hosts << " hosts of " << ranks_of_each << " and " << bytes);
+            CHECK(problems_among(hosts * ranks_of_each, every_operation, {.hosts = hosts}) == "");
+            CHECK(problems_among(hosts * ranks_of_each, every_type, {.hosts = hosts}) == "");
+        }
+    }
+}
+
+TEST_CASE("ranks join while others reduce on several hosts") {
+    const Environment wanted("GUOZHUANG_DEVICE_PATH", "hierarchical");
+    CHECK(problems_among(4, uneven_steps_on_a_device, {.hosts = 2}) == "");
+    CHECK(problems_among(6, uneven_steps_on_a_device, {.hosts = 3}) == "");
+}
+
+TEST_CASE("two sets that overlap reduce on two hosts, whatever their ranks are there") {
+    const Environment bytes("GUOZHUANG_DEVICE_BYTES", "64K"),
+        path("GUOZHUANG_DEVICE_PATH", "hierarchical");
+    const auto body = [](Session& session, Report& report) {
+        two_sets(session, report, {0, 1, 3, 5}, {1, 2, 4, 5});
+    };
+    CHECK(problems_among(6, body, {.hosts = 2}) == "");
 }
 
 TEST_CASE("every type and op is reduced on the ring") {
@@ -239,49 +340,34 @@ TEST_CASE("an abort lets streams go on that wait for the stream of a rank that i
     for (const auto* path : aborted_paths) {
         INFO(path);
         const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
-        std::vector<float> numbers[3] = {std::vector<float>(100'000, 1),
-                                         std::vector<float>(100'000, 1),
-                                         std::vector<float>(100'000, 1)};
-        Handle handles[3];
-        std::atomic<int> enqueued{0}, released{0};
-        bool have_gone_on = false;
-        SlowStream held;  // it waits for the operation, and so outlives the session
-        const auto job = [&](Session& session) {
-            const auto rank = static_cast<std::size_t>(session.rank());
-            AllreduceOptions options;
-            if (rank == 2)
-                options.stream = held.ref();
-            else
-                options.keep_alive = {nullptr, [&](void*) { ++released; }};  // by a stream's end
-            handles[rank] = allreduce_async(
-                TensorView(numbers[rank].data(), DType::f32, {100'000}, fake), options);
-            handles[rank].wait_for(std::chrono::milliseconds(100));  // enqueued, and no further
-            ++enqueued;
-            while (enqueued < 3) std::this_thread::yield();
-            if (rank == 0) throw std::runtime_error("mine");
-            (void)error_of([&] { handles[rank].wait(); });
-            if (rank != 2) return;
-            const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-            while (released < 2 && std::chrono::steady_clock::now() < deadline)
-                std::this_thread::yield();
-            have_gone_on = released == 2;
-            held.let_go();
-        };
-        CHECK_THROWS_WITH(run_ranks(3, job), "mine");
-        CHECK(have_gone_on);
-        for (const auto& handle : handles) CHECK_THROWS_AS(handle.wait(), Error);
+        abort_behind_held_stream(3, 1);
+    }
+    for (const auto* path : aborted_hosts_paths) {
+        INFO(path << " on two hosts");
+        const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
+        abort_behind_held_stream(4, 2);
     }
 }
 
 TEST_CASE("the log says which path is taken, and why no better one") {
     const std::string not_nccl =
         "(not nccl: rank 0 of the set: NCCL cannot reach such a device (GUOZHUANG_NCCL=auto)";
-    CHECK(path_taken(1, every_operation) ==
+    CHECK(path_taken(2, 1, every_operation) ==
           std::vector{"the world: tensors on fake take the direct path " + not_nccl + ")"});
-    CHECK(path_taken(2, every_operation) ==
-          std::vector{"the world: tensors on fake take the staged path " + not_nccl +
-                      "; not direct: ranks 0 and 1 of the set are on different hosts" +
-                      "; not ring: ranks 0 and 1 of the set are on different hosts)"});
+    const auto elsewhere = [&](int other) {
+        const auto hosts = text_of(": ranks 0 and ", other, " of the set are on different hosts");
+        return not_nccl + "; not direct" + hosts + "; not ring" + hosts;
+    };
+    CHECK(
+        path_taken(4, 2, every_operation) ==
+        std::vector{"the world: tensors on fake take the hierarchical path " + elsewhere(2) + ")"});
+    CHECK(path_taken(3, 2, every_operation) ==
+          std::vector{"the world: tensors on fake take the staged path " + elsewhere(2) +
+                      "; not hierarchical: the host of rank 0 of the set has 2 of its ranks, and "
+                      "that of rank 2 has 1)"});
+    CHECK(path_taken(2, 2, every_operation) ==
+          std::vector{"the world: tensors on fake take the staged path " + elsewhere(1) +
+                      "; not hierarchical: each host has one rank of the set)"});
 }
 
 TEST_CASE("a path that is asked for and cannot be ends the job with the reason") {
@@ -295,5 +381,6 @@ TEST_CASE("a path that is asked for and cannot be ends the job with the reason")
         "the world: no path for tensors on fake: not nccl: GUOZHUANG_DEVICE_PATH is direct; "
         "not direct: ranks 0 and 1 of the set are on different hosts; "
         "not ring: GUOZHUANG_DEVICE_PATH is direct; "
+        "not hierarchical: GUOZHUANG_DEVICE_PATH is direct; "
         "not staged: GUOZHUANG_DEVICE_PATH is direct");
 }

@@ -9,19 +9,33 @@
 #include <utility>
 
 #include "backends/device/direct_path.hpp"
+#include "backends/device/hierarchical_path.hpp"
 #include "backends/device/lone_path.hpp"
 #include "backends/device/nccl_path.hpp"
 #include "backends/device/ring_path.hpp"
 #include "backends/device/staged_path.hpp"
 #include "base/log.hpp"
+#include "collectives/ring/all_gather.hpp"
 #include "collectives/ring/neighbours.hpp"
+#include "wire/group/group_wire.hpp"
 
 namespace guozhuang::backends {
 
 using base::DevicePath;
 
+namespace {
+
+std::vector<int> all_of(int ranks) {
+    std::vector<int> all(static_cast<std::size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+}
+
+}  // namespace
+
 DeviceBackend::DeviceBackend(Dependencies dependencies)
     : of_(std::move(dependencies)),
+      grid_(of_.group.transport.topology().host_of, of_.group.ranks, of_.group.transport.rank()),
       results_({.driver = of_.driver,
                 .device = of_.device,
                 .rank = rank(),
@@ -63,6 +77,7 @@ void DeviceBackend::choose(const engine::Bundle& first) {
         }
         chosen_ = &keep(std::move(made));
         if (path == DevicePath::staged) staged_ = chosen_;
+        std::erase_if(refused, [&](const RefusedPath& other) { return other.path > path; });
         const auto reasons = refused.empty() ? "" : fmt::format(" ({})", describe(refused));
         of_.report(fmt::format("{}{}", name_of(path), reasons));
         if (rank() == 0)
@@ -98,6 +113,7 @@ std::unique_ptr<Path> DeviceBackend::make(DevicePath path, const RankExchange& e
         case DevicePath::nccl: return nccl(exchange, why_not);
         case DevicePath::direct: return direct(exchange, why_not);
         case DevicePath::ring: return ring(exchange, why_not);
+        case DevicePath::hierarchical: return hierarchical(exchange, why_not);
         default: return make_staged();
     }
 }
@@ -119,9 +135,7 @@ std::unique_ptr<Path> DeviceBackend::nccl(const RankExchange& exchange, std::str
 }
 
 std::unique_ptr<Path> DeviceBackend::direct(const RankExchange& exchange, std::string& why_not) {
-    std::vector<int> all(static_cast<std::size_t>(ranks()));
-    std::iota(all.begin(), all.end(), 0);
-    auto* arenas = share_arenas(exchange, std::move(all), why_not);
+    auto* arenas = share_arenas(exchange, all_of(ranks()), why_not);
     return arenas ? std::make_unique<DirectPath>(of_.driver, *arenas, results_) : nullptr;
 }
 
@@ -130,18 +144,50 @@ std::unique_ptr<Path> DeviceBackend::ring(const RankExchange& exchange, std::str
     return arenas ? std::make_unique<RingPath>(of_.driver, *arenas, results_) : nullptr;
 }
 
-/// Null on all ranks, with the reason, if one of them does not reach what it is to reach.
-PeerArenas* DeviceBackend::share_arenas(const RankExchange& exchange, std::vector<int> reached,
-                                        std::string& why_not) {
+/// The ranks of each host share arenas; if those of one host cannot, none does.
+std::unique_ptr<Path> DeviceBackend::hierarchical(const RankExchange& exchange,
+                                                  std::string& why_not) {
+    const auto local = exchange_on_host();
+    const auto bytes = 2 * HierarchicalPath::most_share_bytes * grid_.local().size();
+    auto& arenas = make_arenas(local, std::min(of_.arena_bytes, bytes), all_of(local.ranks));
+    std::unique_ptr<Path> path;
+    const auto share = [&] {
+        const auto failure = arenas.share();
+        if (failure && failure->own) std::rethrow_exception(failure->own);
+        return std::byte{};
+    };
+    const auto make_path = [&](const auto&) {
+        path = std::make_unique<HierarchicalPath>(HierarchicalPath::Dependencies{
+            .driver = of_.driver,
+            .device = of_.device,
+            .arenas = arenas,
+            .mover = mover(),
+            .across = moved_among(of_.group.subgroup(grid_.across(), grid_.cross_rank()))});
+    };
+    const auto failure = wire::share_together([&](const auto& own) { return exchange.gather(own); },
+                                              share, make_path);
+    if (!failure) return path;
+    why_not = text_of(*failure);
+    return nullptr;
+}
+
+PeerArenas& DeviceBackend::make_arenas(const RankExchange& exchange, std::size_t bytes,
+                                       std::vector<int> reached) {
     auto& transport = of_.group.transport;
-    auto& arenas = *arenas_.emplace_back(
+    return *arenas_.emplace_back(
         std::make_unique<PeerArenas>(PeerArenas::Dependencies{.driver = of_.driver,
                                                               .device = of_.device,
-                                                              .bytes = of_.arena_bytes,
+                                                              .bytes = bytes,
                                                               .ranks = exchange,
                                                               .reached = std::move(reached),
                                                               .doorbell = transport.doorbell(),
                                                               .wait = transport.wait_settings()}));
+}
+
+/// Null on all ranks, with the reason, if one of them does not reach what it is to reach.
+PeerArenas* DeviceBackend::share_arenas(const RankExchange& exchange, std::vector<int> reached,
+                                        std::string& why_not) {
+    auto& arenas = make_arenas(exchange, of_.arena_bytes, std::move(reached));
     const auto failure = arenas.share();
     if (!failure) return &arenas;
     why_not = text_of(*failure);
@@ -205,6 +251,22 @@ RankExchange DeviceBackend::exchange_for(const engine::Bundle& bundle) const {
                 bundle_of_own.entries.push_back({.tensor = tensor, .result = &result});
                 of_.driving.run(bundle_of_own);
                 return std::move(result.bytes);
+            }};
+}
+
+/// Among the ranks on this host alone: hosts may fail to share at different points.
+RankExchange DeviceBackend::exchange_on_host() const {
+    const auto ranks = static_cast<int>(grid_.local().size());
+    return {grid_.local_rank(), ranks, [this, ranks](std::span<const std::byte> own) {
+                wire::GroupWire wire(of_.group.subgroup(grid_.local(), grid_.local_rank()));
+                std::vector<std::byte> all(own.size() * static_cast<std::size_t>(ranks));
+                std::vector<std::span<std::byte>> blocks;
+                for (int rank = 0; rank < ranks; ++rank)
+                    blocks.push_back(std::span(all).subspan(
+                        static_cast<std::size_t>(rank) * own.size(), own.size()));
+                std::ranges::copy(own, blocks[static_cast<std::size_t>(wire.rank())].begin());
+                ring::all_gather(wire, blocks);
+                return all;
             }};
 }
 

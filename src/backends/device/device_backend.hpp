@@ -16,6 +16,7 @@
 #include "base/mutex.hpp"
 #include "device/device.hpp"
 #include "engine/backend.hpp"
+#include "topology/host_grid.hpp"
 #include "wire/group/group.hpp"
 
 namespace guozhuang::backends {
@@ -62,6 +63,9 @@ private:
     std::unique_ptr<Path> nccl(const RankExchange& exchange, std::string& why_not);
     std::unique_ptr<Path> direct(const RankExchange& exchange, std::string& why_not);
     std::unique_ptr<Path> ring(const RankExchange& exchange, std::string& why_not);
+    std::unique_ptr<Path> hierarchical(const RankExchange& exchange, std::string& why_not);
+    PeerArenas& make_arenas(const RankExchange& exchange, std::size_t bytes,
+                            std::vector<int> reached);
     PeerArenas* share_arenas(const RankExchange& exchange, std::vector<int> reached,
                              std::string& why_not);
     std::string text_of(const wire::SharingFailure& failure) const;
@@ -72,8 +76,10 @@ private:
     std::unique_ptr<engine::Backend> moved_among(wire::Group group) const;
     Path& keep(std::unique_ptr<Path> path);
     RankExchange exchange_for(const engine::Bundle& bundle) const;
+    RankExchange exchange_on_host() const;
 
     const Dependencies of_;
+    const topology::HostGrid grid_;
     const Results results_;
     device::Nccl* nccl_ = nullptr;  ///< null if there is none
     // Of the thread that drives.

@@ -31,14 +31,27 @@ WITH_NCCL = (Path(os.environ["LD_LIBRARY_PATH"]) / "libnccl.so.2").exists()
 faults = []
 
 
+def job_of(command, ranks, hosts=1, of_last=()):
+    """mpirun's arguments: as many ranks on each simulated host, the last of all with `of_last`."""
+    job = []
+    for host in range(hosts):
+        own = [f"GUOZHUANG_HOST={host}"] if hosts > 1 else []
+        here = ranks // hosts
+        for count, words in ([(here - 1, own), (1, [*own, *of_last])] if host == hosts - 1
+                             else [(here, own)]):
+            if count > 0:
+                variables = (word for each in words for word in ("-x", each))
+                job += [":", "-np", str(count), *variables, *command]
+    return ["--oversubscribe", "--bind-to", "none", *job[1:]]
+
+
 class Run:
     """One run of a scene with so many ranks, of which the last has some environment of its own."""
 
-    def __init__(self, scene, ranks=2, of_last=(), **environment):
-        self.what = " ".join([scene, f"np={ranks}", *of_last])
-        options = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
-        job = ["-np", str(ranks - 1), JOB, scene, ":"] if ranks > 1 else []
-        job += ["-np", "1", *(word for each in of_last for word in ("-x", each)), JOB, scene]
+    def __init__(self, scene, ranks=2, of_last=(), hosts=1, **environment):
+        self.what = " ".join([scene, f"np={ranks}", *(["hosts"] if hosts > 1 else []), *of_last])
+        options = ["--mca", "mpi_yield_when_idle", "1"]
+        job = job_of([JOB, scene], ranks, hosts, of_last)
         start = time.monotonic()
         process = subprocess.Popen(
             [MPIRUN, *options, *job], env={**os.environ, **environment}, text=True,
@@ -101,6 +114,12 @@ def ends():
     around = Run("killed", 4, GUOZHUANG_DEVICE_PATH="ring")
     around.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
     around.expect(around.seconds < 15, f"ends after {around.seconds:.1f} s")
+    for arena in ("8M", "2M"):  # in few chunks, and in many
+        across = Run("killed", 4, hosts=2, GUOZHUANG_DEVICE_PATH="hierarchical",
+                     GUOZHUANG_DEVICE_BYTES=arena)
+        across.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
+        across.expect(across.seconds < 15, f"ends after {across.seconds:.1f} s")
+    Run("broken", 4, hosts=2).expect_told(range(4), broken)
     Run("broken_messages").expect_told([1], f"{broken}|the stream has failed")
     Run("broken_behind").expect_told([0, 1], broken)
     Run("broken", 1).expect_told([0], broken)
@@ -133,21 +152,18 @@ def host():
         print("no calls are seen in a job of device tensors either")
 
 
-def expect_path(words, **environment):
-    run = Run("steps", 2, GUOZHUANG_LOG_LEVEL="info", **environment)
+def expect_path(words, ranks=2, of_last=(), **environment):
+    run = Run("steps", ranks, of_last, GUOZHUANG_LOG_LEVEL="info", **environment)
     run.expect(not run.hangs and run.code == 0, "fails")
     taken = re.findall(r"the world: tensors on cuda take the (.*)", run.output)
     run.expect(len(taken) == 1 and re.fullmatch(words, taken[0]), f"takes {taken} and not {words}")
 
 
-def expect_info(words, ranks, of_last=(), **environment):
+def expect_info(words, ranks, of_last=(), hosts=1, **environment):
     """gz-info names the path, tried by all ranks, of which the last has some environment of its
     own."""
-    job = [str(Path(JOB).parent / "gz-info"), "--json"]
-    others = ["-np", str(ranks - 1), *job, ":"] if ranks > 1 else []
-    last = ["-np", "1", *(word for each in of_last for word in ("-x", each)), *job]
     run = subprocess.run(
-        [MPIRUN, "--oversubscribe", "--bind-to", "none", *others, *last],
+        [MPIRUN, *job_of([str(Path(JOB).parent / "gz-info"), "--json"], ranks, hosts, of_last)],
         env={**os.environ, **environment}, text=True, stdout=subprocess.PIPE, timeout=LIMIT_S)
     devices = json.loads(run.stdout)["devices"] if run.returncode == 0 else {}
     if not re.fullmatch(words, str(devices.get("path", devices.get("cuda")))):
@@ -166,6 +182,12 @@ def infos():
                 EMULATED_CUDA_PEERS="0", **four)
     expect_info(rf"staged \(.*; not ring: GUOZHUANG_REPRODUCIBLE is 1.*; not direct: {failed}\)",
                 4, EMULATED_CUDA_PEERS="ring", GUOZHUANG_REPRODUCIBLE="1", **four)
+    elsewhere = r"not direct: ranks 0 and 2 of the set are on different hosts; not ring: .*"
+    expect_info(rf"hierarchical \(.*; {elsewhere} are on different hosts\)", 4, hosts=2, **off)
+    expect_info(rf"staged \(.*; {elsewhere}; not hierarchical: {failed}\)", 4, hosts=2,
+                EMULATED_CUDA_PEERS="0", **four)
+    expect_info(r"staged \(.*; not hierarchical: each host has one rank of the set\)", 2, hosts=2,
+                **off)
     expect_info("unusable: no NVIDIA driver", 4, EMULATED_CUDA_DRIVER="0")
     expect_info("unusable: rank 1: CUDA tensors cannot be used here: no NVIDIA driver .*", 2,
                 ["EMULATED_CUDA_DRIVER=0"])
@@ -183,7 +205,8 @@ def paths():
     without = {"EMULATED_CUDA_DEVICES": "2", "GUOZHUANG_NCCL": "off"}
     expect_path(re.escape(f"direct path ({off})"), **without)
     failed = r"rank [01]: CUDA: .*"
-    refused = rf"staged path \({off}; not direct: {failed}; not ring: {failed}\)"
+    one_host = "not hierarchical: all ranks of the set are on one host"
+    refused = rf"staged path \({off}; {one_host}; not direct: {failed}; not ring: {failed}\)"
     expect_path(refused, EMULATED_CUDA_PEERS="0", **without)
     for function in ("cudaIpcOpenMemHandle", "cudaIpcGetMemHandle"):
         expect_path(rf"ring path \({off}; not direct: {failed}\)",
@@ -191,6 +214,9 @@ def paths():
     expect_path(refused, EMULATED_CUDA_FAIL="cudaHostRegister:1", **without)  # one rank at a time
     full = {"EMULATED_CUDA_MEMORY_MIB": "48", "GUOZHUANG_DEVICE_BYTES": "64M"}
     expect_path(refused, **full, **without)
+    # The last host's ranks cannot share, and the others' could.
+    expect_path(rf"staged path \(.*; not hierarchical: rank 3: CUDA: .*\)", 4,
+                ["EMULATED_CUDA_FAIL=cudaIpcOpenMemHandle:1"], hosts=2, **without)
     expect_path(r"staged path \(.*not direct: GUOZHUANG_DEVICE_PATH is staged.*\)",
                 GUOZHUANG_DEVICE_PATH="staged")
     expect_path(r"ring path \(.*not direct: GUOZHUANG_DEVICE_PATH is ring.*\)",

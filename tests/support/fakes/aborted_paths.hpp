@@ -4,8 +4,8 @@
 
 namespace guozhuang::test {
 
-/// The paths of device tensors on which jobs are aborted. On the direct one and the ring, streams
-/// that were let go race for the arenas, by intent: what they do is rubbish.
+/// The paths of device tensors on which jobs are aborted, on one host and on several. On those with
+/// arenas, streams that were let go race for these, by intent: what they do is rubbish.
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define GUOZHUANG_RACES_ARE_SEEN
@@ -13,8 +13,10 @@ namespace guozhuang::test {
 #endif
 #ifdef GUOZHUANG_RACES_ARE_SEEN
 inline constexpr std::array aborted_paths = {"staged"};
+inline constexpr std::array aborted_hosts_paths = {"staged"};
 #else
 inline constexpr std::array aborted_paths = {"direct", "ring", "staged"};
+inline constexpr std::array aborted_hosts_paths = {"hierarchical", "staged"};
 #endif
 
 }  // namespace guozhuang::test
