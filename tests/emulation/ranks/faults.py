@@ -130,10 +130,10 @@ def ends():
         run.expect(run.seconds < 15, f"ends after {run.seconds:.1f} s")
 
 
-def trace_of(scene, ranks):
+def trace_of(scene, ranks, **kind):
     """How often each function of CUDA was called, by the process that called most."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(scene, ranks, EMULATED_CUDA_TRACE=f"{folder}/trace")
+        run = Run(scene, ranks, EMULATED_CUDA_TRACE=f"{folder}/trace", **kind)
         run.expect(not run.hangs and run.code == 0, "fails")
         traces = [path.read_text().split() for path in Path(folder).iterdir()]
     return max(
@@ -228,28 +228,35 @@ def paths():
         Run("steps", GUOZHUANG_DEVICE_PATH="nccl").expect_told([0, 1], refusal)
 
 
-def fail_call(function, number):
-    run = Run("steps", 2, of_last=[f"EMULATED_CUDA_FAIL={function}:{number}"])
+def fail_call(function, number, ranks, **kind):
+    last = ranks - 1
+    run = Run("steps", ranks, [f"EMULATED_CUDA_FAIL={function}:{number}"], **kind)
     run.expect("emulated CUDA: rule" not in run.output, "breaks a rule of CUDA's")
     if run.code == 0 and not run.hangs:
-        run.expect([text for _, text in run.said.values()] == ["fine"] * 2, "says something")
+        run.expect([text for _, text in run.said.values()] == ["fine"] * ranks, "says something")
     else:
         told = "unknown error|cudaErrorUnknown|no NVIDIA driver"
-        run.expect_told([1], told)
-        run.expect_told([0], f"{told}|^fine$")  # the call that failed may be the last of all
+        run.expect_told([last], told)
+        # The call that failed may be the last of all, and a third rank may end before it is told.
+        run.expect_told(range(last), f"{told}|^fine$" + ("|^departed" if ranks > 2 else ""))
     return run.code == 0
 
 
-def calls():
+def fail_calls(ranks, **kind):
     chosen = [
         (function, number)
-        for function, count in trace_of("steps", 2).items()
+        for function, count in trace_of("steps", ranks, **kind).items()
         for number in sorted({1, 2, 1 + count // 2, count})
         if number <= count
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        fine = list(pool.map(lambda each: fail_call(*each), chosen))
+        fine = list(pool.map(lambda each: fail_call(*each, ranks, **kind), chosen))
     print(f"{len(fine)} failing calls, {sum(fine)} without consequence")
+
+
+def calls():
+    fail_calls(2)
+    fail_calls(4, hosts=2)
 
 
 def with_devices(scene, ranks=2, of_last=(), **environment):

@@ -86,10 +86,13 @@ void move_messages(const Session& session, Trainer& trainer) {
     for (const int distance : {0, 1}) {
         const auto sent = trainer.put_elements(std::vector<float>(count, 4));
         const auto received = trainer.put_elements(std::vector<float>(count, 0));
-        const PointToPointOptions options{.stream = trainer.stream()};
-        const auto receiving =
-            recv_async(trainer.view(received, count), (rank + ranks - distance) % ranks, options);
-        send(trainer.view(sent, count), (rank + distance) % ranks, options);
+        // If one of them fails, the other is still on its way.
+        const auto keeping = [&](const std::shared_ptr<void>& tensor) {
+            return PointToPointOptions{.stream = trainer.stream(), .keep_alive = tensor};
+        };
+        const auto receiving = recv_async(trainer.view(received, count),
+                                          (rank + ranks - distance) % ranks, keeping(received));
+        send(trainer.view(sent, count), (rank + distance) % ranks, keeping(sent));
         receiving.wait();
         require(are_all(trainer.elements(received, count), 4.0F), "message");
     }
