@@ -29,7 +29,7 @@ hide='
   done
   mount --bind /dev/null "$(readlink -f "$(command -v mpirun)")"
   exec "$1/guozhuang-gpu/validate" --emulated --phase probe --phase kernels --phase copies \
-    --phase staged_figures --phase trainer'
+    --phase staged_times --phase trainer'
 if unshare --mount true 2>/dev/null; then
   unshare --mount bash -c "$hide" prepared "$top" "$build"
 else
