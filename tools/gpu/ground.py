@@ -26,6 +26,7 @@ class Ground:
         self.build, self.emulated = build, emulated
         self.deadline = 0.0
         self.facts = {}
+        self.bandwidths = None
         mpi, data = build / "mpi", build / "data"  # of what prepare has packed
         self.mpirun = str(mpi / "bin/mpirun") if mpi.is_dir() else "mpirun"
         self.data = data if data.is_dir() else Path("/usr/share/datasets/fashion-mnist")
@@ -118,6 +119,11 @@ class Ground:
 
     def probe(self, check):
         return json.loads(self.run([self.program("gpu_probe"), check]).splitlines()[-1])
+
+    def copies(self):
+        """Bandwidths of copies on the GPU, and to and from the host, measured once."""
+        self.bandwidths = self.bandwidths or self.probe("copies")
+        return self.bandwidths
 
     def gz_perf(self, path, ranks, *arguments):
         with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
