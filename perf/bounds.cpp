@@ -35,6 +35,14 @@ Bound ring_bound(const DeviceAllreduce& allreduce) {
     return {bytes, seconds(bytes, allreduce.bandwidths.copy)};
 }
 
+std::optional<Bound> bound_taken(const DeviceAllreduce& allreduce) {
+    if (allreduce.path == "staged") return staged_bound(allreduce);
+    if (allreduce.sharers != allreduce.ranks) return std::nullopt;
+    if (allreduce.path == "direct") return direct_bound(allreduce);
+    if (allreduce.path == "ring") return ring_bound(allreduce);
+    return std::nullopt;
+}
+
 Json json_of_bounds(const DeviceAllreduce& allreduce) {
     Json paths = {{"staged", json_of(staged_bound(allreduce))}};
     if (allreduce.ranks > 1 && allreduce.sharers == allreduce.ranks) {

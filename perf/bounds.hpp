@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 
 #include "json_lines.hpp"
 #include "tensor_device.hpp"
@@ -16,6 +18,7 @@ struct DeviceAllreduce {
     int sharers;          ///< ranks of one device
     double wire_seconds;  ///< what the same takes in memory of the host
     TensorDevice::Bandwidths bandwidths;
+    std::string path;  ///< by which the library has done it
 };
 
 /// What a path moves through the device or its link to the host, and how long an allreduce on that
@@ -33,6 +36,10 @@ Bound direct_bound(const DeviceAllreduce& allreduce);
 /// The ranks share a device, and pass blocks around: hops that add read two and write one, others
 /// read one and write one.
 Bound ring_bound(const DeviceAllreduce& allreduce);
+
+/// That of the path which the library took. None for NCCL, whose bound lies in links between
+/// devices that nothing here measures.
+std::optional<Bound> bound_taken(const DeviceAllreduce& allreduce);
 
 /// All of them, by path; direct and ring only where the ranks share a device.
 Json json_of_bounds(const DeviceAllreduce& allreduce);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <guozhuang/session.hpp>
 #include <map>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -80,15 +81,19 @@ void add_memory(CLI::App& command, Options& options) {
         ->excludes(memory);
 }
 
-void add_baseline(CLI::App& command, const BaselineKind*& chosen,
-                  std::span<const BaselineKind> baselines) {
+void add_baselines(CLI::App& command, std::vector<const BaselineKind*>& chosen,
+                   std::span<const BaselineKind> baselines) {
     std::vector<std::string> names;
     for (const auto& baseline : baselines) names.emplace_back(baseline.name);
-    const auto choose = [&chosen, baselines](const std::string& name) {
-        chosen = &*std::ranges::find(baselines, name, &BaselineKind::name);
+    const auto choose = [&chosen, baselines](const std::set<std::string>& wanted) {
+        for (const auto& name : wanted)
+            chosen.push_back(&*std::ranges::find(baselines, name, &BaselineKind::name));
     };
-    command.add_option_function<std::string>("--peer", choose, "also measure this, in turns")
-        ->check(CLI::IsMember(names));
+    command
+        .add_option_function<std::set<std::string>>("--peer", choose,
+                                                    "also measure this, in turns; may be repeated")
+        ->check(CLI::IsMember(names))
+        ->allow_extra_args(false);
 }
 
 void add_sizes(CLI::App& command, SweepOptions& sweep) {
@@ -138,7 +143,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
         "of each series, whatever time that takes; without it, as many as fit --seconds");
     seconds->check(CLI::Range(0.001, 86400.0));
     iterations->check(CLI::Range(1, 1'000'000))->excludes(seconds);
-    add_baseline(command, sweep.baseline, request.baselines);
+    add_baselines(command, sweep.baselines, request.baselines);
     add_example(
         command, request,
         collective == Collective::barrier ? "--peer mpi" : "--max-bytes 64M --peer mpi --check");
@@ -163,7 +168,7 @@ void add_replay(CLI::App& app, Request& request) {
         ->capture_default_str()
         ->check(CLI::Range(1, 1'000'000));
     add_memory(command, request.replay);
-    add_baseline(command, request.replay.baseline, request.baselines);
+    add_baselines(command, request.replay.baselines, request.baselines);
     add_example(command, request, "--set resnet50 --peer mpi");
     add_output(command, request);
     command.callback([&request] {

@@ -1,9 +1,11 @@
 #include "tensor_device.hpp"
 
+#include <algorithm>
 #include <array>
 #include <fmt/format.h>
 #include <functional>
 #include <guozhuang/error.hpp>
+#include <guozhuang/info.hpp>
 #include <guozhuang/session.hpp>
 #include <thread>
 
@@ -38,6 +40,13 @@ TensorDevice::TensorDevice(DeviceKind kind)
 
 std::string TensorDevice::description() const {
     return driver_->description(index_);
+}
+
+std::string TensorDevice::path() const {
+    if (stream().device.kind == DeviceKind::fake) return "staged";  // ranks are processes here
+    const auto items = info();
+    const auto found = std::ranges::find(items, "path", &InfoItem::key);
+    return found == items.end() ? "none" : found->value.substr(0, found->value.find_first_of(" :"));
 }
 
 int TensorDevice::sharers() const {

@@ -22,7 +22,13 @@ public:
     explicit TensorDevice(DeviceKind kind);
 
     StreamRef stream() const noexcept { return stream_->ref(); }
+    device::Stream& work() const noexcept { return *stream_; }  ///< the same
+    device::Driver& driver() const noexcept { return *driver_; }
+    int index() const noexcept { return index_; }
     std::string description() const;
+    /// By which path the library moves tensors of all ranks, once it has: "direct", say; "none" for
+    /// one rank.
+    std::string path() const;
     /// How many ranks of this host have the device that has most.
     int sharers() const;
 

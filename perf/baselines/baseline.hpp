@@ -4,7 +4,9 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
+#include "json_lines.hpp"
 #include "mpi_job.hpp"
 #include "sweep/collective.hpp"
 #include "tensor_device.hpp"
@@ -26,13 +28,26 @@ public:
     virtual void sum(std::span<const std::span<std::byte>> buffers) = 0;
 };
 
+/// A baseline that cannot be had on this machine, and why. Thrown on all ranks alike.
+class Unavailable : public Refusal {
+public:
+    using Refusal::Refusal;
+};
+
 /// A baseline that can be chosen.
 struct BaselineKind {
     std::string_view name;
     /// Makes the baseline, for tensors on the device, which outlives it; null: on the host.
-    /// Collective. Throws a Refusal if it is not available, or not for such tensors.
+    /// Collective. Throws a Refusal if it is not for such tensors, Unavailable if it cannot be had.
     std::unique_ptr<Baseline> (*make)(const MpiJob& job, const TensorDevice* device);
 };
+
+using Baselines = std::vector<std::unique_ptr<Baseline>>;
+
+/// Those of the chosen baselines that can be had. For each of the others the reason is printed, and
+/// written as a line. Collective.
+Baselines make_baselines(const MpiJob& job, std::span<const BaselineKind* const> chosen,
+                         const TensorDevice* device, JsonLines& lines);
 
 /// MPI's own collectives, in memory of the host. They lack f16, bf16 and average reductions, and
 /// counts beyond int.
@@ -41,5 +56,9 @@ std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob& job, const TensorDevic
 /// What a program for a device does by hand where MPI knows nothing of devices: it copies to pinned
 /// memory, waits, calls MPI, copies back and waits.
 std::unique_ptr<Baseline> make_staged_baseline(const MpiJob& job, const TensorDevice* device);
+
+/// NCCL as a program calls it: one ncclAllReduce, or a group of them, by a communicator of its own.
+/// NCCL itself says whether ranks may share a GPU.
+std::unique_ptr<Baseline> make_nccl_baseline(const MpiJob& job, const TensorDevice* device);
 
 }  // namespace guozhuang::perf

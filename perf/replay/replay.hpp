@@ -4,6 +4,7 @@
 #include <guozhuang/tensor.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "baselines/baseline.hpp"
 #include "json_lines.hpp"
@@ -15,9 +16,9 @@ namespace guozhuang::perf {
 struct ReplayOptions {
     std::string set;  ///< see read_gradient_set()
     std::size_t steps = 20;
-    MemoryKind memory = MemoryKind::ordinary;  ///< of the gradients
-    std::optional<DeviceKind> device;          ///< theirs; the memory is then MemoryKind::device
-    const BaselineKind* baseline = nullptr;    ///< measured beside the library
+    MemoryKind memory = MemoryKind::ordinary;    ///< of the gradients
+    std::optional<DeviceKind> device;            ///< theirs; the memory is then MemoryKind::device
+    std::vector<const BaselineKind*> baselines;  ///< measured beside the library
 };
 
 /// Times the communication of one training step: gradients of a model become ready in backward
@@ -25,9 +26,9 @@ struct ReplayOptions {
 ///
 /// There is no computation in between, so nothing overlaps: exposed time, from the end of backward
 /// to the end of the step, is nearly all of it. A step takes as long as its slowest rank. The
-/// baseline's ways take turns with it, step by step, on the same gradients: each tensor by itself;
+/// baselines' ways take turns with it, step by step, on the same gradients: each tensor by itself;
 /// fused through a buffer of 25 MiB; and all as one flat buffer, as if the trainer had one. They
-/// only add up; the library also divides. The fastest is written under the baseline's bare name,
+/// only add up; the library also divides. The fastest of a baseline is written under its bare name,
 /// too.
 ///
 /// Of gradients on a device everything is enqueued, and then the host waits once, until the device

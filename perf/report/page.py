@@ -15,6 +15,7 @@ SERIES = {  # what is drawn, and how: by series and what tells its rows apart
     "Gloo": ("#cc79a7", {"series": "gloo", "peer": "gloo"}),
     "guozhuang, on a device": ("#000000", {"series": "guozhuang", "memory": "device"}),
     "staging by hand": ("#e69f00", {"series": "staged", "peer": "staged"}),
+    "NCCL": ("#76b900", {"series": "nccl", "peer": "staged"}),
 }
 STYLE = """
 body {
@@ -152,8 +153,9 @@ def bar_chart(title, bars):
 
 
 def colours(rows):
-    """By name, of the series that there are."""
-    return {name: colour for name, (colour, keys) in SERIES.items() if select(rows, **keys)}
+    """By name, of the series that were measured."""
+    measured = [row for row in rows if row["kind"] != "unavailable"]
+    return {name: colour for name, (colour, keys) in SERIES.items() if select(measured, **keys)}
 
 
 def legend(rows):

@@ -138,17 +138,17 @@ bool is_bounded(const SweepOptions& options) {
     return options.device && options.collective == Collective::allreduce;
 }
 
-void print_header(const SweepOptions& options) {
+void print_header(const SweepOptions& options, const Baselines& baselines) {
     constexpr std::string_view figures = "{:>12}{:>12}{:>9}{:>9}{:>8}";
     fmt::print("# {}; times in us, bandwidths in GB/s\n", name_of(options.collective));
     fmt::print("{:>11}{:>11}{:>6}{:>9}", "bytes", "count", "type", "op");
     fmt::print(figures, "p50", "p99", "algbw", "busbw", "errors");
-    if (options.baseline != nullptr) {
-        fmt::print(figures, fmt::format("{} p50", options.baseline->name), "p99", "algbw", "busbw",
+    for (const auto& baseline : baselines) {
+        fmt::print(figures, fmt::format("{} p50", baseline->name()), "p99", "algbw", "busbw",
                    "errors");
-        fmt::print("{:>12}", fmt::format("{}/ours", options.baseline->name));
+        fmt::print("{:>12}", fmt::format("{}/ours", baseline->name()));
     }
-    if (is_bounded(options)) fmt::print("{:>12}{:>10}", "bound", "/p50");
+    if (is_bounded(options)) fmt::print("{:>9}{:>12}{:>10}", "path", "bound", "/p50");
     fmt::print("\n");
 }
 
@@ -159,11 +159,14 @@ void print_row(const SweepOptions& options, const Case& test, std::span<const Fi
         const auto errors = f.errors ? fmt::to_string(*f.errors) : "-";
         fmt::print("{:>12.2f}{:>12.2f}{:>9.3f}{:>9.3f}{:>8}", f.p50_us, f.p99_us, f.algbw, f.busbw,
                    errors);
+        if (&f != &all[0]) fmt::print("{:>12.2f}", f.p50_us / all[0].p50_us);
     }
-    if (all.size() > 1) fmt::print("{:>12.2f}", all[1].p50_us / all[0].p50_us);
     if (const auto& bounded = all[0].bounded) {
-        const double bound_us = staged_bound(*bounded).seconds * 1e6;
-        fmt::print("{:>12.2f}{:>10.2f}", bound_us, bound_us / all[0].p50_us);
+        const auto bound = bound_taken(*bounded);
+        const double bound_us = bound ? bound->seconds * 1e6 : 0;
+        fmt::print("{:>9}", bounded->path);
+        bound ? fmt::print("{:>12.2f}{:>10.2f}", bound_us, bound_us / all[0].p50_us)
+              : fmt::print("{:>12}{:>10}", "-", "-");
     }
     fmt::print("\n");
     std::fflush(stdout);
@@ -187,7 +190,10 @@ Json line_of(const SweepOptions& options, const Case& test, std::string_view ser
               {"busbw_GBps", figures.busbw},
               {"errors", figures.errors ? Json(*figures.errors) : Json(nullptr)}};
     if (options.device) line["device"] = name_of(*options.device);
-    if (figures.bounded) line["paths"] = json_of_bounds(*figures.bounded);
+    if (figures.bounded) {
+        line["path"] = figures.bounded->path;
+        line["paths"] = json_of_bounds(*figures.bounded);
+    }
     return line;
 }
 
@@ -209,7 +215,7 @@ std::vector<std::size_t> counts_of(const SweepOptions& options) {
 
 /// The largest output of the sweep's cases, for series that need one beside the input.
 std::size_t output_bytes(const SweepOptions& options, int ranks) {
-    const bool needed = options.baseline != nullptr || options.device;
+    const bool needed = !options.baselines.empty() || options.device;
     return is_in_place(options.collective) || !needed
                ? 0
                : options.max_bytes + static_cast<std::size_t>(ranks) * size_of(options.dtype);
@@ -221,7 +227,7 @@ Case case_of(const MpiJob& job, const SweepOptions& options, std::size_t count) 
 
 /// Made before anything is measured, so that what is missing shows first.
 struct Setup {
-    Setup(const MpiJob& job, const SweepOptions& options, Baseline* baseline,
+    Setup(const MpiJob& job, const SweepOptions& options, const Baselines& baselines,
           const TensorDevice* device)
         : counts(counts_of(options)),
           input(counts.back() * size_of(options.dtype), options.memory, device),
@@ -232,7 +238,7 @@ struct Setup {
             throw std::invalid_argument("op " + std::string(name_of(*op)) +
                                         " is not defined on bool: use min or max");
         if (options.check) pattern.emplace(options.dtype, op, job.size());
-        if (baseline != nullptr)
+        for (const auto& baseline : baselines)
             baseline->series(case_of(job, options, counts.back()), input.all(), output.all());
     }
 
@@ -249,40 +255,41 @@ DeviceAllreduce allreduce_of(const MpiJob& job, const Case& test, const TensorDe
             .ranks = test.ranks,
             .sharers = device.sharers(),
             .wire_seconds = wire_seconds(job, [&] { on_host->run(); }),
-            .bandwidths = bandwidths};
+            .bandwidths = bandwidths,
+            .path = device.path()};
 }
 
 }  // namespace
 
 std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& lines) {
     const auto device = open_device(job, options.device);
-    const auto baseline =
-        options.baseline != nullptr ? options.baseline->make(job, device.get()) : nullptr;
+    const auto baselines = make_baselines(job, options.baselines, device.get(), lines);
     std::optional<Setup> prepared;
-    job.all_or_none([&] { prepared.emplace(job, options, baseline.get(), device.get()); });
+    job.all_or_none([&] { prepared.emplace(job, options, baselines, device.get()); });
     const auto& [counts, input, output, pattern] = *prepared;
     const auto bandwidths =
         device ? measure_bandwidths(job, *device, lines) : TensorDevice::Bandwidths();
-    if (job.first()) print_header(options);
-    std::uint64_t ours = 0, of_baseline = 0;
+    if (job.first()) print_header(options, baselines);
+    std::uint64_t ours = 0, of_baselines = 0;
     for (const auto count : counts) {
         const Case test = case_of(job, options, count);
         Row row(job, test, input.all(), pattern ? &*pattern : nullptr, device.get());
         row.add(make_guozhuang_series(test, input.all(), output.all(), device.get()));
-        if (baseline) row.add(baseline->series(test, input.all(), output.all()));
+        for (const auto& baseline : baselines)
+            row.add(baseline->series(test, input.all(), output.all()));
         row.measure(options);
         auto figures = row.figures();
         if (is_bounded(options)) figures[0].bounded = allreduce_of(job, test, *device, bandwidths);
         if (job.first()) print_row(options, test, figures);
         for (std::size_t i = 0; i < figures.size(); ++i) {
             lines.write(line_of(options, test, row.series(i), figures[i]));
-            (row.series(i) == "guozhuang" ? ours : of_baseline) += figures[i].errors.value_or(0);
+            (row.series(i) == "guozhuang" ? ours : of_baselines) += figures[i].errors.value_or(0);
         }
     }
-    if (of_baseline > 0 && job.first())
+    if (of_baselines > 0 && job.first())
         fmt::print(
-            "# {} wrong elements are the peer's (Open MPI 4.1 saturates sums of 8 and 16 bits)\n",
-            of_baseline);
+            "# {} wrong elements are a peer's (Open MPI 4.1 saturates sums of 8 and 16 bits)\n",
+            of_baselines);
     return ours;
 }
 

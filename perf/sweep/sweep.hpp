@@ -4,6 +4,7 @@
 #include <guozhuang/types.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "baselines/baseline.hpp"
 #include "json_lines.hpp"
@@ -23,7 +24,7 @@ struct SweepOptions {
     std::string algorithm = "auto";  ///< as the library was configured
     MemoryKind memory = MemoryKind::ordinary;
     std::optional<DeviceKind> device;  ///< of the tensors, whose memory is then MemoryKind::device
-    const BaselineKind* baseline = nullptr;  ///< measured beside the library
+    std::vector<const BaselineKind*> baselines;  ///< measured beside the library
     bool check = false;
     /// Iterations of each series; empty: as many as fit into the budget.
     std::optional<std::size_t> iterations;
@@ -32,7 +33,7 @@ struct SweepOptions {
 
 /// Times a collective over a range of sizes. Prints a row per size, and writes a line per size and
 /// series. Collective. Returns the number of wrong elements in the library's results on all ranks;
-/// errors in the baseline's are only shown. Throws a Refusal for what cannot be measured or
+/// errors in a baseline's are only shown. Throws a Refusal for what cannot be measured or
 /// checked.
 ///
 /// Operations on tensors of a device are timed from their submission until the device is done, and

@@ -22,6 +22,7 @@ KEYS = {
     "tune": "kind variable value default ratio",
     "idle": "kind ranks cpu_percent_max",
     "device": "kind device description ranks sharers copy_GBps transfer_GBps",
+    "unavailable": "kind series ranks reason",
 }
 REPORT = Path(__file__).resolve().parents[2] / "perf/report/report"
 COLLECTIVES = ["allreduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
@@ -48,7 +49,7 @@ def look_at(line):
     """Every key that is promised, in that order, with values that fit together."""
     keys = KEYS[line["kind"]].split()
     if line.get("memory") == "device":
-        keys += ["device"] + ["paths"] * ("paths" in line)
+        keys += ["device"] + ["path", "paths"] * ("paths" in line)
     assert list(line) == keys, line
     if line["kind"] == "run":
         assert (
@@ -169,6 +170,7 @@ def on_device(command, kind, devices):
             ours = collective == "allreduce" and line["series"] == "guozhuang"
             assert ("paths" in line) == ours, line
             if ours:
+                assert line["path"] == "staged", line
                 look_at_paths(line, device, line["bytes"] / 1000)
     device, *lines = lines_of(
         command, "replay", "--set", "tiny1000", "--device", kind, "--steps", "2",
@@ -185,6 +187,7 @@ def on_device(command, kind, devices):
 def fake(command):
     on_device(command, "fake", 1)
     refused_once(command, "allreduce --peer staged", "stages tensors on a device: give --device")
+    refused_once(command, "allreduce --peer nccl", "only tensors on a device: give --device")
     refused_once(
         command, "replay --set tiny1000 --device fake --peer mpi", "MPI is not given memory of a"
     )
@@ -192,15 +195,73 @@ def fake(command):
     refused_once(command, "allreduce --device cuda", "--device cuda: .*GUOZHUANG_CUDA is off")
 
 
+def beside_nccl(command, path, has_nccl):
+    """By the path that is chosen there, beside staging by hand and NCCL, which are measured
+    together: or what NCCL says of ranks that share a GPU, and the other figures all the same."""
+    peers = ["--device", "cuda", "--peer", "staged", "--peer", "nccl"]
+    lines = lines_of(
+        command, "allreduce", "--max-bytes", "4000000", "--factor", "1000", "--check",
+        "--iterations", "2", *peers,
+    )
+    series = ["guozhuang", "nccl", "staged"] if has_nccl else ["guozhuang", "staged"]
+    sweeps = [line for line in lines if line["kind"] == "sweep"]
+    assert [(line["bytes"], line["series"]) for line in sweeps] == [
+        (size, each) for size in (4, 4000, 4000000) for each in series
+    ], lines
+    assert {line["errors"] for line in sweeps} == {0}, lines
+    assert {line["path"] for line in sweeps if "path" in line} == {path}, lines
+    replays = lines_of(command, "replay", "--set", "tiny1000", "--steps", "2", *peers)
+    for each in (lines, replays):
+        reasons = [
+            (line["series"], line["reason"]) for line in each if line["kind"] == "unavailable"
+        ]
+        if has_nccl:
+            assert not reasons, reasons
+        else:
+            ((peer, reason),) = reasons
+            assert peer == "nccl" and re.match(r"rank \d: .*(GPU|NCCL)", reason), reasons
+    ways = [f"{each}_{way}" for each in series[1:] for way in ("per_tensor", "fused_25mb", "flat")]
+    steps = [line["series"] for line in replays if line["kind"] == "replay"]
+    assert steps == ["guozhuang", *ways, *series[1:]], steps
+    look_at_tables([*lines, *replays], path, has_nccl)
+
+
+def look_at_tables(lines, path, has_nccl):
+    """The report of what was measured on devices has a number in each cell, and NCCL is in it, or
+    the reason why not."""
+    run = {"kind": "run", "version": "1", "mpi": "MPI", "ranks": 2, "settings": {"machine": "M"}}
+    with tempfile.TemporaryDirectory() as directory:
+        file, page = Path(directory) / "lines.json", Path(directory) / "page.html"
+        file.write_text("".join(
+            json.dumps(line | {"peer": "staged", "round": 0}) + "\n" for line in [run, *lines]
+        ))
+        text = subprocess.run(
+            [REPORT, "--from", str(file), "--html", str(page)],
+            check=True, stdout=subprocess.PIPE, text=True, timeout=600,
+        ).stdout
+        plots = page.read_text()
+    for name in ("4000000", "tiny1000"):
+        (row,) = re.findall(rf"^\| {name} \|(.*)\|$", text, re.MULTILINE)
+        cells = [cell.strip() for cell in row.split("|")]
+        assert cells[1] == path and ("-" in cells[4:6]) != has_nccl, row
+        assert (cells[6] == "-") == (cells[10] == "-") == (path == "nccl"), row
+        assert all(float(cell.split()[0]) > 0 for cell in cells if cell not in ("-", path)), row
+    assert ("NCCL was not measured: rank " in text) != has_nccl, text
+    assert (">NCCL</" in plots) == (">NCCL, flat</" in plots) == has_nccl, plots
+
+
 def cuda(command):
     """On emulated GPUs, by way of the host, and by the path that is chosen there."""
-    _, *lines = lines_of(
-        command, "allreduce", "--device", "cuda", "--max-bytes", "4000000", "--factor", "1000",
-        "--check", "--iterations", "2",
-    )
-    assert lines and {line["errors"] for line in lines} == {0}, lines
+    devices = int(os.environ["EMULATED_CUDA_DEVICES"])
+    has_nccl = devices > 1 and (Path(os.environ["LD_LIBRARY_PATH"]) / "libnccl.so.2").exists()
+    beside_nccl(command, "nccl" if has_nccl else "direct", has_nccl)
+    for line in ("broadcast", "allreduce --dtype i16", "allreduce --op average"):
+        if has_nccl:
+            refused_once(
+                command, f"{line} --device cuda --peer nccl", "--peer nccl: only allreduce is",
+            )
     os.environ["GUOZHUANG_DEVICE_PATH"] = "staged"
-    on_device(command, "cuda", int(os.environ["EMULATED_CUDA_DEVICES"]))
+    on_device(command, "cuda", devices)
     os.environ["EMULATED_CUDA_DRIVER"] = "0"
     for line in ("allreduce", "replay --set tiny1000"):
         refused_once(command, f"{line} --device cuda", "--device cuda: .*no NVIDIA driver")
@@ -352,8 +413,10 @@ def device_report(command):
     assert re.search(r"copies at [\d.]+ GB/s .*, to and from the host at [\d.]+ GB/s", text), text
     for name, moved in (("4M", "16.78"), ("resnet50", "408.9"), ("tiny1000", "4.096")):
         (row,) = re.findall(rf"^\| {name} \|(.*)\|$", text, re.MULTILINE)
-        cells = [float(cell.split()[0]) for cell in row.split("|")]
-        assert len(cells) == 8 and min(cells) > 0 and f" {moved} " in row, row
+        ours, path, *others = (cell.strip() for cell in row.split("|"))
+        assert path == "staged" and others[2:5] == ["-", "-", moved], row
+        assert all(float(cell.split()[0]) > 0 for cell in (ours, *others[:2], *others[4:])), row
+    assert "NCCL was not measured: rank 0: NCCL cannot reach such a device" in text, text
     for series in ("guozhuang, on a device", "staging by hand"):
         assert f">{series}</" in plots, plots
 
