@@ -73,7 +73,7 @@ class Ground:
     def going_by(self, path, ranks):
         """The environment of ranks whose tensors must go by the path: all share a GPU, but by NCCL
         each has one of its own."""
-        environment = {"GUOZHUANG_DEVICE_PATH": path}
+        environment = {"GUOZHUANG_DEVICE_PATH": path} if path else {}
         if self.emulated:
             environment["EMULATED_CUDA_DEVICES"] = str(ranks if path == "nccl" else 1)
         elif path != "nccl":
@@ -81,11 +81,17 @@ class Ground:
             environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
         return environment
 
-    def ranks(self, count, *command):
+    def ranks(self, count, *command, host_ids=False):
+        """The command as so many ranks; with host_ids each tells NCCL that its host is another
+        one's, so that NCCL lets them share a GPU."""
         options = ["-np", str(count), "--oversubscribe", "--bind-to", "none"]
         if count > len(os.sched_getaffinity(0)):
             options += ["--mca", "mpi_yield_when_idle", "1"]
-        return [self.mpirun, *options, *command]
+        if not host_ids:
+            return [self.mpirun, *options, *command]
+        jobs = [("-np", "1", "-x", f"NCCL_HOSTID=rank{rank}", *command) for rank in range(count)]
+        return [self.mpirun, *options[2:], *jobs[0], *(word for job in jobs[1:]
+                                                       for word in (":", *job))]
 
     def start(self, command, **environment):
         return subprocess.Popen(
@@ -111,9 +117,12 @@ class Ground:
                           f"{last_words(said)}")
         return said
 
-    def run_by(self, path, ranks, *command, **environment):
-        """The same of ranks, whose tensors must have gone by the path."""
-        said = self.run(self.ranks(ranks, *command), **self.going_by(path, ranks), **environment)
+    def run_by(self, path, ranks, *command, host_ids=False, **environment):
+        """The same of ranks, whose tensors must have gone by the path; one rank needs none."""
+        said = self.run(
+            self.ranks(ranks, *command, host_ids=host_ids), **self.going_by(path, ranks),
+            **environment,
+        )
         require_path(path, said)
         return said
 
@@ -125,17 +134,17 @@ class Ground:
         self.bandwidths = self.bandwidths or self.probe("copies")
         return self.bandwidths
 
-    def gz_perf(self, path, ranks, *arguments):
+    def gz_perf(self, path, ranks, *arguments, **options):
         with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
             self.run_by(path, ranks, self.program("gz-perf"), *arguments, "--device", "cuda",
-                        "--json", file.name)
+                        "--json", file.name, **options)
             return [json.loads(line) for line in file]
 
 
 def require_path(path, said):
     """Rank 0 of each process set logs which path its tensors take."""
     taken = set(re.findall(r": tensors on cuda take the (\w+) path", said))
-    if taken != {path}:
+    if taken != {path} - {None}:
         raise Failure(f"tensors took {' and '.join(sorted(taken)) or 'no path'}, not {path}: "
                       f"{last_words(said)}")
 

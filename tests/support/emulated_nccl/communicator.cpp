@@ -34,6 +34,7 @@ Communicator::Communicator(const ncclUniqueId& id, int rank, int ranks)
     cudaDeviceProp properties{};
     expect(cudaGetDeviceProperties(&properties, device_));
     std::memcpy(of_rank(rank).device.data(), &properties.uuid, sizeof properties.uuid);
+    of_rank(rank).host = configuration().host;
     if (!configuration().hangs) of_rank(rank).is_here = true;
 }
 
@@ -66,7 +67,9 @@ void Communicator::connect() {
     if (!are_all(&Segment::OfRank::is_here)) return;
     state_ = State::ready;
     for (int rank = 0; rank < ranks_; ++rank) {
-        if (rank == rank_ || of_rank(rank).device != of_rank(rank_).device) continue;
+        if (rank == rank_ || of_rank(rank).device != of_rank(rank_).device ||
+            of_rank(rank).host != of_rank(rank_).host)
+            continue;
         state_ = State::failed;
         failure_ = ncclInvalidUsage;
         error_ = "Duplicate GPU detected : rank " + std::to_string(rank_) + " and rank " +

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <functional>
 #include <nccl.h>
 #include <string_view>
 
@@ -39,6 +40,7 @@ const Configuration& configuration() {
                                 : static_cast<int>(number("EMULATED_NCCL_CTAS", ctas));
         all.hangs = number_or("EMULATED_NCCL_HANG", 0) != 0;
         all.failing_group = number_or("EMULATED_NCCL_ASYNC", 0);
+        all.host = std::hash<std::string_view>()(text_of("NCCL_HOSTID"));
         const auto failure = text_of("EMULATED_NCCL_FAIL");
         const auto colon = failure.find(':');
         if (colon != std::string_view::npos)

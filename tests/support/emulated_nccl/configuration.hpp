@@ -10,6 +10,7 @@ struct Configuration {
     int version;                     ///< EMULATED_NCCL_VERSION (the header's)
     int ctas;                        ///< EMULATED_NCCL_CTAS (none): maxCTAs as it must be
     bool hangs;                      ///< EMULATED_NCCL_HANG (0): this rank never connects
+    std::uint64_t host;              ///< hash of NCCL_HOSTID, which is NCCL's own
     std::string failing_function;    ///< EMULATED_NCCL_FAIL=FUNCTION:NTH, a system error
     std::uint64_t failing_call = 0;  ///< its nth call, from 1
     /// EMULATED_NCCL_ASYNC=NTH: the nth group of a communicator fails in the background.

@@ -23,6 +23,7 @@ struct Segment {
     struct OfRank {
         std::atomic<bool> is_here, has_finalized;
         std::array<std::byte, 16> device;  ///< its UUID
+        std::uint64_t host;
     };
     std::array<OfRank, most_ranks> of_ranks;
     std::array<std::array<Pipe, most_ranks>, most_ranks> pipes;  ///< from, to
