@@ -29,10 +29,11 @@ hide='
   done
   mount --bind /dev/null "$(readlink -f "$(command -v mpirun)")"
   exec "$1/guozhuang-gpu/validate" --emulated --phase probe --phase kernels --phase copies \
-    --phase staged_times --phase trainer'
+    --phase direct_operations --phase direct_threads --phase staged_times --phase direct_beside \
+    --phase trainer'
 if unshare --mount true 2>/dev/null; then
   unshare --mount bash -c "$hide" prepared "$top" "$build"
 else
   "$top/guozhuang-gpu/validate" --emulated
 fi | tee "$top/said"
-[ "$(grep -c '^PASS' "$top/said")" -ge 5 ]
+[ "$(grep -c '^PASS' "$top/said")" -ge 8 ]

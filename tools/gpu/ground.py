@@ -93,10 +93,10 @@ class Ground:
         return [self.mpirun, *options[2:], *jobs[0], *(word for job in jobs[1:]
                                                        for word in (":", *job))]
 
-    def start(self, command, **environment):
+    def start(self, command, output=subprocess.PIPE, **environment):
         return subprocess.Popen(
             command, env={**self.environment, **environment}, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdout=output, stderr=subprocess.STDOUT,
         )
 
     def finish(self, process):
@@ -172,6 +172,6 @@ def end(process):
 
 def last_words(text):
     """Without what mpirun adds, between lines of dashes, and what is only told."""
-    own = re.sub(r"^-{20,}$.*?^-{20,}$", "", text, flags=re.MULTILINE | re.DOTALL)
+    own = re.sub(r"^-{20,}$.*?^-{20,}$", "", text or "", flags=re.MULTILINE | re.DOTALL)
     lines = [line for line in own.splitlines() if line.strip() and " info: " not in line]
     return " | ".join(lines[-3:])[-400:] or "nothing"
