@@ -255,10 +255,10 @@ def cuda(command):
     devices = int(os.environ["EMULATED_CUDA_DEVICES"])
     has_nccl = devices > 1 and (Path(os.environ["LD_LIBRARY_PATH"]) / "libnccl.so.2").exists()
     beside_nccl(command, "nccl" if has_nccl else "direct", has_nccl)
-    for line in ("broadcast", "allreduce --dtype i16", "allreduce --op average"):
-        if has_nccl:
+    if has_nccl:
+        for line in ("broadcast", "allreduce --dtype i16", "allreduce --op average"):
             refused_once(
-                command, f"{line} --device cuda --peer nccl", "--peer nccl: only allreduce is",
+                command[-1:], f"{line} --device cuda --peer nccl", "--peer nccl: only allreduce is",
             )
     os.environ["GUOZHUANG_DEVICE_PATH"] = "staged"
     on_device(command, "cuda", devices)
