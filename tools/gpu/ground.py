@@ -81,15 +81,15 @@ class Ground:
             environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
         return environment
 
-    def ranks(self, count, *command, host_ids=False):
-        """The command as so many ranks; with host_ids each tells NCCL that its host is another
-        one's, so that NCCL lets them share a GPU."""
+    def ranks(self, count, *command, hosts_by=None):
+        """The command as so many ranks. With hosts_by, a variable, each is told by it that it is on
+        a host of its own."""
         options = ["-np", str(count), "--oversubscribe", "--bind-to", "none"]
         if count > len(os.sched_getaffinity(0)):
             options += ["--mca", "mpi_yield_when_idle", "1"]
-        if not host_ids:
+        if hosts_by is None:
             return [self.mpirun, *options, *command]
-        jobs = [("-np", "1", "-x", f"NCCL_HOSTID=rank{rank}", *command) for rank in range(count)]
+        jobs = [("-np", "1", "-x", f"{hosts_by}={rank}", *command) for rank in range(count)]
         return [self.mpirun, *options[2:], *jobs[0], *(word for job in jobs[1:]
                                                        for word in (":", *job))]
 
@@ -117,10 +117,10 @@ class Ground:
                           f"{last_words(said)}")
         return said
 
-    def run_by(self, path, ranks, *command, host_ids=False, **environment):
+    def run_by(self, path, ranks, *command, hosts_by=None, **environment):
         """The same of ranks, whose tensors must have gone by the path; one rank needs none."""
         said = self.run(
-            self.ranks(ranks, *command, host_ids=host_ids), **self.going_by(path, ranks),
+            self.ranks(ranks, *command, hosts_by=hosts_by), **self.going_by(path, ranks),
             **environment,
         )
         require_path(path, said)
