@@ -16,6 +16,7 @@ SERIES = {  # what is drawn, and how: by series and what tells its rows apart
     "guozhuang, on a device": ("#000000", {"series": "guozhuang", "memory": "device"}),
     "staging by hand": ("#e69f00", {"series": "staged", "peer": "staged"}),
     "NCCL": ("#76b900", {"series": "nccl", "peer": "staged"}),
+    "bound of the path": ("#444444", {"series": "bound", "peer": "staged"}),
 }
 STYLE = """
 body {
@@ -34,6 +35,18 @@ svg { font: 11px system-ui, sans-serif; } .row { display: flex; flex-wrap: wrap;
 
 def select(rows, **keys):
     return [row for row in rows if all(row.get(key) == value for key, value in keys.items())]
+
+
+def bounds(rows):
+    """Of what the library has measured on devices, as rows of a series: the times in which the path
+    that it took could have moved its bytes."""
+    for row in rows:
+        bound_us = row.get("paths", {}).get(row.get("path"), {}).get("bound_us")
+        if bound_us and row["kind"] == "sweep":
+            bandwidth = row["busbw_GBps"] * row["p50_us"] / bound_us
+            yield row | {"series": "bound", "p50_us": bound_us, "busbw_GBps": bandwidth}
+        elif bound_us:
+            yield row | {"series": "bound", "step_p50_ms": bound_us / 1000}
 
 
 def medians(rows, by, value):
@@ -190,7 +203,7 @@ def replay_chart(rows, name, ranks):
     here = select(rows, kind="replay", set=name, ranks=ranks)
     bars = []
     for label, (colour, keys) in SERIES.items():
-        if keys["series"] == "guozhuang":
+        if keys["series"] in ("guozhuang", "bound"):
             bars += [
                 (label, colour, value)
                 for _, value in medians(select(here, **keys), "series", "step_p50_ms")
@@ -248,6 +261,7 @@ def picture(rows):
 
 def page(rows, about):
     """HTML. `about` says where and how often it was measured."""
+    rows = [*rows, *bounds(rows)]
     all_ranks = sorted({row["ranks"] for row in select(rows, kind="sweep")})
     replays = sorted({(row["set"], row["ranks"]) for row in select(rows, kind="replay")})
     over_ranks = [chart for chart in ranks_charts(rows) if chart]

@@ -248,6 +248,8 @@ def look_at_tables(lines, path, has_nccl):
         assert all(float(cell.split()[0]) > 0 for cell in cells if cell not in ("-", path)), row
     assert ("NCCL was not measured: rank " in text) != has_nccl, text
     assert (">NCCL</" in plots) == (">NCCL, flat</" in plots) == has_nccl, plots
+    # In the legend, two lines and a bar.
+    assert plots.count(">bound of the path</") == (0 if path == "nccl" else 4), plots
 
 
 def cuda(command):
