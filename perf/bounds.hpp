@@ -37,8 +37,8 @@ Bound direct_bound(const DeviceAllreduce& allreduce);
 /// read one and write one.
 Bound ring_bound(const DeviceAllreduce& allreduce);
 
-/// That of the path which the library took. None for NCCL, whose bound lies in links between
-/// devices that nothing here measures.
+/// That of the path which the library took. None for what goes over links between devices, which
+/// nothing here measures: by NCCL, the hierarchical path, or direct or ring unless all share one.
 std::optional<Bound> bound_taken(const DeviceAllreduce& allreduce);
 
 /// All of them, by path; direct and ring only where the ranks share a device.

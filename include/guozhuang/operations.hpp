@@ -46,7 +46,7 @@ struct Options {
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it
     /// earlier. Let go on any thread, of the library's too; what frees memory of a device may wait
     /// for the device there. It may submit operations as it goes, and wait for them, but, where the
-    /// tensor was on a device, for none on a device that has a keep_alive or a result.
+    /// tensor was on a device, for none on a device: that throws Error(invalid_argument).
     std::shared_ptr<void> keep_alive = {};
     /// The session whose ranks take part; null: Session::current(), or the process set's.
     Session* session = nullptr;

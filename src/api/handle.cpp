@@ -46,12 +46,7 @@ std::vector<Result> take_results(const Handle& handle, engine::Pending& pending)
 }  // namespace
 
 void Handle::wait() const {
-    if (!pending_->complete() && pending_->may_free_device_memory() &&
-        engine::ReleaseThread::is_current())
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("{} cannot be waited for here: the thread that lets go of what "
-                                "operations on devices kept alive completes it",
-                                pending_->request().label()));
+    if (!pending_->complete()) engine::ReleaseThread::check_wait(pending_->request());
     drive(*pending_, [this] { return pending_->complete(); });
 }
 

@@ -12,6 +12,8 @@
 #include <span>
 #include <utility>
 
+#include "engine/release_thread.hpp"
+
 namespace guozhuang::api {
 namespace {
 
@@ -427,6 +429,7 @@ std::shared_ptr<device::Event> ready_on(const std::optional<StreamRef>& stream,
 
 std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request,
                                         const std::optional<StreamRef>& stream, bool caller_waits) {
+    if (caller_waits) engine::ReleaseThread::check_wait(request);
     if (request.device)
         request.ready = ready_on(
             stream, request, Check(request.operation(), request.name, {set.transport().rank()}));
@@ -466,6 +469,7 @@ std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const Te
                             .keep_alive = options.keep_alive,
                             .device = std::move(device)};
     set_deadline(request, options.timeout);
+    if (caller_waits) engine::ReleaseThread::check_wait(request);
     if (request.device) request.ready = ready_on(options.stream, request, check);
     route.peer = *group_rank;
     return set.engine().submit(std::move(request), route, caller_waits);

@@ -1,5 +1,7 @@
 #include "engine/release_thread.hpp"
 
+#include <fmt/format.h>
+
 #include <guozhuang/error.hpp>
 #include <pthread.h>
 #include <string>
@@ -43,8 +45,12 @@ void ReleaseThread::complete(std::shared_ptr<Pending> pending) noexcept {
         base::ring_local(bell_);
 }
 
-bool ReleaseThread::is_current() noexcept {
-    return releases_here;
+void ReleaseThread::check_wait(const Request& request) {
+    if (!releases_here || !request.device) return;
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} cannot be waited for here: the thread that lets go of what "
+                            "operations on devices kept alive completes operations on devices",
+                            request.label()));
 }
 
 void ReleaseThread::run() noexcept {

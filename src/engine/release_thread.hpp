@@ -24,8 +24,9 @@ public:
 
     void let_go(std::shared_ptr<Owners> owners) noexcept;
     void complete(std::shared_ptr<Pending> pending) noexcept;
-    /// Whether the calling thread is that of one of these: it completes nothing while it waits.
-    static bool is_current() noexcept;
+    /// Throws Error(invalid_argument) if the calling thread is that of one of these, and so cannot
+    /// wait for the operation, since it is on a device: it may have to complete it.
+    static void check_wait(const Request& request);
     /// Returns when all has been let go and the thread has ended. What still comes is completed by
     /// who brings it, and what is to be let go then is kept as long as this.
     void stop() noexcept;

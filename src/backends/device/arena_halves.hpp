@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backends/device/bundle_work.hpp"
+#include "backends/device/chunks.hpp"
 #include "backends/device/packing.hpp"
 #include "backends/device/peer_arenas.hpp"
 
@@ -24,7 +25,8 @@ public:
     int rank() const noexcept { return arenas_.rank(); }
     int ranks() const noexcept { return arenas_.ranks(); }
     PeerWords& words() const noexcept { return arenas_.words(); }
-    std::size_t bytes() const { return arenas_.of(rank()).size() / 2; }  ///< of a half
+    /// Of a half: whole cache lines.
+    std::size_t bytes() const { return arenas_.of(rank()).size() / 2 / line_bytes * line_bytes; }
     std::span<std::byte> of(int rank, std::size_t half) const {
         return arenas_.of(rank).subspan(half * bytes(), bytes());
     }

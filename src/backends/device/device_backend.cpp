@@ -212,12 +212,13 @@ std::unique_ptr<Path> DeviceBackend::make_staged() {
 HostMover& DeviceBackend::mover() {
     auto& transport = of_.group.transport;
     if (!mover_)
-        mover_ =
-            std::make_unique<HostMover>(HostMover::Dependencies{.driver = of_.driver,
-                                                                .device = of_.device,
-                                                                .doorbell = transport.doorbell(),
-                                                                .wait = transport.wait_settings(),
-                                                                .owner = of_.owner});
+        mover_ = std::make_unique<HostMover>(
+            HostMover::Dependencies{.driver = of_.driver,
+                                    .device = of_.device,
+                                    .doorbell = transport.doorbell(),
+                                    .wait = transport.wait_settings(),
+                                    .was_released = [this] { return was_released(); },
+                                    .owner = of_.owner});
     return *mover_;
 }
 

@@ -79,7 +79,7 @@ std::span<std::byte> HierarchicalPath::slot(std::size_t half) const {
 void HierarchicalPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle,
                                device::Stream& stream) {
     const Allreduce allreduce(halves_, bundle->bundle(), stream);
-    HostMover::Load load{.bundle = bundle, .chunks = {}, .backend = *of_.across, .path = *this};
+    HostMover::Load load{.bundle = bundle, .chunks = {}, .backend = *of_.across};
     for (std::size_t chunk = 0; chunk < allreduce.chunks(); ++chunk)
         load.chunks.push_back(allreduce.on_the_host(chunk, slot((halves_.chunks() + chunk) % 2)));
     const auto first = of_.mover.add(std::move(load));

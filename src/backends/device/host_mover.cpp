@@ -91,20 +91,20 @@ std::shared_ptr<HostMover::Load> HostMover::next_load() {
     return nullptr;
 }
 
-/// What was copied in after the path was released may be rubbish, which no message is to take to
+/// What was copied in after a path was released may be rubbish, which no message is to take to
 /// other ranks: then the end of the job is waited for.
-bool HostMover::is_copied_in(const Load& load, std::uint32_t chunk) const {
+bool HostMover::is_copied_in(std::uint32_t chunk) const {
     if (base::is_aborted(of_.doorbell)) base::throw_cause(of_.doorbell);
     if (stopped_) throw Error(ErrorCode::aborted, "the session has ended");
     return device::has_reached((*copied_in_).load(std::memory_order_acquire), chunk + 1) &&
-           !load.path.was_released();
+           !of_.was_released();
 }
 
 /// Waits at a bell of its own, since whatever rings the rank's says nothing of the device's.
 void HostMover::move(Load& load) {
     auto number = load.first;
     for (auto& chunk : load.chunks) {
-        base::wait_until(bell_, wait_, [&] { return is_copied_in(load, number); });
+        base::wait_until(bell_, wait_, [&] { return is_copied_in(number); });
         load.backend.run(chunk.bundle);
         device::advance(*moved_, 1);
         ++number;

@@ -3,15 +3,16 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "backends/device/path.hpp"
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
 #include "device/owned_memory.hpp"
+#include "engine/backend.hpp"
 
 namespace guozhuang::backends {
 
@@ -25,6 +26,9 @@ public:
         int device = 0;  ///< its index
         base::Doorbell& doorbell;
         base::WaitSettings wait;
+        /// Whether a path of the process set was released: then nothing is moved any more, since
+        /// what streams copy in may be rubbish. Called by the thread.
+        std::function<bool()> was_released;
         /// Keeps alive what the backends and the doorbell are of.
         std::shared_ptr<void> owner;
     };
@@ -39,7 +43,6 @@ public:
         std::shared_ptr<engine::StreamBundle> bundle;
         std::vector<Chunk> chunks;
         engine::Backend& backend;
-        const Path& path;         ///< nothing is moved once it was released
         std::uint32_t first = 0;  ///< the number of the first chunk; set by add()
     };
     /// Throws what the driver throws, and Error(out_of_memory) without a thread.
@@ -64,7 +67,7 @@ private:
     void move_loads();
     std::shared_ptr<Load> next_load();
     void move(Load& load);
-    bool is_copied_in(const Load& load, std::uint32_t chunk) const;
+    bool is_copied_in(std::uint32_t chunk) const;
 
     const Dependencies of_;
     const base::WaitSettings wait_;

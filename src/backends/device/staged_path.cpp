@@ -30,8 +30,7 @@ StagedPath::StagedPath(Dependencies dependencies)
 
 void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     auto chunks = chunks_of_bundle(bundle->bundle());
-    HostMover::Load load{
-        .bundle = std::move(bundle), .chunks = {}, .backend = *of_.backend, .path = *this};
+    HostMover::Load load{.bundle = std::move(bundle), .chunks = {}, .backend = *of_.backend};
     for (auto& chunk : chunks) load.chunks.push_back(std::move(chunk.host));
     const auto first = of_.mover.add(std::move(load));
     if (chunks.empty()) return;
