@@ -140,4 +140,8 @@ int main(int argc, char** argv) {
     require(argc == 2 && scenes.contains(argv[1]), "the argument names a scene");
     scenes.at(argv[1])();
     std::printf("the scene has ended\n");
+    std::fflush(stdout);
+    // A rank that leaves early would be the death that the other one reports, and where it leaves
+    // without MPI_Finalize, mpirun ends the other one.
+    if (mpi_says(MPI_Initialized) && !mpi_says(MPI_Finalized)) MPI_Barrier(MPI_COMM_WORLD);
 }
