@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
 # Usage: run_tests.sh asan|tsan: builds the tests of one process, and of how ranks begin, talk and
-# end, under that preset, and runs them, but for the slow ones. What else runs under mpirun, unit
-# tests do as well, with ranks that are threads.
+# end, under that preset, and runs them, but for the slow ones; under asan those of tensors on
+# emulated GPUs too, where CUDA's headers are. What else runs under mpirun, unit tests do as well,
+# with ranks that are threads.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 preset=$1
 cmake --preset "$preset"
-cmake --build --preset "$preset" --target guozhuang_unit guozhuang_transport mpi_lifecycle \
-  session_lifecycle start_and_stop
+targets=(guozhuang_unit guozhuang_transport mpi_lifecycle session_lifecycle start_and_stop)
+emulated='^emulation\.ranks\.(operations\.small|nccl)\.np3$'
+has_emulation() {
+  [[ $(ctest --test-dir "build/$preset" --show-only --tests-regex "$emulated") == *small.np3* ]]
+}
+if has_emulation; then targets+=(guozhuang_cuda_ranks); fi
+cmake --build --preset "$preset" --target "${targets[@]}"
 # Not out_of_memory: what the sanitizers cannot allocate, they end the process for. Not
 # fork_under_load, whose forks take a second each. Not the walks and the simulated hosts, which
 # compute for minutes. Three ranks where there is a choice: more or fewer show nothing new, but take
@@ -18,7 +24,8 @@ case $preset in
   asan)
     # Not what lets go of objects for good: children of fork() leave their parent's alone. Not
     # thousand_cycles, which looks for memory that grows: what is freed is kept for a while here.
-    # Not vptr (in the preset): its check needs a descriptor, and some tests leave none.
+    # Not vptr (in the preset): its check needs a descriptor, and some tests leave none. Nor
+    # function: CUDA hands out its functions as void*.
     excluded+='|child_|forgotten|thousand_cycles'
     export UBSAN_OPTIONS=print_stacktrace=1
     export LSAN_OPTIONS=print_suppressions=0:suppressions=$here/leaks.supp
@@ -43,3 +50,4 @@ run --label-regex unit
 # whole.
 ASAN_OPTIONS=fast_unwind_on_malloc=0 run \
   --tests-regex '^ranks\.(transport|mpi_lifecycle|session_lifecycle|start_and_stop)\.'
+if has_emulation; then ASAN_OPTIONS=fast_unwind_on_malloc=0 run --tests-regex "$emulated"; fi

@@ -6,6 +6,7 @@
 #include "support/cases/error_cases.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
+#include "support/runner/sanitizer.hpp"
 #include "wire/shm/regions.hpp"
 #include "wire/shm/shared_file.hpp"
 #include "wire/shm/shared_pages.hpp"
@@ -14,7 +15,7 @@ using namespace guozhuang;
 using namespace guozhuang::test;
 
 TEST_CASE("arenas of threads") {
-    for (const int ranks : {1, 2, 3, 5})
+    for (const int ranks : rank_counts({1, 2, 3, 5}))
         for (const auto& body : all_arena_cases) CHECK(problems_among(ranks, body) == "");
 }
 

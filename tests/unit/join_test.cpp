@@ -2,6 +2,7 @@
 #include "support/cases/join_cases.hpp"
 #include "support/fakes/negotiation.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/sanitizer.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;
@@ -111,12 +112,12 @@ TEST_CASE("a log that has a rank contribute neutrally which has not joined is re
 }
 
 TEST_CASE("joins on any number of ranks") {
-    for (const int ranks : {1, 2, 3, 4, 5})
+    for (const int ranks : rank_counts({1, 2, 3, 4, 5}))
         for (const auto& body : all_join_cases) CHECK(problems_among(ranks, body) == "");
 }
 
 TEST_CASE("joins of ranks with tensors on a device") {
-    for (const int ranks : {1, 2, 3, 5})
+    for (const int ranks : rank_counts({1, 2, 3, 5}))
         CHECK(problems_among(ranks, uneven_steps_on_a_device) == "");
 }
 

@@ -10,18 +10,20 @@
 #include "support/cases/process_set_cases.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/open_files.hpp"
+#include "support/runner/sanitizer.hpp"
 #include "wire/inproc/inproc_transport.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;
 
 TEST_CASE("process sets on any number of ranks") {
-    for (const int ranks : {1, 2, 3, 5})
+    for (const int ranks : rank_counts({1, 2, 3, 5}))
         for (const auto& body : all_process_set_cases) CHECK(problems_among(ranks, body) == "");
 }
 
 TEST_CASE("sets in use while sessions close") {
-    for (const int ranks : {1, 2, 3, 5}) CHECK(problems_among(ranks, closing_with_sets) == "");
+    for (const int ranks : rank_counts({1, 2, 3, 5}))
+        CHECK(problems_among(ranks, closing_with_sets) == "");
 }
 
 TEST_CASE("ranks that take turns make no sets") {

@@ -10,6 +10,7 @@
 #include "support/cases/operation_cases.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
+#include "support/runner/sanitizer.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;
@@ -123,7 +124,7 @@ std::vector<std::byte> averages(int ranks, Way way, ReduceOp op = ReduceOp::aver
 }  // namespace
 
 TEST_CASE("fusion, groups and plans do not change a bit") {
-    for (const int ranks : {2, 3, 5}) {
+    for (const int ranks : rank_counts({2, 3, 5})) {
         const auto expected = averages(ranks, Way::single);
         for (const auto* const fusion_bytes : {"0", "10K", "1M"}) {
             const Environment environment("GUOZHUANG_FUSION_BYTES", fusion_bytes);
@@ -134,7 +135,7 @@ TEST_CASE("fusion, groups and plans do not change a bit") {
 }
 
 TEST_CASE("adasum weighs each tensor by itself, whatever travels with it") {
-    for (const int ranks : {2, 3, 5}) {
+    for (const int ranks : rank_counts({2, 3, 5})) {
         const auto expected = averages(ranks, Way::single, ReduceOp::adasum);
         CHECK((expected != averages(ranks, Way::single)));
         for (const auto way : {Way::at_once, Way::group, Way::plan})
@@ -144,7 +145,7 @@ TEST_CASE("adasum weighs each tensor by itself, whatever travels with it") {
 
 TEST_CASE("reproducible sums do not hang on algorithm, segments or what is small") {
     const Environment reproducible("GUOZHUANG_REPRODUCIBLE", "1");
-    for (const int ranks : {2, 3, 4, 7}) {
+    for (const int ranks : rank_counts({2, 3, 4, 7})) {
         const auto expected = averages(ranks, Way::single);
         for (const auto& row : selection::algorithms) {
             if (!row.by_name || selection::contradictory(row.algorithm, true)) continue;
@@ -162,7 +163,7 @@ TEST_CASE("reproducible sums do not hang on algorithm, segments or what is small
 
 TEST_CASE("reproducible sums do not hang on the kind of memory or on who comes late") {
     const Environment reproducible("GUOZHUANG_REPRODUCIBLE", "1");
-    for (const int ranks : {2, 3, 4, 5, 6, 7}) {
+    for (const int ranks : rank_counts({2, 3, 4, 5, 6, 7})) {
         const auto expected = averages(ranks, Way::single);
         for (const auto where : {Where::private_memory, Where::arena, Where::shared}) {
             for (const auto way : {Way::at_once, Way::group, Way::plan}) {

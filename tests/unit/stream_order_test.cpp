@@ -21,6 +21,7 @@
 #include "support/fakes/slow_stream.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
+#include "support/runner/sanitizer.hpp"
 #include "support/tensors/device_views.hpp"
 
 using namespace guozhuang;
@@ -56,7 +57,7 @@ void allreduce_behind_slow_stream(Session& session, Report& report, const Reduce
 TEST_CASE(
     "allreduce of device tensors behind a slow stream is that of host tensors, which do not wait "
     "for it") {
-    for (const int ranks : {1, 2, 3, 5})
+    for (const int ranks : rank_counts({1, 2, 3, 5}))
         CHECK(problems_among(ranks, [](Session& session, Report& report) {
                   for (const auto dtype : {DType::f32, DType::bf16, DType::i8})
                       for (const std::int64_t count : {0, 1, session.size() + 1, 4099, 60'001})
@@ -130,7 +131,7 @@ TEST_CASE("process sets that overlap are used crosswise") {
 }
 
 TEST_CASE("results on a device go to memory of the caller's, also where some ranks give none") {
-    for (const int ranks : {1, 2, 3, 4})
+    for (const int ranks : rank_counts({1, 2, 3, 4}))
         CHECK(problems_among(ranks, [](Session& session, Report& report) {
                   const auto among = Among(session).on({DeviceKind::fake, 0});
                   std::vector<std::int64_t> rows;
@@ -148,7 +149,7 @@ TEST_CASE("results on a device go to memory of the caller's, also where some ran
 }
 
 TEST_CASE("an output on a device of other rows than come fails on its rank alone") {
-    for (const int ranks : {1, 2, 3, 4})
+    for (const int ranks : rank_counts({1, 2, 3, 4}))
         CHECK(problems_among(ranks, [](Session& session, Report& report) {
                   misfits(Among(session).on({DeviceKind::fake, 0}), report);
               }) == "");

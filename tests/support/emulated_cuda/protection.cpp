@@ -4,6 +4,8 @@
 #include <functional>
 #include <sys/mman.h>
 
+#include "support/runner/sanitizer.hpp"
+
 namespace guozhuang::emulated_cuda {
 namespace {
 
@@ -14,7 +16,7 @@ thread_local bool on_stream_thread = false;
 
 struct Keys {
     std::array<int, most_keys> key{};
-    bool enforced = !under_sanitizer;
+    bool enforced = !test::under_sanitizer;
 
     Keys() {
         for (auto& each : key) {

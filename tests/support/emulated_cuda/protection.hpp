@@ -5,18 +5,6 @@
 
 namespace guozhuang::emulated_cuda {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool under_sanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr bool under_sanitizer = true;
-#else
-inline constexpr bool under_sanitizer = false;
-#endif
-#else
-inline constexpr bool under_sanitizer = false;
-#endif
-
 /// Device memory carries a protection key of its device, and rights to keys are a thread's own:
 /// host threads have none, which is what a new thread starts with.
 bool keys_are_enforced();

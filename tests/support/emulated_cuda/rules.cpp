@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "support/emulated_cuda/protection.hpp"
+#include "support/runner/sanitizer.hpp"
 
 namespace guozhuang::emulated_cuda {
 namespace {
@@ -62,7 +63,7 @@ void break_rule(std::string_view text) noexcept {
 }
 
 void watch_faults() {
-    if (under_sanitizer) return;
+    if (test::under_sanitizer) return;
     struct sigaction current {};
     sigaction(SIGSEGV, nullptr, &current);
     if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_fault) return;

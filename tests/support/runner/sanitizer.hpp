@@ -1,0 +1,31 @@
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+namespace guozhuang::test {
+
+#if defined(__has_feature)
+#define GUOZHUANG_CLANG_HAS(feature) __has_feature(feature)
+#else
+#define GUOZHUANG_CLANG_HAS(feature) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || GUOZHUANG_CLANG_HAS(thread_sanitizer)
+inline constexpr bool under_thread_sanitizer = true;
+#else
+inline constexpr bool under_thread_sanitizer = false;
+#endif
+#if defined(__SANITIZE_ADDRESS__) || GUOZHUANG_CLANG_HAS(address_sanitizer)
+inline constexpr bool under_sanitizer = true;
+#else
+inline constexpr bool under_sanitizer = under_thread_sanitizer;
+#endif
+#undef GUOZHUANG_CLANG_HAS
+
+/// With how many ranks a case is run in turn: all of these, but under a sanitizer, to which more or
+/// fewer show nothing new and take their time, with three.
+inline std::vector<int> rank_counts(std::initializer_list<int> all) {
+    return under_sanitizer ? std::vector{3} : std::vector(all);
+}
+
+}  // namespace guozhuang::test
