@@ -97,22 +97,23 @@ std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAc
     auto group = group_with({id_.context, wire::Lane::device_data});
     group.pump = engine_.get();
     return std::make_shared<backends::DeviceBackend>(backends::DeviceBackend::Dependencies{
-        .driver = access.driver,
-        .device = device.index,
-        .group = group,
         .set = group_ranks_.name(),
-        .order = resources_->launch_order,
         .conditions = {.wanted = config.device_path, .reproducible = config.reproducible},
-        .nccl = config.nccl,
-        .connect_limit = config.stall_error > 0ms ? config.stall_error : usual_connect_limit,
-        .arena_bytes = config.device_bytes,
         .report =
             [this, kind = device.kind](const std::string& path) {
                 if (id_.context == 0) resources_->devices.note_path(kind, path);
             },
-        .make_host_backend = [this](const wire::Group& among) { return host_backend(among); },
-        .driving = *host_backend_,
-        .owner = resources_});
+        .maker = {
+            .driver = access.driver,
+            .device = device.index,
+            .group = group,
+            .order = resources_->launch_order,
+            .nccl = config.nccl,
+            .connect_limit = config.stall_error > 0ms ? config.stall_error : usual_connect_limit,
+            .arena_bytes = config.device_bytes,
+            .make_host_backend = [this](const wire::Group& among) { return host_backend(among); },
+            .driving = *host_backend_,
+            .owner = resources_}});
 }
 
 std::shared_ptr<device::Driver> SetRuntime::use_device(Device device) {

@@ -7,40 +7,31 @@
 #include <thread>
 
 #include "device/host/fake_driver.hpp"
+#include "support/fakes/recorded_bundle.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
+using namespace guozhuang::test;
 using guozhuang::backends::HostMover;
 using namespace std::chrono_literals;
 
 namespace {
 
-/// Counts the bundles that it has moved.
-struct CountingBackend final : engine::Backend {
-    void run(const engine::Bundle&) override { ++moved; }
+/// Moves nothing, and is released by the rank that the flag stands for.
+struct IdlePath final : backends::Path {
+    explicit IdlePath(const std::atomic<bool>& flag) : is_released(flag) {}
+    bool supports(const engine::Bundle&) const noexcept override { return false; }
+    void enqueue(std::shared_ptr<engine::StreamBundle>, device::Stream&) override {}
+    void release() noexcept override {}
+    bool was_released() const noexcept override { return is_released; }
+    void stop() noexcept override {}
 
-    std::atomic<int> moved{0};
-};
-
-struct RecordedBundle final : engine::StreamBundle {
-    const engine::Bundle& bundle() const noexcept override { return empty; }
-    bool attempt(const std::function<void()>& work) noexcept override {
-        try {
-            work();
-        } catch (const Error& error) {
-            failure = error.code();
-            has_failed = true;
-        }
-        return !has_failed;
-    }
-
-    engine::Bundle empty;
-    ErrorCode failure{};
-    std::atomic<bool> has_failed{false};
+    const std::atomic<bool>& is_released;
 };
 
 /// A mover with a stream of the host fake.
 struct Fixture {
+    Fixture() { paths.keep(std::make_unique<IdlePath>(path_is_released)); }
     HostMover::Load load_of(std::size_t chunks) {
         return {
             .bundle = bundle, .chunks = std::vector<HostMover::Chunk>(chunks), .backend = backend};
@@ -49,14 +40,16 @@ struct Fixture {
     std::shared_ptr<device::Driver> driver = device::make_fake_driver();
     std::shared_ptr<device::Stream> stream = driver->make_stream(0);
     std::shared_ptr<RecordedBundle> bundle = std::make_shared<RecordedBundle>();
-    CountingBackend backend;
+    std::atomic<int> moved{0};
+    CountingBackend backend{moved};
     std::atomic<bool> path_is_released{false};
+    backends::Paths paths;
     base::Doorbell doorbell;
     HostMover mover{{.driver = driver,
                      .device = 0,
                      .doorbell = doorbell,
                      .wait = {},
-                     .was_released = [this] { return path_is_released.load(); },
+                     .paths = paths,
                      .owner = {}}};
 };
 
@@ -74,17 +67,17 @@ TEST_CASE("a chunk is moved when it has been copied in, and its stream waits for
     CHECK(test.mover.add(test.load_of(0)) == 2);
     CHECK(test.mover.add(test.load_of(1)) == 2);
     std::this_thread::sleep_for(5ms);
-    CHECK(test.backend.moved == 0);
+    CHECK(test.moved == 0);
     test.mover.announce(*test.stream, 0);
     test.mover.wait_for(*test.stream, 0);
     const auto first = test.stream->record();
     CHECK(comes([&] { return first->done(); }));
-    CHECK(test.backend.moved == 1);
+    CHECK(test.moved == 1);
     test.mover.announce(*test.stream, 2);
     test.mover.wait_for(*test.stream, 2);
     const auto last = test.stream->record();
     CHECK(comes([&] { return last->done(); }));
-    CHECK(test.backend.moved == 3);
+    CHECK(test.moved == 3);
     CHECK(!test.bundle->has_failed);
 }
 
@@ -95,11 +88,11 @@ TEST_CASE("what is copied in after a path was released is not moved") {
     test.path_is_released = true;
     test.mover.announce(*test.stream, 0);
     std::this_thread::sleep_for(20ms);
-    CHECK(test.backend.moved == 0);
+    CHECK(test.moved == 0);
     CHECK(!test.bundle->has_failed);  // until the cause is known
     base::abort(test.doorbell, {});
     CHECK(comes([&] { return test.bundle->has_failed.load(); }));
-    CHECK(test.backend.moved == 0);
+    CHECK(test.moved == 0);
 }
 
 TEST_CASE("a stream that waits for a chunk goes on when the mover is released") {
@@ -113,5 +106,5 @@ TEST_CASE("a stream that waits for a chunk goes on when the mover is released") 
     test.mover.release();
     CHECK(comes([&] { return end->done(); }));
     test.mover.stop();
-    CHECK(test.bundle->failure == ErrorCode::aborted);
+    CHECK(test.bundle->failure == "the session has ended");
 }

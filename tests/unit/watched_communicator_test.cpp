@@ -7,9 +7,11 @@
 #include <string>
 #include <thread>
 
+#include "support/fakes/recorded_bundle.hpp"
 #include "support/runner/catch.hpp"
 
 using namespace guozhuang;
+using namespace guozhuang::test;
 using namespace std::chrono_literals;
 using backends::WatchedCommunicator;
 
@@ -72,28 +74,6 @@ private:
     const std::shared_ptr<Story> story_;
 };
 
-class FakeBundle final : public engine::StreamBundle {
-public:
-    const engine::Bundle& bundle() const noexcept override { return bundle_; }
-    bool attempt(const std::function<void()>& work) noexcept override {
-        try {
-            work();
-            return true;
-        } catch (const Error& error) {
-            failure_ = error.what();
-            has_failed = true;
-            return false;
-        }
-    }
-    const std::string& failure() const noexcept { return failure_; }
-
-    std::atomic<bool> has_failed = false;
-
-private:
-    const engine::Bundle bundle_;
-    std::string failure_;
-};
-
 struct FakeInUse {
     std::shared_ptr<Story> story = std::make_shared<Story>();
     std::shared_ptr<WatchedCommunicator> communicator =
@@ -124,11 +104,11 @@ std::string refusal(WatchedCommunicator& communicator) {
 
 TEST_CASE("a failure of NCCL's in the background fails the bundle that is on its way") {
     const FakeInUse watched;
-    const auto bundle = std::make_shared<FakeBundle>();
+    const auto bundle = std::make_shared<RecordedBundle>();
     watched.communicator->watch(bundle);
     watched.story->has_failed = true;
     wait_for(bundle->has_failed);
-    CHECK(bundle->failure() == "NCCL: the cable is out");
+    CHECK(bundle->failure == "NCCL: the cable is out");
     CHECK(stops(*watched.communicator));
     CHECK(!watched.story->is_finalized);
     CHECK(watched.story->has_ended);
@@ -137,7 +117,7 @@ TEST_CASE("a failure of NCCL's in the background fails the bundle that is on its
 TEST_CASE("a communicator that is released is aborted") {
     const FakeInUse watched;
     REQUIRE(watched.communicator->is_ready());
-    const auto bundle = std::make_shared<FakeBundle>();
+    const auto bundle = std::make_shared<RecordedBundle>();
     watched.communicator->watch(bundle);
     watched.communicator->release();
     wait_for(watched.story->has_ended);
@@ -149,7 +129,7 @@ TEST_CASE("a communicator that is released is aborted") {
 TEST_CASE("a communicator ends together with the other ranks") {
     const FakeInUse watched;
     REQUIRE(watched.communicator->is_ready());
-    watched.communicator->watch(std::make_shared<FakeBundle>());  // has ended
+    watched.communicator->watch(std::make_shared<RecordedBundle>());  // has ended
     CHECK(stops(*watched.communicator));
     CHECK(watched.story->is_finalized);
     CHECK(watched.story->has_ended);
@@ -183,7 +163,7 @@ TEST_CASE("a communicator whose last calls are not done ends alone") {
 
 TEST_CASE("one thread at a time is inside NCCL") {
     const FakeInUse watched;
-    const auto bundle = std::make_shared<FakeBundle>();
+    const auto bundle = std::make_shared<RecordedBundle>();
     watched.communicator->watch(bundle);
     watched.communicator->group([&](device::NcclCommunicator&) {
         // Longer than the thread waits between two looks.

@@ -18,17 +18,17 @@ namespace guozhuang::backends {
 class ArenaHalves {
 public:
     /// The arenas are shared.
-    ArenaHalves(std::shared_ptr<device::Driver> driver, PeerArenas& arenas)
-        : driver_(std::move(driver)), arenas_(arenas) {}
+    ArenaHalves(std::shared_ptr<device::Driver> driver, std::shared_ptr<PeerArenas> arenas)
+        : driver_(std::move(driver)), arenas_(std::move(arenas)) {}
 
     device::Driver& driver() const noexcept { return *driver_; }
-    int rank() const noexcept { return arenas_.rank(); }
-    int ranks() const noexcept { return arenas_.ranks(); }
-    PeerWords& words() const noexcept { return arenas_.words(); }
+    int rank() const noexcept { return arenas_->rank(); }
+    int ranks() const noexcept { return arenas_->ranks(); }
+    PeerWords& words() const noexcept { return arenas_->words(); }
     /// Of a half: whole cache lines.
-    std::size_t bytes() const { return arenas_.of(rank()).size() / 2 / line_bytes * line_bytes; }
+    std::size_t bytes() const { return arenas_->of(rank()).size() / 2 / line_bytes * line_bytes; }
     std::span<std::byte> of(int rank, std::size_t half) const {
-        return arenas_.of(rank).subspan(half * bytes(), bytes());
+        return arenas_->of(rank).subspan(half * bytes(), bytes());
     }
     /// How many chunks have been enqueued. Any thread.
     std::uint32_t chunks() const noexcept { return chunks_; }
@@ -50,7 +50,7 @@ public:
 
 private:
     const std::shared_ptr<device::Driver> driver_;
-    PeerArenas& arenas_;
+    const std::shared_ptr<PeerArenas> arenas_;
     std::atomic<std::uint32_t> chunks_{0};
 };
 

@@ -23,8 +23,9 @@ namespace guozhuang::backends {
 class DirectPath final : public Path {
 public:
     /// The arenas are shared.
-    DirectPath(std::shared_ptr<device::Driver> driver, PeerArenas& arenas, const Results& results)
-        : halves_(std::move(driver), arenas), results_(results) {}
+    DirectPath(std::shared_ptr<device::Driver> driver, std::shared_ptr<PeerArenas> arenas,
+               const Results& results)
+        : halves_(std::move(driver), std::move(arenas)), results_(results) {}
 
     bool supports(const engine::Bundle& bundle) const noexcept override;
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;

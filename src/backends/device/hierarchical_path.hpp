@@ -27,8 +27,8 @@ class HierarchicalPath final : public Path {
 public:
     struct Dependencies {
         std::shared_ptr<device::Driver> driver;
-        int device = 0;      ///< its index
-        PeerArenas& arenas;  ///< of the ranks on this host; they are shared
+        int device = 0;                      ///< its index
+        std::shared_ptr<PeerArenas> arenas;  ///< of the ranks on this host; they are shared
         HostMover& mover;
         /// Reduces among the ranks that own this one's share; the mover runs it.
         std::unique_ptr<engine::Backend> across;

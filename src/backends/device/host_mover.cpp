@@ -97,7 +97,7 @@ bool HostMover::is_copied_in(std::uint32_t chunk) const {
     if (base::is_aborted(of_.doorbell)) base::throw_cause(of_.doorbell);
     if (stopped_) throw Error(ErrorCode::aborted, "the session has ended");
     return device::has_reached((*copied_in_).load(std::memory_order_acquire), chunk + 1) &&
-           !of_.was_released();
+           !of_.paths.was_released();
 }
 
 /// Waits at a bell of its own, since whatever rings the rank's says nothing of the device's.

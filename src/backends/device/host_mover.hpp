@@ -3,11 +3,11 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "backends/device/paths.hpp"
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
@@ -26,9 +26,9 @@ public:
         int device = 0;  ///< its index
         base::Doorbell& doorbell;
         base::WaitSettings wait;
-        /// Whether a path of the process set was released: then nothing is moved any more, since
-        /// what streams copy in may be rubbish. Called by the thread.
-        std::function<bool()> was_released;
+        /// Of the process set. When one of them was released nothing is moved any more, since what
+        /// streams copy in may be rubbish.
+        const Paths& paths;
         /// Keeps alive what the backends and the doorbell are of.
         std::shared_ptr<void> owner;
     };

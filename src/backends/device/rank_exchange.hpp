@@ -7,6 +7,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/backend.hpp"
+#include "wire/group/group.hpp"
+
 namespace guozhuang::backends {
 
 /// What the ranks of a process set tell each other while they choose a path.
@@ -25,5 +28,11 @@ struct RankExchange {
         return values;
     }
 };
+
+/// In the group, by messages of the host, with the policy of the bundle. `driving` moves them.
+RankExchange exchange_for(const engine::Bundle& bundle, const wire::Group& group,
+                          engine::Backend& driving);
+/// In the group, by messages of its own. What the group refers to must outlive it.
+RankExchange exchange_among(const wire::Group& group);
 
 }  // namespace guozhuang::backends

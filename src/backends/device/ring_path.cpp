@@ -137,9 +137,9 @@ struct RingPath::AllGather : ArenaWork {
 
 // --- the path ------------------------------------------------------------------------------------
 
-RingPath::RingPath(std::shared_ptr<device::Driver> driver, PeerArenas& arenas,
+RingPath::RingPath(std::shared_ptr<device::Driver> driver, std::shared_ptr<PeerArenas> arenas,
                    const Results& results)
-    : halves_(std::move(driver), arenas),
+    : halves_(std::move(driver), std::move(arenas)),
       left_(ring::left_of(halves_.rank(), halves_.ranks())),
       right_(ring::right_of(halves_.rank(), halves_.ranks())),
       results_(results) {}

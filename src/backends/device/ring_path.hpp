@@ -26,7 +26,8 @@ namespace guozhuang::backends {
 class RingPath final : public Path {
 public:
     /// The arenas are shared: of each rank its own and its left neighbour's.
-    RingPath(std::shared_ptr<device::Driver> driver, PeerArenas& arenas, const Results& results);
+    RingPath(std::shared_ptr<device::Driver> driver, std::shared_ptr<PeerArenas> arenas,
+             const Results& results);
 
     bool supports(const engine::Bundle& bundle) const noexcept override;
     void enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) override;

@@ -1,0 +1,180 @@
+#include "backends/device/path_maker.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <guozhuang/error.hpp>
+#include <numeric>
+#include <utility>
+
+#include "backends/device/direct_path.hpp"
+#include "backends/device/hierarchical_path.hpp"
+#include "backends/device/lone_path.hpp"
+#include "backends/device/nccl_path.hpp"
+#include "backends/device/ring_path.hpp"
+#include "backends/device/staged_path.hpp"
+#include "collectives/ring/neighbours.hpp"
+
+namespace guozhuang::backends {
+
+using base::DevicePath;
+
+namespace {
+
+std::vector<int> all_of(int ranks) {
+    std::vector<int> all(static_cast<std::size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+}
+
+}  // namespace
+
+PathMaker::PathMaker(Dependencies dependencies, const Paths& paths)
+    : of_(std::move(dependencies)),
+      paths_(paths),
+      grid_(of_.group.transport.topology().host_of, of_.group.ranks, of_.group.transport.rank()),
+      results_({.driver = of_.driver,
+                .device = of_.device,
+                .rank = rank(),
+                .ranks = ranks(),
+                .world_rank = [this](int rank) { return world_rank(rank); },
+                .driving = of_.driving}) {}
+
+RankDevice PathMaker::own_device(const PathConditions& conditions) {
+    const auto& transport = of_.group.transport;
+    RankDevice own{.host = transport.topology().host_of[static_cast<std::size_t>(transport.rank())],
+                   .device = of_.driver->sharing().id_of(of_.device)};
+    if (!may_be_nccl(conditions)) return own;  // so it is not loaded
+    try {
+        const auto [nccl, reason] = of_.driver->nccl(of_.nccl);
+        nccl_ = nccl;
+        const auto version = nccl != nullptr ? nccl->version() : reason;
+        own.set_nccl(nccl != nullptr,
+                     nccl != nullptr ? version.substr(0, version.find(' ')) : reason);
+    } catch (const Error& error) {
+        own.set_nccl(false, error.what());
+    }
+    return own;
+}
+
+/// Before it frees memory a device may wait for all its work, bundles of other sets among it, which
+/// may have to wait for a bundle of this set. So no rank goes on to one before all ranks have freed
+/// what a trial had.
+PathOrReason PathMaker::try_to_make(DevicePath path, const RankExchange& exchange) {
+    auto made = make(path, exchange);
+    if (!made.path) exchange.gather(std::byte{});
+    return made;
+}
+
+PathOrReason PathMaker::make(DevicePath path, const RankExchange& exchange) {
+    switch (path) {
+        case DevicePath::nccl: return nccl(exchange);
+        case DevicePath::direct: return over_arenas<DirectPath>(exchange, all_of(ranks()));
+        case DevicePath::ring:
+            return over_arenas<RingPath>(exchange, {ring::left_of(rank(), ranks()), rank()});
+        case DevicePath::hierarchical: return hierarchical(exchange);
+        default: return {.path = make_staged(), .reason = {}};
+    }
+}
+
+PathOrReason PathMaker::nccl(const RankExchange& exchange) {
+    auto path =
+        std::make_unique<NcclPath>(NcclPath::Dependencies{.driver = of_.driver,
+                                                          .nccl = *nccl_,
+                                                          .device = of_.device,
+                                                          .group = of_.group,
+                                                          .order = of_.order,
+                                                          .results = results_,
+                                                          .connect_limit = of_.connect_limit,
+                                                          .owner = of_.owner});
+    if (const auto failure = path->connect(exchange)) return refused(*failure);
+    return {.path = std::move(path), .reason = {}};
+}
+
+template <class ArenaPath>
+PathOrReason PathMaker::over_arenas(const RankExchange& exchange, std::vector<int> reached) {
+    const auto arenas = make_arenas(exchange, of_.arena_bytes, std::move(reached));
+    if (const auto failure = arenas->share()) return refused(*failure);
+    return {.path = std::make_unique<ArenaPath>(of_.driver, arenas, results_), .reason = {}};
+}
+
+/// The ranks of each host share arenas; if those of one host cannot, none does. They tell each
+/// other by messages of their own, since hosts may fail at different points.
+PathOrReason PathMaker::hierarchical(const RankExchange& exchange) {
+    const auto local = exchange_among(of_.group.subgroup(grid_.local(), grid_.local_rank()));
+    const auto bytes = 2 * HierarchicalPath::most_share_bytes * grid_.local().size();
+    const auto arenas = make_arenas(local, std::min(of_.arena_bytes, bytes), all_of(local.ranks));
+    std::unique_ptr<Path> path;
+    const auto share = [&] {
+        const auto failure = arenas->share();
+        if (failure && failure->own) std::rethrow_exception(failure->own);
+        return std::byte{};
+    };
+    const auto make_path = [&](const auto&) {
+        path = std::make_unique<HierarchicalPath>(HierarchicalPath::Dependencies{
+            .driver = of_.driver,
+            .device = of_.device,
+            .arenas = arenas,
+            .mover = mover(),
+            .across = moved_among(of_.group.subgroup(grid_.across(), grid_.cross_rank()))});
+    };
+    if (const auto failure = wire::share_together(
+            [&](const auto& own) { return exchange.gather(own); }, share, make_path))
+        return refused(*failure);
+    return {.path = std::move(path), .reason = {}};
+}
+
+std::shared_ptr<PeerArenas> PathMaker::make_arenas(const RankExchange& exchange, std::size_t bytes,
+                                                   std::vector<int> reached) const {
+    auto& transport = of_.group.transport;
+    return std::make_shared<PeerArenas>(
+        PeerArenas::Dependencies{.driver = of_.driver,
+                                 .device = of_.device,
+                                 .bytes = bytes,
+                                 .ranks = exchange,
+                                 .reached = std::move(reached),
+                                 .doorbell = transport.doorbell(),
+                                 .wait = transport.wait_settings()});
+}
+
+PathOrReason PathMaker::refused(const wire::SharingFailure& failure) const {
+    return {.path = nullptr,
+            .reason = fmt::format("rank {}: {}", world_rank(failure.rank), failure.cause)};
+}
+
+std::unique_ptr<Path> PathMaker::make_lone() const {
+    return std::make_unique<LonePath>(of_.driver, results_);
+}
+
+std::unique_ptr<Path> PathMaker::make_staged() {
+    return std::make_unique<StagedPath>(
+        StagedPath::Dependencies{.driver = of_.driver,
+                                 .device = of_.device,
+                                 .rank = rank(),
+                                 .results = results_,
+                                 .mover = mover(),
+                                 .backend = moved_among(of_.group)});
+}
+
+/// One for all paths: so messages of all bundles come in one order, and can have one tag.
+HostMover& PathMaker::mover() {
+    auto& transport = of_.group.transport;
+    if (!mover_)
+        mover_ =
+            std::make_unique<HostMover>(HostMover::Dependencies{.driver = of_.driver,
+                                                                .device = of_.device,
+                                                                .doorbell = transport.doorbell(),
+                                                                .wait = transport.wait_settings(),
+                                                                .paths = paths_,
+                                                                .owner = of_.owner});
+    return *mover_;
+}
+
+/// By the mover's thread, which does not drive.
+std::unique_ptr<engine::Backend> PathMaker::moved_among(wire::Group group) const {
+    group.pump = nullptr;
+    return of_.make_host_backend(group);
+}
+
+}  // namespace guozhuang::backends

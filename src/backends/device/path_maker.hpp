@@ -1,0 +1,86 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/device/host_mover.hpp"
+#include "backends/device/launch_order.hpp"
+#include "backends/device/path.hpp"
+#include "backends/device/path_choice.hpp"
+#include "backends/device/paths.hpp"
+#include "backends/device/peer_arenas.hpp"
+#include "backends/device/rank_exchange.hpp"
+#include "backends/device/results.hpp"
+#include "base/device_path.hpp"
+#include "device/device.hpp"
+#include "engine/backend.hpp"
+#include "topology/host_grid.hpp"
+#include "wire/group/group.hpp"
+
+namespace guozhuang::backends {
+
+/// A path, or why it cannot be: on all ranks alike.
+struct PathOrReason {
+    std::unique_ptr<Path> path;
+    std::string reason;
+};
+
+/// Makes the paths of a process set, and owns what several of them use. By the
+/// thread that drives.
+class PathMaker {
+public:
+    struct Dependencies {
+        std::shared_ptr<device::Driver> driver;
+        int device = 0;      ///< its index
+        wire::Group group;   ///< of the process set; its waits are the thread's that drives
+        LaunchOrder& order;  ///< of the rank
+        std::string nccl;    ///< what GUOZHUANG_NCCL says
+        std::chrono::milliseconds connect_limit{};  ///< how long NCCL may take to connect
+        std::size_t arena_bytes = 0;  ///< most of the device's memory for one rank to move tensors
+        /// Makes a backend that moves tensors in memory of the host among the group's ranks.
+        std::function<std::unique_ptr<engine::Backend>(const wire::Group&)> make_host_backend;
+        /// Moves what the ranks tell each other; the thread that drives runs it.
+        engine::Backend& driving;
+        /// Keeps alive what those backends and the doorbell are of.
+        std::shared_ptr<void> owner;
+    };
+    /// `paths`: those of the set that are in use; they outlive this.
+    PathMaker(Dependencies dependencies, const Paths& paths);
+
+    /// What the choice of a path depends on. Loads NCCL if the conditions allow for it.
+    RankDevice own_device(const PathConditions& conditions);
+    /// Tries a candidate: collective, and the same on all ranks. One that is refused gives back
+    /// what its trial had. Throws what ends the job.
+    PathOrReason try_to_make(base::DevicePath path, const RankExchange& exchange);
+    /// These need no trial. They throw what the driver throws.
+    std::unique_ptr<Path> make_lone() const;
+    std::unique_ptr<Path> make_staged();
+
+private:
+    int rank() const noexcept { return of_.group.group_rank; }
+    int ranks() const noexcept { return static_cast<int>(of_.group.ranks.size()); }
+    int world_rank(int rank) const { return of_.group.ranks[static_cast<std::size_t>(rank)]; }
+    PathOrReason make(base::DevicePath path, const RankExchange& exchange);
+    PathOrReason nccl(const RankExchange& exchange);
+    template <class ArenaPath>
+    PathOrReason over_arenas(const RankExchange& exchange, std::vector<int> reached);
+    PathOrReason hierarchical(const RankExchange& exchange);
+    std::shared_ptr<PeerArenas> make_arenas(const RankExchange& exchange, std::size_t bytes,
+                                            std::vector<int> reached) const;
+    PathOrReason refused(const wire::SharingFailure& failure) const;
+    HostMover& mover();
+    std::unique_ptr<engine::Backend> moved_among(wire::Group group) const;
+
+    const Dependencies of_;
+    const Paths& paths_;
+    const topology::HostGrid grid_;
+    const Results results_;
+    device::Nccl* nccl_ = nullptr;      ///< null if there is none
+    std::unique_ptr<HostMover> mover_;  ///< null until it is needed
+};
+
+}  // namespace guozhuang::backends

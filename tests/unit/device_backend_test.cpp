@@ -1,0 +1,186 @@
+// The backend of tensors on a device as its ranks share it: what each keeps, and what none moves.
+#include "backends/device/device_backend.hpp"
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <guozhuang/error.hpp>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "backends/host/host_backend.hpp"
+#include "device/host/fake_driver.hpp"
+#include "support/fakes/forwarding_driver.hpp"
+#include "support/fakes/inproc_ranks.hpp"
+#include "support/fakes/recorded_bundle.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// What the ranks of a test have in common.
+struct Job {
+    explicit Job(int ranks, int on_hosts) : hosts(on_hosts), everybody(ranks_of(ranks)) {}
+    static std::vector<int> ranks_of(int ranks) {
+        std::vector<int> all(static_cast<std::size_t>(ranks));
+        std::iota(all.begin(), all.end(), 0);
+        return all;
+    }
+    int ranks() const { return static_cast<int>(everybody.size()); }
+
+    const int hosts;
+    const std::vector<int> everybody;
+    std::atomic<int> moved{0};         ///< by way of the host
+    std::atomic<std::size_t> used{0};  ///< bytes of memory on the devices
+    std::atomic<bool> is_used_late{false};
+};
+
+/// Counts what is used of its memory, and may refuse to share it. It is slow to free it.
+class CountingDriver final : public ForwardingDriver {
+public:
+    CountingDriver(Job& job, bool refuses)
+        : ForwardingDriver(device::make_fake_driver()), job_(job), refuses_(refuses) {}
+    std::span<std::byte> allocate(int device, std::size_t bytes) override {
+        job_.used += bytes;
+        return ForwardingDriver::allocate(device, bytes);
+    }
+    void release(int device, std::span<std::byte> memory) noexcept override {
+        if (refuses_) std::this_thread::sleep_for(20ms);
+        ForwardingDriver::release(device, memory);
+        job_.used -= memory.size();
+    }
+    std::span<std::byte> open(int device, const device::MemoryOffer& offer) override {
+        if (refuses_) throw Error(ErrorCode::unavailable, "no way");
+        return ForwardingDriver::open(device, offer);
+    }
+
+private:
+    Job& job_;
+    const bool refuses_;
+};
+
+/// One rank's backend, which is its process set's only one, and a stream.
+class DeviceRank {
+public:
+    DeviceRank(Job& job, wire::Transport& transport, bool refuses = false)
+        : driver_(std::make_shared<CountingDriver>(job, refuses)),
+          host_(group_of(job, transport, wire::Lane::host_data),
+                std::make_shared<backends::ScratchStore>(), std::make_shared<trace::Timeline>()),
+          backend_({.set = "the world",
+                    .conditions = {},
+                    .report = [this](const std::string& text) { path = text; },
+                    .maker = {.driver = driver_,
+                              .device = 0,
+                              .group = group_of(job, transport, wire::Lane::device_data),
+                              .order = order_,
+                              .nccl = "auto",
+                              .connect_limit = 1s,
+                              .arena_bytes = 64 << 10,
+                              .make_host_backend =
+                                  [&job](const wire::Group&) {
+                                      if (job.used != 0) job.is_used_late = true;
+                                      return std::make_unique<CountingBackend>(job.moved);
+                                  },
+                              .driving = host_,
+                              .owner = {}}}) {}
+
+    /// Returns its end.
+    std::shared_ptr<device::Event> enqueue_allreduce() {
+        auto bundle = std::make_shared<RecordedBundle>();
+        bundle->contents.device = DeviceKind::fake;
+        bundle->contents.entries.push_back({.tensor = tensor_});
+        backend_.enqueue(std::move(bundle), *stream_);
+        return stream_->record();
+    }
+    engine::StreamBackend& backend() { return backend_; }
+
+    std::string path;
+
+private:
+    static wire::Group group_of(const Job& job, wire::Transport& transport, wire::Lane lane) {
+        return {.transport = transport,
+                .ranks = job.everybody,
+                .group_rank = transport.rank(),
+                .tag = {0, lane}};
+    }
+
+    const std::shared_ptr<device::Driver> driver_;
+    const std::shared_ptr<device::Stream> stream_ = driver_->make_stream(0);
+    std::vector<float> numbers_ = std::vector<float>(100);
+    const TensorView tensor_{numbers_.data(), DType::f32, {100}, {DeviceKind::fake, 0}};
+    backends::HostBackend host_;
+    backends::LaunchOrder order_;
+    backends::DeviceBackend backend_;
+};
+
+void wait_for(const device::Event& event) {
+    const auto deadline = std::chrono::steady_clock::now() + 10s;
+    while (!event.done())
+        if (std::chrono::steady_clock::now() > deadline)
+            throw Error(ErrorCode::timeout, "the stream stands still");
+        else
+            std::this_thread::yield();
+}
+
+}  // namespace
+
+// The ranks of a host know it by their arenas, those of others do not: what one that was let go
+// puts into the arenas may be rubbish, which no message is to take to another host.
+TEST_CASE("when a rank has let its streams go, no rank of its host moves anything to other hosts") {
+    Job job(4, 2);
+    std::barrier together(4);
+    std::atomic<int> are_hierarchical{0}, know_it{0};
+    const auto run = [&](wire::Transport& transport) {
+        DeviceRank rank(job, transport);
+        wait_for(*rank.enqueue_allreduce());
+        if (rank.path.starts_with("hierarchical")) ++are_hierarchical;
+        together.arrive_and_wait();
+        if (transport.rank() == 0) rank.backend().release();
+        together.arrive_and_wait();
+        if (rank.backend().was_released()) ++know_it;
+        if (transport.rank() < 2) {
+            const auto end = rank.enqueue_allreduce();
+            if (transport.rank() == 0) wait_for(*end);
+            std::this_thread::sleep_for(20ms);
+            together.arrive_and_wait();
+            rank.backend().release();
+            wait_for(*end);
+        } else {
+            together.arrive_and_wait();
+        }
+        rank.backend().stop();
+    };
+    run_inproc_ranks(4, run, std::nullopt, job.hosts);
+    CHECK(are_hierarchical == 4);
+    CHECK(know_it == 2);
+    CHECK(job.moved == 4);  // before
+}
+
+TEST_CASE("a path that is refused gives back its memory on all ranks before any goes on") {
+    const LogCapture log;
+    for (const auto& [ranks, hosts] : {std::pair{2, 1}, {3, 1}, {4, 2}}) {
+        Job job(ranks, hosts);
+        const auto last = ranks - 1;
+        std::atomic<std::size_t> used_after{0};
+        std::vector<std::string> paths(job.everybody.size());
+        const auto run = [&](wire::Transport& transport) {
+            DeviceRank rank(job, transport, transport.rank() == last);
+            wait_for(*rank.enqueue_allreduce());
+            used_after += job.used;
+            paths[static_cast<std::size_t>(transport.rank())] = rank.path;
+            rank.backend().stop();
+        };
+        run_inproc_ranks(ranks, run, std::nullopt, hosts);
+        INFO(paths[0]);
+        CHECK(paths[0].starts_with("staged ("));
+        CHECK(paths[0].find("rank " + std::to_string(last) + ": no way") != std::string::npos);
+        for (const auto& path : paths) CHECK(path == paths[0]);
+        CHECK(used_after == 0);
+        CHECK(!job.is_used_late);
+    }
+}
