@@ -29,8 +29,7 @@ struct PathOrReason {
     std::string reason;
 };
 
-/// Makes the paths of a process set, and owns what several of them use. By the
-/// thread that drives.
+/// Makes the paths of a process set, and owns what several of them use. By the thread that drives.
 class PathMaker {
 public:
     struct Dependencies {
