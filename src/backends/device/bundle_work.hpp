@@ -12,12 +12,8 @@ namespace guozhuang::backends {
 struct BundleWork {
     using Copies = std::vector<device::Copy>;
 
-    void copy(std::span<std::byte> to, std::span<const std::byte> from) const {
-        if (!to.empty()) driver.copy(stream, to, from);
-    }
-    void copy(const Copies& copies) const { driver.copy_all(stream, copies, 1); }
-    void copy_prescaled(const Copies& copies) const {
-        driver.copy_all(stream, copies, bundle.prescale);
+    void copy(const Copies& copies, double factor = 1) const {
+        driver.copy_all(stream, copies, factor);
     }
     void reduce(const device::Reduction& reduction, std::span<const std::span<std::byte>> outputs,
                 const std::vector<std::span<const std::byte>>& inputs) const {

@@ -97,7 +97,7 @@ struct DirectPath::WithResults : ArenaWork {
                 begin += room;
             }
         });
-        copy_prescaled(copies);
+        copy(copies, bundle.prescale);
     }
 
     const std::vector<std::vector<std::int64_t>> rows;

@@ -106,14 +106,14 @@ void HierarchicalPath::share_in(const Allreduce& allreduce, std::size_t chunk,
     halves_.words().wait_for_all(allreduce.stream, Phase::filled, number + 1);
     allreduce.reduce_share(chunk, half);
     const auto share = allreduce.share(chunk, halves_.rank(), half);
-    allreduce.copy(slot(half).first(share.size()), share);
+    allreduce.copy({{slot(half).first(share.size()), share}});
 }
 
 void HierarchicalPath::share_out(const Allreduce& allreduce, std::size_t chunk,
                                  std::uint32_t number) {
     const auto half = number % 2;
     const auto share = allreduce.share(chunk, halves_.rank(), half);
-    allreduce.copy(share, slot(half).first(share.size()));
+    allreduce.copy({{share, slot(half).first(share.size())}});
     allreduce.spread_share(chunk, half);
     halves_.words().announce(allreduce.stream, Phase::taken, number + 1);
     halves_.words().wait_for_all(allreduce.stream, Phase::taken, number + 1);

@@ -49,7 +49,7 @@ void PackedTensors::put(std::size_t chunk, std::span<std::byte> memory) const {
 }
 
 void PackedTensors::put_prescaled(std::size_t chunk, std::span<std::byte> memory) const {
-    work_.copy_prescaled(to(memory, chunk));
+    work_.copy(to(memory, chunk), work_.bundle.prescale);
 }
 
 void PackedTensors::get(std::size_t chunk, std::span<const std::byte> memory) const {

@@ -57,8 +57,8 @@ struct RingPath::Allreduce : ArenaWorkInPlace {
     }
     void pass(const Packing::Run& run, std::size_t half, int step) const {
         const auto block = ring::all_gather_hop(rank, step, ranks).receive;
-        copy(block_of(run.in(own(half)), block, ranks),
-             block_of(run.in(left_half(*this, half)), block, ranks));
+        copy({{block_of(run.in(own(half)), block, ranks),
+               block_of(run.in(left_half(*this, half)), block, ranks)}});
     }
 };
 
@@ -74,7 +74,7 @@ struct RingPath::Broadcast : ArenaWorkInPlace {
     }
     void hop(std::size_t chunk, std::size_t half, int) const {
         const auto bytes = tensors.bytes(chunk);
-        copy(own(half).first(bytes), left_half(*this, half).first(bytes));
+        copy({{own(half).first(bytes), left_half(*this, half).first(bytes)}});
     }
     void finish(std::size_t chunk, std::size_t half) const {
         if (rank != bundle.root) tensors.get(chunk, own(half));
@@ -112,7 +112,8 @@ struct RingPath::AllGather : ArenaWork {
         const auto from = ring::all_gather_hop(rank, step, ranks).receive;
         std::size_t bytes = 0;
         for (const auto& fragment : fragments[chunk]) bytes += room_for(fragment);
-        copy(block(own(half), from).first(bytes), block(left_half(*this, half), from).first(bytes));
+        copy({{block(own(half), from).first(bytes),
+               block(left_half(*this, half), from).first(bytes)}});
     }
     void finish(std::size_t chunk, std::size_t half) const {
         Copies copies;
