@@ -165,8 +165,7 @@ struct Launch {
 struct Load {
     template <class T>
     cudaError_t run() const {
-        cudaFuncAttributes attributes{};
-        return cudaFuncGetAttributes(&attributes, copy_kernel<Scaled<T>>);
+        return load(copy_kernel<Scaled<T>>);
     }
 };
 
@@ -210,12 +209,8 @@ cudaError_t launch_copies(std::span<const Copy> copies, double factor, int proce
 }
 
 cudaError_t load_copy_kernels() {
-    for (const auto dtype : all_dtypes)
-        if (is_floating(dtype))
-            if (const auto status = with_floating(dtype, Load{}); status != cudaSuccess)
-                return status;
-    cudaFuncAttributes attributes{};
-    return cudaFuncGetAttributes(&attributes, copy_kernel<Unchanged>);
+    const auto status = with_each_floating(Load{});
+    return status == cudaSuccess ? load(copy_kernel<Unchanged>) : status;
 }
 
 }  // namespace guozhuang::device

@@ -144,13 +144,7 @@ struct SumLanes {
 struct Load {
     template <class T>
     cudaError_t run() const {
-        cudaFuncAttributes attributes{};
-        auto status = cudaFuncGetAttributes(&attributes, scale_kernel<T>);
-        if (status == cudaSuccess)
-            status = cudaFuncGetAttributes(&attributes, lanes_kernel<T, true>);
-        if (status == cudaSuccess)
-            status = cudaFuncGetAttributes(&attributes, lanes_kernel<T, false>);
-        return status;
+        return load(scale_kernel<T>, lanes_kernel<T, true>, lanes_kernel<T, false>);
     }
 };
 
@@ -183,13 +177,8 @@ cudaError_t launch_sum_of_squares(const SumLaunch& launch, int processors, cudaS
 }
 
 cudaError_t load_elements_kernels() {
-    for (const auto dtype : all_dtypes)
-        if (is_floating(dtype))
-            if (const auto status = with_floating(dtype, Load{}); status != cudaSuccess)
-                return status;
-    cudaFuncAttributes attributes{};
-    const auto status = cudaFuncGetAttributes(&attributes, columns_kernel);
-    return status == cudaSuccess ? cudaFuncGetAttributes(&attributes, sum_kernel) : status;
+    const auto status = with_each_floating(Load{});
+    return status == cudaSuccess ? load(columns_kernel, sum_kernel) : status;
 }
 
 }  // namespace guozhuang::device

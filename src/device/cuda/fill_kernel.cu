@@ -45,8 +45,7 @@ cudaError_t launch_fill(std::span<std::byte> memory, std::uint64_t pattern, int 
 }
 
 cudaError_t load_fill_kernel() {
-    cudaFuncAttributes attributes{};
-    return cudaFuncGetAttributes(&attributes, fill_kernel);
+    return load(fill_kernel);
 }
 
 }  // namespace guozhuang::device

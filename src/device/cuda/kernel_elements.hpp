@@ -84,4 +84,14 @@ cudaError_t with_floating(DType dtype, const Action& action) {
     }
 }
 
+/// The same for every floating dtype, until one fails.
+template <class Action>
+cudaError_t with_each_floating(const Action& action) {
+    for (const auto dtype : all_dtypes)
+        if (is_floating(dtype))
+            if (const auto status = with_floating(dtype, action); status != cudaSuccess)
+                return status;
+    return cudaSuccess;
+}
+
 }  // namespace guozhuang::device

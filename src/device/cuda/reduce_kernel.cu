@@ -234,8 +234,7 @@ struct Launch {
 struct Load {
     template <class Op, class T>
     cudaError_t run() const {
-        cudaFuncAttributes attributes{};
-        return cudaFuncGetAttributes(&attributes, reduce_kernel<Op, T>);
+        return load(reduce_kernel<Op, T>);
     }
 };
 
