@@ -19,10 +19,6 @@ namespace {
 
 constexpr std::size_t counts[] = {1, 4099, 600'001};
 
-bool are_all(const std::vector<float>& values, float value) {
-    return std::ranges::all_of(values, [value](float each) { return each == value; });
-}
-
 float sum_of_ranks(const Session& session) {
     return static_cast<float>(session.size() * (session.size() + 1)) / 2;
 }
@@ -274,7 +270,7 @@ TEST_CASE("a plan of device tensors, a hundred rounds") {
                                    memory[i].get(), static_cast<unsigned>(count + i), 1,
                                    trainer.native());
                   }
-                  for (const std::size_t bundle : {0, 1}) plan.ready(bundle);
+                  for (const std::size_t bundle : {0U, 1U}) plan.ready(bundle);
                   plan.wait();
                   const auto expected = sum_of_ranks(session) * static_cast<float>(round + 1);
                   for (std::size_t i = 0; i < tensors; ++i)

@@ -2,7 +2,6 @@
 
 #include "emulation/ranks/kernels.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
@@ -23,10 +22,6 @@ using namespace guozhuang::test;
 namespace {
 
 constexpr std::size_t count = 200'003;
-
-bool are_all(const std::vector<float>& values, float value) {
-    return std::ranges::all_of(values, [value](float each) { return each == value; });
-}
 
 /// Between two slow kernels on that stream: null for one that the options do not name.
 void allreduce_on(Report& report, std::optional<cudaStream_t> given, const std::string& what) {

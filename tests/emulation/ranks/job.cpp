@@ -3,7 +3,6 @@
 
 #include "emulation/ranks/kernels.hpp"
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -36,11 +35,6 @@ void say(const Session& session, const std::string& what) {
 
 void require(bool fine, const char* what) {
     if (!fine) throw std::logic_error(text_of("wrong result: ", what));
-}
-
-template <class T>
-bool are_all(const std::vector<T>& values, T value) {
-    return std::ranges::all_of(values, [value](T each) { return each == value; });
 }
 
 bool is_victim(const Session& session) {
@@ -114,7 +108,7 @@ void run_plan(const Session& session, Trainer& trainer) {
 void steps(Session& session) {
     Trainer trainer;
     for (int step = 0; step < 3; ++step) {
-        for (const std::size_t count : {5, 1'310'723})
+        for (const std::size_t count : {5U, 1'310'723U})
             for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::adasum})
                 reduce_somehow(session, trainer, op, count);
         move_rows(session, trainer);

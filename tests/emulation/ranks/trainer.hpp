@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <cuda_runtime_api.h>
 #include <guozhuang/guozhuang.hpp>
@@ -80,5 +81,9 @@ private:
     const int device_ = own_device();
     const TestStream stream_;
 };
+
+inline bool are_all(const std::vector<float>& values, float value) {
+    return std::ranges::all_of(values, [value](float each) { return each == value; });
+}
 
 }  // namespace guozhuang::test
