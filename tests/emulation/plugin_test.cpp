@@ -5,11 +5,14 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <filesystem>
+#include <unistd.h>
 
 #include "device/cuda/kernel_shape.hpp"
 #include "device/host/fake_driver.hpp"
+#include "device/owned_memory.hpp"
 #include "device/plugin.hpp"
 #include "emulation/child.hpp"
+#include "emulation/cuda_objects.hpp"
 #include "support/emulated_cuda/device_facts.hpp"
 #include "support/emulated_cuda/emulated_cuda.hpp"
 #include "support/oracles/device_copies.hpp"
@@ -47,6 +50,43 @@ int use_plugin_without_context(const std::vector<std::string>&) {
     return cuCtxGetCurrent(&context) == CUDA_SUCCESS && context ? 0 : 2;
 }
 const ChildCase without_context("use the plugin without a context", use_plugin_without_context);
+
+void launch_every_kernel(Driver& driver, Stream& stream, std::span<std::byte> memory,
+                         std::span<std::byte> scratch, double& sum) {
+    const auto one = memory.first(memory.size() / 2), other = memory.last(memory.size() / 2);
+    const std::span<const std::byte> inputs[] = {one, other};
+    const Copy copies[] = {{one.first(64), other.first(64)}, {one.last(64), other.last(64)}};
+    driver.copy_all(stream, copies, 1);
+    driver.fill(stream, one, std::as_bytes(std::span("ab", 2)));
+    for (const auto dtype : all_dtypes) {
+        for (const auto op : {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max})
+            if (dtype != DType::boolean || op == ReduceOp::min || op == ReduceOp::max)
+                driver.reduce(stream, {.op = op, .dtype = dtype}, std::span(&one, 1), inputs);
+        if (!is_floating(dtype)) continue;
+        const Copy scaled{one, other, dtype};
+        driver.copy_all(stream, std::span(&scaled, 1), 2);
+        driver.scale(stream, dtype, one, 2);
+        driver.sum_of_squares(stream, dtype, one, scratch, sum);
+        driver.sum_of_squares(stream, dtype, one.subspan(size_of(dtype)), scratch, sum);
+    }
+}
+
+/// The first launch of a kernel that has not been loaded would wait for the stream.
+int launch_beside_held_stream(const std::vector<std::string>&) {
+    alarm(10);
+    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    const auto stream = driver.make_stream(0);
+    const auto memory = driver.allocate(0, 4096), scratch = driver.allocate(0, 1 << 20);
+    const PinnedMemory pinned({std::shared_ptr<void>(), &driver}, 0, sizeof(double));
+    const TestStream held;
+    const Gate gate;
+    gate.hold(held.native);
+    launch_every_kernel(driver, *stream, memory, scratch,
+                        *reinterpret_cast<double*>(pinned.memory().data()));
+    wait_until_done(*stream);
+    return 0;
+}
+const ChildCase beside_held("launch beside a stream that is held", launch_beside_held_stream);
 
 /// ARGUMENTS: what GUOZHUANG_NCCL says, and a file that the program has loaded before, if any.
 int say_which_nccl(const std::vector<std::string>& arguments) {
@@ -89,6 +129,12 @@ TEST_CASE("the plugin works on an emulated device as the host does") {
     check_copies(*cuda.driver);
     check_order(*cuda.driver);
     check_words_wrap_around(*cuda.driver);
+}
+
+TEST_CASE("no launch waits for another stream") {
+    const auto end = end_of("launch beside a stream that is held");
+    INFO(end.output);
+    CHECK(end.exit_code == 0);
 }
 
 TEST_CASE("a kernel copies what are many, or scaled") {
