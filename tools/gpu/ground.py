@@ -34,7 +34,7 @@ class Ground:
             **os.environ,
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "GUOZHUANG_LOG_LEVEL": "info",  # for require_path()
+            "GUOZHUANG_LOG_LEVEL": "info",  # for require_paths()
         }
         libraries = [build / "emulated/lib"] if emulated else []
         if mpi.is_dir():
@@ -64,16 +64,20 @@ class Ground:
             wanted = [count for count in wanted if count <= self.gpus()]
         if not wanted:
             raise Skip(f"each rank needs a GPU of its own, and there is {self.gpus()}")
-        return [3] if self.emulated else wanted
+        if self.emulated:
+            return [max(3, fewest(path))]
+        return [count for count in wanted if count >= fewest(path)]
 
     def require_nccl(self):
         if not self.facts["nccl"]:
             raise Skip("there is no libnccl.so.2")
 
-    def going_by(self, path, ranks):
-        """The environment of ranks whose tensors must go by the path: all share a GPU, but by NCCL
-        each has one of its own."""
+    def going_by(self, path, ranks, others=()):
+        """The environment of ranks whose tensors must go by the path, or, in process sets that it
+        is not for, by the others: all share a GPU, but by NCCL each has one of its own."""
         environment = {"GUOZHUANG_DEVICE_PATH": path} if path else {}
+        if others:
+            environment = {"GUOZHUANG_NCCL": "off"}  # and the ranks choose
         if self.emulated:
             environment["EMULATED_CUDA_DEVICES"] = str(ranks if path == "nccl" else 1)
         elif path != "nccl":
@@ -81,17 +85,24 @@ class Ground:
             environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
         return environment
 
-    def ranks(self, count, *command, hosts_by=None):
-        """The command as so many ranks. With hosts_by, a variable, each is told by it that it is on
-        a host of its own."""
+    def ranks(self, count, *command, hosts_by=None, ranks_of_host=1):
+        """The command as so many ranks. With hosts_by, a variable, they are told by it that they
+        are on different hosts."""
         options = ["-np", str(count), "--oversubscribe", "--bind-to", "none"]
         if count > len(os.sched_getaffinity(0)):
             options += ["--mca", "mpi_yield_when_idle", "1"]
         if hosts_by is None:
             return [self.mpirun, *options, *command]
-        jobs = [("-np", "1", "-x", f"{hosts_by}={rank}", *command) for rank in range(count)]
+        hosts = [rank // ranks_of_host for rank in range(count)]
+        jobs = [("-np", "1", "-x", f"{hosts_by}={host}", *command) for host in hosts]
         return [self.mpirun, *options[2:], *jobs[0], *(word for job in jobs[1:]
                                                        for word in (":", *job))]
+
+    def ranks_by(self, path, count, *command, **hosts):
+        """The same of ranks whose tensors are to go by the path: on two hosts if it needs them."""
+        if path == "hierarchical":
+            hosts = {"hosts_by": "GUOZHUANG_HOST", "ranks_of_host": count // 2}
+        return self.ranks(count, *command, **hosts)
 
     def start(self, command, output=subprocess.PIPE, **environment):
         return subprocess.Popen(
@@ -117,13 +128,14 @@ class Ground:
                           f"{last_words(said)}")
         return said
 
-    def run_by(self, path, ranks, *command, hosts_by=None, **environment):
-        """The same of ranks, whose tensors must have gone by the path; one rank needs none."""
+    def run_by(self, path, ranks, *command, hosts_by=None, others=(), **environment):
+        """The same of ranks, whose tensors must have gone by the path, and by all of the others;
+        one rank needs none."""
         said = self.run(
-            self.ranks(ranks, *command, hosts_by=hosts_by), **self.going_by(path, ranks),
-            **environment,
+            self.ranks_by(path, ranks, *command, hosts_by=hosts_by),
+            **self.going_by(path, ranks, others), **environment,
         )
-        require_path(path, said)
+        require_paths({path, *others} - {None}, said)
         return said
 
     def probe(self, check):
@@ -141,12 +153,17 @@ class Ground:
             return [json.loads(line) for line in file]
 
 
-def require_path(path, said):
+def fewest(path):
+    """Ranks for which the path is: the hierarchical one is for two hosts of two."""
+    return 4 if path == "hierarchical" else 2
+
+
+def require_paths(paths, said):
     """Rank 0 of each process set logs which path its tensors take."""
     taken = set(re.findall(r": tensors on cuda take the (\w+) path", said))
-    if taken != {path} - {None}:
-        raise Failure(f"tensors took {' and '.join(sorted(taken)) or 'no path'}, not {path}: "
-                      f"{last_words(said)}")
+    if taken != paths:
+        raise Failure(f"tensors took {' and '.join(sorted(taken)) or 'no path'}, not "
+                      f"{' and '.join(sorted(paths)) or 'none'}: {last_words(said)}")
 
 
 def children_of(process):
