@@ -107,23 +107,20 @@ function(guozhuang_add_mpi_test_that_ends name ranks code count pattern)
 endfunction()
 
 # guozhuang_add_hosts_test(NAME HOSTS COMMAND...): one run of a command on simulated hosts, HOSTS
-# being how many ranks each has: "2;1".
+# being the host of each rank: "0;0;1".
 function(guozhuang_add_hosts_test name hosts)
   set(job)
-  set(host 0)
-  set(sum 0)
-  foreach(ranks ${hosts})
-    list(APPEND job : ${MPIEXEC_NUMPROC_FLAG} ${ranks} -x GUOZHUANG_HOST=${host} ${ARGN})
-    math(EXPR host "${host} + 1")
-    math(EXPR sum "${sum} + ${ranks}")
+  foreach(host ${hosts})
+    list(APPEND job : ${MPIEXEC_NUMPROC_FLAG} 1 -x GUOZHUANG_HOST=${host} ${ARGN})
   endforeach()
   list(POP_FRONT job)
+  list(LENGTH hosts ranks)
   set(options --oversubscribe --bind-to none)
-  if(sum GREATER GUOZHUANG_CORES)
+  if(ranks GREATER GUOZHUANG_CORES)
     list(APPEND options --mca mpi_yield_when_idle 1)
   endif()
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${options} ${job})
-  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${sum}
+  set_tests_properties(${name} PROPERTIES LABELS ranks PROCESSORS ${ranks}
     TIMEOUT ${GUOZHUANG_TEST_TIMEOUT}
     ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 endfunction()
