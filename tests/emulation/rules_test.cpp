@@ -174,6 +174,21 @@ int list_devices(const Arguments&) {
 }
 const ChildCase devices("list the devices", list_devices);
 
+/// The last bytes of the first device's UUID, and of that which it had before CUDA 11.4.
+int tell_uuids(const Arguments&) {
+    for (const unsigned version : {11040U, 9020U}) {
+        void* found = nullptr;
+        cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &found, version, cudaEnableDefault,
+                                         nullptr);
+        CUuuid uuid;
+        if (reinterpret_cast<decltype(&cuDeviceGetUuid)>(found)(&uuid, 0) != CUDA_SUCCESS) return 1;
+        std::printf("%d ", static_cast<unsigned char>(uuid.bytes[15]));
+    }
+    std::puts("");
+    return 0;
+}
+const ChildCase uuids("tell the UUIDs", tell_uuids);
+
 int leave_with_stuck_stream(const Arguments&) {
     static const auto& stream = *new TestStream;
     static const auto& gate = *new Gate;
@@ -262,6 +277,18 @@ TEST_CASE("the environment says which devices there are") {
     CHECK(with({{"EMULATED_CUDA_DRIVER", "0"}}) == "35:");
     CHECK(with({{"EMULATED_CUDA_DRIVER", "12000"}}) == "35:");
     CHECK(Child("allocate thrice", {{"EMULATED_CUDA_MEMORY_MIB", "0"}}).line() == "2 2 2 0");
+}
+
+TEST_CASE("a process sees one MIG slice of the GPU, which has an identity of its own since 11.4") {
+    const auto with = [](const char* test, const char* visible) {
+        return Child(test, {{"EMULATED_CUDA_DEVICES", "3"},
+                            {"EMULATED_CUDA_MIG", "1"},
+                            {"CUDA_VISIBLE_DEVICES", visible}})
+            .line();
+    };
+    CHECK(with("list the devices", "2,0") == "0: 2");
+    CHECK(with("tell the UUIDs", "2") == "2 255 ");
+    CHECK(with("tell the UUIDs", "0") == "0 255 ");
 }
 
 TEST_CASE("a process ends though a stream is stuck") {

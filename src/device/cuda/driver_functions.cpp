@@ -31,11 +31,12 @@ const DriverFunctions& driver_functions() {
         find("cuCtxGetCurrent", 4000, functions.get_context);
         find("cuCtxSetCurrent", 4000, functions.set_context);
         find("cuCtxGetDevice", 2000, functions.device_of_context);
-        find("cuDeviceGetUuid", 11040, functions.uuid_of);
         find("cuStreamGetCtx", 9020, functions.context_of_stream);
         find("cuThreadExchangeStreamCaptureMode", 10010, functions.exchange_capture_mode);
         find("cuPointerGetAttributes", 7000, functions.pointer_attributes);
-        // These versions are the functions that cuda.h calls _v2.
+        // These versions are the functions that cuda.h calls _v2. The first one tells MIG slices of
+        // a GPU apart; before, it was that of the GPU.
+        find("cuDeviceGetUuid", 11040, functions.uuid_of);
         find("cuStreamWriteValue32", 11070, functions.write_value);
         find("cuStreamWaitValue32", 11070, functions.wait_value);
         return functions;

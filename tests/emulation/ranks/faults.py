@@ -221,7 +221,14 @@ def paths():
                 GUOZHUANG_DEVICE_PATH="staged")
     expect_path(r"ring path \(.*not direct: GUOZHUANG_DEVICE_PATH is ring.*\)",
                 GUOZHUANG_DEVICE_PATH="ring")
+    slices = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_MIG": "1"}
+    another_slice = ["CUDA_VISIBLE_DEVICES=1"]
+    expect_path(refused, of_last=another_slice, GUOZHUANG_NCCL="off", **slices)
+    expect_path(re.escape(f"direct path ({off})"), GUOZHUANG_NCCL="off", **slices)
     if WITH_NCCL:
+        expect_path(r"staged path \(.*not nccl: rank [01]: NCCL: .*Duplicate GPU detected.*\)",
+                    of_last=another_slice, **slices)
+        expect_path(re.escape(f"direct path ({shared})"), **slices)
         expect_path("nccl path", EMULATED_CUDA_DEVICES="2")
         expect_path(re.escape(f"direct path ({shared})"))
         refusal = f"no path for tensors on cuda: {shared}"

@@ -77,6 +77,8 @@ const Configuration& configuration() {
         Configuration all{};
         all.machine_devices = number_or("EMULATED_CUDA_DEVICES", 1, most_devices);
         all.devices = visible_devices(all.machine_devices);
+        all.is_mig = number_or("EMULATED_CUDA_MIG", 0, 1) != 0;
+        if (all.is_mig && all.devices.size() > 1) all.devices.resize(1);
         all.driver = number_or("EMULATED_CUDA_DRIVER", 13000, 1 << 20);
         all.memory_bytes =
             static_cast<std::size_t>(number_or("EMULATED_CUDA_MEMORY_MIB", 1024, 1 << 17)) << 20;
@@ -91,6 +93,7 @@ const Configuration& configuration() {
 }
 
 bool are_peers(int device, int other) {
+    if (configuration().is_mig) return false;
     const auto apart = std::abs(device - other);
     switch (configuration().peers) {
         case Configuration::PeerAccess::none: return false;

@@ -17,7 +17,10 @@ struct Configuration {
     /// EMULATED_CUDA_PEERS (1): devices reach each other's memory; 0: none does; ring: neighbours
     /// by their numbers in the machine do, the last and the first among them.
     enum class PeerAccess { none, ring, all } peers;
-    int machine_devices;           ///< EMULATED_CUDA_DEVICES
+    int machine_devices;  ///< EMULATED_CUDA_DEVICES
+    /// EMULATED_CUDA_MIG (0): they are MIG slices of one GPU. A process sees one of them, and none
+    /// reaches the memory of another.
+    bool is_mig;
     int channels;                  ///< CUDA_DEVICE_MAX_CONNECTIONS (0), of each device; 0: no limit
     std::string failing_function;  ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR]
     std::uint64_t failing_call = 0;  ///< its nth call, from 1

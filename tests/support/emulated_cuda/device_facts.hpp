@@ -9,6 +9,10 @@ class Device;
 
 /// The same for a device of the machine in all processes of the user.
 std::array<unsigned char, 16> uuid_of(const Device& device);
+/// That of the GPU, of which the device may be a MIG slice.
+std::array<unsigned char, 16> uuid_of_gpu(const Device& device);
+/// MIG slices of one GPU have one.
+int pci_bus_of(const Device& device);
 
 }  // namespace guozhuang::emulated_cuda
 

@@ -91,6 +91,16 @@ std::array<unsigned char, 16> uuid_of(const Device& device) {
     return bytes;
 }
 
+std::array<unsigned char, 16> uuid_of_gpu(const Device& device) {
+    auto bytes = uuid_of(device);
+    if (configuration().is_mig) bytes[15] = 0xff;
+    return bytes;
+}
+
+int pci_bus_of(const Device& device) {
+    return configuration().is_mig ? 1 : device.physical() + 1;
+}
+
 }  // namespace guozhuang::emulated_cuda
 
 using namespace guozhuang::emulated_cuda;
@@ -130,7 +140,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
         properties->multiProcessorCount = device_facts::multiprocessors;
         properties->warpSize = device_facts::warp_threads;
         properties->maxThreadsPerBlock = device_facts::threads_per_block;
-        properties->pciBusID = device.physical() + 1;
+        properties->pciBusID = pci_bus_of(device);
         properties->unifiedAddressing = 1;
         properties->canMapHostMemory = 1;
         properties->asyncEngineCount = device_facts::copy_engines;
@@ -142,7 +152,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
     return call(__func__, usual, [&] {
         const auto& device = device_of(index);
         if (attribute == cudaDevAttrPciBusId) {
-            *value = device.physical() + 1;
+            *value = pci_bus_of(device);
             return cudaSuccess;
         }
         for (const auto& each : device_facts::attributes) {
@@ -184,7 +194,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
         const auto& device = device_of(index);
         require(length >= 13, cudaErrorInvalidValue);
         std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0",
-                      static_cast<unsigned>(device.physical() + 1) & 0xff);
+                      static_cast<unsigned>(pci_bus_of(device)) & 0xff);
         return cudaSuccess;
     });
 }

@@ -107,7 +107,25 @@ CUresult current_device(CUdevice* device) {
     return static_cast<CUresult>(cudaGetDevice(device));
 }
 
-void* find_entry_point(std::string_view name) {
+CUresult tell_uuid(const char* function, CUuuid* uuid, CUdevice index,
+                   std::array<unsigned char, 16> (*uuid_of)(const Device&)) {
+    return driver_call(function, without_device, [&] {
+        const auto* device = device_or_null(index);
+        require(device != nullptr, cudaErrorInvalidDevice);
+        std::memcpy(uuid, uuid_of(*device).data(), sizeof *uuid);
+        return cudaSuccess;
+    });
+}
+
+/// cuDeviceGetUuid as it was before CUDA 11.4.
+CUresult tell_uuid_of_gpu(CUuuid* uuid, CUdevice index) {
+    return tell_uuid("cuDeviceGetUuid", uuid, index, uuid_of_gpu);
+}
+
+/// The newest function of the name that is no newer than the version.
+void* find_entry_point(std::string_view name, unsigned version) {
+    if (name == "cuDeviceGetUuid" && version < 11040)
+        return reinterpret_cast<void*>(tell_uuid_of_gpu);
     static const EntryPoint all[] = {
         entry("cuCtxGetCurrent", cuCtxGetCurrent),
         entry("cuCtxSetCurrent", cuCtxSetCurrent),
@@ -192,12 +210,7 @@ CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t va
 }
 
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice index) {
-    return driver_call(__func__, without_device, [&] {
-        const auto* device = device_or_null(index);
-        require(device != nullptr, cudaErrorInvalidDevice);
-        std::memcpy(uuid, uuid_of(*device).data(), sizeof *uuid);
-        return cudaSuccess;
-    });
+    return tell_uuid(__func__, uuid, index, uuid_of);
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
@@ -229,11 +242,11 @@ CUresult cuMemGetAddressRange(CUdeviceptr* start, std::size_t* bytes, CUdevicept
     });
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
     return call(__func__, without_device, [&] {
-        *function = find_entry_point(name);
+        *function = find_entry_point(name, version);
         if (result)
             *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
         return cudaSuccess;

@@ -58,9 +58,9 @@ int open_file(const Handle& handle) {
 std::byte* import(const Handle& handle) {
     auto* own = device_of_physical(handle.physical_device);
     auto& device = own ? *own : current_device();
-    require(
-        &device == &current_device() || are_peers(device.physical(), current_device().physical()),
-        cudaErrorPeerAccessUnsupported);
+    const auto here = current_device().physical();
+    require(handle.physical_device == here || are_peers(handle.physical_device, here),
+            cudaErrorPeerAccessUnsupported);
     current_device().enable_peer_of(handle.physical_device);
     return add_memory(Memory::imported(device, handle.physical_device, open_file(handle),
                                        static_cast<std::size_t>(handle.bytes)));

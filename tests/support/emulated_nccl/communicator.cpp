@@ -2,7 +2,6 @@
 
 #include "support/emulated_nccl/communicator.hpp"
 
-#include <cstring>
 #include <utility>
 
 #include "support/emulated_nccl/configuration.hpp"
@@ -33,7 +32,7 @@ Communicator::Communicator(const ncclUniqueId& id, int rank, int ranks)
     expect(cudaFuncGetAttributes(&attributes, run_group));
     cudaDeviceProp properties{};
     expect(cudaGetDeviceProperties(&properties, device_));
-    std::memcpy(of_rank(rank).device.data(), &properties.uuid, sizeof properties.uuid);
+    of_rank(rank).pci_bus = properties.pciBusID;
     of_rank(rank).host = configuration().host;
     if (!configuration().hangs) of_rank(rank).is_here = true;
 }
@@ -67,7 +66,7 @@ void Communicator::connect() {
     if (!are_all(&Segment::OfRank::is_here)) return;
     state_ = State::ready;
     for (int rank = 0; rank < ranks_; ++rank) {
-        if (rank == rank_ || of_rank(rank).device != of_rank(rank_).device ||
+        if (rank == rank_ || of_rank(rank).pci_bus != of_rank(rank_).pci_bus ||
             of_rank(rank).host != of_rank(rank_).host)
             continue;
         state_ = State::failed;

@@ -22,7 +22,7 @@ struct Pipe {
 struct Segment {
     struct OfRank {
         std::atomic<bool> is_here, has_finalized;
-        std::array<std::byte, 16> device;  ///< its UUID
+        int pci_bus;  ///< of its GPU, of which another rank may have another MIG slice
         std::uint64_t host;
     };
     std::array<OfRank, most_ranks> of_ranks;
