@@ -221,7 +221,8 @@ TEST_CASE("a destroyed stream or event that is used ends the process") {
 }
 
 TEST_CASE("memory of the pool that is shared ends the process") {
-    CHECK(is_broken_rule(end_of("share pool memory"), "memory of a pool or managed memory"));
+    CHECK(
+        is_broken_rule(end_of("share pool memory"), "memory of a pool, mapped or managed memory"));
 }
 
 TEST_CASE("a kernel that reaches beyond memory or to a stranger's ends the process") {

@@ -16,7 +16,7 @@ namespace guozhuang::test {
 
 /// Memory of the CUDA device that is this rank's by its number on the host, and a stream: what a
 /// trainer has. While it lives, the operations of tests/support/cases have their tensors there.
-class Trainer final : public DeviceMemory {
+class Trainer : public DeviceMemory {
 public:
     Trainer() { device_memory() = this; }
     ~Trainer() override {
@@ -35,7 +35,7 @@ public:
     std::shared_ptr<void> put(std::span<const std::byte> bytes) override {
         expect(cudaSetDevice(device_), "no device");
         if (bytes.empty()) return nullptr;
-        std::shared_ptr<void> memory(device_memory_of<std::byte>(bytes.size()));
+        auto memory = allocate(bytes.size());
         expect(cudaMemcpyAsync(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
                                native()),
                "cannot copy to the device");
@@ -67,6 +67,11 @@ public:
     template <class T>
     TensorView view(const std::shared_ptr<T>& memory, std::size_t count) const {
         return {memory.get(), dtype_of<T>, {static_cast<std::int64_t>(count)}, stream().device};
+    }
+
+protected:
+    virtual std::shared_ptr<void> allocate(std::size_t bytes) {
+        return device_memory_of<std::byte>(bytes);
     }
 
 private:

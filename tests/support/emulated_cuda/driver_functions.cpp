@@ -83,7 +83,8 @@ cudaError_t attribute_of(const Memory& memory, CUpointer_attribute attribute, CU
             answer(data, static_cast<unsigned>(memory.kind() == MemoryKind::device));
             break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-            answer(data, static_cast<unsigned long long>(memory.generation()));
+            answer(data, static_cast<unsigned long long>(
+                             memory.physical() ? memory.physical()->generation() : 0));
             break;
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: answer(data, memory.bytes().data()); break;
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE: answer(data, memory.bytes().size()); break;

@@ -30,7 +30,7 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
 /// unmapped for as long as possible.
 class Addresses {
 public:
-    std::byte* take(std::size_t bytes) {
+    std::span<std::byte> take(std::size_t bytes) {
         const std::lock_guard lock(mutex_);
         const auto all = device_addresses();
         for (int round = 0; round < 2; ++round) {
@@ -41,7 +41,7 @@ public:
                 const auto at = next_;
                 taken_[at] = bytes;
                 next_ += bytes;
-                return all.data() + at;
+                return all.subspan(at, bytes);
             }
             next_ = 0;  // taken once already: look for gaps
         }
@@ -80,30 +80,65 @@ Table& table() {
 
 }  // namespace
 
-void Memory::map_file(int physical, std::size_t bytes) {
+PhysicalMemory::PhysicalMemory(Device& device, std::size_t bytes)
+    : device_(device), bytes_(bytes), generation_(new_generation()) {
+    require(device.take(bytes), cudaErrorMemoryAllocation);
+    const auto name = "emulated_cuda_" + std::to_string(generation_);
+    file_ = memfd_create(name.c_str(), MFD_CLOEXEC);
+    const auto pages = round_up(bytes, page_bytes);
+    void* mapped = MAP_FAILED;
+    if (file_ >= 0 && ftruncate(file_, static_cast<off_t>(pages)) == 0)
+        mapped = mmap(nullptr, pages, PROT_WRITE, MAP_SHARED, file_, 0);
+    if (mapped == MAP_FAILED) {
+        release();
+        throw Refusal{cudaErrorMemoryAllocation};
+    }
+    std::memset(mapped, undefined, std::min(pages, most_undefined));
+    munmap(mapped, pages);
+}
+
+PhysicalMemory::~PhysicalMemory() {
+    release();
+}
+
+void PhysicalMemory::release() const noexcept {
+    if (file_ >= 0) ::close(file_);
+    device_.give_back(bytes_);
+}
+
+void Memory::map_file(int file, int device, std::size_t bytes) {
     watch_faults();
     const auto pages = round_up(bytes, page_bytes);
-    auto* start = addresses().take(pages + 2 * page_bytes);
-    mapping_ = {start, pages + 2 * page_bytes};
-    void* mapped =
-        mmap(start + page_bytes, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_, 0);
-    require(mapped != MAP_FAILED, cudaErrorMemoryAllocation);
-    if (!is_imported()) std::memset(mapped, undefined, std::min(pages, most_undefined));
-    protect({static_cast<std::byte*>(mapped), pages}, physical);
-    bytes_ = {start + page_bytes + pages - round_up(bytes, alignment), bytes};
+    mapping_ = take_addresses(pages + 2 * page_bytes);
+    auto* start = mapping_.data() + page_bytes;
+    require(mmap(start, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == start,
+            cudaErrorMemoryAllocation);
+    protect({start, pages}, device);
+    bytes_ = {start + pages - round_up(bytes, alignment), bytes};
 }
 
 std::shared_ptr<Memory> Memory::on_device(Device& device, std::size_t bytes, MemoryKind kind) {
-    require(device.take(bytes), cudaErrorMemoryAllocation);
     std::shared_ptr<Memory> memory(new Memory(device, kind));
-    memory->bytes_ = {static_cast<std::byte*>(nullptr), bytes};  // accounted for from here on
-    memory->generation_ = new_generation();
-    const auto name = "emulated_cuda_" + std::to_string(memory->generation_);
-    memory->file_ = memfd_create(name.c_str(), MFD_CLOEXEC);
-    const auto pages = static_cast<off_t>(round_up(bytes, page_bytes));
-    require(memory->file_ >= 0 && ftruncate(memory->file_, pages) == 0, cudaErrorMemoryAllocation);
-    memory->map_file(device.physical(), bytes);
+    memory->physical_ = std::make_shared<const PhysicalMemory>(device, bytes);
+    memory->map_file(memory->physical_->file(), device.physical(), bytes);
     return memory;
+}
+
+std::shared_ptr<Memory> Memory::mapped(std::shared_ptr<const PhysicalMemory> physical,
+                                       std::span<std::byte> at) {
+    watch_faults();
+    std::shared_ptr<Memory> memory(new Memory(physical->device(), MemoryKind::mapped));
+    require(mmap(at.data(), at.size(), PROT_NONE, MAP_SHARED | MAP_FIXED, physical->file(), 0) ==
+                at.data(),
+            cudaErrorMemoryAllocation);
+    memory->bytes_ = memory->mapping_ = at;
+    memory->physical_ = std::move(physical);
+    return memory;
+}
+
+void Memory::let_in() const noexcept {
+    mprotect(bytes_.data(), bytes_.size(), PROT_READ | PROT_WRITE);
+    protect(bytes_, device_.physical());
 }
 
 std::shared_ptr<Memory> Memory::on_host(Device& device, std::size_t bytes, MemoryKind kind) {
@@ -126,14 +161,13 @@ std::shared_ptr<Memory> Memory::registered(Device& device, std::span<std::byte> 
 std::shared_ptr<Memory> Memory::imported(Device& device, int physical, int file,
                                          std::size_t bytes) {
     std::shared_ptr<Memory> memory(new Memory(device, MemoryKind::imported));
-    memory->file_ = file;
-    memory->map_file(physical, bytes);
+    memory->imported_file_ = file;
+    memory->map_file(file, physical, bytes);
     return memory;
 }
 
 Memory::~Memory() {
-    if (kind_ == MemoryKind::device || kind_ == MemoryKind::pool) device_.give_back(bytes_.size());
-    if (file_ >= 0) ::close(file_);
+    if (imported_file_ >= 0) ::close(imported_file_);
     if (mapping_.empty()) return;
     if (!is_of_device()) {
         munmap(mapping_.data(), mapping_.size());
@@ -141,12 +175,21 @@ Memory::~Memory() {
     }
     static_cast<void>(mmap(mapping_.data(), mapping_.size(), PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
-    addresses().give_back(mapping_);
+    if (kind_ != MemoryKind::mapped) give_back_addresses(mapping_);
 }
 
 bool Memory::contains(std::span<const std::byte> range) const noexcept {
     return range.data() >= bytes_.data() &&
            range.data() + range.size() <= bytes_.data() + bytes_.size();
+}
+
+bool is_covered(const Memory& first, std::span<const std::byte> range) {
+    if (first.contains(range)) return true;
+    const auto within = first.bytes().data() + first.bytes().size() - range.data();
+    const auto rest = range.subspan(static_cast<std::size_t>(within));
+    const auto next = find_memory(rest.data());
+    return first.kind() == MemoryKind::mapped && next && next->kind() == MemoryKind::mapped &&
+           is_covered(*next, rest);
 }
 
 std::byte* add_memory(std::shared_ptr<Memory> memory) {
@@ -174,6 +217,14 @@ std::shared_ptr<Memory> remove_memory(const void* address) {
     const std::lock_guard lock(table().mutex);
     table().memory.erase(memory->bytes().data() + memory->bytes().size() - 1);
     return memory;
+}
+
+std::span<std::byte> take_addresses(std::size_t bytes) {
+    return addresses().take(bytes);
+}
+
+void give_back_addresses(std::span<std::byte> taken) {
+    addresses().give_back(taken);
 }
 
 }  // namespace guozhuang::emulated_cuda

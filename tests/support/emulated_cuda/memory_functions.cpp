@@ -18,7 +18,7 @@ enum class Side { device, managed, pinned, pageable };
 Side side_of(const void* address, std::size_t bytes) {
     const auto memory = find_memory(address);
     if (!memory) return Side::pageable;
-    require(memory->contains({static_cast<const std::byte*>(address), bytes}),
+    require(is_covered(*memory, {static_cast<const std::byte*>(address), bytes}),
             cudaErrorInvalidValue);
     if (memory->is_of_device()) return Side::device;
     return memory->kind() == MemoryKind::managed ? Side::managed : Side::pinned;

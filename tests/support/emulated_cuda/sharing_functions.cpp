@@ -75,14 +75,15 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
     return call(__func__, usual, [&] {
         const auto memory = find_memory(address);
         require(memory != nullptr, cudaErrorInvalidValue);
-        if (memory->kind() == MemoryKind::pool || memory->kind() == MemoryKind::managed)
-            break_rule("memory of a pool or managed memory cannot be shared with processes");
+        if (memory->kind() > MemoryKind::device && memory->kind() <= MemoryKind::managed)
+            break_rule(
+                "memory of a pool, mapped or managed memory cannot be shared with processes");
         require(memory->kind() == MemoryKind::device, cudaErrorInvalidValue);
         Handle shared{{},
                       ::getpid(),
-                      memory->file(),
+                      memory->physical()->file(),
                       memory->device().physical(),
-                      memory->generation(),
+                      memory->physical()->generation(),
                       memory->bytes().size()};
         std::memcpy(shared.magic, magic, sizeof magic);
         std::memset(handle, 0, sizeof *handle);
