@@ -8,8 +8,8 @@
 #include "emulation/child.hpp"
 #include "emulation/cuda_objects.hpp"
 #include "emulation/expandable_segment.hpp"
-#include "support/emulated_cuda/protection.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/sanitizer.hpp"
 
 using namespace guozhuang::test;
 
@@ -128,7 +128,7 @@ TEST_CASE("memory is freed when nobody has a handle or a mapping of it") {
 }
 
 TEST_CASE("mapped memory that is touched without access ends the process") {
-    if (guozhuang::emulated_cuda::under_sanitizer) GUOZHUANG_SKIP("faults are the sanitizer's");
+    if (under_sanitizer) GUOZHUANG_SKIP("faults are the sanitizer's");
     CHECK(is_broken_rule(end_of("touch before access"), "a kernel or copy reached beyond"));
 }
 
