@@ -1,12 +1,12 @@
 #pragma once
 
 #include <chrono>
-#include <cstring>
 #include <guozhuang/error.hpp>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace guozhuang {
@@ -36,22 +36,37 @@ struct Result {
     /// device_memory, lives.
     TensorView view() noexcept { return {const_cast<void*>(address()), dtype, shape, device}; }
 
-    /// A copy of the elements. Throws Error(invalid_argument) if T is not the dtype, and if they
-    /// are in the memory of a GPU.
+    /// The elements, without a copy; they live as those of view(). Throws Error(invalid_argument)
+    /// if T is not the dtype, and if they are in the memory of a GPU.
+    template <Element T>
+    std::span<const T> values() const& {
+        require_on_host(dtype_of<T>);
+        return {static_cast<const T*>(address()), count_of(shape)};
+    }
+    template <Element T>
+    std::span<T> values() & {
+        require_on_host(dtype_of<T>);
+        return {static_cast<T*>(const_cast<void*>(address())), count_of(shape)};
+    }
+    template <Element T>
+    void values() && = delete;  ///< the elements go with a result that nobody keeps
+    /// A copy of the elements. Throws as values().
     template <Element T>
     std::vector<T> as() const {
-        if (dtype_of<T> != dtype)
-            throw Error(ErrorCode::invalid_argument,
-                        "Result::as: the elements are of another dtype");
-        if (device.kind == DeviceKind::cuda)
-            throw Error(ErrorCode::invalid_argument,
-                        "Result::as: the elements are on a GPU: copy them from Result::view()");
-        std::vector<T> elements(count_of(shape));
-        if (!elements.empty()) std::memcpy(elements.data(), address(), elements.size() * sizeof(T));
-        return elements;
+        const auto elements = values<T>();
+        return {elements.begin(), elements.end()};
     }
 
 private:
+    void require_on_host(DType wanted) const {
+        if (wanted != dtype)
+            throw Error(ErrorCode::invalid_argument, "Result: the elements are " +
+                                                         std::string(name_of(dtype)) + ", not " +
+                                                         std::string(name_of(wanted)));
+        if (device.kind == DeviceKind::cuda)
+            throw Error(ErrorCode::invalid_argument,
+                        "Result: the elements are on a GPU: copy them from Result::view()");
+    }
     const void* address() const noexcept {
         if (output != nullptr) return output;
         return device.kind == DeviceKind::host ? bytes.data() : device_memory.get();

@@ -117,6 +117,10 @@ struct TensorView {
         detail::require_elements(extents, count());
         shape = std::move(extents);
     }
+    /// A view of as many contiguous elements as the shape has.
+    template <Element T>
+    TensorView(T* const& elements, Shape extents, Device where = {})  // a reference: no array
+        : TensorView(elements, dtype_of<T>, std::move(extents), where) {}
     /// A 0-dimensional view of one value.
     template <Element T>
     TensorView(T& scalar)  // NOLINT(google-explicit-constructor)
@@ -172,9 +176,14 @@ public:
                                            static_cast<std::size_t>(std::ranges::size(elements))));
         }
     }
+    /// A view of as many contiguous elements as the shape has.
+    template <Element T>
+    ConstTensorView(const T* const& elements, Shape extents, Device where = {})
+        : tensor_(const_cast<T*>(elements), std::move(extents), where) {}
     /// A view of the elements in that shape. Throws Error(invalid_argument) if their number
     /// differs.
     template <class T>
+        requires(!std::is_pointer_v<std::remove_cvref_t<T>>)
     ConstTensorView(T&& elements, Shape extents) : ConstTensorView(std::forward<T>(elements)) {
         detail::require_elements(extents, tensor_.count());
         tensor_.shape = std::move(extents);

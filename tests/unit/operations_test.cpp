@@ -74,9 +74,13 @@ TEST_CASE("the average of integers is exact and truncated toward zero; sums wrap
 TEST_CASE("a result gives its elements only as what they are") {
     run_ranks(1, [](Session&) {
         std::vector<int> numbers{1};
-        const auto result = all_gather(numbers);
+        auto result = all_gather(numbers);
         CHECK_THROWS_AS(result.as<float>(), Error);
+        CHECK_THROWS_AS(result.values<unsigned>(), Error);
         CHECK(result.as<int>() == numbers);
+        CHECK(std::as_const(result).values<int>().data() == result.view().data);
+        result.values<int>()[0] = 7;
+        CHECK(result.as<int>() == std::vector{7});
         const auto handle = all_gather_async(numbers);
         CHECK(handle.take().as<int>() == numbers);
         CHECK_THROWS_AS(handle.take(), Error);  // it has been taken

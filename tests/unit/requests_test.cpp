@@ -125,6 +125,23 @@ TEST_CASE("whatever has data() and size() is a tensor; where it is const, one th
                  std::is_constructible_v<ConstTensorView, OwnTensor>));
 }
 
+TEST_CASE("a pointer and a shape are a tensor of what is pointed to") {
+    std::array<double, 6> numbers{};
+    double* const first = numbers.data();
+    const double* const constant = first;
+    const TensorView view(first, {2, 3});
+    CHECK((view.data == first && view.dtype == DType::f64 && view.shape == Shape{2, 3}));
+    CHECK(TensorView(first, {6}, {DeviceKind::cuda, 1}).device == Device{DeviceKind::cuda, 1});
+    CHECK(ConstTensorView(first, {6}).view().dtype == DType::f64);
+    CHECK(ConstTensorView(constant, {3, 2}).view().shape == Shape{3, 2});
+    double array[6] = {};
+    CHECK_THROWS_AS(TensorView(array, {7}), Error);  // the number of its elements is known
+    CHECK_FALSE((std::is_constructible_v<TensorView, const double*, Shape> ||
+                 std::is_constructible_v<TensorView, double*> ||
+                 std::is_constructible_v<ConstTensorView, double*> ||
+                 std::is_constructible_v<ConstTensorView, const long double*, Shape>));
+}
+
 TEST_CASE(
     "Eigen's vectors and matrices are tensors, and parts of them whose elements lie side by side") {
     Eigen::MatrixXf matrix(3, 4);
