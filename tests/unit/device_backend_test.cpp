@@ -35,24 +35,23 @@ struct Job {
 
     const int hosts;
     const std::vector<int> everybody;
-    std::atomic<int> moved{0};         ///< by way of the host
-    std::atomic<std::size_t> used{0};  ///< bytes of memory on the devices
-    std::atomic<bool> is_used_late{false};
+    std::barrier<> together{static_cast<std::ptrdiff_t>(everybody.size())};
+    std::atomic<int> moved{0};                ///< by way of the host
+    std::atomic<int> allocated{0}, freed{0};  ///< pieces of memory of the devices
 };
 
-/// Counts what is used of its memory, and may refuse to share it. It is slow to free it.
+/// Counts what is allocated and freed of its memory, and may refuse to share it.
 class CountingDriver final : public ForwardingDriver {
 public:
     CountingDriver(Job& job, bool refuses)
         : ForwardingDriver(device::make_fake_driver()), job_(job), refuses_(refuses) {}
     std::span<std::byte> allocate(int device, std::size_t bytes) override {
-        job_.used += bytes;
+        ++job_.allocated;
         return ForwardingDriver::allocate(device, bytes);
     }
     void release(int device, std::span<std::byte> memory) noexcept override {
-        if (refuses_) std::this_thread::sleep_for(20ms);
+        ++job_.freed;
         ForwardingDriver::release(device, memory);
-        job_.used -= memory.size();
     }
     std::span<std::byte> open(int device, const device::MemoryOffer& offer) override {
         if (refuses_) throw Error(ErrorCode::unavailable, "no way");
@@ -83,7 +82,6 @@ public:
                               .arena_bytes = 64 << 10,
                               .make_host_backend =
                                   [&job](const wire::Group&) {
-                                      if (job.used != 0) job.is_used_late = true;
                                       return std::make_unique<CountingBackend>(job.moved);
                                   },
                               .driving = host_,
@@ -136,25 +134,24 @@ constexpr auto let_go_streams_race = "streams that were let go race for the aren
 TEST_CASE("when a rank has let its streams go, no rank of its host moves anything to other hosts") {
     if (under_thread_sanitizer) GUOZHUANG_SKIP(let_go_streams_race);
     Job job(4, 2);
-    std::barrier together(4);
     std::atomic<int> are_hierarchical{0}, know_it{0};
     const auto run = [&](wire::Transport& transport) {
         DeviceRank rank(job, transport);
         wait_for(*rank.enqueue_allreduce());
         if (rank.path.starts_with("hierarchical")) ++are_hierarchical;
-        together.arrive_and_wait();
+        job.together.arrive_and_wait();
         if (transport.rank() == 0) rank.backend().release();
-        together.arrive_and_wait();
+        job.together.arrive_and_wait();
         if (rank.backend().was_released()) ++know_it;
         if (transport.rank() < 2) {
             const auto end = rank.enqueue_allreduce();
             if (transport.rank() == 0) wait_for(*end);
             std::this_thread::sleep_for(20ms);
-            together.arrive_and_wait();
+            job.together.arrive_and_wait();
             rank.backend().release();
             wait_for(*end);
         } else {
-            together.arrive_and_wait();
+            job.together.arrive_and_wait();
         }
         rank.backend().stop();
     };
@@ -167,13 +164,12 @@ TEST_CASE("when a rank has let its streams go, no rank of its host moves anythin
 TEST_CASE("a path that is chosen when the job is over already is released at once") {
     if (under_thread_sanitizer) GUOZHUANG_SKIP(let_go_streams_race);
     Job job(2, 1);
-    std::barrier together(2);
     std::atomic<int> know_it{0};
     const auto run = [&](wire::Transport& transport) {
         DeviceRank rank(job, transport);
         if (transport.rank() == 0) rank.backend().release();
         wait_for(*rank.enqueue_allreduce());
-        together.arrive_and_wait();
+        job.together.arrive_and_wait();
         if (rank.backend().was_released()) ++know_it;
         rank.backend().stop();
     };
@@ -181,18 +177,19 @@ TEST_CASE("a path that is chosen when the job is over already is released at onc
     CHECK(know_it == 2);
 }
 
-TEST_CASE("a path that is refused gives back its memory on all ranks before any goes on") {
+TEST_CASE("no memory of a device is freed for a path that is refused before the session ends") {
     const LogCapture log;
     for (const auto& [ranks, hosts] : {std::pair{2, 1}, {3, 1}, {4, 2}}) {
         Job job(ranks, hosts);
         const auto last = ranks - 1;
-        std::atomic<std::size_t> used_after{0};
+        std::atomic<int> freed_early{0};
         std::vector<std::string> paths(job.everybody.size());
         const auto run = [&](wire::Transport& transport) {
             DeviceRank rank(job, transport, transport.rank() == last);
             wait_for(*rank.enqueue_allreduce());
-            used_after += job.used;
+            freed_early += job.freed;
             paths[static_cast<std::size_t>(transport.rank())] = rank.path;
+            job.together.arrive_and_wait();
             rank.backend().stop();
         };
         run_inproc_ranks(ranks, run, std::nullopt, hosts);
@@ -200,7 +197,8 @@ TEST_CASE("a path that is refused gives back its memory on all ranks before any 
         CHECK(paths[0].starts_with("staged ("));
         CHECK(paths[0].find("rank " + std::to_string(last) + ": no way") != std::string::npos);
         for (const auto& path : paths) CHECK(path == paths[0]);
-        CHECK(used_after == 0);
-        CHECK(!job.is_used_late);
+        CHECK(freed_early == 0);
+        CHECK(job.allocated > 0);
+        CHECK(job.freed == job.allocated);
     }
 }

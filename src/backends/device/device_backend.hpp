@@ -43,8 +43,9 @@ private:
     Path& choose(const engine::Bundle& first);
 
     const Dependencies of_;
+    /// Ended after the maker, whose thread uses them. They use what the maker owns, but not to end.
     Paths paths_;
-    PathMaker maker_;  ///< its thread ends before the paths do
+    PathMaker maker_;
     // Of the thread that drives.
     Path* chosen_ = nullptr;  ///< null before the first bundle
     Path* staged_ = nullptr;  ///< for what that one does not move; null until it is needed

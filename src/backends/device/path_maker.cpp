@@ -58,16 +58,7 @@ RankDevice PathMaker::own_device(const PathConditions& conditions) {
     return own;
 }
 
-/// Before it frees memory a device may wait for all its work, bundles of other sets among it, which
-/// may have to wait for a bundle of this set. So no rank goes on to one before all ranks have freed
-/// what a trial had.
 PathOrReason PathMaker::try_to_make(DevicePath path, const RankExchange& exchange) {
-    auto made = make(path, exchange);
-    if (!made.path) exchange.gather(std::byte{});
-    return made;
-}
-
-PathOrReason PathMaker::make(DevicePath path, const RankExchange& exchange) {
     switch (path) {
         case DevicePath::nccl: return nccl(exchange);
         case DevicePath::direct: return over_arenas<DirectPath>(exchange, all_of(ranks()));
@@ -126,16 +117,16 @@ PathOrReason PathMaker::hierarchical(const RankExchange& exchange) {
 }
 
 std::shared_ptr<PeerArenas> PathMaker::make_arenas(const RankExchange& exchange, std::size_t bytes,
-                                                   std::vector<int> reached) const {
+                                                   std::vector<int> reached) {
     auto& transport = of_.group.transport;
-    return std::make_shared<PeerArenas>(
-        PeerArenas::Dependencies{.driver = of_.driver,
-                                 .device = of_.device,
-                                 .bytes = bytes,
-                                 .ranks = exchange,
-                                 .reached = std::move(reached),
-                                 .doorbell = transport.doorbell(),
-                                 .wait = transport.wait_settings()});
+    return arenas_.emplace_back(
+        std::make_shared<PeerArenas>(PeerArenas::Dependencies{.driver = of_.driver,
+                                                              .device = of_.device,
+                                                              .bytes = bytes,
+                                                              .ranks = exchange,
+                                                              .reached = std::move(reached),
+                                                              .doorbell = transport.doorbell(),
+                                                              .wait = transport.wait_settings()}));
 }
 
 PathOrReason PathMaker::refused(const wire::SharingFailure& failure) const {

@@ -52,8 +52,7 @@ public:
 
     /// What the choice of a path depends on. Loads NCCL if the conditions allow for it.
     RankDevice own_device(const PathConditions& conditions);
-    /// Tries a candidate: collective, and the same on all ranks. One that is refused gives back
-    /// what its trial had. Throws what ends the job.
+    /// Tries a candidate: collective, and the same on all ranks. Throws what ends the job.
     PathOrReason try_to_make(base::DevicePath path, const RankExchange& exchange);
     /// These need no trial. They throw what the driver throws.
     std::unique_ptr<Path> make_lone() const;
@@ -63,13 +62,12 @@ private:
     int rank() const noexcept { return of_.group.group_rank; }
     int ranks() const noexcept { return static_cast<int>(of_.group.ranks.size()); }
     int world_rank(int rank) const { return of_.group.ranks[static_cast<std::size_t>(rank)]; }
-    PathOrReason make(base::DevicePath path, const RankExchange& exchange);
     PathOrReason nccl(const RankExchange& exchange);
     template <class ArenaPath>
     PathOrReason over_arenas(const RankExchange& exchange, std::vector<int> reached);
     PathOrReason hierarchical(const RankExchange& exchange);
     std::shared_ptr<PeerArenas> make_arenas(const RankExchange& exchange, std::size_t bytes,
-                                            std::vector<int> reached) const;
+                                            std::vector<int> reached);
     PathOrReason refused(const wire::SharingFailure& failure) const;
     HostMover& mover();
     std::unique_ptr<engine::Backend> moved_among(wire::Group group) const;
@@ -78,6 +76,9 @@ private:
     const Paths& paths_;
     const topology::HostGrid grid_;
     const Results results_;
+    /// That have been tried. Those of a path that was refused are kept, too: the thread that drives
+    /// must not free memory of a device, which may wait for the trainer's work there.
+    std::vector<std::shared_ptr<PeerArenas>> arenas_;
     device::Nccl* nccl_ = nullptr;      ///< null if there is none
     std::unique_ptr<HostMover> mover_;  ///< null until it is needed
 };

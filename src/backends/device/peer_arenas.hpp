@@ -19,7 +19,7 @@ namespace guozhuang::backends {
 
 /// Memory of each rank of a process set on its device, which the streams of other ranks reach: of
 /// all, or of some. The ranks' devices need not differ, nor their processes. What it has is given
-/// back in the end, or when it cannot be shared: for that a device may wait for all its work.
+/// back in the end only, since for that a device may wait for all its work.
 class PeerArenas {
 public:
     struct Dependencies {

@@ -2,7 +2,6 @@
 // tests/support, whose tensors a Trainer has on its device.
 
 #include <guozhuang/guozhuang.hpp>
-#include <numeric>
 
 #include "emulation/ranks/trainer.hpp"
 #include "support/cases/join_cases.hpp"
@@ -21,25 +20,6 @@ namespace {
 std::string problems_on_device(const RankCase& body) {
     const Trainer trainer;
     return problems_here(body);
-}
-
-std::size_t free_memory() {
-    std::size_t free = 0, total = 0;
-    expect(cudaMemGetInfo(&free, &total), "no device");
-    return free;
-}
-
-/// Whatever paths a new set tries, it has the arena of one of them afterwards, or none.
-void arenas_of_a_set(Session& session, Report& report) {
-    constexpr std::size_t arena_bytes = std::size_t{32} << 20;
-    std::vector<int> all(static_cast<std::size_t>(session.size()));
-    std::iota(all.begin(), all.end(), 0);
-    const auto before = free_memory();
-    auto set = ProcessSet::create(all);
-    start_allreduce(set, "of the set", {DType::f32, {5}})(report);
-    const auto used = before - free_memory();
-    report.expect(used < 2 * arena_bytes, text_of(used, " bytes of the device"));
-    set.remove();
 }
 
 }  // namespace
@@ -106,10 +86,6 @@ TEST_CASE("process sets of ranks with devices", "[sets]") {
     CHECK(problems_on_device(every_operation_in_sets) == "");
     CHECK(problems_on_device(random_operations_in_sets(seed(), 3)) == "");
     CHECK(problems_on_device(sets_in_different_orders(5, 50'000)) == "");
-}
-
-TEST_CASE("a path that was tried and refused leaves no memory on the device in use") {
-    CHECK(problems_on_device(arenas_of_a_set) == "");
 }
 
 TEST_CASE("ranks join while others reduce on a device") {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <guozhuang/guozhuang.hpp>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "emulation/ranks/trainer.hpp"
@@ -91,6 +92,31 @@ void held_allreduce(Session& session, Report& report, std::size_t count) {
     handle.wait();
     report.expect(are_all(trainer.elements(values, count), sum_of_ranks(session)),
                   text_of("the sums of ", count));
+}
+
+/// The paths of a new set are tried while a stream of the trainer's stands still on rank 0, until
+/// the set's first bundle is enqueued on all ranks.
+void first_of_a_set_beside_a_held_stream(Session& session, Report& report) {
+    Trainer trainer;
+    launch_all_once(session, report, trainer);
+    std::vector<int> all(static_cast<std::size_t>(session.size()));
+    std::iota(all.begin(), all.end(), 0);
+    auto set = ProcessSet::create(all);
+    constexpr std::size_t count = 1001;
+    const auto values =
+        trainer.put_elements(std::vector<float>(count, static_cast<float>(session.rank() + 1)));
+    const TestStream held;
+    const Gate gate;
+    if (session.rank() == 0) gate.hold(held.native);
+    const auto handle =
+        allreduce_async(trainer.view(values, count),
+                        {.name = "first", .stream = trainer.stream(), .process_set = set});
+    handle.wait(trainer.stream());
+    barrier({.name = "enqueued on all ranks"});
+    gate.open();
+    handle.wait();
+    report.expect(are_all(trainer.elements(values, count), sum_of_ranks(session)), "the sums");
+    set.remove();
 }
 
 /// Two tensors in a row of an arena, which is zero at first.
@@ -232,6 +258,10 @@ TEST_CASE("host operations pass an allreduce behind a kernel that stands still")
         CHECK(problems_here([count](Session& session, Report& report) {
                   held_allreduce(session, report, count);
               }) == "");
+}
+
+TEST_CASE("a new set tries its paths without waiting for the trainer's streams", "[new_set]") {
+    CHECK(problems_here(first_of_a_set_beside_a_held_stream) == "");
 }
 
 TEST_CASE("a name again, while the operation that had it is still on the GPU") {
