@@ -24,12 +24,13 @@ string(SUBSTRING ${hash} 0 12 hash)
 set(GUOZHUANG_BUILD_ID
   "${PROJECT_VERSION}-${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION}-${hash}")
 
-# guozhuang_release_architectures(VARIABLE NVCC): those of a release that the toolkit knows. GPUs of
-# the same generation run their code (87 that of 86, say), and later ones the PTX of the last.
+# guozhuang_release_architectures(VARIABLE NVCC): those of a release that the toolkit knows. Code
+# runs on GPUs of the same major number and a higher minor one, too (103 that of 100, say), but not
+# on systems on a chip, which 87 and 110 are; later GPUs run the PTX of the last.
 function(guozhuang_release_architectures variable nvcc)
   execute_process(COMMAND ${nvcc} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
   set(architectures)
-  foreach(architecture 75 80 86 89 90 100 120)
+  foreach(architecture 75 80 86 87 89 90 100 110 120)
     if(known MATCHES "compute_${architecture}(\n|$)")
       list(APPEND architectures ${architecture})
     endif()
