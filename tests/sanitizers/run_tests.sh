@@ -16,8 +16,8 @@ if has_emulation; then targets+=(guozhuang_cuda_ranks); fi
 cmake --build --preset "$preset" --target "${targets[@]}"
 # Not out_of_memory: what the sanitizers cannot allocate, they end the process for. Not
 # fork_under_load, whose forks take a second each. Not the walks and the simulated hosts, which
-# compute for minutes. Three ranks where there is a choice: more or fewer show nothing new, but take
-# their time.
+# compute for minutes. Three ranks where there is a choice (see rank_counts() too): more or fewer
+# show little that is new, but take their time.
 excluded='np[1247]$|hosts|out_of_memory|fork_under_load|negotiator_walk'
 under=()
 case $preset in

@@ -22,8 +22,8 @@ inline constexpr bool under_sanitizer = under_thread_sanitizer;
 #endif
 #undef GUOZHUANG_CLANG_HAS
 
-/// With how many ranks a case is run in turn: all of these, but under a sanitizer, to which more or
-/// fewer show nothing new and take their time, with three.
+/// With how many ranks a case is run in turn: all of these, but under a sanitizer, which takes its
+/// time, with three only.
 inline std::vector<int> rank_counts(std::initializer_list<int> all) {
     return under_sanitizer ? std::vector{3} : std::vector(all);
 }
