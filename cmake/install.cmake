@@ -1,4 +1,4 @@
-# What `cmake --install` puts where: the shared library, its headers, and the files by which
+# What `cmake --install` puts where: the shared libraries, their headers, and the files by which
 # find_package and pkg-config find it. Programs and the CUDA plugin say so themselves, where they
 # are made.
 include(CMakePackageConfigHelpers)
@@ -6,7 +6,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/guozhuang)
 set(package_config ${PROJECT_BINARY_DIR}/guozhuangConfig.cmake)
 set(package_version ${PROJECT_BINARY_DIR}/guozhuangConfigVersion.cmake)
 
-install(TARGETS guozhuang EXPORT guozhuang-targets LIBRARY FILE_SET HEADERS)
+install(TARGETS guozhuang guozhuang_c EXPORT guozhuang-targets LIBRARY FILE_SET HEADERS)
 install(EXPORT guozhuang-targets NAMESPACE guozhuang:: FILE guozhuangTargets.cmake
   DESTINATION ${package_dir})
 
@@ -17,5 +17,8 @@ write_basic_package_version_file(${package_version} COMPATIBILITY SameMinorVersi
 install(FILES ${package_config} ${package_version} DESTINATION ${package_dir})
 
 file(RELATIVE_PATH up_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(${PROJECT_SOURCE_DIR}/cmake/guozhuang.pc.in ${PROJECT_BINARY_DIR}/guozhuang.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/guozhuang.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(library guozhuang guozhuang-c)
+  set(package ${PROJECT_BINARY_DIR}/${library}.pc)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/${library}.pc.in ${package} @ONLY)
+  install(FILES ${package} DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

@@ -21,13 +21,15 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 ROOM_TABLE = "docs/decisions/001-rooms.md"
-SOURCE_FOLDERS = ("include", "collectives", "src", "examples", "perf", "tests", "tools")
-SOURCE_SUFFIXES = (".hpp", ".cpp", ".cu", ".cuh")
+SOURCE_FOLDERS = ("include", "collectives", "src", "bindings", "examples", "perf", "tests", "tools")
+SOURCE_SUFFIXES = (".hpp", ".cpp", ".cu", ".cuh", ".h", ".c")
 C_SUFFIXES = (*SOURCE_SUFFIXES, ".pml")  # with the comments and literals of C++
 LARGEST_FUNCTION, LARGEST_USUAL_FUNCTION, LARGEST_FILE, WIDEST_LINE = 60, 20, 500, 100
 MOST_MEMBERS = 20
 # What has lines of its own width: data, pictures, and what programs wrote.
-NO_TEXT_SUFFIXES = (".svg", ".json", ".jsonl", ".dict", ".map", ".supp", ".pyc", ".txt.in")
+NO_TEXT_SUFFIXES = (
+    ".svg", ".json", ".jsonl", ".dict", ".map", ".supp", ".pyc", ".txt.in", ".abi"
+)
 
 
 def sources():
@@ -155,7 +157,7 @@ def includes():
 
 # --- confined -------------------------------------------------------------------------------------
 
-LIBRARY = ("include/", "collectives/", "src/", "tools/", "examples/")
+LIBRARY = ("include/", "collectives/", "src/", "bindings/", "tools/", "examples/")
 BLOCKING_MPI = (
     r"\bMPI_(Wait(all|any|some)?|M?[Rr]ecv|[SBR]?[Ss]end|Sendrecv(_replace)?|M?[Pp]robe|Barrier"
     r"|Bcast|(All)?[Rr]educe|Reduce_scatter(_block)?|Scan|Exscan|(All)?[Gg]atherv?|Scatterv?"

@@ -1,0 +1,460 @@
+#ifndef GUOZHUANG_H
+#define GUOZHUANG_H
+
+/// Guozhuang for C, and for all that can call C. It does what the C++ headers beside this one say
+/// (<guozhuang/operations.hpp>, <guozhuang/optimizer.hpp> ...): a function here has the name of the
+/// one there, and what is said here is what C adds to it. docs/c.md has a trainer.
+///
+/// Errors. A function that can fail returns a GzStatus: GZ_OK or why it failed, of which
+/// gz_last_error() has the text. Then it has written nothing to where its results go. NULL for what
+/// is needed is GZ_ERROR_INVALID_ARGUMENT. No exception leaves a function.
+///
+/// Objects (GzHandle, GzPlan ...) are made by the library, and each ends by its own gz_..._free(),
+/// which takes NULL as free() does. What the caller passes is copied during the call, but for the
+/// elements of tensors; what a function gives by a pointer to const lives as long as its object.
+/// Options are a pointer, and NULL means the defaults.
+///
+/// Callbacks must return: no exception and no longjmp() may leave them. They come on the calling
+/// thread before the function returns, unless said otherwise.
+///
+/// Any thread may call any function, if no other one uses the same object meanwhile; handles may be
+/// used by several threads until one frees them.
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GZ_API __attribute__((visibility("default")))
+
+// --- Values. Numbers do not change, and new ones are added behind those that are there. ----------
+
+/// The number of guozhuang::ErrorCode, whose comments say what each means, and one more: 0 is
+/// success.
+typedef int32_t GzStatus;
+enum {
+    GZ_OK = 0,
+    GZ_ERROR_INVALID_ARGUMENT = 1,
+    GZ_ERROR_DUPLICATE_NAME = 2,
+    GZ_ERROR_NOT_INITIALISED = 3,
+    GZ_ERROR_CONFIGURATION = 4,
+    GZ_ERROR_MISMATCH = 5,
+    GZ_ERROR_DEPARTED = 6,
+    GZ_ERROR_DISCARDED = 7,
+    GZ_ERROR_TIMEOUT = 8,
+    GZ_ERROR_ABORTED = 9,
+    GZ_ERROR_RANK_DIED = 10,
+    GZ_ERROR_WIRE = 11,
+    GZ_ERROR_OUT_OF_MEMORY = 12,
+    GZ_ERROR_UNAVAILABLE = 13,
+    GZ_ERROR_INTERNAL = 14,
+    GZ_ERROR_CALLBACK = 1000  ///< no ErrorCode: a callback of the caller's returned other than 0
+};
+
+typedef int32_t GzDType;  ///< guozhuang::DType; GZ_BOOLEAN is one byte, 0 or 1
+enum {
+    GZ_U8 = 0,
+    GZ_I8 = 1,
+    GZ_I16 = 2,
+    GZ_I32 = 3,
+    GZ_I64 = 4,
+    GZ_BOOLEAN = 5,
+    GZ_F16 = 6,
+    GZ_BF16 = 7,
+    GZ_F32 = 8,
+    GZ_F64 = 9,
+    GZ_U16 = 10,
+    GZ_U32 = 11,
+    GZ_U64 = 12
+};
+
+typedef int32_t GzReduceOp;  ///< guozhuang::ReduceOp
+enum { GZ_SUM = 0, GZ_AVERAGE = 1, GZ_MIN = 2, GZ_MAX = 3, GZ_PRODUCT = 4, GZ_ADASUM = 5 };
+
+typedef int32_t GzDeviceKind;  ///< guozhuang::DeviceKind
+enum { GZ_HOST = 0, GZ_FAKE = 1, GZ_CUDA = 2 };
+
+typedef int32_t GzLogLevel;  ///< guozhuang::LogLevel
+enum { GZ_LOG_DEBUG = 0, GZ_LOG_INFO = 1, GZ_LOG_WARNING = 2, GZ_LOG_ERROR = 3, GZ_LOG_OFF = 4 };
+
+typedef int32_t GzTail;  ///< guozhuang::Tail
+enum { GZ_PAD = 0, GZ_DROP = 1, GZ_UNEVEN = 2 };
+
+typedef int32_t GzMemory;  ///< guozhuang::Memory
+enum { GZ_AS_IS = 0, GZ_SHARE = 1 };
+
+// --- Structs that come in arrays. They never change. ---------------------------------------------
+
+typedef struct GzDevice {
+    GzDeviceKind kind;
+    int32_t index;
+} GzDevice;
+
+/// A dense, row-major tensor of the caller's. All zero: no tensor, where that is allowed.
+typedef struct GzTensor {
+    void* data;              ///< only written by operations that say so
+    const int64_t* shape;    ///< extents, outermost first
+    const int64_t* strides;  ///< in elements; NULL: contiguous, as operations demand
+    GzDType dtype;
+    int32_t dimensions;  ///< extents of the shape; 0: one element
+    GzDevice device;     ///< where `data` points
+} GzTensor;
+
+/// The name is the same on all ranks.
+typedef struct GzNamedTensor {
+    const char* name;
+    GzTensor tensor;
+} GzNamedTensor;
+
+typedef struct GzParameter {
+    const char* name;
+    GzTensor value;
+    GzTensor gradient;  ///< no tensor: the parameter is not trained
+} GzParameter;
+
+typedef struct GzStream {
+    GzDevice device;
+    void* native;  ///< a cudaStream_t; NULL: the device's default stream
+} GzStream;
+
+/// guozhuang::Agreement.
+typedef struct GzAgreement {
+    const char* tensor;
+    const char* what;
+    const char* value;
+} GzAgreement;
+
+// --- Errors --------------------------------------------------------------------------------------
+
+/// Facts of an error; texts are never NULL, but may be empty. Made by the library alone, so fields
+/// may be added at its end.
+typedef struct GzError {
+    GzStatus status;
+    const char* message;
+    const char* tensor;
+    const char* operation;
+    const int* ranks;  ///< the ranks at fault, where that is known
+    size_t rank_count;
+} GzError;
+
+/// That of the calling thread's last call that failed; never NULL. Valid until the thread's next
+/// call that fails.
+GZ_API const GzError* gz_last_error(void);
+/// "invalid_argument", "mismatch" ...; "unknown" for a number that is none.
+GZ_API const char* gz_status_name(GzStatus status);
+
+// --- The session ---------------------------------------------------------------------------------
+
+/// Options may grow at their end; `size` says how many bytes the caller's have, so that a program
+/// need not be compiled again. The macros make the defaults.
+typedef struct GzInitOptions {
+    size_t size;
+    /// The address of an MPI_Comm of the caller's, whose ranks become the job; NULL:
+    /// MPI_COMM_WORLD. As a Fortran handle MPI_Comm_f2c() makes one.
+    const void* mpi_communicator;
+    size_t mpi_communicator_bytes;  ///< sizeof(MPI_Comm)
+} GzInitOptions;
+#define GZ_INIT_OPTIONS_INIT \
+    { sizeof(GzInitOptions), NULL, 0 }
+
+/// Joins the job. Collective. Calls are counted; those behind the first take no communicator.
+GZ_API GzStatus gz_init(const GzInitOptions* options);
+/// Takes one gz_init() back, and the last one leaves the job together with all other ranks.
+/// Collective. One too many does nothing.
+GZ_API GzStatus gz_shutdown(void);
+/// guozhuang::Session::leave, however often gz_init() has been called: for a rank that cannot go
+/// on. The other ranks' errors have the reason (NULL: none). Does not wait.
+GZ_API GzStatus gz_leave(const char* reason);
+GZ_API int gz_is_initialized(void);  ///< 0 or 1
+GZ_API GzStatus gz_rank(int* rank);
+GZ_API GzStatus gz_size(int* size);
+GZ_API GzStatus gz_local_rank(int* rank);
+GZ_API GzStatus gz_local_size(int* size);
+GZ_API GzStatus gz_cross_rank(int* rank);
+GZ_API GzStatus gz_cross_size(int* size);
+GZ_API GzStatus gz_is_homogeneous(int* homogeneous);
+
+typedef struct GzRankOptions {
+    size_t size;
+    int take_turns;  ///< whether the ranks do, drawn from `turns`
+    int hosts;
+    uint64_t turns;
+} GzRankOptions;
+#define GZ_RANK_OPTIONS_INIT \
+    { sizeof(GzRankOptions), 0, 1, 0 }
+
+/// Runs `body` as `ranks` ranks, each a thread of this process, without mpirun, for tests. All
+/// functions that a body calls are its rank's. One that returns other than 0 has failed, and the
+/// last error of its thread, if there is one, is what the other ranks and the caller get.
+GZ_API GzStatus gz_run_ranks(int ranks, int (*body)(void* context), void* context,
+                             const GzRankOptions* options);
+
+typedef struct GzExitHold GzExitHold;
+GZ_API GzStatus gz_exit_hold_create(int64_t limit_ms, GzExitHold** hold);
+GZ_API void gz_exit_hold_free(GzExitHold* hold);
+
+// --- Process sets --------------------------------------------------------------------------------
+
+/// Where a function takes one, NULL is all ranks. Freeing it does not remove the set.
+typedef struct GzProcessSet GzProcessSet;
+GZ_API GzStatus gz_process_set_create(const int* ranks, size_t rank_count, GzProcessSet** set);
+GZ_API GzStatus gz_process_set_remove(GzProcessSet* set);  ///< collective, as creating one
+GZ_API void gz_process_set_free(GzProcessSet* set);
+GZ_API GzStatus gz_process_set_rank(const GzProcessSet* set, int* rank);
+GZ_API GzStatus gz_process_set_size(const GzProcessSet* set, int* size);
+GZ_API GzStatus gz_process_set_contains(const GzProcessSet* set, int rank, int* contains);
+/// Writes as many as gz_process_set_size() says.
+GZ_API GzStatus gz_process_set_ranks(const GzProcessSet* set, int* ranks);
+
+// --- Operations ----------------------------------------------------------------------------------
+
+/// What the caller owns as long as an operation may use its memory.
+typedef struct GzKeepAlive {
+    /// Called once with `owner`, when the operation is over or the call fails: on any thread, the
+    /// library's too. NULL: nothing is kept. Not for options whose size is wrong.
+    void (*release)(void* owner);
+    void* owner;
+} GzKeepAlive;
+
+/// guozhuang::Options and those of its kind. An operation refuses what it does not take.
+typedef struct GzOptions {
+    size_t size;
+    const char* name;  ///< NULL: numbered
+    double prescale;   ///< of allreduce and reduce_scatter, as postscale
+    double postscale;
+    const GzStream* stream;   ///< NULL: the default stream of the tensor's device
+    const GzTensor* outputs;  ///< one for each tensor; NULL: the library makes memory for them
+    size_t output_count;
+    const GzProcessSet* process_set;
+    GzKeepAlive keep_alive;
+    int64_t timeout_ms;  ///< then the job ends; 0: none but that of the configuration
+} GzOptions;
+#define GZ_OPTIONS_INIT \
+    { sizeof(GzOptions), NULL, 1, 1, NULL, NULL, 0, NULL, {NULL, NULL}, 0 }
+
+/// An operation that was submitted. Freeing it is harmless: the operation goes on.
+typedef struct GzHandle GzHandle;
+/// What all_gather, all_to_all and reduce_scatter give: a tensor for each that they were given.
+typedef struct GzResult GzResult;
+
+// In place. Each exists blocking and, with a handle, asynchronous.
+GZ_API GzStatus gz_allreduce(const GzTensor* tensor, GzReduceOp op, const GzOptions* options);
+GZ_API GzStatus gz_allreduce_async(const GzTensor* tensor, GzReduceOp op, const GzOptions* options,
+                                   GzHandle** handle);
+GZ_API GzStatus gz_grouped_allreduce(const GzTensor* tensors, size_t count, GzReduceOp op,
+                                     const GzOptions* options);
+GZ_API GzStatus gz_grouped_allreduce_async(const GzTensor* tensors, size_t count, GzReduceOp op,
+                                           const GzOptions* options, GzHandle** handle);
+GZ_API GzStatus gz_broadcast(const GzTensor* tensor, int root, const GzOptions* options);
+GZ_API GzStatus gz_broadcast_async(const GzTensor* tensor, int root, const GzOptions* options,
+                                   GzHandle** handle);
+GZ_API GzStatus gz_barrier(const GzOptions* options);
+GZ_API GzStatus gz_barrier_async(const GzOptions* options, GzHandle** handle);
+GZ_API GzStatus gz_join(const GzProcessSet* set, int* last_rank);
+GZ_API GzStatus gz_join_async(const GzProcessSet* set, GzHandle** handle);
+// Take no name; messages of two ranks match by tag.
+GZ_API GzStatus gz_send(const GzTensor* tensor, int to, uint16_t tag, const GzOptions* options);
+GZ_API GzStatus gz_send_async(const GzTensor* tensor, int to, uint16_t tag,
+                              const GzOptions* options, GzHandle** handle);
+GZ_API GzStatus gz_recv(const GzTensor* tensor, int from, uint16_t tag, const GzOptions* options);
+GZ_API GzStatus gz_recv_async(const GzTensor* tensor, int from, uint16_t tag,
+                              const GzOptions* options, GzHandle** handle);
+
+// With a result.
+GZ_API GzStatus gz_all_gather(const GzTensor* tensor, const GzOptions* options, GzResult** result);
+GZ_API GzStatus gz_all_gather_async(const GzTensor* tensor, const GzOptions* options,
+                                    GzHandle** handle);
+/// `splits`: as many as ranks; NULL and 0: equal parts.
+GZ_API GzStatus gz_all_to_all(const GzTensor* tensor, const int64_t* splits, size_t split_count,
+                              const GzOptions* options, GzResult** result);
+GZ_API GzStatus gz_all_to_all_async(const GzTensor* tensor, const int64_t* splits,
+                                    size_t split_count, const GzOptions* options,
+                                    GzHandle** handle);
+GZ_API GzStatus gz_reduce_scatter(const GzTensor* tensor, GzReduceOp op, const GzOptions* options,
+                                  GzResult** result);
+GZ_API GzStatus gz_reduce_scatter_async(const GzTensor* tensor, GzReduceOp op,
+                                        const GzOptions* options, GzHandle** handle);
+GZ_API GzStatus gz_grouped_all_gather(const GzTensor* tensors, size_t count,
+                                      const GzOptions* options, GzResult** result);
+GZ_API GzStatus gz_grouped_all_gather_async(const GzTensor* tensors, size_t count,
+                                            const GzOptions* options, GzHandle** handle);
+GZ_API GzStatus gz_grouped_reduce_scatter(const GzTensor* tensors, size_t count, GzReduceOp op,
+                                          const GzOptions* options, GzResult** result);
+GZ_API GzStatus gz_grouped_reduce_scatter_async(const GzTensor* tensors, size_t count,
+                                                GzReduceOp op, const GzOptions* options,
+                                                GzHandle** handle);
+
+GZ_API GzStatus gz_handle_wait(const GzHandle* handle);
+/// For at most that long, so that a caller can look at signals in between; `*done` is then whether
+/// the operation is complete. It goes on if not.
+GZ_API GzStatus gz_handle_wait_for(const GzHandle* handle, int64_t limit_us, int* done);
+/// guozhuang::Handle::wait(StreamRef): waits until the operation is enqueued, and lets the stream
+/// wait for its end.
+GZ_API GzStatus gz_handle_wait_stream(const GzHandle* handle, const GzStream* stream);
+GZ_API GzStatus gz_handle_test(const GzHandle* handle, int* done);  ///< only looks
+/// Waits, then moves the result out of an operation that has one, once.
+GZ_API GzStatus gz_handle_take(const GzHandle* handle, GzResult** result);
+GZ_API GzStatus gz_handle_last_rank(const GzHandle* handle, int* last_rank);  ///< waits for a join
+GZ_API void gz_handle_free(GzHandle* handle);
+
+GZ_API GzStatus gz_result_count(const GzResult* result, size_t* count);  ///< tensors
+/// The tensor, without a copy: in the library's memory, or in the output that the caller gave.
+GZ_API GzStatus gz_result_tensor(const GzResult* result, size_t index, GzTensor* tensor);
+/// How many of its rows came from each rank; of reduce_scatter, this rank's own count.
+GZ_API GzStatus gz_result_rows(const GzResult* result, size_t index, const int64_t** rows,
+                               size_t* count);
+GZ_API void gz_result_free(GzResult* result);
+
+// --- Memory that ranks share, and plans ----------------------------------------------------------
+
+typedef struct GzArena GzArena;  ///< guozhuang::GradientArena
+/// Collective. `device` NULL: host memory.
+GZ_API GzStatus gz_arena_create(size_t bytes, const GzDevice* device, GzArena** arena);
+/// `alignment` is a power of two, or 0: that of a cache line. The memory is zero, and freed with
+/// the arena.
+GZ_API GzStatus gz_arena_allocate(GzArena* arena, size_t bytes, size_t alignment, void** memory);
+GZ_API GzStatus gz_arena_bytes(const GzArena* arena, size_t* bytes);
+GZ_API GzStatus gz_arena_is_shared(const GzArena* arena, int* shared);
+GZ_API void gz_arena_free(GzArena* arena);
+
+typedef struct GzSharedMemory GzSharedMemory;
+/// Collective. The tensors' memory is shared, where it is, until the registration is freed.
+GZ_API GzStatus gz_share(const GzNamedTensor* tensors, size_t count, GzSharedMemory** memory);
+GZ_API GzStatus gz_shared_memory_is_shared(const GzSharedMemory* memory, int* shared);
+GZ_API void gz_shared_memory_free(GzSharedMemory* memory);
+
+typedef struct GzPlanOptions {
+    size_t size;
+    const char* name;  ///< NULL: numbered
+    GzReduceOp op;
+    double prescale;
+    double postscale;
+    const GzStream* stream;
+    const GzProcessSet* process_set;
+} GzPlanOptions;
+#define GZ_PLAN_OPTIONS_INIT \
+    { sizeof(GzPlanOptions), NULL, GZ_AVERAGE, 1, 1, NULL, NULL }
+
+typedef struct GzPlan GzPlan;
+/// The tensors of all bundles one after the other, and how many of them each bundle has.
+GZ_API GzStatus gz_plan_create(const GzNamedTensor* tensors, const size_t* bundle_counts,
+                               size_t bundles, const GzPlanOptions* options, GzPlan** plan);
+GZ_API GzStatus gz_plan_ready(GzPlan* plan, size_t bundle);
+GZ_API GzStatus gz_plan_wait(GzPlan* plan);
+GZ_API GzStatus gz_plan_wait_streams(GzPlan* plan, const GzStream* streams, size_t count);
+GZ_API GzStatus gz_plan_agree(GzPlan* plan, const GzAgreement* agreements, size_t count);
+GZ_API GzStatus gz_plan_discard(GzPlan* plan, const char* reason);
+GZ_API GzStatus gz_plan_joins(const GzPlan* plan, uint64_t* joins);
+GZ_API void gz_plan_free(GzPlan* plan);
+
+// --- Training ------------------------------------------------------------------------------------
+
+typedef struct GzReducerOptions {
+    size_t size;
+    const char* name;  ///< NULL: numbered
+    GzReduceOp op;
+    int32_t backward_passes_per_step;
+    double gradient_scale;
+    size_t bundle_bytes;
+    size_t first_bundle_bytes;
+    const GzStream* stream;
+    const GzProcessSet* process_set;
+    int32_t check_values;
+    GzMemory memory;
+} GzReducerOptions;
+#define GZ_REDUCER_OPTIONS_INIT                                                               \
+    {                                                                                         \
+        sizeof(GzReducerOptions), NULL, GZ_AVERAGE, 1, 1, 25u << 20, 1u << 20, NULL, NULL, 1, \
+            GZ_AS_IS                                                                          \
+    }
+
+/// What makes a single-process optimizer a distributed one: guozhuang::GradientReducer, and
+/// finish_pass() is step() of a DistributedOptimizer.
+typedef struct GzReducer GzReducer;
+GZ_API GzStatus gz_reducer_create(const GzParameter* parameters, size_t count,
+                                  const GzReducerOptions* options, GzReducer** reducer);
+/// For backward: the gradient of that parameter (by its number in the list, or by name) is final.
+GZ_API GzStatus gz_reducer_mark(GzReducer* reducer, size_t parameter);
+GZ_API GzStatus gz_reducer_mark_name(GzReducer* reducer, const char* parameter);
+GZ_API GzStatus gz_reducer_synchronize(GzReducer* reducer);
+/// Waits for the averages, then calls `step` (NULL: nothing). If that returns other than 0 this is
+/// GZ_ERROR_CALLBACK, and another call only calls `step` again. `stepped` (may be NULL): 0 after a
+/// pass that only accumulates.
+GZ_API GzStatus gz_reducer_finish_pass(GzReducer* reducer, int (*step)(void* context),
+                                       void* context, int* stepped);
+GZ_API GzStatus gz_reducer_discard(GzReducer* reducer, const char* reason);
+/// Between these two gradients only accumulate (no_sync). Counted.
+GZ_API GzStatus gz_reducer_pause(GzReducer* reducer);
+GZ_API GzStatus gz_reducer_resume(GzReducer* reducer);
+GZ_API void gz_reducer_free(GzReducer* reducer);
+
+GZ_API GzStatus gz_broadcast_parameters(const GzParameter* parameters, size_t count, int root,
+                                        const GzProcessSet* set);
+/// guozhuang::broadcast_optimizer_state, of these tensors.
+GZ_API GzStatus gz_broadcast_optimizer_state(const GzNamedTensor* tensors, size_t count, int root,
+                                             const GzProcessSet* set);
+GZ_API GzStatus gz_check_consistent(const GzParameter* parameters, size_t count,
+                                    const GzStream* stream, const GzProcessSet* set);
+/// `norm` (may be NULL) is the norm before. `stream` NULL: the default streams.
+GZ_API GzStatus gz_clip_by_global_norm(const GzParameter* parameters, size_t count, double max_norm,
+                                       const GzStream* stream, double* norm);
+/// Replaces each value by its mean over the ranks.
+GZ_API GzStatus gz_average_metrics(const char* const* keys, double* values, size_t count,
+                                   const GzProcessSet* set);
+
+typedef struct GzBytes GzBytes;  ///< byte strings
+/// Of root's `bytes`; those of other ranks are not looked at. Gives one byte string.
+GZ_API GzStatus gz_broadcast_bytes(const void* bytes, size_t count, int root,
+                                   const GzProcessSet* set, GzBytes** result);
+/// Gives one byte string for each rank.
+GZ_API GzStatus gz_all_gather_bytes(const void* bytes, size_t count, const GzProcessSet* set,
+                                    GzBytes** result);
+GZ_API GzStatus gz_bytes_count(const GzBytes* bytes, size_t* count);
+GZ_API GzStatus gz_bytes_get(const GzBytes* bytes, size_t index, const void** data, size_t* count);
+GZ_API void gz_bytes_free(GzBytes* bytes);
+
+typedef struct GzSamplerOptions {
+    size_t size;
+    uint64_t seed;
+    int32_t shuffle;
+    GzTail tail;
+    const GzProcessSet* process_set;
+} GzSamplerOptions;
+#define GZ_SAMPLER_OPTIONS_INIT \
+    { sizeof(GzSamplerOptions), 0, 1, GZ_PAD, NULL }
+
+typedef struct GzSampler GzSampler;  ///< guozhuang::DistributedSampler
+GZ_API GzStatus gz_sampler_create(size_t samples, const GzSamplerOptions* options,
+                                  GzSampler** sampler);
+GZ_API GzStatus gz_sampler_set_epoch(GzSampler* sampler, uint64_t epoch);
+/// This rank's samples of the epoch; valid until the next epoch is set.
+GZ_API GzStatus gz_sampler_indices(const GzSampler* sampler, const size_t** indices, size_t* count);
+GZ_API void gz_sampler_free(GzSampler* sampler);
+
+// --- What the library tells ----------------------------------------------------------------------
+
+GZ_API const char* gz_version(void);  ///< "0.1.0"
+GZ_API GzStatus gz_start_timeline(const char* directory, int* started);
+GZ_API GzStatus gz_stop_timeline(void);
+/// Receives messages with `context`, on any thread, one call at a time; NULL: they go to standard
+/// error again.
+GZ_API GzStatus gz_set_log_callback(void (*callback)(GzLogLevel level, const char* message,
+                                                     void* context),
+                                    void* context);
+GZ_API GzStatus gz_log_message(GzLogLevel level, const char* message);
+GZ_API GzStatus gz_traffic(uint64_t* bytes, uint64_t* messages);
+GZ_API GzStatus gz_try_devices(void);  ///< collective
+
+typedef struct GzInfo GzInfo;  ///< guozhuang::info(): build, MPI, topology, devices, configuration
+GZ_API GzStatus gz_info_create(GzInfo** info);
+GZ_API GzStatus gz_info_count(const GzInfo* info, size_t* count);
+GZ_API GzStatus gz_info_get(const GzInfo* info, size_t index, const char** section,
+                            const char** key, const char** value);
+GZ_API void gz_info_free(GzInfo* info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

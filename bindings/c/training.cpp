@@ -1,0 +1,183 @@
+#include <guozhuang/optimizer.hpp>
+#include <guozhuang/sampler.hpp>
+#include <guozhuang/training.hpp>
+#include <map>
+#include <utility>
+
+#include "border.hpp"
+
+struct GzReducer {
+    guozhuang::GradientReducer reducer;
+};
+struct GzBytes {
+    std::vector<std::string> texts;
+};
+struct GzSampler {
+    guozhuang::DistributedSampler sampler;
+};
+
+using namespace guozhuang::c;  // NOLINT(google-build-using-namespace)
+namespace gz = guozhuang;
+
+namespace {
+
+gz::OptimizerOptions options_of(const GzReducerOptions& given) {
+    return {.name = text_of(given.name),
+            .op = reduce_op_of(given.op),
+            .backward_passes_per_step = given.backward_passes_per_step,
+            .gradient_scale = given.gradient_scale,
+            .bundle_bytes = given.bundle_bytes,
+            .first_bundle_bytes = given.first_bundle_bytes,
+            .stream = stream_of(given.stream),
+            .process_set = set_of(given.process_set),
+            .check_values = given.check_values != 0,
+            .memory = enumerator(given.memory, gz::Memory::share, "use of memory")};
+}
+
+gz::GradientReducer& reducer_of(GzReducer* reducer) {
+    return required(reducer, "the reducer").reducer;
+}
+
+std::string bytes_of(const void* bytes, std::size_t count) {
+    const auto list = list_of(static_cast<const char*>(bytes), count, "the bytes");
+    return {list.begin(), list.end()};
+}
+
+}  // namespace
+
+GzStatus gz_reducer_create(const GzParameter* parameters, size_t count,
+                           const GzReducerOptions* options, GzReducer** reducer) {
+    return create(reducer, [&] {
+        const auto given = options_or(options, GzReducerOptions GZ_REDUCER_OPTIONS_INIT);
+        return new GzReducer{
+            gz::GradientReducer(parameters_of(parameters, count), options_of(given))};
+    });
+}
+GzStatus gz_reducer_mark(GzReducer* reducer, size_t parameter) {
+    return guarded([&] { reducer_of(reducer).mark(parameter); });
+}
+GzStatus gz_reducer_mark_name(GzReducer* reducer, const char* parameter) {
+    return guarded([&] { reducer_of(reducer).mark(std::string_view(text_of(parameter))); });
+}
+GzStatus gz_reducer_synchronize(GzReducer* reducer) {
+    return guarded([&] { reducer_of(reducer).synchronize(); });
+}
+GzStatus gz_reducer_finish_pass(GzReducer* reducer, int (*step)(void* context), void* context,
+                                int* stepped) {
+    return guarded([&] {
+        const bool has_stepped = reducer_of(reducer).finish_pass([&] {
+            if (step != nullptr && step(context) != 0) throw CallbackFailed();
+        });
+        if (stepped != nullptr) *stepped = has_stepped ? 1 : 0;
+    });
+}
+GzStatus gz_reducer_discard(GzReducer* reducer, const char* reason) {
+    return guarded([&] { reducer_of(reducer).discard(text_of(reason)); });
+}
+GzStatus gz_reducer_pause(GzReducer* reducer) {
+    return guarded([&] { reducer_of(reducer).pause(); });
+}
+GzStatus gz_reducer_resume(GzReducer* reducer) {
+    return guarded([&] { reducer_of(reducer).resume(); });
+}
+void gz_reducer_free(GzReducer* reducer) {
+    delete reducer;
+}
+
+GzStatus gz_broadcast_parameters(const GzParameter* parameters, size_t count, int root,
+                                 const GzProcessSet* set) {
+    return guarded(
+        [&] { gz::broadcast_parameters(parameters_of(parameters, count), root, set_of(set)); });
+}
+GzStatus gz_broadcast_optimizer_state(const GzNamedTensor* tensors, size_t count, int root,
+                                      const GzProcessSet* set) {
+    return guarded([&] {
+        gz::OptimizerState state;
+        for (auto& [name, tensor] : named_tensors_of(tensors, count)) state(name, tensor);
+        state.broadcast(root, set_of(set));
+    });
+}
+GzStatus gz_check_consistent(const GzParameter* parameters, size_t count, const GzStream* stream,
+                             const GzProcessSet* set) {
+    return guarded([&] {
+        gz::check_consistent(parameters_of(parameters, count), set_of(set), stream_of(stream));
+    });
+}
+GzStatus gz_clip_by_global_norm(const GzParameter* parameters, size_t count, double max_norm,
+                                const GzStream* stream, double* norm) {
+    return guarded([&] {
+        const auto before = gz::clip_by_global_norm(parameters_of(parameters, count), max_norm,
+                                                    {.stream = stream_of(stream)});
+        if (norm != nullptr) *norm = before;
+    });
+}
+GzStatus gz_average_metrics(const char* const* keys, double* values, size_t count,
+                            const GzProcessSet* set) {
+    return guarded([&] {
+        const auto names = list_of(keys, count, "the keys");
+        const auto numbers = list_of(values, count, "the values");
+        std::map<std::string, double> metrics;
+        for (std::size_t i = 0; i < count; ++i)
+            if (!metrics.emplace(text_of(names[i]), numbers[i]).second)
+                refuse("the key '" + text_of(names[i]) + "' is given twice");
+        metrics = gz::average_metrics(metrics, set_of(set));
+        for (std::size_t i = 0; i < count; ++i) numbers[i] = metrics.at(text_of(names[i]));
+    });
+}
+
+GzStatus gz_broadcast_bytes(const void* bytes, size_t count, int root, const GzProcessSet* set,
+                            GzBytes** result) {
+    return create(result, [&] {
+        auto text = bytes_of(bytes, count);
+        gz::broadcast_bytes(text, root, set_of(set));
+        return new GzBytes{{std::move(text)}};
+    });
+}
+GzStatus gz_all_gather_bytes(const void* bytes, size_t count, const GzProcessSet* set,
+                             GzBytes** result) {
+    return create(result, [&] {
+        return new GzBytes{gz::all_gather_bytes(bytes_of(bytes, count), set_of(set))};
+    });
+}
+GzStatus gz_bytes_count(const GzBytes* bytes, size_t* count) {
+    return put(count, [&] { return required(bytes, "the bytes").texts.size(); });
+}
+GzStatus gz_bytes_get(const GzBytes* bytes, size_t index, const void** data, size_t* count) {
+    return guarded([&] {
+        const auto& texts = required(bytes, "the bytes").texts;
+        if (index >= texts.size())
+            refuse("there are " + std::to_string(texts.size()) + " byte strings, so no " +
+                   std::to_string(index));
+        required(count, "where the number of bytes goes");
+        required(data, "where the bytes go") = texts[index].data();
+        *count = texts[index].size();
+    });
+}
+void gz_bytes_free(GzBytes* bytes) {
+    delete bytes;
+}
+
+GzStatus gz_sampler_create(size_t samples, const GzSamplerOptions* options, GzSampler** sampler) {
+    return create(sampler, [&] {
+        const auto given = options_or(options, GzSamplerOptions GZ_SAMPLER_OPTIONS_INIT);
+        return new GzSampler{gz::DistributedSampler(
+            samples, {.seed = given.seed,
+                      .shuffle = given.shuffle != 0,
+                      .tail = enumerator(given.tail, gz::Tail::uneven, "tail"),
+                      .process_set = set_of(given.process_set)})};
+    });
+}
+GzStatus gz_sampler_set_epoch(GzSampler* sampler, uint64_t epoch) {
+    return guarded([&] { required(sampler, "the sampler").sampler.set_epoch(epoch); });
+}
+GzStatus gz_sampler_indices(const GzSampler* sampler, const size_t** indices, size_t* count) {
+    return guarded([&] {
+        const auto& all = required(sampler, "the sampler").sampler.indices();
+        required(count, "where the number of samples goes");
+        required(indices, "where the samples go") = all.data();
+        *count = all.size();
+    });
+}
+void gz_sampler_free(GzSampler* sampler) {
+    delete sampler;
+}
