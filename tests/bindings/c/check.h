@@ -1,0 +1,63 @@
+#ifndef GUOZHUANG_TESTS_CHECK_H
+#define GUOZHUANG_TESTS_CHECK_H
+
+/// What the test programs of the C interface share. A check that fails is printed and counted, and
+/// the test goes on, so that ranks stay together.
+#include <guozhuang.h>
+
+#include <stdio.h>
+#include <string.h>
+
+extern int failed_checks;
+
+/// Whether the condition holds.
+#define CHECK(condition) check((condition), #condition, __FILE__, __LINE__)
+/// The call must succeed.
+#define OK(call) check_status((call), GZ_OK, "", #call, __FILE__, __LINE__)
+/// The call must fail with that status, and a text that contains `text`.
+#define FAILS(expected, text, call) \
+    check_status((call), (expected), (text), #call, __FILE__, __LINE__)
+
+int check(int holds, const char* what, const char* file, int line);
+void check_status(GzStatus status, GzStatus expected, const char* text, const char* call,
+                  const char* file, int line);
+
+int own_rank(void);
+int rank_count(void);
+
+GzTensor vector_of(void* data, GzDType dtype, const int64_t* extent);
+size_t bytes_of(GzDType dtype);
+/// Elements of every dtype, by numbers that all of them have: integers from 0 to 256.
+void set_element(void* data, GzDType dtype, size_t index, double value);
+double get_element(const void* data, GzDType dtype, size_t index);
+
+// The cases, which all ranks run.
+void test_before_init(void);
+void test_after_shutdown(void);
+void test_leave(void);
+void test_session(void);
+void test_forked_child(void);
+void test_run_ranks(void);
+void test_info(void);
+void test_allreduces(void);
+void test_groups(void);
+void test_broadcasts(void);
+void test_results(void);
+void test_outputs(void);
+void test_messages(void);
+void test_handles(void);
+void test_streams(void);
+void test_joins(void);
+void test_null_arguments(void);
+void test_bad_arguments(void);
+void test_mismatches(void);
+void test_keep_alive(void);
+void test_releases(void);
+void test_process_sets(void);
+void test_memory(void);
+void test_plans(void);
+void test_training(void);
+void test_failing_batches(void);
+void test_helpers(void);
+
+#endif
