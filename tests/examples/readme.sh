@@ -1,6 +1,6 @@
 #!/bin/bash
-# readme.sh SOURCE_DIRECTORY: the README and docs/gpu.md show the true difference between the two
-# trainers, on CPUs and on GPUs, and the README the true hello.
+# readme.sh SOURCE_DIRECTORY: the README, docs/gpu.md and docs/c.md show the true difference between
+# the two trainers, on CPUs, on GPUs and in C, and README and docs/c.md the true hello.
 set -euo pipefail
 cd "$1"
 
@@ -12,19 +12,25 @@ block() {
         inside { text = text $0 "\n" }' "$1"
 }
 
-# difference EXAMPLE
+# difference EXAMPLE SUFFIX
 difference() {
     cd "examples/$1"
-    diff -U1 train.cpp train_distributed.cpp | grep -v -e '^---' -e '^+++' -e '^@@'
+    diff -U1 "train.$2" "train_distributed.$2" | grep -v -e '^---' -e '^+++' -e '^@@'
 }
 
-# shows PAGE EXAMPLE
+# shows PAGE EXAMPLE SUFFIX
 shows() {
-    diff <(difference "$2") <(block "$1" diff guozhuang/guozhuang.hpp) ||
+    diff <(difference "$2" "$3") <(block "$1" diff "include <guozhuang") ||
       { echo "$1: the difference of the trainers in examples/$2 is another"; exit 1; }
 }
 
-shows README.md fashion_mnist
-shows docs/gpu.md fashion_mnist_cuda
-diff examples/hello.cpp <(block README.md cpp 'int main') ||
-  { echo "README.md: examples/hello.cpp is another"; exit 1; }
+# says_hello PAGE LANGUAGE FILE
+says_hello() {
+    diff "$3" <(block "$1" "$2" 'int main') || { echo "$1: $3 is another"; exit 1; }
+}
+
+shows README.md fashion_mnist cpp
+shows docs/gpu.md fashion_mnist_cuda cpp
+shows docs/c.md c c
+says_hello README.md cpp examples/hello.cpp
+says_hello docs/c.md c examples/c/hello.c
