@@ -35,6 +35,8 @@ double get_element(const void* data, GzDType dtype, size_t index);
 void test_before_init(void);
 void test_after_shutdown(void);
 void test_leave(void);
+void test_death(void);
+void test_timeout(void);
 void test_session(void);
 void test_forked_child(void);
 void test_run_ranks(void);

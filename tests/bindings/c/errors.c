@@ -1,4 +1,5 @@
 // What fails: which status, which text, and what is left behind.
+#include <signal.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -217,6 +218,30 @@ void test_mismatches(void) {
     value = 1;
     OK(gz_allreduce(&scalar, GZ_SUM, &options));  // the library goes on
     CHECK(value == (float)size);
+}
+
+/// The last rank is killed, and the others learn so.
+void test_death(void) {
+    const int last = rank_count() - 1;
+    if (own_rank() == last) raise(SIGKILL);
+    FAILS(GZ_ERROR_RANK_DIED, "killed by signal 9", gz_allreduce(&scalar, GZ_SUM, NULL));
+    CHECK(gz_last_error()->rank_count == 1 && gz_last_error()->ranks[0] == last);
+    FAILS(GZ_ERROR_RANK_DIED, "killed by signal 9", gz_barrier(NULL));
+    if (failed_checks == 0) puts("the death was told");
+    fflush(stdout);  // the library ends this process soon
+}
+
+/// Nobody comes to the operation of rank 0, at whose limit the job ends for all.
+void test_timeout(void) {
+    GzOptions options = GZ_OPTIONS_INIT;
+    options.name = "lonely";
+    options.timeout_ms = 100;
+    if (own_rank() == 0)
+        FAILS(GZ_ERROR_TIMEOUT, "lonely", gz_allreduce(&scalar, GZ_SUM, &options));
+    else
+        FAILS(GZ_ERROR_TIMEOUT, "lonely", gz_recv(&scalar, 0, 0, NULL));
+    FAILS(GZ_ERROR_TIMEOUT, "lonely", gz_barrier(NULL));
+    if (failed_checks == 0) puts("the timeout was told");
 }
 
 static int releases, expected_releases;

@@ -34,6 +34,7 @@ static void test_all_gather(const GzTensor* tensor) {
     expect_all_rows(result, 0);
     gz_result_free(result);
     OK(gz_all_gather_async(tensor, NULL, &handle));
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "NULL", gz_handle_take(handle, NULL));  // and takes nothing
     OK(gz_handle_take(handle, &result));
     expect_all_rows(result, 0);
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "taken before", gz_handle_take(handle, &result));
