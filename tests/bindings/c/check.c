@@ -73,7 +73,7 @@ void set_element(void* data, GzDType dtype, size_t index, double value) {
         case GZ_U16: SET(uint16_t);
         case GZ_U32: SET(uint32_t);
         case GZ_U64: SET(uint64_t);
-        default: CHECK(!"a dtype");
+        default: check(0, "a dtype", __FILE__, __LINE__);
     }
 }
 
@@ -95,7 +95,7 @@ double get_element(const void* data, GzDType dtype, size_t index) {
         case GZ_U16: GET(uint16_t);
         case GZ_U32: GET(uint32_t);
         case GZ_U64: GET(uint64_t);
-        default: CHECK(!"a dtype");
+        default: check(0, "a dtype", __FILE__, __LINE__);
     }
     memcpy(&single, &bits, sizeof single);
     return single;

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "cases.h"
 #include "check.h"
 
 static float value = 1;

@@ -1,6 +1,7 @@
 // Every function of the C interface, run by all ranks of a job.
 #include <unistd.h>
 
+#include "cases.h"
 #include "check.h"
 
 static void run_all(void) {

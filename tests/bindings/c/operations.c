@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cases.h"
 #include "check.h"
 
 enum { COUNT = 5 };

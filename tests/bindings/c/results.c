@@ -1,6 +1,7 @@
 // Operations with results, and what handles do.
 #include <stdlib.h>
 
+#include "cases.h"
 #include "check.h"
 
 /// Rank r has r + 1 rows of two columns, all r.

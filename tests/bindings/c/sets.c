@@ -1,4 +1,5 @@
 // Process sets, memory that ranks share, and plans.
+#include "cases.h"
 #include "check.h"
 
 /// All ranks but the first, if there are two.

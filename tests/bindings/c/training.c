@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cases.h"
 #include "check.h"
 
 enum { LAYERS = 3, WIDTH = 4, SAMPLES = 24, STEPS = 5 };
