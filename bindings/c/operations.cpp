@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <guozhuang/operations.hpp>
 #include <utility>
@@ -279,7 +280,8 @@ GzStatus gz_handle_wait(const GzHandle* handle) {
 }
 GzStatus gz_handle_wait_for(const GzHandle* handle, int64_t limit_us, int* done) {
     return put(done, [&] {
-        return operation_of(handle).wait_for(std::chrono::microseconds(limit_us)) ? 1 : 0;
+        const std::chrono::microseconds limit(std::max<int64_t>(limit_us, 0));
+        return operation_of(handle).wait_for(limit) ? 1 : 0;
     });
 }
 GzStatus gz_handle_wait_stream(const GzHandle* handle, const GzStream* stream) {

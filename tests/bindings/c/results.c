@@ -167,13 +167,16 @@ void test_handles(void) {
         OK(gz_allreduce_async(&tensor, GZ_SUM, &options, &handle));
         OK(gz_handle_wait_for(handle, 1000, &done));
         CHECK(done == 0);
+        OK(gz_handle_wait_for(handle, INT64_MIN, &done));
+        CHECK(done == 0);
         OK(gz_handle_test(handle, &done));
         CHECK(done == 0);
         FAILS(GZ_ERROR_DUPLICATE_NAME, "waits for rank 0", gz_allreduce(&tensor, GZ_SUM, &options));
     }
     OK(gz_barrier(NULL));
     if (own_rank() == 0) OK(gz_allreduce_async(&tensor, GZ_SUM, &options, &handle));
-    for (done = 0; !done;) OK(gz_handle_wait_for(handle, 1000000, &done));
+    OK(gz_handle_wait_for(handle, INT64_MAX, &done));
+    CHECK(done == 1);
     OK(gz_handle_test(handle, &done));
     CHECK(done == 1 && value == (float)rank_count());
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "no result", gz_handle_take(handle, &result));
