@@ -201,6 +201,29 @@ void set_deadline(engine::Request& request, std::chrono::milliseconds timeout) {
     request.deadline = base::deadline_after(timeout);
 }
 
+std::string name_of(Device device) {
+    return device.kind == DeviceKind::host
+               ? "the host"
+               : fmt::format("{} {}", guozhuang::name_of(device.kind), device.index);
+}
+
+/// Of a tensor of a group.
+std::string label_of(const OperationSpec& spec, std::size_t i) {
+    return spec.tensor_names.empty() ? fmt::format("[{}]", i)
+                                     : fmt::format("'{}'", spec.tensor_names[i]);
+}
+
+void check_one_device(const OperationSpec& spec, const Check& check) {
+    for (std::size_t i = 1; i < spec.tensors.size(); ++i) {
+        const auto &first = spec.tensors.front().device, &device = spec.tensors[i].device;
+        if (device != first)
+            check.fail(
+                ErrorCode::invalid_argument,
+                fmt::format("tensor {} is on {}, but {} on {}: they must be on one device",
+                            label_of(spec, 0), name_of(first), label_of(spec, i), name_of(device)));
+    }
+}
+
 void check_spec(const OperationSpec& spec, const Check& check) {
     const auto& description = spec.description;
     check.that(spec.name.size() <= protocol::max_name_bytes,
@@ -225,19 +248,12 @@ void check_spec(const OperationSpec& spec, const Check& check) {
         check_reduction(description, tensor.dtype, check);
         check.that(!has_rows(description.operation) || !tensor.shape.empty(),
                    "a 0-dimensional tensor has no rows; give it a dimension");
-        check.that(tensor.device == spec.tensors.front().device,
-                   "the tensors of a group must be on one device");
     }
+    check_one_device(spec, check);
 }
 
 std::string name_of_output(const OperationSpec& spec, std::size_t i) {
     return spec.description.group ? fmt::format("output [{}]", i) : "output";
-}
-
-std::string name_of(Device device) {
-    return device.kind == DeviceKind::host
-               ? "the host"
-               : fmt::format("{} {}", guozhuang::name_of(device.kind), device.index);
 }
 
 /// How many rows all_gather and all_to_all give, no rank knows yet.
@@ -321,9 +337,8 @@ std::shared_ptr<device::Driver> check_devices(const OperationSpec& spec, const C
         check_it.that(problem.empty(), "{}", problem);
     };
     for (std::size_t i = 0; i < spec.tensors.size(); ++i)
-        check_place(spec.tensors[i], spec.tensor_names.empty()
-                                         ? check
-                                         : check.of(fmt::format("'{}'", spec.tensor_names[i])));
+        check_place(spec.tensors[i],
+                    spec.tensor_names.empty() ? check : check.of(label_of(spec, i)));
     for (std::size_t i = 0; i < spec.outputs.size(); ++i)
         check_place(spec.outputs[i], check.of(name_of_output(spec, i)));
     return driver;

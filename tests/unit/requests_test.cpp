@@ -200,3 +200,20 @@ TEST_CASE("a user tag beyond what the transport carries is refused, and the next
     CHECK(in == 7);
     runtime.close();
 }
+
+TEST_CASE("tensors of a group that are on two devices are named, with the devices") {
+    run_ranks(1, [](Session&) {
+        std::array<float, 3> numbers{};
+        const auto view = [&](std::size_t i, Device device) {
+            return TensorView(&numbers[i], DType::f32, {1}, device);
+        };
+        const Device fake{DeviceKind::fake, 0}, other{DeviceKind::fake, 1};
+        CHECK_THROWS_WITH(
+            Plan({{{"a", view(0, fake)}, {"b", view(1, fake)}, {"c", view(2, other)}}}),
+            Catch::Matchers::Contains("tensor 'a' is on fake 0, but 'c' on fake 1: "
+                                      "they must be on one device"));
+        CHECK_THROWS_WITH(
+            grouped_allreduce(std::vector{view(0, fake), view(1, {})}),
+            Catch::Matchers::Contains("tensor [0] is on fake 0, but [1] on the host"));
+    });
+}

@@ -468,9 +468,10 @@ TEST_CASE("tensors and streams that do not belong together are refused") {
                            {"no multiple of the 4 bytes of an element of f32"},
                            [&] { allreduce(unaligned(1)); });
               allreduce(unaligned(0));
-              expect_error(report, ErrorCode::invalid_argument, {"must be on one device"}, [&] {
-                  grouped_allreduce(std::vector<TensorView>{fake, numbers});
-              });
+              expect_error(report, ErrorCode::invalid_argument,
+                           {"tensor [0] is on fake 0, but [1] on the host"}, [&] {
+                               grouped_allreduce(std::vector<TensorView>{fake, numbers});
+                           });
               expect_error(report, ErrorCode::invalid_argument,
                            {"send", "not a stream of the host fake"}, [&] {
                                send(fake, 0,
