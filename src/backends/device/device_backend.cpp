@@ -48,7 +48,8 @@ Path& DeviceBackend::choose(const engine::Bundle& first) {
             continue;
         }
         std::erase_if(refused, [&](const RefusedPath& other) { return other.path > candidate; });
-        const auto reasons = refused.empty() ? "" : fmt::format(" ({})", describe(refused));
+        const auto why = describe(refused, of_.conditions.wanted);
+        const auto reasons = why.empty() ? "" : fmt::format(" ({})", why);
         of_.report(fmt::format("{}{}", name_of(candidate), reasons));
         if (group().group_rank == 0)
             base::log(level, "{}: tensors on {} take the {} path{}", of_.set, kind,
@@ -56,7 +57,8 @@ Path& DeviceBackend::choose(const engine::Bundle& first) {
         return paths_.keep(std::move(path));
     }
     throw Error(ErrorCode::unavailable,
-                fmt::format("{}: no path for tensors on {}: {}", of_.set, kind, describe(refused)));
+                fmt::format("{}: no path for tensors on {}: {}", of_.set, kind,
+                            describe(refused, of_.conditions.wanted)));
 }
 
 }  // namespace guozhuang::backends

@@ -56,14 +56,12 @@ std::string why_not_hierarchical(std::span<const RankDevice> ranks,
     return {};
 }
 
-std::string why_never_nccl(const PathConditions& conditions) {
-    if (conditions.wanted != DevicePath::automatic && conditions.wanted != DevicePath::nccl)
-        return fmt::format("GUOZHUANG_DEVICE_PATH is {}", name_of(conditions.wanted));
-    return conditions.reproducible ? "GUOZHUANG_REPRODUCIBLE is 1" : "";
+bool may_be(DevicePath path, const PathConditions& conditions) {
+    return conditions.wanted == DevicePath::automatic || conditions.wanted == path;
 }
 
 std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions& conditions) {
-    if (auto reason = why_never_nccl(conditions); !reason.empty()) return reason;
+    if (conditions.reproducible) return "GUOZHUANG_REPRODUCIBLE is 1";
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         const std::string_view text = ranks[rank].nccl.data();
         if (!ranks[rank].has_nccl) return fmt::format("rank {} of the set: {}", rank, text);
@@ -80,15 +78,13 @@ std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions
 }  // namespace
 
 bool may_be_nccl(const PathConditions& conditions) {
-    return why_never_nccl(conditions).empty();
+    return may_be(DevicePath::nccl, conditions) && !conditions.reproducible;
 }
 
 PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions& conditions) {
-    const auto wanted = conditions.wanted;
     PathChoice choice;
     const auto consider = [&](DevicePath path, std::string why_not) {
-        if (wanted != DevicePath::automatic && wanted != path)
-            why_not = fmt::format("GUOZHUANG_DEVICE_PATH is {}", name_of(wanted));
+        if (!may_be(path, conditions)) return;
         if (why_not.empty())
             choice.candidates.push_back(path);
         else
@@ -102,8 +98,10 @@ PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions&
     return choice;
 }
 
-std::string describe(std::span<const RefusedPath> refused) {
+std::string describe(std::span<const RefusedPath> refused, DevicePath wanted) {
     std::string text;
+    if (wanted != DevicePath::automatic)
+        text = fmt::format("GUOZHUANG_DEVICE_PATH is {}", name_of(wanted));
     for (const auto& [path, reason] : refused)
         text += fmt::format("{}not {}: {}", text.empty() ? "" : "; ", name_of(path), reason);
     return text;

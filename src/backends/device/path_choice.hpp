@@ -32,8 +32,8 @@ struct RefusedPath {
     std::string reason;
 };
 
-/// The paths to try, the best one first, and those that cannot be. The last one of an automatic
-/// choice always can be.
+/// The paths to try, the best one first, and those that cannot be; if one path is asked for, that
+/// one alone. The last one of an automatic choice always can be.
 struct PathChoice {
     std::vector<base::DevicePath> candidates;
     std::vector<RefusedPath> refused;
@@ -50,7 +50,7 @@ bool may_be_nccl(const PathConditions& conditions);
 /// The same on all ranks.
 PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions& conditions);
 
-/// "not direct: ...; not staged: ...", for users.
-std::string describe(std::span<const RefusedPath> refused);
+/// "not direct: ...; not ring: ...", for users, and before that which path is asked for.
+std::string describe(std::span<const RefusedPath> refused, base::DevicePath wanted);
 
 }  // namespace guozhuang::backends

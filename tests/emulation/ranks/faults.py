@@ -217,10 +217,8 @@ def paths():
     # The last host's ranks cannot share, and the others' could.
     expect_path(rf"staged path \(.*; not hierarchical: rank 3: CUDA: .*\)", 4,
                 ["EMULATED_CUDA_FAIL=cudaIpcOpenMemHandle:1"], hosts=2, **without)
-    expect_path(r"staged path \(.*not direct: GUOZHUANG_DEVICE_PATH is staged.*\)",
-                GUOZHUANG_DEVICE_PATH="staged")
-    expect_path(r"ring path \(.*not direct: GUOZHUANG_DEVICE_PATH is ring.*\)",
-                GUOZHUANG_DEVICE_PATH="ring")
+    for path in ("staged", "ring"):
+        expect_path(rf"{path} path \(GUOZHUANG_DEVICE_PATH is {path}\)", GUOZHUANG_DEVICE_PATH=path)
     slices = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_MIG": "1"}
     another_slice = ["CUDA_VISIBLE_DEVICES=1"]
     expect_path(refused, of_last=another_slice, GUOZHUANG_NCCL="off", **slices)
@@ -231,7 +229,7 @@ def paths():
         expect_path(re.escape(f"direct path ({shared})"), **slices)
         expect_path("nccl path", EMULATED_CUDA_DEVICES="2")
         expect_path(re.escape(f"direct path ({shared})"))
-        refusal = f"no path for tensors on cuda: {shared}"
+        refusal = f"no path for tensors on cuda: GUOZHUANG_DEVICE_PATH is nccl; {shared}"
         Run("steps", GUOZHUANG_DEVICE_PATH="nccl").expect_told([0, 1], refusal)
 
 
