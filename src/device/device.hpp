@@ -6,6 +6,7 @@
 #include <guozhuang/stream.hpp>
 #include <guozhuang/types.hpp>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -81,6 +82,8 @@ public:
     virtual int device_count() const noexcept = 0;
     /// One line for users: "NVIDIA H200, 139 GiB, compute capability 9.0".
     virtual std::string description(int device) const = 0;
+    /// How many bytes of its memory nobody uses, no other process either; empty if that is unknown.
+    virtual std::optional<std::size_t> free_memory(int) const noexcept { return std::nullopt; }
     /// Throws Error(unavailable) if the device has failed, in the words of its driver: then nothing
     /// that was enqueued will run.
     virtual void require_healthy(int device) const = 0;

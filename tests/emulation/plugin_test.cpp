@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <filesystem>
+#include <guozhuang/error.hpp>
 #include <unistd.h>
 
 #include "device/cuda/kernel_shape.hpp"
@@ -107,6 +108,20 @@ int say_which_nccl_can_be_limited(const std::vector<std::string>&) {
 }
 const ChildCase limited_nccl("say which NCCL can be limited", say_which_nccl_can_be_limited);
 
+/// Its description, and why it cannot give as much memory as it has, when some is in use.
+int say_what_it_has(const std::vector<std::string>&) {
+    auto& driver = *load_cuda_plugin(emulated_plugin()).driver;
+    std::puts(driver.description(0).c_str());
+    driver.allocate(0, 8 << 20);
+    try {
+        driver.allocate(0, 48 << 20);
+    } catch (const Error& error) {
+        std::puts(error.what());
+    }
+    return 0;
+}
+const ChildCase small_device("say what the device has", say_what_it_has);
+
 std::string nccl_with(const std::vector<std::string>& arguments,
                       const Child::Environment& environment = {}) {
     return Child("say which NCCL", environment, arguments).line();
@@ -117,6 +132,14 @@ std::string reason_with(const Child::Environment& environment) {
 }
 
 }  // namespace
+
+TEST_CASE("a device of less than a GiB is described in MiB, and says what of them is free") {
+    Child child("say what the device has", {{"EMULATED_CUDA_MEMORY_MIB", "48"}});
+    CHECK(child.line() == "Emulated GPU, 48 MiB, compute capability 9.0");
+    CHECK(child.line() ==
+          "CUDA: cannot allocate 50331648 bytes of device memory, of which 41943040 are free: out "
+          "of memory (cudaErrorMemoryAllocation)");
+}
 
 TEST_CASE("the plugin works on an emulated device as the host does") {
     const auto cuda = load_cuda_plugin(emulated_plugin());

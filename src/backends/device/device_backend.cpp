@@ -29,6 +29,16 @@ Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
     return *staged_;
 }
 
+/// What a path has taken of the device's memory, NCCL's included. Others may have allocated or
+/// freed memory meanwhile.
+std::string DeviceBackend::describe_use(std::optional<std::size_t> free_before) const {
+    const auto free = of_.maker.driver->free_memory(of_.maker.device);
+    if (!free_before || !free || *free >= *free_before) return {};
+    constexpr auto mib = std::size_t{1} << 20;
+    return fmt::format(", with about {} MiB of the GPU's memory",
+                       (*free_before - *free + mib - 1) / mib);
+}
+
 /// The ranks try the candidates in the same order, and all of them fail or none.
 Path& DeviceBackend::choose(const engine::Bundle& first) {
     if (is_of_one_rank()) {
@@ -41,6 +51,7 @@ Path& DeviceBackend::choose(const engine::Bundle& first) {
     const auto kind = name_of(first.device);
     auto level = LogLevel::info;
     for (const auto candidate : candidates) {
+        const auto free_before = of_.maker.driver->free_memory(of_.maker.device);
         auto [path, reason] = maker_.try_to_make(candidate, exchange);
         if (!path) {
             refused.push_back({candidate, std::move(reason)});
@@ -50,7 +61,7 @@ Path& DeviceBackend::choose(const engine::Bundle& first) {
         std::erase_if(refused, [&](const RefusedPath& other) { return other.path > candidate; });
         const auto why = describe(refused, of_.conditions.wanted);
         const auto reasons = why.empty() ? "" : fmt::format(" ({})", why);
-        of_.report(fmt::format("{}{}", name_of(candidate), reasons));
+        of_.report(fmt::format("{}{}{}", name_of(candidate), describe_use(free_before), reasons));
         if (group().group_rank == 0)
             base::log(level, "{}: tensors on {} take the {} path{}", of_.set, kind,
                       name_of(candidate), reasons);

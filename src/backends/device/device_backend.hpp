@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,7 +23,8 @@ public:
     struct Dependencies {
         std::string set;  ///< its name for users
         PathConditions conditions;
-        /// Told once which path bundles take, and why no better one.
+        /// Told once which path bundles take, with how much of the device's memory, and why no
+        /// better one.
         std::function<void(const std::string&)> report;
         PathMaker::Dependencies maker;
     };
@@ -41,6 +44,7 @@ private:
     }
     Path& path_for(const engine::Bundle& bundle);
     Path& choose(const engine::Bundle& first);
+    std::string describe_use(std::optional<std::size_t> free_before) const;
 
     const Dependencies of_;
     /// Ended after the maker, whose thread uses them. They use what the maker owns, but not to end.

@@ -46,13 +46,25 @@ void PeerArenas::meet(std::atomic<std::uint32_t>& have_come) {
 
 PeerArenas::Offer PeerArenas::make_offer() {
     stream_ = of_.driver->make_stream(of_.device);
-    own_ = device::allocate_owned(of_.driver, of_.device, of_.bytes);
+    own_ = allocate();
     Offer offer{.arena = of_.driver->sharing().offer(of_.device, own_.memory),
                 .beginning = device::own_process() + static_cast<std::uint64_t>(rank())};
     of_.driver->fill(*stream_, own_.memory.first(sizeof offer.beginning),
                      std::as_bytes(std::span(&offer.beginning, 1)));
     wait_until_done();
     return offer;
+}
+
+device::DeviceMemory PeerArenas::allocate() const {
+    try {
+        return device::allocate_owned(of_.driver, of_.device, of_.bytes);
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::out_of_memory) throw;
+        throw Error(error.code(),
+                    fmt::format("no memory for its arena; a smaller GUOZHUANG_DEVICE_BYTES needs "
+                                "less: {}",
+                                error.what()));
+    }
 }
 
 /// Tries what the path will do, so that what cannot be done is known now: the streams meet, and

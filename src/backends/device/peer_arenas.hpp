@@ -50,6 +50,7 @@ public:
 private:
     struct Offer;
 
+    device::DeviceMemory allocate() const;
     Offer make_offer();
     void open(std::span<const Offer> offers);
     void meet(std::atomic<std::uint32_t>& have_come);

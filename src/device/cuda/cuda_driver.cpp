@@ -22,9 +22,15 @@ const CudaStream& ours(const Stream& stream) {
     return *cuda;
 }
 
-void check_allocated(cudaError_t status, std::size_t bytes, const char* kind) {
+void check_allocated(cudaError_t status, std::size_t bytes, const std::string& kind) {
     if (status != cudaSuccess)
         check(status, ("cannot allocate " + std::to_string(bytes) + " bytes of " + kind).c_str());
+}
+
+/// "139 GiB"; in MiB if it is less than one.
+std::string in_large_units(std::size_t bytes) {
+    const bool is_small = bytes >> 30 == 0;
+    return std::to_string(bytes >> (is_small ? 20 : 30)) + (is_small ? " MiB" : " GiB");
 }
 
 /// The element, repeated.
@@ -66,9 +72,20 @@ std::string CudaDriver::description(int device) const {
     check_device(device, device_count());
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, device), "cannot read the properties of the device");
-    return std::string(properties.name) + ", " + std::to_string(properties.totalGlobalMem >> 30) +
-           " GiB, compute capability " + std::to_string(properties.major) + "." +
+    return std::string(properties.name) + ", " + in_large_units(properties.totalGlobalMem) +
+           ", compute capability " + std::to_string(properties.major) + "." +
            std::to_string(properties.minor);
+}
+
+std::optional<std::size_t> CudaDriver::free_memory(int device) const noexcept {
+    try {
+        const auto here = device_at(device).use();
+        std::size_t free = 0, total = 0;
+        check(cudaMemGetInfo(&free, &total), "cannot tell how much memory is free");
+        return free;
+    } catch (const Error&) {
+        return std::nullopt;
+    }
 }
 
 void CudaDriver::require_healthy(int device) const {
@@ -84,7 +101,11 @@ std::span<std::byte> CudaDriver::allocate(int device, std::size_t bytes) {
     if (bytes == 0) return {};
     const auto here = on.use();
     void* memory = nullptr;
-    check_allocated(cudaMalloc(&memory, bytes), bytes, "device memory");
+    const auto status = cudaMalloc(&memory, bytes);
+    const auto free = status == cudaErrorMemoryAllocation ? free_memory(device) : std::nullopt;
+    check_allocated(
+        status, bytes,
+        free ? "device memory, of which " + std::to_string(*free) + " are free" : "device memory");
     return {static_cast<std::byte*>(memory), bytes};
 }
 

@@ -16,6 +16,7 @@ public:
 
     int device_count() const noexcept override { return static_cast<int>(devices_.size()); }
     std::string description(int device) const override;
+    std::optional<std::size_t> free_memory(int device) const noexcept override;
     void require_healthy(int device) const override;
     void limit_multiprocessors(int most) noexcept override;
 

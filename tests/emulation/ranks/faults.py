@@ -173,17 +173,21 @@ def expect_info(words, ranks, of_last=(), hosts=1, **environment):
 
 def infos():
     off = {"GUOZHUANG_NCCL": "off"}
-    expect_info("none: there is one rank", 1)
-    expect_info(r"direct \(not nccl: rank 0 of the set: GUOZHUANG_NCCL is off\)", 4, **off)
+    arena, small = (f", with about {mib} MiB of the GPU's memory" for mib in (32, 8))
+    for wanted in ("auto", "nccl"):
+        expect_info("none: there is one rank", 1, GUOZHUANG_DEVICE_PATH=wanted)
+    expect_info(rf"direct{small} \(.*\)", 2, GUOZHUANG_DEVICE_BYTES="8M", **off)
+    expect_info(rf"direct{arena} \(not nccl: rank 0 of the set: GUOZHUANG_NCCL is off\)", 4, **off)
     four = {"EMULATED_CUDA_DEVICES": "4", **off}
     failed = r"rank \d: CUDA: cannot open .*peer access is not supported.*"
-    expect_info(rf"ring \(.*; not direct: {failed}\)", 4, EMULATED_CUDA_PEERS="ring", **four)
+    expect_info(rf"ring{arena} \(.*; not direct: {failed}\)", 4, EMULATED_CUDA_PEERS="ring", **four)
     expect_info(rf"staged \(.*; not direct: {failed}; not ring: {failed}\)", 4,
                 EMULATED_CUDA_PEERS="0", **four)
     expect_info(rf"staged \(.*; not ring: GUOZHUANG_REPRODUCIBLE is 1.*; not direct: {failed}\)",
                 4, EMULATED_CUDA_PEERS="ring", GUOZHUANG_REPRODUCIBLE="1", **four)
     elsewhere = r"not direct: ranks 0 and 2 of the set are on different hosts; not ring: .*"
-    expect_info(rf"hierarchical \(.*; {elsewhere} are on different hosts\)", 4, hosts=2, **off)
+    expect_info(rf"hierarchical{small} \(.*; {elsewhere} are on different hosts\)", 4, hosts=2,
+                **off)
     expect_info(rf"staged \(.*; {elsewhere}; not hierarchical: {failed}\)", 4, hosts=2,
                 EMULATED_CUDA_PEERS="0", **four)
     expect_info(r"staged \(.*; not hierarchical: each host has one rank of the set\)", 2, hosts=2,
@@ -195,7 +199,7 @@ def infos():
                 ["EMULATED_CUDA_FAIL=cudaMalloc:1"])
     if WITH_NCCL:
         expect_info("nccl", 4, EMULATED_CUDA_DEVICES="4")
-        expect_info(r"direct \(not nccl: ranks 0 and 1 of the set share a device\)", 4)
+        expect_info(rf"direct{arena} \(not nccl: ranks 0 and 1 of the set share a device\)", 4)
 
 
 def paths():
@@ -213,7 +217,11 @@ def paths():
                     EMULATED_CUDA_FAIL=f"{function}:1", **without)  # of each rank, and not again
     expect_path(refused, EMULATED_CUDA_FAIL="cudaHostRegister:1", **without)  # one rank at a time
     full = {"EMULATED_CUDA_MEMORY_MIB": "48", "GUOZHUANG_DEVICE_BYTES": "64M"}
-    expect_path(refused, **full, **without)
+    room = (r"rank [01]: no memory for its arena; a smaller GUOZHUANG_DEVICE_BYTES needs less: "
+            r"CUDA: cannot allocate 67108864 bytes of device memory, of which \d+ are free: out of "
+            r"memory \(cudaErrorMemoryAllocation\)")
+    expect_path(rf"staged path \({off}; {one_host}; not direct: {room}; not ring: {room}\)",
+                **full, **without)
     # The last host's ranks cannot share, and the others' could.
     expect_path(rf"staged path \(.*; not hierarchical: rank 3: CUDA: .*\)", 4,
                 ["EMULATED_CUDA_FAIL=cudaIpcOpenMemHandle:1"], hosts=2, **without)

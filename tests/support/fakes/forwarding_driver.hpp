@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,9 @@ public:
 
     int device_count() const noexcept override { return inner_->device_count(); }
     std::string description(int device) const override { return inner_->description(device); }
+    std::optional<std::size_t> free_memory(int device) const noexcept override {
+        return inner_->free_memory(device);
+    }
     void require_healthy(int device) const override { inner_->require_healthy(device); }
 
     std::span<std::byte> allocate(int device, std::size_t bytes) override {
