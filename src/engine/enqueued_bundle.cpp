@@ -21,18 +21,18 @@ EnqueuedBundle::EnqueuedBundle(Bundle bundle, Requests requests, const Context& 
 
 /// If it fails, `running` stays written: reports then say what failed.
 bool EnqueuedBundle::attempt(const std::function<void()>& work) noexcept {
-    const auto operation = name_of(bundle_.operation);
     try {
         const trace::TimelineSlice slice(*context_.timeline, "bundle",
                                          [&] { return facts_of(bundle_, context_.set); });
-        context_.activity.running.write(operation, requests_.front()->request().name);
+        context_.activity.running.write(name_of(bundle_.operation),
+                                        requests_.front()->request().name);
         base::pass(base::Failpoint::execute);
         work();
         base::pass(base::Failpoint::executed);
         context_.activity.running.clear();
         return true;
     } catch (...) {
-        fail(as_error(std::current_exception(), operation, context_.rank));
+        fail(as_error(std::current_exception(), work_of(requests_), context_.rank));
         return false;
     }
 }
@@ -57,8 +57,7 @@ void EnqueuedBundle::end(std::shared_ptr<EnqueuedBundle> bundle,
     const auto listener = bundle->listener_;
     const auto& context = bundle->context_;
     const auto cause = failure ? failure : bundle->is_refused_ ? bundle->refusal_ : nullptr;
-    const auto error =
-        cause ? as_error(cause, name_of(bundle->bundle_.operation), context.rank) : nullptr;
+    const auto error = cause ? as_error(cause, work_of(bundle->requests_), context.rank) : nullptr;
     if (error) listener->on_failure(error);
     listener->let_go(std::move(bundle->keep_alive_));
     listener->on_end(bundle->to_end_, error);

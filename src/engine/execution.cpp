@@ -10,6 +10,31 @@
 #include "device/host/neutral.hpp"
 
 namespace guozhuang::engine {
+namespace {
+
+/// "allreduce 'grad0' and 11 others: "
+std::string describe(const FailedWork& work) {
+    if (work.operation.empty()) return {};
+    std::string text(work.operation);
+    if (!work.tensor.empty()) text += fmt::format(" '{}'", work.tensor);
+    if (work.others > 0)
+        text += fmt::format(" and {} other{}", work.others, work.others == 1 ? "" : "s");
+    return text + ": ";
+}
+
+/// Whether it is of a device, the transport or the like, which know nothing of operations.
+bool names_no_work(const Error& error) {
+    switch (error.code()) {
+        case ErrorCode::invalid_argument:
+        case ErrorCode::wire:
+        case ErrorCode::out_of_memory:
+        case ErrorCode::unavailable:
+        case ErrorCode::internal: return error.operation().empty();
+        default: return false;
+    }
+}
+
+}  // namespace
 
 OwnedTensor filled_on_host(DType dtype, const Shape& shape, std::span<const std::byte> element) {
     auto memory = std::make_shared<std::vector<std::byte>>(count_of(shape) * size_of(dtype));
@@ -91,23 +116,31 @@ std::exception_ptr error_of(const protocol::LogEntry& entry,
                                           .ranks = group_ranks.world_ranks(entry.ranks)}));
 }
 
-std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation,
+FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept {
+    const auto& first = requests.front()->request();
+    return {name_of(first.description->operation), first.name, requests.size() - 1};
+}
+
+std::exception_ptr as_error(const std::exception_ptr& cause, const FailedWork& work,
                             int rank) noexcept try {
-    const auto error = [&](ErrorCode code, std::string_view text) {
-        return std::make_exception_ptr(
-            Error(code, fmt::format("{}{}{}", operation, operation.empty() ? "" : ": ", text),
-                  {.operation = std::string(operation), .ranks = {rank}}));
+    const auto error = [&](const Error& failed) {
+        const auto& ranks = failed.ranks();
+        return std::make_exception_ptr(Error(failed.code(), describe(work) + failed.what(),
+                                             {.tensor = std::string(work.tensor),
+                                              .operation = std::string(work.operation),
+                                              .ranks = ranks.empty() ? std::vector{rank} : ranks},
+                                             failed.where()));
     };
     try {
         std::rethrow_exception(cause);
-    } catch (const Error&) {
-        return cause;
+    } catch (const Error& known) {
+        return !work.operation.empty() && names_no_work(known) ? error(known) : cause;
     } catch (const std::bad_alloc&) {
-        return error(ErrorCode::out_of_memory, "not enough memory");
+        return error(Error(ErrorCode::out_of_memory, "not enough memory"));
     } catch (const std::exception& other) {
-        return error(ErrorCode::internal, other.what());
+        return error(Error(ErrorCode::internal, other.what()));
     } catch (...) {
-        return error(ErrorCode::internal, "an unknown exception");
+        return error(Error(ErrorCode::internal, "an unknown exception"));
     }
 } catch (...) {  // there is no memory for an Error
     return cause;

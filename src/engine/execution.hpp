@@ -46,9 +46,19 @@ trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const 
 std::exception_ptr error_of(const protocol::LogEntry& entry,
                             const protocol::GroupRanks& group_ranks);
 
-/// Turns a failure of this rank into an Error, the only type that callers get: an Error stays as it
-/// is; std::bad_alloc becomes out_of_memory, anything else internal.
-std::exception_ptr as_error(const std::exception_ptr& cause, std::string_view operation,
+/// What has failed on this rank; empty if that was for no operation.
+struct FailedWork {
+    std::string_view operation = {};  ///< "allreduce", "send to 1"
+    std::string_view tensor = {};     ///< the name of the first one
+    std::size_t others = 0;           ///< how many more tensors have names of their own
+};
+/// `requests` (one at least) outlive it.
+FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept;
+
+/// Turns a failure of this rank into an Error, the only type that callers get: std::bad_alloc
+/// becomes out_of_memory, anything else internal. The text says which work has failed. An Error
+/// whose text names an operation already, or that says why the job is over, stays as it is.
+std::exception_ptr as_error(const std::exception_ptr& cause, const FailedWork& work,
                             int rank) noexcept;
 
 }  // namespace guozhuang::engine

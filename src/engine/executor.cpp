@@ -101,8 +101,11 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
         throw Error(ErrorCode::internal,
                     fmt::format("rank {} was told to execute '{}', which it has not submitted",
                                 context_.rank, entry.items.front().name));
+    // The requests may be gone when it fails.
+    const FailedWork if_it_fails{name_of(requests.front()->request().description->operation),
+                                 entry.items.front().name, entry.items.size() - 1};
     if (const auto& action = requests.front()->request().action) {
-        attempt(requests.front()->request().description->operation, *listener, action);
+        attempt(if_it_fails, *listener, action);
         return listener->on_end(requests, nullptr);
     }
     auto bundle = bundle_of(entry, requests, context_.group_ranks, context_.size);
@@ -110,10 +113,10 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
     if (context_.timeline->on())
         for (const auto& pending : requests) context_.timeline->enter(pending.get(), "bundle");
     if (const auto* on_stream = on_stream_of(executor))
-        return attempt(bundle.operation, *listener, [&] {
+        return attempt(if_it_fails, *listener, [&] {
             (*on_stream)->enqueue(std::move(bundle), std::move(requests), context_, listener);
         });
-    run_on(*std::get<Backend*>(executor), bundle, entry.items.front().name, *listener);
+    run_on(*std::get<Backend*>(executor), bundle, if_it_fails, *listener);
     listener->on_end(requests, nullptr);
 }
 
@@ -138,12 +141,12 @@ std::shared_ptr<StagedMessage> Executor::stage(
 }
 
 /// If the backend fails, `running` stays written: reports then say what failed.
-void Executor::run_on(Backend& backend, const Bundle& bundle, std::string_view name,
+void Executor::run_on(Backend& backend, const Bundle& bundle, const FailedWork& if_it_fails,
                       ExecutionListener& listener) {
     const trace::TimelineSlice slice(*context_.timeline, "bundle",
                                      [&] { return facts_of(bundle, context_.set); });
-    context_.activity.running.write(name_of(bundle.operation), name);
-    attempt(bundle.operation, listener, [&] {
+    context_.activity.running.write(if_it_fails.operation, if_it_fails.tensor);
+    attempt(if_it_fails, listener, [&] {
         base::pass(base::Failpoint::execute);
         backend.run(bundle);
         base::pass(base::Failpoint::executed);
@@ -151,12 +154,12 @@ void Executor::run_on(Backend& backend, const Bundle& bundle, std::string_view n
     context_.activity.running.clear();
 }
 
-void Executor::attempt(protocol::OperationKind operation, ExecutionListener& listener,
+void Executor::attempt(const FailedWork& if_it_fails, ExecutionListener& listener,
                        const std::function<void()>& work) const {
     try {
         work();
     } catch (...) {
-        const auto error = as_error(std::current_exception(), name_of(operation), context_.rank);
+        const auto error = as_error(std::current_exception(), if_it_fails, context_.rank);
         listener.on_failure(error);
         std::rethrow_exception(error);
     }

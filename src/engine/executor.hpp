@@ -5,12 +5,12 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <variant>
 
 #include "base/mutex.hpp"
 #include "engine/backend.hpp"
 #include "engine/context.hpp"
+#include "engine/execution.hpp"
 #include "engine/execution_listener.hpp"
 #include "engine/pending.hpp"
 #include "engine/staged_message.hpp"
@@ -67,10 +67,10 @@ public:
 
 private:
     DeviceExecutor of(DeviceKind kind) const;
-    void run_on(Backend& backend, const Bundle& bundle, std::string_view name,
+    void run_on(Backend& backend, const Bundle& bundle, const FailedWork& if_it_fails,
                 ExecutionListener& listener);
     Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item) const;
-    void attempt(protocol::OperationKind operation, ExecutionListener& listener,
+    void attempt(const FailedWork& if_it_fails, ExecutionListener& listener,
                  const std::function<void()>& work) const;
 
     const Context& context_;

@@ -3,6 +3,8 @@
 #include <guozhuang/error.hpp>
 #include <utility>
 
+#include "engine/execution.hpp"
+
 namespace guozhuang::engine {
 
 StagedMessage::StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size_t bytes,
@@ -33,6 +35,7 @@ void StagedMessage::enqueue(const Request& request,
                             const std::function<void(device::Stream&)>& copy) {
     auto& stream = *slot_->stream;
     keep_alive_->all.push_back(request.keep_alive);
+    name_ = request.name;
     count_ = ++slot_->copies;
     slot_->completions->add(shared_from_this());
     const auto write_end = [&] { slot_->driver->write(stream, *slot_->copied, count_); };
@@ -44,7 +47,8 @@ void StagedMessage::enqueue(const Request& request,
             write_end();
         } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the first error is thrown
         }
-        throw;
+        std::rethrow_exception(
+            as_error(std::current_exception(), {.operation = name_}, context_.rank));
     }
     write_end();
 }
@@ -61,7 +65,7 @@ bool StagedMessage::is_reached() noexcept {
 
 void StagedMessage::complete(const std::exception_ptr& failure) noexcept {
     listener_->let_go(std::move(keep_alive_));
-    failure_ = failure;
+    if (failure) failure_ = as_error(failure, {.operation = name_}, context_.rank);
     is_complete_.store(true, std::memory_order_release);
     base::ring_local(context_.doorbell, context_.wait.audience);
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "engine/completions.hpp"
 #include "engine/context.hpp"
@@ -55,6 +56,7 @@ private:
     const std::span<std::byte> memory_;
     const std::shared_ptr<ExecutionListener> listener_;
     const Context& context_;
+    std::string name_;         ///< of the request, for errors: "send to 1"
     std::uint32_t count_ = 0;  ///< what the slot's word says after the copy
     /// What the request keeps alive. If the operation fails before the copy is done, its handles
     /// let go of that, and the stream may still use it.

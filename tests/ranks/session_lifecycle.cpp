@@ -330,15 +330,15 @@ void out_of_memory() {
     }
     int word = 0;
     try {
-        gz::all_gather(numbers);
+        gz::all_gather(numbers, {.name = "rows"});
         require(false, "an operation that rank 1 cannot finish fails");
     } catch (const gz::Error& error) {
         const auto expected =
             session.rank() == 1 ? gz::ErrorCode::out_of_memory : gz::ErrorCode::aborted;
         require(error.code() == expected && error.ranks() == std::vector<int>{1}, error.what());
-        require(
-            std::string(error.what()).find("all_gather: not enough memory") != std::string::npos,
-            error.what());
+        require(std::string(error.what()).find("all_gather 'rows': not enough memory") !=
+                    std::string::npos,
+                error.what());
     }
     if (session.rank() != 1) {
         MPI_Send(&word, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);

@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "device/host/fake_driver.hpp"
+#include "engine/execution.hpp"
 #include "support/fakes/engine_rank.hpp"
+#include "support/fakes/forwarding_driver.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 #include "support/runner/report.hpp"
@@ -190,7 +192,7 @@ TEST_CASE("a rank that fails in the middle of a bundle ends the job for all, wit
         for (std::size_t rank = 0; on_stream && rank < static_cast<std::size_t>(ranks); ++rank)
             job[rank].run_on_stream_of(streams);
         auto errors = job.errors();
-        CHECK(errors.back() == own + words);
+        CHECK(errors.back() == text_of(own, " ", ranks - 1, " ", words));
         errors.pop_back();
         const auto last = ranks - 1;
         const auto expected =
@@ -198,9 +200,58 @@ TEST_CASE("a rank that fails in the middle of a bundle ends the job for all, wit
         for (const auto& error : errors) CHECK(error == expected);
         CHECK_THROWS_AS(job[0].submit("later"), Error);
     };
-    check([] { throw Error(ErrorCode::wire, "the cable is out"); }, "wire ", "the cable is out");
-    check([] { throw std::bad_alloc(); }, "out_of_memory " + std::to_string(ranks - 1) + " ",
-          "allreduce: not enough memory");
+    check([] { throw Error(ErrorCode::wire, "the cable is out"); }, "wire",
+          "allreduce 'together': the cable is out");
+    check([] { throw std::bad_alloc(); }, "out_of_memory",
+          "allreduce 'together': not enough memory");
+    check(
+        [&] {
+            throw Error(ErrorCode::wire, "broadcast 'x': no",
+                        {.operation = "broadcast", .ranks = {ranks - 1}});
+        },
+        "wire", "broadcast 'x': no");
+}
+
+namespace {
+
+/// Its streams never come to the end of a bundle.
+class FailedDriver final : public ForwardingDriver {
+public:
+    using ForwardingDriver::ForwardingDriver;
+    void write(device::Stream&, device::Word&, std::uint32_t) override {}
+    void require_healthy(int) const override {
+        throw Error(ErrorCode::unavailable, "the device has failed");
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a device that fails ends the job for all, and the text says what was under way") {
+    wire::InprocHub hub(2);
+    const std::shared_ptr<wire::Transport> other = hub.transport(0);
+    EngineRank first(other, [&](const engine::Bundle&) { wait_for_ever(*other, 1); }),
+        second(hub.transport(1), [](const engine::Bundle&) {});
+    second.run_on_stream_of(std::make_shared<FailedDriver>(device::make_fake_driver()));
+    const auto there = first.submit("grad"), here = second.submit("grad");
+    CHECK(error_of(here) == "unavailable 1 allreduce 'grad': the device has failed");
+    CHECK(error_of(there) ==
+          "aborted 1 rank 1 has ended the job: allreduce 'grad': the device has failed");
+}
+
+TEST_CASE("an error names the first tensor of a bundle, and says how many others there are") {
+    const auto cause = std::make_exception_ptr(Error(ErrorCode::unavailable, "it has failed"));
+    const auto text = [&](const engine::FailedWork& work) {
+        try {
+            std::rethrow_exception(engine::as_error(cause, work, 3));
+        } catch (const Error& error) {
+            return text_of(error.operation(), "|", error.tensor(), "|", error.what());
+        }
+    };
+    CHECK(text({}) == "||it has failed");
+    CHECK(text({"allreduce", "a", 0}) == "allreduce|a|allreduce 'a': it has failed");
+    CHECK(text({"allreduce", "a", 1}) == "allreduce|a|allreduce 'a' and 1 other: it has failed");
+    CHECK(text({"allreduce", "a", 2}) == "allreduce|a|allreduce 'a' and 2 others: it has failed");
+    CHECK(text({.operation = "send to 1"}) == "send to 1||send to 1: it has failed");
 }
 
 TEST_CASE("a corrupt control message ends the job for all, naming its sender") {
@@ -258,7 +309,7 @@ TEST_CASE("memory that messages may still use is not let go when the job ends") 
         const std::string note =
             "; MPI may still use the memory of operations that were pending: neither free it nor "
             "use it again";
-        CHECK(error_of(handle) == "wire mine" + (stoppable ? "" : note));
+        CHECK(error_of(handle) == "wire 0 allreduce 'kept': mine" + (stoppable ? "" : note));
         CHECK(rank.engine().left_memory_on_loan() == !stoppable);
     }
     CHECK(*released == stoppable);
@@ -356,7 +407,7 @@ TEST_CASE("what a failed bundle kept alive may wait for the device while it goes
         rank.run_on_stream_of(streams, completions);
         const auto outer = rank.submit(
             "outer", when_released([&] { inner = other.submit("inner").wait_for(10s); }));
-        CHECK(error_of(outer) == "wire mine");
+        CHECK(error_of(outer) == "wire 0 allreduce 'outer': mine");
     }
     CHECK(inner);
 }
@@ -407,10 +458,10 @@ TEST_CASE("what an operation kept alive may call the library while the job ends"
     const auto message = rank.submit(engine::Route{.peer = 0});
     std::string inner = "not run";
     const auto outer = rank.submit("outer", when_released([&] { inner = error_of(message); }));
-    CHECK(error_of(outer) == "wire mine");
+    CHECK(error_of(outer) == "wire 0 allreduce 'outer': mine");
     // Another thread may still let go of what the operation kept alive.
     while (!outer.done()) std::this_thread::yield();
-    CHECK(inner == "wire mine");
+    CHECK(inner == "wire 0 allreduce 'outer': mine");
 }
 
 TEST_CASE("whoever waits while another thread completes a failed operation gets its own error") {

@@ -120,8 +120,17 @@ def ends():
         across.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
         across.expect(across.seconds < 15, f"ends after {across.seconds:.1f} s")
     Run("broken", 4, hosts=2).expect_told(range(4), broken)
+    run = Run("broken_under_way")
+    what = rf"allreduce 'grad': CUDA: device \d has failed: .*({broken})"
+    run.expect_told([1], what)
+    run.expect_told([0], f"^aborted: rank 1 has ended the job: {what}")
+    run = Run("steps", 2, ["EMULATED_CUDA_FAIL=cuStreamWaitValue32:1"],
+              GUOZHUANG_DEVICE_PATH="staged")
+    what = "allreduce '#1 allreduce': CUDA: cannot enqueue a wait for a word: "
+    run.expect_told([1], what)
+    run.expect_told([0], f"^aborted: rank 1 has ended the job: {what}")
     Run("broken_messages").expect_told([1], f"{broken}|the stream has failed")
-    Run("broken_behind").expect_told([0, 1], broken)
+    Run("broken_behind").expect_told([0, 1], f"send to 0: .*({broken})")
     Run("broken", 1).expect_told([0], broken)
     Run("leaves").expect_told([0], f"^departed: .*{mine}")
     for scene in ("held", "hung"):

@@ -240,6 +240,25 @@ void broken_behind(Session& session) {
     handle.wait();
 }
 
+/// The device of the last rank fails while an allreduce that all have submitted is behind it.
+void broken_under_way(Session& session) {
+    auto& trainer = *new Trainer;
+    reduce_somehow(session, trainer, ReduceOp::sum, 5);
+    constexpr std::size_t count = 1000;
+    auto& values = *new auto(trainer.put_elements(std::vector<float>(count, 1)));
+    if (is_victim(session)) (new Gate)->hold(trainer.native());
+    const auto handle =
+        allreduce_async(trainer.view(values, count), {.name = "grad", .stream = trainer.stream()});
+    barrier();
+    if (is_victim(session)) {
+        int device = 0;
+        cudaGetDevice(&device);
+        say(session, "begins");
+        emulated_cuda_break_device(device);
+    }
+    handle.wait();
+}
+
 /// The device of the last rank's process fails.
 void broken(Session& session) {
     end_in_the_middle(session, [&] {
@@ -302,6 +321,7 @@ const std::map<std::string, std::function<void(Session&)>> scenes = {
     {"broken", broken},
     {"broken_messages", broken_messages},
     {"broken_behind", broken_behind},
+    {"broken_under_way", broken_under_way},
     {"leaves", leaves},
     {"exits", exits},
     {"held", [](Session& session) { fail_behind(session, false); }},
