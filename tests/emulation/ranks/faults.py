@@ -7,6 +7,10 @@
     paths     the log and gz-info say which path device tensors take, and why no better one
     calls     each function of CUDA that a rank calls fails, at some of its calls: no job hangs, and
               each rank says what CUDA said, or all its results are right
+    deaths    by each path, a rank is killed at some of its calls of each function of CUDA: no job
+              hangs, the last words of all others name it, and no process or file is left
+    stops     by each path, a rank is stopped while tensors are on their way, and continued: nothing
+              fails; if that takes longer than the limit, all others end by its name
     nccl      as ends, of a job whose tensors go by NCCL; and of one whose NCCL does not connect
     nccl_calls  as calls, of NCCL's functions
 
@@ -20,10 +24,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PART, MPIRUN, JOB = sys.argv[1:4]
+PATHS = "direct", "ring", "staged"
+STOPPED = r"rank 2 (does not come forward|has not submitted it) \(pid \d+, stopped; "
 LIMIT_S = 30
 SOON_MS = 5000  # of an error, on a loaded machine
 AT_ONCE = 2  # jobs
@@ -45,6 +52,21 @@ def job_of(command, ranks, hosts=1, of_last=()):
     return ["--oversubscribe", "--bind-to", "none", *job[1:]]
 
 
+def files_of_ours():
+    return set(Path("/dev/shm").rglob("*guozhuang*"))
+
+
+def processes_of(session):
+    """Those that have not ended, of the session that a process has begun."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if state != "Z" and int(its_session) == session:
+            yield stat.parent.name
+
+
 class Run:
     """One run of a scene with so many ranks, of which the last has some environment of its own."""
 
@@ -52,7 +74,7 @@ class Run:
         self.what = " ".join([scene, f"np={ranks}", *(["hosts"] if hosts > 1 else []), *of_last])
         options = ["--mca", "mpi_yield_when_idle", "1"]
         job = job_of([JOB, scene], ranks, hosts, of_last)
-        start = time.monotonic()
+        start, files = time.monotonic(), files_of_ours()
         process = subprocess.Popen(
             [MPIRUN, *options, *job], env={**os.environ, **environment}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -65,6 +87,7 @@ class Run:
             self.output, _ = process.communicate()
             self.hangs = True
         self.seconds, self.code = time.monotonic() - start, process.returncode
+        self.left = [*processes_of(process.pid), *(files_of_ours() - files)]
         said = re.findall(r"^rank (\d+) at (\d+) ms: (.*)$", self.output, re.MULTILINE)
         self.begins = [int(ms) for _, ms, text in said if text == "begins"]
         self.said = {int(rank): (int(ms), text) for rank, ms, text in said if text != "begins"}
@@ -84,6 +107,16 @@ class Run:
             if ms is not None and self.begins:
                 self.expect(ms - self.begins[0] < within_ms, f"rank {rank} is told late")
                 print(f"{self.what}: rank {rank} is told after {ms - self.begins[0]} ms")
+
+
+    def expect_named_death(self, victim, ranks):
+        """These ranks' last words name the one that was killed, and nothing is left of the job."""
+        self.expect(not self.hangs, "hangs")
+        for rank in ranks:
+            words = re.findall(rf"^guozhuang\[{rank}\] error: (.*)$", self.output, re.MULTILINE)
+            named = words and re.match(rf"rank {victim} .*died .*killed by signal 9", words[-1])
+            self.expect(named, f"the last words of rank {rank} are {words[-1:]}")
+        self.expect(not self.left, f"leaves {self.left}")
 
 
 def expect_end_of_lagging(*job, **environment):
@@ -108,8 +141,10 @@ def ends():
         Run("killed", ranks).expect_told(others, rf"^rank_died: rank {last} .*killed by signal 9")
         Run("broken", ranks).expect_told(range(ranks), broken)
     Run("killed_idle", 4).expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
-    for path in ("direct", "ring", "staged"):
+    for path in PATHS:
         expect_end_of_lagging("lags", 3, GUOZHUANG_DEVICE_PATH=path)
+        if kill_at("cuStreamWriteValue32", 30, 3, GUOZHUANG_DEVICE_PATH=path):
+            faults.append(f"nobody is killed on the {path} path")
     expect_exit(Run("exits"))
     around = Run("killed", 4, GUOZHUANG_DEVICE_PATH="ring")
     around.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
@@ -139,24 +174,28 @@ def ends():
         run.expect(run.seconds < 15, f"ends after {run.seconds:.1f} s")
 
 
-def trace_of(scene, ranks, **kind):
-    """How often each function of CUDA was called, by the process that called most."""
+def calls_in(scene, ranks, of_all=False, **kind):
+    """How often the last rank calls each function of CUDA, or all ranks together."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(scene, ranks, EMULATED_CUDA_TRACE=f"{folder}/trace", **kind)
+        trace = {"EMULATED_CUDA_TRACE": f"{folder}/trace"}
+        run = (
+            Run(scene, ranks, **trace, **kind) if of_all
+            else Run(scene, ranks, [f"{name}={prefix}" for name, prefix in trace.items()], **kind)
+        )
         run.expect(not run.hangs and run.code == 0, "fails")
-        traces = [path.read_text().split() for path in Path(folder).iterdir()]
-    return max(
-        ({name: int(calls) for calls, name in zip(each[::2], each[1::2])} for each in traces),
-        key=len, default={},
-    )
+        counts = Counter()
+        for path in Path(folder).iterdir():
+            words = path.read_text().split()
+            counts.update(dict(zip(words[1::2], map(int, words[::2]))))
+    return counts
 
 
 def host():
-    calls = trace_of("host", 2)
+    calls = calls_in("host", 2, of_all=True)
     if calls:
         faults.append("host")
         print(f"a job of host tensors has called {calls}")
-    if not trace_of("steps", 2):
+    if not calls_in("steps", 2):
         faults.append("trace")
         print("no calls are seen in a job of device tensors either")
 
@@ -264,21 +303,67 @@ def fail_call(function, number, ranks, **kind):
     return run.code == 0
 
 
-def fail_calls(ranks, **kind):
+def kill_at(function, number, ranks, **kind):
+    last = ranks - 1
+    run = Run("steps", ranks, [f"EMULATED_CUDA_FAIL={function}:{number}:kill"], **kind)
+    if run.code == 0:
+        run.expect([text for _, text in run.said.values()] == ["fine"] * ranks, "says something")
+    else:
+        run.expect_named_death(last, range(last))
+    return run.code == 0
+
+
+def at_some_calls(fault, ranks, **kind):
+    """The fault in the last rank, at its first, second, middle and last call of each function."""
     chosen = [
         (function, number)
-        for function, count in trace_of("steps", ranks, **kind).items()
+        for function, count in calls_in("steps", ranks, **kind).items()
         for number in sorted({1, 2, 1 + count // 2, count})
         if number <= count
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        fine = list(pool.map(lambda each: fail_call(*each, ranks, **kind), chosen))
-    print(f"{len(fine)} failing calls, {sum(fine)} without consequence")
+        fine = list(pool.map(lambda each: fault(*each, ranks, **kind), chosen))
+    print(f"{len(fine)} calls, {sum(fine)} without consequence")
+    return sum(fine)
 
 
 def calls():
-    fail_calls(2)
-    fail_calls(4, hosts=2)
+    at_some_calls(fail_call, 2)
+    at_some_calls(fail_call, 4, hosts=2)
+
+
+def deaths():
+    """How often a function is called differs a little from run to run, so a few last calls are not
+    come to."""
+    for path in PATHS:
+        if at_some_calls(kill_at, 3, GUOZHUANG_DEVICE_PATH=path) > 5:
+            faults.append(f"few are killed on the {path} path")
+
+
+def stop_for(ms, path, of_limits):
+    """The last of three ranks, while it enqueues what the others' streams wait for."""
+    return Run("steps", 3, [f"EMULATED_CUDA_FAIL=cuStreamWriteValue32:30:stop:{ms}"],
+               GUOZHUANG_DEVICE_PATH=path, **of_limits)
+
+
+def stop_for_a_while(path):
+    run = stop_for(800, path, {"GUOZHUANG_STALL_WARN_S": "0.1"})
+    run.expect(run.code == 0 and not run.hangs, "does not end well")
+    run.expect([text for _, text in run.said.values()] == ["fine"] * 3, "says something")
+    run.expect(re.search(f"warning: .*; {STOPPED}", run.output), "does not say who is stopped")
+
+
+def stop_for_too_long(path):
+    """The others' streams go on, too: their trainers free what these use."""
+    run = stop_for(15000, path, {"GUOZHUANG_STALL_ERROR_S": "2"})
+    run.expect_told([0, 1], rf"^timeout: .*its limit is 2.0 s.*; {STOPPED}")
+    run.expect(run.seconds < 12, f"ends after {run.seconds:.1f} s")
+
+
+def stops():
+    for stop in (stop_for_a_while, stop_for_too_long):
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(stop, PATHS))
 
 
 def with_devices(scene, ranks=2, of_last=(), **environment):
@@ -354,7 +439,7 @@ def nccl_calls():
         run.expect(run.code == 0 and not run.hangs, "does not end well")
 
 
-{"ends": ends, "host": host, "paths": paths, "calls": calls, "nccl": nccl,
- "nccl_calls": nccl_calls}[PART]()
+{"ends": ends, "host": host, "paths": paths, "calls": calls, "deaths": deaths, "stops": stops,
+ "nccl": nccl, "nccl_calls": nccl_calls}[PART]()
 print(f"{len(faults)} faults: {sorted(set(faults))}" if faults else "all is well")
 sys.exit(1 if faults else 0)

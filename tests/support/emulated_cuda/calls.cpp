@@ -1,12 +1,15 @@
 #include "support/emulated_cuda/calls.hpp"
 
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <poll.h>
 #include <string>
 #include <string_view>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "support/emulated_cuda/capture.hpp"
@@ -63,9 +66,28 @@ std::string plain(std::string_view function) {
     return std::string(function);
 }
 
+/// A stopped process cannot continue itself: a child process does it.
+void stop_for(int ms) {
+    const auto self = ::getpid();
+    const auto child = ::fork();
+    if (child < 0) break_rule("fork failed, so nobody would continue this process");
+    if (child == 0) {
+        ::poll(nullptr, 0, ms);
+        ::kill(self, SIGCONT);
+        ::_exit(0);
+    }
+    ::kill(self, SIGSTOP);
+    ::waitpid(child, nullptr, 0);
+}
+
 std::optional<cudaError_t> injected_failure(const std::string& function, std::uint64_t nth) {
     const auto& configured = configuration();
     if (configured.failing_call != nth || configured.failing_function != function) return {};
+    if (configured.failure_kills) ::kill(::getpid(), SIGKILL);
+    if (configured.stop_ms > 0) {
+        stop_for(configured.stop_ms);
+        return {};
+    }
     const auto error = static_cast<cudaError_t>(configured.failure);
     if (is_sticky(error) && !devices().empty()) current_device().break_with(error);
     return error;

@@ -67,7 +67,15 @@ void read_failure(Configuration& all) {
     const auto rest = text.substr(first + 1);
     const auto second = rest.find(':');
     all.failing_call = static_cast<std::uint64_t>(number(name, rest.substr(0, second), 1 << 30));
-    if (second != std::string_view::npos) all.failure = number(name, rest.substr(second + 1), 9999);
+    if (second == std::string_view::npos) return;
+    const auto how = rest.substr(second + 1);
+    constexpr std::string_view stop = "stop:";
+    if (how == "kill")
+        all.failure_kills = true;
+    else if (how.starts_with(stop))
+        all.stop_ms = number(name, how.substr(stop.size()), 1 << 20);
+    else
+        all.failure = number(name, how, 9999);
 }
 
 }  // namespace

@@ -22,9 +22,11 @@ struct Configuration {
     /// reaches the memory of another.
     bool is_mig;
     int channels;                  ///< CUDA_DEVICE_MAX_CONNECTIONS (0), of each device; 0: no limit
-    std::string failing_function;  ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR]
+    std::string failing_function;  ///< EMULATED_CUDA_FAIL=FUNCTION:NTH[:ERROR|:kill|:stop:MS]
     std::uint64_t failing_call = 0;  ///< its nth call, from 1
     int failure = 999;               ///< and what that returns (cudaErrorUnknown)
+    bool failure_kills = false;      ///< or it ends the process, as by signal 9
+    int stop_ms = 0;                 ///< or stops it, as by a debugger, for so long
     std::string trace;               ///< EMULATED_CUDA_TRACE; empty is none
 };
 
