@@ -34,6 +34,10 @@ STOPPED = r"rank 2 (does not come forward|has not submitted it) \(pid \d+, stopp
 LIMIT_S = 30
 SOON_MS = 5000  # of an error, on a loaded machine
 AT_ONCE = 2  # jobs
+NO_KERNEL_IMAGE = ["EMULATED_CUDA_FAIL=cudaFuncGetAttributes:1:209"]
+WITHOUT_CODE = (
+    "built without code for compute capability 9.0: build with GUOZHUANG_CUDA_ARCHITECTURES=90"
+)
 WITH_NCCL = (Path(os.environ["LD_LIBRARY_PATH"]) / "libnccl.so.2").exists()
 faults = []
 
@@ -245,6 +249,7 @@ def infos():
                 ["EMULATED_CUDA_DRIVER=0"])
     expect_info("unusable: rank 1: CUDA: cannot allocate 4 bytes of device memory: .*", 2,
                 ["EMULATED_CUDA_FAIL=cudaMalloc:1"])
+    expect_info(f"unusable: rank 1: {WITHOUT_CODE}", 2, NO_KERNEL_IMAGE)
     if WITH_NCCL:
         expect_info("nccl", 4, EMULATED_CUDA_DEVICES="4")
         expect_info(rf"direct{arena} \(not nccl: ranks 0 and 1 of the set share a device\)", 4)
@@ -252,6 +257,9 @@ def infos():
 
 def paths():
     infos()
+    without_code = Run("steps", 2, NO_KERNEL_IMAGE)
+    without_code.expect_told([1], f"^unavailable: allreduce: {WITHOUT_CODE}$")
+    without_code.expect_told([0], f"^departed: rank 1 .*{WITHOUT_CODE}")
     shared = "not nccl: ranks 0 and 1 of the set share a device"
     off = "not nccl: rank 0 of the set: GUOZHUANG_NCCL is off"
     without = {"EMULATED_CUDA_DEVICES": "2", "GUOZHUANG_NCCL": "off"}
