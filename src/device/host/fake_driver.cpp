@@ -76,7 +76,10 @@ public:
 private:
     /// Destroys each function, with everything it holds, before the next one starts.
     void run(const std::stop_token& stop) noexcept {
-        while (auto work = next(stop)) work();
+        while (auto work = next(stop)) {
+            if (auto* const before = before_work.load()) before();
+            work();
+        }
     }
 
     std::function<void()> next(const std::stop_token& stop) {
@@ -268,6 +271,8 @@ private:
 };
 
 }  // namespace
+
+std::atomic<BeforeWork*> before_work{nullptr};
 
 void launch(Stream& stream, std::function<void()> work) {
     ours(stream).launch(std::move(work));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -16,5 +17,10 @@ std::shared_ptr<Driver> make_fake_driver(int devices = 1);
 /// Enqueues a function on a stream of the host fake, as a program enqueues its kernels. It must not
 /// throw, nor drop the last reference to an event or stream.
 void launch(Stream& stream, std::function<void()> work);
+
+/// Called by every stream of the host fake in this process before each piece of its work; null:
+/// nothing is. Tests make devices slow by it.
+using BeforeWork = void();
+extern std::atomic<BeforeWork*> before_work;
 
 }  // namespace guozhuang::device

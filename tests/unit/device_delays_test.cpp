@@ -1,0 +1,168 @@
+// Devices that are slow at random, or that stand still at a step while the job is aborted: on the
+// host fake, whose streams call `before_work`.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <guozhuang/guozhuang.hpp>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "device/host/fake_driver.hpp"
+#include "support/cases/error_cases.hpp"
+#include "support/cases/random_operations.hpp"
+#include "support/fakes/aborted_paths.hpp"
+#include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
+#include "support/runner/sanitizer.hpp"
+#include "support/tensors/device_views.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::test;
+
+namespace {
+
+/// While it lives, all streams of the host fake call this before each piece of work.
+class BeforeWork {
+public:
+    explicit BeforeWork(device::BeforeWork* action) { device::before_work = action; }
+    ~BeforeWork() { device::before_work = nullptr; }
+    BeforeWork(const BeforeWork&) = delete;
+    BeforeWork& operator=(const BeforeWork&) = delete;
+};
+
+// --- random delays -------------------------------------------------------------------------------
+
+std::atomic<std::uint64_t> delays_seed{0}, delays_drawn{0};
+
+/// Every fourth piece of work is late by up to 300 us.
+void delay_at_random() {
+    Numbers numbers(delays_seed, ++delays_drawn);
+    if (numbers.below(4) == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(numbers.below(300)));
+}
+
+void random_operations_on_a_device(Session& session, Report& report) {
+    constexpr int rounds = under_sanitizer ? 4 : 12;
+    RandomOperations(Among(session).on(on_fake_device), seed()).run(report, rounds);
+}
+
+// --- aborts at a step ----------------------------------------------------------------------------
+
+std::atomic<int> steps_begun{0}, steps_allowed{0};
+std::atomic<bool> is_known{false};
+
+/// Stands still before each step that is not allowed, until all ranks know that the job is over.
+/// But no longer than this, which is more than a rank that leaves waits for its device: on the fake
+/// a path that is given up while ranks try it waits for its stream.
+constexpr std::chrono::milliseconds longest_hold{300};
+void hold_behind_allowed() {
+    if (++steps_begun <= steps_allowed) return;
+    const auto end = std::chrono::steady_clock::now() + longest_hold;
+    while (!is_known && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+constexpr std::size_t count = 20'000;  ///< of several chunks
+
+/// What the ranks of a job have on their device, longer than the job.
+struct Tensors {
+    std::vector<float> sum = std::vector<float>(count, 1), sent = sum, gathered = sum;
+};
+
+std::vector<Handle> submit(Tensors& tensors) {
+    return {allreduce_async(view_of(tensors.sum, on_fake_device), {.name = "sum"}),
+            broadcast_async(view_of(tensors.sent, on_fake_device), 0, {.name = "sent"}),
+            all_gather_async(view_of(tensors.gathered, on_fake_device), {.name = "gathered"})};
+}
+
+/// Each ends, and if it fails it is for the reason of this test; what is called then fails, too.
+void expect_end(const std::vector<Handle>& handles, Report& report) {
+    for (const auto& handle : handles)
+        if (const auto error = error_of([&] { handle.wait(); }))
+            report.expect(std::string(error->what()).find("mine") != std::string::npos,
+                          error->what());
+    expect_error(report, ErrorCode::departed, {"mine"}, [] { barrier(); });
+}
+
+/// Returns when this many steps have begun; false if there are no more than that.
+bool come_behind(int steps, const std::vector<Handle>& handles) {
+    const auto is_done = [](const Handle& handle) { return handle.done(); };
+    while (steps_begun <= steps && !std::ranges::all_of(handles, is_done))
+        std::this_thread::yield();
+    return steps_begun > steps;
+}
+
+/// The first rank ends the job when this many steps of all ranks have begun, and the next ones
+/// stand still. Returns false if there are no more steps than that.
+bool abort_behind(int steps, int ranks, int hosts) {
+    steps_begun = 0;
+    steps_allowed = steps;
+    is_known = false;
+    std::vector<Tensors> tensors(static_cast<std::size_t>(ranks));
+    std::vector<Report> reports(tensors.size());
+    std::atomic<int> knowing{0};
+    bool is_held = true;
+    const BeforeWork holding(hold_behind_allowed);
+    const auto job = [&](Session& session) {
+        const auto rank = static_cast<std::size_t>(session.rank());
+        const auto handles = submit(tensors[rank]);
+        if (rank == 0) {
+            is_held = come_behind(steps, handles);
+            throw std::runtime_error("mine");
+        }
+        expect_end(handles, reports[rank]);
+        if (++knowing == session.size() - 1) is_known = true;
+    };
+    CHECK_THROWS_WITH(run_ranks(ranks, job, {.hosts = hosts}), "mine");
+    CHECK(knowing == ranks - 1);
+    for (const auto& report : reports) CHECK(report.problems() == std::vector<std::string>());
+    return is_held;
+}
+
+/// Behind each of so many steps.
+void abort_behind_each(int most, int ranks, int hosts) {
+    int steps = 0;
+    while (steps < most && abort_behind(steps, ranks, hosts)) ++steps;
+    CHECK(steps == most);
+}
+
+void abort_on_each_path(int most) {
+    const LogCapture log;
+    const Environment bytes("GUOZHUANG_DEVICE_BYTES", "64K");
+    for (const auto* path : aborted_paths) {
+        INFO(path);
+        const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
+        abort_behind_each(most, 3, 1);
+    }
+    for (const auto* path : aborted_hosts_paths) {
+        INFO(path << " on two hosts");
+        const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
+        abort_behind_each(most, 4, 2);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("operations are right on devices that delay each piece of work at random") {
+    const Environment bytes("GUOZHUANG_DEVICE_BYTES", "64K");  // so that there are many chunks
+    delays_seed = seed();
+    const BeforeWork delays(delay_at_random);
+    for (const auto* path : {"direct", "ring", "staged", "hierarchical"}) {
+        INFO(path);
+        const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
+        const bool across = path == std::string("hierarchical");
+        for (const int ranks : across ? std::vector{4} : rank_counts({2, 3, 5}))
+            CHECK(problems_among(ranks, random_operations_on_a_device, {.hosts = across ? 2 : 1}) ==
+                  "");
+    }
+    CHECK(delays_drawn > 1000);
+}
+
+TEST_CASE("a job that is aborted at any of its devices' first steps ends for all with the cause") {
+    abort_on_each_path(12);
+}
+
+TEST_CASE("a job that is aborted at any of many steps ends for all with the cause", "[.slow]") {
+    abort_on_each_path(80);
+}
