@@ -350,8 +350,9 @@ def deaths():
 
 def stop_for(ms, path, of_limits):
     """The last of three ranks, while it enqueues what the others' streams wait for."""
-    return Run("steps", 3, [f"EMULATED_CUDA_FAIL=cuStreamWriteValue32:30:stop:{ms}"],
-               GUOZHUANG_DEVICE_PATH=path, **of_limits)
+    call = "cuStreamWriteValue32:30" if path == "staged" else "cudaLaunchKernel:8"
+    return Run("steps", 3, [f"EMULATED_CUDA_FAIL={call}:stop:{ms}"], GUOZHUANG_DEVICE_PATH=path,
+               **of_limits)
 
 
 def stop_for_a_while(path):
