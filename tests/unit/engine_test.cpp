@@ -385,8 +385,12 @@ TEST_CASE("what an operation kept alive may call the library while it goes") {
     EngineRank rank(hub.transport(0), [](const engine::Bundle&) {});
     if (on_stream) rank.run_on_stream_of(streams);
     std::string inner = "not run";
-    const auto outer =
-        rank.submit("outer", when_released([&] { inner = error_of(rank.submit("inner")); }));
+    // With an owner of its own, it cannot be complete before it is waited for.
+    const auto outer = rank.submit("outer", when_released([&] {
+                                       const auto handle =
+                                           rank.submit("inner", when_released([] {}));
+                                       inner = error_of(handle);
+                                   }));
     CHECK(error_of(outer) == "none");
     const std::string refusal =
         "invalid_argument allreduce 'inner' cannot be waited for here: the thread that lets go of "
