@@ -321,12 +321,12 @@ def kill_at(function, number, ranks, **kind):
     return run.code == 0
 
 
-def at_some_calls(fault, ranks, **kind):
-    """The fault in the last rank, at its first, second, middle and last call of each function."""
+def at_some_calls(fault, which, ranks, **kind):
+    """The fault in the last rank, at some of its calls of each function: which, of so many."""
     chosen = [
         (function, number)
         for function, count in calls_in("steps", ranks, **kind).items()
-        for number in sorted({1, 2, 1 + count // 2, count})
+        for number in sorted(which(count))
         if number <= count
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -336,15 +336,19 @@ def at_some_calls(fault, ranks, **kind):
 
 
 def calls():
-    at_some_calls(fail_call, 2)
-    at_some_calls(fail_call, 4, hosts=2)
+    def which(count):
+        return {1, 2, 1 + count // 2, count}
+
+    at_some_calls(fail_call, which, 2)
+    at_some_calls(fail_call, which, 4, hosts=2)
 
 
 def deaths():
-    """How often a function is called differs a little from run to run, so a few last calls are not
-    come to."""
+    """At the first call and in the middle. How often a function is called differs a little from run
+    to run."""
     for path in PATHS:
-        if at_some_calls(kill_at, 3, GUOZHUANG_DEVICE_PATH=path) > 5:
+        if at_some_calls(kill_at, lambda count: {1, 1 + count // 2}, 3,
+                         GUOZHUANG_DEVICE_PATH=path) > 2:
             faults.append(f"few are killed on the {path} path")
 
 
