@@ -23,6 +23,30 @@ void next_is_right(Session& session, Report& report, const std::string& after) {
     start_allreduce(session, "after " + after, {DType::f32, {4099}})(report);
 }
 
+/// One that the program has made besides that of CUDA's runtime.
+void stream_of_another_context(Session& session, Report& report) {
+    Trainer trainer;
+    next_is_right(session, report, "nothing, in the runtime's context");
+    const auto own = trainer.put_elements(ones());
+    CUcontext before = nullptr, other = nullptr;
+    cuCtxGetCurrent(&before);
+    report.expect(cuCtxCreate(&other, nullptr, 0, trainer.device()) == CUDA_SUCCESS, "a context");
+    const TestStream stream;
+    expect_error(
+        report, ErrorCode::invalid_argument,
+        {"allreduce 'foreign': its stream cannot be used", "is of another context of CUDA device"},
+        [&] {
+            allreduce(
+                trainer.view(own, count),
+                {.name = "foreign", .stream = StreamRef{trainer.stream().device, stream.native}});
+        });
+    CUcontext after = nullptr;
+    cuCtxGetCurrent(&after);
+    report.expect(after == other && after != before, "the context stays the program's");
+    cuCtxSetCurrent(before);
+    next_is_right(session, report, "a stream of another context");
+}
+
 /// Each is refused before anything is sent: the other ranks do not wait.
 void memory_elsewhere(Session& session, Report& report) {
     Trainer trainer;
@@ -176,6 +200,10 @@ TEST_CASE("memory that is not where it is said to be is refused") {
 
 TEST_CASE("a rank uses one device in a process set, and streams of that device") {
     CHECK(problems_here(two_devices) == "");
+}
+
+TEST_CASE("a stream of another context of the device is refused") {
+    CHECK(problems_here(stream_of_another_context) == "");
 }
 
 TEST_CASE("a stream that is captured is refused, and its capture stays valid") {

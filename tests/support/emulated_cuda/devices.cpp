@@ -9,6 +9,7 @@ namespace guozhuang::emulated_cuda {
 namespace {
 
 thread_local Device* current = nullptr;
+thread_local OwnContext* own_context = nullptr;
 
 /// A thread's own default streams. They end with it.
 struct OwnStreams {
@@ -115,6 +116,16 @@ Device* current_device_or_null() noexcept {
 void set_current_device(Device* device) noexcept {
     if (device) device->active = true;
     current = device;
+    own_context = nullptr;
+}
+
+OwnContext* current_own_context() noexcept {
+    return own_context;
+}
+
+void set_current_context(OwnContext& context) noexcept {
+    set_current_device(&context.device);
+    own_context = &context;
 }
 
 cudaError_t problem_with_driver() {

@@ -73,6 +73,14 @@ Device& current_device();
 Device* current_device_or_null() noexcept;
 void set_current_device(Device* device) noexcept;
 
+/// A context that the program has made on a device, which CUDA's runtime does not use by itself.
+struct OwnContext {
+    Device& device;
+};
+/// The calling thread's; null where it has its device's primary one, or none.
+OwnContext* current_own_context() noexcept;
+void set_current_context(OwnContext& context) noexcept;
+
 /// Why no device can be used, if so: no driver, one too old, no device.
 cudaError_t problem_with_driver();
 

@@ -7,11 +7,15 @@
 #include <cstdint>
 #include <cstring>
 #include <cuda.h>
+#include <memory>
+#include <mutex>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "support/emulated_cuda/calls.hpp"
 #include "support/emulated_cuda/device_facts.hpp"
+#include "support/emulated_cuda/devices.hpp"
 #include "support/emulated_cuda/memory.hpp"
 #include "support/emulated_cuda/submit.hpp"
 
@@ -20,6 +24,34 @@ namespace {
 
 CUcontext context_of(Device* device) {
     return reinterpret_cast<CUcontext>(device);
+}
+
+CUcontext context_of(Device* device, OwnContext* own) {
+    return own ? reinterpret_cast<CUcontext>(own) : context_of(device);
+}
+
+/// Those that programs have made.
+class OwnContexts {
+public:
+    OwnContext& add(Device& device) {
+        const std::lock_guard lock(mutex_);
+        return *contexts_.emplace_back(std::make_unique<OwnContext>(device));
+    }
+    OwnContext* find(CUcontext context) {
+        const std::lock_guard lock(mutex_);
+        for (const auto& each : contexts_)
+            if (context_of(nullptr, each.get()) == context) return each.get();
+        return nullptr;
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<OwnContext>> contexts_;
+};
+
+OwnContexts& own_contexts() {
+    static auto& instance = *new OwnContexts;
+    return instance;
 }
 
 const void* pointer_of(CUdeviceptr address) {
@@ -154,13 +186,28 @@ using namespace guozhuang::emulated_cuda;
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
     return driver_call(__func__, without_device, [&] {
-        *context = context_of(current_device_or_null());
+        *context = context_of(current_device_or_null(), current_own_context());
+        return cudaSuccess;
+    });
+}
+
+CUresult cuCtxCreate(CUcontext* context, CUctxCreateParams*, unsigned, CUdevice index) {
+    return driver_call(__func__, without_device, [&] {
+        auto* device = device_or_null(index);
+        require(device != nullptr, cudaErrorInvalidDevice);
+        auto& own = own_contexts().add(*device);
+        set_current_context(own);
+        *context = context_of(device, &own);
         return cudaSuccess;
     });
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
     return driver_call(__func__, without_device, [&] {
+        if (auto* own = own_contexts().find(context)) {
+            set_current_context(*own);
+            return cudaSuccess;
+        }
         auto* device = reinterpret_cast<Device*>(context);
         require(!device || std::find(devices().begin(), devices().end(), device) != devices().end(),
                 cudaErrorDeviceUninitialized);
@@ -181,7 +228,8 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice index, unsigned* flags, int* active
 
 CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
     return driver_call(__func__, usual, [&] {
-        *context = context_of(&stream_of(stream)->device());
+        const auto found = stream_of(stream);
+        *context = context_of(&found->device(), found->own_context());
         return cudaSuccess;
     });
 }

@@ -27,7 +27,11 @@ std::shared_ptr<Stream> Stream::make(Device& device, Ordering ordering, int prio
 }
 
 Stream::Stream(Device& device, Ordering ordering, int priority)
-    : device_(device), ordering_(ordering), priority_(priority), channel_(device.channels.next()) {}
+    : device_(device),
+      own_context_(current_own_context()),
+      ordering_(ordering),
+      priority_(priority),
+      channel_(device.channels.next()) {}
 
 std::uint64_t Stream::enqueue(Actor actor, std::function<void()> work) {
     if (ordering_ == Ordering::independent) return push(actor, std::move(work));

@@ -12,6 +12,7 @@ namespace guozhuang::emulated_cuda {
 
 class Channel;
 class Device;
+struct OwnContext;
 
 /// Work that a thread of its own runs in order. Thread-safe. The thread is never joined, so a
 /// process ends though a stream is stuck.
@@ -27,6 +28,8 @@ public:
     static std::shared_ptr<Stream> make(Device& device, Ordering ordering, int priority = 0);
 
     Device& device() const noexcept { return device_; }
+    /// That in which it was made; null: the primary one of its device.
+    OwnContext* own_context() const noexcept { return own_context_; }
     Ordering ordering() const noexcept { return ordering_; }
     int priority() const noexcept { return priority_; }
 
@@ -57,6 +60,7 @@ private:
     void wait_in_order_for(Stream& other);
 
     Device& device_;
+    OwnContext* const own_context_;
     const Ordering ordering_;
     const int priority_;
     const std::shared_ptr<Channel> channel_;  ///< null: one of its own
