@@ -53,7 +53,8 @@ extern const Data train;
 extern int step;
 extern std::size_t count;
 extern std::int64_t epoch;
-extern void *pointer, *memory, *cuda_stream;  // as CUDA gives them
+extern float *pointer, *memory;  // as CUDA gives them
+extern void* cuda_stream;
 extern int device;
 extern gz::StreamRef stream;
 extern Model model;
