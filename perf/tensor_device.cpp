@@ -46,7 +46,8 @@ std::string TensorDevice::path() const {
     if (stream().device.kind == DeviceKind::fake) return "staged";  // ranks are processes here
     const auto items = info();
     const auto found = std::ranges::find(items, "path", &InfoItem::key);
-    return found == items.end() ? "none" : found->value.substr(0, found->value.find_first_of(" :"));
+    return found == items.end() ? "none"
+                                : found->value.substr(0, found->value.find_first_of(" ,:"));
 }
 
 int TensorDevice::sharers() const {
