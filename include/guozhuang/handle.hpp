@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace guozhuang {
@@ -20,7 +21,7 @@ class Pending;
 struct Result {
     DType dtype = DType::f32;  ///< the input's
     /// Dim 0 is the sum of `rows`; the other extents are the input's.
-    Shape shape;
+    Shape shape = {0};
     /// How many rows of dim 0 came from each rank; for reduce_scatter only this rank's own count.
     std::vector<std::int64_t> rows;
     /// The elements, row-major, in rank order; nothing if they are elsewhere.
@@ -41,15 +42,17 @@ struct Result {
     template <Element T>
     std::span<const T> values() const& {
         require_on_host(dtype_of<T>);
-        return {static_cast<const T*>(address()), count_of(shape)};
+        return {static_cast<const T*>(address()), address() == nullptr ? 0 : count_of(shape)};
     }
     template <Element T>
     std::span<T> values() & {
-        require_on_host(dtype_of<T>);
-        return {static_cast<T*>(const_cast<void*>(address())), count_of(shape)};
+        const auto elements = std::as_const(*this).values<T>();
+        return {const_cast<T*>(elements.data()), elements.size()};
     }
     template <Element T>
     void values() && = delete;  ///< the elements go with a result that nobody keeps
+    template <Element T>
+    void values() const&& = delete;
     /// A copy of the elements. Throws as values().
     template <Element T>
     std::vector<T> as() const {
@@ -97,6 +100,9 @@ public:
     /// going to, because an output has other rows than its result. For a send, and on plain host
     /// tensors, it is wait().
     void wait(StreamRef stream) const;
+    /// The same for at most `limit`; false if the operation is not *enqueued* by then (or, where
+    /// that is waited for, not complete), and goes on.
+    bool wait_for(StreamRef stream, std::chrono::microseconds limit) const;
     /// Whether wait() would return at once. Only looks: the library's own thread drives. Ranks that
     /// take turns (RankOptions::turns) have no such thread, so they must wait().
     bool done() const;

@@ -19,7 +19,7 @@ public:
         static_assert(decltype(bytes)::extent <= most_bytes &&
                       std::is_trivially_copyable_v<Handle>);
         MpiCommunicator communicator;
-        communicator.given_ = true;
+        communicator.size_ = bytes.size();
         std::ranges::copy(bytes, communicator.bytes_.begin());
         return communicator;
     }
@@ -30,12 +30,14 @@ public:
         std::ranges::copy(std::span(bytes_).first(bytes.size()), bytes.begin());
         return handle;
     }
-    explicit operator bool() const noexcept { return given_; }
+    /// How many bytes the handle has: the library refuses one of another MPI.
+    std::size_t size() const noexcept { return size_; }
+    explicit operator bool() const noexcept { return size_ != 0; }
 
 private:
     static constexpr std::size_t most_bytes = 8;
     std::array<std::byte, most_bytes> bytes_{};
-    bool given_ = false;
+    std::size_t size_ = 0;  ///< 0: none
 };
 
 }  // namespace guozhuang

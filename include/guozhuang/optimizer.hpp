@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -95,6 +96,9 @@ public:
     /// that step() was called twice: it discards nothing. If this rank has no gradient at all in a
     /// batch, call discard().
     void synchronize();
+    /// The same for at most `limit`, so that the caller can do something else in between; false if
+    /// not all gradients are there by then. Another call goes on.
+    bool synchronize_for(std::chrono::microseconds limit);
     /// Ends a pass. Returns true if it was one that reduces: then everything has been synchronised,
     /// and `step` called. If `step` throws, the gradients stay as they are, and another call only
     /// calls `step` again. If backward runs instead (a hook is called, or gradients have changed),
@@ -112,11 +116,11 @@ public:
     /// has come to the end of the batch. Throws errors of synchronize() that are not about the
     /// batch.
     ///
-    /// After synchronize(), or after an exception of the wrapped optimizer in step(), all ranks
-    /// have reduced the batch and may have stepped with it. Then the batch is left out on this rank
-    /// only, without waiting. All ranks must do the same (for instance skip a batch whose reduced
-    /// gradients are not finite). Otherwise their parameters part, and every later reduction fails
-    /// with Error(mismatch) on all.
+    /// After synchronize() or synchronize_for(), or after an exception of the wrapped optimizer in
+    /// step(), all ranks have reduced the batch and may have stepped with it. Then the batch is
+    /// left out on this rank only, without waiting. All ranks must do the same (for instance skip a
+    /// batch whose reduced gradients are not finite). Otherwise their parameters part, and every
+    /// later reduction fails with Error(mismatch) on all.
     void discard(std::string_view reason);
 
     void pause() noexcept;   ///< see DistributedOptimizer::no_sync; counted
@@ -186,6 +190,10 @@ public:
 
     /// Computes the averages without stepping, e.g. to clip them; the next step() then only steps.
     void synchronize() { reducer_.synchronize(); }
+    /// The same for at most `limit`; see GradientReducer::synchronize_for.
+    bool synchronize_for(std::chrono::microseconds limit) {
+        return reducer_.synchronize_for(limit);
+    }
 
     /// While the guard lives, gradients only accumulate: hooks are ignored. For accumulation loops
     /// that call step() once at their end.

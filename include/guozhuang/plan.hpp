@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <guozhuang/arena.hpp>
@@ -72,6 +73,9 @@ public:
     /// for a stream that is not of its device.
     void wait(std::span<const StreamRef> streams);
 
+    /// As wait(), with streams or without, for at most `limit`; false if not all have ended (or are
+    /// enqueued) by then: another call goes on with the rest.
+    bool wait_for(std::chrono::microseconds limit, std::span<const StreamRef> streams = {});
     /// From the next ready(0) on, these must be the same on all ranks, in the same order. Otherwise
     /// bundle 0 fails on all with Error(mismatch), which names the first that differs, both values
     /// and their ranks. Local. Throws Error(invalid_argument) if the bundle's description becomes

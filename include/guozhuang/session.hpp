@@ -65,7 +65,8 @@ public:
 
     /// Leaves the job at once, without waiting for the other ranks; for a rank that cannot go on.
     /// What was begun on all ranks is finished; whatever else the others need of this rank fails
-    /// with Error(departed) and the reason. Calls after close() or leave() do nothing.
+    /// with Error(departed) and the reason. Calls after close() or leave() do nothing. That of
+    /// current() ends the process's default session, however many share it.
     void leave(std::string_view reason) noexcept;
 
     // All of these are local, never block, and throw Error(not_initialised) after close().
@@ -104,8 +105,8 @@ private:
     int exceptions_at_start_ = 0;
 };
 
-/// The same as functions on the process's default Session. Calls of init and shutdown are counted;
-/// one shutdown too many does nothing.
+/// The same as functions on Session::current(). Calls of init and shutdown are counted; one
+/// shutdown too many does nothing, nor does either on a thread of run_ranks.
 GUOZHUANG_API void init(int* argc = nullptr, char*** argv = nullptr);
 GUOZHUANG_API void shutdown();
 GUOZHUANG_API bool is_initialized() noexcept;

@@ -146,6 +146,17 @@ struct TensorView {
                       "std::vector<bool>, which has no elements in memory, and "
                       "a vector of its own for an expression that has not been evaluated");
     }
+    /// Fails to compile, and says what to use instead.
+    template <class T>
+        requires(!Element<T>)
+    TensorView(T* const&, const Shape&, Device = {}) {
+        static_assert(Element<T>,
+                      "a pointer to elements that an operation may write is one to bool, float, "
+                      "double, guozhuang::Half, guozhuang::BFloat16, or an integer (std::int8_t to "
+                      "std::int64_t, std::uint8_t to std::uint64_t, std::size_t), none of them "
+                      "const: use std::uint8_t for characters; "
+                      "a void* takes a DType before the shape");
+    }
 
     std::size_t count() const noexcept { return count_of(shape); }  ///< elements
     /// How many bytes the elements take.
@@ -177,7 +188,7 @@ public:
         }
     }
     /// A view of as many contiguous elements as the shape has.
-    template <Element T>
+    template <class T>
     ConstTensorView(const T* const& elements, Shape extents, Device where = {})
         : tensor_(const_cast<T*>(elements), std::move(extents), where) {}
     /// A view of the elements in that shape. Throws Error(invalid_argument) if their number

@@ -34,6 +34,14 @@ bool drive(const engine::Pending& pending, const std::function<bool()>& arrived,
     return in_time;
 }
 
+/// After enqueued(): makes the stream wait for the end. False if that must be waited for here: the
+/// operation was on no stream, or is going to fail.
+bool let_wait(const engine::Pending& pending, StreamRef stream) {
+    const auto& done = pending.done_event();
+    if (done) pending.request().device->wrap(stream)->wait(done);
+    return done != nullptr;
+}
+
 std::vector<Result> take_results(const Handle& handle, engine::Pending& pending) {
     handle.wait();
     auto results = pending.take_results();
@@ -58,9 +66,18 @@ bool Handle::wait_for(std::chrono::microseconds limit) const {
 void Handle::wait(StreamRef stream) const {
     if (stream.device.kind == DeviceKind::host) return wait();
     drive(*pending_, [this] { return pending_->enqueued(); });
-    const auto& done = pending_->done_event();
-    if (!done) return wait();  // it was on no stream, or is going to fail
-    pending_->request().device->wrap(stream)->wait(done);
+    if (!let_wait(*pending_, stream)) wait();
+}
+
+bool Handle::wait_for(StreamRef stream, std::chrono::microseconds limit) const {
+    if (stream.device.kind == DeviceKind::host) return wait_for(limit);
+    const auto deadline = base::deadline_after(limit);
+    if (!drive(
+            *pending_, [this] { return pending_->enqueued(); }, deadline))
+        return false;
+    return let_wait(*pending_, stream) ||
+           drive(
+               *pending_, [this] { return pending_->complete(); }, deadline);
 }
 
 bool Handle::done() const {

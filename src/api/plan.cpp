@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/plan.hpp>
 #include <set>
@@ -11,6 +12,7 @@
 #include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
+#include "base/wait.hpp"
 
 namespace guozhuang {
 namespace {
@@ -41,11 +43,35 @@ struct Plan::State {
             bundles, [&](const auto& each) { return stream && each.device() == stream->device; });
         return is_used && bundle.device() != stream->device ? std::nullopt : stream;
     }
+    /// Waits for the bundles that are on their way, each by `wait(handle, stream)`, where the
+    /// stream is that of the bundle's device, or null. If that returns false, so does this, and the
+    /// rest stays. Throws the first error when all have ended.
+    template <class Wait>
+    bool wait_for_each(std::span<const StreamRef> streams, const Wait& wait);
+
     std::optional<StreamRef> stream;
     std::shared_ptr<SetRuntime> set;
     std::shared_ptr<const std::string> name;
     std::vector<Bundle> bundles;
+    std::exception_ptr failure;  ///< of a bundle that has ended, as long as others have not
 };
+
+template <class Wait>
+bool Plan::State::wait_for_each(std::span<const StreamRef> streams, const Wait& wait) {
+    for (auto& bundle : bundles) {
+        if (!bundle.handle) continue;
+        const auto own = std::ranges::find(streams, bundle.device(), &StreamRef::device);
+        const auto handle = bundle.handle;
+        try {
+            if (!wait(handle, own == streams.end() ? nullptr : &*own)) return false;
+        } catch (...) {
+            if (!failure) failure = std::current_exception();
+        }
+        bundle.handle = {};
+    }
+    if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+    return true;
+}
 
 Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     : state_(std::make_unique<State>()) {
@@ -189,18 +215,19 @@ void Plan::wait(StreamRef stream) {
 }
 
 void Plan::wait(std::span<const StreamRef> streams) {
-    std::exception_ptr first;
-    for (auto& bundle : state_->bundles) {
-        if (!bundle.handle) continue;
-        const auto stream = std::ranges::find(streams, bundle.device(), &StreamRef::device);
-        try {
-            const auto handle = std::exchange(bundle.handle, {});
-            stream == streams.end() ? handle.wait() : handle.wait(*stream);
-        } catch (...) {
-            if (!first) first = std::current_exception();
-        }
-    }
-    if (first) std::rethrow_exception(first);
+    state_->wait_for_each(streams, [](const Handle& handle, const StreamRef* stream) {
+        stream == nullptr ? handle.wait() : handle.wait(*stream);
+        return true;
+    });
+}
+
+bool Plan::wait_for(std::chrono::microseconds limit, std::span<const StreamRef> streams) {
+    const auto deadline = base::deadline_after(limit);
+    return state_->wait_for_each(streams, [&](const Handle& handle, const StreamRef* stream) {
+        const auto left =
+            std::chrono::duration_cast<std::chrono::microseconds>(deadline - base::Clock::now());
+        return stream == nullptr ? handle.wait_for(left) : handle.wait_for(*stream, left);
+    });
 }
 
 }  // namespace guozhuang

@@ -249,10 +249,13 @@ std::shared_ptr<Runtime> Session::give_up() {
     if (base::is_forked()) return nullptr;
     auto runtime = replace(nullptr);
     if (borrowed_) return nullptr;
-    if (!runtime || !counted_) return runtime;
     auto& shared = process();
     const base::Lock lock(shared.mutex);
-    if (--shared.users > 0) return nullptr;
+    const bool is_view = this == shared.view.get();
+    if (!runtime || !(counted_ || is_view)) return runtime;
+    if (runtime != shared.runtime) return nullptr;  // the process has left that job already
+    if (!is_view && --shared.users > 0) return nullptr;
+    shared.users = 0;
     shared.view->replace(nullptr);
     shared.runtime.reset();
     return runtime;
@@ -330,13 +333,14 @@ Initialised& initialised() {
 
 void init(int* argc, char*** argv) {
     Session session(argc, argv);
+    if (thread_session != nullptr) return;  // it is open as long as the thread's body runs
     auto& held = initialised();
     const base::Lock lock(held.mutex);
     held.sessions.push_back(std::move(session));
 }
 
 void shutdown() {
-    if (base::is_forked()) return;
+    if (base::is_forked() || thread_session != nullptr) return;
     std::optional<Session> session;
     {
         auto& held = initialised();

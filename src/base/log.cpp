@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <guozhuang/error.hpp>
 #include <iterator>
 #include <memory>
 
@@ -55,6 +56,9 @@ void write_line(LogLevel level, std::string_view message) {
 
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) {
     if (base::is_forked()) return;  // a child of fork() writes to standard error
+    if (in_callback)
+        throw Error(ErrorCode::invalid_argument,
+                    "set_log_callback was called by the log's callback, which it would replace");
     auto& log = sink();
     const base::Lock lock(log.mutex);
     log.callback = std::move(callback);

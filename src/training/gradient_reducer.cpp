@@ -54,7 +54,12 @@ struct GradientReducer::State {
     void leave_out();
     std::uint64_t gradient_hash() const;
     ElementOptions on_stream() const;
-    void wait();
+    void close_batch();
+    template <class Wait>
+    bool wait_for_averages(const Wait& wait);
+    template <class Wait>
+    bool synchronize(const Wait& wait);
+    std::vector<StreamRef> streams() const;
     void look_for_new_batch();
 
     std::vector<Parameter> parameters;
@@ -82,6 +87,7 @@ struct GradientReducer::State {
         std::size_t last_bundle = 0;
         std::size_t marks = 0;
         int passes = 0;
+        bool closed = false;  ///< the last bundle is on its way, too
         bool synchronised = false;
         std::exception_ptr failure = nullptr;  ///< of a hook
         /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
@@ -296,9 +302,19 @@ void GradientReducer::State::keep_failure(const Act& act) {
     }
 }
 
-/// Discards the batch on all ranks; on this rank alone if it has been reduced already.
+/// Discards the batch on all ranks; on this rank alone if it cannot keep it from being reduced.
 void GradientReducer::State::discard(std::string_view reason) {
-    if (batch.synchronised) return leave_out();
+    if (batch.closed) {
+        try {
+            wait_for_averages([&] { return plan->wait(streams()), true; });
+        } catch (const Error& error) {
+            const bool is_of_the_batch =
+                error.code() == ErrorCode::discarded || error.code() == ErrorCode::mismatch;
+            if (is_of_the_batch) return;  // no rank steps with it
+            throw;
+        }
+        return leave_out();
+    }
     try {
         plan->discard(reason);
     } catch (...) {
@@ -328,8 +344,8 @@ ElementOptions GradientReducer::State::on_stream() const {
         .stream = options.stream, .session = options.session, .process_set = options.process_set};
 }
 
-/// Until the averages are in the gradients, or will be for what is enqueued next on the stream.
-void GradientReducer::State::wait() {
+/// Those that wait for the averages: what is enqueued on them next finds them in the gradients.
+std::vector<StreamRef> GradientReducer::State::streams() const {
     std::vector<StreamRef> streams;
     if (options.stream) streams.push_back(*options.stream);
     for (const auto& parameter : parameters) {
@@ -337,7 +353,7 @@ void GradientReducer::State::wait() {
         if (std::ranges::find(streams, device, &StreamRef::device) == streams.end())
             streams.push_back({.device = device, .native = nullptr});
     }
-    plan->wait(streams);
+    return streams;
 }
 
 /// After the wrapped optimizer has thrown: if the gradients have changed since, they are another
@@ -347,6 +363,50 @@ void GradientReducer::State::look_for_new_batch() {
     const bool is_new = *batch.unstepped != gradient_hash();
     batch.unstepped.reset();
     if (is_new) leave_out();
+}
+
+/// Sends what has not been sent, the last bundle too. If it cannot, all ranks discard the batch.
+void GradientReducer::State::close_batch() {
+    const bool any_accumulated =
+        std::ranges::find(batch.accumulated, true) != batch.accumulated.end();
+    if (hooks_used && batch.marks == 0 && !any_accumulated && !batch.failure)
+        refuse(options.name,
+               "step() was called, but no gradient was marked ready since the last one: was it "
+               "called twice? (A batch without gradients is "
+               "ended by discard().)");
+    try {
+        if (batch.failure) std::rethrow_exception(batch.failure);
+        complete_all();
+    } catch (const std::exception& error) {
+        try {
+            discard(error.what());
+        } catch (...) {  // the first error is thrown
+        }
+        throw;
+    }
+    batch.closed = true;
+}
+
+/// `wait()` waits for the plan, and returns whether all of it has ended.
+template <class Wait>
+bool GradientReducer::State::wait_for_averages(const Wait& wait) {
+    if (batch.synchronised) return true;
+    try {
+        if (!wait()) return false;
+    } catch (...) {
+        start_batch();  // this batch has failed on all ranks; the next may succeed
+        throw;
+    }
+    compared = plan->joins();
+    batch.synchronised = true;
+    return true;
+}
+
+template <class Wait>
+bool GradientReducer::State::synchronize(const Wait& wait) {
+    look_for_new_batch();
+    if (!batch.closed || batch.failure) close_batch();
+    return wait_for_averages(wait);
 }
 
 GradientReducer::GradientReducer(std::vector<Parameter> parameters, const OptimizerOptions& options)
@@ -367,34 +427,11 @@ void GradientReducer::discard(std::string_view reason) {
 }
 
 void GradientReducer::synchronize() {
-    auto& state = *state_;
-    state.look_for_new_batch();
-    if (state.batch.synchronised && !state.batch.failure) return;
-    const bool any_accumulated =
-        std::ranges::find(state.batch.accumulated, true) != state.batch.accumulated.end();
-    if (state.hooks_used && state.batch.marks == 0 && !any_accumulated && !state.batch.failure)
-        refuse(state.options.name,
-               "step() was called, but no gradient was marked ready since the last one: was it "
-               "called twice? (A batch without gradients is "
-               "ended by discard().)");
-    try {
-        if (state.batch.failure) std::rethrow_exception(state.batch.failure);
-        state.complete_all();
-    } catch (const std::exception& error) {
-        try {
-            state.discard(error.what());
-        } catch (...) {  // the first error is thrown
-        }
-        throw;
-    }
-    try {
-        state.wait();
-    } catch (...) {
-        state.start_batch();  // this batch has failed on all ranks; the next may succeed
-        throw;
-    }
-    state.compared = state.plan->joins();
-    state.batch.synchronised = true;
+    state_->synchronize([this] { return state_->plan->wait(state_->streams()), true; });
+}
+
+bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {
+    return state_->synchronize([&] { return state_->plan->wait_for(limit, state_->streams()); });
 }
 
 bool GradientReducer::finish_pass(const std::function<void()>& step) {

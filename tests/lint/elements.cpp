@@ -2,6 +2,8 @@
 // these.
 #include <guozhuang/operations.hpp>
 
+#define pointer guozhuang::TensorView(&letters[0], {8})
+
 int main() {
     [[maybe_unused]] std::size_t right = 0;
     [[maybe_unused]] long double wide = 0;

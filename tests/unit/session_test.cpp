@@ -179,6 +179,22 @@ TEST_CASE("without mpirun a process is a job of one rank, again and again") {
     }
 }
 
+TEST_CASE("a process that leaves has no session, however many shared it, and may begin anew") {
+    Session session;
+    init();
+    Session::current().leave("there is nothing to do");
+    CHECK_FALSE(is_initialized());
+    CHECK(error_of([] { rank(); })->code() == ErrorCode::not_initialised);
+    CHECK(error_of([&] { session.rank(); })->code() == ErrorCode::not_initialised);
+    init();
+    CHECK(rank() == 0);
+    session.close();  // of the job before
+    CHECK(rank() == 0);
+    shutdown();
+    CHECK_FALSE(is_initialized());
+    shutdown();  // that of the job before
+}
+
 TEST_CASE("a session that cannot start leaves room for the next") {
     {
         const Environment environment("GUOZHUANG_FUSION_BYTES", "abc");

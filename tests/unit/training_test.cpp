@@ -171,6 +171,43 @@ TEST_CASE("synchronize gives the averages, and step then only steps") {
           }) == "");
 }
 
+TEST_CASE("a wait for the averages ends at its limit, and another goes on with it") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              using namespace std::chrono_literals;
+              Accumulation model;
+              Stepper stepper;
+              DistributedOptimizer optimizer(stepper, model.parameters());
+              model.gradient_a = {session.rank() == 0 ? 2.0F : 4.0F};
+              if (session.rank() == 0) {
+                  report.expect(!optimizer.synchronize_for(1ms), "rank 1 has not come");
+                  report.expect(!optimizer.synchronize_for(-1ms), "nor in no time");
+              }
+              barrier();
+              while (!optimizer.synchronize_for(1ms)) {
+              }
+              report.expect(model.gradient_a[0] == 3 && optimizer.synchronize_for(0ms), "averages");
+              report.expect(optimizer.step() && stepper.steps == 1, "stepped");
+          }) == "");
+}
+
+TEST_CASE("a rank that gives up its wait for the averages leaves the batch out alone") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              using namespace std::chrono_literals;
+              Accumulation model;
+              Stepper stepper;
+              DistributedOptimizer optimizer(stepper, model.parameters());
+              if (session.rank() == 0)
+                  report.expect(!optimizer.synchronize_for(1ms), "rank 1 has not come");
+              barrier();
+              if (session.rank() == 0)
+                  optimizer.discard("it takes too long");
+              else
+                  report.expect(optimizer.step(), "has stepped");
+              expect_error(report, ErrorCode::mismatch, {"reduced and then left out"},
+                           [&] { optimizer.step(); });
+          }) == "");
+}
+
 TEST_CASE("misuse of an optimizer is an error at once") {
     std::vector<float> value(2), gradient(2), short_gradient(1);
     const Parameter good{"w", value, gradient};

@@ -422,6 +422,11 @@ void MpiTransport::close() {
 
 std::unique_ptr<Transport> connect(const MpiOptions& options) {
     const auto given = options.communicator;
+    if (given && given.size() != sizeof(MPI_Comm))
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("Session: its communicator is a handle of {} bytes, and those of "
+                                "this MPI have {}: it is not one of this MPI's",
+                                given.size(), sizeof(MPI_Comm)));
     if (given && given.as<MPI_Comm>() == MPI_COMM_NULL)
         throw Error(ErrorCode::invalid_argument,
                     "Session: its communicator is MPI_COMM_NULL, which has no ranks; a rank that "
