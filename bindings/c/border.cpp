@@ -2,6 +2,9 @@
 
 #include <guozhuang/types.hpp>
 #include <new>
+#include <stdexcept>
+#include <unistd.h>
+#include <utility>
 
 namespace guozhuang::c {
 namespace {
@@ -10,11 +13,20 @@ GzStatus status_of(ErrorCode code) {
     return static_cast<GzStatus>(code) + 1;
 }
 
+/// A callback of the caller's has failed.
+struct CallbackFailed : std::runtime_error {
+    using runtime_error::runtime_error;
+};
+
+constexpr GzError error_of(GzStatus status, const char* message) {
+    return {sizeof(GzError), status, message, "", "", nullptr, 0};
+}
+
 /// A thread's last error, and the memory of its texts.
 struct LastError {
     std::string message, tensor, operation;
     std::vector<int> ranks;
-    GzError error{GZ_OK, "", "", "", nullptr, 0};
+    GzError error = error_of(GZ_OK, "");
 
     GzStatus set(GzStatus status, const char* text, const Error::Facts& facts = {}) noexcept {
         try {
@@ -22,18 +34,30 @@ struct LastError {
             tensor = facts.tensor;
             operation = facts.operation;
             ranks = facts.ranks;
-            error = {status,       message.c_str(), tensor.c_str(), operation.c_str(),
-                     ranks.data(), ranks.size()};
+            error = {sizeof error,      status,       message.c_str(), tensor.c_str(),
+                     operation.c_str(), ranks.data(), ranks.size()};
         } catch (...) {
-            error = {GZ_ERROR_OUT_OF_MEMORY, "out of memory", "", "", nullptr, 0};
+            error = error_of(GZ_ERROR_OUT_OF_MEMORY, "out of memory");
         }
         return error.status;
     }
 };
 
+/// That of the calling thread; null before its first call.
+thread_local LastError* own_error = nullptr;
+
+/// Deletes it at the thread's end. That of the main thread stays: atexit() handlers, which come
+/// after this, may call the library.
+struct EndOfThread {
+    ~EndOfThread() {
+        if (gettid() != getpid()) delete std::exchange(own_error, nullptr);
+    }
+};
+
 LastError& last_error() {
-    thread_local LastError instance;
-    return instance;
+    thread_local const EndOfThread end;
+    if (own_error == nullptr) own_error = new LastError;
+    return *own_error;
 }
 
 Error::Facts facts_of(const Error& error) {
@@ -56,6 +80,8 @@ GzStatus record_error() noexcept {
         return last.set(GZ_ERROR_CALLBACK, error.what());
     } catch (const std::bad_alloc&) {
         return last.set(GZ_ERROR_OUT_OF_MEMORY, "out of memory");
+    } catch (const std::length_error&) {
+        return last.set(GZ_ERROR_OUT_OF_MEMORY, "out of memory: so long a list cannot be");
     } catch (const std::exception& error) {
         return last.set(GZ_ERROR_INTERNAL, error.what());
     } catch (...) {
@@ -63,11 +89,13 @@ GzStatus record_error() noexcept {
     }
 }
 
-void rethrow_last_error() {
+void check_callback(int result) {
+    if (result == GZ_OK) return;
     const auto& last = last_error();
-    const int code = last.error.status - 1;
-    if (code < 0 || code > static_cast<int>(last_of(ErrorCode{}))) throw CallbackFailed();
-    throw Error(static_cast<ErrorCode>(code), last.message,
+    const bool is_an_error = result > GZ_OK && result <= status_of(last_of(ErrorCode{}));
+    if (!is_an_error || result != last.error.status)
+        throw CallbackFailed("the caller's callback returned " + std::to_string(result));
+    throw Error(static_cast<ErrorCode>(result - 1), last.message,
                 {.tensor = last.tensor, .operation = last.operation, .ranks = last.ranks});
 }
 
@@ -79,6 +107,10 @@ std::string text_of(const char* text) {
     return text == nullptr ? std::string() : std::string(text);
 }
 
+std::string required_text(const char* text) {
+    return &required(text, "a name");
+}
+
 Device device_of(const GzDevice& device) {
     return {enumerator(device.kind, last_of(DeviceKind{}), "device kind"), device.index};
 }
@@ -88,12 +120,14 @@ TensorView tensor_of(const GzTensor* given) {
     const auto extents = [&](const std::int64_t* first, const char* what) {
         if (tensor.dimensions < 0)
             refuse("a tensor of " + std::to_string(tensor.dimensions) + " dimensions");
-        const auto list = list_of(first, static_cast<std::size_t>(tensor.dimensions), what);
+        const auto list =
+            optional_list_of(first, static_cast<std::size_t>(tensor.dimensions), what);
         return Shape(list.begin(), list.end());
     };
-    TensorView view(tensor.data, enumerator(tensor.dtype, last_of(DType{}), "dtype"),
-                    extents(tensor.shape, "the shape"), device_of(tensor.device));
-    if (tensor.strides != nullptr) view.strides = extents(tensor.strides, "the strides");
+    if (tensor.dtype == 0) refuse("a tensor whose dtype has not been set");
+    TensorView view(tensor.data, enumerator(tensor.dtype - 1, last_of(DType{}), "dtype"),
+                    extents(tensor.shape, "extents"), device_of(tensor.device));
+    if (tensor.strides != nullptr) view.strides = extents(tensor.strides, "strides");
     return view;
 }
 
@@ -107,7 +141,7 @@ std::vector<TensorView> tensors_of(const GzTensor* tensors, std::size_t count) {
 std::vector<NamedTensor> named_tensors_of(const GzNamedTensor* tensors, std::size_t count) {
     std::vector<NamedTensor> views;
     for (const auto& [name, tensor] : list_of(tensors, count, "the tensors"))
-        views.push_back({text_of(name), tensor_of(&tensor)});
+        views.push_back({required_text(name), tensor_of(&tensor)});
     return views;
 }
 
@@ -117,7 +151,7 @@ std::vector<Parameter> parameters_of(const GzParameter* parameters, std::size_t 
     };
     std::vector<Parameter> views;
     for (const auto& [name, value, gradient] : list_of(parameters, count, "the parameters"))
-        views.push_back({text_of(name), tensor_of(&value),
+        views.push_back({required_text(name), tensor_of(&value),
                          is_none(gradient) ? TensorView() : tensor_of(&gradient)});
     return views;
 }
@@ -139,7 +173,7 @@ GzTensor as_c(const TensorView& tensor) {
     return {tensor.data,
             tensor.shape.data(),
             nullptr,
-            static_cast<GzDType>(tensor.dtype),
+            static_cast<GzDType>(tensor.dtype) + 1,
             static_cast<std::int32_t>(tensor.shape.size()),
             {static_cast<GzDeviceKind>(tensor.device.kind), tensor.device.index}};
 }

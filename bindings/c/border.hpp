@@ -2,10 +2,11 @@
 
 #include <guozhuang.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <guozhuang/arena.hpp>
 #include <guozhuang/error.hpp>
 #include <guozhuang/process_set.hpp>
@@ -24,17 +25,13 @@ struct GzProcessSet {
 /// What all functions of the C interface need at the border between C and C++.
 namespace guozhuang::c {
 
-/// A callback of the caller's has returned other than 0.
-class CallbackFailed : public std::exception {
-public:
-    const char* what() const noexcept override { return "the caller's callback has failed"; }
-};
-
 /// Makes the exception that is being handled the calling thread's last error.
 GzStatus record_error() noexcept;
 
-/// Throws the calling thread's last error, or CallbackFailed if it has none.
-[[noreturn]] void rethrow_last_error();
+/// For what a callback of the caller's has returned: does nothing if it is 0. Throws the calling
+/// thread's last error if it is that one's status, as in `return gz_barrier(NULL);`, else what
+/// becomes GZ_ERROR_CALLBACK.
+void check_callback(int result);
 
 /// The body of a function: no exception leaves it.
 template <class Body>
@@ -61,6 +58,23 @@ template <class T>
 std::span<T> list_of(T* first, std::size_t count, const char* what) {
     if (count > 0) required(first, what);
     return {first, count};
+}
+
+/// The same where NULL means that nothing is given: a list of no elements is a mistake then.
+template <class T>
+std::span<T> optional_list_of(T* first, std::size_t count, const char* what) {
+    if (first != nullptr && count == 0)
+        refuse(std::string(what) + " are given, but their number is 0");
+    return list_of(first, count, what);
+}
+
+/// The element of that number. `what` they are is in the plural.
+template <class List>
+auto& item_of(List& list, std::size_t index, const char* what) {
+    if (index >= list.size())
+        refuse("there are " + std::to_string(list.size()) + " " + what + ", so no number " +
+               std::to_string(index));
+    return list[index];
 }
 
 /// The enumerator of that number.
@@ -109,7 +123,13 @@ GzStatus put(T* where, Value&& value) noexcept {
     });
 }
 
-std::string text_of(const char* text);  ///< NULL: empty
+/// Negative: none at all.
+inline std::chrono::microseconds limit_of(std::int64_t limit_us) {
+    return std::chrono::microseconds(std::max<std::int64_t>(limit_us, 0));
+}
+
+std::string text_of(const char* text);        ///< NULL: empty
+std::string required_text(const char* text);  ///< refuses NULL
 Device device_of(const GzDevice& device);
 TensorView tensor_of(const GzTensor* tensor);
 std::vector<TensorView> tensors_of(const GzTensor* tensors, std::size_t count);

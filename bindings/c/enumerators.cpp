@@ -18,6 +18,9 @@ constexpr bool same(std::int32_t number, Enum value) {
 constexpr bool same_error(GzStatus status, ErrorCode code) {
     return same(status - 1, code);
 }
+constexpr bool same_dtype(GzDType number, DType dtype) {
+    return same(number - 1, dtype);
+}
 
 static_assert(same_error(GZ_ERROR_INVALID_ARGUMENT, ErrorCode::invalid_argument));
 static_assert(same_error(GZ_ERROR_DUPLICATE_NAME, ErrorCode::duplicate_name));
@@ -35,12 +38,15 @@ static_assert(same_error(GZ_ERROR_UNAVAILABLE, ErrorCode::unavailable));
 static_assert(same_error(GZ_ERROR_INTERNAL, ErrorCode::internal));
 static_assert(same_error(GZ_ERROR_INTERNAL, last_of(ErrorCode{})));
 
-static_assert(same(GZ_U8, DType::u8) && same(GZ_I8, DType::i8) && same(GZ_I16, DType::i16));
-static_assert(same(GZ_I32, DType::i32) && same(GZ_I64, DType::i64));
-static_assert(same(GZ_BOOLEAN, DType::boolean) && same(GZ_F16, DType::f16));
-static_assert(same(GZ_BF16, DType::bf16) && same(GZ_F32, DType::f32) && same(GZ_F64, DType::f64));
-static_assert(same(GZ_U16, DType::u16) && same(GZ_U32, DType::u32) && same(GZ_U64, DType::u64));
-static_assert(same(GZ_U64, last_of(DType{})));
+static_assert(same_dtype(GZ_U8, DType::u8) && same_dtype(GZ_I8, DType::i8) &&
+              same_dtype(GZ_I16, DType::i16));
+static_assert(same_dtype(GZ_I32, DType::i32) && same_dtype(GZ_I64, DType::i64));
+static_assert(same_dtype(GZ_BOOLEAN, DType::boolean) && same_dtype(GZ_F16, DType::f16));
+static_assert(same_dtype(GZ_BF16, DType::bf16) && same_dtype(GZ_F32, DType::f32) &&
+              same_dtype(GZ_F64, DType::f64));
+static_assert(same_dtype(GZ_U16, DType::u16) && same_dtype(GZ_U32, DType::u32) &&
+              same_dtype(GZ_U64, DType::u64));
+static_assert(same_dtype(GZ_U64, last_of(DType{})));
 
 static_assert(same(GZ_SUM, ReduceOp::sum) && same(GZ_AVERAGE, ReduceOp::average));
 static_assert(same(GZ_MIN, ReduceOp::min) && same(GZ_MAX, ReduceOp::max));

@@ -14,11 +14,19 @@
 /// elements of tensors; what a function gives by a pointer to const lives as long as its object.
 /// Options are a pointer, and NULL means the defaults.
 ///
-/// Callbacks must return: no exception and no longjmp() may leave them. They come on the calling
-/// thread before the function returns, unless said otherwise.
+/// Callbacks must return: no exception, longjmp() or pthread_exit() may leave them. They come on
+/// the calling thread before the function returns, unless said otherwise. One that fails returns
+/// other than 0; if that is the status of its thread's last error, the function fails with that
+/// error, else with GZ_ERROR_CALLBACK.
 ///
 /// Any thread may call any function, if no other one uses the same object meanwhile; handles may be
-/// used by several threads until one frees them.
+/// used by several threads until one frees them. Functions under "Training" that are collective are
+/// called by one thread of a rank at a time.
+///
+/// The end. When the last gz_shutdown() has returned GZ_OK, all operations are over: release() has
+/// been called for all of them, no other callback comes but that of the log, and that one neither
+/// when gz_set_log_callback(NULL, NULL) has returned. After gz_leave() callbacks may come until the
+/// process ends. Functions may be called in atexit() handlers.
 #include <stddef.h>
 #include <stdint.h>
 
@@ -49,24 +57,25 @@ enum {
     GZ_ERROR_OUT_OF_MEMORY = 12,
     GZ_ERROR_UNAVAILABLE = 13,
     GZ_ERROR_INTERNAL = 14,
-    GZ_ERROR_CALLBACK = 1000  ///< no ErrorCode: a callback of the caller's returned other than 0
+    GZ_ERROR_CALLBACK = 1000  ///< no ErrorCode: a callback of the caller's has failed
 };
 
-typedef int32_t GzDType;  ///< guozhuang::DType; GZ_BOOLEAN is one byte, 0 or 1
+/// The number of guozhuang::DType and one more, so that 0 is none. GZ_BOOLEAN is one byte, 0 or 1.
+typedef int32_t GzDType;
 enum {
-    GZ_U8 = 0,
-    GZ_I8 = 1,
-    GZ_I16 = 2,
-    GZ_I32 = 3,
-    GZ_I64 = 4,
-    GZ_BOOLEAN = 5,
-    GZ_F16 = 6,
-    GZ_BF16 = 7,
-    GZ_F32 = 8,
-    GZ_F64 = 9,
-    GZ_U16 = 10,
-    GZ_U32 = 11,
-    GZ_U64 = 12
+    GZ_U8 = 1,
+    GZ_I8 = 2,
+    GZ_I16 = 3,
+    GZ_I32 = 4,
+    GZ_I64 = 5,
+    GZ_BOOLEAN = 6,
+    GZ_F16 = 7,
+    GZ_BF16 = 8,
+    GZ_F32 = 9,
+    GZ_F64 = 10,
+    GZ_U16 = 11,
+    GZ_U32 = 12,
+    GZ_U64 = 13
 };
 
 typedef int32_t GzReduceOp;  ///< guozhuang::ReduceOp
@@ -94,7 +103,7 @@ typedef struct GzDevice {
 /// A dense, row-major tensor of the caller's. All zero: no tensor, where that is allowed.
 typedef struct GzTensor {
     void* data;              ///< only written by operations that say so
-    const int64_t* shape;    ///< extents, outermost first
+    const int64_t* shape;    ///< extents, outermost first; NULL if there are none
     const int64_t* strides;  ///< in elements; NULL: contiguous, as operations demand
     GzDType dtype;
     int32_t dimensions;  ///< extents of the shape; 0: one element
@@ -127,9 +136,10 @@ typedef struct GzAgreement {
 
 // --- Errors --------------------------------------------------------------------------------------
 
-/// Facts of an error; texts are never NULL, but may be empty. Made by the library alone, so fields
-/// may be added at its end.
+/// Facts of an error; texts are never NULL, but may be empty. Fields may be added at its end;
+/// `size` says how many bytes the library's have.
 typedef struct GzError {
+    size_t size;
     GzStatus status;
     const char* message;
     const char* tensor;
@@ -139,7 +149,7 @@ typedef struct GzError {
 } GzError;
 
 /// That of the calling thread's last call that failed; never NULL. Valid until the thread's next
-/// call that fails.
+/// call that fails, or its end.
 GZ_API const GzError* gz_last_error(void);
 /// "invalid_argument", "mismatch" ...; "unknown" for a number that is none.
 GZ_API const char* gz_status_name(GzStatus status);
@@ -161,7 +171,8 @@ typedef struct GzInitOptions {
 /// Joins the job. Collective. Calls are counted; those behind the first take no communicator.
 GZ_API GzStatus gz_init(const GzInitOptions* options);
 /// Takes one gz_init() back, and the last one leaves the job together with all other ranks.
-/// Collective. One too many does nothing.
+/// Collective. One too many does nothing. Waits for the other ranks: a caller that must not, such
+/// as an interpreter that looks at signals, calls it on a thread of its own.
 GZ_API GzStatus gz_shutdown(void);
 /// guozhuang::Session::leave, however often gz_init() has been called: for a rank that cannot go
 /// on. The other ranks' errors have the reason (NULL: none). Does not wait.
@@ -185,11 +196,12 @@ typedef struct GzRankOptions {
     { sizeof(GzRankOptions), 0, 1, 0 }
 
 /// Runs `body` as `ranks` ranks, each a thread of this process, without mpirun, for tests. All
-/// functions that a body calls are its rank's. One that returns other than 0 has failed, and the
-/// last error of its thread, if there is one, is what the other ranks and the caller get.
+/// functions that a body calls are its rank's, and gz_init() and gz_shutdown() do nothing there.
+/// Why one fails is what the other ranks and the caller get.
 GZ_API GzStatus gz_run_ranks(int ranks, int (*body)(void* context), void* context,
                              const GzRankOptions* options);
 
+/// While one lives, this process is not ended because another rank has died: guozhuang::ExitHold.
 typedef struct GzExitHold GzExitHold;
 GZ_API GzStatus gz_exit_hold_create(int64_t limit_ms, GzExitHold** hold);
 GZ_API void gz_exit_hold_free(GzExitHold* hold);
@@ -198,14 +210,15 @@ GZ_API void gz_exit_hold_free(GzExitHold* hold);
 
 /// Where a function takes one, NULL is all ranks. Freeing it does not remove the set.
 typedef struct GzProcessSet GzProcessSet;
+/// Collective over all ranks of the job, which all give the same ranks.
 GZ_API GzStatus gz_process_set_create(const int* ranks, size_t rank_count, GzProcessSet** set);
 GZ_API GzStatus gz_process_set_remove(GzProcessSet* set);  ///< collective, as creating one
 GZ_API void gz_process_set_free(GzProcessSet* set);
 GZ_API GzStatus gz_process_set_rank(const GzProcessSet* set, int* rank);
 GZ_API GzStatus gz_process_set_size(const GzProcessSet* set, int* size);
 GZ_API GzStatus gz_process_set_contains(const GzProcessSet* set, int rank, int* contains);
-/// Writes as many as gz_process_set_size() says.
-GZ_API GzStatus gz_process_set_ranks(const GzProcessSet* set, int* ranks);
+/// Writes as many as gz_process_set_size() says, for which there must be room.
+GZ_API GzStatus gz_process_set_ranks(const GzProcessSet* set, int* ranks, size_t capacity);
 
 // --- Operations ----------------------------------------------------------------------------------
 
@@ -251,6 +264,7 @@ GZ_API GzStatus gz_broadcast_async(const GzTensor* tensor, int root, const GzOpt
                                    GzHandle** handle);
 GZ_API GzStatus gz_barrier(const GzOptions* options);
 GZ_API GzStatus gz_barrier_async(const GzOptions* options, GzHandle** handle);
+/// `last_rank` may be NULL.
 GZ_API GzStatus gz_join(const GzProcessSet* set, int* last_rank);
 GZ_API GzStatus gz_join_async(const GzProcessSet* set, GzHandle** handle);
 // Take no name; messages of two ranks match by tag.
@@ -292,6 +306,9 @@ GZ_API GzStatus gz_handle_wait_for(const GzHandle* handle, int64_t limit_us, int
 /// guozhuang::Handle::wait(StreamRef): waits until the operation is enqueued, and lets the stream
 /// wait for its end.
 GZ_API GzStatus gz_handle_wait_stream(const GzHandle* handle, const GzStream* stream);
+/// `*done` is whether the operation is enqueued.
+GZ_API GzStatus gz_handle_wait_stream_for(const GzHandle* handle, const GzStream* stream,
+                                          int64_t limit_us, int* done);
 GZ_API GzStatus gz_handle_test(const GzHandle* handle, int* done);  ///< only looks
 /// Waits, then moves the result out of an operation that has one, once.
 GZ_API GzStatus gz_handle_take(const GzHandle* handle, GzResult** result);
@@ -343,9 +360,15 @@ GZ_API GzStatus gz_plan_create(const GzNamedTensor* tensors, const size_t* bundl
 GZ_API GzStatus gz_plan_ready(GzPlan* plan, size_t bundle);
 GZ_API GzStatus gz_plan_wait(GzPlan* plan);
 GZ_API GzStatus gz_plan_wait_streams(GzPlan* plan, const GzStream* streams, size_t count);
+/// Either (with no streams the first) for at most that long; as gz_handle_wait_for().
+GZ_API GzStatus gz_plan_wait_for(GzPlan* plan, const GzStream* streams, size_t count,
+                                 int64_t limit_us, int* done);
 GZ_API GzStatus gz_plan_agree(GzPlan* plan, const GzAgreement* agreements, size_t count);
 GZ_API GzStatus gz_plan_discard(GzPlan* plan, const char* reason);
 GZ_API GzStatus gz_plan_joins(const GzPlan* plan, uint64_t* joins);
+GZ_API GzStatus gz_plan_size(const GzPlan* plan, size_t* bundles);
+GZ_API GzStatus gz_plan_name(const GzPlan* plan, const char** name);
+/// Waits for bundles whose data moves; those that wait for other ranks go on with a copy.
 GZ_API void gz_plan_free(GzPlan* plan);
 
 // --- Training ------------------------------------------------------------------------------------
@@ -378,16 +401,17 @@ GZ_API GzStatus gz_reducer_create(const GzParameter* parameters, size_t count,
 GZ_API GzStatus gz_reducer_mark(GzReducer* reducer, size_t parameter);
 GZ_API GzStatus gz_reducer_mark_name(GzReducer* reducer, const char* parameter);
 GZ_API GzStatus gz_reducer_synchronize(GzReducer* reducer);
-/// Waits for the averages, then calls `step` (NULL: nothing). If that returns other than 0 this is
-/// GZ_ERROR_CALLBACK, and another call only calls `step` again. `stepped` (may be NULL): 0 after a
-/// pass that only accumulates.
+/// For at most that long; as gz_handle_wait_for().
+GZ_API GzStatus gz_reducer_synchronize_for(GzReducer* reducer, int64_t limit_us, int* done);
+/// Waits for the averages, then calls `step` (NULL: nothing). If that fails, another call only
+/// calls `step` again. `stepped` (may be NULL): 0 after a pass that only accumulates.
 GZ_API GzStatus gz_reducer_finish_pass(GzReducer* reducer, int (*step)(void* context),
                                        void* context, int* stepped);
 GZ_API GzStatus gz_reducer_discard(GzReducer* reducer, const char* reason);
 /// Between these two gradients only accumulate (no_sync). Counted.
 GZ_API GzStatus gz_reducer_pause(GzReducer* reducer);
 GZ_API GzStatus gz_reducer_resume(GzReducer* reducer);
-GZ_API void gz_reducer_free(GzReducer* reducer);
+GZ_API void gz_reducer_free(GzReducer* reducer);  ///< as gz_plan_free()
 
 GZ_API GzStatus gz_broadcast_parameters(const GzParameter* parameters, size_t count, int root,
                                         const GzProcessSet* set);
@@ -402,6 +426,11 @@ GZ_API GzStatus gz_clip_by_global_norm(const GzParameter* parameters, size_t cou
 /// Replaces each value by its mean over the ranks.
 GZ_API GzStatus gz_average_metrics(const char* const* keys, double* values, size_t count,
                                    const GzProcessSet* set);
+
+GZ_API GzStatus gz_scale_learning_rate(double base_rate, const GzProcessSet* set, double* rate);
+/// `batch` is that of one rank.
+GZ_API GzStatus gz_steps_per_epoch(size_t samples, size_t batch, const GzProcessSet* set,
+                                   size_t* steps);
 
 typedef struct GzBytes GzBytes;  ///< byte strings
 /// Of root's `bytes`; those of other ranks are not looked at. Gives one byte string.
@@ -438,7 +467,8 @@ GZ_API const char* gz_version(void);  ///< "0.1.0"
 GZ_API GzStatus gz_start_timeline(const char* directory, int* started);
 GZ_API GzStatus gz_stop_timeline(void);
 /// Receives messages with `context`, on any thread, one call at a time; NULL: they go to standard
-/// error again.
+/// error again. When this returns, the callback before it does not run and is not called again. Not
+/// for use in the callback itself.
 GZ_API GzStatus gz_set_log_callback(void (*callback)(GzLogLevel level, const char* message,
                                                      void* context),
                                     void* context);

@@ -63,15 +63,12 @@ GzStatus gz_info_count(const GzInfo* info, size_t* count) {
 GzStatus gz_info_get(const GzInfo* info, size_t index, const char** section, const char** key,
                      const char** value) {
     return guarded([&] {
-        const auto& items = required(info, "the info").items;
-        if (index >= items.size())
-            refuse("there are " + std::to_string(items.size()) + " items, so no item " +
-                   std::to_string(index));
+        const auto& item = item_of(required(info, "the info").items, index, "items");
         required(key, "where the key goes");
         required(value, "where the value goes");
-        required(section, "where the section goes") = items[index].section.c_str();
-        *key = items[index].key.c_str();
-        *value = items[index].value.c_str();
+        required(section, "where the section goes") = item.section.c_str();
+        *key = item.key.c_str();
+        *value = item.value.c_str();
     });
 }
 void gz_info_free(GzInfo* info) {

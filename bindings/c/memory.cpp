@@ -31,6 +31,13 @@ std::vector<std::vector<gz::NamedTensor>> bundles_of(const GzNamedTensor* tensor
     return bundles;
 }
 
+std::vector<gz::StreamRef> streams_of(const GzStream* streams, std::size_t count) {
+    std::vector<gz::StreamRef> list;
+    for (const auto& stream : list_of(streams, count, "the streams"))
+        list.push_back(*stream_of(&stream));
+    return list;
+}
+
 gz::Plan* plan_of(GzPlan* plan) {
     return &required(plan, "the plan").plan;
 }
@@ -93,18 +100,20 @@ GzStatus gz_plan_wait(GzPlan* plan) {
     return guarded([&] { plan_of(plan)->wait(); });
 }
 GzStatus gz_plan_wait_streams(GzPlan* plan, const GzStream* streams, size_t count) {
-    return guarded([&] {
-        std::vector<gz::StreamRef> waiting;
-        for (const auto& stream : list_of(streams, count, "the streams"))
-            waiting.push_back(*stream_of(&stream));
-        plan_of(plan)->wait(waiting);
+    return guarded([&] { plan_of(plan)->wait(streams_of(streams, count)); });
+}
+GzStatus gz_plan_wait_for(GzPlan* plan, const GzStream* streams, size_t count, int64_t limit_us,
+                          int* done) {
+    return put(done, [&] {
+        const auto limit = limit_of(limit_us);
+        return plan_of(plan)->wait_for(limit, streams_of(streams, count)) ? 1 : 0;
     });
 }
 GzStatus gz_plan_agree(GzPlan* plan, const GzAgreement* agreements, size_t count) {
     return guarded([&] {
         std::vector<gz::Agreement> list;
         for (const auto& [tensor, what, value] : list_of(agreements, count, "the agreements"))
-            list.push_back({text_of(tensor), text_of(what), text_of(value)});
+            list.push_back({text_of(tensor), required_text(what), required_text(value)});
         plan_of(plan)->agree(std::move(list));
     });
 }
@@ -113,6 +122,12 @@ GzStatus gz_plan_discard(GzPlan* plan, const char* reason) {
 }
 GzStatus gz_plan_joins(const GzPlan* plan, uint64_t* joins) {
     return put(joins, [&] { return required(plan, "the plan").plan.joins(); });
+}
+GzStatus gz_plan_size(const GzPlan* plan, size_t* bundles) {
+    return put(bundles, [&] { return required(plan, "the plan").plan.size(); });
+}
+GzStatus gz_plan_name(const GzPlan* plan, const char** name) {
+    return put(name, [&] { return required(plan, "the plan").plan.name().c_str(); });
 }
 void gz_plan_free(GzPlan* plan) {
     delete plan;

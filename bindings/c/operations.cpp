@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <chrono>
 #include <guozhuang/operations.hpp>
 #include <utility>
@@ -57,7 +56,9 @@ private:
     O common() const {
         return {.name = text_of(given_.name),
                 .stream = stream_of(given_.stream),
-                .outputs = tensors_of(given_.outputs, given_.output_count),
+                .outputs = tensors_of(
+                    optional_list_of(given_.outputs, given_.output_count, "outputs").data(),
+                    given_.output_count),
                 .keep_alive = keep_alive_,
                 .process_set = set_of(given_.process_set),
                 .timeout = std::chrono::milliseconds(given_.timeout_ms)};
@@ -122,14 +123,6 @@ std::vector<Result> take_results(const GzHandle& handle) {
     refuse("this operation has no result to take");
 }
 
-/// Throws Error(invalid_argument) if there is no such tensor.
-void require_tensor(const GzResult* result, std::size_t index) {
-    const auto count = required(result, "the result").results.size();
-    if (index >= count)
-        refuse("the result has " + std::to_string(count) + " tensors, so no tensor " +
-               std::to_string(index));
-}
-
 }  // namespace
 }  // namespace guozhuang::c
 
@@ -180,7 +173,10 @@ GzStatus gz_barrier_async(const GzOptions* options, GzHandle** handle) {
 }
 
 GzStatus gz_join(const GzProcessSet* set, int* last_rank) {
-    return put(last_rank, [&] { return gz::join({.process_set = set_of(set)}); });
+    return guarded([&] {
+        const int rank = gz::join({.process_set = set_of(set)});
+        if (last_rank != nullptr) *last_rank = rank;
+    });
 }
 GzStatus gz_join_async(const GzProcessSet* set, GzHandle** handle) {
     return start(nullptr, handle,
@@ -224,15 +220,15 @@ GzStatus gz_all_gather_async(const GzTensor* tensor, const GzOptions* options, G
 GzStatus gz_all_to_all(const GzTensor* tensor, const int64_t* splits, size_t split_count,
                        const GzOptions* options, GzResult** result) {
     return run_for_results(options, result, [&](const auto& given) {
-        return list_with(gz::all_to_all(tensor_of(tensor),
-                                        list_of(splits, split_count, "the splits"), given.plain()));
+        return list_with(gz::all_to_all(
+            tensor_of(tensor), optional_list_of(splits, split_count, "splits"), given.plain()));
     });
 }
 GzStatus gz_all_to_all_async(const GzTensor* tensor, const int64_t* splits, size_t split_count,
                              const GzOptions* options, GzHandle** handle) {
     return start(options, handle, [&](const auto& given) {
-        return gz::all_to_all_async(tensor_of(tensor), list_of(splits, split_count, "the splits"),
-                                    given.plain());
+        return gz::all_to_all_async(tensor_of(tensor),
+                                    optional_list_of(splits, split_count, "splits"), given.plain());
     });
 }
 
@@ -279,15 +275,20 @@ GzStatus gz_handle_wait(const GzHandle* handle) {
     return guarded([&] { operation_of(handle).wait(); });
 }
 GzStatus gz_handle_wait_for(const GzHandle* handle, int64_t limit_us, int* done) {
-    return put(done, [&] {
-        const std::chrono::microseconds limit(std::max<int64_t>(limit_us, 0));
-        return operation_of(handle).wait_for(limit) ? 1 : 0;
-    });
+    return put(done, [&] { return operation_of(handle).wait_for(limit_of(limit_us)) ? 1 : 0; });
 }
 GzStatus gz_handle_wait_stream(const GzHandle* handle, const GzStream* stream) {
     return guarded([&] {
         required(stream, "the stream");
         operation_of(handle).wait(*stream_of(stream));
+    });
+}
+GzStatus gz_handle_wait_stream_for(const GzHandle* handle, const GzStream* stream, int64_t limit_us,
+                                   int* done) {
+    return put(done, [&] {
+        required(stream, "the stream");
+        const auto limit = limit_of(limit_us);
+        return operation_of(handle).wait_for(*stream_of(stream), limit) ? 1 : 0;
     });
 }
 GzStatus gz_handle_test(const GzHandle* handle, int* done) {
@@ -315,14 +316,12 @@ GzStatus gz_result_count(const GzResult* result, size_t* count) {
 }
 GzStatus gz_result_tensor(const GzResult* result, size_t index, GzTensor* tensor) {
     return put(tensor, [&] {
-        require_tensor(result, index);
-        return as_c(result->views[index]);
+        return as_c(item_of(required(result, "the result").views, index, "tensors"));
     });
 }
 GzStatus gz_result_rows(const GzResult* result, size_t index, const int64_t** rows, size_t* count) {
     return guarded([&] {
-        require_tensor(result, index);
-        const auto& all = result->results[index].rows;
+        const auto& all = item_of(required(result, "the result").results, index, "tensors").rows;
         required(count, "where the number of rows goes");
         required(rows, "where the rows go") = all.data();
         *count = all.size();

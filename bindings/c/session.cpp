@@ -1,5 +1,6 @@
 #include <guozhuang/session.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <guozhuang/mpi_communicator.hpp>
@@ -86,11 +87,7 @@ GzStatus gz_run_ranks(int ranks, int (*body)(void* context), void* context,
         gz::RankOptions with{.hosts = given.hosts};
         if (given.take_turns != 0) with.turns = given.turns;
         gz::run_ranks(
-            ranks,
-            [&](gz::Session&) {
-                if (body(context) != 0) rethrow_last_error();
-            },
-            with);
+            ranks, [&](gz::Session&) { check_callback(body(context)); }, with);
     });
 }
 
@@ -123,9 +120,13 @@ GzStatus gz_process_set_size(const GzProcessSet* set, int* size) {
 GzStatus gz_process_set_contains(const GzProcessSet* set, int rank, int* contains) {
     return put(contains, [&] { return set_of(set).contains(rank) ? 1 : 0; });
 }
-GzStatus gz_process_set_ranks(const GzProcessSet* set, int* ranks) {
+GzStatus gz_process_set_ranks(const GzProcessSet* set, int* ranks, size_t capacity) {
     return guarded([&] {
-        auto* next = &required(ranks, "where the ranks go");
-        for (const int rank : set_of(set).ranks()) *next++ = rank;
+        const auto all = set_of(set).ranks();
+        const auto where = list_of(ranks, capacity, "where the ranks go");
+        if (where.size() < all.size())
+            refuse("there is room for " + std::to_string(where.size()) + " ranks, and there are " +
+                   std::to_string(all.size()));
+        std::ranges::copy(all, where.begin());
     });
 }

@@ -57,16 +57,20 @@ GzStatus gz_reducer_mark(GzReducer* reducer, size_t parameter) {
     return guarded([&] { reducer_of(reducer).mark(parameter); });
 }
 GzStatus gz_reducer_mark_name(GzReducer* reducer, const char* parameter) {
-    return guarded([&] { reducer_of(reducer).mark(std::string_view(text_of(parameter))); });
+    return guarded([&] { reducer_of(reducer).mark(std::string_view(required_text(parameter))); });
 }
 GzStatus gz_reducer_synchronize(GzReducer* reducer) {
     return guarded([&] { reducer_of(reducer).synchronize(); });
+}
+GzStatus gz_reducer_synchronize_for(GzReducer* reducer, int64_t limit_us, int* done) {
+    return put(done,
+               [&] { return reducer_of(reducer).synchronize_for(limit_of(limit_us)) ? 1 : 0; });
 }
 GzStatus gz_reducer_finish_pass(GzReducer* reducer, int (*step)(void* context), void* context,
                                 int* stepped) {
     return guarded([&] {
         const bool has_stepped = reducer_of(reducer).finish_pass([&] {
-            if (step != nullptr && step(context) != 0) throw CallbackFailed();
+            if (step != nullptr) check_callback(step(context));
         });
         if (stepped != nullptr) *stepped = has_stepped ? 1 : 0;
     });
@@ -118,11 +122,18 @@ GzStatus gz_average_metrics(const char* const* keys, double* values, size_t coun
         const auto numbers = list_of(values, count, "the values");
         std::map<std::string, double> metrics;
         for (std::size_t i = 0; i < count; ++i)
-            if (!metrics.emplace(text_of(names[i]), numbers[i]).second)
-                refuse("the key '" + text_of(names[i]) + "' is given twice");
+            if (!metrics.emplace(required_text(names[i]), numbers[i]).second)
+                refuse("the key '" + required_text(names[i]) + "' is given twice");
         metrics = gz::average_metrics(metrics, set_of(set));
-        for (std::size_t i = 0; i < count; ++i) numbers[i] = metrics.at(text_of(names[i]));
+        for (std::size_t i = 0; i < count; ++i) numbers[i] = metrics.at(required_text(names[i]));
     });
+}
+
+GzStatus gz_scale_learning_rate(double base_rate, const GzProcessSet* set, double* rate) {
+    return put(rate, [&] { return gz::scale_learning_rate(base_rate, set_of(set)); });
+}
+GzStatus gz_steps_per_epoch(size_t samples, size_t batch, const GzProcessSet* set, size_t* steps) {
+    return put(steps, [&] { return gz::steps_per_epoch(samples, batch, set_of(set)); });
 }
 
 GzStatus gz_broadcast_bytes(const void* bytes, size_t count, int root, const GzProcessSet* set,
@@ -144,13 +155,10 @@ GzStatus gz_bytes_count(const GzBytes* bytes, size_t* count) {
 }
 GzStatus gz_bytes_get(const GzBytes* bytes, size_t index, const void** data, size_t* count) {
     return guarded([&] {
-        const auto& texts = required(bytes, "the bytes").texts;
-        if (index >= texts.size())
-            refuse("there are " + std::to_string(texts.size()) + " byte strings, so no " +
-                   std::to_string(index));
+        const auto& text = item_of(required(bytes, "the bytes").texts, index, "byte strings");
         required(count, "where the number of bytes goes");
-        required(data, "where the bytes go") = texts[index].data();
-        *count = texts[index].size();
+        required(data, "where the bytes go") = text.data();
+        *count = text.size();
     });
 }
 void gz_bytes_free(GzBytes* bytes) {

@@ -8,7 +8,7 @@ int main(void) {
         return 1;
     }
     int sum = rank + 1;
-    const GzTensor tensor = {.data = &sum, .dtype = GZ_I32};  // no dimensions: one element
+    const GzTensor tensor = {.data = &sum, .dtype = GZ_I32};  // no shape: one element
     if (gz_allreduce(&tensor, GZ_SUM, NULL) != GZ_OK) {
         gz_leave(gz_last_error()->message);  // the other ranks get the reason
         return 1;

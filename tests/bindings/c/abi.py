@@ -3,11 +3,11 @@
 
     abi.py HEADER LIBRARY RECORD COMPILER [--update]
 
-The interface is what the compiler sees of the header (sizes of structs, offsets and sizes of their
-fields, values of enumerators), the declarations of functions, and the symbols that the library
-exports. A line of the record never changes, or programs that were compiled before break, but for
-the sizes of structs that begin with theirs, or that the library alone makes. New lines come by
---update, which refuses anything else.
+The interface is what the compiler sees of the header (sizes of structs, types, offsets and sizes of
+their fields, values of enumerators), the declarations of functions, and the symbols that the
+library exports. A line of the record never changes, or programs that were compiled before break,
+but for the sizes of structs that begin with theirs. These grow at their end: a field in what was
+padding would not be seen by their size. New lines come by --update, which refuses anything else.
 """
 import re
 import subprocess
@@ -16,7 +16,8 @@ import tempfile
 from pathlib import Path
 
 
-MAY_GROW = re.compile(r"sizeof Gz(\w*Options|Error) = ")
+MAY_GROW = re.compile(r"sizeof (Gz\w*Options|GzError) = (\d+)")
+FIELD = re.compile(r"(Gz\w+)\.\w+: .* at (\d+), (\d+) bytes")
 
 
 def read(header):
@@ -27,24 +28,26 @@ def read(header):
 
 
 def fields_of(body):
+    """Pairs of a field's name and its declaration."""
     for declaration in filter(str.strip, body.split(";")):
         function = re.search(r"\(\*(\w+)\)", declaration)
-        yield function[1] if function else re.search(r"(\w+)\s*$", declaration)[1]
+        name = function or re.search(r"(\w+)\s*$", declaration)
+        yield name[1], " ".join(declaration.split())
 
 
 def layout_questions(text):
-    """Pairs of a name for the record and a C expression that has its value."""
+    """Pairs of a format for a line of the record and the C expressions that are its values."""
     structs = re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text, re.DOTALL)
     for name, body in structs:
-        yield f"sizeof {name}", f"sizeof({name})"
-        for field in fields_of(body):
-            yield f"{name}.{field} offset", f"offsetof({name}, {field})"
-            yield f"{name}.{field} bytes", f"sizeof((({name}*)0)->{field})"
+        yield f"sizeof {name} = %lld", [f"sizeof({name})"]
+        for field, declaration in fields_of(body):
+            yield (f"{name}.{field}: {declaration} at %lld, %lld bytes",
+                   [f"offsetof({name}, {field})", f"sizeof((({name}*)0)->{field})"])
     for body in re.findall(r"^enum \{(.*?)\};", text, re.DOTALL | re.MULTILINE):
         for enumerator in re.findall(r"GZ_\w+", body):
-            yield enumerator, enumerator
-    for name in re.findall(r"^typedef \w+ (\w+);", text, re.MULTILINE):
-        yield f"sizeof {name}", f"sizeof({name})"
+            yield f"{enumerator} = %lld", [enumerator]
+    for type_, name in re.findall(r"^typedef (\w+) (\w+);", text, re.MULTILINE):
+        yield f"{name}: {type_}, %lld bytes", [f"sizeof({name})"]
 
 
 def layout(header, text, compiler):
@@ -52,8 +55,8 @@ def layout(header, text, compiler):
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "layout"
         prints = "".join(
-            f'printf("%s = %lld\\n", "{name}", (long long)({value}));\n'
-            for name, value in questions
+            f'printf("{line}\\n", {", ".join(f"(long long)({value})" for value in values)});\n'
+            for line, values in questions
         )
         program.with_suffix(".c").write_text(
             f'#include "{Path(header).resolve()}"\n#include <stdio.h>\n'
@@ -81,6 +84,22 @@ def exported(library):
     return {line.split()[-1] for line in symbols.splitlines() if line.split()[-2] != "A"}
 
 
+def misplaced(lines, known):
+    """Fields that a program's size of a struct does not tell from what it has: those in what was
+    padding, and any that would be followed by padding at the end."""
+    sizes = {match[1]: int(match[2]) for match in map(MAY_GROW.match, lines) if match}
+    sizes_before = {match[1]: int(match[2]) for match in map(MAY_GROW.match, known) if match}
+    ends = {}
+    for match in filter(None, map(FIELD.match, lines)):
+        offset, size = int(match[2]), int(match[3])
+        ends[match[1]] = offset + size
+        if match[0] not in known and offset < sizes_before.get(match[1], 0):
+            yield f"{match[0]}: in what was padding"
+    for name, size in sizes.items():
+        if ends[name] != size:
+            yield f"{name}: padding at its end"
+
+
 def main():
     header, library, record, compiler = sys.argv[1:5]
     text = read(header)
@@ -95,15 +114,18 @@ def main():
     known = Path(record).read_text().splitlines() if Path(record).exists() else []
     gone = [line for line in known if line not in lines and not MAY_GROW.match(line)]
     new = [line for line in lines if line not in known]
-    print("\n".join([*(f"- {line}" for line in gone), *(f"+ {line}" for line in new)]))
-    if gone:
+    wrong = list(misplaced(lines, known))
+    print("\n".join([*(f"- {line}" for line in gone), *(f"+ {line}" for line in new), *wrong]))
+    if wrong:
+        print("a struct grows at its end")
+    elif gone:
         print("programs that were compiled before would break")
     elif new and sys.argv[5:] == ["--update"]:
         Path(record).write_text("\n".join(lines) + "\n")
         return 0
     elif new:
         print(f"to record what is new: {' '.join(sys.argv[:5])} --update")
-    return 1 if gone or new else 0
+    return 1 if gone or new or wrong else 0
 
 
 if __name__ == "__main__":

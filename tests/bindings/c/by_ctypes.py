@@ -2,12 +2,14 @@
 """by_ctypes.py LIBRARY RANKS: the C interface as a binding for another language uses it, without
 its header: structs, numbers and functions by hand, and waits that let the interpreter look at its
 signals."""
+import atexit
 import ctypes
+import os
 import sys
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
 
 library, ranks = ctypes.CDLL(sys.argv[1]), int(sys.argv[2])
-F32, HOST, SUM, INVALID_ARGUMENT = 8, 0, 0, 1
+F32, HOST, SUM, INVALID_ARGUMENT = 9, 0, 0, 1
 
 
 class Tensor(ctypes.Structure):
@@ -34,7 +36,8 @@ class Options(ctypes.Structure):
 
 class LastError(ctypes.Structure):
     _fields_ = [
-        ("status", c_int32), ("message", c_char_p), ("tensor", c_char_p), ("operation", c_char_p),
+        ("size", c_size_t), ("status", c_int32),
+        ("message", c_char_p), ("tensor", c_char_p), ("operation", c_char_p),
         ("ranks", POINTER(c_int)), ("rank_count", c_size_t),
     ]
 
@@ -65,5 +68,23 @@ assert list(values) == [ranks, 2 * ranks, 3 * ranks]
 assert library.gz_broadcast(byref(tensor), 77, byref(Options(name=b"w"))) == INVALID_ARGUMENT
 error = library.gz_last_error().contents
 assert error.tensor == b"w" and b"root 77 is not a rank" in error.message
-call("gz_shutdown")
-assert released == [42]
+assert error.size == ctypes.sizeof(LastError)
+Log = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
+messages = []
+log = Log(lambda level, message, context: messages.append(message))
+call("gz_set_log_callback", log, None)
+
+
+@atexit.register
+def end():
+    """The interpreter ends with an operation in flight, for which the other ranks have to come."""
+    call("gz_set_log_callback", Log(), None)
+    call("gz_shutdown")
+    assert released == [42, 43]
+    assert b"goodbye" in messages
+    os.write(1, b"the end was reached\n")  # in one piece
+
+
+call("gz_log_message", c_int32(3), b"goodbye")
+options = Options(name=b"in flight", release=keep, owner=43)
+call("gz_allreduce_async", byref(tensor), c_int32(SUM), byref(options), byref(handle))

@@ -4,6 +4,7 @@
 /// The cases of guozhuang_c_conformance, which all ranks run.
 void test_before_init(void);
 void test_after_shutdown(void);
+void test_at_exit(void);
 void test_leave(void);
 void test_death(void);
 void test_timeout(void);

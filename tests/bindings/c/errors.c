@@ -21,7 +21,6 @@ static void null_in_operations(void) {
     REFUSES_NULL(gz_broadcast(NULL, 0, NULL));
     REFUSES_NULL(gz_broadcast_async(&scalar, 0, NULL, NULL));
     REFUSES_NULL(gz_barrier_async(NULL, NULL));
-    REFUSES_NULL(gz_join(NULL, NULL));
     REFUSES_NULL(gz_join_async(NULL, NULL));
     REFUSES_NULL(gz_send(NULL, 0, 0, NULL));
     REFUSES_NULL(gz_send_async(&scalar, 0, 0, NULL, NULL));
@@ -51,6 +50,7 @@ static void null_in_handles_and_results(void) {
     REFUSES_NULL(gz_handle_wait(NULL));
     REFUSES_NULL(gz_handle_wait_for(NULL, 0, &number));
     REFUSES_NULL(gz_handle_wait_stream(NULL, &stream));
+    REFUSES_NULL(gz_handle_wait_stream_for(NULL, &stream, 0, &number));
     REFUSES_NULL(gz_handle_test(NULL, &number));
     REFUSES_NULL(gz_handle_take(NULL, &result));
     REFUSES_NULL(gz_handle_last_rank(NULL, &number));
@@ -69,6 +69,7 @@ static void null_in_memory_and_plans(void) {
     size_t bytes = 0;
     int shared = 0;
     uint64_t joins = 0;
+    const char* name = NULL;
     REFUSES_NULL(gz_arena_create(1, NULL, NULL));
     REFUSES_NULL(gz_arena_allocate(arena, 1, 0, &address));
     REFUSES_NULL(gz_arena_bytes(NULL, &bytes));
@@ -79,7 +80,10 @@ static void null_in_memory_and_plans(void) {
     REFUSES_NULL(gz_plan_ready(NULL, 0));
     REFUSES_NULL(gz_plan_wait(NULL));
     REFUSES_NULL(gz_plan_wait_streams(NULL, NULL, 0));
+    REFUSES_NULL(gz_plan_wait_for(NULL, NULL, 0, 0, &shared));
     REFUSES_NULL(gz_plan_agree(NULL, NULL, 0));
+    REFUSES_NULL(gz_plan_size(NULL, &bytes));
+    REFUSES_NULL(gz_plan_name(NULL, &name));
     REFUSES_NULL(gz_plan_discard(NULL, "reason"));
     REFUSES_NULL(gz_plan_joins(NULL, &joins));
     gz_arena_free(NULL);
@@ -95,10 +99,14 @@ static void null_in_training(void) {
     const void* data = NULL;
     size_t count = 0;
     double metric = 0;
+    int done = 0;
+    const char* no_name = NULL;
+    const GzParameter nameless = {NULL, scalar, scalar};
     REFUSES_NULL(gz_reducer_create(NULL, 1, NULL, &reducer));
     REFUSES_NULL(gz_reducer_mark(NULL, 0));
     REFUSES_NULL(gz_reducer_mark_name(NULL, "w"));
     REFUSES_NULL(gz_reducer_synchronize(NULL));
+    REFUSES_NULL(gz_reducer_synchronize_for(NULL, 0, &done));
     REFUSES_NULL(gz_reducer_finish_pass(NULL, NULL, NULL, NULL));
     REFUSES_NULL(gz_reducer_discard(NULL, "reason"));
     REFUSES_NULL(gz_reducer_pause(NULL));
@@ -108,6 +116,10 @@ static void null_in_training(void) {
     REFUSES_NULL(gz_check_consistent(NULL, 1, NULL, NULL));
     REFUSES_NULL(gz_clip_by_global_norm(NULL, 1, 1, NULL, NULL));
     REFUSES_NULL(gz_average_metrics(NULL, &metric, 1, NULL));
+    REFUSES_NULL(gz_average_metrics(&no_name, &metric, 1, NULL));
+    REFUSES_NULL(gz_broadcast_parameters(&nameless, 1, 0, NULL));
+    REFUSES_NULL(gz_scale_learning_rate(1, NULL, NULL));
+    REFUSES_NULL(gz_steps_per_epoch(1, 1, NULL, NULL));
     REFUSES_NULL(gz_broadcast_bytes(NULL, 1, 0, NULL, &bytes));
     REFUSES_NULL(gz_all_gather_bytes("a", 1, NULL, NULL));
     REFUSES_NULL(gz_bytes_count(NULL, &count));
@@ -139,7 +151,8 @@ static void null_in_the_rest(void) {
     REFUSES_NULL(gz_process_set_create(NULL, 1, &set));
     REFUSES_NULL(gz_process_set_remove(NULL));
     REFUSES_NULL(gz_process_set_rank(NULL, NULL));
-    REFUSES_NULL(gz_process_set_ranks(NULL, NULL));
+    REFUSES_NULL(gz_process_set_ranks(NULL, NULL, 1));
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "room for 0", gz_process_set_ranks(NULL, NULL, 0));
     REFUSES_NULL(gz_start_timeline(NULL, &started));
     REFUSES_NULL(gz_log_message(GZ_LOG_INFO, NULL));
     REFUSES_NULL(gz_traffic(&bytes, NULL));
@@ -170,8 +183,14 @@ void test_bad_arguments(void) {
           gz_allreduce(&columns, GZ_SUM, NULL));
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "-1 dimensions", gz_allreduce(&negative, GZ_SUM, NULL));
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "no reduce op 6", gz_allreduce(&scalar, 6, NULL));
+    tensor.shape = shape;  // as if the number of dimensions had been forgotten
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "extents are given, but their number is 0",
+          gz_allreduce(&tensor, GZ_SUM, NULL));
+    tensor = scalar;
+    tensor.dtype = 0;
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "dtype has not been set", gz_allreduce(&tensor, GZ_SUM, NULL));
     tensor.dtype = 256;
-    FAILS(GZ_ERROR_INVALID_ARGUMENT, "no dtype 256", gz_allreduce(&tensor, GZ_SUM, NULL));
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "no dtype 255", gz_allreduce(&tensor, GZ_SUM, NULL));
     tensor.dtype = GZ_BOOLEAN;
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "not defined on bool", gz_allreduce(&tensor, GZ_SUM, NULL));
     tensor.device.kind = -1;

@@ -19,6 +19,7 @@ static void run_all(void) {
     OK(gz_shutdown());
     test_releases();
     test_after_shutdown();
+    test_at_exit();
 }
 
 /// One after which the job is over: mpirun calls it failed.

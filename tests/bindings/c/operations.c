@@ -31,7 +31,9 @@ static double expected(GzReduceOp op, GzDType dtype, size_t i) {
 static void expect_reduced(const void* data, GzReduceOp op, GzDType dtype) {
     for (size_t i = 0; i < COUNT; ++i) {
         const double value = expected(op, dtype, i);
-        CHECK(fabs(get_element(data, dtype, i) - value) <= value / 256);  // half a unit of a bf16
+        // Sums and products of few small integers are exact in all dtypes; averages are rounded.
+        const double off = op != GZ_AVERAGE ? 0 : dtype == GZ_BF16 ? value / 256 : value / 2048;
+        CHECK(fabs(get_element(data, dtype, i) - value) <= off);
     }
 }
 
@@ -157,7 +159,7 @@ void test_messages(void) {
 }
 
 void test_joins(void) {
-    int last = -1, rank = own_rank(), size = rank_count();
+    int last = -1, rank = own_rank();
     int sum = rank + 1;
     GzHandle* handle = NULL;
     const GzTensor tensor = {&sum, NULL, NULL, GZ_I32, 0, {GZ_HOST, 0}};
@@ -165,7 +167,7 @@ void test_joins(void) {
     options.name = "what rank 0 still has";
     if (rank == 0) {
         OK(gz_allreduce(&tensor, GZ_SUM, &options));
-        CHECK(sum == 1 || size > 1);
+        CHECK(sum == 1);
     }
     if (rank % 2) {
         OK(gz_join_async(NULL, &handle));
@@ -174,7 +176,8 @@ void test_joins(void) {
     } else {
         OK(gz_join(NULL, &last));
     }
-    CHECK(last >= 0 && last < size);
+    CHECK(last == 0);
+    OK(gz_join(NULL, NULL));
     int greatest = last;
     const GzTensor same = {&greatest, NULL, NULL, GZ_I32, 0, {GZ_HOST, 0}};
     OK(gz_allreduce(&same, GZ_MAX, NULL));

@@ -40,7 +40,8 @@ static void test_all_gather(const GzTensor* tensor) {
     expect_all_rows(result, 0);
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "taken before", gz_handle_take(handle, &result));
     gz_handle_free(handle);
-    FAILS(GZ_ERROR_INVALID_ARGUMENT, "no tensor 1", gz_result_tensor(result, 1, &(GzTensor){0}));
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "1 tensors, so no number 1",
+          gz_result_tensor(result, 1, &(GzTensor){0}));
     gz_result_free(result);
     OK(gz_grouped_all_gather(two, 2, NULL, &result));
     OK(gz_result_count(result, &count));
@@ -78,9 +79,13 @@ static void test_all_to_all(void) {
     OK(gz_all_to_all_async(&tensor, NULL, 0, NULL, &handle));
     OK(gz_handle_take(handle, &result));
     OK(gz_result_tensor(result, 0, &got));
-    CHECK(got.shape[0] == size && ((int*)got.data)[0] == 0 + rank / 1);
+    CHECK(got.shape[0] == size);
+    for (int from = 0; from < size; ++from)
+        CHECK(((int*)got.data)[from] == 10 * from + rank / (from + 1));
     gz_result_free(result);
     gz_handle_free(handle);
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "splits are given, but their number is 0",
+          gz_all_to_all(&tensor, splits, 0, NULL, &result));
     splits[0] += 1;
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "splits",
           gz_all_to_all(&tensor, splits, (size_t)size, NULL, &result));
@@ -150,6 +155,10 @@ void test_outputs(void) {
     CHECK(got.data == gathered && gathered[size - 1] == size - 1);
     gz_result_free(result);
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "output", gz_allreduce(&tensor, GZ_SUM, &options));
+    options.output_count = 0;
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "outputs are given, but their number is 0",
+          gz_all_gather(&tensor, &options, &result));
+    options.output_count = 1;
     output.shape = &wrong;
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "rows, but its result has",
           gz_all_gather(&tensor, &options, &result));
@@ -192,6 +201,7 @@ void test_handles(void) {
 /// On the host's fake of a device, whose work is ordered by streams.
 void test_streams(void) {
     float value = 1;
+    int done = -1;
     GzHandle* handle = NULL;
     const GzStream stream = {{GZ_FAKE, 0}, NULL};
     const GzTensor tensor = {&value, NULL, NULL, GZ_F32, 0, {GZ_FAKE, 0}};
@@ -199,6 +209,8 @@ void test_streams(void) {
     options.name = "on a stream";
     options.stream = &stream;
     OK(gz_allreduce_async(&tensor, GZ_SUM, &options, &handle));
+    OK(gz_handle_wait_stream_for(handle, &stream, INT64_MAX, &done));
+    CHECK(done == 1);
     OK(gz_handle_wait_stream(handle, &stream));
     OK(gz_handle_wait(handle));
     CHECK(value == (float)rank_count());

@@ -1,4 +1,5 @@
 // The session, and what the library tells.
+#include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -19,6 +20,9 @@ void test_before_init(void) {
     options.mpi_communicator = &options;
     options.mpi_communicator_bytes = 3;
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "sizeof(MPI_Comm)", gz_init(&options));
+    options.mpi_communicator_bytes = 12 - sizeof(MPI_Comm);  // that of another MPI
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "it is not one of this MPI's", gz_init(&options));
+    CHECK(!gz_is_initialized());
     OK(gz_shutdown());  // one too many does nothing
     CHECK(strcmp(gz_version(), "0.1.0") == 0);
 }
@@ -81,6 +85,9 @@ void test_forked_child(void) {
 
 /// Every thread is a rank of its own, with a last error of its own.
 static int body(void* context) {
+    OK(gz_init(NULL));  // which its trainer may do here, too
+    OK(gz_shutdown());
+    OK(gz_shutdown());
     int rank = own_rank(), size = rank_count(), sum = rank;
     char text[64];
     const GzTensor tensor = {&sum, NULL, NULL, GZ_I32, 0, {GZ_HOST, 0}};
@@ -92,10 +99,13 @@ static int body(void* context) {
     return 0;
 }
 
-static int failing_body(void* unused) {
-    (void)unused;
-    if (own_rank() == 1) return gz_broadcast(&(GzTensor){0}, 31, NULL);
-    return gz_barrier(NULL);
+/// Rank 1 fails with an error, or, after one that it can do without, with a number of its own.
+static int failing_body(void* own_number) {
+    float value = 1;
+    const GzTensor tensor = {&value, NULL, NULL, GZ_F32, 0, {GZ_HOST, 0}};
+    if (own_rank() != 1) return gz_barrier(NULL);
+    const int status = gz_broadcast(&tensor, 31, NULL);
+    return own_number == NULL ? status : *(int*)own_number;
 }
 
 /// The last rank leaves at once, and the others learn why.
@@ -112,11 +122,27 @@ static int leaving_body(void* unused) {
 }
 
 void test_leave(void) {
+    const int leaves = own_rank() == rank_count() - 1;
+    OK(gz_init(NULL));  // counted, and over with the rest
     leaving_body(NULL);
+    CHECK(gz_is_initialized() == !leaves);
+}
+
+/// Those of a program that others call are called when its main() is over.
+static void at_exit(void) {
+    int rank = -1;
+    FAILS(GZ_ERROR_NOT_INITIALISED, "has been closed", gz_rank(&rank));
+    CHECK(gz_last_error()->status == GZ_ERROR_NOT_INITIALISED);
+    if (failed_checks > 0) _exit(1);
+}
+
+void test_at_exit(void) {
+    CHECK(gz_last_error()->status != GZ_OK);
+    CHECK(atexit(at_exit) == 0);
 }
 
 void test_run_ranks(void) {
-    int ranks = 0;
+    int ranks = 0, number = -7;
     GzRankOptions options = GZ_RANK_OPTIONS_INIT;
     OK(gz_run_ranks(5, body, &ranks, NULL));
     CHECK(ranks == 5);
@@ -126,13 +152,15 @@ void test_run_ranks(void) {
     OK(gz_run_ranks(4, body, &ranks, &options));
     CHECK(ranks == 9);
     OK(gz_run_ranks(3, leaving_body, NULL, NULL));
-    CHECK(gz_run_ranks(2, failing_body, NULL, NULL) != GZ_OK);
-    CHECK(strstr(gz_last_error()->message, "root 31") != NULL);
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "root 31", gz_run_ranks(2, failing_body, NULL, NULL));
+    FAILS(GZ_ERROR_CALLBACK, "returned -7", gz_run_ranks(2, failing_body, &number, NULL));
+    OK(gz_barrier(NULL));  // the job that this process belongs to goes on
 }
 
 static char logged[200];
 
 static void on_message(GzLogLevel level, const char* message, void* context) {
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "by the log's callback", gz_set_log_callback(NULL, NULL));
     snprintf(context, sizeof logged, "%d %s", (int)level, message);
 }
 

@@ -16,8 +16,11 @@ void test_process_sets(void) {
     CHECK(number == size - first);
     OK(gz_process_set_contains(set, 0, &number));
     CHECK(number == (size == 1));
-    OK(gz_process_set_ranks(set, ranks));
-    CHECK(ranks[0] == first);
+    for (int i = 0; i < 8; ++i) ranks[i] = -1;
+    OK(gz_process_set_ranks(set, ranks, 7));
+    for (int i = first; i < size; ++i) CHECK(ranks[i - first] == i);
+    CHECK(ranks[size - first] == -1);
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "room for", gz_process_set_ranks(set, ranks, 0));
     if (rank >= first) {
         OK(gz_process_set_rank(set, &number));
         CHECK(number == rank - first);
@@ -75,30 +78,39 @@ void test_memory(void) {
     for (int i = 0; i < extent; ++i) pages[i] = 1;
     OK(gz_share(&named, 1, &memory));
     OK(gz_shared_memory_is_shared(memory, &shared));
+    CHECK(shared == 1);
     OK(gz_allreduce(&named.tensor, GZ_SUM, NULL));
     gz_shared_memory_free(memory);
     CHECK(pages[0] == (float)rank_count() && pages[extent - 1] == (float)rank_count());
 }
 
 static void reduce_twice(GzPlan* plan, float* numbers) {
-    uint64_t joins = 99;
+    uint64_t joins = 99, joins_before = 98;
+    int done = -1;
+    size_t bundles = 0;
+    const char* name = NULL;
     const GzStream stream = {{GZ_HOST, 0}, NULL};
+    OK(gz_plan_joins(plan, &joins_before));
     OK(gz_plan_ready(plan, 1));
     FAILS(GZ_ERROR_DUPLICATE_NAME, "", gz_plan_ready(plan, 1));
     OK(gz_plan_ready(plan, 0));
-    OK(gz_plan_wait(plan));
+    while (done != 1) OK(gz_plan_wait_for(plan, NULL, 0, 100, &done));
     CHECK(numbers[0] == (float)rank_count() && numbers[2] == (float)rank_count());
     OK(gz_plan_ready(plan, 0));
     OK(gz_plan_ready(plan, 1));
     OK(gz_plan_wait_streams(plan, &stream, 1));
     CHECK(numbers[0] == (float)(rank_count() * rank_count()));
     OK(gz_plan_joins(plan, &joins));
-    CHECK(joins < 99);
+    CHECK(joins == joins_before);
+    OK(gz_plan_size(plan, &bundles));
+    OK(gz_plan_name(plan, &name));
+    CHECK(bundles == 2 && strcmp(name, "three") == 0);
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "bundle", gz_plan_ready(plan, 2));
 }
 
 void test_plans(void) {
     float numbers[] = {1, 1, 1};
+    int done = -1;
     const size_t counts[] = {1, 2};
     char rank[8];
     GzPlan* plan = NULL;
@@ -117,7 +129,8 @@ void test_plans(void) {
         if (own_rank() == 1) OK(gz_plan_discard(plan, "no such image"));
         if (own_rank() != 1) OK(gz_plan_ready(plan, 0));
         if (own_rank() != 1)
-            FAILS(GZ_ERROR_DISCARDED, "discarded by rank 1: no such image", gz_plan_wait(plan));
+            FAILS(GZ_ERROR_DISCARDED, "discarded by rank 1: no such image",
+                  gz_plan_wait_for(plan, NULL, 0, INT64_MAX, &done));
         snprintf(rank, sizeof rank, "%d", own_rank());
         agreement.value = rank;
         OK(gz_plan_agree(plan, &agreement, 1));

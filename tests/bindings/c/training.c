@@ -115,6 +115,7 @@ static void train_in_two_passes(int uses_pause) {
     options.gradient_scale = 0.5;
     OK(gz_reducer_create(model.parameters, LAYERS, &options, &reducer));
     for (int i = 0; i < STEPS; ++i) {
+        int done = -1;
         if (uses_pause) OK(gz_reducer_pause(reducer));
         backward(&model, own_rank(), rank_count(), reducer);
         if (uses_pause) {
@@ -124,7 +125,8 @@ static void train_in_two_passes(int uses_pause) {
             CHECK(stepped == 0);
         }
         backward(&model, own_rank(), rank_count(), reducer);
-        OK(gz_reducer_synchronize(reducer));
+        while (done != 1) OK(gz_reducer_synchronize_for(reducer, 50, &done));
+        OK(gz_reducer_synchronize(reducer));  // has nothing left to do
         OK(gz_reducer_finish_pass(reducer, step, &model, &stepped));
         CHECK(stepped == 1);
         backward(&alone, 0, 1, NULL);
@@ -141,13 +143,22 @@ void test_training(void) {
     train_in_two_passes(1);
 }
 
+static int step_with_error(void* unused) {
+    float value = 1;
+    const GzTensor tensor = {&value, NULL, NULL, GZ_F32, 0, {GZ_HOST, 0}};
+    (void)unused;
+    return gz_broadcast(&tensor, 31, NULL);
+}
+
 static void test_failing_steps(Model* model, GzReducer* reducer) {
     int stepped = 99;
     const int steps = model->steps;
     backward(model, own_rank(), rank_count(), reducer);
     model->failures = 1;
-    FAILS(GZ_ERROR_CALLBACK, "callback", gz_reducer_finish_pass(reducer, step, model, &stepped));
+    FAILS(GZ_ERROR_CALLBACK, "returned 7", gz_reducer_finish_pass(reducer, step, model, &stepped));
     CHECK(model->steps == steps && stepped == 99);
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "root 31",
+          gz_reducer_finish_pass(reducer, step_with_error, NULL, &stepped));
     OK(gz_reducer_finish_pass(reducer, step, model, NULL));  // only steps
     CHECK(model->steps == steps + 1);
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "called twice",
@@ -207,6 +218,8 @@ static void test_bytes(void) {
     CHECK(count == 5 && memcmp(data, text, 5) == 0);
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "byte strings", gz_bytes_get(bytes, 1, &data, &count));
     gz_bytes_free(bytes);
+    FAILS(GZ_ERROR_OUT_OF_MEMORY, "so long a list",
+          gz_all_gather_bytes(text, SIZE_MAX, NULL, &bytes));
     OK(gz_all_gather_bytes(text, (size_t)rank, NULL, &bytes));
     OK(gz_bytes_count(bytes, &count));
     CHECK(count == (size_t)size);
@@ -242,6 +255,7 @@ static void test_sampler(void) {
 
 void test_helpers(void) {
     Model model;
+    size_t steps = 0;
     double norm = 0, metrics[2] = {own_rank(), 5};
     const char* const keys[] = {"rank", "five"};
     const char* const twice[] = {"five", "five"};
@@ -254,6 +268,10 @@ void test_helpers(void) {
     model.gradients[2][3] = 4;
     OK(gz_clip_by_global_norm(model.parameters, LAYERS, 1, NULL, &norm));
     CHECK(norm == 5 && fabs(model.gradients[0][0] - 0.6) < 1e-12);
+    OK(gz_scale_learning_rate(0.5, NULL, &norm));
+    CHECK(norm == 0.5 * rank_count());
+    OK(gz_steps_per_epoch(100, 7, NULL, &steps));
+    CHECK(steps == (99 / (7 * (size_t)rank_count())) + 1);
     OK(gz_average_metrics(keys, metrics, 2, NULL));
     CHECK(metrics[0] == (rank_count() - 1) / 2.0 && metrics[1] == 5);
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "given twice", gz_average_metrics(twice, metrics, 2, NULL));
