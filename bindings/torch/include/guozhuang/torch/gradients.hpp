@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <guozhuang/arena.hpp>
+#include <guozhuang/optimizer.hpp>
+#include <guozhuang/torch/parameters.hpp>
+#include <memory>
+#include <torch/utils.h>
+#include <utility>
+#include <vector>
+
+namespace guozhuang::torch {
+
+/// The ranks that train together.
+inline ProcessSet ranks_of(const OptimizerOptions& options) {
+    return options.process_set.state() ? options.process_set : ProcessSet(options.session);
+}
+
+/// Memory for gradients: an arena, which the other ranks of the host have mapped, or, where the
+/// ranks of a process set train, memory of libtorch's. The tensors keep it alive.
+class GradientMemory {
+public:
+    /// For the gradients of these parameters, and one element of their type for each. Collective,
+    /// but for a process set.
+    GradientMemory(const std::vector<NamedParameter>& parameters, const OptimizerOptions& options) {
+        if (options.process_set.state()) return;
+        std::size_t bytes = aligned(parameters.size() * sizeof(double));
+        for (const auto& each : parameters)
+            if (!each.has_sparse_gradient) bytes += aligned(each.tensor.nbytes());
+        const auto device = view_of(parameters.front().tensor, parameters.front().name).device;
+        arena_ = std::make_shared<GradientArena>(bytes, device, options.session);
+    }
+
+    at::Tensor zeros(at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) {
+        options = options.requires_grad(false);
+        if (!arena_) return at::empty_strided(sizes, strides, options).zero_();
+        const auto count = count_of({sizes.data(), sizes.size()});
+        return at::from_blob(
+            arena_->allocate(count * options.dtype().itemsize()), sizes, strides,
+            [arena = arena_](void*) {}, options);
+    }
+
+private:
+    static std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+    std::shared_ptr<GradientArena> arena_;
+};
+
+/// Makes `view` the gradient of the parameter, with the values that its gradient has had; zeros if
+/// it had none. A sparse gradient becomes a dense one.
+inline void attach(const at::Tensor& parameter, const at::Tensor& view) {
+    const at::NoGradGuard no_graph;
+    auto& gradient = parameter.mutable_grad();
+    if (!gradient.defined())
+        view.zero_();
+    else if (gradient.is_same(view))
+        return;
+    else if (gradient.is_sparse())
+        view.zero_().add_(gradient);
+    else
+        view.copy_(gradient);
+    gradient = view;
+}
+
+}  // namespace guozhuang::torch

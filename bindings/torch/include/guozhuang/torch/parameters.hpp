@@ -1,0 +1,143 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <guozhuang/torch/tensors.hpp>
+#include <guozhuang/training.hpp>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/optim/optimizer.h>
+#include <vector>
+
+namespace guozhuang::torch {
+
+/// A parameter of a module, with its name there.
+struct NamedParameter {
+    std::string name;
+    at::Tensor tensor;
+    bool has_sparse_gradient = false;  ///< as that of an Embedding with sparse(true)
+};
+
+namespace detail {
+
+/// Whether the layer was told to make a sparse gradient of its `weight`.
+inline bool is_sparse(const ::torch::nn::Module& layer) {
+    const auto* embedding = layer.as<::torch::nn::Embedding>();
+    const auto* bag = layer.as<::torch::nn::EmbeddingBag>();
+    return (embedding != nullptr && embedding->options.sparse()) ||
+           (bag != nullptr && bag->options.sparse());
+}
+
+inline std::set<std::string> sparse_names(const ::torch::nn::Module& module) {
+    std::set<std::string> names;
+    if (is_sparse(module)) names.insert("weight");
+    for (const auto& item : module.named_modules("", /*include_self=*/false))
+        if (is_sparse(*item.value())) names.insert(item.key() + ".weight");
+    return names;
+}
+
+inline void require_trainable(const NamedParameter& parameter, const at::Tensor& first) {
+    const auto& [name, tensor, sparse] = parameter;
+    view_of(tensor, name);
+    if (!tensor.is_leaf())
+        refuse(name, "is computed from other tensors, so backward gives it no gradient");
+    if (!tensor.is_floating_point()) refuse(name, "is not floating");
+    if (tensor.device() != first.device())
+        refuse(name, "is on the device '" + tensor.device().str() +
+                         "', but the first parameter on '" + first.device().str() +
+                         "': all have to be on one");
+}
+
+[[noreturn]] inline void refuse_strange_parameter(const ::torch::nn::Module& module) {
+    throw Error(ErrorCode::invalid_argument,
+                "the optimizer has a parameter that module '" + module.name() +
+                    "' does not have: give the module to which all its parameters belong");
+}
+
+inline std::string describe(const NamedParameter& parameter) {
+    const auto& [name, tensor, sparse] = parameter;
+    std::ostringstream text;
+    text << "'" << name << "' of type " << tensor.scalar_type() << ", sizes " << tensor.sizes()
+         << ", strides " << tensor.strides() << (sparse ? ", with a sparse gradient" : "");
+    return text.str();
+}
+
+}  // namespace detail
+
+/// The parameters of the module that require a gradient, each once: of one that is registered under
+/// several names (tied weights) the first name. Throws Error(invalid_argument), which names the
+/// parameter, if one cannot be trained by several ranks, and if there is none. Local.
+inline std::vector<NamedParameter> trained_parameters(const ::torch::nn::Module& module) {
+    const auto sparse = detail::sparse_names(module);
+    std::vector<NamedParameter> parameters;
+    std::map<const void*, std::size_t> seen;
+    for (const auto& item : module.named_parameters()) {
+        if (!item.value().requires_grad()) continue;
+        const auto [found, is_new] =
+            seen.emplace(item.value().unsafeGetTensorImpl(), parameters.size());
+        if (is_new) parameters.push_back({item.key(), item.value()});
+        if (sparse.contains(item.key())) parameters[found->second].has_sparse_gradient = true;
+    }
+    if (parameters.empty())
+        throw Error(ErrorCode::invalid_argument,
+                    "module '" + module.name() + "' has no parameters that require a gradient");
+    for (const auto& parameter : parameters)
+        detail::require_trainable(parameter, parameters.front().tensor);
+    return parameters;
+}
+
+/// Those of them that the optimizer has. Throws Error(invalid_argument) if the optimizer has one
+/// twice, or one that is not the module's.
+inline std::vector<NamedParameter> trained_parameters(const ::torch::nn::Module& module,
+                                                      const ::torch::optim::Optimizer& optimizer) {
+    auto parameters = trained_parameters(module);
+    std::set<const void*> chosen;
+    for (const auto& group : optimizer.param_groups()) {
+        for (const auto& tensor : group.params()) {
+            const auto known = std::ranges::find_if(
+                parameters, [&](const auto& each) { return each.tensor.is_same(tensor); });
+            if (known != parameters.end()) {
+                if (!chosen.insert(tensor.unsafeGetTensorImpl()).second)
+                    detail::refuse(known->name, "was given to the optimizer twice");
+            } else if (tensor.requires_grad()) {
+                detail::refuse_strange_parameter(module);
+            }
+        }
+    }
+    std::erase_if(parameters, [&](const auto& parameter) {
+        return !chosen.contains(parameter.tensor.unsafeGetTensorImpl());
+    });
+    if (parameters.empty())
+        throw Error(ErrorCode::invalid_argument,
+                    "the optimizer has no parameters that require a gradient");
+    return parameters;
+}
+
+/// Throws Error(mismatch) on all ranks, with the first parameter that differs, unless all ranks
+/// have the same parameters, in one order and laid out in memory alike. Collective.
+inline void require_same(const std::vector<NamedParameter>& parameters, const ProcessSet& set) {
+    std::string own;
+    for (const auto& parameter : parameters) own += detail::describe(parameter) + "\n";
+    const auto all = all_gather_bytes(own, set);
+    const auto ranks = set.ranks();
+    const auto other =
+        std::ranges::find_if(all, [&](const auto& text) { return text != all.front(); });
+    if (other == all.end()) return;
+    std::istringstream first(all.front()), second(*other);
+    std::string here = "nothing", there = "nothing";
+    do {
+        if (!std::getline(first, here)) here = "nothing";
+        if (!std::getline(second, there)) there = "nothing";
+    } while (here == there);
+    const auto rank = ranks[static_cast<std::size_t>(other - all.begin())];
+    throw Error(ErrorCode::mismatch,
+                "parameters differ: " + here + " on rank " + std::to_string(ranks.front()) + "; " +
+                    there + " on rank " + std::to_string(rank),
+                {.ranks = {rank}});
+}
+
+}  // namespace guozhuang::torch

@@ -1,0 +1,270 @@
+// guozhuangtorch::DistributedOptimizer, compared with one process that has the whole batch.
+#include "bindings/torch/models.hpp"
+
+using namespace models;
+
+namespace {
+
+using torch::optim::SGD;
+
+SGD sgd_of(Net& net) {
+    return SGD(parameters_of(*net), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+}
+
+void trains_as_one_process(Session& session, Report& report, Cleared cleared, bool channels_last) {
+    Net net(7), alone(7);
+    if (channels_last)
+        for (auto* each : {&net, &alone})
+            (*each)->convolution->weight.set_data(
+                (*each)->convolution->weight.contiguous(at::MemoryFormat::ChannelsLast));
+    auto sgd = sgd_of(net), sgd_alone = sgd_of(alone);
+    gz::torch::DistributedOptimizer optimizer(sgd, *net);
+    for (std::uint64_t step = 0; step < 6; ++step) {
+        const auto batch = batch_of(session, step, step % 3 != 0);
+        clear_gradients(*net, cleared);
+        clear_gradients(*alone, cleared);
+        loss_of(*alone, batch).backward();
+        sgd_alone.step();
+        loss_of(*net, batch.share(session)).backward();
+        report.expect(optimizer.step(), "step() says that it has not stepped");
+        expect_same(report, *net, *alone, text_of("step ", step));
+    }
+}
+
+}  // namespace
+
+// Among the layers are tied ones, some that only one rank uses, only in some steps, and some that
+// no rank uses: weight decay and momentum must not touch those.
+TEST_CASE("training is that of one process with the whole batch") {
+    for (const auto cleared : {Cleared::to_zero, Cleared::to_none})
+        for (const bool channels_last : {false, true})
+            CHECK(problems_here([&](Session& session, Report& report) {
+                      trains_as_one_process(session, report, cleared, channels_last);
+                  }) == "");
+}
+
+TEST_CASE("gradients that are not cleared go on as in one process") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Net net(7), alone(7);
+              auto sgd = sgd_of(net), sgd_alone = sgd_of(alone);
+              gz::torch::DistributedOptimizer optimizer(sgd, *net);
+              for (std::uint64_t step = 0; step < 4; ++step) {
+                  const auto batch = batch_of(session, step, step % 2 == 0);
+                  loss_of(*alone, batch).backward();
+                  sgd_alone.step();
+                  loss_of(*net, batch.share(session)).backward();
+                  optimizer.step();
+                  expect_same(report, *net, *alone, text_of("step ", step));
+              }
+          }) == "");
+}
+
+TEST_CASE("passes that accumulate, by option and by no_sync") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Net net(7), other(7), alone(7);
+              auto sgd = sgd_of(net), sgd_other = sgd_of(other), sgd_alone = sgd_of(alone);
+              gz::torch::DistributedOptimizer optimizer(sgd, *net, {.backward_passes_per_step = 2});
+              gz::torch::DistributedOptimizer paused(sgd_other, *other);
+              for (std::uint64_t step = 0; step < 3; ++step) {
+                  const auto first = batch_of(session, 2 * step, true);
+                  const auto second = batch_of(session, 2 * step + 1, false);
+                  for (auto* each : {&net, &other, &alone})
+                      clear_gradients(**each, step == 0 ? Cleared::to_zero : Cleared::to_none);
+                  loss_of(*alone, first).backward();
+                  loss_of(*alone, second).backward();
+                  sgd_alone.step();
+                  loss_of(*net, first.share(session)).backward();
+                  report.expect(!optimizer.step(), "the first of two passes has stepped");
+                  loss_of(*net, second.share(session)).backward();
+                  report.expect(optimizer.step(), "the second of two passes has not stepped");
+                  expect_same(report, *net, *alone, text_of("two passes, step ", step));
+                  {
+                      const auto guard = paused.no_sync();
+                      loss_of(*other, first.share(session)).backward();
+                  }
+                  loss_of(*other, second.share(session)).backward();
+                  paused.step();
+                  expect_same(report, *other, *alone, text_of("no_sync, step ", step));
+              }
+          }) == "");
+}
+
+TEST_CASE("synchronize gives the averages, and the next step only steps") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Net net(7), alone(7);
+              auto sgd = sgd_of(net), sgd_alone = sgd_of(alone);
+              gz::torch::DistributedOptimizer optimizer(sgd, *net);
+              const auto batch = batch_of(session, 1);
+              for (int step = 0; step < 2; ++step) {
+                  optimizer.zero_grad();
+                  clear_gradients(*alone, Cleared::to_zero);
+                  loss_of(*alone, batch).backward();
+                  loss_of(*net, batch.share(session)).backward();
+                  optimizer.synchronize();
+                  torch::nn::utils::clip_grad_norm_(net->parameters(), 0.1);
+                  torch::nn::utils::clip_grad_norm_(alone->parameters(), 0.1);
+                  optimizer.step();
+                  sgd_alone.step();
+                  expect_same(report, *net, *alone, text_of("step ", step));
+              }
+          }) == "");
+}
+
+TEST_CASE("a batch in which backward throws on one rank is discarded on all") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Net net(7), alone(7);
+              auto sgd = sgd_of(net), sgd_alone = sgd_of(alone);
+              gz::torch::DistributedOptimizer optimizer(sgd, *net);
+              const auto batch = batch_of(session, 1);
+              const auto step_and_compare = [&](const std::string& when) {
+                  clear_gradients(*net, Cleared::to_none);
+                  clear_gradients(*alone, Cleared::to_none);
+                  loss_of(*net, batch.share(session)).backward();
+                  optimizer.step();
+                  loss_of(*alone, batch).backward();
+                  sgd_alone.step();
+                  expect_same(report, *net, *alone, when);
+              };
+              step_and_compare("before");
+              if (session.rank() == session.size() - 1) {
+                  const auto hook = net->tied.register_hook([](const Tensor&) -> Tensor {
+                      throw std::runtime_error("an image could not be read");
+                  });
+                  try {
+                      loss_of(*net, batch.share(session)).backward();
+                      report.expect(false, "backward does not throw");
+                  } catch (const std::exception& error) {
+                      optimizer.discard(error.what());
+                  }
+                  net->tied.remove_hook(hook);
+              } else {
+                  loss_of(*net, batch.share(session)).backward();
+                  expect_error(report, "discarded: ", "could not be read",
+                               [&] { optimizer.step(); });
+              }
+              step_and_compare("after");
+          }) == "");
+}
+
+TEST_CASE("an optimizer that throws steps again with the same averages") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              struct Moody final : SGD {
+                  using SGD::SGD;
+                  Tensor step(LossClosure closure = nullptr) override {
+                      if (std::exchange(throws, false)) throw std::runtime_error("not today");
+                      return SGD::step(closure);
+                  }
+                  bool throws = true;
+              };
+              Net net(7), alone(7);
+              Moody sgd(parameters_of(*net), torch::optim::SGDOptions(0.1));
+              SGD sgd_alone(parameters_of(*alone), torch::optim::SGDOptions(0.1));
+              gz::torch::DistributedOptimizer optimizer(sgd, *net);
+              const auto batch = batch_of(session, 1);
+              loss_of(*alone, batch).backward();
+              sgd_alone.step();
+              loss_of(*net, batch.share(session)).backward();
+              try {
+                  optimizer.step();
+                  report.expect(false, "the exception is lost");
+              } catch (const std::runtime_error&) {
+                  optimizer.step();
+              }
+              expect_same(report, *net, *alone, "the second call");
+              sgd.throws = true;  // and now another batch comes instead
+              loss_of(*net, batch.share(session)).backward();
+              try {
+                  optimizer.step();
+              } catch (const std::runtime_error&) {
+                  clear_gradients(*net, Cleared::to_none);
+                  clear_gradients(*alone, Cleared::to_none);
+              }
+              loss_of(*net, batch.share(session)).backward();
+              loss_of(*alone, batch).backward();
+              optimizer.step();
+              sgd_alone.step();
+              expect_same(report, *net, *alone, "another batch");
+          }) == "");
+}
+
+TEST_CASE("the ranks of a process set train alone") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              const auto set = gz::ProcessSet::create({session.size() - 1}, &session);
+              if (!set.contains(session.rank())) return;
+              Net net(7), alone(7);
+              auto sgd = sgd_of(net), sgd_alone = sgd_of(alone);
+              gz::torch::DistributedOptimizer optimizer(sgd, *net, {.process_set = set});
+              const auto batch = batch_of(session, 1).share(session);
+              loss_of(*alone, batch).backward();
+              sgd_alone.step();
+              loss_of(*net, batch).backward();
+              optimizer.step();
+              const auto expected = alone->named_parameters();
+              for (const auto& item : net->named_parameters())
+                  report.expect(torch::equal(item.value(), expected[item.key()]),
+                                "the rank of the set does not train as one process");
+          }) == "");
+}
+
+TEST_CASE("what cannot be trained is refused by name") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              const auto refused = [&](const std::string& parts, const std::string& more,
+                                       torch::nn::Module& module, std::vector<Tensor> given) {
+                  SGD sgd(std::move(given), torch::optim::SGDOptions(0.1));
+                  expect_error(report, parts, more,
+                               [&] { gz::torch::DistributedOptimizer optimizer(sgd, module); });
+              };
+              struct Any : torch::nn::Module {
+                  using torch::nn::Module::register_parameter;
+              };
+              const auto one = [&](const std::string& more, const Tensor& tensor) {
+                  Any module;
+                  module.register_parameter("odd", tensor);
+                  refused("invalid_argument: 'odd'", more, module, {tensor});
+              };
+              one("ComplexFloat", torch::zeros({2}, at::kComplexFloat));
+              one("gaps", torch::zeros({4, 4}).slice(1, 0, 2));
+              one("meta", torch::zeros({2}, at::kMeta));
+              Any empty;
+              refused("invalid_argument", "has no parameters that require a gradient", empty, {});
+              Net net(7), other(7);
+              refused("invalid_argument: ", "does not have", *net, other->parameters());
+              refused("invalid_argument: 'tied'", "twice", *net, {net->tied, net->tied});
+              refused("invalid_argument: ", "has no parameters", *net, {});
+
+              auto sgd = sgd_of(net);
+              gz::torch::DistributedOptimizer optimizer(sgd, *net);
+              expect_error(report, "invalid_argument: step() was called", "twice",
+                           [&] { optimizer.step(); });
+              const auto batch = batch_of(session, 1).share(session);
+              loss_of(*net, batch).backward();
+              optimizer.step();
+              expect_error(report, "invalid_argument: step() was called", "twice",
+                           [&] { optimizer.step(); });
+              loss_of(*net, batch).backward();
+              expect_error(report, "invalid_argument", "marked ready twice",
+                           [&] { loss_of(*net, batch).backward(); });
+              expect_error(report, "invalid_argument", "marked ready twice",
+                           [&] { optimizer.step(); });
+              loss_of(*net, batch).backward();
+              report.expect(optimizer.step(), "the batch after that does not step");
+          }) == "");
+}
+
+TEST_CASE("parameters that differ are refused on all ranks") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              if (session.size() == 1) return;
+              torch::nn::Linear layer(4, session.rank() == session.size() - 1 ? 5 : 4);
+              SGD sgd(layer->parameters(), torch::optim::SGDOptions(0.1));
+              expect_error(report, "mismatch: parameters differ: 'weight'",
+                           text_of("[5, 4], strides [4, 1] on rank ", session.size() - 1),
+                           [&] { gz::torch::DistributedOptimizer optimizer(sgd, *layer); });
+              Net net(7);
+              if (session.rank() == 0)
+                  net->convolution->weight.set_data(
+                      net->convolution->weight.contiguous(at::MemoryFormat::ChannelsLast));
+              auto other = sgd_of(net);
+              expect_error(report, "mismatch: parameters differ: 'convolution.weight'", "strides",
+                           [&] { gz::torch::DistributedOptimizer optimizer(other, *net); });
+          }) == "");
+}

@@ -1,0 +1,151 @@
+// guozhuangtorch::DistributedDataParallel, compared with one process that has the whole batch.
+#include "bindings/torch/models.hpp"
+
+using namespace models;
+
+namespace {
+
+using torch::optim::Adam;
+
+/// A BatchNorm, whose statistics are buffers.
+struct NormedImpl : torch::nn::Module {
+    NormedImpl() {
+        norm = register_module("norm", torch::nn::BatchNorm1d(3));
+        layer = register_module("layer", torch::nn::Linear(3, 2));
+    }
+    Tensor forward(const Tensor& input) { return layer->forward(norm->forward(input)); }
+    torch::nn::BatchNorm1d norm{nullptr};
+    torch::nn::Linear layer{nullptr};
+};
+TORCH_MODULE(Normed);
+
+}  // namespace
+
+// Each rank begins with parameters of its own, which are those of the first rank then.
+TEST_CASE("any optimizer, with the averages that backward leaves") {
+    for (const auto cleared : {Cleared::to_zero, Cleared::to_none})
+        CHECK(problems_here([&](Session& session, Report& report) {
+                  Net net(7 + static_cast<std::uint64_t>(session.rank())), alone(7);
+                  gz::torch::DistributedDataParallel parallel(net);
+                  Adam adam(parameters_of(*net), torch::optim::AdamOptions(0.01));
+                  Adam adam_alone(parameters_of(*alone), torch::optim::AdamOptions(0.01));
+                  for (std::uint64_t step = 0; step < 5; ++step) {
+                      const auto batch = batch_of(session, step, step % 2 == 0);
+                      clear_gradients(*net, cleared);
+                      clear_gradients(*alone, cleared);
+                      loss_of(*alone, batch).backward();
+                      adam_alone.step();
+                      loss_of(parallel, batch.share(session)).backward();
+                      if (step == 0) expect_same(report, *net, *Net(net), "after backward");
+                      adam.step();
+                      expect_same(report, *net, *alone, text_of("step ", step));
+                  }
+              }) == "");
+}
+
+TEST_CASE("no_sync: gradients of several passes are averaged once") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Net net(7), alone(7);
+              gz::torch::DistributedDataParallel parallel(net);
+              for (std::uint64_t step = 0; step < 3; ++step) {
+                  const auto first = batch_of(session, 2 * step, true);
+                  const auto second = batch_of(session, 2 * step + 1, false);
+                  clear_gradients(*net, Cleared::to_none);
+                  clear_gradients(*alone, Cleared::to_none);
+                  const auto before = gz::traffic(&session).bytes;
+                  {
+                      const auto guard = parallel.no_sync();
+                      loss_of(parallel, first.share(session)).backward();
+                  }
+                  report.expect(gz::traffic(&session).bytes == before,
+                                "no_sync() has sent something");
+                  loss_of(parallel, second.share(session)).backward();
+                  loss_of(*alone, first).backward();
+                  loss_of(*alone, second).backward();
+                  expect_same(report, *net, *alone, text_of("step ", step));
+              }
+          }) == "");
+}
+
+TEST_CASE("two backward passes of one batch, each of which is averaged") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Net net(7), alone(7);
+              gz::torch::DistributedDataParallel parallel(net);
+              for (std::uint64_t pass = 0; pass < 2; ++pass) {
+                  const auto batch = batch_of(session, pass, pass == 0);
+                  loss_of(parallel, batch.share(session)).backward();
+                  loss_of(*alone, batch).backward();
+              }
+              expect_same(report, *net, *alone, "both");
+          }) == "");
+}
+
+TEST_CASE("a batch of DistributedDataParallel in which backward throws is discarded") {
+    for (const bool is_told : {false, true})
+        CHECK(problems_here([&](Session& session, Report& report) {
+                  Net net(7), alone(7);
+                  gz::torch::DistributedDataParallel parallel(net);
+                  const auto batch = batch_of(session, 1);
+                  if (session.rank() == session.size() - 1) {
+                      const auto hook = net->tied.register_hook([](const Tensor&) -> Tensor {
+                          throw std::runtime_error("an image could not be read");
+                      });
+                      try {
+                          loss_of(parallel, batch.share(session)).backward();
+                          report.expect(false, "backward does not throw");
+                      } catch (const std::exception& error) {
+                          if (is_told) parallel.discard(error.what());
+                      }
+                      net->tied.remove_hook(hook);
+                  } else {
+                      expect_error(report, "discarded: ",
+                                   is_told ? "could not be read" : "backward() has thrown",
+                                   [&] { loss_of(parallel, batch.share(session)).backward(); });
+                  }
+                  // The next forward() of the rank that threw discards, if nobody has.
+                  clear_gradients(*net, Cleared::to_none);
+                  loss_of(parallel, batch.share(session)).backward();
+                  loss_of(*alone, batch).backward();
+                  expect_same(report, *net, *alone, "the next batch");
+              }) == "");
+}
+
+TEST_CASE("buffers are those of the first rank, while the module trains") {
+    for (const bool broadcasts : {true, false})
+        CHECK(problems_here([&](Session& session, Report& report) {
+                  Normed net;
+                  gz::torch::DistributedDataParallel parallel(net,
+                                                              {.broadcast_buffers = broadcasts});
+                  const auto input =
+                      torch::ones({4, 3}) * (session.rank() + 1) + torch::eye(4).slice(1, 0, 3);
+                  for (int step = 0; step < 2; ++step) parallel.forward(input).sum().backward();
+                  net->eval();
+                  const auto own = net->norm->running_mean.clone();
+                  parallel.forward(input);
+                  report.expect(torch::equal(own, net->norm->running_mean),
+                                "evaluation changes the buffers");
+                  net->train();
+                  // Of two updates by 0.1 of the mean, rank + 1.25, which is also the start of the
+                  // second one.
+                  const auto mean = [](int rank) {
+                      return 0.1F * (static_cast<float>(rank) + 1.25F);
+                  };
+                  const auto start = mean(broadcasts ? 0 : session.rank());
+                  const auto expected = 0.9F * start + mean(session.rank());
+                  report.expect(
+                      std::abs(own[0].item<float>() - expected) < 1e-5F,
+                      text_of("the mean is ", own[0].item<float>(), " instead of ", expected));
+              }) == "");
+}
+
+TEST_CASE("modules that cannot train are refused") {
+    CHECK(problems_here([](Session&, Report& report) {
+              expect_error(report, "invalid_argument: ", "there is no module",
+                           [] { gz::torch::DistributedDataParallel parallel{Net(nullptr)}; });
+              Net net(7);
+              for (auto& parameter : net->parameters()) parameter.requires_grad_(false);
+              expect_error(report, "invalid_argument: module 'models::NetImpl'",
+                           "has no parameters",
+                           [&] { gz::torch::DistributedDataParallel parallel(net); });
+          }) == "");
+}
