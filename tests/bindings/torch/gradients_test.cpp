@@ -176,6 +176,14 @@ TEST_CASE("a sparse gradient that no layer has announced becomes dense") {
           }) == "");
 }
 
+TEST_CASE("a tensor is seen as it lies in memory") {
+    const auto tensor = torch::zeros({2, 3, 4, 5});
+    const auto last = tensor.contiguous(at::MemoryFormat::ChannelsLast);
+    CHECK(gz::torch::view_of(tensor, "rows").shape == gz::Shape{2, 3, 4, 5});
+    CHECK(gz::torch::view_of(last, "channels last").shape == gz::Shape{2, 4, 5, 3});
+    CHECK(gz::torch::view_of(last, "channels last").data == last.data_ptr());
+}
+
 TEST_CASE("sparse gradients are averaged or added up, and nothing else") {
     CHECK(problems_here([](Session&, Report& report) {
               Words words(true);

@@ -36,8 +36,8 @@ private:
         std::function<void()> ready;
     };
 
-    /// Parameters refer to it weakly.
-    std::shared_ptr<::torch::autograd::Node> accumulator_;
+    /// The node, to which parameters refer weakly; the pointer's type is not that of all versions.
+    decltype(::torch::autograd::impl::grad_accumulator(at::Tensor())) accumulator_;
     std::uintptr_t key_;
 };
 
