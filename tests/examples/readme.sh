@@ -1,6 +1,7 @@
 #!/bin/bash
-# readme.sh SOURCE_DIRECTORY: the README, docs/gpu.md and docs/c.md show the true difference between
-# the two trainers, on CPUs, on GPUs and in C, and README and docs/c.md the true hello.
+# readme.sh SOURCE_DIRECTORY: the README, docs/gpu.md, docs/c.md and docs/libtorch.md show the true
+# difference between the two trainers, on CPUs, on GPUs, in C and with libtorch, and README and
+# docs/c.md the true hello.
 set -euo pipefail
 cd "$1"
 
@@ -32,5 +33,6 @@ says_hello() {
 shows README.md fashion_mnist cpp
 shows docs/gpu.md fashion_mnist_cuda cpp
 shows docs/c.md c c
+shows docs/libtorch.md torch cpp
 says_hello README.md cpp examples/hello.cpp
 says_hello docs/c.md c examples/c/hello.c
