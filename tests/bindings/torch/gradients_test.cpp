@@ -42,7 +42,12 @@ Batch words_of(Session& session, std::int64_t step) {
 void words_train_as_one_process(Session& session, Report& report, bool sparse, bool also_dense) {
     Words words(sparse, also_dense), alone(false, also_dense);
     auto sgd = plain_sgd_of(*words), sgd_alone = plain_sgd_of(*alone);
-    gz::torch::DistributedOptimizer optimizer(sgd, *words);
+    gz::OptimizerOptions options;
+    if (also_dense) {  // the same average, another way
+        options.op = gz::ReduceOp::sum;
+        options.gradient_scale = 1.0 / session.size();
+    }
+    gz::torch::DistributedOptimizer optimizer(sgd, *words, options);
     for (std::int64_t step = 0; step < 4; ++step) {
         const auto batch = words_of(session, step);
         clear_gradients(*words, Cleared::to_none);
@@ -126,7 +131,7 @@ TEST_CASE("sparse gradients: those of a layer that says so stay sparse") {
               }) == "");
 }
 
-TEST_CASE("a table with a sparse gradient that another layer uses, too") {
+TEST_CASE("a table with a sparse gradient that another layer uses, too; sums with a scale") {
     CHECK(problems_here([](Session& session, Report& report) {
               words_train_as_one_process(session, report, true, true);
           }) == "");
@@ -184,13 +189,17 @@ TEST_CASE("a tensor is seen as it lies in memory") {
     CHECK(gz::torch::view_of(last, "channels last").data == last.data_ptr());
 }
 
-TEST_CASE("sparse gradients are averaged or added up, and nothing else") {
+TEST_CASE("how gradients can be combined, sparse ones and others") {
     CHECK(problems_here([](Session&, Report& report) {
-              Words words(true);
-              auto sgd = plain_sgd_of(*words);
-              expect_error(report, "invalid_argument: 'table.weight'", "adasum", [&] {
-                  gz::torch::DistributedOptimizer optimizer(sgd, *words,
+              Words sparse(true), dense(false);
+              auto sgd = plain_sgd_of(*sparse), sgd_dense = plain_sgd_of(*dense);
+              expect_error(report, "invalid_argument: 'table.weight'", "no 'adasum'", [&] {
+                  gz::torch::DistributedOptimizer optimizer(sgd, *sparse,
                                                             {.op = gz::ReduceOp::adasum});
+              });
+              expect_error(report, "invalid_argument: gradients are combined", "'max'", [&] {
+                  gz::torch::DistributedOptimizer optimizer(sgd_dense, *dense,
+                                                            {.op = gz::ReduceOp::max});
               });
           }) == "");
 }

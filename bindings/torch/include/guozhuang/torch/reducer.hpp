@@ -4,7 +4,7 @@
 #include <deque>
 #include <functional>
 #include <guozhuang/optimizer.hpp>
-#include <guozhuang/torch/gradient_hook.hpp>
+#include <guozhuang/torch/accumulation_hook.hpp>
 #include <guozhuang/torch/gradients.hpp>
 #include <guozhuang/torch/sparse.hpp>
 #include <optional>
@@ -91,13 +91,17 @@ private:
 
     static OptimizerOptions checked(const std::vector<NamedParameter>& parameters,
                                     const OptimizerOptions& options) {
+        const bool adds = options.op == ReduceOp::average || options.op == ReduceOp::sum;
+        const auto op = "'" + std::string(name_of(options.op)) + "'";
+        if (!adds && options.op != ReduceOp::adasum)
+            throw Error(ErrorCode::invalid_argument,
+                        "gradients are combined by average, sum or adasum, not by " + op);
         for (const auto& each : parameters)
-            if (each.has_sparse_gradient && options.op != ReduceOp::average &&
-                options.op != ReduceOp::sum)
+            if (each.has_sparse_gradient && !adds)
                 detail::refuse(each.name,
                                "has a sparse gradient, of which there are averages and "
-                               "sums only, not '" +
-                                   std::string(name_of(options.op)) + "'");
+                               "sums, but no " +
+                                   op);
         require_same(parameters, ranks_of(options));
         return options;
     }
@@ -200,7 +204,7 @@ private:
     int passes_ = 0;  ///< of this batch, that only accumulate
     int paused_ = 0;
     bool synchronised_ = false;
-    std::deque<GradientHook> hooks_;
+    std::deque<AccumulationHook> hooks_;
 };
 
 /// While it lives, gradients only accumulate.

@@ -15,14 +15,14 @@ namespace guozhuang::torch {
 /// done so: the one that called backward(), or autograd's for the GPU of the parameter. It hangs on
 /// the node that accumulates the gradient, where any number of hooks can. (The hook of libtorch 2
 /// that a tensor itself has is a single one, and Python's.)
-class GradientHook {
+class AccumulationHook {
 public:
-    GradientHook(const at::Tensor& parameter, std::function<void()> ready)
+    AccumulationHook(const at::Tensor& parameter, std::function<void()> ready)
         : accumulator_(::torch::autograd::impl::grad_accumulator(parameter)),
           key_(accumulator_->add_post_hook(std::make_unique<Hook>(std::move(ready)))) {}
-    ~GradientHook() { accumulator_->del_post_hook(key_); }
-    GradientHook(const GradientHook&) = delete;
-    GradientHook& operator=(const GradientHook&) = delete;
+    ~AccumulationHook() { accumulator_->del_post_hook(key_); }
+    AccumulationHook(const AccumulationHook&) = delete;
+    AccumulationHook& operator=(const AccumulationHook&) = delete;
 
 private:
     using Tensors = ::torch::autograd::variable_list;
