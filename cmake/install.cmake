@@ -6,8 +6,8 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/guozhuang)
 set(package_config ${PROJECT_BINARY_DIR}/guozhuangConfig.cmake)
 set(package_version ${PROJECT_BINARY_DIR}/guozhuangConfigVersion.cmake)
 
-install(TARGETS guozhuang guozhuang_c guozhuang_torch EXPORT guozhuang-targets LIBRARY
-  FILE_SET HEADERS)
+install(TARGETS guozhuang guozhuang_c guozhuang_dlib guozhuang_eigen guozhuang_torch
+  EXPORT guozhuang-targets LIBRARY FILE_SET HEADERS)
 install(EXPORT guozhuang-targets NAMESPACE guozhuang:: FILE guozhuangTargets.cmake
   DESTINATION ${package_dir})
 

@@ -6,7 +6,7 @@ message(STATUS "  GUOZHUANG_TESTS ${GUOZHUANG_TESTS}, GUOZHUANG_PERF ${GUOZHUANG
   "GUOZHUANG_CUDA ${GUOZHUANG_CUDA}")
 message(STATUS "  MPI ${MPI_C_VERSION} (${MPIEXEC_EXECUTABLE}), "
   "CUDA plugin: ${GUOZHUANG_WITH_CUDA}, "
-  "libtorch: ${GUOZHUANG_WITH_TORCH}")
+  "frameworks: ${GUOZHUANG_FRAMEWORKS}")
 get_property(left_out GLOBAL PROPERTY GUOZHUANG_TESTS_LEFT_OUT)
 if(left_out)
   list(JOIN left_out ", " left_out)

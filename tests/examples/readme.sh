@@ -1,7 +1,6 @@
 #!/bin/bash
-# readme.sh SOURCE_DIRECTORY: the README, docs/gpu.md, docs/c.md and docs/libtorch.md show the true
-# difference between the two trainers, on CPUs, on GPUs, in C and with libtorch, and README and
-# docs/c.md the true hello.
+# readme.sh SOURCE_DIRECTORY: README and pages show the true difference between the two trainers of
+# each example, and README and docs/c.md the true hello.
 set -euo pipefail
 cd "$1"
 
@@ -19,9 +18,9 @@ difference() {
     diff -U1 "train.$2" "train_distributed.$2" | grep -v -e '^---' -e '^+++' -e '^@@'
 }
 
-# shows PAGE EXAMPLE SUFFIX
+# shows PAGE EXAMPLE SUFFIX [TEXT]: by the text, if the page has several.
 shows() {
-    diff <(difference "$2" "$3") <(block "$1" diff "include <guozhuang") ||
+    diff <(difference "$2" "$3") <(block "$1" diff "${4:-include <guozhuang}") ||
       { echo "$1: the difference of the trainers in examples/$2 is another"; exit 1; }
 }
 
@@ -34,5 +33,7 @@ shows README.md fashion_mnist cpp
 shows docs/gpu.md fashion_mnist_cuda cpp
 shows docs/c.md c c
 shows docs/libtorch.md torch cpp
+shows docs/integrations.md dlib cpp DistributedSolver
+shows docs/integrations.md eigen cpp parameters_of
 says_hello README.md cpp examples/hello.cpp
 says_hello docs/c.md c examples/c/hello.c

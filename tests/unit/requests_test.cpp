@@ -2,7 +2,7 @@
 #include "api/requests.hpp"
 
 #include <array>
-#include <eigen3/Eigen/Core>
+#include <Eigen/Core>
 #include <guozhuang/guozhuang.hpp>
 #include <iterator>
 #include <limits>

@@ -1,0 +1,178 @@
+#pragma once
+
+#include <dlib/dnn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <guozhuang/error.hpp>
+#include <guozhuang/optimizer.hpp>
+#include <guozhuang/training.hpp>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// Guozhuang for programs that train with dlib's dnn_trainer (dlib 19.24). docs/integrations.md has
+/// a trainer.
+namespace guozhuang::dlib {
+
+/// Copies root's net to all ranks: its parameters, and what its layers keep besides, such as the
+/// running means of batch normalisation. Collective. Throws Error(invalid_argument) on all ranks if
+/// root's net has no parameters: dlib makes them when a net sees its first samples.
+template <class Net>
+void broadcast_net(Net& net, int root = 0, const ProcessSet& process_set = {}) {
+    std::ostringstream out;
+    const bool is_root = rank() == root;
+    if (is_root && ::dlib::count_parameters(net) > 0) serialize(net, out);
+    auto bytes = out.str();
+    broadcast_bytes(bytes, root, process_set);
+    if (bytes.empty())
+        throw Error(ErrorCode::invalid_argument,
+                    "broadcast_net: the net of rank " + std::to_string(root) +
+                        " has no parameters yet: dlib makes them when a net sees its first "
+                        "samples, so give it some before, by net(samples)");
+    if (is_root) return;
+    std::istringstream in(std::move(bytes));
+    deserialize(net, in);
+}
+
+namespace detail {
+
+/// A net's tensors as parameters, "layer 0" being the one before the loss. Layers without any are
+/// left out.
+template <class Net>
+std::vector<Parameter> parameters_of(Net& net) {
+    std::vector<TensorView> values, gradients;
+    const auto into = [](std::vector<TensorView>& views) {
+        return [&views](::dlib::tensor& tensor) {
+            views.emplace_back(tensor.host(), Shape{static_cast<std::int64_t>(tensor.size())});
+        };
+    };
+    ::dlib::visit_layer_parameters(net, into(values));
+    ::dlib::visit_layer_parameter_gradients(net, into(gradients));
+    std::vector<Parameter> parameters;
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+        if (gradients[i].count() > 0)
+            parameters.push_back({"layer " + std::to_string(i), values.at(i), gradients[i]});
+    return parameters;
+}
+
+/// Averages the gradients of a net once for each step of its trainer, which calls the solvers of
+/// its layers one after the other.
+class NetGradients {
+public:
+    NetGradients(std::function<std::vector<Parameter>()> parameters, OptimizerOptions options)
+        : parameters_(std::move(parameters)), options_(std::move(options)) {
+        // The trainer steps on a thread of its own.
+        if (options_.session == nullptr) options_.session = &Session::current();
+    }
+
+    /// For the solver that is given this gradient: when this returns, it is the average, and those
+    /// of all layers behind it are.
+    void require_average(const ::dlib::tensor& gradient, float learning_rate) {
+        if (unsolved_.erase(gradient.host()) > 0) return;
+        average(learning_rate);
+        if (unsolved_.erase(gradient.host()) == 0)
+            refuse("its trainer trains another net than the one it was made for, or a copy of it");
+    }
+    float learning_rate() const noexcept { return learning_rate_; }
+
+private:
+    [[noreturn]] static void refuse(const std::string& problem) {
+        throw Error(ErrorCode::invalid_argument, "DistributedSolver: " + problem);
+    }
+
+    void average(float learning_rate) {
+        auto parameters = parameters_();
+        std::set<const void*> memory;
+        for (const auto& [name, value, gradient] : parameters)
+            memory.insert({value.data, gradient.data});
+        learning_rate_ = learning_rate;
+        if (!reducer_) {
+            for (const auto& parameter : parameters) gradients_.insert(parameter.gradient.data);
+            memory_ = memory;
+            parameters.push_back({"learning rate", learning_rate_, learning_rate_});
+            reducer_.emplace(std::move(parameters), options_);
+        }
+        if (memory != memory_)
+            refuse(
+                "the net's memory has moved since its first step; make a solver and a trainer "
+                "anew after it was read from a file or copied to");
+        unsolved_ = gradients_;
+        reducer_->finish_pass();
+    }
+
+    std::function<std::vector<Parameter>()> parameters_;
+    OptimizerOptions options_;
+    std::optional<GradientReducer> reducer_;
+    std::set<const void*> memory_, gradients_;
+    std::set<const void*> unsolved_;  ///< averages of this step whose layers have not stepped
+    float learning_rate_ = 0;         ///< is averaged with the gradients
+};
+
+}  // namespace detail
+
+/// Makes a solver of dlib's (sgd, adam) a data-parallel one: in each step of its trainer the
+/// gradients of all layers become their averages over the ranks, then the solver steps. All ranks
+/// call the trainer alike, each with its share of a batch.
+///
+///     guozhuang::dlib::DistributedSolver solver(net, dlib::sgd());
+///     dlib::dnn_trainer<Net, decltype(solver)> trainer(net, solver);
+///
+/// Each rank's trainer shrinks its learning rate by the losses that it sees itself. All step with
+/// the mean of their rates: learning_rate(). An error ends the trainer's thread, and is thrown by
+/// one of the trainer's next calls.
+template <class Solver>
+class DistributedSolver {
+public:
+    /// Fails at its first step: dlib makes solvers so before it reads them from a file.
+    DistributedSolver() = default;
+    /// The net must outlive it and its copies, which work on the same net; one trainer uses them.
+    /// `options` as for DistributedOptimizer; its stream is not used. Throws
+    /// Error(not_initialised).
+    template <class Net>
+    DistributedSolver(Net& net, Solver solver, OptimizerOptions options = {})
+        : gradients_(std::make_shared<detail::NetGradients>(
+              [&net] { return detail::parameters_of(net); }, std::move(options))),
+          solver_(std::move(solver)) {}
+
+    /// For the trainer: the step of one layer. Throws what DistributedOptimizer::step() throws, and
+    /// Error(invalid_argument) if the trainer has another net.
+    template <class Layer>
+    const ::dlib::tensor& operator()(float learning_rate, const Layer& layer,
+                                     const ::dlib::tensor& gradient) {
+        if (!gradients_)
+            throw Error(ErrorCode::invalid_argument,
+                        "DistributedSolver: it was made without a net; give it to the trainer: "
+                        "dnn_trainer<Net, decltype(solver)> trainer(net, solver)");
+        gradients_->require_average(gradient, learning_rate);
+        return solver_(gradients_->learning_rate(), layer, gradient);
+    }
+
+    /// That of the last step, the same on all ranks: for the condition of a loop of
+    /// train_one_step(). After trainer.get_net(), which waits for the steps. 0 before the first.
+    float learning_rate() const noexcept { return gradients_ ? gradients_->learning_rate() : 0; }
+    const Solver& wrapped() const noexcept { return solver_; }
+
+    // As the wrapped solver's, so that files of single-process trainers can be read.
+    friend void serialize(const DistributedSolver& solver, std::ostream& out) {
+        serialize(solver.solver_, out);
+    }
+    friend void deserialize(DistributedSolver& solver, std::istream& in) {
+        deserialize(solver.solver_, in);
+    }
+    friend std::ostream& operator<<(std::ostream& out, const DistributedSolver& solver) {
+        return out << "distributed " << solver.solver_;
+    }
+
+private:
+    std::shared_ptr<detail::NetGradients> gradients_;
+    Solver solver_;
+};
+
+}  // namespace guozhuang::dlib

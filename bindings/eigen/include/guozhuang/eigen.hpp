@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <Eigen/Core>
+#include <guozhuang/error.hpp>
+#include <guozhuang/handle.hpp>
+#include <guozhuang/tensor.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+/// Guozhuang for Eigen 3.4. Vectors and matrices of Eigen's are tensors as they are (see
+/// TensorView); these views add rows and columns, and Eigen's half and bfloat16.
+namespace guozhuang::eigen {
+
+/// The DType of a scalar type of Eigen's.
+template <class Scalar>
+constexpr DType dtype_of_scalar() {
+    if constexpr (std::is_same_v<Scalar, Eigen::half>)
+        return DType::f16;
+    else if constexpr (std::is_same_v<Scalar, Eigen::bfloat16>)
+        return DType::bf16;
+    else
+        return dtype_of<Scalar>;
+}
+
+/// A matrix as a tensor of two dimensions, without a copy. The first, by which all_gather and its
+/// like divide, is that of the rows if the matrix is row-major, and else, as it lies in memory,
+/// that of the columns.
+template <class Derived>
+TensorView view(Eigen::PlainObjectBase<Derived>& matrix) {
+    Shape shape{matrix.rows(), matrix.cols()};
+    if constexpr (!Derived::IsRowMajor) std::swap(shape[0], shape[1]);
+    return {matrix.data(), dtype_of_scalar<typename Derived::Scalar>(), std::move(shape)};
+}
+
+template <class Scalar>
+using RowMajor = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// A tensor as a row-major matrix, without a copy: the first dimension is that of the rows, all
+/// others together are the columns. Throws Error(invalid_argument) if Scalar is not its dtype, if
+/// it is on a GPU or not contiguous.
+template <class Scalar>
+Eigen::Map<RowMajor<Scalar>> matrix_of(const TensorView& tensor) {
+    if (tensor.dtype != dtype_of_scalar<Scalar>() || tensor.device.kind == DeviceKind::cuda ||
+        !tensor.strides.empty())
+        throw Error(ErrorCode::invalid_argument,
+                    "matrix_of: the tensor is " + std::string(name_of(tensor.dtype)) + " on " +
+                        std::string(name_of(tensor.device.kind)) +
+                        (tensor.strides.empty() ? "" : " with strides") + ", and a matrix is " +
+                        std::string(name_of(dtype_of_scalar<Scalar>())) +
+                        " in host memory without");
+    const auto rows = tensor.shape.empty() ? 1 : tensor.shape[0];
+    const auto count = static_cast<std::int64_t>(tensor.count());
+    return {static_cast<Scalar*>(tensor.data), rows, rows == 0 ? 0 : count / rows};
+}
+
+/// The same of a result, which keeps the elements: it must outlive the matrix.
+template <class Scalar>
+Eigen::Map<RowMajor<Scalar>> matrix_of(Result& result) {
+    return matrix_of<Scalar>(result.view());
+}
+
+}  // namespace guozhuang::eigen
