@@ -103,7 +103,8 @@ inline void expect_same(Report& report, const torch::nn::Module& module,
         const auto& other = all[item.key()];
         report.expect(torch::allclose(item.value(), other, 1e-10, 1e-12),
                       text_of(when, ": '", item.key(), "' has another value"));
-        const auto gradient = item.value().grad(), wanted = other.grad();
+        const auto& gradient = item.value().grad();
+        const auto& wanted = other.grad();
         report.expect(gradient.defined() == wanted.defined(),
                       text_of(when, ": '", item.key(), "' has ", gradient.defined() ? "a" : "no",
                               " gradient"));

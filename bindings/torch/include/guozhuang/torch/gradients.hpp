@@ -41,6 +41,7 @@ public:
     }
 
 private:
+    /// What an allocation takes of an arena, where each begins with a cache line.
     static std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
     std::shared_ptr<GradientArena> arena_;
