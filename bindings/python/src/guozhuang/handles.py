@@ -1,0 +1,124 @@
+"""Operations in flight. A wait never holds the interpreter's lock, and looks at signals ten times a
+second, so that Ctrl-C ends it. What an operation uses lives until it is complete, whatever becomes
+of its handle: no callback of the library's ever enters the interpreter."""
+import atexit
+import collections
+import ctypes
+import os
+import threading
+import weakref
+
+from . import _c
+
+WAIT_SLICE_US = 100_000
+
+_live = weakref.WeakSet()  # handles of operations that may be in flight
+_dropped = collections.deque()  # what remains of handles that were dropped in flight
+
+
+class Handle:
+    """An operation that was submitted, for synchronize() and poll().
+
+    Dropping it is harmless: the operation goes on, and its arrays or tensors live as long as it
+    needs them.
+    """
+
+    def __init__(self, pointer, owners, finish):
+        self._pointer, self._owners, self._finish = pointer, owners, finish
+        self._outcome, self._is_complete, self._lock = None, False, threading.Lock()
+        _live.add(self)
+
+    def done(self):
+        """Whether wait() would return at once. Does not wait."""
+        return self._is_complete or bool(_c.get(_c.lib.gz_handle_test, self._pointer))
+
+    def wait(self):
+        """Waits until the operation is complete, and returns its result; every call does."""
+        if not self._is_complete:
+            while not _c.get(_c.lib.gz_handle_wait_for, self._pointer, WAIT_SLICE_US):
+                pass
+            with self._lock:
+                self._complete()
+        return self._outcome
+
+    def _complete(self):
+        if not self._is_complete:
+            self._outcome = self._finish(self._pointer)
+            self._is_complete, self._owners, self._finish = True, None, None
+
+    def __del__(self):
+        if self._is_complete:
+            _free(self._pointer)
+        else:
+            _dropped.append((self._pointer, self._owners))
+
+
+def _free(pointer, free=_c.lib.gz_handle_free):
+    free(pointer)
+
+
+def submit(function, *arguments, owners, finish):
+    """Calls `function` with the arguments and where its handle goes. `owners` live until the
+    operation is complete; `finish` makes its result from the pointer to the handle."""
+    sweep()
+    pointer = ctypes.c_void_p()
+    function(*arguments, ctypes.byref(pointer))
+    return Handle(pointer, owners, finish)
+
+
+def sweep():
+    """Lets go of what dropped handles have left, where their operations are complete."""
+    for _ in range(len(_dropped)):
+        try:
+            pointer, owners = _dropped.popleft()
+        except IndexError:  # another thread has swept
+            return
+        if _is_over(pointer):
+            _free(pointer)
+        else:
+            _dropped.append((pointer, owners))
+
+
+def _is_over(pointer):
+    try:
+        return bool(_c.get(_c.lib.gz_handle_test, pointer))
+    except RuntimeError:
+        return True
+
+
+def interruptibly(function, *arguments):
+    """Calls a function that waits for other ranks and has no limit, on a thread of its own, while
+    the caller's can be interrupted. It goes on then."""
+    outcome = []
+
+    def call():
+        try:
+            outcome.append((function(*arguments), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=call, name=f"guozhuang {function.__name__}", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(WAIT_SLICE_US / 1e6)
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+@atexit.register
+def _outlive_interpreter():
+    """The session ends after the interpreter, when the process exits; other ranks may need the
+    memory of operations until then, so nothing frees it."""
+    owners = [handle._owners for handle in _live] + [owners for _, owners in _dropped]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(owners))
+
+
+def _forget_in_child():
+    """A child of fork() has copies of its parent's handles, with which it can do nothing."""
+    _dropped.clear()
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,92 @@
+"""Some of the ranks of a job, for operations among them."""
+import ctypes
+
+from . import _c
+from .errors import refuse
+from .handles import interruptibly
+
+
+class ProcessSet:
+    """Ranks that run operations of their own, once add_process_set() has made it one.
+
+    Roots are ranks of the job in a set, too; what comes in the order of ranks is in the order of
+    the set.
+    """
+
+    def __init__(self, ranks):
+        self._ranks = sorted(ranks)
+        self._pointer = None
+        self.process_set_id = None  # a number that the set's ranks agree on, once it has been added
+
+    @property
+    def ranks(self):
+        """Ranks of the job, ascending."""
+        return list(self._ranks)
+
+    def size(self):
+        return _c.get(_c.lib.gz_process_set_size, pointer_of(self))
+
+    def rank(self):
+        """This process's number in the set, from 0. It must be in it."""
+        return _c.get(_c.lib.gz_process_set_rank, pointer_of(self))
+
+    def included(self):
+        """Whether this process is in the set."""
+        rank = _c.get(_c.lib.gz_rank)
+        return bool(_c.get(_c.lib.gz_process_set_contains, pointer_of(self), rank))
+
+    def __repr__(self):
+        return f"ProcessSet({self.ranks})"
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks of the job."""
+
+    def __init__(self):
+        super().__init__([])
+        self.process_set_id = 0
+
+    @property
+    def ranks(self):
+        return list(range(self.size()))
+
+
+global_process_set = _GlobalProcessSet()
+_next_id = 1
+
+
+def pointer_of(process_set):
+    """The set as functions of the library take it."""
+    if not isinstance(process_set, ProcessSet):
+        refuse(f"process_set must be a ProcessSet, not {process_set!r}")
+    if process_set.process_set_id is None:
+        refuse(f"{process_set!r} is not in use: add_process_set() makes it a set of the job")
+    return process_set._pointer
+
+
+def add_process_set(process_set):
+    """Makes a ProcessSet, or a list of ranks, a set of the job, and returns it. Collective over the
+    job: every rank calls this, in the set or not, and all add their sets in the same order."""
+    global _next_id
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.process_set_id is not None:
+        refuse(f"{process_set!r} has been added already")
+    ranks = process_set.ranks
+    pointer = ctypes.c_void_p()
+    interruptibly(_c.lib.gz_process_set_create, _c.array_of(ctypes.c_int, ranks), len(ranks),
+                  ctypes.byref(pointer))
+    process_set._pointer, process_set.process_set_id = pointer, _next_id
+    _next_id += 1
+    return process_set
+
+
+def remove_process_set(process_set):
+    """Removes a set that was added. Collective over the job, in the same order on all ranks.
+    Returns whether there was anything to remove."""
+    if process_set is global_process_set or process_set.process_set_id is None:
+        return False
+    interruptibly(_c.lib.gz_process_set_remove, process_set._pointer)
+    _c.lib.gz_process_set_free(process_set._pointer)
+    process_set._pointer = process_set.process_set_id = None
+    return True

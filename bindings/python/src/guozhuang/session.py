@@ -1,0 +1,131 @@
+"""This process's membership of the job."""
+import ctypes
+import sys
+
+from . import _c
+from .errors import refuse
+from .handles import interruptibly
+from .process_sets import add_process_set
+
+
+def init(comm=None, process_sets=None):
+    """Joins the job that mpirun has started; without mpirun the job has this one rank. Collective.
+
+    comm          a communicator of mpi4py whose ranks become the job; None: all ranks
+    process_sets  ProcessSets to add, the same on all ranks; Horovod's "dynamic" is no different
+                  from None, since sets can always be added
+    """
+    options = _c.InitOptions()
+    if comm is not None:
+        options = _options_for(comm)
+    _c.lib.gz_init(ctypes.byref(options))
+    _leave_on_exception()
+    for process_set in [] if process_sets in (None, "dynamic") else process_sets:
+        add_process_set(process_set)
+
+
+def _options_for(comm):
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        MPI = None
+    if MPI is None or not isinstance(comm, MPI.Comm):
+        refuse(f"init: comm must be a communicator of mpi4py, not {comm!r}; for some of the ranks "
+               "add a process set")
+    return _c.InitOptions(mpi_communicator=MPI._addressof(comm),
+                          mpi_communicator_bytes=MPI._sizeof(comm))
+
+
+def shutdown():
+    """Leaves the job together with all other ranks. Collective. Once for each init(). A program
+    that ends without it leaves the job then."""
+    interruptibly(_c.lib.gz_shutdown)
+
+
+def leave(reason):
+    """Leaves the job at once, for a rank that cannot go on: what the others need of it fails with
+    the reason. An exception that ends the program does this."""
+    _c.lib.gz_leave(str(reason).encode())
+
+
+def is_initialized():
+    return bool(_c.lib.gz_is_initialized())
+
+
+def rank():
+    """This rank, from 0."""
+    return _c.get(_c.lib.gz_rank)
+
+
+def size():
+    """How many ranks the job has."""
+    return _c.get(_c.lib.gz_size)
+
+
+def local_rank():
+    """This rank's number among those of its host; use it to choose a GPU."""
+    return _c.get(_c.lib.gz_local_rank)
+
+
+def local_size():
+    """How many ranks are on this host."""
+    return _c.get(_c.lib.gz_local_size)
+
+
+def cross_rank():
+    """The number of this rank's host among the hosts."""
+    return _c.get(_c.lib.gz_cross_rank)
+
+
+def cross_size():
+    """How many hosts there are."""
+    return _c.get(_c.lib.gz_cross_size)
+
+
+def is_homogeneous():
+    """Whether every host has the same number of ranks."""
+    return bool(_c.get(_c.lib.gz_is_homogeneous))
+
+
+def start_timeline(file_path, mark_cycles=False):
+    """Begins to record a timeline into a directory, a file for each rank. `mark_cycles` is
+    Horovod's: there are no cycles to mark, so it must be False. Returns whether it began."""
+    if mark_cycles:
+        refuse("start_timeline: mark_cycles must be False, since there are no cycles")
+    return bool(_c.get(_c.lib.gz_start_timeline, str(file_path).encode()))
+
+
+def stop_timeline():
+    _c.lib.gz_stop_timeline()
+
+
+def info():
+    """What the library knows of itself and the job, as a dictionary of sections."""
+    pointer = ctypes.c_void_p()
+    _c.lib.gz_info_create(ctypes.byref(pointer))
+    try:
+        sections = {}
+        for index in range(_c.get(_c.lib.gz_info_count, pointer, kind=ctypes.c_size_t)):
+            section, key, value = (ctypes.c_char_p() for _ in range(3))
+            _c.lib.gz_info_get(pointer, index, *map(ctypes.byref, (section, key, value)))
+            sections.setdefault(section.value.decode(), {})[key.value.decode()] = (
+                value.value.decode())
+        return sections
+    finally:
+        _c.lib.gz_info_free(pointer)
+
+
+def _leave_on_exception():
+    """An exception that ends the program is the reason that the other ranks get."""
+    if getattr(sys.excepthook, "is_guozhuang", False):
+        return
+    previous = sys.excepthook
+
+    def report(kind, value, traceback):
+        previous(kind, value, traceback)
+        if is_initialized():
+            leave(f"{kind.__name__}: {value}")
+
+    report.is_guozhuang = True
+    sys.excepthook = report
+
