@@ -2,7 +2,7 @@
 copy, in_place, put_back, view, stream, from_result and integers."""
 import ctypes
 import functools
-import warnings
+import operator
 
 from . import _c
 from .errors import refuse
@@ -40,8 +40,15 @@ def choose_op(average, op):
         return op if isinstance(op, int) else refuse(f"op must be Sum, Average ..., not {op!r}")
     if op is not None:
         refuse("give op, or average, which is the old way, but not both")
-    warnings.warn("average is the old way: give op=Average or op=Sum", DeprecationWarning, 3)
     return Average if average else Sum
+
+
+def _integers_of(splits):
+    """Splits as a list: they may come as a list, an array, a tensor, or not at all."""
+    try:
+        return [] if splits is None else [operator.index(rows) for rows in splits]
+    except TypeError:
+        return refuse(f"splits must be integers, not {splits!r}")
 
 
 class _Options(_c.Options):
@@ -201,7 +208,7 @@ class Collectives:
         Gives what has come from all ranks, in their order; with splits a pair of that and how many
         rows came from each."""
         inputs = [self._arrays.as_input(tensor)]
-        rows = [] if splits is None else [int(rows) for rows in splits]
+        rows = _integers_of(splits)
 
         def finish(pointer):
             result = Result(pointer)

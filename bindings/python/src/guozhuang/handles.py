@@ -12,7 +12,7 @@ from . import _c
 
 WAIT_SLICE_US = 100_000
 
-_live = weakref.WeakSet()  # handles of operations that may be in flight
+_live = weakref.WeakSet()  # what may be in flight when the interpreter ends
 _dropped = collections.deque()  # what remains of handles that were dropped in flight
 
 
@@ -26,7 +26,7 @@ class Handle:
     def __init__(self, pointer, owners, finish):
         self._pointer, self._owners, self._finish = pointer, owners, finish
         self._outcome, self._is_complete, self._lock = None, False, threading.Lock()
-        _live.add(self)
+        outlive_interpreter(self)
 
     def done(self):
         """Whether wait() would return at once. Does not wait."""
@@ -107,12 +107,16 @@ def interruptibly(function, *arguments):
     return result
 
 
+def outlive_interpreter(user):
+    """Says that `user` has memory that an operation may use. The session ends after the
+    interpreter, when the process exits; the other ranks may need the memory until then."""
+    _live.add(user)
+
+
 @atexit.register
-def _outlive_interpreter():
-    """The session ends after the interpreter, when the process exits; other ranks may need the
-    memory of operations until then, so nothing frees it."""
-    owners = [handle._owners for handle in _live] + [owners for _, owners in _dropped]
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(owners))
+def _keep_for_ever():
+    users = [*_live, *_dropped]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(users))
 
 
 def _forget_in_child():

@@ -1,0 +1,69 @@
+"""What makes ranks start with the same."""
+import torch
+
+from ..errors import refuse
+from ..objects import broadcast_object
+from ..process_sets import global_process_set
+from .operations import broadcast_async_
+
+
+def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
+    """Copies the parameters of the rank `root_rank` to all ranks: model.state_dict(), or
+    model.named_parameters()."""
+    if isinstance(params, dict):
+        params = params.items()
+    elif isinstance(params, (str, bytes, torch.Tensor)) or not hasattr(params, "__iter__"):
+        refuse(f"broadcast_parameters takes a state_dict or named_parameters, not {params!r}")
+    tensors = {}
+    for each in params:
+        if not isinstance(each, tuple) or len(each) != 2:
+            refuse("broadcast_parameters takes pairs of a name and a parameter; give it "
+                   "model.state_dict() or model.named_parameters()")
+        if each[1] is not None:
+            tensors[each[0]] = each[1]
+    _broadcast_all(tensors, "broadcast_parameters", root_rank, process_set)
+
+
+def _broadcast_all(tensors, prefix, root_rank, process_set):
+    handles = [broadcast_async_(tensor, root_rank, f"{prefix}/{name}", process_set)
+               for name, tensor in tensors.items()]
+    for handle in handles:
+        handle.wait()
+
+
+class _Absent:
+    """Stands for a tensor while the rest of a state travels as an object."""
+
+    def __init__(self, tensor):
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device.type
+
+    def make(self):
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+
+
+def _map(thing, kind, function):
+    """A copy of dictionaries, lists and tuples, in which what is of that kind is mapped."""
+    if isinstance(thing, kind):
+        return function(thing)
+    if isinstance(thing, dict):
+        return {key: _map(value, kind, function) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(_map(value, kind, function) for value in thing)
+    return thing
+
+
+def broadcast_optimizer_state(optimizer, root_rank=0, process_set=global_process_set):
+    """Copies the state of the optimizer of the rank `root_rank`, and its learning rates and other
+    options, to all ranks: after a checkpoint was read, say. The other ranks' optimizers need have
+    no state yet."""
+    is_root = process_set.ranks[process_set.rank()] == root_rank
+    state = optimizer.state_dict() if is_root else None
+    skeleton = broadcast_object(_map(state, torch.Tensor, _Absent), root_rank,
+                                "broadcast_optimizer_state", process_set)
+    if not is_root:
+        state = _map(skeleton, _Absent, _Absent.make)
+    tensors = []
+    _map(state, torch.Tensor, tensors.append)
+    _broadcast_all(dict(enumerate(tensors)), "broadcast_optimizer_state", root_rank, process_set)
+    if not is_root:
+        optimizer.load_state_dict(state)

@@ -1,0 +1,240 @@
+"""Operations on torch's tensors, and their gradients."""
+import gc
+import unittest
+
+import ranks
+import torch
+
+import guozhuang.torch as hvd
+from guozhuang.torch import tensors
+
+
+def ramp(*shape, dtype=torch.float32, start=0):
+    return (torch.arange(torch.Size(shape).numel()) + start).reshape(shape).to(dtype)
+
+
+class Allreduce(ranks.RanksTest):
+    def test_every_dtype(self):
+        for dtype in tensors.DTYPES:
+            if dtype == torch.bool:
+                continue
+            given = ramp(2, 3, dtype=dtype, start=self.rank)
+            total = hvd.allreduce(given, op=hvd.Sum, name=f"dtype {dtype}")
+            expected = sum(ramp(2, 3, start=rank) for rank in range(self.size))
+            self.assertEqual((total.dtype, total.shape), (dtype, (2, 3)))
+            self.assertTrue(torch.equal(total.float(), expected), dtype)
+            self.assertTrue(torch.equal(given, ramp(2, 3, dtype=dtype, start=self.rank)))
+
+    def test_bool_and_averages_of_integers(self):
+        given = torch.tensor([True, False, self.rank == 0])
+        self.assertEqual(hvd.allreduce(given, op=hvd.Max).tolist(), [True, False, True])
+        given = torch.tensor([self.rank, -self.rank], dtype=torch.int32)
+        average = (self.size - 1) // 2
+        self.assertEqual(hvd.allreduce(given).tolist(), [average, -average])
+
+    def test_in_place(self):
+        matrix = torch.zeros(4, 6)
+        matrix[:, 1] = self.rank
+        column, total = matrix[:, 1], sum(range(self.size))
+        self.assertIs(hvd.allreduce_(column, op=hvd.Sum), column)
+        self.assertEqual(matrix.sum(), 4 * total)
+        weight = torch.nn.Parameter(torch.ones(3))
+        hvd.synchronize(hvd.allreduce_async_(weight, average=False))
+        self.assertEqual(weight.tolist(), [self.size] * 3)
+        both = [torch.ones(2), torch.ones(1, dtype=torch.int64)]
+        hvd.grouped_allreduce_(both, op=hvd.Sum)
+        self.assertEqual([each[0].item() for each in both], [self.size] * 2)
+
+    def test_not_contiguous(self):
+        given = ramp(3, 4).t()
+        total = hvd.allreduce(given, op=hvd.Sum)
+        self.assertTrue(torch.equal(total, given * self.size))
+        expanded = torch.ones(1).expand(5)
+        self.assertEqual(hvd.allreduce(expanded, op=hvd.Sum).tolist(), [self.size] * 5)
+        self.assertEqual(hvd.allreduce(torch.tensor(2.0)).shape, ())
+        self.assertEqual(hvd.allreduce(torch.ones(0, 3)).shape, (0, 3))
+
+    def test_compression(self):
+        given = torch.tensor([1 / 3, 1000.123])
+        for compression, dtype in ((hvd.Compression.fp16, torch.float16),
+                                   (hvd.Compression.bf16, torch.bfloat16)):
+            self.assertEqual(compression.compress(given)[0].dtype, dtype)
+            self.assertEqual(compression.compress(torch.ones(1, dtype=torch.int8))[0].dtype,
+                             torch.int8)
+            average = hvd.allreduce(given, compression=compression)
+            self.assertTrue(torch.equal(average, given.to(dtype).float()))
+            self.assertFalse(torch.equal(average, given))
+
+    def test_sparse(self):
+        given = torch.sparse_coo_tensor([[self.rank, 0]], [[1.0, 2.0], [3.0, 4.0]], (5, 2))
+        expected = hvd.allreduce(given.to_dense(), op=hvd.Sum)
+        total = hvd.sparse_allreduce_async(given, "sparse", hvd.Sum)
+        self.assertTrue(torch.equal(hvd.synchronize(total).to_dense(), expected))
+        average = hvd.sparse_allreduce_async(given, None, hvd.Average)()
+        self.assertTrue(torch.allclose(average.to_dense(), expected / self.size))
+        self.refused("layout torch.sparse_coo", hvd.allreduce, given)
+
+
+class Others(ranks.RanksTest):
+    def test_broadcast(self):
+        root = self.size - 1
+        given = torch.tensor([self.rank, 7], dtype=torch.bfloat16)
+        self.assertEqual(hvd.broadcast(given, root).tolist(), [root, 7])
+        self.assertEqual(given[0], self.rank)
+        hvd.broadcast_(given, root, "in place")
+        self.assertEqual(given.tolist(), [root, 7])
+
+    def test_allgather(self):
+        rows = torch.full((self.rank + 1, 2), self.rank, dtype=torch.bfloat16)
+        kept = [hvd.allgather(rows + i) for i in range(20)]
+        gc.collect()
+        expected = [rank for rank in range(self.size) for _ in range(rank + 1)]
+        for i, each in enumerate(kept):
+            self.assertEqual((each[:, 1] - i).tolist(), expected)
+        both = hvd.grouped_allgather([rows, torch.tensor([self.rank == 0])])
+        self.assertEqual(both[1].tolist(), [rank == 0 for rank in range(self.size)])
+
+    def test_alltoall(self):
+        given = ramp(self.size, dtype=torch.int64, start=10 * self.rank)
+        expected = [10 * rank + self.rank for rank in range(self.size)]
+        self.assertEqual(hvd.alltoall(given).tolist(), expected)
+        splits = torch.ones(self.size, dtype=torch.int32)
+        for each in (splits, splits.tolist()):
+            output, received = hvd.alltoall(given, each)
+            self.assertEqual(output.tolist(), expected)
+            self.assertEqual((received.dtype, received.tolist()), (torch.int32, [1] * self.size))
+        self.refused("sum to", hvd.alltoall, given, splits * 2)
+        self.refused("integers", hvd.alltoall, given, [0.5] * self.size)
+
+    def test_reducescatter(self):
+        given = ramp(2 * self.size + 1)
+        begin, count = 2 * self.rank + min(self.rank, 1), 3 if self.rank == 0 else 2
+        mine = hvd.reducescatter(given, op=hvd.Sum)
+        self.assertTrue(torch.equal(mine, given[begin:begin + count] * self.size))
+        both = hvd.grouped_reducescatter([given, given + 1], compression=hvd.Compression.fp16)
+        self.assertTrue(torch.equal(both[1], given[begin:begin + count] + 1))
+        self.refused("no rows", hvd.reducescatter, torch.tensor(1.0))
+
+    def test_bad_tensors(self):
+        self.refused("torch.Tensor is wanted, not list", hvd.allreduce_, [1.0])
+        self.refused("complex64 cannot be sent", hvd.allreduce, torch.ones(1, dtype=torch.cfloat))
+        self.refused("on meta cannot be sent", hvd.allreduce, torch.ones(1, device="meta"))
+        self.refused("not both", hvd.allreduce, torch.ones(1), average=True, op=hvd.Sum)
+        self.refused("root 9 is not", hvd.broadcast, torch.ones(1), 9)
+        self.assertTrue(issubclass(hvd.HorovodInternalError, RuntimeError))
+
+
+class Gradients(ranks.RanksTest):
+    """By y = f(x) and a loss of sum(weights * y) on each rank."""
+
+    def gradient(self, operation, *shape, weight=None):
+        given = ramp(*shape).requires_grad_()
+        output = operation(given)
+        weight = self.rank + 1.0 if weight is None else weight
+        output.backward(torch.full_like(output, weight))
+        return given.grad
+
+    def test_allreduce(self):
+        total = self.size * (self.size + 1) / 2
+        average = self.gradient(hvd.allreduce, 2, 3)
+        self.assertTrue(torch.allclose(average, torch.full((2, 3), total / self.size)))
+        scaled = self.gradient(
+            lambda given: hvd.allreduce(given, op=hvd.Sum, postscale_factor=2.0), 4)
+        self.assertEqual(scaled.tolist(), [2 * total] * 4)
+        half = self.gradient(
+            lambda given: hvd.allreduce(given, op=hvd.Sum, compression=hvd.Compression.fp16), 4)
+        self.assertEqual((half.dtype, half.tolist()), (torch.float32, [total] * 4))
+
+    def test_grouped_allreduce(self):
+        first, second = ramp(2).requires_grad_(), ramp(3).requires_grad_()
+        outputs = hvd.grouped_allreduce([first, second], op=hvd.Sum)
+        (outputs[1] * (self.rank + 1)).sum().backward()
+        self.assertEqual(first.grad.tolist(), [0, 0])
+        self.assertEqual(second.grad.tolist(), [self.size * (self.size + 1) / 2] * 3)
+
+    def test_allgather(self):
+        given = ramp(self.rank + 1, 2).requires_grad_()
+        output = hvd.allgather(given)
+        expected = ramp(*output.shape)  # the same weights on all ranks: so is their average
+        output.backward(expected)
+        begin = sum(rank + 1 for rank in range(self.rank))
+        self.assertTrue(torch.allclose(given.grad, expected[begin:begin + self.rank + 1]))
+
+    def test_broadcast(self):
+        gradient = self.gradient(lambda given: hvd.broadcast(given, 0), 3)
+        average = (self.size + 1) / 2 if self.rank == 0 else 0.0
+        self.assertTrue(torch.allclose(gradient, torch.full((3,), average)))
+
+    def test_alltoall(self):
+        expected = [float(rank + 1) for rank in range(self.size)]
+        self.assertEqual(self.gradient(hvd.alltoall, self.size).tolist(), expected)
+        splits = [1] * self.size
+        gradient = self.gradient(lambda given: hvd.alltoall(given, splits)[0], self.size)
+        self.assertEqual(gradient.tolist(), expected)
+
+    def test_reducescatter(self):
+        expected = [float(rank + 1) for rank in range(self.size) for _ in range(2)]
+        gradient = self.gradient(hvd.reducescatter, 2 * self.size)
+        self.assertEqual(gradient.tolist(), expected)
+        gradient = self.gradient(lambda given: hvd.reducescatter(given, op=hvd.Sum),
+                                 2 * self.size)
+        self.assertEqual(gradient.tolist(), [self.size * each for each in expected])
+
+
+class States(ranks.RanksTest):
+    def test_broadcast_parameters(self):
+        for form in (lambda model: model.state_dict(), lambda model: model.named_parameters()):
+            torch.manual_seed(self.rank)
+            model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+            hvd.broadcast_parameters(form(model), root_rank=0)
+            torch.manual_seed(0)
+            expected = torch.nn.Linear(3, 4)
+            self.assertTrue(torch.equal(model[0].weight, expected.weight))
+        self.refused("pairs", hvd.broadcast_parameters, model.parameters())
+        self.refused("takes a state_dict", hvd.broadcast_parameters, 3)
+
+    def test_broadcast_optimizer_state(self):
+        for make in (lambda p: torch.optim.SGD(p, lr=0.1 + self.rank, momentum=0.9),
+                     lambda p: torch.optim.Adam(p, lr=0.1 + self.rank, amsgrad=True),
+                     lambda p: torch.optim.LBFGS(p, lr=0.1 + self.rank)):
+            parameter = torch.nn.Parameter(ramp(4))
+            optimizer = make([parameter])
+            if self.rank == 0:  # the others have no state yet
+                parameter.grad = ramp(4, start=1)
+                optimizer.step(lambda: (parameter ** 2).sum())
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+            self.assertEqual(optimizer.param_groups[0]["lr"], 0.1)
+            states = hvd.allgather_object(str(optimizer.state_dict()))
+            self.assertEqual(states, [states[0]] * self.size)
+            self.assertGreater(len(optimizer.state), 0)
+
+    def test_objects(self):
+        thing = {"rank": self.rank, "tensor": torch.full((2,), self.rank)}
+        self.assertEqual(hvd.broadcast_object(thing, 0)["tensor"].tolist(), [0, 0])
+        self.assertEqual([each["rank"] for each in hvd.allgather_object(thing)],
+                         list(range(self.size)))
+
+
+class ProcessSets(ranks.RanksTest):
+    def test_operations_of_some_ranks(self):
+        if self.size == 1:
+            self.skipTest("there is no other set")
+        late = hvd.add_process_set(hvd.ProcessSet(range(1, self.size)))
+        if late.included():
+            given = torch.ones(2, late.size()).requires_grad_()
+            total = hvd.allreduce(given, op=hvd.Sum, process_set=late)
+            self.assertEqual(total[0, 0], late.size())
+            hvd.allgather(hvd.alltoall(total.t(), process_set=late), process_set=late).sum(
+            ).backward()
+            self.assertTrue(torch.allclose(given.grad, torch.full_like(given, late.size())))
+            parameter = torch.full((3,), float(self.rank))
+            hvd.broadcast_parameters([("p", parameter)], 1, late)
+            self.assertEqual(parameter.tolist(), [1, 1, 1])
+        else:
+            self.refused("rank 0 is not in", hvd.allreduce, torch.ones(1), process_set=late)
+        self.assertTrue(hvd.remove_process_set(late))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    ranks.main()
