@@ -13,6 +13,7 @@ from . import _c
 WAIT_SLICE_US = 100_000
 
 _live = weakref.WeakSet()  # what may be in flight when the interpreter ends
+_process = os.getpid()
 _dropped = collections.deque()  # what remains of handles that were dropped in flight
 
 
@@ -48,13 +49,15 @@ class Handle:
 
     def __del__(self):
         if self._is_complete:
-            _free(self._pointer)
+            free(_c.lib.gz_handle_free, self._pointer)
         else:
             _dropped.append((self._pointer, self._owners))
 
 
-def _free(pointer, free=_c.lib.gz_handle_free):
-    free(pointer)
+def free(function, pointer):
+    """Frees an object of the library's, but for a child of fork(), which has its parent's."""
+    if os.getpid() == _process:
+        function(pointer)
 
 
 def submit(function, *arguments, owners, finish):
@@ -74,7 +77,7 @@ def sweep():
         except IndexError:  # another thread has swept
             return
         if _is_over(pointer):
-            _free(pointer)
+            free(_c.lib.gz_handle_free, pointer)
         else:
             _dropped.append((pointer, owners))
 

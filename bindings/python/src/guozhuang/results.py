@@ -3,6 +3,7 @@ import ctypes
 import math
 
 from . import _c
+from .handles import free
 
 
 class Result:
@@ -12,8 +13,8 @@ class Result:
         self._pointer = ctypes.c_void_p()
         _c.lib.gz_handle_take(handle, ctypes.byref(self._pointer))
 
-    def __del__(self, free=_c.lib.gz_result_free):
-        free(self._pointer)
+    def __del__(self):
+        free(_c.lib.gz_result_free, self._pointer)
 
     def tensor(self, index):
         """The library's view of a tensor, valid as long as this result."""

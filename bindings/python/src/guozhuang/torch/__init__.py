@@ -31,5 +31,8 @@ from .operations import (allgather, allgather_async, allreduce, allreduce_, allr
                          grouped_allreduce_async, grouped_allreduce_async_,
                          grouped_reducescatter, grouped_reducescatter_async, reducescatter,
                          reducescatter_async, sparse_allreduce_async)
+from .optimizer import DistributedOptimizer
+from .parallel import DistributedDataParallel
+from .sync_batch_norm import SyncBatchNorm
 
 HorovodInternalError = Error

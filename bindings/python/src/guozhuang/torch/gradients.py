@@ -1,0 +1,271 @@
+"""Gradients on their way from backward to the optimizer."""
+import ctypes
+import threading
+import weakref
+
+import torch
+
+from .. import _c
+from ..collectives import Average
+from ..errors import Error, refuse
+from ..handles import free, interruptibly, outlive_interpreter
+from ..process_sets import global_process_set, pointer_of
+from . import tensors
+from .compression import Compression
+from .operations import sparse_allreduce_async
+
+ONE_BUNDLE = 1 << 62  # more bytes than a bundle can have
+
+
+class Reducer:
+    """A GzReducer: reduces the buffers of some parameters' gradients, in bundles that are sent as
+    soon as backward is done with them."""
+
+    def __init__(self, gradients, op, scale, bundle_bytes, process_set):
+        """`bundle_bytes` None: the library's."""
+        self._gradients = gradients  # whose buffers and values must live as long as this
+        self._values = [gradient.parameter.detach() for gradient in gradients]
+        described = list(map(self._describe, gradients, self._values))
+        sizes = {} if bundle_bytes is None else dict(
+            bundle_bytes=bundle_bytes, first_bundle_bytes=bundle_bytes)
+        stream = tensors.stream(gradients[0].buffer)
+        options = _c.ReducerOptions(
+            op=op, gradient_scale=scale, process_set=pointer_of(process_set),
+            stream=None if stream is None else ctypes.pointer(stream), **sizes)
+        self._pointer = ctypes.c_void_p()
+        _c.lib.gz_reducer_create((_c.Parameter * len(described))(*described), len(described),
+                                 ctypes.byref(options), ctypes.byref(self._pointer))
+        outlive_interpreter(self)
+
+    @staticmethod
+    def _describe(gradient, value):
+        described = tensors.view(value)
+        if not value.is_contiguous():
+            described.data = None  # so that it is not compared with the other ranks'
+        return _c.Parameter(gradient.name.encode(), described, tensors.view(gradient.buffer))
+
+    def mark(self, index):
+        _c.lib.gz_reducer_mark(self._pointer, index)
+
+    def synchronize(self):
+        interruptibly(_c.lib.gz_reducer_finish_pass, self._pointer, None, None,
+                      ctypes.byref(ctypes.c_int()))
+
+    def discard(self, reason):
+        interruptibly(_c.lib.gz_reducer_discard, self._pointer, reason.encode())
+
+    def __del__(self):
+        free(_c.lib.gz_reducer_free, self._pointer)
+
+
+class Gradient:
+    """That of one parameter: where it is reduced, and what is still to come in this batch."""
+
+    def __init__(self, name, parameter):
+        self.name, self.parameter = name, parameter
+        self.reducer = self.index = self.buffer = None  # of a dense one, after the first batch
+        self.context = None  # of its compression
+        self.delay = 1  # backward passes until it is sent
+        self.is_sent, self.sparse = False, None  # the handle of a sparse one
+
+
+class Gradients:
+    """The gradients of an optimizer's parameters: hooks send each of them when backward is done
+    with it, and synchronize() waits for the results.
+
+    They are reduced in buffers, which become the parameters' `grad`. Buffers are made at the end of
+    the first batch, when it is known which gradients are sparse.
+    """
+
+    def __init__(self, named_parameters, op=Average, prescale=1.0, postscale=1.0,
+                 compression=Compression.none, groups=(), bundle_bytes=None, sparse_as_dense=False,
+                 passes=1, process_set=global_process_set):
+        """`groups` are lists of parameters that are reduced together; the others are reduced in
+        bundles of about `bundle_bytes`."""
+        self._op, self._prescale, self._postscale = op, prescale, postscale
+        self._compression, self._sparse_as_dense = compression, sparse_as_dense
+        self._groups, self._bundle_bytes = groups, bundle_bytes
+        self._process_set, self._reducers, self._lock = process_set, None, threading.Lock()
+        self._gradients = [Gradient(name, parameter) for name, parameter in named_parameters
+                           if parameter.requires_grad]
+        self.is_paused, self.is_synchronized = False, False
+        self.on_begin = None  # called by the first hook of a batch
+        self.set_passes(passes)
+        count = weakref.WeakMethod(self._count)
+        self._hooks = [_add_hook(gradient, count) for gradient in self._gradients]
+
+    def __del__(self):
+        for hook in getattr(self, "_hooks", []):
+            hook.remove()
+
+    @property
+    def in_flight(self):
+        return any(gradient.is_sent for gradient in self._gradients)
+
+    def set_passes(self, passes):
+        if passes < 1:
+            refuse(f"backward_passes_per_step is {passes}; it must be 1 at least")
+        self._passes = passes
+        self._start_batch()
+
+    def _start_batch(self):
+        self._has_begun = False
+        for gradient in self._gradients:
+            gradient.delay, gradient.is_sent, gradient.sparse = self._passes, False, None
+
+    # --- backward ---------------------------------------------------------------------------------
+
+    def _count(self, gradient):
+        """The hook of a parameter: backward has added to its gradient."""
+        if self.is_paused:
+            return
+        with self._lock:
+            self.is_synchronized = False
+            if not self._has_begun and self.on_begin is not None:
+                self.on_begin()
+            self._has_begun = True
+            if gradient.delay == 0:
+                refuse(f"the gradient of '{gradient.name}' was computed more often than "
+                       "backward_passes_per_step says before step() or synchronize(); a batch that "
+                       "step() will not end is ended by discard()")
+            gradient.delay -= 1
+            if gradient.delay == 0:
+                self._send(gradient, gradient.parameter.grad)
+
+    def _send(self, gradient, grad):
+        """In the first batch only a sparse one is sent before its end."""
+        if gradient.reducer is not None:
+            self._fill(gradient, grad)
+            gradient.reducer.mark(gradient.index)
+        elif self._reducers is not None or self._is_sparse(grad):
+            gradient.sparse = sparse_allreduce_async(
+                _sparse(gradient.parameter, grad) * self._prescale, f"gradient/{gradient.name}",
+                self._op, self._process_set)
+        else:
+            return
+        gradient.is_sent = True
+
+    def _is_sparse(self, grad):
+        return grad is not None and grad.is_sparse and not self._sparse_as_dense
+
+    @torch.no_grad()
+    def _fill(self, gradient, grad):
+        """Puts the gradient into its buffer."""
+        buffer = gradient.buffer
+        if grad is None:
+            buffer.zero_()
+        elif grad.is_sparse or grad.data_ptr() != buffer.data_ptr():
+            dense = grad.to_dense() if grad.is_sparse else grad
+            compressed, gradient.context = self._compression.compress(dense)
+            buffer.copy_(compressed)
+        if self._prescale != 1:
+            buffer.mul_(self._prescale)
+
+    # --- the end of a batch -----------------------------------------------------------------------
+
+    def synchronize(self):
+        """Waits until every parameter's `grad` is its reduced gradient. A gradient that backward
+        has not computed counts as zero."""
+        try:
+            self._make_reducers()
+            for gradient in reversed(self._gradients):
+                if not gradient.is_sent:
+                    self._send(gradient, gradient.parameter.grad)
+            self._wait()
+            for gradient in self._gradients:
+                self._publish(gradient)
+        finally:
+            self._start_batch()
+        self.is_synchronized = True
+
+    def discard(self, reason):
+        """Gives up this batch on all ranks: their synchronize() raises an error with the reason."""
+        try:
+            self._make_reducers()
+            for gradient in self._gradients:
+                if gradient.reducer is None and not gradient.is_sent:
+                    self._send(gradient, None)  # which the other ranks wait for
+            for reducer in self._reducers:
+                reducer.discard(str(reason))
+        finally:
+            self._start_batch()
+
+    def _wait(self):
+        """For all, also if one has failed, since the next batch uses them again."""
+        failures = []
+        for wait in [*(reducer.synchronize for reducer in self._reducers),
+                     *(gradient.sparse for gradient in self._gradients if gradient.sparse)]:
+            try:
+                wait()
+            except Error as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def _publish(self, gradient):
+        if gradient.reducer is None:
+            grad = gradient.sparse() * self._postscale
+        else:
+            grad = self._compression.decompress(gradient.buffer, gradient.context)
+        gradient.parameter.grad = grad
+
+    # --- buffers ----------------------------------------------------------------------------------
+
+    def _make_reducers(self):
+        """For the gradients that have not been sent as sparse ones in the first batch."""
+        if self._reducers is not None:
+            return
+        self._reducers = []
+        dense = [gradient for gradient in self._gradients if not gradient.is_sent]
+        for group in self._groups:
+            wanted = set(map(id, group))
+            self._make_reducer([each for each in dense if id(each.parameter) in wanted], ONE_BUNDLE)
+            dense = [each for each in dense if id(each.parameter) not in wanted]
+        self._make_reducer(dense, self._bundle_bytes)
+
+    def _make_reducer(self, gradients, bundle_bytes):
+        if not gradients:
+            return
+        for gradient in gradients:
+            zeros = torch.zeros_like(gradient.parameter, memory_format=torch.contiguous_format)
+            gradient.buffer, gradient.context = self._compression.compress(zeros.detach())
+            if gradient.buffer.shape != gradient.parameter.shape:
+                refuse("compression must keep the shapes of gradients")
+        reducer = Reducer(gradients, self._op, self._postscale, bundle_bytes, self._process_set)
+        self._reducers.append(reducer)
+        for index, gradient in enumerate(gradients):
+            gradient.reducer, gradient.index = reducer, index
+
+
+def _sparse(parameter, grad):
+    """A sparse gradient of the parameter, without elements if there is none."""
+    if grad is None:
+        return torch.sparse_coo_tensor(
+            torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, *parameter.shape[1:]),
+            parameter.shape, dtype=parameter.dtype, device=parameter.device)
+    return grad if grad.is_sparse else grad.to_sparse(1)
+
+
+class _AccumulateHook:
+    """A hook on the node of the graph that adds to `grad`, for a torch before 2.1."""
+
+    def __init__(self, parameter, hook):
+        with torch.enable_grad():
+            self._node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        self._handle = self._node.register_hook(hook)
+
+    def remove(self):
+        self._handle.remove()
+
+
+def _add_hook(gradient, weak_method):
+    """Calls the method, if its object lives, when backward has added to the gradient."""
+
+    def hook(*_):
+        method = weak_method()
+        if method is not None:
+            method(gradient)
+
+    if hasattr(gradient.parameter, "register_post_accumulate_grad_hook"):
+        return gradient.parameter.register_post_accumulate_grad_hook(hook)
+    return _AccumulateHook(gradient.parameter, hook)

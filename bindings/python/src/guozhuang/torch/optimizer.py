@@ -1,0 +1,169 @@
+"""What makes a single-process optimizer a distributed one."""
+import contextlib
+import warnings
+
+import torch
+
+from ..collectives import Adasum, Average
+from ..errors import refuse
+from ..process_sets import global_process_set
+from .compression import Compression
+from .gradients import Gradients
+from .operations import grouped_allreduce
+
+
+class _Distributed:
+    """What a distributed optimizer does besides what its own class does."""
+
+    def step(self, closure=None):
+        """Waits for the reduced gradients, then steps. With a closure, each of its evaluations is
+        reduced."""
+        if closure is not None:
+            return super().step(self._reduced(closure))
+        if self._synchronizes:
+            if self._gradients.is_synchronized:
+                warnings.warn("step() after synchronize() without skip_synchronize(): the "
+                              "gradients are not reduced again")
+            else:
+                self.synchronize()
+        self._gradients.is_synchronized = False
+        return super().step()
+
+    def _reduced(self, closure):
+        def evaluate():
+            with torch.enable_grad():
+                loss = closure()
+            self.synchronize()
+            return loss
+
+        return evaluate
+
+    def synchronize(self):
+        """Waits for the reduced gradients, to clip them, say; step() then goes into a
+        skip_synchronize()."""
+        self._gradients.synchronize()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        """Within it step() only steps, after a synchronize()."""
+        self._synchronizes = False
+        try:
+            yield
+        finally:
+            self._synchronizes = True
+
+    def discard(self, reason):
+        """Instead of step(), on a rank that cannot go on with this batch: on all ranks it is given
+        up, and step() raises an error with the reason. All go on with the next."""
+        self._gradients.discard(reason)
+
+    def zero_grad(self, *arguments, **options):
+        if self._gradients.in_flight:
+            refuse("zero_grad() between backward() and step() or synchronize() would change "
+                   "gradients that are being reduced")
+        return super().zero_grad(*arguments, **options)
+
+    def set_backward_passes_per_step(self, passes):
+        """How many backward passes add to the gradients before they are reduced."""
+        self._gradients.set_passes(passes)
+
+
+class _DistributedAdasum:
+    """Adasum adds up the steps that the ranks have made, each with its own gradients."""
+
+    def step(self, closure=None):
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]
+                      if parameter.requires_grad]
+        before = [parameter.detach().clone() for parameter in parameters]
+        loss = super().step(closure)
+        with torch.no_grad():
+            steps = [parameter - start for parameter, start in zip(parameters, before)]
+            total = grouped_allreduce(steps, op=Adasum, compression=self._compression,
+                                      process_set=self._process_set)
+            for parameter, start, step in zip(parameters, before, total):
+                parameter.copy_(start + step)
+        return loss
+
+    def synchronize(self):
+        """Does nothing: it is the steps that are reduced."""
+
+    def skip_synchronize(self):
+        refuse("with op=Adasum it is the steps that are reduced, so step() cannot skip that")
+
+    def set_backward_passes_per_step(self, passes):
+        """Does nothing: step() reduces, after however many backward passes."""
+
+
+def _subclass(optimizer, behaviour, **attributes):
+    """The optimizer as an instance of a subclass of its class; it shares all that it has."""
+    name = type(optimizer).__name__
+    distributed = object.__new__(type(name, (behaviour, type(optimizer)), {}))
+    shared = {key: value for key, value in vars(optimizer).items() if key != "step"}
+    vars(distributed).update(shared, **attributes)
+    return distributed
+
+
+def _named(optimizer, named_parameters):
+    """Pairs of a name and a parameter, for all that the optimizer has."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if named_parameters is None:
+        return [(f"parameter {index}", each) for index, each in enumerate(parameters)]
+    named = list(named_parameters)
+    if any(not isinstance(each, tuple) or len(each) != 2 for each in named):
+        refuse("named_parameters must be pairs of a name and a parameter, as "
+               "model.named_parameters() gives them")
+    names = {id(parameter): name for name, parameter in named}
+    if len({name for name, _ in named}) < len(named):
+        refuse("two parameters of named_parameters have the same name")
+    unnamed = sum(id(each) not in names for each in parameters)
+    if unnamed:
+        refuse(f"{unnamed} parameters of the optimizer are not among named_parameters")
+    return [(names[id(each)], each) for each in parameters]
+
+
+def _grouping(parameters, num_groups, groups):
+    """Horovod's two arguments as lists of parameters, and the bytes of a bundle."""
+    groups = groups if groups is not None else num_groups
+    if isinstance(groups, int):
+        if groups < 0:
+            refuse(f"groups is {groups}; it must be 0 at least, or lists of parameters")
+        total = sum(each.numel() * each.element_size() for each in parameters)
+        return [], None if groups == 0 else -(-total // groups)
+    groups = [list(group) for group in groups]
+    known, grouped = set(map(id, parameters)), [id(each) for group in groups for each in group]
+    if not known.issuperset(grouped) or len(set(grouped)) < len(grouped):
+        refuse("groups must be lists of parameters of the optimizer, each in one of them at most")
+    return groups, None
+
+
+def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,
+                         backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0,
+                         num_groups=0, groups=None, sparse_as_dense=False,
+                         process_set=global_process_set):
+    """An optimizer like the one given, which reduces gradients over all ranks while backward runs,
+    before it steps. It is an instance of a subclass of the optimizer's class.
+
+    named_parameters           model.named_parameters(): errors then have their names
+    compression                what travels: Compression.none, fp16 or bf16
+    backward_passes_per_step   how many backward passes add to the gradients before each step()
+    op                         Average, Sum, or Adasum, which adds up the steps of the ranks
+    gradient_predivide_factor  an average divides by this before, and by the rest after the sum
+    num_groups, groups         so many bundles of gradients; or lists of parameters whose gradients
+                               are reduced together, at the end of backward
+    sparse_as_dense            whether sparse gradients are made dense before they are reduced
+    process_set                the ranks that train together
+
+    The first step compares the parameters over the ranks: broadcast_parameters() makes them equal.
+    """
+    if gradient_predivide_factor != 1 and op != Average:
+        refuse("gradient_predivide_factor is for op=Average")
+    named = _named(optimizer, named_parameters)
+    if op == Adasum and process_set.size() > 1:
+        return _subclass(optimizer, _DistributedAdasum, _compression=compression,
+                         _process_set=process_set)
+    groups, bundle_bytes = _grouping([each for _, each in named], num_groups, groups)
+    gradients = Gradients(
+        named, op=op, prescale=1 / gradient_predivide_factor, postscale=gradient_predivide_factor,
+        compression=compression, groups=groups, bundle_bytes=bundle_bytes,
+        sparse_as_dense=sparse_as_dense, passes=backward_passes_per_step, process_set=process_set)
+    return _subclass(optimizer, _Distributed, _gradients=gradients, _synchronizes=True)

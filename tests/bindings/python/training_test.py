@@ -1,0 +1,398 @@
+"""Trainers on several ranks against the same trainer in one process with the whole batch."""
+import copy
+import unittest
+import warnings
+
+import ranks
+import torch
+
+import guozhuang.torch as hvd
+
+STEPS, SAMPLES = 4, 12  # a batch that 1, 2, 3 and 4 ranks share evenly
+
+
+class Model(torch.nn.Module):
+    """Parameters of several shapes, one of which every other batch does not use, and others that
+    are not trained."""
+
+    def __init__(self, sparse=False):
+        super().__init__()
+        torch.manual_seed(5)
+        self.embedding = torch.nn.Embedding(7, 4, sparse=sparse)
+        self.first, self.second = torch.nn.Linear(4, 5), torch.nn.Linear(5, 1)
+        self.sometimes = torch.nn.Parameter(torch.ones(1))
+        self.fixed = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+        self.double()
+
+    def forward(self, inputs, step):
+        hidden = torch.tanh(self.first(self.embedding(inputs)))
+        output = self.second(hidden).squeeze(1) * self.fixed
+        return output * self.sometimes if step % 2 else output
+
+
+def batch(step):
+    inputs = torch.arange(SAMPLES) * (step + 3) % 7
+    return inputs, torch.cos(torch.arange(SAMPLES, dtype=torch.float64) + step)
+
+
+def loss_of(model, step, begin=0, stride=1):
+    inputs, targets = (each[begin::stride] for each in batch(step))
+    return ((model(inputs, step) - targets) ** 2).mean()
+
+
+class TrainingTest(ranks.RanksTest):
+    def trained(self, make_optimizer, model=None, **options):
+        """The model after some steps of a distributed optimizer."""
+        model = model or Model()
+        optimizer = hvd.DistributedOptimizer(
+            make_optimizer(model.parameters()), named_parameters=model.named_parameters(),
+            **options)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, step, self.rank, self.size).backward()
+            optimizer.step()
+        return model
+
+    def alone(self, make_optimizer, model=None):
+        """The same of one process, with the whole batch."""
+        model = model or Model()
+        optimizer = make_optimizer(model.parameters())
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=False)
+            for parameter in model.parameters():  # a gradient that is absent counts as zero
+                if parameter.requires_grad and parameter.grad is None and not is_sparse(model):
+                    parameter.grad = torch.zeros_like(parameter)
+            loss_of(model, step).backward()
+            optimizer.step()
+        return model
+
+    def expect_same(self, model, other, tolerance=1e-12):
+        for (name, mine), theirs in zip(model.named_parameters(), other.parameters()):
+            difference = (mine - theirs).abs().max().item()
+            self.assertLessEqual(difference, tolerance, name)
+        bits = [parameter.detach().numpy().tobytes() for parameter in model.parameters()]
+        self.assertEqual(hvd.allgather_object(bits), [bits] * self.size)
+
+
+def is_sparse(model):
+    return model.embedding.sparse
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+class Optimizers(TrainingTest):
+    def test_trains_like_one_process(self):
+        for make in (sgd, momentum, torch.optim.Adam):
+            self.expect_same(self.trained(make), self.alone(make))
+        start = Model()
+        self.assertGreater((self.alone(sgd).first.weight - start.first.weight).abs().max(), 0.01)
+
+    def test_options_that_change_nothing(self):
+        expected = self.alone(momentum)
+        model = Model()
+        groups = [[model.first.weight, model.second.bias], [model.embedding.weight]]
+        self.expect_same(self.trained(momentum, model, groups=groups), expected)
+        for options in (dict(groups=3), dict(num_groups=2), dict(gradient_predivide_factor=4.0),
+                        dict(sparse_as_dense=True)):
+            self.expect_same(self.trained(momentum, **options), expected)
+
+    def test_sum(self):
+        def slower(parameters):
+            return torch.optim.SGD(parameters, lr=0.1 / self.size)
+
+        self.expect_same(self.trained(slower, op=hvd.Sum), self.alone(sgd))
+
+    def test_compression(self):
+        class Rounded(hvd.Compressor):
+            """A compressor of the user's own."""
+
+            @staticmethod
+            def compress(tensor):
+                return tensor.float(), "context"
+
+            @staticmethod
+            def decompress(tensor, ctx):
+                assert ctx == "context"
+                return tensor.double()
+
+        expected = self.alone(sgd)
+        for compression, tolerance in ((hvd.Compression.fp16, 1e-3), (hvd.Compression.bf16, 1e-2),
+                                       (Rounded, 1e-7)):
+            model = self.trained(sgd, compression=compression)
+            self.expect_same(model, expected, tolerance)
+            self.assertGreater((model.first.weight - expected.first.weight).abs().max(), 1e-12)
+
+    def test_sparse_gradients(self):
+        expected = self.alone(sgd)
+        for options in ({}, dict(sparse_as_dense=True), dict(gradient_predivide_factor=2.0)):
+            self.expect_same(self.trained(sgd, Model(sparse=True), **options), expected)
+
+    def test_several_passes(self):
+        model, other = Model(), Model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(),
+                                             backward_passes_per_step=2)
+        alone = sgd(other.parameters())
+        for step in range(0, STEPS, 2):
+            for each in (step, step + 1):
+                (loss_of(model, each, self.rank, self.size) / 2).backward()
+                (loss_of(other, each) / 2).backward()
+            for each in (optimizer, alone):
+                each.step()
+                each.zero_grad()
+        self.expect_same(model, other)
+        optimizer.set_backward_passes_per_step(1)
+        loss_of(model, 0, self.rank, self.size).backward()
+        self.assertTrue(optimizer._gradients.in_flight)
+        optimizer.step()
+        self.refused("1 at least", optimizer.set_backward_passes_per_step, 0)
+
+    def test_clipping(self):
+        model, other = Model(), Model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        alone = sgd(other.parameters())
+        for step in range(STEPS):
+            loss_of(model, step, self.rank, self.size).backward()
+            loss_of(other, step).backward()
+            optimizer.synchronize()
+            for each in (model, other):
+                torch.nn.utils.clip_grad_norm_(each.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            alone.step()
+            optimizer.zero_grad()
+            alone.zero_grad()
+        self.expect_same(model, other)
+
+    def test_step_after_synchronize_reduces_once(self):
+        model, other = Model(), Model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), op=hvd.Sum)
+        loss_of(model, 0).backward()
+        loss_of(other, 0).backward()
+        optimizer.synchronize()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.step()
+        self.assertIn("without skip_synchronize", str(caught[0].message))
+        torch.optim.SGD(other.parameters(), lr=0.1 * self.size).step()
+        self.expect_same(model, other)
+
+    def test_closure(self):
+        model, other = Model(), Model()
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.LBFGS(model.parameters(), max_iter=3), model.named_parameters())
+        alone = torch.optim.LBFGS(other.parameters(), max_iter=3)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model, 1, self.rank, self.size)
+            loss.backward()
+            return hvd.allreduce(loss.detach(), name="loss")
+
+        def closure_alone():
+            alone.zero_grad()
+            loss = loss_of(other, 1)
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            loss, loss_alone = optimizer.step(closure), alone.step(closure_alone)
+            self.assertLess(abs(loss.item() - loss_alone.item()), 1e-9)
+        self.expect_same(model, other, 1e-9)
+
+    def test_adasum(self):
+        model, start = Model(), Model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), op=hvd.Adasum)
+        loss_of(model, 1).backward()  # the same on all ranks, whose Adasum is the same again
+        optimizer.step()
+        loss_of(start, 1).backward()
+        sgd(start.parameters()).step()
+        self.expect_same(model, start)
+        trained = self.trained(sgd, op=hvd.Adasum, compression=hvd.Compression.fp16)
+        self.expect_same(trained, trained)
+        losses = [loss_of(each, 0).item() for each in (Model(), trained)]
+        self.assertLess(losses[1], losses[0])
+
+    def test_what_users_see_of_it(self):
+        model = Model()
+        inner = momentum(model.parameters())
+        scheduler_before = torch.optim.lr_scheduler.StepLR(inner, 1, 0.5)
+        optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+        self.assertIsInstance(optimizer, torch.optim.SGD)
+        self.assertEqual(type(optimizer).__name__, "SGD")
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        loss_of(model, 0, self.rank, self.size).backward()
+        optimizer.step()
+        scheduler.step()
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.05)
+        state = copy.deepcopy(optimizer.state_dict())
+        self.assertEqual(len(state["state"]), 6)  # as many parameters are trained
+        optimizer.load_state_dict(state)
+        self.assertIs(scheduler_before.optimizer.param_groups[0]["params"][0],
+                      optimizer.param_groups[0]["params"][0])
+
+    def test_two_optimizers(self):
+        first, second = Model(), Model()
+        optimizers = [hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+                      for model in (first, second)]
+        for model, optimizer in zip((first, second), optimizers):
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                loss_of(model, step, self.rank, self.size).backward()
+                optimizer.step()
+            self.expect_same(model, self.alone(sgd))
+
+    def test_one_after_another(self):
+        model = Model()
+        for _ in range(3):  # hooks of those that are gone must not be called
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+            loss_of(model, 1, self.rank, self.size).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def test_process_set(self):
+        if self.size < 3:
+            self.skipTest("there is no smaller set with two ranks")
+        pair = hvd.add_process_set([1, 2])
+        if pair.included():
+            model = Model()
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), process_set=pair)
+            loss_of(model, 0, pair.rank(), pair.size()).backward()
+            optimizer.step()
+            other = Model()
+            loss_of(other, 0).backward()
+            sgd(other.parameters()).step()
+            self.assertTrue(torch.allclose(model.first.weight, other.first.weight))
+            del optimizer
+        hvd.remove_process_set(pair)
+
+
+class BadTrainers(TrainingTest):
+    def test_bad_arguments(self):
+        model = Model()
+        inner = sgd(model.parameters())
+        names = list(model.named_parameters())
+        make = hvd.DistributedOptimizer
+        self.refused("are not among", make, inner, names[:2])
+        self.refused("same name", make, inner, [("x", each) for _, each in names])
+        self.refused("pairs", make, inner, model.parameters())
+        self.refused("op=Average", make, inner, op=hvd.Sum, gradient_predivide_factor=2.0)
+        self.refused("1 at least", make, inner, backward_passes_per_step=0)
+        self.refused("0 at least", make, inner, groups=-1)
+        self.refused("each in one", make, inner, groups=[[names[0][1]], [names[0][1]]])
+
+    def test_backward_twice_and_early_zero_grad(self):
+        model = Model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss_of(model, 1, self.rank, self.size).backward()
+            optimizer.step()
+        loss_of(model, 1).backward()
+        self.refused("that are being reduced", optimizer.zero_grad)
+        self.refused("computed more often", loss_of(model, 1).backward)
+        optimizer.synchronize()
+        optimizer.zero_grad()
+
+    def test_discarded_batch(self):
+        model = Model(sparse=True)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            before = model.first.weight.detach().clone()
+            if step % 2 == 1 and self.rank == self.size - 1:
+                optimizer.discard("no such file 47.png")
+                continue
+            loss_of(model, step, self.rank, self.size).backward()
+            if step % 2 == 0 or self.size == 1:
+                optimizer.step()
+            else:
+                self.fails_everywhere(optimizer.step, "discarded",
+                                      f"by rank {self.size - 1}: no such file 47.png")
+                self.assertTrue(torch.equal(before, model.first.weight))
+        self.expect_same(model, model)
+
+    def test_parameters_that_differ(self):
+        if self.size == 1:
+            self.skipTest("nobody differs")
+        model = Model()
+        with torch.no_grad():
+            model.second.bias += self.rank
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        loss_of(model, 1).backward()
+        self.fails_everywhere(optimizer.step, "mismatch", "second.bias.*broadcast_parameters")
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        optimizer.zero_grad()
+        loss_of(model, 1).backward()
+        optimizer.step()
+        self.expect_same(model, model)
+
+
+class Modules(TrainingTest):
+    def test_distributed_data_parallel(self):
+        model = Model()
+        with torch.no_grad():
+            model.second.bias += self.rank  # is broadcast
+        wrapped = hvd.DistributedDataParallel(model, bucket_cap_mb=1e-4)
+        optimizer = momentum(wrapped.parameters())
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            loss_of(wrapped, step, self.rank, self.size).backward()
+            optimizer.step()
+        self.expect_same(model, self.alone(momentum))
+        self.assertIn("module.second.bias", wrapped.state_dict())
+
+    def test_no_sync(self):
+        model, other = Model(), Model()
+        wrapped = hvd.DistributedDataParallel(model)
+        for _ in range(2):
+            with wrapped.no_sync():
+                loss_of(wrapped, 1, self.rank, self.size).backward()
+            loss_of(wrapped, 2, self.rank, self.size).backward()
+            (loss_of(other, 1) + loss_of(other, 2)).backward()
+            for mine, theirs in zip(model.parameters(), other.parameters()):
+                if mine.requires_grad:
+                    self.assertTrue(torch.allclose(mine.grad, theirs.grad))
+                    mine.grad.zero_()
+                    theirs.grad.zero_()
+
+    def test_buffers(self):
+        wrapped = hvd.DistributedDataParallel(torch.nn.BatchNorm1d(2).double())
+        wrapped.module.running_mean.fill_(self.rank)
+        wrapped.module.momentum = 0.0
+        wrapped(torch.ones(3, 2).double()).sum().backward()
+        self.assertEqual(wrapped.module.running_mean.tolist(), [0, 0])
+
+    def test_sync_batch_norm(self):
+        torch.manual_seed(3)
+        everything = torch.randn(SAMPLES, 3, 2, dtype=torch.float64)
+        mine = everything[self.rank::self.size].clone().requires_grad_()
+        everything.requires_grad_()
+        weights = torch.randn(SAMPLES, 3, 2, dtype=torch.float64)
+        for options in ({}, dict(momentum=None), dict(affine=False),
+                        dict(track_running_stats=False)):
+            norm = hvd.SyncBatchNorm(3, **options).double()
+            whole = torch.nn.BatchNorm1d(3, **options).double()
+            mine.grad = everything.grad = None
+            for _ in range(2):
+                output, expected = norm(mine), whole(everything)
+            self.assertTrue(torch.allclose(output, expected[self.rank::self.size]))
+            (output * weights[self.rank::self.size]).sum().backward()
+            (expected * weights).sum().backward()
+            self.assertTrue(torch.allclose(mine.grad, everything.grad[self.rank::self.size]))
+            for name, buffer in norm.named_buffers():
+                self.assertTrue(torch.allclose(buffer.double(), whole.get_buffer(name).double()))
+            norm.eval(), whole.eval()
+            if whole.track_running_stats:
+                self.assertTrue(torch.allclose(norm(mine), whole(mine)))
+        self.refused("2 at least", norm, torch.ones(3))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    ranks.main()
