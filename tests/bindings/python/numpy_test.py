@@ -1,7 +1,6 @@
 """Operations on numpy's arrays."""
 import gc
 import threading
-import unittest
 
 import numpy
 import ranks
@@ -243,14 +242,3 @@ class ProcessSets(ranks.RanksTest):
         self.assertEqual(gz.global_process_set.rank(), self.rank)
         self.assertTrue(gz.global_process_set.included())
 
-
-if __name__ == "__main__":
-    for call in (gz.rank, lambda: gz.allreduce(numpy.ones(1))):
-        try:
-            call()
-        except ValueError as error:
-            assert "there is no session" in str(error) and error.code == "not_initialised"
-        else:
-            raise AssertionError("a call before init()")
-    assert not gz.is_initialized()
-    ranks.main()

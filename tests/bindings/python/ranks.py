@@ -1,4 +1,4 @@
-"""What the tests that run as several ranks have in common."""
+"""ranks.py MODULE...: runs the test cases of these modules as a rank of a job under mpirun."""
 import sys
 import unittest
 
@@ -27,10 +27,27 @@ class RanksTest(unittest.TestCase):
         self.assertIsInstance(caught.exception, gz.Error)
 
 
+def expect_no_session(text):
+    assert not gz.is_initialized()
+    for call in (gz.rank, gz.barrier, lambda: gz.broadcast_object(1), gz.global_process_set.size):
+        try:
+            call()
+        except gz.UsageError as error:
+            assert error.code == "not_initialised" and text in str(error), error
+        else:
+            raise AssertionError("a call without a session")
+
+
 def main():
-    """Runs the test cases of the program as a rank. Its session begins and ends here."""
+    """Runs the test cases of the modules as a rank, in one session."""
+    expect_no_session("there is no session")
     gz.init()
     rank = gz.rank()
-    program = unittest.main(exit=False, verbosity=2 if rank == 0 else 0)
+    program = unittest.main(None, exit=False, verbosity=2 if rank == 0 else 0)
     gz.shutdown()
+    expect_no_session("the session has been closed")
     sys.exit(not program.result.wasSuccessful())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,5 @@
 """Operations on torch's tensors, and their gradients."""
 import gc
-import unittest
 
 import ranks
 import torch
@@ -234,7 +233,3 @@ class ProcessSets(ranks.RanksTest):
             self.refused("rank 0 is not in", hvd.allreduce, torch.ones(1), process_set=late)
         self.assertTrue(hvd.remove_process_set(late))
 
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    ranks.main()

@@ -1,6 +1,5 @@
 """Trainers on several ranks against the same trainer in one process with the whole batch."""
 import copy
-import unittest
 import warnings
 
 import ranks
@@ -392,7 +391,3 @@ class Modules(TrainingTest):
                 self.assertTrue(torch.allclose(norm(mine), whole(mine)))
         self.refused("2 at least", norm, torch.ones(3))
 
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    ranks.main()

@@ -14,6 +14,8 @@ names and arguments of Horovod.
 Errors are guozhuang.Error, a RuntimeError; those that are found in the call itself, before anything
 is sent, are ValueErrors too. Any thread may call anything.
 """
+import types
+
 from . import _c, arrays
 from .collectives import (Adasum, Average, Collectives, Max, Min, Product, Sum, barrier, join, poll,
                           synchronize)
@@ -51,3 +53,6 @@ grouped_reducescatter = _operations.grouped_reducescatter
 grouped_reducescatter_async = _operations.grouped_reducescatter_async
 reducescatter = _operations.reducescatter
 reducescatter_async = _operations.reducescatter_async
+
+__all__ = [name for name, value in globals().items()
+           if not name.startswith("_") and not isinstance(value, types.ModuleType)]

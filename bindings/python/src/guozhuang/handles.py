@@ -6,6 +6,7 @@ import collections
 import ctypes
 import os
 import threading
+import time
 import weakref
 
 from . import _c
@@ -14,6 +15,8 @@ WAIT_SLICE_US = 100_000
 
 _live = weakref.WeakSet()  # what may be in flight when the interpreter ends
 _process = os.getpid()
+_waiting = set()  # threads within wait_in_slices()
+_is_ending = threading.Event()
 _dropped = collections.deque()  # what remains of handles that were dropped in flight
 
 
@@ -36,8 +39,8 @@ class Handle:
     def wait(self):
         """Waits until the operation is complete, and returns its result; every call does."""
         if not self._is_complete:
-            while not _c.get(_c.lib.gz_handle_wait_for, self._pointer, WAIT_SLICE_US):
-                pass
+            wait_in_slices(
+                lambda: _c.get(_c.lib.gz_handle_wait_for, self._pointer, WAIT_SLICE_US))
             with self._lock:
                 self._complete()
         return self._outcome
@@ -89,6 +92,28 @@ def _is_over(pointer):
         return True
 
 
+def wait_in_slices(wait):
+    """Calls `wait`, which waits for a slice of time, until it returns true. When the interpreter
+    ends, threads other than the main one do not come back from here: a thread that takes the
+    interpreter's lock after that is ended in the middle of the C++ of its callers."""
+    thread = threading.get_ident()
+    _waiting.add(thread)
+    try:
+        while not wait():
+            _stay_if_ending(thread)
+        _stay_if_ending(thread)
+    finally:
+        _waiting.discard(thread)
+
+
+def _stay_if_ending(thread):
+    if _is_ending.is_set() and thread != threading.main_thread().ident:
+        lock = threading.Lock()
+        lock.acquire()
+        _waiting.discard(thread)
+        lock.acquire()
+
+
 def interruptibly(function, *arguments):
     """Calls a function that waits for other ranks and has no limit, on a thread of its own, while
     the caller's can be interrupted. It goes on then."""
@@ -102,8 +127,7 @@ def interruptibly(function, *arguments):
 
     thread = threading.Thread(target=call, name=f"guozhuang {function.__name__}", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(WAIT_SLICE_US / 1e6)
+    wait_in_slices(lambda: thread.join(WAIT_SLICE_US / 1e6) or not thread.is_alive())
     result, error = outcome[0]
     if error is not None:
         raise error
@@ -117,7 +141,10 @@ def outlive_interpreter(user):
 
 
 @atexit.register
-def _keep_for_ever():
+def _end():
+    _is_ending.set()
+    while _waiting - {threading.main_thread().ident}:
+        time.sleep(WAIT_SLICE_US / 1e7)
     users = [*_live, *_dropped]
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(users))
 

@@ -50,6 +50,9 @@ class _GlobalProcessSet(ProcessSet):
     def ranks(self):
         return list(range(self.size()))
 
+    def __repr__(self):
+        return "global_process_set"
+
 
 global_process_set = _GlobalProcessSet()
 _next_id = 1

@@ -12,6 +12,8 @@ runs with only its import changed:
 
 Tensors on a GPU are reduced there. docs/python.md says what is different.
 """
+import types
+
 from ..collectives import (Adasum, Average, Max, Min, Product, Sum, barrier, join, poll,
                            synchronize)
 from ..errors import Error, UsageError
@@ -36,3 +38,6 @@ from .parallel import DistributedDataParallel
 from .sync_batch_norm import SyncBatchNorm
 
 HorovodInternalError = Error
+
+__all__ = [name for name, value in globals().items()
+           if not name.startswith("_") and not isinstance(value, types.ModuleType)]

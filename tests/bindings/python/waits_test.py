@@ -1,0 +1,115 @@
+"""Waits: Ctrl-C ends each of them, other threads go on meanwhile; and children of fork()."""
+import os
+import signal
+import threading
+import time
+
+import ranks
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import guozhuang.torch as hvd
+
+
+class WaitsTest(ranks.RanksTest):
+    def setUp(self):
+        if self.size == 1:
+            self.skipTest("there is nobody to wait for")
+
+    def interrupted(self, call, *arguments):
+        """On rank 0 the call waits for the other ranks until Ctrl-C; then all ranks make it."""
+        if self.rank == 0:
+            timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            begin = time.monotonic()
+            self.assertRaises(KeyboardInterrupt, call, *arguments)
+            self.assertGreater(time.monotonic() - begin, 0.2)
+            timer.join()
+        hvd.barrier()
+
+    def test_synchronize(self):
+        handles = []
+
+        def wait():
+            handles.append(hvd.allreduce_async(torch.ones(2), name="late", op=hvd.Sum))
+            hvd.synchronize(handles[0])
+
+        self.interrupted(wait)
+        if self.rank != 0:
+            handles = [hvd.allreduce_async(torch.ones(2), name="late", op=hvd.Sum)]
+        self.assertEqual(hvd.synchronize(handles[0]).tolist(), [self.size] * 2)
+
+    def test_blocking_forms(self):
+        self.interrupted(hvd.allgather, torch.ones(2), "lonely")
+        if self.rank != 0:  # what rank 0 has submitted goes on
+            hvd.allgather(torch.ones(2), "lonely")
+
+    def test_process_set(self):
+        self.interrupted(hvd.add_process_set, [0])
+        if self.rank != 0:  # rank 0 still creates it on the thread that was waiting
+            hvd.add_process_set([0])
+
+    def test_optimizer(self):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.5))
+        (parameter * parameter).sum().backward()
+        self.interrupted(optimizer.step)
+        if self.rank != 0:
+            optimizer.step()
+
+    def test_other_threads_go_on(self):
+        """While rank 0 waits, another of its threads computes; so nobody holds the lock."""
+        if self.rank == 0:
+            counts, is_over = [0], threading.Event()
+
+            def count():
+                while not is_over.is_set():
+                    counts[0] += 1
+
+            thread = threading.Thread(target=count)
+            thread.start()
+            hvd.allreduce(torch.ones(1), name="waits")
+            is_over.set()
+            thread.join()
+            self.assertGreater(counts[0], 10_000)
+        else:
+            time.sleep(0.5)
+            hvd.allreduce(torch.ones(1), name="waits")
+
+
+class UsesRanks(Dataset):
+    """Whose samples are made in a worker that calls what only a rank can."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return hvd.allreduce(torch.tensor([float(index)]))
+
+
+class Plain(UsesRanks):
+    def __getitem__(self, index):
+        return index
+
+
+class Forks(ranks.RanksTest):
+    def test_workers_of_a_loader(self):
+        pending = hvd.allreduce_async(torch.ones(10), name="pending", op=hvd.Sum)
+        self.assertEqual([int(each) for each in DataLoader(Plain(), num_workers=1)], [0, 1, 2, 3])
+        with self.assertRaisesRegex(RuntimeError, "was made by fork.. and is no rank of the job"):
+            list(DataLoader(UsesRanks(), num_workers=1))
+        self.assertEqual(hvd.synchronize(pending)[0], self.size)
+
+    def test_child_frees_nothing(self):
+        handle = hvd.allreduce_async(torch.ones(10), name="in flight", op=hvd.Sum)
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.5))
+        parameter.sum().backward()
+        optimizer.step()
+        child = os.fork()
+        if child == 0:
+            del handle, optimizer
+            os._exit(7)
+        self.assertEqual(os.waitpid(child, 0)[1] >> 8, 7)
+        self.assertEqual(hvd.synchronize(handle)[0], self.size)
+
