@@ -72,6 +72,9 @@ class Allreduce(ranks.RanksTest):
         average = hvd.sparse_allreduce_async(given, None, hvd.Average)()
         self.assertTrue(torch.allclose(average.to_dense(), expected / self.size))
         self.refused("layout torch.sparse_coo", hvd.allreduce, given)
+        no_rows = torch.sparse_coo_tensor(torch.zeros(1, 0), torch.zeros(0, 2), (5, 2))
+        last = hvd.sparse_allreduce_async(given if self.rank == 0 else no_rows, None, hvd.Sum)()
+        self.assertEqual((last.sparse_dim(), last.to_dense()[0, 0]), (1, 4))
 
 
 class Others(ranks.RanksTest):

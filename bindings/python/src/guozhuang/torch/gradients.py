@@ -8,11 +8,11 @@ import torch
 from .. import _c
 from ..collectives import Average
 from ..errors import Error, refuse
-from ..handles import free, interruptibly, outlive_interpreter
+from ..handles import WAIT_SLICE_US, free, interruptibly, outlive_interpreter, wait_in_slices
 from ..process_sets import global_process_set, pointer_of
 from . import tensors
 from .compression import Compression
-from .operations import sparse_allreduce_async
+from .operations import scaled, sparse_allreduce_async
 
 ONE_BUNDLE = 1 << 62  # more bytes than a bundle can have
 
@@ -24,6 +24,7 @@ class Reducer:
     def __init__(self, gradients, op, scale, bundle_bytes, process_set):
         """`bundle_bytes` None: the library's."""
         self._gradients = gradients  # whose buffers and values must live as long as this
+        self._is_pending = False
         self._values = [gradient.parameter.detach() for gradient in gradients]
         described = list(map(self._describe, gradients, self._values))
         sizes = {} if bundle_bytes is None else dict(
@@ -45,13 +46,24 @@ class Reducer:
         return _c.Parameter(gradient.name.encode(), described, tensors.view(gradient.buffer))
 
     def mark(self, index):
+        self._is_pending = True
         _c.lib.gz_reducer_mark(self._pointer, index)
 
     def synchronize(self):
-        interruptibly(_c.lib.gz_reducer_finish_pass, self._pointer, None, None,
-                      ctypes.byref(ctypes.c_int()))
+        """Waits for what was marked since the last time. After Ctrl-C it can be called again."""
+        if not self._is_pending:
+            return
+        try:
+            wait_in_slices(
+                lambda: _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, WAIT_SLICE_US))
+            _c.get(_c.lib.gz_reducer_finish_pass, self._pointer, None, None)
+        except Error:
+            self._is_pending = False
+            raise
+        self._is_pending = False
 
     def discard(self, reason):
+        self._is_pending = False
         interruptibly(_c.lib.gz_reducer_discard, self._pointer, reason.encode())
 
     def __del__(self):
@@ -139,8 +151,8 @@ class Gradients:
             gradient.reducer.mark(gradient.index)
         elif self._reducers is not None or self._is_sparse(grad):
             gradient.sparse = sparse_allreduce_async(
-                _sparse(gradient.parameter, grad) * self._prescale, f"gradient/{gradient.name}",
-                self._op, self._process_set)
+                scaled(_sparse(gradient.parameter, grad), self._prescale),
+                f"gradient/{gradient.name}", self._op, self._process_set)
         else:
             return
         gradient.is_sent = True
@@ -165,17 +177,19 @@ class Gradients:
 
     def synchronize(self):
         """Waits until every parameter's `grad` is its reduced gradient. A gradient that backward
-        has not computed counts as zero."""
+        has not computed counts as zero. After Ctrl-C it can be called again."""
         try:
             self._make_reducers()
             for gradient in reversed(self._gradients):
                 if not gradient.is_sent:
                     self._send(gradient, gradient.parameter.grad)
             self._wait()
-            for gradient in self._gradients:
-                self._publish(gradient)
-        finally:
+        except Error:
             self._start_batch()
+            raise
+        for gradient in self._gradients:
+            self._publish(gradient)
+        self._start_batch()
         self.is_synchronized = True
 
     def discard(self, reason):
@@ -204,7 +218,7 @@ class Gradients:
 
     def _publish(self, gradient):
         if gradient.reducer is None:
-            grad = gradient.sparse() * self._postscale
+            grad = scaled(gradient.sparse(), self._postscale)
         else:
             grad = self._compression.decompress(gradient.buffer, gradient.context)
         gradient.parameter.grad = grad
@@ -242,8 +256,8 @@ def _sparse(parameter, grad):
     if grad is None:
         return torch.sparse_coo_tensor(
             torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, *parameter.shape[1:]),
-            parameter.shape, dtype=parameter.dtype, device=parameter.device)
-    return grad if grad.is_sparse else grad.to_sparse(1)
+            parameter.shape, dtype=parameter.dtype, device=parameter.device).coalesce()
+    return grad.detach().coalesce() if grad.is_sparse else grad.detach().to_sparse(1)
 
 
 class _AccumulateHook:

@@ -183,6 +183,13 @@ def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=A
     return list(map(compression.decompress, results, contexts))
 
 
+def scaled(sparse, factor):
+    """A coalesced sparse tensor times a number; one without elements keeps its sparse dimensions,
+    which it loses by `*`."""
+    return torch.sparse_coo_tensor(sparse.indices(), sparse.values() * factor,
+                                   sparse.shape).coalesce()
+
+
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     """Adds up (op=Sum) or averages (op=Average) sparse tensors, whose indices may differ. Returns a
     function that waits for the result, a sparse tensor: a handle for synchronize()."""
@@ -195,6 +202,6 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
 
     def result():
         total = torch.sparse_coo_tensor(indices.wait().t(), values.wait(), tensor.shape).coalesce()
-        return total / process_set.size() if op == Average else total
+        return scaled(total, 1 / process_set.size()) if op == Average else total
 
     return result
