@@ -23,7 +23,7 @@ class WaitsTest(ranks.RanksTest):
             timer.start()
             begin = time.monotonic()
             self.assertRaises(KeyboardInterrupt, call, *arguments)
-            self.assertGreater(time.monotonic() - begin, 0.2)
+            self.assertTrue(0.2 < time.monotonic() - begin < 5)
             timer.join()
         hvd.barrier()
 

@@ -16,8 +16,8 @@ is sent, are ValueErrors too. Any thread may call anything.
 """
 import types
 
-from . import _c, arrays
-from .collectives import (Adasum, Average, Collectives, Max, Min, Product, Sum, barrier, join, poll,
+from . import _c, arrays, collectives
+from .collectives import (Adasum, Average, Max, Min, Product, Sum, barrier, join, poll,
                           synchronize)
 from .errors import Error, UsageError
 from .features import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built,
@@ -30,7 +30,7 @@ from .session import (cross_rank, cross_size, info, init, is_homogeneous, is_ini
 
 __version__ = _c.lib.gz_version().decode()
 
-_operations = Collectives(arrays)
+_operations = collectives.Collectives(arrays)
 allgather = _operations.allgather
 allgather_async = _operations.allgather_async
 allreduce = _operations.allreduce

@@ -1,9 +1,10 @@
 """This process's membership of the job."""
 import ctypes
+import os
 import sys
 
 from . import _c
-from .errors import refuse
+from .errors import make, refuse
 from .handles import interruptibly
 from .process_sets import add_process_set
 
@@ -19,6 +20,7 @@ def init(comm=None, process_sets=None):
     if comm is not None:
         options = _options_for(comm)
     _c.lib.gz_init(ctypes.byref(options))
+    _refuse_torchrun()
     _leave_on_exception()
     for process_set in [] if process_sets in (None, "dynamic") else process_sets:
         add_process_set(process_set)
@@ -34,6 +36,15 @@ def _options_for(comm):
                "add a process set")
     return _c.InitOptions(mpi_communicator=MPI._addressof(comm),
                           mpi_communicator_bytes=MPI._sizeof(comm))
+
+
+def _refuse_torchrun():
+    """Its processes would each be a job of one rank, which nobody would notice."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ and processes != "1" and size() == 1:
+        shutdown()
+        raise make("unavailable", f"torchrun has started {processes} processes, which cannot find "
+                   f"each other: start them by mpirun -np {processes} python ...")
 
 
 def shutdown():
