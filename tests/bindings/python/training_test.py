@@ -257,6 +257,24 @@ class Optimizers(TrainingTest):
             optimizer.step()
             optimizer.zero_grad()
 
+    def test_ranks_that_run_out_of_data(self):
+        model = Model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        for step in range(2 + self.rank):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+        last = hvd.join()
+        self.assertEqual(last, self.size - 1)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+        other = Model()
+        alone = sgd(other.parameters())
+        for step in range(2 + last):
+            alone.zero_grad()
+            loss_of(other, step).backward()
+            alone.step()
+        self.expect_same(model, other)
+
     def test_process_set(self):
         if self.size < 3:
             self.skipTest("there is no smaller set with two ranks")

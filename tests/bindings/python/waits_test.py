@@ -1,4 +1,5 @@
 """Waits: Ctrl-C ends each of them, other threads go on meanwhile; and children of fork()."""
+import atexit
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import guozhuang.torch as hvd
+from guozhuang import handles
 
 
 class WaitsTest(ranks.RanksTest):
@@ -112,4 +114,22 @@ class Forks(ranks.RanksTest):
             os._exit(7)
         self.assertEqual(os.waitpid(child, 0)[1] >> 8, 7)
         self.assertEqual(hvd.synchronize(handle)[0], self.size)
+
+    def test_child_ends_while_a_thread_of_its_parent_waits(self):
+        if self.size == 1:
+            self.skipTest("there is nobody to wait for")
+        name = f"of rank {self.rank}"
+        thread = threading.Thread(target=hvd.allreduce, args=(torch.ones(1), None, name))
+        thread.start()
+        while not handles._waiting:
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            atexit._run_exitfuncs()
+            os._exit(7)
+        self.assertEqual(os.waitpid(child, 0)[1] >> 8, 7)
+        for rank in range(self.size):
+            if rank != self.rank:
+                hvd.allreduce(torch.ones(1), name=f"of rank {rank}")
+        thread.join()
 

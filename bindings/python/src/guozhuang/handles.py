@@ -150,7 +150,9 @@ def _end():
 
 
 def _forget_in_child():
-    """A child of fork() has copies of its parent's handles, with which it can do nothing."""
+    """A child of fork() has copies of its parent's handles, with which it can do nothing, and none
+    of its threads."""
+    _waiting.clear()
     _dropped.clear()
     _live.clear()
 
