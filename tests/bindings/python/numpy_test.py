@@ -237,6 +237,17 @@ class ProcessSets(ranks.RanksTest):
         self.assertFalse(gz.remove_process_set(odd))
         self.assertFalse(gz.remove_process_set(gz.global_process_set))
 
+    def test_sets_of_init(self):
+        last = gz.ProcessSet([self.size - 1])
+        if self.size == 1:
+            self.refused("comm must be a communicator", gz.init, comm=[0, 1])
+            return
+        gz.init(process_sets=[last])  # calls are counted
+        self.assertEqual(last.included(), self.rank == self.size - 1)
+        gz.remove_process_set(last)
+        gz.shutdown()
+        self.assertTrue(gz.is_initialized())
+
     def test_global(self):
         self.assertEqual(gz.global_process_set.ranks, list(range(self.size)))
         self.assertEqual(gz.global_process_set.rank(), self.rank)
