@@ -2,7 +2,7 @@
 library that has them. tests/bindings/python/mirror.py compares this file with the header."""
 import ctypes
 from ctypes import (POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t,
-                    c_uint64, c_void_p)
+                    c_void_p)
 from pathlib import Path
 
 from . import errors

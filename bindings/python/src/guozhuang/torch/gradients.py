@@ -23,17 +23,16 @@ class Reducer:
 
     def __init__(self, gradients, op, scale, bundle_bytes, process_set):
         """`bundle_bytes` None: the library's."""
-        self._gradients = gradients  # whose buffers and values must live as long as this
-        self._is_pending = False
+        self._pointer, self._is_pending = ctypes.c_void_p(), False
         self._values = [gradient.parameter.detach() for gradient in gradients]
+        self._buffers = [gradient.buffer for gradient in gradients]
         described = list(map(self._describe, gradients, self._values))
         sizes = {} if bundle_bytes is None else dict(
             bundle_bytes=bundle_bytes, first_bundle_bytes=bundle_bytes)
-        stream = tensors.stream(gradients[0].buffer)
+        stream = tensors.stream(self._buffers[0])
         options = _c.ReducerOptions(
             op=op, gradient_scale=scale, process_set=pointer_of(process_set),
             stream=None if stream is None else ctypes.pointer(stream), **sizes)
-        self._pointer = ctypes.c_void_p()
         _c.lib.gz_reducer_create((_c.Parameter * len(described))(*described), len(described),
                                  ctypes.byref(options), ctypes.byref(self._pointer))
         outlive_interpreter(self)
