@@ -183,8 +183,8 @@ class Collectives:
         return self._submit(_c.lib.gz_grouped_all_gather_async, inputs, (), self._results(inputs),
                             name, process_set)
 
-    def reducescatter_async(self, tensor, name=None, op=Average, prescale_factor=1.0,
-                            postscale_factor=1.0, process_set=global_process_set):
+    def reducescatter_async(self, tensor, name=None, op=Average, process_set=global_process_set,
+                            prescale_factor=1.0, postscale_factor=1.0):
         """Combines the tensors of all ranks, each of which gets its part of the first dimension;
         the first ranks get one row more where it does not divide evenly."""
         inputs = [self._arrays.as_input(tensor)]
@@ -194,8 +194,9 @@ class Collectives:
             lambda pointer: finish(pointer)[0], name, process_set, prescale=prescale_factor,
             postscale=postscale_factor)
 
-    def grouped_reducescatter_async(self, tensors, name=None, op=Average, prescale_factor=1.0,
-                                    postscale_factor=1.0, process_set=global_process_set):
+    def grouped_reducescatter_async(self, tensors, name=None, op=Average,
+                                    process_set=global_process_set, prescale_factor=1.0,
+                                    postscale_factor=1.0):
         """reducescatter_async() of several tensors as one operation. Gives a list of results."""
         inputs = [self._arrays.as_input(tensor) for tensor in tensors]
         return self._submit(

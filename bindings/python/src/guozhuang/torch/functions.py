@@ -52,10 +52,10 @@ def _map(thing, kind, function):
     return thing
 
 
-def broadcast_optimizer_state(optimizer, root_rank=0, process_set=global_process_set):
+def broadcast_optimizer_state(optimizer, root_rank=0, model=None, process_set=global_process_set):
     """Copies the state of the optimizer of the rank `root_rank`, and its learning rates and other
     options, to all ranks: after a checkpoint was read, say. The other ranks' optimizers need have
-    no state yet."""
+    no state yet. `model` is Horovod's, and not needed."""
     is_root = process_set.ranks[process_set.rank()] == root_rank
     state = optimizer.state_dict() if is_root else None
     skeleton = broadcast_object(_map(state, torch.Tensor, _Absent), root_rank,
