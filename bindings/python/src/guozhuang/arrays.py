@@ -1,4 +1,6 @@
 """numpy's arrays as the library sees them, and what it gives as arrays."""
+import functools
+
 import numpy
 
 from . import _c
@@ -39,11 +41,17 @@ def put_back(array, worked_on):
     return array
 
 
+@functools.lru_cache(maxsize=None)
+def _number_of(dtype):
+    if dtype.name not in DTYPES:
+        refuse(f"arrays of {dtype} cannot be sent; these dtypes can: {', '.join(DTYPES)}")
+    return DTYPES[dtype.name]
+
+
 def view(array):
     """The library's view of a contiguous array, which must outlive it."""
-    if array.dtype.name not in DTYPES:
-        refuse(f"arrays of {array.dtype} cannot be sent; these dtypes can: {', '.join(DTYPES)}")
-    return _c.make_tensor(array.ctypes.data, array.shape, DTYPES[array.dtype.name])
+    address, _ = array.__array_interface__["data"]
+    return _c.make_tensor(address, array.shape, _number_of(array.dtype))
 
 
 def stream(_):

@@ -200,6 +200,9 @@ class Gradients:
                     self._send(gradient, None)  # which the other ranks wait for
             for reducer in self._reducers:
                 reducer.discard(str(reason))
+            for gradient in self._gradients:
+                if gradient.sparse:
+                    gradient.sparse()  # the next batch uses its name
         finally:
             self._start_batch()
 
