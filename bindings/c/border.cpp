@@ -27,8 +27,10 @@ struct LastError {
     std::string message, tensor, operation;
     std::vector<int> ranks;
     GzError error = error_of(GZ_OK, "");
+    std::uint64_t count = 0;  ///< of the thread's errors
 
     GzStatus set(GzStatus status, const char* text, const Error::Facts& facts = {}) noexcept {
+        ++count;
         try {
             message = text;
             tensor = facts.tensor;
@@ -89,11 +91,13 @@ GzStatus record_error() noexcept {
     }
 }
 
-void check_callback(int result) {
-    if (result == GZ_OK) return;
+void call_back(int (*callback)(void* context), void* context) {
     const auto& last = last_error();
+    const auto before = last.count;
+    const int result = callback(context);
+    if (result == GZ_OK) return;
     const bool is_an_error = result > GZ_OK && result <= status_of(last_of(ErrorCode{}));
-    if (!is_an_error || result != last.error.status)
+    if (!is_an_error || result != last.error.status || last.count == before)
         throw CallbackFailed("the caller's callback returned " + std::to_string(result));
     throw Error(static_cast<ErrorCode>(result - 1), last.message,
                 {.tensor = last.tensor, .operation = last.operation, .ranks = last.ranks});

@@ -28,10 +28,10 @@ namespace guozhuang::c {
 /// Makes the exception that is being handled the calling thread's last error.
 GzStatus record_error() noexcept;
 
-/// For what a callback of the caller's has returned: does nothing if it is 0. Throws the calling
-/// thread's last error if it is that one's status, as in `return gz_barrier(NULL);`, else what
-/// becomes GZ_ERROR_CALLBACK.
-void check_callback(int result);
+/// Calls a callback of the caller's. If it returns other than 0, throws the error that a function
+/// has recorded in it with that status, as in `return gz_barrier(NULL);`, else what becomes
+/// GZ_ERROR_CALLBACK.
+void call_back(int (*callback)(void* context), void* context);
 
 /// The body of a function: no exception leaves it.
 template <class Body>

@@ -16,8 +16,8 @@
 ///
 /// Callbacks must return: no exception, longjmp() or pthread_exit() may leave them. They come on
 /// the calling thread before the function returns, unless said otherwise. One that fails returns
-/// other than 0; if that is the status of its thread's last error, the function fails with that
-/// error, else with GZ_ERROR_CALLBACK.
+/// other than 0; if that is the status of a call that has failed in it, the last one, the function
+/// fails with that error, else with GZ_ERROR_CALLBACK.
 ///
 /// Any thread may call any function, if no other one uses the same object meanwhile; handles may be
 /// used by several threads until one frees them. Functions under "Training" that are collective are

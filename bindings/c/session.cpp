@@ -87,7 +87,7 @@ GzStatus gz_run_ranks(int ranks, int (*body)(void* context), void* context,
         gz::RankOptions with{.hosts = given.hosts};
         if (given.take_turns != 0) with.turns = given.turns;
         gz::run_ranks(
-            ranks, [&](gz::Session&) { check_callback(body(context)); }, with);
+            ranks, [&](gz::Session&) { call_back(body, context); }, with);
     });
 }
 

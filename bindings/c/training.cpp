@@ -70,7 +70,7 @@ GzStatus gz_reducer_finish_pass(GzReducer* reducer, int (*step)(void* context), 
                                 int* stepped) {
     return guarded([&] {
         const bool has_stepped = reducer_of(reducer).finish_pass([&] {
-            if (step != nullptr) check_callback(step(context));
+            if (step != nullptr) call_back(step, context);
         });
         if (stepped != nullptr) *stepped = has_stepped ? 1 : 0;
     });

@@ -142,6 +142,30 @@ TEST_CASE("ranks whose trainers have other learning rates step with their mean")
           }) == "");
 }
 
+TEST_CASE("rates are averaged whatever the gradients are; a frozen layer does not mix steps up") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              auto net = net_of(1);
+              auto alone = net_of(1);
+              const Solver solver(net, Sgd(0, 0), {.op = ReduceOp::sum, .gradient_scale = 0.5});
+              ::dlib::dnn_trainer<Net, Solver> trainer(net, solver);
+              ::dlib::dnn_trainer<Net, Sgd> trainer_alone(alone, Sgd(0, 0));
+              trainer.set_learning_rate(0.02 / session.size());
+              trainer_alone.set_learning_rate(0.01);
+              for (const double multiplier : {1.0, 0.0, 1.0}) {  // of the layer that steps first
+                  ::dlib::layer<1>(net).layer_details().set_learning_rate_multiplier(multiplier);
+                  ::dlib::layer<1>(alone).layer_details().set_learning_rate_multiplier(multiplier);
+                  train(trainer, 2, session.rank(), session.size());
+                  train(trainer_alone, 2);
+              }
+              report.expect(std::abs(solver.learning_rate() - 0.02 / session.size()) < 1e-7,
+                            "rate");
+              const auto off = distance(values_of(net), values_of(alone));
+              report.expect(off < 1e-5, text_of("as in one process, but for ", off));
+              expect_error(report, ErrorCode::invalid_argument, {"backward_passes_per_step"},
+                           [&] { Solver(net, Sgd(), {.backward_passes_per_step = 2}); });
+          }) == "");
+}
+
 TEST_CASE("a net is broadcast with what is no parameter, and needs parameters") {
     CHECK(problems_here([](Session& session, Report& report) {
               auto net = net_of<NormNet>(1);

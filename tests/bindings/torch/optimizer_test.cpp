@@ -268,3 +268,31 @@ TEST_CASE("parameters that differ are refused on all ranks") {
                            [&] { gz::torch::DistributedOptimizer optimizer(other, *net); });
           }) == "");
 }
+
+TEST_CASE("L-BFGS, whose closure is evaluated several times in a step") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              const auto options = torch::optim::LBFGSOptions(0.5).max_iter(3);
+              Net net(7), alone(7);
+              torch::optim::LBFGS lbfgs(parameters_of(*net), options);
+              torch::optim::LBFGS lbfgs_alone(parameters_of(*alone), options);
+              gz::torch::DistributedOptimizer optimizer(lbfgs, *net);
+              for (std::uint64_t number = 0; number < 3; ++number) {
+                  const auto batch = batch_of(session, number);
+                  const auto loss = optimizer.step([&] {
+                      optimizer.zero_grad();
+                      auto value = loss_of(*net, batch.share(session));
+                      value.backward();
+                      return value;
+                  });
+                  const auto expected = lbfgs_alone.step([&] {
+                      lbfgs_alone.zero_grad();
+                      auto value = loss_of(*alone, batch);
+                      value.backward();
+                      return value;
+                  });
+                  const auto off = std::abs((loss - expected).item<double>());
+                  report.expect(off < 1e-9, text_of("the mean loss, but for ", off));
+              }
+              expect_same(report, *net, *alone, "three steps later");
+          }) == "");
+}

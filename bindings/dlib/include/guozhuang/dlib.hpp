@@ -2,13 +2,16 @@
 
 #include <dlib/dnn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <guozhuang/error.hpp>
+#include <guozhuang/operations.hpp>
 #include <guozhuang/optimizer.hpp>
 #include <guozhuang/training.hpp>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -68,51 +71,67 @@ class NetGradients {
 public:
     NetGradients(std::function<std::vector<Parameter>()> parameters, OptimizerOptions options)
         : parameters_(std::move(parameters)), options_(std::move(options)) {
+        if (options_.backward_passes_per_step != 1)
+            refuse("backward_passes_per_step is not for dlib, which steps after each backward");
         // The trainer steps on a thread of its own.
         if (options_.session == nullptr) options_.session = &Session::current();
     }
 
     /// For the solver that is given this gradient: when this returns, it is the average, and those
-    /// of all layers behind it are.
+    /// of all layers behind it are. Solvers come in the order of the layers, of which some may have
+    /// none in this step.
     void require_average(const ::dlib::tensor& gradient, float learning_rate) {
-        if (unsolved_.erase(gradient.host()) > 0) return;
-        average(learning_rate);
-        if (unsolved_.erase(gradient.host()) == 0)
-            refuse("its trainer trains another net than the one it was made for, or a copy of it");
+        const void* const memory = gradient.host();
+        const auto find_from = [&](std::vector<const void*>::const_iterator first) {
+            return std::find(first, gradients_.cend(), memory);
+        };
+        auto layer = find_from(next_);
+        if (layer == gradients_.cend()) {
+            average(learning_rate);
+            layer = find_from(gradients_.cbegin());
+        }
+        if (layer == gradients_.cend()) refuse(another_net);
+        next_ = std::next(layer);
     }
     float learning_rate() const noexcept { return learning_rate_; }
 
 private:
+    static constexpr const char* another_net =
+        "its trainer trains another net than the one it was made for, or a copy of it";
+
     [[noreturn]] static void refuse(const std::string& problem) {
         throw Error(ErrorCode::invalid_argument, "DistributedSolver: " + problem);
     }
 
     void average(float learning_rate) {
         auto parameters = parameters_();
+        if (parameters.empty()) refuse(another_net);
         std::set<const void*> memory;
         for (const auto& [name, value, gradient] : parameters)
             memory.insert({value.data, gradient.data});
         learning_rate_ = learning_rate;
+        allreduce(learning_rate_, {.op = ReduceOp::average,
+                                   .session = options_.session,
+                                   .process_set = options_.process_set});
         if (!reducer_) {
-            for (const auto& parameter : parameters) gradients_.insert(parameter.gradient.data);
+            for (const auto& parameter : parameters) gradients_.push_back(parameter.gradient.data);
             memory_ = memory;
-            parameters.push_back({"learning rate", learning_rate_, learning_rate_});
             reducer_.emplace(std::move(parameters), options_);
         }
         if (memory != memory_)
             refuse(
                 "the net's memory has moved since its first step; make a solver and a trainer "
-                "anew after it was read from a file or copied to");
-        unsolved_ = gradients_;
+                "anew after it was cleaned, read from a file or copied to");
         reducer_->finish_pass();
     }
 
     std::function<std::vector<Parameter>()> parameters_;
     OptimizerOptions options_;
     std::optional<GradientReducer> reducer_;
-    std::set<const void*> memory_, gradients_;
-    std::set<const void*> unsolved_;  ///< averages of this step whose layers have not stepped
-    float learning_rate_ = 0;         ///< is averaged with the gradients
+    std::set<const void*> memory_;
+    std::vector<const void*> gradients_;                                 ///< layer by layer
+    std::vector<const void*>::const_iterator next_ = gradients_.cend();  ///< to be stepped with
+    float learning_rate_ = 0;
 };
 
 }  // namespace detail
@@ -133,8 +152,8 @@ public:
     /// Fails at its first step: dlib makes solvers so before it reads them from a file.
     DistributedSolver() = default;
     /// The net must outlive it and its copies, which work on the same net; one trainer uses them.
-    /// `options` as for DistributedOptimizer; its stream is not used. Throws
-    /// Error(not_initialised).
+    /// `options` as for DistributedOptimizer, but for its stream and passes. Throws
+    /// Error(not_initialised), Error(invalid_argument).
     template <class Net>
     DistributedSolver(Net& net, Solver solver, OptimizerOptions options = {})
         : gradients_(std::make_shared<detail::NetGradients>(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <guozhuang/arena.hpp>
 #include <guozhuang/optimizer.hpp>
@@ -42,7 +43,9 @@ public:
 
 private:
     /// What an allocation takes of an arena, where each begins with a cache line.
-    static std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+    static std::size_t aligned(std::size_t bytes) {
+        return (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
+    }
 
     std::shared_ptr<GradientArena> arena_;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <guozhuang/operations.hpp>
 #include <guozhuang/torch/reducer.hpp>
 #include <string_view>
 #include <torch/nn/module.h>
@@ -33,6 +34,22 @@ public:
 
     bool step() {
         return reducer_.finish_pass([this] { optimizer_.step(); });
+    }
+    /// With a closure, for optimizers that need one (L-BFGS): it clears the gradients, runs
+    /// backward and returns the loss, and each of its evaluations is reduced. The optimizer gets
+    /// the mean of the ranks' losses, so that all decide alike; so does the caller. Every rank
+    /// calls this.
+    at::Tensor step(const ::torch::optim::Optimizer::LossClosure& closure) {
+        return optimizer_.step([&] {
+            auto loss = closure().detach().clone();
+            reducer_.finish_pass();
+            const auto& options = reducer_.options();
+            allreduce(view_of(loss, "loss"), {.op = ReduceOp::average,
+                                              .stream = options.stream,
+                                              .session = options.session,
+                                              .process_set = options.process_set});
+            return loss;
+        });
     }
     void zero_grad() { optimizer_.zero_grad(); }
     void synchronize() { reducer_.synchronize(); }

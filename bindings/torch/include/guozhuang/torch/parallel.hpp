@@ -41,9 +41,11 @@ inline void broadcast_buffers(const ::torch::nn::Module& module, const Optimizer
     std::vector<Handle> handles;
     for (const auto& item : module.named_buffers())
         if (item.value().defined())
-            handles.push_back(broadcast_async(
-                view_of(item.value(), item.key()), root,
-                {.name = "buffer " + item.key(), .stream = options.stream, .process_set = set}));
+            handles.push_back(broadcast_async(view_of(item.value(), item.key()), root,
+                                              {.name = "buffer " + item.key(),
+                                               .stream = options.stream,
+                                               .session = options.session,
+                                               .process_set = options.process_set}));
     for (auto& handle : handles) handle.wait();
 }
 
@@ -77,13 +79,15 @@ public:
                                      const ParallelOptions& options = {})
         : DistributedDataParallel(holder.is_empty() ? nullptr : holder.ptr(), options) {}
 
-    /// The module's forward(). If the last backward() has thrown, that batch is discarded first, if
-    /// discard() has not done so; this waits until the other ranks have come to its end.
+    /// The module's forward(). If the last backward() has thrown after its first gradient, that
+    /// batch is discarded first, if discard() has not done so; this waits until the other ranks
+    /// have come to its end. What is thrown before that (by the loss, say) is not seen here: call
+    /// discard().
     template <class... Arguments>
     decltype(auto) forward(Arguments&&... arguments) {
         if (in_backward_) discard("backward() has thrown");
         if (options_.broadcast_buffers && module_->is_training() && !reducer_.is_paused())
-            detail::broadcast_buffers(*module_, options_.reduction);
+            detail::broadcast_buffers(*module_, reducer_.options());
         return module_->forward(std::forward<Arguments>(arguments)...);
     }
 

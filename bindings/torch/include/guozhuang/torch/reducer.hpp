@@ -71,6 +71,7 @@ public:
         reducer_->discard(reason);
     }
 
+    const OptimizerOptions& options() const noexcept { return options_; }
     bool is_paused() const noexcept { return paused_ > 0; }
     void pause() noexcept {
         ++paused_;
@@ -103,7 +104,10 @@ private:
                                "sums, but no " +
                                    op);
         require_same(parameters, ranks_of(options));
-        return options;
+        auto resolved = options;  // backward runs on threads that have no session of their own
+        if (!resolved.process_set.state() && resolved.session == nullptr)
+            resolved.session = &Session::current();
+        return resolved;
     }
 
     void lay_out(const std::vector<NamedParameter>& parameters) {

@@ -24,6 +24,8 @@ inline void gather_gradient(const NamedParameter& parameter, const OptimizerOpti
         gradient = at::zeros_like(tensor).to_sparse(1);
     else if (!gradient.is_sparse())  // also used by a layer whose gradient is dense
         gradient = gradient.to_sparse(1);
+    else if (gradient.sparse_dim() != 1)  // as libtorch 1.13 leaves it when it sets it to zero
+        gradient = gradient.to_dense().to_sparse(1);
     gradient = gradient.coalesce();
     const auto rows = gradient.indices().t().contiguous();
     const auto values = gradient.values().contiguous();

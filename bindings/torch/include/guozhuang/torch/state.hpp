@@ -26,6 +26,17 @@ inline void broadcast_parameters(const ::torch::nn::Module& module, int root = 0
     guozhuang::broadcast_parameters(tensors, root, process_set);
 }
 
+namespace detail {
+
+/// That of its parameters; the CPU if it has none.
+inline at::Device device_of(::torch::optim::Optimizer& optimizer) {
+    for (const auto& group : optimizer.param_groups())
+        for (const auto& parameter : group.params()) return parameter.device();
+    return at::kCPU;
+}
+
+}  // namespace detail
+
 /// Copies what root's optimizer keeps from step to step to all ranks, as torch::save() writes it:
 /// momenta, numbers of steps, and options such as the learning rate as far as libtorch reads them
 /// (1.13 does not). The other ranks need not have stepped yet. Collective. Throws what libtorch
@@ -46,8 +57,7 @@ inline void broadcast_optimizer_state(::torch::optim::Optimizer& optimizer, int 
     if (is_root) return;
     optimizer.state().clear();
     ::torch::serialize::InputArchive archive;
-    archive.load_from(bytes.data(), bytes.size(),
-                      optimizer.param_groups().front().params().front().device());
+    archive.load_from(bytes.data(), bytes.size(), detail::device_of(optimizer));
     optimizer.load(archive);
 }
 
