@@ -2,6 +2,7 @@
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
 #include <latch>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -12,6 +13,16 @@
 
 using namespace guozhuang;
 using namespace guozhuang::test;
+
+namespace {
+
+/// That of the Error that the act ends with, if it does.
+std::optional<ErrorCode> code_of(const std::function<void()>& act) {
+    const auto error = error_of(act);
+    return error ? std::optional(error->code()) : std::nullopt;
+}
+
+}  // namespace
 
 TEST_CASE("ranks that are threads are one host") {
     CHECK(problems_among(3, [](Session& session, Report& report) {
@@ -184,8 +195,9 @@ TEST_CASE("a process that leaves has no session, however many shared it, and may
     init();
     Session::current().leave("there is nothing to do");
     CHECK_FALSE(is_initialized());
-    CHECK(error_of([] { rank(); })->code() == ErrorCode::not_initialised);
-    CHECK(error_of([&] { session.rank(); })->code() == ErrorCode::not_initialised);
+    CHECK(code_of([] { rank(); }) == ErrorCode::not_initialised);
+    CHECK(code_of([] { barrier(); }) == ErrorCode::not_initialised);
+    CHECK(code_of([&] { barrier({.session = &session}); }) == ErrorCode::not_initialised);
     init();
     CHECK(rank() == 0);
     session.close();  // of the job before
