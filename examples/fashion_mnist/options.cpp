@@ -6,13 +6,13 @@ namespace fashion {
 
 Options parse_options(int argc, char** argv) {
     Options options;
-    CLI::App app("Trains a multi-layer perceptron on Fashion-MNIST");
+    CLI::App app("Trains a small network on Fashion-MNIST");
     app.option_defaults()->always_capture_default();
     app.add_option("--epochs", options.epochs, "Passes over the training set")
         ->check(CLI::Range(1, 100'000));
     app.add_option("--batch", options.batch, "Samples per step")->check(CLI::Range(1, 60'000));
     app.add_option("--lr", options.rate,
-                   "Learning rate of the first step; it falls to 0 at the last")
+                   "Learning rate; without a framework that of the first step, falling to 0")
         ->check(CLI::Range(1e-6, 100.0));
     app.add_option("--seed", options.seed, "Seed of the initial weights and the order of samples");
     app.add_option("--steps", options.steps, "At most so many steps per epoch; 0: all");

@@ -118,7 +118,8 @@ public:
     ///
     /// After synchronize() or synchronize_for(), or after an exception of the wrapped optimizer in
     /// step(), all ranks have reduced the batch and may have stepped with it. Then the batch is
-    /// left out on this rank only, without waiting. All ranks must do the same (for instance skip a
+    /// left out on this rank only, without waiting (but for averages that synchronize_for() has not
+    /// waited for). All ranks must do the same (for instance skip a
     /// batch whose reduced gradients are not finite). Otherwise their parameters part, and every
     /// later reduction fails with Error(mismatch) on all.
     void discard(std::string_view reason);
