@@ -87,31 +87,30 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
 // --- driving -------------------------------------------------------------------------------------
 
 bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline deadline) {
-    return wait(arrived, deadline,
-                deadline == base::no_deadline || context_.wait.turn_scheduler != nullptr);
+    const bool may_block = deadline == base::no_deadline || context_.wait.turn_scheduler != nullptr;
+    return wait(arrived, deadline, may_block ? Share::everything : Share::what_moves_little);
 }
 
-bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives) {
+bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, Share share) {
     if (arrived()) return true;
     base::refuse_forked();
     const trace::TimelineSlice waiting(*context_.timeline, "wait");
-    std::optional<Helping> helping;
-    if (drives) helping.emplace(*this);
+    std::optional<Helping> helping(std::in_place, *this);
     try {
         base::WaitLoop wait_loop(context_.doorbell, context_.wait, deadline);
         bool first_look = true;
         while (!arrived()) {
-            auto progressed = drives ? try_drive_once() : complete_ended();
+            const auto turn = try_drive_once(helping ? share : Share::nothing);
             // Another thread drives. It may be asleep, and not know what this caller has submitted.
-            if (!progressed && std::exchange(first_look, false))
+            if (turn == Turn::of_another && std::exchange(first_look, false))
                 base::ring(context_.doorbell, context_.wait.audience);
             if (arrived()) return true;
-            if (progressed.value_or(false))
-                wait_loop.progressed();
-            else if (drives && progressed)
-                wait_loop.pause();
-            else
-                wait_loop.pause_behind();
+            switch (turn) {
+                case Turn::progressed: wait_loop.progressed(); break;
+                case Turn::in_vain: wait_loop.pause(); break;
+                case Turn::of_another: wait_loop.pause_behind(); break;
+                case Turn::too_large: helping.reset(); break;  // which wakes the coordinator
+            }
         }
         return true;
     } catch (const base::DeadlinePassed&) {
@@ -140,7 +139,7 @@ void Engine::coordinate() {
                 continue;
             }
             drove = true;
-            if (try_drive_once().value_or(false))
+            if (try_drive_once() == Turn::progressed)
                 wait_loop.progressed();
             else
                 wait_loop.pause();
@@ -158,37 +157,39 @@ void Engine::coordinate() {
 /// This rank was woken, perhaps for another process set or another thread. If there is a message,
 /// keeps polling for a moment: the rest of it may follow, or something may have to be passed on.
 void Engine::poll_briefly(base::WaitLoop& wait_loop) {
-    if (!try_drive_once().value_or(false)) return;
+    if (try_drive_once() != Turn::progressed) return;
     const auto end = base::Clock::now() + poll_time;
     do {
-        if (try_drive_once().value_or(false))
+        if (try_drive_once() == Turn::progressed)
             wait_loop.progressed();
         else
             wait_loop.pause();
     } while (!life_.is_stopped() && !helped() && !has_work() && base::Clock::now() < end);
 }
 
-std::optional<bool> Engine::try_drive_once() {
-    std::optional<bool> progressed;
-    if (mutex_.try_lock()) {
+Engine::Turn Engine::try_drive_once(Share share) {
+    auto turn = Turn::of_another;
+    if (share != Share::nothing && mutex_.try_lock()) {
         const base::Lock lock(mutex_, std::adopt_lock);
-        progressed = drive_once();
+        turn = drive_once(share);
     }
     complete_ended();
-    return progressed;
+    return turn;
 }
 
 /// Takes and sends messages, then executes at most one entry of the log.
-bool Engine::drive_once() {
-    if (life_.is_stopped()) return false;
-    bool progressed = pump();
-    if (!log_.empty() && is_due(log_.front().entry)) {
-        auto ready_entry = std::move(log_.front());
-        log_.pop_front();
-        execute(std::move(ready_entry));
-        progressed = true;
-    }
-    return progressed;
+Engine::Turn Engine::drive_once(Share share) {
+    if (life_.is_stopped()) return Turn::in_vain;
+    const bool progressed = pump();
+    if (log_.empty() || !is_due(log_.front().entry))
+        return progressed ? Turn::progressed : Turn::in_vain;
+    if (share == Share::what_moves_little &&
+        !moves_little(log_.front().entry, log_.front().requests))
+        return Turn::too_large;
+    auto ready_entry = std::move(log_.front());
+    log_.pop_front();
+    execute(std::move(ready_entry));
+    return Turn::progressed;
 }
 
 bool Engine::pump() {
@@ -432,7 +433,7 @@ void Engine::drain_before_exit(base::Deadline deadline) noexcept {
             is_moving = point_to_point.is_moving() || !executor_.is_idle();
             return is_heard && executor_.is_idle() && !point_to_point.has_operations();
         };
-        if (wait(is_drained, deadline, true)) return;
+        if (wait(is_drained, deadline, Share::everything)) return;
         if (is_heard ? is_moving : !will_be_heard || queue_.has_pending()) abort_for_quit();
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "rank {} could not announce that it quits: {}", context_.rank,

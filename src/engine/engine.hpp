@@ -147,12 +147,15 @@ private:
     // Driving.
     void coordinate();
     void poll_briefly(base::WaitLoop& wait_loop);
-    /// Returns true once `arrived()`, or false at the deadline. `drives`: this thread drives
-    /// meanwhile, whenever nobody else does.
-    bool wait(const std::function<bool()>& arrived, base::Deadline deadline, bool drives);
-    bool drive_once() GUOZHUANG_REQUIRES(mutex_);
-    /// Drives once, and returns whether that made progress; empty if another thread is driving.
-    std::optional<bool> try_drive_once();
+    /// What a caller that waits does of the driving; the rest is the coordinator's.
+    enum class Share { everything, what_moves_little, nothing };
+    /// What has become of an attempt to drive. `too_large`: the next entry is for another thread.
+    enum class Turn { progressed, in_vain, of_another, too_large };
+    /// Returns true once `arrived()`, or false at the deadline. This thread drives meanwhile,
+    /// whenever nobody else does, until an entry comes that is not of its share.
+    bool wait(const std::function<bool()>& arrived, base::Deadline deadline, Share share);
+    Turn drive_once(Share share) GUOZHUANG_REQUIRES(mutex_);
+    Turn try_drive_once(Share share = Share::everything);
     bool has_work() const noexcept { return queue_.has_pending() || life_.is_shutting_down(); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
     void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }

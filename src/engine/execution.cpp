@@ -12,6 +12,8 @@
 namespace guozhuang::engine {
 namespace {
 
+constexpr std::size_t little_bytes = 1u << 20;
+
 /// "allreduce 'grad0' and 11 others: "
 std::string describe(const FailedWork& work) {
     if (work.operation.empty()) return {};
@@ -64,6 +66,18 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
             .description = share(std::move(description)),
             .tensors = share(std::move(tensors)),
             .keep_alive = std::move(owners)};
+}
+
+bool moves_little(const protocol::LogEntry& entry,
+                  std::span<const std::shared_ptr<Pending>> requests) {
+    if (entry.kind != protocol::LogEntry::Kind::execute) return true;
+    std::size_t bytes = 0;
+    for (const auto& pending : requests) {
+        const auto& request = pending->request();
+        if (request.action || request.device || pending->has_results()) return false;
+        for (const auto& tensor : *request.tensors) bytes += tensor.bytes();
+    }
+    return entry.absent.empty() && bytes <= little_bytes;
 }
 
 Bundle bundle_of(const protocol::LogEntry& entry,

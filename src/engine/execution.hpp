@@ -30,6 +30,11 @@ OwnedTensor filled_on_host(DType dtype, const Shape& shape, std::span<const std:
 Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
                              const MakeFilled& make_filled);
 
+/// Whether executing the entry takes no more than about a millisecond, once the other ranks do so
+/// too. What has a result, or is on a device, may be larger than this rank can see.
+bool moves_little(const protocol::LogEntry& entry,
+                  std::span<const std::shared_ptr<Pending>> requests);
+
 /// What a backend runs for an execute entry: its requests (one at least) as one bundle, which
 /// points into them.
 Bundle bundle_of(const protocol::LogEntry& entry,

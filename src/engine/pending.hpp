@@ -74,8 +74,8 @@ class ProgressSource {
 public:
     virtual ~ProgressSource() = default;
     /// Drives until `arrived()`; returns false if the deadline comes first. A caller with a
-    /// deadline does not drive, since a bundle may outlast it: the coordinator thread does. Throws
-    /// what ended the job.
+    /// deadline leaves large bundles, which may outlast it, to the coordinator thread. Throws what
+    /// ended the job.
     virtual bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) = 0;
 };
 

@@ -1,5 +1,4 @@
-// The engine with a backend of the test's: who drives, and what becomes of the others when a rank
-// fails.
+// The engine with a backend of the test's: what becomes of the others when a rank fails.
 #include "engine/engine.hpp"
 
 #include <array>
@@ -22,107 +21,6 @@
 using namespace std::chrono_literals;
 using namespace guozhuang;
 using namespace guozhuang::test;
-
-namespace {
-
-/// Bundles that last until they are let go, unless it is the test's own thread that was made to run
-/// them: that is counted, and not waited for.
-class HeldBundles {
-public:
-    ~HeldBundles() { let_go(); }
-    void let_go() {
-        if (!std::exchange(free_, true)) gate_.set_value();
-    }
-    void run() {
-        if (std::this_thread::get_id() == caller_) {
-            ++run_by_caller_;
-        } else {
-            begun_ = true;
-            open_.wait();
-        }
-    }
-    void until_begun() const {
-        while (!begun_) std::this_thread::yield();
-    }
-    int run_by_caller() const { return run_by_caller_; }
-
-private:
-    const std::thread::id caller_ = std::this_thread::get_id();
-    std::atomic<int> run_by_caller_{0};
-    std::atomic<bool> begun_{false};
-    std::promise<void> gate_;
-    std::shared_future<void> open_ = gate_.get_future().share();
-    bool free_ = false;
-};
-
-}  // namespace
-
-TEST_CASE("asking whether an operation is done runs no bundle") {
-    for (int again = 0; again < 50; ++again) {
-        HeldBundles bundles;
-        wire::InprocHub hub(1);
-        EngineRank rank(hub.transport(0), [&](const engine::Bundle&) { bundles.run(); });
-        const auto handle = rank.submit("long");
-        for (int look = 0; look < 100; ++look) CHECK_FALSE(handle.done());
-        bundles.let_go();
-        while (!handle.done()) std::this_thread::yield();
-        CHECK(bundles.run_by_caller() == 0);
-    }
-}
-
-TEST_CASE("a wait with a limit returns while the bundle goes on") {
-    HeldBundles bundles;
-    wire::InprocHub hub(1);
-    EngineRank rank(hub.transport(0), [&](const engine::Bundle&) { bundles.run(); });
-    const auto handle = rank.submit("long");
-    for (const auto limit : {0us, 1us, 2000us}) CHECK_FALSE(handle.wait_for(limit));
-    bundles.let_go();
-    CHECK(handle.wait_for(20s));
-    CHECK(bundles.run_by_caller() == 0);
-}
-
-TEST_CASE(
-    "a caller that waits for a bundle of the coordinator's is not woken by news from other ranks") {
-    HeldBundles bundles;
-    wire::InprocHub hub(1);
-    auto transport = hub.transport(0);
-    auto& bell = transport->doorbell();
-    EngineRank rank(std::move(transport), [&](const engine::Bundle&) { bundles.run(); });
-    const auto handle = rank.submit("long");
-    bundles.until_begun();
-    std::thread caller([&] { handle.wait(); });
-    while (bell.behind == 0) std::this_thread::yield();
-    CHECK(bell.asleep == 0);
-    bundles.let_go();
-    caller.join();
-    CHECK(handle.done());
-    CHECK(bell.behind == 0);
-}
-
-TEST_CASE("of threads that wait, one always drives, whoever has driven before") {
-    // A thread that nobody wakes stays asleep.
-    constexpr base::WaitSettings park_for_long{.spin = 0us, .park_first = 60s, .park_limit = 60s};
-    wire::InprocHub hub(2, park_for_long);
-    EngineRank ranks[] = {{hub.transport(0), [](const engine::Bundle&) {}},
-                          {hub.transport(1), [](const engine::Bundle&) {}}};
-    std::atomic<int> ended{0};
-    std::vector<std::thread> callers;
-    for (auto& rank : ranks) {
-        for (const std::string caller : {"a", "b", "c"}) {
-            callers.emplace_back([&rank, &ended, caller] {
-                for (int turn = 0; turn < 500; ++turn) {
-                    const auto handle = rank.submit(caller + std::to_string(turn));
-                    if (turn % 7 == 0) rank.engine().try_between_bundles([] { return true; });
-                    if (turn % 5 == 0) std::this_thread::sleep_for(50us);
-                    handle.wait();
-                    ++ended;
-                }
-            });
-        }
-    }
-    for (auto& caller : callers) caller.join();
-    CHECK(ended == 3000);
-}
 
 namespace {
 

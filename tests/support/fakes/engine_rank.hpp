@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <guozhuang/handle.hpp>
@@ -50,6 +51,7 @@ private:
 
 struct EngineOptions {
     bool own_thread = true;                             ///< false: driven by waiting callers alone
+    std::int64_t elements = 1;                          ///< of the tensor of every operation
     std::shared_ptr<engine::JobControl> job = nullptr;  ///< null: the transport's
     engine::Mail* mail = nullptr;                       ///< null: the transport's
 };
@@ -63,7 +65,8 @@ public:
           control_(*transport_, {}, everybody()),
           mail_(*transport_, 0, everybody()),
           script_(run),
-          backend_(std::move(run)) {
+          backend_(std::move(run)),
+          numbers_(static_cast<std::size_t>(options.elements)) {
         engine_ = std::make_shared<engine::Engine>(
             engine::Engine::Dependencies{.control = control_,
                                          .mail = options.mail ? *options.mail : mail_,
@@ -97,24 +100,24 @@ public:
                 .completions = std::move(completions)}));
     }
 
-    /// An operation on a tensor of one element.
+    /// An allreduce.
     Handle submit(const std::string& name, std::shared_ptr<void> keep_alive = {},
                   base::Deadline deadline = base::no_deadline) {
-        engine::Request request{.name = name,
-                                .submitted = base::Clock::now(),
-                                .deadline = deadline,
-                                .description = protocol::share(
-                                    protocol::Description{.tensors = {{name, DType::f32, {1}}}}),
-                                .tensors = engine::share({TensorView(&number_, DType::f32, {1})}),
-                                .keep_alive = std::move(keep_alive),
-                                .device = driver_};
+        engine::Request request{
+            .name = name,
+            .submitted = base::Clock::now(),
+            .deadline = deadline,
+            .description =
+                protocol::share(protocol::Description{.tensors = {{name, DType::f32, shape()}}}),
+            .tensors = engine::share({tensor()}),
+            .keep_alive = std::move(keep_alive),
+            .device = driver_};
         return Handle(engine_->submit(std::move(request), false));
     }
 
-    /// A send or receive of one element.
+    /// A send or receive.
     Handle submit(const engine::Route& route, std::shared_ptr<void> keep_alive = {}) {
-        engine::Request request{.name = "message",
-                                .tensors = engine::share({TensorView(&number_, DType::f32, {1})})};
+        engine::Request request{.name = "message", .tensors = engine::share({tensor()})};
         request.keep_alive = std::move(keep_alive);
         return Handle(engine_->submit(std::move(request), route, false));
     }
@@ -126,12 +129,15 @@ private:
         return group_ranks;
     }
 
-    float number_ = 0;
+    std::vector<std::int64_t> shape() const { return {std::ssize(numbers_)}; }
+    TensorView tensor() { return TensorView(numbers_.data(), DType::f32, shape()); }
+
     std::shared_ptr<wire::Transport> transport_;
     wire::ControlChannel control_;
     wire::MailChannel mail_;
     const std::function<void(const engine::Bundle&)> script_;
     ScriptedBackend backend_;
+    std::vector<float> numbers_;
     std::shared_ptr<device::Driver> driver_;  ///< null: tensors are the host's
     std::shared_ptr<engine::Engine> engine_;
 };
