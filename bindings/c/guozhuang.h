@@ -242,9 +242,12 @@ typedef struct GzOptions {
     const GzProcessSet* process_set;
     GzKeepAlive keep_alive;
     int64_t timeout_ms;  ///< then the job ends; 0: none but that of the configuration
+    /// An asynchronous call first waits for so long, as gz_handle_wait_for() right after it would,
+    /// at less cost.
+    int64_t wait_first_us;
 } GzOptions;
 #define GZ_OPTIONS_INIT \
-    { sizeof(GzOptions), NULL, 1, 1, NULL, NULL, 0, NULL, {NULL, NULL}, 0 }
+    { sizeof(GzOptions), NULL, 1, 1, NULL, NULL, 0, NULL, {NULL, NULL}, 0, 0 }
 
 /// An operation that was submitted. Freeing it is harmless: the operation goes on.
 typedef struct GzHandle GzHandle;

@@ -44,6 +44,7 @@ public:
         if (given_.name != nullptr) refuse("send and recv take a tag, and no name");
         auto options = plain();
         if (!options.outputs.empty()) refuse("send and recv take no outputs");
+        if (given_.wait_first_us != 0) refuse("send and recv take no wait_first_us");
         return {.tag = tag,
                 .stream = options.stream,
                 .keep_alive = std::move(options.keep_alive),
@@ -61,7 +62,8 @@ private:
                     given_.output_count),
                 .keep_alive = keep_alive_,
                 .process_set = set_of(given_.process_set),
-                .timeout = std::chrono::milliseconds(given_.timeout_ms)};
+                .timeout = std::chrono::milliseconds(given_.timeout_ms),
+                .wait_first = std::chrono::microseconds(given_.wait_first_us)};
     }
 
     GzOptions given_;

@@ -55,6 +55,9 @@ struct Options {
     /// every pending and later operation fails on every rank with Error(timeout), which names these
     /// ranks. May differ from rank to rank. 0: as GUOZHUANG_STALL_ERROR_S says.
     std::chrono::milliseconds timeout = {};
+    /// An asynchronous call first waits for so long, as Handle::wait_for() right after it would:
+    /// but then the library's own thread need not wake up. For callers that wait in steps.
+    std::chrono::microseconds wait_first = {};
 };
 
 /// What operations that reduce take. Op and scales must be the same on all ranks.
@@ -65,12 +68,13 @@ struct AllreduceOptions {
     double prescale = 1;
     /// The full sum (or average) is multiplied by this. Floating dtypes only.
     double postscale = 1;
-    std::optional<StreamRef> stream = {};    ///< as in Options
-    std::vector<TensorView> outputs = {};    ///< as in Options, for reduce_scatter
-    std::shared_ptr<void> keep_alive = {};   ///< as in Options
-    Session* session = nullptr;              ///< as in Options
-    ProcessSet process_set = {};             ///< as in Options
-    std::chrono::milliseconds timeout = {};  ///< as in Options
+    std::optional<StreamRef> stream = {};       ///< as in Options
+    std::vector<TensorView> outputs = {};       ///< as in Options, for reduce_scatter
+    std::shared_ptr<void> keep_alive = {};      ///< as in Options
+    Session* session = nullptr;                 ///< as in Options
+    ProcessSet process_set = {};                ///< as in Options
+    std::chrono::milliseconds timeout = {};     ///< as in Options
+    std::chrono::microseconds wait_first = {};  ///< as in Options
 };
 
 /// Combines the tensors of all ranks, in place. Shape, dtype, op, scales and device must match. The

@@ -1,18 +1,30 @@
+#include <chrono>
+#include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
 #include <type_traits>
 
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
+#include "base/log.hpp"
 
 namespace guozhuang {
 namespace {
 
+using namespace std::chrono_literals;
 using api::OperationSpec;
 using protocol::OperationKind;
 
 template <class H = Handle>
 H start(OperationSpec&& spec, bool caller_waits) {
-    return H(api::submit(std::move(spec), caller_waits));
+    const auto wait_first = caller_waits ? 0us : spec.wait_first;
+    const bool waits = wait_first > 0us;
+    H handle(api::submit(std::move(spec), caller_waits || waits));
+    try {
+        if (waits) handle.wait_for(wait_first);
+    } catch (const Error& error) {
+        base::log_debug(error.what());  // later waits throw it again
+    }
+    return handle;
 }
 
 template <class O>
@@ -26,7 +38,8 @@ OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tenso
                        .outputs = options.outputs,
                        .stream = options.stream,
                        .keep_alive = options.keep_alive,
-                       .timeout = options.timeout};
+                       .timeout = options.timeout,
+                       .wait_first = options.wait_first};
     if constexpr (std::is_same_v<O, AllreduceOptions>) {
         spec.description.op = options.op;
         spec.description.prescale = options.prescale;

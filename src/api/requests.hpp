@@ -30,10 +30,11 @@ struct OperationSpec {
     std::shared_ptr<void> keep_alive = {};
     std::vector<std::int64_t> splits = {};
     std::chrono::milliseconds timeout = {};  ///< 0: no limit of its own
+    std::chrono::microseconds wait_first = {};
 };
 
 /// Checks the spec and makes a request, copies of which may be submitted again and again. Throws
-/// Error(invalid_argument). Ignores stream and timeout, which are for submit().
+/// Error(invalid_argument). Ignores stream, timeout and wait_first, which are not of the request.
 engine::Request prepare(OperationSpec spec);
 
 /// Submits a request to the engine. If it throws (Error: unavailable, duplicate_name ...), nothing

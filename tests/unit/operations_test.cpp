@@ -12,6 +12,7 @@
 #include "support/runner/catch.hpp"
 #include "support/runner/sanitizer.hpp"
 
+using namespace std::chrono_literals;
 using namespace guozhuang;
 using namespace guozhuang::test;
 
@@ -54,6 +55,39 @@ TEST_CASE("worked examples on three ranks") {
             report.expect(share.as<int>() == shares[rank], "reduce_scatter");
             barrier();
         }) == "");
+}
+
+TEST_CASE("an asynchronous operation that waits first is complete when it returns") {
+    CHECK(problems_among(3, [](Session& session, Report& report) {
+              float sum = 1;
+              const auto handle = allreduce_async(sum, {.wait_first = 20s});
+              report.expect(handle.done() && sum == 3, "allreduce");
+              const int rank = session.rank();
+              const std::vector<int> row{rank};
+              const auto gathered = all_gather_async(row, {.wait_first = 20s});
+              report.expect(gathered.done(), "all_gather");
+              report.expect(gathered.take().as<int>() == std::vector<int>{0, 1, 2}, "its result");
+
+              const std::vector<float> numbers(static_cast<std::size_t>(rank + 1));
+              const auto refused = reduce_scatter_async(numbers, {.wait_first = 20s});
+              expect_error(report, ErrorCode::mismatch, {"shapes differ"}, [&] { refused.wait(); });
+          }) == "");
+}
+
+TEST_CASE("an operation whose first wait is over goes on") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              float sum = 1, late = 1;
+              if (session.rank() == 0) {
+                  const auto early = allreduce_async(sum, {.name = "early", .wait_first = 1ms});
+                  report.expect(!early.done(), "rank 1 has not come");
+                  allreduce(late, {.name = "late"});
+                  early.wait();
+              } else {
+                  allreduce(late, {.name = "late"});
+                  allreduce(sum, {.name = "early"});
+              }
+              report.expect(sum == 2, "the sum");
+          }) == "");
 }
 
 TEST_CASE("the average of integers is exact and truncated toward zero; sums wrap first") {

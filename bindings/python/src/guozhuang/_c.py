@@ -53,11 +53,8 @@ class Options(Structure):
         ("process_set", c_void_p),
         ("keep_alive", KeepAlive),
         ("timeout_ms", c_int64),
+        ("wait_first_us", c_int64),
     ]
-
-    def __init__(self, prescale=1.0, postscale=1.0, **fields):
-        size = ctypes.sizeof(Options)
-        super().__init__(size=size, prescale=prescale, postscale=postscale, **fields)
 
 
 class InitOptions(Structure):
@@ -104,6 +101,7 @@ class Error(Structure):
     ]
 
 
+_OPTIONS_BYTES = ctypes.sizeof(Options)
 _TENSORS = (POINTER(Tensor), c_size_t)
 _OPTIONS, _HANDLE = POINTER(Options), POINTER(c_void_p)
 _INT = POINTER(c_int)
@@ -206,9 +204,17 @@ def get(function, *arguments, kind=c_int):
 
 
 def make_tensor(address, shape, dtype, device=None):
-    """A contiguous tensor of the caller's, who keeps its memory."""
-    return Tensor(address, array_of(c_int64, shape), None, dtype, len(shape),
-                  device or Device(HOST, 0))
+    """A contiguous tensor of the caller's, who keeps its memory. Without a device the host's."""
+    if device is None:
+        return Tensor(address, array_of(c_int64, shape), None, dtype, len(shape))
+    return Tensor(address, array_of(c_int64, shape), None, dtype, len(shape), device)
+
+
+def make_options(name, process_set, wait_first_us, stream=None, prescale=1.0, postscale=1.0):
+    """The options of an operation. The pointer to the set must outlive them."""
+    return Options(_OPTIONS_BYTES, None if name is None else str(name).encode(), prescale,
+                   postscale, None if stream is None else ctypes.pointer(stream), None, 0,
+                   process_set, wait_first_us=wait_first_us)
 
 
 def array_of(kind, values):

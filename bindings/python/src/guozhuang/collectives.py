@@ -6,7 +6,7 @@ import operator
 
 from . import _c
 from .errors import refuse
-from .handles import Handle, submit
+from .handles import WAIT_SLICE_US, Handle, submit
 from .process_sets import global_process_set, pointer_of
 from .results import Result
 
@@ -51,22 +51,12 @@ def _integers_of(splits):
         return refuse(f"splits must be integers, not {splits!r}")
 
 
-class _Options(_c.Options):
-    """The options of an operation, and what they refer to."""
-
-    def __init__(self, arrays, tensors, name, process_set, **scales):
-        stream = arrays.stream(tensors[0]) if tensors else None
-        super().__init__(
-            name=None if name is None else str(name).encode(), process_set=pointer_of(process_set),
-            stream=None if stream is None else ctypes.pointer(stream), **scales)
-
-
 def _blocking(asynchronous):
     """The form of a method that waits, and returns the result."""
 
     @functools.wraps(asynchronous)
-    def operation(*arguments, **options):
-        return asynchronous(*arguments, **options).wait()
+    def operation(self, *arguments, **options):
+        return asynchronous(self._waiting, *arguments, **options).wait()
 
     operation.__name__ = asynchronous.__name__.replace("_async", "")
     return operation
@@ -80,29 +70,32 @@ class Collectives:
     synchronize() and poll(); the others return the result.
     """
 
-    def __init__(self, arrays):
-        self._arrays = arrays
+    def __init__(self, arrays, wait_first_us=0):
+        self._arrays, self._wait_first_us = arrays, wait_first_us
+        self._waiting = self if wait_first_us else Collectives(arrays, WAIT_SLICE_US)
 
-    def _views(self, tensors):
-        return (_c.Tensor * len(tensors))(*map(self._arrays.view, tensors))
-
-    def _submit(self, function, tensors, arguments, finish, name, process_set, **scales):
+    def _submit(self, function, tensors, arguments, finish, name, process_set, scales=(1.0, 1.0)):
         """`arguments` are those behind the tensors; a single tensor goes without a count."""
-        options = _Options(self._arrays, tensors, name, process_set, **scales)
-        views = self._views(tensors)
-        given = (views, len(views)) if function in _GROUPED else (views,)
-        return submit(function, *given, *arguments, ctypes.byref(options),
-                      owners=tensors, finish=finish)
+        stream = self._arrays.stream(tensors[0]) if tensors else None
+        options = _c.make_options(name, pointer_of(process_set), self._wait_first_us, stream,
+                                  *scales)
+        if function in _GROUPED:
+            count = len(tensors)
+            views = ((_c.Tensor * count)(*map(self._arrays.view, tensors)), count)
+        else:
+            views = (ctypes.byref(self._arrays.view(*tensors)),)
+        return submit(function, *views, *arguments, ctypes.byref(options), owners=tensors,
+                      finish=finish)
 
     # --- allreduce --------------------------------------------------------------------------------
 
     def _allreduce(self, worked_on, finish, name, op, scales, process_set):
         return self._submit(_c.lib.gz_allreduce_async, [worked_on], (op,), finish, name,
-                            process_set, prescale=scales[0], postscale=scales[1])
+                            process_set, scales)
 
     def _grouped_allreduce(self, worked_on, finish, name, op, scales, process_set):
         return self._submit(_c.lib.gz_grouped_allreduce_async, worked_on, (op,), finish, name,
-                            process_set, prescale=scales[0], postscale=scales[1])
+                            process_set, scales)
 
     def allreduce_async(self, tensor, average=None, name=None, op=None, prescale_factor=1.0,
                         postscale_factor=1.0, process_set=global_process_set):
@@ -191,8 +184,8 @@ class Collectives:
         finish = self._results(inputs)
         return self._submit(
             _c.lib.gz_reduce_scatter_async, inputs, (choose_op(None, op),),
-            lambda pointer: finish(pointer)[0], name, process_set, prescale=prescale_factor,
-            postscale=postscale_factor)
+            lambda pointer: finish(pointer)[0], name, process_set,
+            (prescale_factor, postscale_factor))
 
     def grouped_reducescatter_async(self, tensors, name=None, op=Average,
                                     process_set=global_process_set, prescale_factor=1.0,
@@ -201,8 +194,7 @@ class Collectives:
         inputs = [self._arrays.as_input(tensor) for tensor in tensors]
         return self._submit(
             _c.lib.gz_grouped_reduce_scatter_async, inputs, (choose_op(None, op),),
-            self._results(inputs), name, process_set, prescale=prescale_factor,
-            postscale=postscale_factor)
+            self._results(inputs), name, process_set, (prescale_factor, postscale_factor))
 
     def alltoall_async(self, tensor, splits=None, name=None, process_set=global_process_set):
         """Sends `splits[r]` rows of the first dimension to rank r; without splits equal parts.
@@ -239,7 +231,7 @@ _GROUPED = (_c.lib.gz_grouped_allreduce_async, _c.lib.gz_grouped_all_gather_asyn
 
 def barrier(process_set=global_process_set):
     """Returns when every rank has called it."""
-    options = _Options(None, [], None, process_set)
+    options = _c.make_options(None, pointer_of(process_set), WAIT_SLICE_US)
     submit(_c.lib.gz_barrier_async, ctypes.byref(options), owners=None,
            finish=lambda _: None).wait()
 

@@ -27,8 +27,8 @@ class Handle:
     needs them.
     """
 
-    def __init__(self, pointer, owners, finish):
-        self._pointer, self._owners, self._finish = pointer, owners, finish
+    def __init__(self, owners, finish):
+        self._pointer, self._owners, self._finish = ctypes.c_void_p(), owners, finish
         self._outcome, self._is_complete, self._lock = None, False, threading.Lock()
         outlive_interpreter(self)
 
@@ -53,7 +53,7 @@ class Handle:
     def __del__(self):
         if self._is_complete:
             free(_c.lib.gz_handle_free, self._pointer)
-        else:
+        elif self._pointer:  # what was refused has none
             _dropped.append((self._pointer, self._owners))
 
 
@@ -65,11 +65,12 @@ def free(function, pointer):
 
 def submit(function, *arguments, owners, finish):
     """Calls `function` with the arguments and where its handle goes. `owners` live until the
-    operation is complete; `finish` makes its result from the pointer to the handle."""
+    operation is complete, even if Ctrl-C interrupts this; `finish` makes its result from the
+    pointer to the handle."""
     sweep()
-    pointer = ctypes.c_void_p()
-    function(*arguments, ctypes.byref(pointer))
-    return Handle(pointer, owners, finish)
+    handle = Handle(owners, finish)
+    function(*arguments, ctypes.byref(handle._pointer))
+    return handle
 
 
 def sweep():
