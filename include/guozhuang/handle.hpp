@@ -94,7 +94,8 @@ public:
     void wait() const;
     /// The same for at most `limit`; false if the operation is not complete by then, and goes on.
     /// The library's own thread moves what is large, so the limit also holds meanwhile. What is
-    /// small, up to 1 MiB, the caller moves, who is late if another rank stops amid it.
+    /// small, up to 1 MiB of this rank's, the caller moves, who is late if other ranks send it more
+    /// or stop amid it.
     bool wait_for(std::chrono::microseconds limit) const;
     /// For tensors on a device: blocks until the operation is *enqueued*, then makes `stream` wait
     /// for its completion and returns. Throws if the operation failed before it was enqueued, or is

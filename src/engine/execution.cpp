@@ -74,7 +74,7 @@ bool moves_little(const protocol::LogEntry& entry,
     std::size_t bytes = 0;
     for (const auto& pending : requests) {
         const auto& request = pending->request();
-        if (request.action || request.device || pending->has_results()) return false;
+        if (request.action || request.device) return false;
         for (const auto& tensor : *request.tensors) bytes += tensor.bytes();
     }
     return entry.absent.empty() && bytes <= little_bytes;

@@ -31,7 +31,7 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
                              const MakeFilled& make_filled);
 
 /// Whether executing the entry takes no more than about a millisecond, once the other ranks do so
-/// too. What has a result, or is on a device, may be larger than this rank can see.
+/// too: as far as this rank can see, to which others may send more.
 bool moves_little(const protocol::LogEntry& entry,
                   std::span<const std::shared_ptr<Pending>> requests);
 
