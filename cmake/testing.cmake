@@ -1,6 +1,7 @@
 # How tests are registered. A test file is one ctest (per rank count), so that a failure names its
-# topic. Labels say what a test is: unit, emulation, gpu, ranks, faults, perf, rooms, install,
-# lint, model, sanitizer, fuzz; slow keeps it out of the default run (./run test --all).
+# topic. Labels say what a test is: unit, emulation, gpu, ranks, bindings, conformance, faults,
+# perf, rooms, install, lint, model, sanitizer, fuzz; slow keeps it out of the default run (./run
+# test --all).
 
 find_package(Catch2 REQUIRED)
 cmake_host_system_information(RESULT GUOZHUANG_CORES QUERY NUMBER_OF_LOGICAL_CORES)

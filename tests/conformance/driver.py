@@ -1,0 +1,220 @@
+"""The conformance suite through the Python package: driver.py numpy|torch CASES OUTCOMES."""
+import sys
+
+FACE = sys.argv[1]
+if FACE == "torch":
+    import torch
+
+    import guozhuang.torch as hvd
+else:
+    import numpy
+
+    import guozhuang as hvd
+
+DTYPES = {"u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+          "bool": "bool", "f16": "float16", "f32": "float32", "f64": "float64",
+          **({"bf16": "bfloat16"} if FACE == "torch" else
+             {"u16": "uint16", "u32": "uint32", "u64": "uint64"})}
+NAMES = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class Cannot(Exception):
+    """An operation or dtype that this face has not."""
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def tensor_of(word):
+    dtype, extents, data = (part.replace(".", "") for part in word.split(":"))
+    if dtype not in DTYPES:
+        raise Cannot
+    shape = [int(extent) for extent in extents.split("x") if extent]
+    data = bytearray.fromhex(data)
+    if FACE == "numpy":
+        return numpy.frombuffer(data, DTYPES[dtype]).reshape(shape)
+    dtype = getattr(torch, DTYPES[dtype])
+    return (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)).reshape(
+        shape)
+
+
+def word_of(tensor):
+    if FACE == "numpy":
+        name, data = tensor.dtype.name, tensor.tobytes()
+    else:
+        name = str(tensor.dtype).partition(".")[2]
+        data = tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+    shape = "x".join(map(str, tensor.shape))
+    return f"{NAMES[name]}:{shape or '.'}:{data.hex() or '.'}"
+
+
+def words_of(result):
+    """The result of an operation, as the words of an outcome."""
+    if result is None:
+        return []
+    if isinstance(result, int):
+        return [str(result)]
+    if isinstance(result, list):
+        return [word for each in result for word in words_of(each)]
+    if isinstance(result, tuple):
+        output, received = result
+        return [word_of(output), "rows=" + ",".join(map(str, received.tolist()))]
+    return [word_of(result)]
+
+
+class Case:
+    def __init__(self, words):
+        self.operation, *others = words
+        options = [word for word in others if "=" in word or ":" not in word]
+        self.options = dict(word.partition("=")[::2] for word in options)
+        self.tensors = [tensor_of(word) for word in others if word not in options]
+        self.begins = "begin" in self.options
+
+    def integers(self, key):
+        return [int(number) for number in self.options[key].split(",") if number]
+
+
+# --- operations -----------------------------------------------------------------------------------
+
+sets, begun = {}, {}
+
+
+def named(case):
+    given = {"name": case.options["name"]} if "name" in case.options else {}
+    return {**given, **of_set(case)}
+
+
+def of_set(case):
+    return {"process_set": sets[case.options["set"]]} if "set" in case.options else {}
+
+
+def reduction(case):
+    scales = {f"{key}_factor": float(case.options[key]) for key in ("prescale", "postscale")
+              if key in case.options}
+    return {"op": getattr(hvd, case.options["op"].capitalize()), **scales, **named(case)}
+
+
+def submit(case, function, *arguments, **options):
+    """The result of a function; of a case that begins its handle, which another one waits for."""
+    if case.begins and not hasattr(hvd, function + "_async"):
+        raise Cannot
+    return getattr(hvd, function + "_async" * case.begins)(*arguments, **options)
+
+
+def wait(case):
+    name = case.options["name"]
+    if name not in begun:
+        raise Cannot
+    return hvd.synchronize(begun.pop(name))
+
+
+def alltoall(case):
+    splits = case.integers("splits") if "splits" in case.options else None
+    return submit(case, "alltoall", case.tensors[0], splits, **named(case))
+
+
+def create_set(case):
+    sets[case.options["set"]] = hvd.add_process_set(case.integers("ranks"))
+
+
+def remove_set(case):
+    hvd.remove_process_set(sets[case.options["set"]])
+
+
+def rank(case):
+    if "set" in case.options:
+        return [sets[case.options["set"]].rank(), sets[case.options["set"]].size()]
+    return [hvd.rank(), hvd.size()]
+
+
+def train(case):
+    """A linear model: the last column of its samples is what the product of the others and the
+    weights should be."""
+    if FACE == "numpy":
+        raise Cannot
+    *weights, samples = case.tensors
+    weights = [torch.nn.Parameter(each) for each in weights]
+    names = [(f"weight{i}", each) for i, each in enumerate(weights)]
+    root = of_set(case)["process_set"].ranks[0] if "set" in case.options else 0
+    if "unequal" not in case.options:
+        hvd.broadcast_parameters(names, root, **of_set(case))
+    passes = int(case.options.get("passes", 1))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(weights, lr=float(case.options["rate"])), named_parameters=names,
+        op=getattr(hvd, case.options["op"].capitalize()), backward_passes_per_step=passes,
+        **of_set(case))
+    for batch in samples.chunk(int(case.options["steps"])):
+        optimizer.zero_grad()
+        for part in batch.chunk(passes):
+            errors = part[:, :-1] @ torch.cat(weights) - part[:, -1]
+            (errors @ errors / 2).backward()
+        if "discard" in case.options:
+            optimizer.discard(case.options["discard"])
+            break
+        optimizer.step()
+    return weights
+
+
+def one(name, options):
+    return lambda case: submit(case, name, case.tensors[0], **options(case))
+
+
+def group(name, options):
+    return lambda case: submit(case, name, case.tensors, **options(case))
+
+
+OPERATIONS = {
+    "allreduce": one("allreduce", reduction),
+    "grouped_allreduce": group("grouped_allreduce", reduction),
+    "broadcast": lambda case: submit(case, "broadcast", case.tensors[0],
+                                     int(case.options["root"]), **named(case)),
+    "all_gather": one("allgather", named),
+    "grouped_all_gather": group("grouped_allgather", named),
+    "all_to_all": alltoall,
+    "reduce_scatter": one("reducescatter", reduction),
+    "grouped_reduce_scatter": group("grouped_reducescatter", reduction),
+    "barrier": lambda case: submit(case, "barrier", **of_set(case)),
+    "join": lambda case: submit(case, "join", **of_set(case)),
+    "train": train,
+    "rank": rank,
+    "create_set": create_set,
+    "remove_set": remove_set,
+    "init": lambda case: hvd.init(),
+    "shutdown": lambda case: hvd.shutdown(),
+    "wait": wait,
+}
+
+
+# --- cases ----------------------------------------------------------------------------------------
+
+
+def outcome_of(words):
+    try:
+        case = Case(words)
+        if case.operation not in OPERATIONS:
+            raise Cannot
+        result = OPERATIONS[case.operation](case)
+    except Cannot:
+        return "cannot"
+    except hvd.Error as error:
+        ranks = ",".join(map(str, error.ranks))
+        return (f"error {error.code}|{error.operation or '.'}|{error.tensor or '.'}"
+                f"|{ranks or '.'}|{error}")
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+    if case.begins:
+        begun[case.options["name"]] = result
+        return "ok"
+    return " ".join(["ok", *words_of(result)])
+
+
+def main():
+    cases, outcomes = sys.argv[2:]
+    with open(cases) as lines, open(outcomes, "w") as file:
+        for line in lines:
+            number, *words = line.split()
+            print(number, outcome_of(words), file=file, flush=True)
+
+
+if __name__ == "__main__":
+    main()
