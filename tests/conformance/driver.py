@@ -16,6 +16,7 @@ DTYPES = {"u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "i
           **({"bf16": "bfloat16"} if FACE == "torch" else
              {"u16": "uint16", "u32": "uint32", "u64": "uint64"})}
 NAMES = {name: dtype for dtype, name in DTYPES.items()}
+CODES_OF_CALLS = ("invalid_argument", "duplicate_name", "not_initialised")  # are ValueErrors, too
 
 
 class Cannot(Exception):
@@ -67,7 +68,8 @@ class Case:
         self.operation, *others = words
         options = [word for word in others if "=" in word or ":" not in word]
         self.options = dict(word.partition("=")[::2] for word in options)
-        self.tensors = [tensor_of(word) for word in others if word not in options]
+        self.given = [word for word in others if word not in options]
+        self.tensors = [tensor_of(word) for word in self.given]
         self.begins = "begin" in self.options
 
     def integers(self, key):
@@ -133,7 +135,7 @@ def train(case):
     if FACE == "numpy":
         raise Cannot
     *weights, samples = case.tensors
-    weights = [torch.nn.Parameter(each) for each in weights]
+    weights = [torch.nn.Parameter(each.clone()) for each in weights]
     names = [(f"weight{i}", each) for i, each in enumerate(weights)]
     root = of_set(case)["process_set"].ranks[0] if "set" in case.options else 0
     if "unequal" not in case.options:
@@ -188,24 +190,34 @@ OPERATIONS = {
 # --- cases ----------------------------------------------------------------------------------------
 
 
+def words_of_error(error):
+    if isinstance(error, ValueError) != (error.code in CODES_OF_CALLS):
+        return [f"raised {type(error).__name__}: {error}"]
+    facts = error.operation, error.tensor, ",".join(map(str, error.ranks))
+    return ["error", "|".join([error.code, *(fact or "." for fact in facts), str(error)])]
+
+
+def run(case):
+    if case.operation not in OPERATIONS:
+        raise Cannot
+    result = OPERATIONS[case.operation](case)
+    if [word_of(tensor) for tensor in case.tensors] != case.given:
+        return ["changed what it was given"]
+    if not case.begins:
+        return ["ok", *words_of(result)]
+    begun[case.options["name"]] = result
+    return ["ok"]
+
+
 def outcome_of(words):
     try:
-        case = Case(words)
-        if case.operation not in OPERATIONS:
-            raise Cannot
-        result = OPERATIONS[case.operation](case)
+        return run(Case(words))
     except Cannot:
-        return "cannot"
+        return ["cannot"]
     except hvd.Error as error:
-        ranks = ",".join(map(str, error.ranks))
-        return (f"error {error.code}|{error.operation or '.'}|{error.tensor or '.'}"
-                f"|{ranks or '.'}|{error}")
+        return words_of_error(error)
     except Exception as error:
-        return f"raised {type(error).__name__}: {error}"
-    if case.begins:
-        begun[case.options["name"]] = result
-        return "ok"
-    return " ".join(["ok", *words_of(result)])
+        return [f"raised {type(error).__name__}: {error}"]
 
 
 def main():
@@ -213,7 +225,7 @@ def main():
     with open(cases) as lines, open(outcomes, "w") as file:
         for line in lines:
             number, *words = line.split()
-            print(number, outcome_of(words), file=file, flush=True)
+            print(number, *outcome_of(words), file=file, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #ifndef GUOZHUANG_TESTS_CASES_H
 #define GUOZHUANG_TESTS_CASES_H
 
-/// The cases of guozhuang_c_conformance, which all ranks run.
+/// The cases of guozhuang_c_tests, which all ranks run.
 void test_before_init(void);
 void test_after_shutdown(void);
 void test_at_exit(void);
@@ -12,9 +12,6 @@ void test_session(void);
 void test_forked_child(void);
 void test_run_ranks(void);
 void test_info(void);
-void test_allreduces(void);
-void test_groups(void);
-void test_broadcasts(void);
 void test_results(void);
 void test_outputs(void);
 void test_messages(void);
@@ -23,7 +20,6 @@ void test_streams(void);
 void test_joins(void);
 void test_null_arguments(void);
 void test_bad_arguments(void);
-void test_mismatches(void);
 void test_keep_alive(void);
 void test_releases(void);
 void test_process_sets(void);

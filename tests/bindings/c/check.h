@@ -26,9 +26,5 @@ int own_rank(void);
 int rank_count(void);
 
 GzTensor vector_of(void* data, GzDType dtype, const int64_t* extent);
-size_t bytes_of(GzDType dtype);
-/// Elements of every dtype, by numbers that all of them have: integers from 0 to 256.
-void set_element(void* data, GzDType dtype, size_t index, double value);
-double get_element(const void* data, GzDType dtype, size_t index);
 
 #endif

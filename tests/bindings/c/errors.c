@@ -214,32 +214,6 @@ void test_bad_arguments(void) {
     CHECK(strcmp(gz_status_name(-5), "unknown") == 0 && strcmp(gz_status_name(99), "unknown") == 0);
 }
 
-void test_mismatches(void) {
-    const int size = rank_count(), rank = own_rank(), is_last = rank == size - 1;
-    if (size < 2) return;
-    float memory[12] = {0};
-    const int64_t wide[] = {4, 3}, tall[] = {3, 4};
-    const GzTensor tensor = {memory, is_last ? tall : wide, NULL, GZ_F32, 2, {GZ_HOST, 0}};
-    char text[200];
-    GzOptions options = GZ_OPTIONS_INIT;
-    options.name = "layer3.weight";
-    snprintf(text, sizeof text,
-             "allreduce 'layer3.weight': shapes differ: [4, 3] on rank%s; [3, 4] on rank %d",
-             size == 2   ? " 0"
-             : size == 3 ? "s 0,1"
-                         : "s 0,1,2",
-             size - 1);
-    FAILS(GZ_ERROR_MISMATCH, text, gz_allreduce(&tensor, GZ_SUM, &options));
-    const GzError* error = gz_last_error();
-    CHECK(strcmp(error->tensor, "layer3.weight") == 0 && error->rank_count == 1);
-    CHECK(error->rank_count == 1 && error->ranks[0] == size - 1);
-    FAILS(GZ_ERROR_MISMATCH, "reduce ops differ",
-          gz_allreduce(&scalar, is_last ? GZ_MAX : GZ_SUM, &options));
-    value = 1;
-    OK(gz_allreduce(&scalar, GZ_SUM, &options));  // the library goes on
-    CHECK(value == (float)size);
-}
-
 /// The last rank is killed, and the others learn so.
 void test_death(void) {
     const int last = rank_count() - 1;

@@ -1,4 +1,4 @@
-// Every function of the C interface, run by all ranks of a job.
+// What is special about the C interface, run by all ranks of a job.
 #include <unistd.h>
 
 #include "cases.h"
@@ -6,11 +6,10 @@
 
 static void run_all(void) {
     static void (*const cases[])(void) = {
-        test_session,    test_forked_child,    test_run_ranks,     test_info,
-        test_allreduces, test_groups,          test_broadcasts,    test_results,
-        test_outputs,    test_messages,        test_handles,       test_streams,
-        test_joins,      test_null_arguments,  test_bad_arguments, test_mismatches,
-        test_keep_alive, test_process_sets,    test_memory,        test_plans,
+        test_session,    test_forked_child,    test_run_ranks,      test_info,
+        test_results,    test_outputs,         test_handles,        test_streams,
+        test_messages,   test_joins,           test_null_arguments, test_bad_arguments,
+        test_keep_alive, test_process_sets,    test_memory,         test_plans,
         test_training,   test_failing_batches, test_helpers,
     };
     test_before_init();
@@ -29,7 +28,7 @@ static void run_last(void (*test)(void)) {
     if (gz_shutdown() != GZ_OK) CHECK(test != test_leave);
 }
 
-/// Usage: guozhuang_c_conformance [leave|death|timeout]: all cases, or one that ends the job.
+/// Usage: guozhuang_c_tests [leave|death|timeout]: all cases, or one that ends the job.
 int main(int argc, char** argv) {
     enum { SECONDS_TO_HANG = 240, FAILED = 3 };
     const char* chosen = argc > 1 ? argv[1] : "";

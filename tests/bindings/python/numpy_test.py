@@ -1,4 +1,4 @@
-"""Operations on numpy's arrays."""
+"""Operations on numpy's arrays, as far as they are Python's own; tests/conformance has the rest."""
 import gc
 import threading
 
@@ -6,52 +6,16 @@ import numpy
 import ranks
 
 import guozhuang as gz
-from guozhuang import arrays, handles
-
-
-def ramp(count, dtype, start=0):
-    return (numpy.arange(count) + start).astype(dtype)
+from guozhuang import handles
 
 
 class Allreduce(ranks.RanksTest):
-    def test_every_dtype(self):
-        for dtype in arrays.DTYPES:
-            if dtype in ("bfloat16", "bool"):
-                continue
-            given = ramp(5, dtype, self.rank)
-            total = gz.allreduce(given, op=gz.Sum)
-            expected = sum(ramp(5, "int64", rank) for rank in range(self.size))
-            self.assertEqual(total.dtype, numpy.dtype(dtype))
-            numpy.testing.assert_array_equal(total.astype("int64"), expected, dtype)
-            numpy.testing.assert_array_equal(given, ramp(5, dtype, self.rank))
-
-    def test_bool(self):
-        given = numpy.array([True, False, self.rank == 0])
-        self.assertEqual(gz.allreduce(given, op=gz.Max).tolist(), [True, False, True])
-        self.assertEqual(gz.allreduce(given, op=gz.Min).tolist(), [True, False, self.size == 1])
-
-    def test_ops(self):
-        given = numpy.float64([self.rank + 1, -self.rank])
-        factorial = float(numpy.prod(numpy.arange(1, self.size + 1)))
-        total = self.size * (self.size + 1) / 2
-        self.assertEqual(gz.allreduce(given, op=gz.Product)[0], factorial)
-        self.assertEqual(gz.allreduce(given, op=gz.Max).tolist(), [self.size, 0])
-        self.assertEqual(gz.allreduce(given, op=gz.Min).tolist(), [1, 1 - self.size])
-        self.assertEqual(gz.allreduce(given)[0], total / self.size)
-        same = gz.allreduce(numpy.ones(3), op=gz.Adasum)
-        numpy.testing.assert_allclose(same, 1)
-
-    def test_average_of_integers_is_truncated(self):
-        given = numpy.int32([self.rank, -self.rank])
-        average = (self.size - 1) // 2
-        self.assertEqual(gz.allreduce(given).tolist(), [average, -average])
-
-    def test_scales(self):
-        total = gz.allreduce(numpy.float32([2]), op=gz.Sum, prescale_factor=0.5,
-                             postscale_factor=3.0)
-        self.assertEqual(total.tolist(), [3 * self.size])
-        self.refused("scales must be 1 on i64", gz.allreduce, numpy.int64([1]),
-                     prescale_factor=0.5)
+    def test_default_is_the_average(self):
+        given = numpy.float64([self.rank, 1])
+        self.assertEqual(gz.allreduce(given).tolist(), [(self.size - 1) / 2, 1])
+        self.assertEqual(gz.allreduce(given, average=False)[1], self.size)
+        rows = gz.reducescatter(numpy.ones(self.size))
+        self.assertEqual(rows.tolist(), [1])
 
     def test_in_place(self):
         matrix = numpy.zeros((4, 6))
@@ -67,39 +31,23 @@ class Allreduce(ranks.RanksTest):
         self.refused("only a numpy array", gz.allreduce_, [1.0, 2.0])
 
     def test_not_contiguous_and_other_byte_order(self):
-        given = ramp(12, ">f4").reshape(3, 4).T
+        given = numpy.arange(12, dtype=">f4").reshape(3, 4).T
         total = gz.allreduce(given, op=gz.Sum)
         numpy.testing.assert_array_equal(total, given * self.size)
         self.assertEqual(gz.allreduce(1.5, op=gz.Sum).shape, ())
 
-    def test_grouped(self):
+    def test_grouped_in_place(self):
         given = [numpy.float32([self.rank]), numpy.int64([[1, 2]])]
-        totals = gz.grouped_allreduce(given, op=gz.Sum, name="group")
-        self.assertEqual([total.tolist() for total in totals],
-                         [[sum(range(self.size))], [[self.size, 2 * self.size]]])
-        handle = gz.grouped_allreduce_async_(given, op=gz.Sum)
-        gz.synchronize(handle)
+        gz.synchronize(gz.grouped_allreduce_async_(given, op=gz.Sum))
         self.assertEqual(given[1].tolist(), [[self.size, 2 * self.size]])
 
 
 class Others(ranks.RanksTest):
-    def test_broadcast(self):
+    def test_broadcast_in_place(self):
         root = self.size - 1
         given = numpy.int16([self.rank, 7])
-        self.assertEqual(gz.broadcast(given, root).tolist(), [root, 7])
-        self.assertEqual(given.tolist(), [self.rank, 7])
-        gz.broadcast_(given, root, name="in place")
+        self.assertIs(gz.broadcast_(given, root), given)
         self.assertEqual(given.tolist(), [root, 7])
-
-    def test_allgather(self):
-        rows = numpy.full((self.rank + 1, 2), self.rank, numpy.uint8)
-        all_rows = gz.allgather(rows)
-        expected = [rank for rank in range(self.size) for _ in range(rank + 1)]
-        self.assertEqual(all_rows[:, 1].tolist(), expected)
-        self.assertEqual(all_rows.dtype, numpy.uint8)
-        self.assertEqual(gz.allgather(numpy.zeros((0, 3))).shape, (0, 3))
-        both = gz.grouped_allgather([rows, numpy.bool_([self.rank == 0])])
-        self.assertEqual(both[1].tolist(), [rank == 0 for rank in range(self.size)])
 
     def test_results_outlive_their_handles(self):
         kept = [gz.allgather(numpy.full(1000, self.rank + 10 * i)) for i in range(20)]
@@ -108,40 +56,11 @@ class Others(ranks.RanksTest):
             self.assertEqual(each[0], 10 * i)
             each += 1  # is the program's own memory
 
-    def test_alltoall(self):
-        given = numpy.arange(self.size) + 100 * self.rank
-        expected = [self.rank + 100 * rank for rank in range(self.size)]
-        self.assertEqual(gz.alltoall(given).tolist(), expected)
-        splits = [1] * self.size
-        splits[0] = 2
-        given = numpy.full(self.size + 1, self.rank)
-        output, received = gz.alltoall(given, splits)
-        self.assertEqual(received.tolist(), [2 if self.rank == 0 else 1] * self.size)
-        self.assertEqual(output.tolist(), [rank for rank in range(self.size)
-                                           for _ in range(received[0])])
-        self.refused("sum to", gz.alltoall, given, [1] * self.size)
-
-    def test_reducescatter(self):
-        given = numpy.arange(2.0 * self.size + 1)
-        mine = gz.reducescatter(given, op=gz.Sum)
-        begin = 2 * self.rank + min(self.rank, 1)
-        count = 3 if self.rank == 0 else 2
-        self.assertEqual(mine.tolist(), (given * self.size)[begin:begin + count].tolist())
-        both = gz.grouped_reducescatter([given, given * 2], name="two")
-        self.assertEqual(both[1].tolist(), (given * 2)[begin:begin + count].tolist())
-        self.refused("no rows", gz.reducescatter, 3.0)
-
     def test_objects(self):
         thing = {"rank": self.rank, "text": "x" * 1000 * self.rank}
         self.assertEqual(gz.broadcast_object(thing, 0), {"rank": 0, "text": ""})
         self.assertEqual([each["rank"] for each in gz.allgather_object(thing)],
                          list(range(self.size)))
-
-    def test_join_and_barrier(self):
-        if self.rank == 0:
-            self.assertEqual(gz.allreduce(numpy.float32([3]), name="lonely").tolist(), [3])
-        self.assertIn(gz.join(), range(self.size))
-        gz.barrier()
 
 
 class Handles(ranks.RanksTest):
@@ -195,24 +114,13 @@ class Handles(ranks.RanksTest):
 
 class Errors(ranks.RanksTest):
     def test_bad_arguments(self):
-        self.refused("root 77 is not a rank", gz.broadcast, numpy.ones(1), 77)
         self.refused("complex128 cannot be sent", gz.allreduce, numpy.zeros(1, complex))
         self.refused("not both", gz.allreduce, numpy.ones(1), average=True, op=gz.Sum)
         self.refused("op must be", gz.allreduce, numpy.ones(1), op="sum")
         self.refused("no reduce op 17", gz.allreduce, numpy.ones(1), op=17)
         self.refused("must be a ProcessSet", gz.allreduce, numpy.ones(1), process_set=[0])
         self.refused("is not in use", gz.barrier, gz.ProcessSet([0]))
-        self.refused("begin with #", gz.allreduce, numpy.ones(1), name="#1")
         self.assertRaises(TypeError, gz.broadcast, numpy.ones(1))
-
-    def test_mismatch(self):
-        if self.size == 1:
-            self.skipTest("nobody differs")
-        error = self.fails_everywhere(
-            lambda: gz.allreduce(numpy.ones(1 + (self.rank == 1)), name="shapes"),
-            "mismatch", "allreduce 'shapes': shapes differ: .* on rank 1")
-        self.assertEqual((error.tensor, error.operation), ("shapes", "allreduce"))
-        self.assertEqual(gz.allreduce(numpy.ones(1), op=gz.Sum).tolist(), [self.size])
 
 
 class ProcessSets(ranks.RanksTest):

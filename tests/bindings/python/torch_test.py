@@ -1,4 +1,5 @@
-"""Operations on torch's tensors, and their gradients."""
+"""Operations on torch's tensors, as far as they are PyTorch's own (tests/conformance has the rest),
+and their gradients."""
 import gc
 
 import ranks
@@ -13,24 +14,6 @@ def ramp(*shape, dtype=torch.float32, start=0):
 
 
 class Allreduce(ranks.RanksTest):
-    def test_every_dtype(self):
-        for dtype in tensors.DTYPES:
-            if dtype == torch.bool:
-                continue
-            given = ramp(2, 3, dtype=dtype, start=self.rank)
-            total = hvd.allreduce(given, op=hvd.Sum, name=f"dtype {dtype}")
-            expected = sum(ramp(2, 3, start=rank) for rank in range(self.size))
-            self.assertEqual((total.dtype, total.shape), (dtype, (2, 3)))
-            self.assertTrue(torch.equal(total.float(), expected), dtype)
-            self.assertTrue(torch.equal(given, ramp(2, 3, dtype=dtype, start=self.rank)))
-
-    def test_bool_and_averages_of_integers(self):
-        given = torch.tensor([True, False, self.rank == 0])
-        self.assertEqual(hvd.allreduce(given, op=hvd.Max).tolist(), [True, False, True])
-        given = torch.tensor([self.rank, -self.rank], dtype=torch.int32)
-        average = (self.size - 1) // 2
-        self.assertEqual(hvd.allreduce(given).tolist(), [average, -average])
-
     def test_in_place(self):
         matrix = torch.zeros(4, 6)
         matrix[:, 1] = self.rank
@@ -50,8 +33,6 @@ class Allreduce(ranks.RanksTest):
         self.assertTrue(torch.equal(total, given * self.size))
         expanded = torch.ones(1).expand(5)
         self.assertEqual(hvd.allreduce(expanded, op=hvd.Sum).tolist(), [self.size] * 5)
-        self.assertEqual(hvd.allreduce(torch.tensor(2.0)).shape, ())
-        self.assertEqual(hvd.allreduce(torch.ones(0, 3)).shape, (0, 3))
 
     def test_compression(self):
         given = torch.tensor([1 / 3, 1000.123])
@@ -78,51 +59,39 @@ class Allreduce(ranks.RanksTest):
 
 
 class Others(ranks.RanksTest):
-    def test_broadcast(self):
+    def test_broadcast_in_place(self):
         root = self.size - 1
         given = torch.tensor([self.rank, 7], dtype=torch.bfloat16)
-        self.assertEqual(hvd.broadcast(given, root).tolist(), [root, 7])
-        self.assertEqual(given[0], self.rank)
         hvd.broadcast_(given, root, "in place")
         self.assertEqual(given.tolist(), [root, 7])
 
-    def test_allgather(self):
+    def test_results_outlive_their_handles(self):
         rows = torch.full((self.rank + 1, 2), self.rank, dtype=torch.bfloat16)
         kept = [hvd.allgather(rows + i) for i in range(20)]
         gc.collect()
         expected = [rank for rank in range(self.size) for _ in range(rank + 1)]
         for i, each in enumerate(kept):
             self.assertEqual((each[:, 1] - i).tolist(), expected)
-        both = hvd.grouped_allgather([rows, torch.tensor([self.rank == 0])])
-        self.assertEqual(both[1].tolist(), [rank == 0 for rank in range(self.size)])
 
-    def test_alltoall(self):
-        given = ramp(self.size, dtype=torch.int64, start=10 * self.rank)
-        expected = [10 * rank + self.rank for rank in range(self.size)]
-        self.assertEqual(hvd.alltoall(given).tolist(), expected)
+    def test_splits(self):
+        given = ramp(self.size, dtype=torch.int64)
         splits = torch.ones(self.size, dtype=torch.int32)
         for each in (splits, splits.tolist()):
             output, received = hvd.alltoall(given, each)
-            self.assertEqual(output.tolist(), expected)
+            self.assertEqual(output.tolist(), [self.rank] * self.size)
             self.assertEqual((received.dtype, received.tolist()), (torch.int32, [1] * self.size))
-        self.refused("sum to", hvd.alltoall, given, splits * 2)
         self.refused("integers", hvd.alltoall, given, [0.5] * self.size)
 
-    def test_reducescatter(self):
-        given = ramp(2 * self.size + 1)
-        begin, count = 2 * self.rank + min(self.rank, 1), 3 if self.rank == 0 else 2
-        mine = hvd.reducescatter(given, op=hvd.Sum)
-        self.assertTrue(torch.equal(mine, given[begin:begin + count] * self.size))
+    def test_reducescatter_with_compression(self):
+        given = ramp(self.size)
         both = hvd.grouped_reducescatter([given, given + 1], compression=hvd.Compression.fp16)
-        self.assertTrue(torch.equal(both[1], given[begin:begin + count] + 1))
-        self.refused("no rows", hvd.reducescatter, torch.tensor(1.0))
+        self.assertEqual((both[1].dtype, both[1].tolist()), (torch.float32, [self.rank + 1]))
 
     def test_bad_tensors(self):
         self.refused("torch.Tensor is wanted, not list", hvd.allreduce_, [1.0])
         self.refused("complex64 cannot be sent", hvd.allreduce, torch.ones(1, dtype=torch.cfloat))
         self.refused("on meta cannot be sent", hvd.allreduce, torch.ones(1, device="meta"))
         self.refused("not both", hvd.allreduce, torch.ones(1), average=True, op=hvd.Sum)
-        self.refused("root 9 is not", hvd.broadcast, torch.ones(1), 9)
         self.assertTrue(issubclass(hvd.HorovodInternalError, RuntimeError))
 
 
