@@ -4,17 +4,18 @@
 
 #include "case.h"
 
-/// A case as it is run. Numbers, a result and a handle are what its operation has given.
+/// A case as it is run, with what its operation has given.
 typedef struct Run {
     Case given;
     const struct Operation* operation;
     GzHandle* handle;  ///< of one that begins, and a later case waits for
     GzResult* result;
+    GzBytes* bytes;
     int numbers[2];
 } Run;
 
 /// What comes out of an operation besides its status.
-typedef enum Gives { NOTHING, TENSORS, RESULT, ONE_NUMBER, TWO_NUMBERS } Gives;
+typedef enum Gives { NOTHING, TENSORS, RESULT, BYTES, ONE_NUMBER, TWO_NUMBERS } Gives;
 
 typedef struct Operation {
     const char* name;
@@ -133,6 +134,18 @@ static GzStatus exchange(Run* run) {
     free(c->tensors[0].data);
     c->tensors[0] = received;
     return status;
+}
+
+static GzStatus broadcast_bytes(Run* run) {
+    const GzTensor* tensor = run->given.tensors;
+    return gz_broadcast_bytes(tensor->data, bytes_of(tensor),
+                              (int)number_or(&run->given, "root", 0), set_of(&run->given),
+                              &run->bytes);
+}
+
+static GzStatus all_gather_bytes(Run* run) {
+    const GzTensor* tensor = run->given.tensors;
+    return gz_all_gather_bytes(tensor->data, bytes_of(tensor), set_of(&run->given), &run->bytes);
 }
 
 static GzStatus barrier(Run* run) {
@@ -281,6 +294,8 @@ static const Operation operations[] = {
     {"reduce_scatter", reduce_scatter, RESULT},
     {"grouped_reduce_scatter", grouped_reduce_scatter, RESULT},
     {"exchange", exchange, TENSORS},
+    {"broadcast_bytes", broadcast_bytes, BYTES},
+    {"all_gather_bytes", all_gather_bytes, BYTES},
     {"barrier", barrier, NOTHING},
     {"join", join, ONE_NUMBER},
     {"train", train, TENSORS},
@@ -318,12 +333,24 @@ static void write_result(FILE* file, const GzResult* result) {
     }
 }
 
+static void write_bytes(FILE* file, const GzBytes* bytes) {
+    size_t count = 0, length = 0;
+    gz_bytes_count(bytes, &count);
+    for (size_t i = 0; i < count; ++i) {
+        const void* data = NULL;
+        gz_bytes_get(bytes, i, &data, &length);
+        const int64_t extent = (int64_t)length;
+        write_tensor(file, &(GzTensor){(void*)data, &extent, NULL, GZ_U8, 1, {GZ_HOST, 0}});
+    }
+}
+
 static void write_outcome(FILE* file, const Run* run) {
     const Gives gives = run->operation->gives;
     fputs("ok", file);
     for (size_t t = 0; gives == TENSORS && t < run->given.tensor_count; ++t)
         write_tensor(file, &run->given.tensors[t]);
     if (gives == RESULT) write_result(file, run->result);
+    if (gives == BYTES) write_bytes(file, run->bytes);
     if (gives == ONE_NUMBER || gives == TWO_NUMBERS) fprintf(file, " %d", run->numbers[0]);
     if (gives == TWO_NUMBERS) fprintf(file, " %d", run->numbers[1]);
     fputc('\n', file);
@@ -332,6 +359,7 @@ static void write_outcome(FILE* file, const Run* run) {
 static void free_run(Run* run) {
     gz_handle_free(run->handle);
     gz_result_free(run->result);
+    gz_bytes_free(run->bytes);
     free_case(&run->given);
 }
 

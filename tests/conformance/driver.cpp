@@ -45,14 +45,19 @@ Finish in_place(Case& c, gz::Handle handle) {
     };
 }
 
+/// Of one that only reads.
+std::string with_input(Case& c, const std::string& result) {
+    return result + (written(c.tensors) == c.given ? "" : " and the input has changed");
+}
+
 template <class R>
-Finish done(R result) {
-    return [text = written(std::move(result))] { return text; };
+Finish done(Case& c, R result) {
+    return [&c, text = written(std::move(result))] { return with_input(c, text); };
 }
 
 template <class H>
-Finish taken(H handle) {
-    return [handle = std::move(handle)] { return written(handle.take()); };
+Finish taken(Case& c, H handle) {
+    return [&c, handle = std::move(handle)] { return with_input(c, written(handle.take())); };
 }
 
 // --- operations ----------------------------------------------------------------------------------
@@ -80,31 +85,31 @@ Finish broadcast(Case& c) {
 
 Finish all_gather(Case& c) {
     const auto tensor = c.tensors.at(0).view();
-    if (c.begins()) return taken(gz::all_gather_async(tensor, options_of(c)));
-    return done(gz::all_gather(tensor, options_of(c)));
+    if (c.begins()) return taken(c, gz::all_gather_async(tensor, options_of(c)));
+    return done(c, gz::all_gather(tensor, options_of(c)));
 }
 
 Finish grouped_all_gather(Case& c) {
-    if (c.begins()) return taken(gz::grouped_all_gather_async(c.views(), options_of(c)));
-    return done(gz::grouped_all_gather(c.views(), options_of(c)));
+    if (c.begins()) return taken(c, gz::grouped_all_gather_async(c.views(), options_of(c)));
+    return done(c, gz::grouped_all_gather(c.views(), options_of(c)));
 }
 
 Finish all_to_all(Case& c) {
     const auto tensor = c.tensors.at(0).view();
     const auto splits = numbers<std::int64_t>(c.get("splits", ""), ',');
-    if (c.begins()) return taken(gz::all_to_all_async(tensor, splits, options_of(c)));
-    return done(gz::all_to_all(tensor, splits, options_of(c)));
+    if (c.begins()) return taken(c, gz::all_to_all_async(tensor, splits, options_of(c)));
+    return done(c, gz::all_to_all(tensor, splits, options_of(c)));
 }
 
 Finish reduce_scatter(Case& c) {
     const auto tensor = c.tensors.at(0).view();
-    if (c.begins()) return taken(gz::reduce_scatter_async(tensor, reduction_of(c)));
-    return done(gz::reduce_scatter(tensor, reduction_of(c)));
+    if (c.begins()) return taken(c, gz::reduce_scatter_async(tensor, reduction_of(c)));
+    return done(c, gz::reduce_scatter(tensor, reduction_of(c)));
 }
 
 Finish grouped_reduce_scatter(Case& c) {
-    if (c.begins()) return taken(gz::grouped_reduce_scatter_async(c.views(), reduction_of(c)));
-    return done(gz::grouped_reduce_scatter(c.views(), reduction_of(c)));
+    if (c.begins()) return taken(c, gz::grouped_reduce_scatter_async(c.views(), reduction_of(c)));
+    return done(c, gz::grouped_reduce_scatter(c.views(), reduction_of(c)));
 }
 
 /// To one rank, and from another.
@@ -119,6 +124,19 @@ Finish exchange(Case& c) {
     sent.wait();
     tensor = received;
     return in_place(c, {});
+}
+
+Finish broadcast_bytes(Case& c) {
+    auto bytes = c.tensors.at(0).text();
+    gz::broadcast_bytes(bytes, std::stoi(c.at("root")), set_of(c));
+    return [text = written_bytes(bytes)] { return text; };
+}
+
+Finish all_gather_bytes(Case& c) {
+    std::string words;
+    for (auto& bytes : gz::all_gather_bytes(c.tensors.at(0).text(), set_of(c)))
+        words += written_bytes(bytes);
+    return [words] { return words; };
 }
 
 Finish barrier(Case& c) {
@@ -236,6 +254,8 @@ const std::map<std::string, std::function<Finish(Case&)>> operations = {
     {"reduce_scatter", reduce_scatter},
     {"grouped_reduce_scatter", grouped_reduce_scatter},
     {"exchange", exchange},
+    {"broadcast_bytes", broadcast_bytes},
+    {"all_gather_bytes", all_gather_bytes},
     {"barrier", barrier},
     {"join", join},
     {"train", train},

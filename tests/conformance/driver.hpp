@@ -49,41 +49,11 @@ struct Tensor {
         }
     }
     gz::TensorView view() { return {bytes.data(), dtype, shape}; }
+    std::string text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
     gz::DType dtype;
     gz::Shape shape;
     std::vector<std::byte> bytes;
-};
-
-/// One line without its number.
-struct Case {
-    explicit Case(std::istream& line) {
-        line >> operation;
-        for (std::string word; line >> word;) {
-            const auto end = word.find('=');
-            if (word.find(':') < end)
-                tensors.emplace_back(word);
-            else
-                options[word.substr(0, end)] = end < word.size() ? word.substr(end + 1) : "";
-        }
-    }
-    bool has(const std::string& key) const { return options.contains(key); }
-    /// An option that the operation needs.
-    const std::string& at(const std::string& key) const { return options.at(key); }
-    std::string get(const std::string& key, const std::string& otherwise) const {
-        return has(key) ? at(key) : otherwise;
-    }
-    /// Whether a later case waits for it.
-    bool begins() const { return has("begin"); }
-    std::vector<gz::TensorView> views() {
-        std::vector<gz::TensorView> all;
-        for (auto& tensor : tensors) all.push_back(tensor.view());
-        return all;
-    }
-
-    std::string operation;
-    std::map<std::string, std::string> options;
-    std::vector<Tensor> tensors;
 };
 
 template <class Numbers>
@@ -109,6 +79,44 @@ inline std::string written(std::vector<Tensor>& tensors) {
     std::string text;
     for (auto& tensor : tensors) text += written(tensor.view());
     return text;
+}
+
+/// One line without its number.
+struct Case {
+    explicit Case(std::istream& line) {
+        line >> operation;
+        for (std::string word; line >> word;) {
+            const auto end = word.find('=');
+            if (word.find(':') < end)
+                tensors.emplace_back(word);
+            else
+                options[word.substr(0, end)] = end < word.size() ? word.substr(end + 1) : "";
+        }
+        given = written(tensors);
+    }
+    bool has(const std::string& key) const { return options.contains(key); }
+    /// An option that the operation needs.
+    const std::string& at(const std::string& key) const { return options.at(key); }
+    std::string get(const std::string& key, const std::string& otherwise) const {
+        return has(key) ? at(key) : otherwise;
+    }
+    /// Whether a later case waits for it.
+    bool begins() const { return has("begin"); }
+    std::vector<gz::TensorView> views() {
+        std::vector<gz::TensorView> all;
+        for (auto& tensor : tensors) all.push_back(tensor.view());
+        return all;
+    }
+
+    std::string operation;
+    std::map<std::string, std::string> options;
+    std::vector<Tensor> tensors;
+    std::string given;  ///< the tensors, as they came
+};
+
+inline std::string written_bytes(std::string& bytes) {
+    return written(
+        gz::TensorView(bytes.data(), gz::DType::u8, {static_cast<std::int64_t>(bytes.size())}));
 }
 
 inline std::string written(gz::Result result) {

@@ -55,6 +55,8 @@ def words_of(result):
         return []
     if isinstance(result, int):
         return [str(result)]
+    if isinstance(result, bytes):
+        return [f"u8:{len(result)}:{result.hex() or '.'}"]
     if isinstance(result, list):
         return [word for each in result for word in words_of(each)]
     if isinstance(result, tuple):
@@ -175,6 +177,10 @@ OPERATIONS = {
     "all_to_all": alltoall,
     "reduce_scatter": one("reducescatter", reduction),
     "grouped_reduce_scatter": group("grouped_reducescatter", reduction),
+    "broadcast_bytes": lambda case: hvd.broadcast_object(
+        bytes(case.tensors[0].tolist()), int(case.options["root"]), **named(case)),
+    "all_gather_bytes": lambda case: hvd.allgather_object(
+        bytes(case.tensors[0].tolist()), **named(case)),
     "barrier": lambda case: submit(case, "barrier", **of_set(case)),
     "join": lambda case: submit(case, "join", **of_set(case)),
     "train": train,

@@ -106,7 +106,12 @@ def _(calls, group):
     return {rank: outcome for rank in calls}
 
 
-@result_of("broadcast")
+@result_of("all_gather_bytes")
+def _(calls, group):
+    return {rank: [str(call.tensors[0]) for call in calls.values()] for rank in calls}
+
+
+@result_of("broadcast", "broadcast_bytes")
 def _(calls, group):
     root = calls[_options(calls)["root"]]
     return {rank: [str(root.tensors[0])] for rank in calls}
