@@ -12,11 +12,12 @@ from pathlib import Path
 COUNT = r"[a-z][a-z ]*: \d+"
 EFFORTS = {
     "jobs", "faults injected", "bad inputs", "simulated runs", "random collectives",
-    "fuzz executions",
+    "fuzz executions", "outcomes compared",
 }
 # The tests that count: one that passes has said what it has done.
 COUNTING = (
-    r"faults\.\w+|fuzz\.smoke|unit\.(bad_inputs|negotiator_walk|operations)\.slow"
+    r"faults\.\w+|fuzz\.smoke|conformance\.\w+\.np\d"
+    r"|unit\.(bad_inputs|negotiator_walk|operations)\.slow"
     r"|ranks\.(bad_inputs|operations)\.slow(\.np\d+)?"
 )
 

@@ -109,8 +109,9 @@ def main():
     found += [f"cases.txt:{line}: makes no case" for line in idle_lines(text)]
     found += [f"faces.txt: no case asks {face} for {gap}" for gap in gaps.unmet]
     print(*found[:MOST_SHOWN], sep="\n")
-    print(f"{face} on {ranks} ranks: {sum(map(len, script.lines))} outcomes, {len(found)} wrong; "
-          f"the driver ended with {status}")
+    if status:
+        print(f"the driver has ended with {status}")
+    print(f"outcomes compared: {sum(map(len, script.lines))}, differences: {len(found)}")
     sys.exit(bool(found or status))
 
 
