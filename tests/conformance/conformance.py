@@ -106,8 +106,8 @@ def main():
         status, all_outcomes = run(launcher, driver, script.lines, Path(folder))
     found = [in_words(rank, *difference) for rank, outcomes in enumerate(all_outcomes)
              for difference in differences(script.lines[rank], script.wanted[rank], outcomes, gaps)]
-    found += [f"cases.txt:{line}: makes no case" for line in idle_lines(text)]
-    found += [f"faces.txt: no case asks {face} for {gap}" for gap in gaps.unmet]
+    found[:0] = [*(f"cases.txt:{line}: makes no case" for line in idle_lines(text)),
+                 *(f"faces.txt: no case asks {face} for {gap}" for gap in gaps.unmet)]
     print(*found[:MOST_SHOWN], sep="\n")
     if status:
         print(f"the driver has ended with {status}")
