@@ -72,7 +72,10 @@ class Case:
         self.options = dict(word.partition("=")[::2] for word in options)
         self.given = [word for word in others if word not in options]
         self.tensors = [tensor_of(word) for word in self.given]
-        self.begins = "begin" in self.options
+        self.begins, self.is_in_place = "begin" in self.options, "in_place" in self.options
+
+    def result(self, returned):
+        return self.tensors if self.is_in_place else returned
 
     def integers(self, key):
         return [int(number) for number in self.options[key].split(",") if number]
@@ -100,16 +103,18 @@ def reduction(case):
 
 def submit(case, function, *arguments, **options):
     """The result of a function; of a case that begins its handle, which another one waits for."""
-    if case.begins and not hasattr(hvd, function + "_async"):
+    function += "_async" * case.begins + "_" * case.is_in_place
+    if not hasattr(hvd, function):
         raise Cannot
-    return getattr(hvd, function + "_async" * case.begins)(*arguments, **options)
+    return getattr(hvd, function)(*arguments, **options)
 
 
 def wait(case):
     name = case.options["name"]
     if name not in begun:
         raise Cannot
-    return hvd.synchronize(begun.pop(name))
+    handle, other = begun.pop(name)
+    return other.result(hvd.synchronize(handle))
 
 
 def alltoall(case):
@@ -207,11 +212,11 @@ def run(case):
     if case.operation not in OPERATIONS:
         raise Cannot
     result = OPERATIONS[case.operation](case)
-    if [word_of(tensor) for tensor in case.tensors] != case.given:
+    if not case.is_in_place and [word_of(tensor) for tensor in case.tensors] != case.given:
         return ["changed what it was given"]
     if not case.begins:
-        return ["ok", *words_of(result)]
-    begun[case.options["name"]] = result
+        return ["ok", *words_of(case.result(result))]
+    begun[case.options["name"]] = result, case
     return ["ok"]
 
 

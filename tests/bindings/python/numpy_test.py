@@ -36,19 +36,8 @@ class Allreduce(ranks.RanksTest):
         numpy.testing.assert_array_equal(total, given * self.size)
         self.assertEqual(gz.allreduce(1.5, op=gz.Sum).shape, ())
 
-    def test_grouped_in_place(self):
-        given = [numpy.float32([self.rank]), numpy.int64([[1, 2]])]
-        gz.synchronize(gz.grouped_allreduce_async_(given, op=gz.Sum))
-        self.assertEqual(given[1].tolist(), [[self.size, 2 * self.size]])
-
 
 class Others(ranks.RanksTest):
-    def test_broadcast_in_place(self):
-        root = self.size - 1
-        given = numpy.int16([self.rank, 7])
-        self.assertIs(gz.broadcast_(given, root), given)
-        self.assertEqual(given.tolist(), [root, 7])
-
     def test_results_outlive_their_handles(self):
         kept = [gz.allgather(numpy.full(1000, self.rank + 10 * i)) for i in range(20)]
         gc.collect()
