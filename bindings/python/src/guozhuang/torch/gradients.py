@@ -12,7 +12,7 @@ from ..handles import WAIT_SLICE_US, free, interruptibly, outlive_interpreter, w
 from ..process_sets import global_process_set, pointer_of
 from . import tensors
 from .compression import Compression
-from .operations import scaled, sparse_allreduce_async
+from .operations import allgather_async, scaled, sparse_allreduce_async
 
 ONE_BUNDLE = 1 << 62  # more bytes than a bundle can have
 
@@ -63,7 +63,8 @@ class Reducer:
 
     def discard(self, reason):
         self._is_pending = False
-        interruptibly(_c.lib.gz_reducer_discard, self._pointer, reason.encode())
+        interruptibly(_c.lib.gz_reducer_discard, self._pointer,
+                      reason.encode(errors="backslashreplace"))
 
     def __del__(self):
         free(_c.lib.gz_reducer_free, self._pointer)
@@ -73,41 +74,70 @@ class Gradient:
     """That of one parameter: where it is reduced, and what is still to come in this batch."""
 
     def __init__(self, name, parameter):
-        self.name, self.parameter = name, parameter
-        self.reducer = self.index = self.buffer = None  # of a dense one, after the first batch
+        self.name, self.parameter = str(name), parameter
+        self.is_sparse = False  # or not known yet, if it has no reducer either
+        self.reducer = self.index = self.buffer = None  # of a dense one, after its first batch
         self.context = None  # of its compression
-        self.delay = 1  # backward passes until it is sent
+        self.start_batch(1)
+
+    def start_batch(self, passes):
+        self.delay = passes  # backward passes until it is sent
         self.is_sent, self.sparse = False, None  # the handle of a sparse one
+        self.seen = None  # `grad` and its version, as the last hook left them
+
+    @property
+    def is_new(self):
+        return self.reducer is None and not self.is_sparse
+
+    @property
+    def has_changed(self):
+        """Whether somebody has changed `grad` after its last hook."""
+        if self.seen is None:
+            return False
+        grad, version = self.seen
+        return self.parameter.grad is not grad or grad._version != version
 
 
 class Gradients:
     """The gradients of an optimizer's parameters: hooks send each of them when backward is done
     with it, and synchronize() waits for the results.
 
-    They are reduced in buffers, which become the parameters' `grad`. Buffers are made at the end of
-    the first batch, when it is known which gradients are sparse.
+    They are reduced in buffers, which become the parameters' `grad`. The buffer of a parameter is
+    made at the end of its first batch, when it is known which gradients are sparse.
     """
 
     def __init__(self, named_parameters, op=Average, prescale=1.0, postscale=1.0,
                  compression=Compression.none, groups=(), bundle_bytes=None, sparse_as_dense=False,
-                 passes=1, process_set=global_process_set):
+                 passes=1, process_set=global_process_set, ends_with_backward=False):
         """`groups` are lists of parameters that are reduced together; the others are reduced in
-        bundles of about `bundle_bytes`."""
+        bundles of about `bundle_bytes`. `ends_with_backward`: backward() calls synchronize()."""
         self._op, self._prescale, self._postscale = op, prescale, postscale
         self._compression, self._sparse_as_dense = compression, sparse_as_dense
         self._groups, self._bundle_bytes = groups, bundle_bytes
-        self._process_set, self._reducers, self._lock = process_set, None, threading.Lock()
-        self._gradients = [Gradient(name, parameter) for name, parameter in named_parameters
-                           if parameter.requires_grad]
+        self._process_set, self._lock = process_set, threading.Lock()
+        self._gradients, self._known, self._hooks, self._reducers = [], set(), [], []
         self.is_paused, self.is_synchronized = False, False
-        self.on_begin = None  # called by the first hook of a batch
+        self._ends_with_backward = ends_with_backward
         self.set_passes(passes)
-        count = weakref.WeakMethod(self._count)
-        self._hooks = [_add_hook(gradient, count) for gradient in self._gradients]
+        self.add(named_parameters)
 
     def __del__(self):
         for hook in getattr(self, "_hooks", []):
             hook.remove()
+
+    def add(self, named_parameters):
+        """Takes up the parameters that are trained and were not, or were not there, so far."""
+        for name, parameter in named_parameters:
+            if parameter.requires_grad and id(parameter) not in self._known:
+                gradient = Gradient(name, parameter)
+                gradient.start_batch(self._passes)
+                self._gradients.append(gradient)
+                self._known.add(id(parameter))
+                self._hooks.append(_add_hook(gradient, weakref.WeakMethod(self._count)))
+
+    def __reduce_ex__(self, protocol):
+        refuse("a DistributedDataParallel can be neither copied nor pickled, since the hooks of "
+               "its parameters belong to it; copy or save its `module`")
 
     @property
     def in_flight(self):
@@ -116,13 +146,16 @@ class Gradients:
     def set_passes(self, passes):
         if passes < 1:
             refuse(f"backward_passes_per_step is {passes}; it must be 1 at least")
+        if self.in_flight:
+            refuse("set_backward_passes_per_step() between backward() and step() or synchronize(): "
+                   "gradients are being reduced")
         self._passes = passes
         self._start_batch()
 
     def _start_batch(self):
-        self._has_begun = False
+        self._has_begun, self._sparse_names = False, None
         for gradient in self._gradients:
-            gradient.delay, gradient.is_sent, gradient.sparse = self._passes, False, None
+            gradient.start_batch(self._passes)
 
     # --- backward ---------------------------------------------------------------------------------
 
@@ -132,23 +165,26 @@ class Gradients:
             return
         with self._lock:
             self.is_synchronized = False
-            if not self._has_begun and self.on_begin is not None:
-                self.on_begin()
+            if not self._has_begun and self._ends_with_backward:
+                torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
             self._has_begun = True
             if gradient.delay == 0:
+                gradient.seen = None  # the user is told now
                 refuse(f"the gradient of '{gradient.name}' was computed more often than "
                        "backward_passes_per_step says before step() or synchronize(); a batch that "
                        "step() will not end is ended by discard()")
             gradient.delay -= 1
             if gradient.delay == 0:
-                self._send(gradient, gradient.parameter.grad)
+                grad = gradient.parameter.grad
+                self._send(gradient, grad)
+                gradient.seen = (grad, grad._version)
 
     def _send(self, gradient, grad):
-        """In the first batch only a sparse one is sent before its end."""
+        """In its first batch only a sparse one is sent before the end."""
         if gradient.reducer is not None:
             self._fill(gradient, grad)
             gradient.reducer.mark(gradient.index)
-        elif self._reducers is not None or self._is_sparse(grad):
+        elif gradient.is_sparse or self._is_sparse(grad):
             gradient.sparse = sparse_allreduce_async(
                 scaled(_sparse(gradient.parameter, grad), self._prescale),
                 f"gradient/{gradient.name}", self._op, self._process_set)
@@ -183,6 +219,7 @@ class Gradients:
                 if not gradient.is_sent:
                     self._send(gradient, gradient.parameter.grad)
             self._wait()
+            self._refuse_changes()
         except Error:
             self._start_batch()
             raise
@@ -196,7 +233,7 @@ class Gradients:
         try:
             self._make_reducers()
             for gradient in self._gradients:
-                if gradient.reducer is None and not gradient.is_sent:
+                if gradient.is_sparse and not gradient.is_sent:
                     self._send(gradient, None)  # which the other ranks wait for
             for reducer in self._reducers:
                 reducer.discard(str(reason))
@@ -218,26 +255,54 @@ class Gradients:
         if failures:
             raise failures[0]
 
+    def _refuse_changes(self):
+        """What changes a gradient while it is being reduced would be lost."""
+        for gradient in self._gradients:
+            if gradient.has_changed:
+                refuse(f"the gradient of '{gradient.name}' was changed after backward(), while it "
+                       "was being reduced: to clip or unscale gradients call synchronize() before, "
+                       "and step() within skip_synchronize()")
+
     def _publish(self, gradient):
-        if gradient.reducer is None:
+        """Not the buffer itself but a view of it: `.data` of a `grad` may be replaced, as
+        module.half() does. A parameter that is no longer trained keeps the `grad` it has."""
+        if not gradient.parameter.requires_grad:
+            return
+        if gradient.is_sparse:
             grad = scaled(gradient.sparse(), self._postscale)
         else:
             grad = self._compression.decompress(gradient.buffer, gradient.context)
-        gradient.parameter.grad = grad
+        gradient.parameter.grad = grad.detach().to(gradient.parameter)
 
     # --- buffers ----------------------------------------------------------------------------------
 
     def _make_reducers(self):
-        """For the gradients that have not been sent as sparse ones in the first batch."""
-        if self._reducers is not None:
+        """For new gradients that are not sparse."""
+        new = [gradient for gradient in self._gradients if gradient.is_new]
+        if not new:
             return
-        self._reducers = []
-        dense = [gradient for gradient in self._gradients if not gradient.is_sent]
+        sparse = self._agree_on_sparse(new)
+        for gradient in new:
+            gradient.is_sparse = gradient.name in sparse
+        dense = [gradient for gradient in new if not gradient.is_sparse]
         for group in self._groups:
             wanted = set(map(id, group))
             self._make_reducer([each for each in dense if id(each.parameter) in wanted], ONE_BUNDLE)
             dense = [each for each in dense if id(each.parameter) not in wanted]
         self._make_reducer(dense, self._bundle_bytes)
+
+    def _agree_on_sparse(self, new):
+        """The names of those that have been sparse on some rank: others may not have used them.
+        Can be called again after Ctrl-C."""
+        if self._sparse_names is None:  # the handle
+            names = "".join(f"{gradient.name}\0" for gradient in new
+                            if gradient.is_sent or self._is_sparse(gradient.parameter.grad))
+            self._sparse_names = allgather_async(
+                torch.tensor(list(names.encode()), dtype=torch.uint8), "sparse gradients",
+                self._process_set)
+        gathered = self._sparse_names.wait()
+        self._sparse_names = None
+        return bytes(gathered.tolist()).decode().split("\0")
 
     def _make_reducer(self, gradients, bundle_bytes):
         if not gradients:
@@ -255,7 +320,7 @@ class Gradients:
 
 def _sparse(parameter, grad):
     """A sparse gradient of the parameter, without elements if there is none."""
-    if grad is None:
+    if grad is None or grad.is_sparse and grad._nnz() == 0:  # zeros may have other dimensions
         return torch.sparse_coo_tensor(
             torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, *parameter.shape[1:]),
             parameter.shape, dtype=parameter.dtype, device=parameter.device).coalesce()

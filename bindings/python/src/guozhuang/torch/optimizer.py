@@ -9,15 +9,15 @@ from ..errors import refuse
 from ..process_sets import global_process_set
 from .compression import Compression
 from .gradients import Gradients
-from .operations import grouped_allreduce
+from .operations import allreduce, grouped_allreduce
 
 
 class _Distributed:
     """What a distributed optimizer does besides what its own class does."""
 
     def step(self, closure=None):
-        """Waits for the reduced gradients, then steps. With a closure, each of its evaluations is
-        reduced."""
+        """Waits for the reduced gradients, then steps. With a closure, the gradients of each of
+        its evaluations are reduced, and its loss is the mean over the ranks."""
         if closure is not None:
             return super().step(self._reduced(closure))
         if self._synchronizes:
@@ -34,14 +34,19 @@ class _Distributed:
             with torch.enable_grad():
                 loss = closure()
             self.synchronize()
-            return loss
+            return _mean(loss, self._process_set)
 
         return evaluate
 
     def synchronize(self):
         """Waits for the reduced gradients, to clip them, say; step() then goes into a
         skip_synchronize()."""
-        self._gradients.synchronize()
+        self._current_gradients().synchronize()
+
+    def _current_gradients(self):
+        """With those of parameters that are trained only since the last batch."""
+        self._gradients.add(_with_names(self, self._named))
+        return self._gradients
 
     @contextlib.contextmanager
     def skip_synchronize(self):
@@ -55,7 +60,7 @@ class _Distributed:
     def discard(self, reason):
         """Instead of step(), on a rank that cannot go on with this batch: on all ranks it is given
         up, and step() raises an error with the reason. All go on with the next."""
-        self._gradients.discard(reason)
+        self._current_gradients().discard(reason)
 
     def zero_grad(self, *arguments, **options):
         if self._gradients.in_flight:
@@ -94,31 +99,71 @@ class _DistributedAdasum:
         """Does nothing: step() reduces, after however many backward passes."""
 
 
+class _Outside:
+    """On a rank that is not in the process set there is nothing to reduce."""
+
+    def synchronize(self):
+        """Does nothing: this rank is not in the process set."""
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        yield
+
+    def discard(self, reason):
+        """Does nothing: this rank is not in the process set."""
+
+    def set_backward_passes_per_step(self, passes):
+        """Does nothing: this rank is not in the process set."""
+
+
+def _mean(loss, process_set):
+    """The mean of the ranks' losses, by which optimizers such as LBFGS decide alike."""
+    if loss is None:
+        return None
+    if isinstance(loss, torch.Tensor):
+        return allreduce(loss.detach(), process_set=process_set)
+    return allreduce(torch.tensor(loss, dtype=torch.float64), process_set=process_set).item()
+
+
+def _refuse_copy(optimizer, protocol):
+    refuse("a distributed optimizer can be neither copied nor pickled, since the hooks of its "
+           "parameters belong to it; copy or save its state_dict()")
+
+
 def _subclass(optimizer, behaviour, **attributes):
     """The optimizer as an instance of a subclass of its class; it shares all that it has."""
-    name = type(optimizer).__name__
-    distributed = object.__new__(type(name, (behaviour, type(optimizer)), {}))
+    name, bases = type(optimizer).__name__, (behaviour, type(optimizer))
+    distributed = object.__new__(type(name, bases, {"__reduce_ex__": _refuse_copy}))
     shared = {key: value for key, value in vars(optimizer).items() if key != "step"}
     vars(distributed).update(shared, **attributes)
     return distributed
 
 
-def _named(optimizer, named_parameters):
-    """Pairs of a name and a parameter, for all that the optimizer has."""
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+def _parameters_of(optimizer):
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _check_names(optimizer, named_parameters):
+    """The pairs of a name and a parameter by the id of the parameter."""
     if named_parameters is None:
-        return [(f"parameter {index}", each) for index, each in enumerate(parameters)]
+        return {}
     named = list(named_parameters)
     if any(not isinstance(each, tuple) or len(each) != 2 for each in named):
         refuse("named_parameters must be pairs of a name and a parameter, as "
                "model.named_parameters() gives them")
-    names = {id(parameter): name for name, parameter in named}
     if len({name for name, _ in named}) < len(named):
         refuse("two parameters of named_parameters have the same name")
-    unnamed = sum(id(each) not in names for each in parameters)
+    by_id = {id(pair[1]): pair for pair in named}
+    unnamed = sum(id(each) not in by_id for each in _parameters_of(optimizer))
     if unnamed:
         refuse(f"{unnamed} parameters of the optimizer are not among named_parameters")
-    return [(names[id(each)], each) for each in parameters]
+    return by_id
+
+
+def _with_names(optimizer, named):
+    """Pairs of a name and a parameter, for all that the optimizer has."""
+    return [named.get(id(each)) or (f"parameter {index}", each)
+            for index, each in enumerate(_parameters_of(optimizer))]
 
 
 def _grouping(parameters, num_groups, groups):
@@ -157,13 +202,17 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     """
     if gradient_predivide_factor != 1 and op != Average:
         refuse("gradient_predivide_factor is for op=Average")
-    named = _named(optimizer, named_parameters)
+    named = _check_names(optimizer, named_parameters)
+    if not process_set.included():
+        return _subclass(optimizer, _Outside)
     if op == Adasum and process_set.size() > 1:
         return _subclass(optimizer, _DistributedAdasum, _compression=compression,
                          _process_set=process_set)
-    groups, bundle_bytes = _grouping([each for _, each in named], num_groups, groups)
+    groups, bundle_bytes = _grouping(_parameters_of(optimizer), num_groups, groups)
     gradients = Gradients(
-        named, op=op, prescale=1 / gradient_predivide_factor, postscale=gradient_predivide_factor,
-        compression=compression, groups=groups, bundle_bytes=bundle_bytes,
-        sparse_as_dense=sparse_as_dense, passes=backward_passes_per_step, process_set=process_set)
-    return _subclass(optimizer, _Distributed, _gradients=gradients, _synchronizes=True)
+        _with_names(optimizer, named), op=op, prescale=1 / gradient_predivide_factor,
+        postscale=gradient_predivide_factor, compression=compression, groups=groups,
+        bundle_bytes=bundle_bytes, sparse_as_dense=sparse_as_dense,
+        passes=backward_passes_per_step, process_set=process_set)
+    return _subclass(optimizer, _Distributed, _gradients=gradients, _named=named,
+                     _process_set=process_set, _synchronizes=True)

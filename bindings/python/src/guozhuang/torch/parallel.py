@@ -14,12 +14,16 @@ class DistributedDataParallel(torch.nn.Module):
 
     Parameters and buffers are those of the first rank at the beginning, and buffers again before
     each forward() of a training module, unless `broadcast_buffers` is False. A parameter that
-    backward has not reached on this rank counts as zero. `bucket_cap_mb` is the size of the bundles
-    in which gradients travel.
+    backward has not reached on this rank counts as zero; one that becomes trainable later is
+    reduced, too. `bucket_cap_mb` is the size of the bundles in which gradients travel.
+
+    The other arguments are PyTorch's, and not needed: the module and its inputs stay on the device
+    where they are, and any parameter may be left unused.
     """
 
-    def __init__(self, module, broadcast_buffers=True, bucket_cap_mb=25,
-                 process_set=global_process_set):
+    def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True,
+                 process_set=global_process_set, bucket_cap_mb=25, find_unused_parameters=False,
+                 gradient_as_bucket_view=False, static_graph=False):
         super().__init__()
         self.module = module
         self._broadcasts_buffers, self._process_set = broadcast_buffers, process_set
@@ -27,17 +31,20 @@ class DistributedDataParallel(torch.nn.Module):
         broadcast_parameters(module.state_dict(), self._root, process_set)
         self._gradients = Gradients(module.named_parameters(),
                                     bundle_bytes=int(bucket_cap_mb * 2**20),
-                                    process_set=process_set)
-        self._gradients.on_begin = self._at_end_of_backward
-
-    def _at_end_of_backward(self):
-        torch.autograd.Variable._execution_engine.queue_callback(self._gradients.synchronize)
+                                    process_set=process_set, ends_with_backward=True)
 
     def forward(self, *inputs, **options):
-        sends = self._broadcasts_buffers and self.training and torch.is_grad_enabled()
-        if sends and not self._gradients.is_paused:
+        trains = self.training and torch.is_grad_enabled()
+        if trains:
+            self._gradients.add(self.module.named_parameters())
+        if trains and self._broadcasts_buffers and not self._gradients.is_paused:
             broadcast_parameters(self.module.named_buffers(), self._root, self._process_set)
         return self.module(*inputs, **options)
+
+    def discard(self, reason):
+        """On a rank whose backward() has failed: on the other ranks theirs raises an error with the
+        reason. All go on with the next batch."""
+        self._gradients.discard(reason)
 
     @contextlib.contextmanager
     def no_sync(self):

@@ -1,0 +1,295 @@
+"""What scripts do with a distributed optimizer besides calling step() after each backward()."""
+import copy
+import pickle
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from training_test import STEPS, Model, TrainingTest, loss_of, momentum, sgd
+
+import guozhuang.torch as hvd
+
+
+class Scripts(TrainingTest):
+    def pair(self, make=sgd, **options):
+        """A model and its distributed optimizer, and a model and its optimizer of one process."""
+        model, other = Model(), Model()
+        optimizer = hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters(),
+                                             **options)
+        return (model, optimizer, self.rank, self.size), (other, make(other.parameters()), 0, 1)
+
+    def train(self, pair, steps, **options):
+        for step in steps:
+            for model, optimizer, begin, stride in pair:
+                optimizer.zero_grad(**options)
+                loss_of(model, step, begin, stride).backward()
+                optimizer.step()
+
+    def expect_pair(self, pair, tolerance=1e-12):
+        self.expect_same(pair[0][0], pair[1][0], tolerance)
+
+
+class Parameters(Scripts):
+    """That change while they are trained."""
+
+    def test_trainable_later(self):
+        pair = self.pair()
+        for model, *_ in pair:
+            model.first.requires_grad_(False)
+        self.train(pair, (1, 3))
+        for model, *_ in pair:
+            model.first.requires_grad_(True)
+        before = pair[0][0].first.weight.detach().clone()
+        self.train(pair, (1, 3, 5))
+        self.expect_pair(pair)
+        self.assertFalse(torch.equal(before, pair[0][0].first.weight))
+        self.assertTrue(pair[0][1]._gradients._known.issuperset(
+            map(id, pair[0][0].first.parameters())))
+
+    def test_trainable_later_in_a_batch_that_is_discarded(self):
+        pair = self.pair()
+        (model, optimizer, *_), (other, *_) = pair
+        for each in (model, other):
+            each.first.requires_grad_(False)
+        self.train(pair, (1,))
+        for each in (model, other):
+            each.first.requires_grad_(True)
+        optimizer.zero_grad()
+        if self.rank == self.size - 1:
+            optimizer.discard("bad image 47.png")
+        else:
+            loss_of(model, 3).backward()
+            self.fails_everywhere(optimizer.step, "discarded", "bad image 47.png")
+        self.train(pair, (1, 3))
+        self.expect_pair(pair)
+
+    def test_trainable_later_in_a_module(self):
+        wrapped, other = hvd.DistributedDataParallel(Model()), Model()
+        for each in (wrapped.module, other):
+            each.first.requires_grad_(False)
+        wrapped = hvd.DistributedDataParallel(wrapped.module)
+        for trains in (False, True, True):
+            for each in (wrapped.module, other):
+                each.first.requires_grad_(trains)
+            for model, begin, stride in ((wrapped, self.rank, self.size), (other, 0, 1)):
+                model.zero_grad()
+                loss_of(model, 1, begin, stride).backward()
+            self.assertEqual(other.first.weight.grad is not None, trains)
+        self.assertTrue(torch.allclose(wrapped.module.first.weight.grad, other.first.weight.grad))
+
+    def test_groups_added_later(self):
+        def second_alone(parameters):
+            return sgd(list(parameters)[-2:])
+
+        pair = self.pair(second_alone)
+        self.train(pair, (1,))
+        for model, optimizer, *_ in pair:
+            optimizer.add_param_group(dict(params=[*model.first.parameters()], lr=0.05))
+        self.train(pair, (1, 3))
+        self.expect_pair(pair)
+
+    def test_not_trained_any_more(self):
+        pair = self.pair(momentum)
+        self.train(pair, (1, 3))
+        for model, *_ in pair:
+            model.first.requires_grad_(False)
+            model.zero_grad(set_to_none=True)
+        before = pair[0][0].first.weight.detach().clone()
+        self.train(pair, (1, 3), set_to_none=True)
+        self.assertTrue(torch.equal(before, pair[0][0].first.weight))
+        self.expect_pair(pair)
+
+    def test_other_dtype(self):
+        """Module.half() and its like replace the memory of parameters and of their `grad`."""
+        (model, optimizer, *_), _ = self.pair()
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            model.to(dtype)
+            for step in (1, 3):
+                optimizer.zero_grad(set_to_none=False)
+                loss_of(model, step, self.rank, self.size).to(dtype).backward()
+                optimizer.step()
+        self.assertEqual(model.first.weight.grad.dtype, torch.bfloat16)
+        weights = hvd.allgather(model.first.weight.detach().flatten()[None])
+        self.assertTrue(torch.equal(weights, weights[:1].expand_as(weights)))
+
+    def test_sparse_gradients_that_only_one_rank_has(self):
+        embedding, linear = torch.nn.Embedding(5, 2, sparse=True), torch.nn.Linear(2, 1)
+        torch.nn.init.ones_(embedding.weight)
+        torch.nn.init.ones_(linear.weight)
+        torch.nn.init.ones_(linear.bias)
+        parameters = [*embedding.parameters(), *linear.parameters()]
+        optimizer = hvd.DistributedOptimizer(sgd(parameters), op=hvd.Sum)
+        for _ in range(2):
+            optimizer.zero_grad()
+            inputs = embedding(torch.tensor([3])) if self.rank == 0 else torch.ones(1, 2)
+            linear(inputs).sum().backward()
+            optimizer.step()
+        weights = hvd.allgather(embedding.weight.detach()[None])
+        self.assertTrue(torch.equal(weights, weights[:1].expand_as(weights)))
+        self.assertLess(weights[0, 3, 0], 1)
+        self.assertEqual(weights[0, 2, 0], 1)
+
+
+class Steps(Scripts):
+    def test_mixed_precision(self):
+        """With a GradScaler and clipping, as docs/python.md has it; of batches of which one rank's
+        is infinite no rank takes the step."""
+        has_scaler = hasattr(getattr(torch, "amp", None), "GradScaler")  # of torch 2.3, for CPUs
+        pair = self.pair()
+        for each in pair:
+            each[0].float()
+        scalers = [torch.amp.GradScaler("cpu", init_scale=256.0) if has_scaler
+                   else torch.cuda.amp.GradScaler(enabled=False) for _ in pair]
+        for step in range(STEPS):
+            overflows = has_scaler and step == 2
+            for (model, optimizer, begin, stride), scaler in zip(pair, scalers):
+                before = model.first.weight.detach().clone()
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = loss_of(model, step, begin, stride).float()
+                loss = loss * float("inf") if overflows and begin == 0 else loss
+                scaler.scale(loss).backward()
+                self.clip_and_step(model, optimizer, scaler)
+                self.assertEqual(torch.equal(before, model.first.weight), overflows)
+        self.expect_pair(pair, 1e-2)
+        self.assertGreater((pair[0][0].first.weight - Model().first.weight).abs().max(), 0.05)
+
+    @staticmethod
+    def clip_and_step(model, optimizer, scaler):
+        if not hasattr(optimizer, "synchronize"):
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+        else:
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+        scaler.update()
+
+    def test_changes_before_synchronize(self):
+        """What clips or scales a gradient that is being reduced would change nothing."""
+        (model, optimizer, *_), _ = self.pair()
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss_of(model, 1, self.rank, self.size).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            self.refused("was changed after backward.*call synchronize",
+                         optimizer.step)
+            optimizer.zero_grad()
+            loss_of(model, 1, self.rank, self.size).backward()
+            optimizer.step()
+
+    def test_closure_that_decides_by_the_loss(self):
+        def search(parameters):
+            return torch.optim.LBFGS(parameters, max_iter=4, line_search_fn="strong_wolfe")
+
+        losses = []
+        for model, optimizer, begin, stride in self.pair(search):
+            def closure():
+                optimizer.zero_grad()
+                loss = loss_of(model, 1, begin, stride)  # of this rank alone
+                loss.backward()
+                return loss if step else loss.item()
+
+            for step in range(2):
+                losses.append(torch.as_tensor(optimizer.step(closure)).item())
+        self.assertAlmostEqual(losses[1], losses[3], 9)
+
+    def test_passes_are_set_between_steps(self):
+        pair = self.pair()
+        self.train(pair, (1,))
+        (model, optimizer, *_), _ = pair
+        loss_of(model, 1).backward()
+        self.refused("are being reduced", optimizer.set_backward_passes_per_step, 2)
+        optimizer.synchronize()
+
+    def test_checkpointed_layers(self):
+        """Whose backward runs another backward."""
+        class Checkpointed(torch.nn.Module):
+            def __init__(self, reentrant):
+                super().__init__()
+                torch.manual_seed(5)
+                self.first, self.second = (torch.nn.Linear(3, 3).double() for _ in range(2))
+                self.reentrant = reentrant
+
+            def forward(self, inputs):
+                return checkpoint(lambda each: self.second(each) * self.second(each).tanh(),
+                                  self.first(inputs), use_reentrant=self.reentrant)
+
+        everything = torch.randn(12, 3, dtype=torch.float64, generator=torch.manual_seed(1))
+        for reentrant in (False, True):
+            model, other = Checkpointed(reentrant), Checkpointed(reentrant)
+            wrapped = hvd.DistributedDataParallel(Checkpointed(reentrant))
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()))
+            for _ in range(2):
+                for each, inputs in ((model, everything[self.rank::self.size]),
+                                     (wrapped, everything[self.rank::self.size]),
+                                     (other, everything)):
+                    each.zero_grad()
+                    (each(inputs) ** 2).mean().backward()
+                optimizer.synchronize()
+                for each in (model, wrapped):
+                    for mine, theirs in zip(each.parameters(), other.parameters()):
+                        self.assertTrue(torch.allclose(mine.grad, theirs.grad))
+
+    def test_copies(self):
+        (model, optimizer, *_), _ = self.pair()
+        self.refused("neither copied", copy.deepcopy, optimizer)
+        self.refused("neither copied", pickle.dumps, optimizer)
+        self.refused("neither copied", copy.deepcopy, hvd.DistributedDataParallel(model))
+        self.assertEqual(len(copy.deepcopy(optimizer.state_dict())["param_groups"]), 1)
+        self.expect_same(copy.deepcopy(model), model)
+
+    def test_outside_the_process_set(self):
+        """A rank that is not in the optimizer's process set trains for itself."""
+        if self.size == 1:
+            self.skipTest("there is no other set")
+        late = hvd.add_process_set(range(1, self.size))
+        for op in (hvd.Average, hvd.Adasum):
+            model, other = Model(), Model()
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), op=op, process_set=late)
+            loss_of(model, 1).backward()
+            loss_of(other, 1).backward()
+            optimizer.step()
+            sgd(other.parameters()).step()
+            self.expect_same(model, other)
+        hvd.remove_process_set(late)
+
+
+class FailedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("bad image 47.png")
+
+
+class Modules(Scripts):
+    def test_arguments_of_pytorch(self):
+        model = Model()
+        wrapped = hvd.DistributedDataParallel(model, None, find_unused_parameters=True,
+                                              gradient_as_bucket_view=True)
+        loss_of(wrapped, 0, self.rank, self.size).backward()
+        loss_of(other := Model(), 0).backward()
+        self.assertTrue(torch.allclose(model.first.weight.grad, other.first.weight.grad))
+
+    def test_backward_that_fails(self):
+        wrapped = hvd.DistributedDataParallel(Model())
+        last = self.size - 1
+        for step in range(3):
+            wrapped.zero_grad()
+            loss = loss_of(wrapped, step, self.rank, self.size)
+            if step == 1 and self.rank == last:
+                hidden = FailedBackward.apply(wrapped.module.embedding(torch.arange(3)))
+                loss = wrapped.module.first(hidden).sum()
+                self.assertRaisesRegex(ValueError, "bad image", loss.backward)
+                wrapped.discard("bad image 47.png")
+            elif step == 1:
+                self.fails_everywhere(loss.backward, "discarded", f"by rank {last}: bad image 47")
+            else:
+                loss.backward()
+        loss_of(other := Model(), 2).backward()
+        self.assertTrue(torch.allclose(wrapped.module.first.weight.grad, other.first.weight.grad))
