@@ -1,5 +1,6 @@
 """Operations on torch's tensors, as far as they are PyTorch's own (tests/conformance has the rest),
 and their gradients."""
+import collections
 import gc
 
 import ranks
@@ -7,6 +8,9 @@ import torch
 
 import guozhuang.torch as hvd
 from guozhuang.torch import tensors
+
+
+Pair = collections.namedtuple("Pair", ("first", "second"))
 
 
 def ramp(*shape, dtype=torch.float32, start=0):
@@ -30,6 +34,21 @@ class Allreduce(ranks.RanksTest):
         self.assertTrue(torch.equal(total, given * self.size))
         expanded = torch.ones(1).expand(5)
         self.assertEqual(hvd.allreduce(expanded, op=hvd.Sum).tolist(), [self.size] * 5)
+        self.assertEqual(hvd.allreduce(torch.tensor(2.0)).shape, ())
+        self.assertEqual(hvd.allreduce(torch.ones(0, 3)).shape, (0, 3))
+        self.refused("share memory", hvd.allreduce_, expanded)
+
+    def test_negated(self):
+        """Views of torch whose elements are the negatives of what is in memory."""
+        def negated():
+            view = torch.tensor([1 + 2j * (self.rank + 1)]).conj().imag
+            self.assertTrue(view.is_neg() and view.is_contiguous())
+            return view
+
+        self.assertEqual(hvd.allreduce(negated(), op=hvd.Max).tolist(), [-2])
+        self.assertEqual(hvd.allreduce_(negated(), op=hvd.Max).tolist(), [-2])
+        self.assertEqual(hvd.allgather(negated()).tolist(),
+                         [-2 * (rank + 1) for rank in range(self.size)])
 
     def test_compression(self):
         given = torch.tensor([1 / 3, 1000.123])
@@ -72,6 +91,8 @@ class Others(ranks.RanksTest):
             self.assertEqual(output.tolist(), [self.rank] * self.size)
             self.assertEqual((received.dtype, received.tolist()), (torch.int32, [1] * self.size))
         self.refused("integers", hvd.alltoall, given, [0.5] * self.size)
+        if self.size > 1:
+            self.refused("cannot be split evenly", hvd.alltoall, ramp(self.size + 1))
 
     def test_reducescatter_with_compression(self):
         given = ramp(self.size)
@@ -83,6 +104,8 @@ class Others(ranks.RanksTest):
         self.refused("complex64 cannot be sent", hvd.allreduce, torch.ones(1, dtype=torch.cfloat))
         self.refused("on meta cannot be sent", hvd.allreduce, torch.ones(1, device="meta"))
         self.refused("not both", hvd.allreduce, torch.ones(1), average=True, op=hvd.Sum)
+        for operation in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+            self.refused("the group has no tensors", operation, [])
         self.assertTrue(issubclass(hvd.HorovodInternalError, RuntimeError))
 
 
@@ -133,6 +156,9 @@ class Gradients(ranks.RanksTest):
         splits = [1] * self.size
         gradient = self.gradient(lambda given: hvd.alltoall(given, splits)[0], self.size)
         self.assertEqual(gradient.tolist(), expected)
+        rows = self.rank + 1  # for each rank
+        gradient = self.gradient(hvd.alltoall, rows * self.size)
+        self.assertEqual(gradient.tolist(), [each for each in expected for _ in range(rows)])
 
     def test_reducescatter(self):
         expected = [float(rank + 1) for rank in range(self.size) for _ in range(2)]
@@ -145,24 +171,26 @@ class Gradients(ranks.RanksTest):
 
 class States(ranks.RanksTest):
     def test_broadcast_parameters(self):
-        for form in (lambda model: model.state_dict(), lambda model: model.named_parameters()):
+        for form in (lambda model: model.state_dict(), lambda model: model.named_parameters(),
+                     lambda model: list(model.parameters())):
             torch.manual_seed(self.rank)
             model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
             hvd.broadcast_parameters(form(model), root_rank=0)
             torch.manual_seed(0)
             expected = torch.nn.Linear(3, 4)
             self.assertTrue(torch.equal(model[0].weight, expected.weight))
-        self.refused("pairs", hvd.broadcast_parameters, model.parameters())
+        self.refused("torch.Tensor is wanted", hvd.broadcast_parameters, {"epoch": 3})
         self.refused("takes a state_dict", hvd.broadcast_parameters, 3)
 
     def test_broadcast_optimizer_state(self):
         for make in (lambda p: torch.optim.SGD(p, lr=0.1 + self.rank, momentum=0.9),
                      lambda p: torch.optim.Adam(p, lr=0.1 + self.rank, amsgrad=True),
+                     lambda p: torch.optim.NAdam(p, lr=0.1 + self.rank),  # has a float32 of its own
                      lambda p: torch.optim.LBFGS(p, lr=0.1 + self.rank)):
-            parameter = torch.nn.Parameter(ramp(4))
+            parameter = torch.nn.Parameter(ramp(4, dtype=torch.float64))
             optimizer = make([parameter])
             if self.rank == 0:  # the others have no state yet
-                parameter.grad = ramp(4, start=1)
+                parameter.grad = ramp(4, dtype=torch.float64, start=1)
                 optimizer.step(lambda: (parameter ** 2).sum())
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
             self.assertEqual(optimizer.param_groups[0]["lr"], 0.1)
@@ -170,11 +198,25 @@ class States(ranks.RanksTest):
             self.assertEqual(states, [states[0]] * self.size)
             self.assertGreater(len(optimizer.state), 0)
 
+    def test_options_that_are_tuples(self):
+        parameter = torch.nn.Parameter(ramp(2))
+        pair = Pair(torch.tensor(0.1 + self.rank), self.rank)
+        optimizer = torch.optim.SGD([dict(params=[parameter], pair=pair)], lr=0.1)
+        hvd.broadcast_optimizer_state(optimizer, self.size - 1)
+        first, second = optimizer.param_groups[0]["pair"]
+        self.assertEqual((int(first), second), (self.size - 1, self.size - 1))
+
     def test_objects(self):
         thing = {"rank": self.rank, "tensor": torch.full((2,), self.rank)}
         self.assertEqual(hvd.broadcast_object(thing, 0)["tensor"].tolist(), [0, 0])
         self.assertEqual([each["rank"] for each in hvd.allgather_object(thing)],
                          list(range(self.size)))
+
+
+        last = self.size - 1
+        reason = f"of rank {last} cannot be pickled: .*local object"
+        self.refused(reason, hvd.broadcast_object, lambda: 1, last)
+        self.refused(reason, hvd.allgather_object, (lambda: 1) if self.rank == last else 1)
 
 
 class ProcessSets(ranks.RanksTest):

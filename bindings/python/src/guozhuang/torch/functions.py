@@ -8,19 +8,17 @@ from .operations import broadcast_async_
 
 
 def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
-    """Copies the parameters of the rank `root_rank` to all ranks: model.state_dict(), or
-    model.named_parameters()."""
+    """Copies the parameters of the rank `root_rank` to all ranks: model.state_dict(),
+    model.named_parameters() or model.parameters()."""
     if isinstance(params, dict):
         params = params.items()
     elif isinstance(params, (str, bytes, torch.Tensor)) or not hasattr(params, "__iter__"):
         refuse(f"broadcast_parameters takes a state_dict or named_parameters, not {params!r}")
     tensors = {}
-    for each in params:
-        if not isinstance(each, tuple) or len(each) != 2:
-            refuse("broadcast_parameters takes pairs of a name and a parameter; give it "
-                   "model.state_dict() or model.named_parameters()")
-        if each[1] is not None:
-            tensors[each[0]] = each[1]
+    for index, each in enumerate(params):
+        name, tensor = each if isinstance(each, tuple) and len(each) == 2 else (index, each)
+        if tensor is not None:
+            tensors[name] = tensor
     _broadcast_all(tensors, "broadcast_parameters", root_rank, process_set)
 
 
@@ -48,7 +46,8 @@ def _map(thing, kind, function):
     if isinstance(thing, dict):
         return {key: _map(value, kind, function) for key, value in thing.items()}
     if isinstance(thing, (list, tuple)):
-        return type(thing)(_map(value, kind, function) for value in thing)
+        values = [_map(value, kind, function) for value in thing]
+        return type(thing)(*values) if hasattr(thing, "_fields") else type(thing)(values)
     return thing
 
 
@@ -65,5 +64,4 @@ def broadcast_optimizer_state(optimizer, root_rank=0, model=None, process_set=gl
     tensors = []
     _map(state, torch.Tensor, tensors.append)
     _broadcast_all(dict(enumerate(tensors)), "broadcast_optimizer_state", root_rank, process_set)
-    if not is_root:
-        optimizer.load_state_dict(state)
+    optimizer.load_state_dict(state)  # on all ranks, since it changes dtypes

@@ -63,8 +63,14 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
     """allreduce() of several tensors as one operation: a list of results."""
     options = dict(op=choose_op(average, op), prescale_factor=prescale_factor,
                    postscale_factor=postscale_factor, process_set=process_set)
-    compressed, contexts = zip(*map(compression.compress, tensors))
+    compressed, contexts = _compress_all(compression, tensors)
     return list(map(compression.decompress, _Allreduce.apply(name, options, *compressed), contexts))
+
+
+def _compress_all(compression, tensors):
+    """What is sent for the tensors, and the contexts to make tensors of the results."""
+    pairs = list(map(compression.compress, tensors))
+    return [sent for sent, _ in pairs], [context for _, context in pairs]
 
 
 class _Allgather(torch.autograd.Function):
@@ -121,12 +127,9 @@ def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, splits, name, process_set):
-        if splits is None:  # equal parts, which the operation checks
-            output = _operations.alltoall(tensor, None, name, process_set)
-            rows = output.shape[0] // process_set.size()
-            received = torch.full((process_set.size(),), rows, dtype=torch.int32)
-        else:
-            output, received = _operations.alltoall(tensor, splits, name, process_set)
+        output, received = _operations.alltoall(
+            tensor, _equal_splits(tensor, process_set) if splits is None else splits, name,
+            process_set)
         ctx.received, ctx.process_set = received.tolist(), process_set
         ctx.mark_non_differentiable(received)
         return output, received
@@ -135,6 +138,13 @@ class _Alltoall(torch.autograd.Function):
     def backward(ctx, gradient, _):
         back, _ = _operations.alltoall(gradient, ctx.received, process_set=ctx.process_set)
         return back, None, None, None
+
+
+def _equal_splits(tensor, process_set):
+    rows, size = tensor.shape[0] if tensor.dim() else 0, process_set.size()
+    if rows % size != 0:
+        refuse(f"alltoall: {rows} rows cannot be split evenly among {size} ranks; give splits")
+    return [rows // size] * size
 
 
 def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
@@ -178,7 +188,7 @@ def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=A
     """reducescatter() of several tensors as one operation: a list of results."""
     options = dict(op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
                    process_set=process_set)
-    compressed, contexts = zip(*map(compression.compress, tensors))
+    compressed, contexts = _compress_all(compression, tensors)
     results = _Reducescatter.apply(name, options, *compressed)
     return list(map(compression.decompress, results, contexts))
 

@@ -25,7 +25,7 @@ def _dense(tensor):
 
 
 def as_input(tensor):
-    return _dense(tensor).contiguous()
+    return _dense(tensor).resolve_neg().contiguous()
 
 
 def copy(tensor):
@@ -33,7 +33,10 @@ def copy(tensor):
 
 
 def in_place(tensor):
-    return as_input(tensor)
+    worked_on = as_input(tensor)
+    if any(stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape)):
+        refuse("an expanded tensor, whose elements share memory, cannot be changed in place")
+    return worked_on
 
 
 def put_back(tensor, worked_on):
