@@ -412,3 +412,17 @@ class Modules(TrainingTest):
                 self.assertTrue(torch.allclose(norm(mine), whole(mine)))
         self.refused("2 at least", norm, torch.ones(3))
 
+    def test_sync_batch_norm_of_short_floats(self):
+        """There are more elements of a channel than float16 has numbers for."""
+        if self.size == 1:
+            self.skipTest("it is PyTorch's own")
+        everything = torch.randn(2 * SAMPLES, 2, 60, 60, generator=torch.manual_seed(3)) + 1
+        for dtype in (torch.float16, torch.bfloat16):
+            given = everything.to(dtype)
+            mine = given[self.rank::self.size].requires_grad_()
+            norm, whole = hvd.SyncBatchNorm(2), torch.nn.BatchNorm2d(2)
+            output, expected = norm(mine), whole(given.float())[self.rank::self.size]
+            self.assertTrue(torch.allclose(output.float(), expected, rtol=1e-2, atol=1e-2))
+            self.assertTrue(torch.allclose(norm.running_mean, whole.running_mean, atol=1e-5))
+            output.float().pow(2).sum().backward()
+            self.assertEqual((output.dtype, mine.grad.dtype), (dtype, dtype))

@@ -26,6 +26,11 @@ class SyncBatchNorm(_BatchNorm):
         uses_batch = self.training or self.running_mean is None
         if not uses_batch or self.process_set.size() == 1:
             return self._local(input, uses_batch)
+        if input.dtype in (torch.float16, torch.bfloat16):  # too short for sums and counts
+            return self._across_ranks(input.float()).to(input.dtype)
+        return self._across_ranks(input)
+
+    def _across_ranks(self, input):
         across = [0, *range(2, input.dim())]  # all but the channels
         shape = [1, -1, *[1] * (input.dim() - 2)]
         local = torch.cat([input.sum(across), input.new_tensor([input.numel() // input.shape[1]])])
