@@ -28,7 +28,7 @@ def exception():
     model, optimizer = optimizer_in_backward()
 
     def fail(_):
-        raise ValueError("bad image 47.png")
+        raise ValueError("bad image 47\udce9.png")  # from a name that is no UTF-8
 
     optimizer.zero_grad()
     output = model(torch.ones(1, 1000)).sum()

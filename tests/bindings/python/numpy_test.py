@@ -109,6 +109,10 @@ class Errors(ranks.RanksTest):
         self.refused("no reduce op 17", gz.allreduce, numpy.ones(1), op=17)
         self.refused("must be a ProcessSet", gz.allreduce, numpy.ones(1), process_set=[0])
         self.refused("is not in use", gz.barrier, gz.ProcessSet([0]))
+        for bad in (0, [0.5], ["0"]):
+            self.refused("as a list of ranks", gz.add_process_set, bad)
+        self.refused("must be a ProcessSet", gz.remove_process_set, [0])
+        self.refused("begin with #", gz.allreduce, numpy.ones(1), name="#1")
         self.assertRaises(TypeError, gz.broadcast, numpy.ones(1))
 
 
@@ -144,6 +148,14 @@ class ProcessSets(ranks.RanksTest):
         gz.remove_process_set(last)
         gz.shutdown()
         self.assertTrue(gz.is_initialized())
+
+    def test_sets_of_one_session_after_another(self):
+        last = gz.add_process_set(numpy.array([self.size - 1]))
+        gz.shutdown()
+        self.assertFalse(gz.is_initialized())
+        self.refused("is not in use", last.size)
+        gz.init(process_sets=[last])
+        self.assertEqual((last.size(), last.ranks), (1, [self.size - 1]))
 
     def test_global(self):
         self.assertEqual(gz.global_process_set.ranks, list(range(self.size)))

@@ -1,9 +1,11 @@
 """Some of the ranks of a job, for operations among them."""
 import ctypes
+import operator
+import weakref
 
 from . import _c
 from .errors import refuse
-from .handles import interruptibly
+from .handles import free, interruptibly
 
 
 class ProcessSet:
@@ -14,7 +16,10 @@ class ProcessSet:
     """
 
     def __init__(self, ranks):
-        self._ranks = sorted(ranks)
+        try:
+            self._ranks = sorted(map(operator.index, ranks))
+        except TypeError:
+            refuse(f"a process set must be given as a list of ranks, not {ranks!r}")
         self._pointer = None
         self.process_set_id = None  # a number that the set's ranks agree on, once it has been added
 
@@ -56,6 +61,7 @@ class _GlobalProcessSet(ProcessSet):
 
 global_process_set = _GlobalProcessSet()
 _next_id = 1
+_added = weakref.WeakSet()
 
 
 def pointer_of(process_set):
@@ -81,15 +87,29 @@ def add_process_set(process_set):
                   ctypes.byref(pointer))
     process_set._pointer, process_set.process_set_id = pointer, _next_id
     _next_id += 1
+    _added.add(process_set)
     return process_set
 
 
 def remove_process_set(process_set):
     """Removes a set that was added. Collective over the job, in the same order on all ranks.
     Returns whether there was anything to remove."""
+    if not isinstance(process_set, ProcessSet):
+        refuse(f"process_set must be a ProcessSet, not {process_set!r}")
     if process_set is global_process_set or process_set.process_set_id is None:
         return False
     interruptibly(_c.lib.gz_process_set_remove, process_set._pointer)
-    _c.lib.gz_process_set_free(process_set._pointer)
-    process_set._pointer = process_set.process_set_id = None
+    _forget(process_set)
     return True
+
+
+def forget_all():
+    """When the session has been closed, and its sets with it: they can be added to another one."""
+    for process_set in list(_added):
+        _forget(process_set)
+
+
+def _forget(process_set):
+    _added.discard(process_set)
+    free(_c.lib.gz_process_set_free, process_set._pointer)
+    process_set._pointer = process_set.process_set_id = None

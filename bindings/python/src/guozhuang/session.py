@@ -6,7 +6,7 @@ import sys
 from . import _c
 from .errors import make, refuse
 from .handles import interruptibly
-from .process_sets import add_process_set
+from .process_sets import add_process_set, forget_all
 
 
 def init(comm=None, process_sets=None):
@@ -27,10 +27,7 @@ def init(comm=None, process_sets=None):
 
 
 def _options_for(comm):
-    try:
-        from mpi4py import MPI
-    except ImportError:
-        MPI = None
+    MPI = sys.modules.get("mpi4py.MPI")  # importing it would initialise MPI
     if MPI is None or not isinstance(comm, MPI.Comm):
         refuse(f"init: comm must be a communicator of mpi4py, not {comm!r}; for some of the ranks "
                "add a process set")
@@ -51,12 +48,14 @@ def shutdown():
     """Leaves the job together with all other ranks. Collective. Once for each init(). A program
     that ends without it leaves the job then."""
     interruptibly(_c.lib.gz_shutdown)
+    if not is_initialized():
+        forget_all()
 
 
 def leave(reason):
     """Leaves the job at once, for a rank that cannot go on: what the others need of it fails with
     the reason. An exception that ends the program does this."""
-    _c.lib.gz_leave(str(reason).encode())
+    _c.lib.gz_leave(str(reason).encode(errors="backslashreplace"))
 
 
 def is_initialized():
@@ -100,9 +99,7 @@ def is_homogeneous():
 
 def start_timeline(file_path, mark_cycles=False):
     """Begins to record a timeline into a directory, a file for each rank. `mark_cycles` is
-    Horovod's: there are no cycles to mark, so it must be False. Returns whether it began."""
-    if mark_cycles:
-        refuse("start_timeline: mark_cycles must be False, since there are no cycles")
+    Horovod's: there are no cycles to mark. Returns whether it began."""
     return bool(_c.get(_c.lib.gz_start_timeline, str(file_path).encode()))
 
 
