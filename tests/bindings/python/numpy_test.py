@@ -103,6 +103,9 @@ class Handles(ranks.RanksTest):
 
 class Errors(ranks.RanksTest):
     def test_bad_arguments(self):
+        self.refused("root 77 is not a rank", gz.broadcast, numpy.ones(1), 77)
+        self.refused("is not a rank", gz.broadcast, numpy.ones(1), 1 << 32)
+        self.refused("must be a rank", gz.broadcast, numpy.ones(1), "0")
         self.refused("complex128 cannot be sent", gz.allreduce, numpy.zeros(1, complex))
         self.refused("not both", gz.allreduce, numpy.ones(1), average=True, op=gz.Sum)
         self.refused("op must be", gz.allreduce, numpy.ones(1), op="sum")

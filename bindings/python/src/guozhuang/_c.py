@@ -186,13 +186,23 @@ def _raise_failure(status, function, arguments):
     return status
 
 
+def _find(name):
+    try:
+        return getattr(lib, name)
+    except AttributeError:
+        lib.gz_version.restype = c_char_p
+        raise ImportError(
+            f"guozhuang: {lib._name} of version {lib.gz_version().decode()} is older than the "
+            f"package: it lacks {name}") from None
+
+
 lib = _load()
 for _name, _arguments in STATUS_FUNCTIONS.items():
-    _function = getattr(lib, _name)
+    _function = _find(_name)
     _function.restype, _function.argtypes = c_int32, _arguments
     _function.errcheck = _raise_failure
 for _name, (_result, *_arguments) in OTHER_FUNCTIONS.items():
-    _function = getattr(lib, _name)
+    _function = _find(_name)
     _function.restype, _function.argtypes = _result, _arguments
 
 

@@ -43,6 +43,14 @@ def choose_op(average, op):
     return Average if average else Sum
 
 
+def _rank_of(root_rank):
+    """A root as C takes it, where larger numbers would become others."""
+    try:
+        return max(-1, min(operator.index(root_rank), (1 << 31) - 1))
+    except TypeError:
+        return refuse(f"root_rank must be a rank, not {root_rank!r}")
+
+
 def _integers_of(splits):
     """Splits as a list: they may come as a list, an array, a tensor, or not at all."""
     try:
@@ -136,8 +144,8 @@ class Collectives:
     # --- broadcast --------------------------------------------------------------------------------
 
     def _broadcast(self, worked_on, finish, root_rank, name, process_set):
-        return self._submit(_c.lib.gz_broadcast_async, [worked_on], (root_rank,), finish, name,
-                            process_set)
+        return self._submit(_c.lib.gz_broadcast_async, [worked_on], (_rank_of(root_rank),), finish,
+                            name, process_set)
 
     def broadcast_async(self, tensor, root_rank, name=None, process_set=global_process_set):
         """The tensor of the rank `root_rank`, on all ranks."""

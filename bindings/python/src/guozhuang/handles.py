@@ -14,7 +14,7 @@ from . import _c
 WAIT_SLICE_US = 100_000
 
 _live = weakref.WeakSet()  # what may be in flight when the interpreter ends
-_process = os.getpid()
+_process = None  # the one whose session they are of
 _waiting = set()  # threads within wait_in_slices()
 _is_ending = threading.Event()
 _dropped = collections.deque()  # what remains of handles that were dropped in flight
@@ -55,6 +55,12 @@ class Handle:
             free(_c.lib.gz_handle_free, self._pointer)
         elif self._pointer:  # what was refused has none
             _dropped.append((self._pointer, self._owners))
+
+
+def own_objects():
+    """Says that this process has the session, and so the library's objects."""
+    global _process
+    _process = os.getpid()
 
 
 def free(function, pointer):

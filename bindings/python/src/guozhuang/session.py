@@ -5,7 +5,7 @@ import sys
 
 from . import _c
 from .errors import make, refuse
-from .handles import interruptibly
+from .handles import interruptibly, own_objects
 from .process_sets import add_process_set, forget_all
 
 
@@ -20,6 +20,7 @@ def init(comm=None, process_sets=None):
     if comm is not None:
         options = _options_for(comm)
     _c.lib.gz_init(ctypes.byref(options))
+    own_objects()
     _refuse_torchrun()
     _leave_on_exception()
     for process_set in [] if process_sets in (None, "dynamic") else process_sets:
