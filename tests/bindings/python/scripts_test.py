@@ -111,6 +111,23 @@ class Parameters(Scripts):
         weights = hvd.allgather(model.first.weight.detach().flatten()[None])
         self.assertTrue(torch.equal(weights, weights[:1].expand_as(weights)))
 
+    def test_first_batch_after_a_join(self):
+        """A rank that had no data makes its first step when the others have made some."""
+        for sparse in (False, True):
+            model = Model(sparse)
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+
+            def step():
+                optimizer.zero_grad()
+                loss_of(model, 1, self.rank, self.size).backward()
+                optimizer.step()
+
+            if self.rank != self.size - 1:
+                step()
+            hvd.broadcast_parameters(model.state_dict(), root_rank=hvd.join())
+            step()
+            self.expect_same(model, model)
+
     def test_sparse_gradients_that_only_one_rank_has(self):
         embedding, linear = torch.nn.Embedding(5, 2, sparse=True), torch.nn.Linear(2, 1)
         torch.nn.init.ones_(embedding.weight)

@@ -21,6 +21,7 @@ class ProcessSet:
         except TypeError:
             refuse(f"a process set must be given as a list of ranks, not {ranks!r}")
         self._pointer = None
+        self.joins = 0  # how often its ranks have joined
         self.process_set_id = None  # a number that the set's ranks agree on, once it has been added
 
     @property

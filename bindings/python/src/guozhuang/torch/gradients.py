@@ -117,7 +117,7 @@ class Gradients:
         self._process_set, self._lock = process_set, threading.Lock()
         self._gradients, self._known, self._hooks, self._reducers = [], set(), [], []
         self.is_paused, self.is_synchronized = False, False
-        self._ends_with_backward = ends_with_backward
+        self._ends_with_backward, self._joins = ends_with_backward, process_set.joins
         self.set_passes(passes)
         self.add(named_parameters)
 
@@ -279,9 +279,9 @@ class Gradients:
     def _make_reducers(self):
         """For new gradients that are not sparse."""
         new = [gradient for gradient in self._gradients if gradient.is_new]
-        if not new:
+        if not new and self._joins == self._process_set.joins:
             return
-        sparse = self._agree_on_sparse(new)
+        sparse = self._agree_on_sparse()
         for gradient in new:
             gradient.is_sparse = gradient.name in sparse
         dense = [gradient for gradient in new if not gradient.is_sparse]
@@ -291,17 +291,19 @@ class Gradients:
             dense = [each for each in dense if id(each.parameter) not in wanted]
         self._make_reducer(dense, self._bundle_bytes)
 
-    def _agree_on_sparse(self, new):
+    def _agree_on_sparse(self):
         """The names of those that have been sparse on some rank: others may not have used them.
+        After a join all ranks do this again, for those that had joined before their first batch.
         Can be called again after Ctrl-C."""
         if self._sparse_names is None:  # the handle
-            names = "".join(f"{gradient.name}\0" for gradient in new
-                            if gradient.is_sent or self._is_sparse(gradient.parameter.grad))
+            names = "".join(f"{gradient.name}\0" for gradient in self._gradients
+                            if gradient.is_sparse or gradient.is_new and self._is_sparse(
+                                gradient.parameter.grad))
             self._sparse_names = allgather_async(
                 torch.tensor(list(names.encode()), dtype=torch.uint8), "sparse gradients",
                 self._process_set)
         gathered = self._sparse_names.wait()
-        self._sparse_names = None
+        self._sparse_names, self._joins = None, self._process_set.joins
         return bytes(gathered.tolist()).decode().split("\0")
 
     def _make_reducer(self, gradients, bundle_bytes):
