@@ -1,6 +1,9 @@
 """Operations on numpy's arrays, as far as they are Python's own; tests/conformance has the rest."""
 import gc
+import shutil
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy
 import ranks
@@ -117,6 +120,19 @@ class Errors(ranks.RanksTest):
         self.refused("must be a ProcessSet", gz.remove_process_set, [0])
         self.refused("begin with #", gz.allreduce, numpy.ones(1), name="#1")
         self.assertRaises(TypeError, gz.broadcast, numpy.ones(1))
+
+
+class Timelines(ranks.RanksTest):
+    def test_one_of_an_operation(self):
+        """With the arguments of Horovod's."""
+        folder = gz.broadcast_object(tempfile.mkdtemp())
+        self.assertTrue(gz.start_timeline(folder, mark_cycles=True))
+        gz.allreduce(numpy.ones(3), name="is recorded")
+        gz.stop_timeline()
+        self.assertIn("is recorded", Path(folder, f"rank{self.rank}.json").read_text())
+        gz.barrier()
+        if self.rank == 0:
+            shutil.rmtree(folder)
 
 
 class ProcessSets(ranks.RanksTest):

@@ -93,14 +93,18 @@ class UsesRanks(Dataset):
 
 
 class Plain(UsesRanks):
+    """Whose samples are made by the rank's own random numbers, say."""
+
     def __getitem__(self, index):
-        return index
+        return index + 10 * hvd.rank() + 100 * hvd.size()
 
 
 class Forks(ranks.RanksTest):
     def test_workers_of_a_loader(self):
         pending = hvd.allreduce_async(torch.ones(10), name="pending", op=hvd.Sum)
-        self.assertEqual([int(each) for each in DataLoader(Plain(), num_workers=1)], [0, 1, 2, 3])
+        first = 10 * self.rank + 100 * self.size
+        self.assertEqual([int(each) for each in DataLoader(Plain(), num_workers=1)],
+                         [first, first + 1, first + 2, first + 3])
         with self.assertRaisesRegex(RuntimeError, "was made by fork.. and is no rank of the job"):
             list(DataLoader(UsesRanks(), num_workers=1))
         self.assertEqual(hvd.synchronize(pending)[0], self.size)

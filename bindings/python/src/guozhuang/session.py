@@ -4,9 +4,12 @@ import os
 import sys
 
 from . import _c
-from .errors import make, refuse
+from .errors import Error, make, refuse
 from .handles import interruptibly, own_objects
 from .process_sets import add_process_set, forget_all
+
+
+_numbers = {}  # of this process in the job, by the function that gives them
 
 
 def init(comm=None, process_sets=None):
@@ -21,6 +24,8 @@ def init(comm=None, process_sets=None):
         options = _options_for(comm)
     _c.lib.gz_init(ctypes.byref(options))
     own_objects()
+    for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
+        _numbers[name] = _number(name)
     _refuse_torchrun()
     _leave_on_exception()
     for process_set in [] if process_sets in (None, "dynamic") else process_sets:
@@ -51,6 +56,7 @@ def shutdown():
     interruptibly(_c.lib.gz_shutdown)
     if not is_initialized():
         forget_all()
+        _numbers.clear()
 
 
 def leave(reason):
@@ -63,34 +69,44 @@ def is_initialized():
     return bool(_c.lib.gz_is_initialized())
 
 
+def _number(name):
+    """A child of fork(), such as a worker of a DataLoader, has the number of its parent."""
+    try:
+        return _c.get(getattr(_c.lib, f"gz_{name}"))
+    except Error as error:
+        if error.code == "unavailable" and name in _numbers:
+            return _numbers[name]
+        raise
+
+
 def rank():
     """This rank, from 0."""
-    return _c.get(_c.lib.gz_rank)
+    return _number("rank")
 
 
 def size():
     """How many ranks the job has."""
-    return _c.get(_c.lib.gz_size)
+    return _number("size")
 
 
 def local_rank():
     """This rank's number among those of its host; use it to choose a GPU."""
-    return _c.get(_c.lib.gz_local_rank)
+    return _number("local_rank")
 
 
 def local_size():
     """How many ranks are on this host."""
-    return _c.get(_c.lib.gz_local_size)
+    return _number("local_size")
 
 
 def cross_rank():
     """The number of this rank's host among the hosts."""
-    return _c.get(_c.lib.gz_cross_rank)
+    return _number("cross_rank")
 
 
 def cross_size():
     """How many hosts there are."""
-    return _c.get(_c.lib.gz_cross_size)
+    return _number("cross_size")
 
 
 def is_homogeneous():
