@@ -67,6 +67,7 @@ def _blocking(asynchronous):
         return asynchronous(self._waiting, *arguments, **options).wait()
 
     operation.__name__ = asynchronous.__name__.replace("_async", "")
+    operation.__doc__ = asynchronous.__doc__.replace("_async", "")
     return operation
 
 
