@@ -128,6 +128,23 @@ class Parameters(Scripts):
             step()
             self.expect_same(model, model)
 
+    def test_optimizer_that_wants_sparse_gradients(self):
+        """Which they are again when they have been sent dense."""
+        for options in ({}, dict(sparse_as_dense=True)):
+            embeddings = [torch.nn.Embedding(7, 3, sparse=True).double() for _ in range(2)]
+            for each in embeddings:
+                torch.nn.init.ones_(each.weight)
+            mine, other = (torch.optim.SparseAdam(list(each.parameters())) for each in embeddings)
+            optimizer = hvd.DistributedOptimizer(mine, op=hvd.Sum, **options)
+            for step in range(3):
+                optimizer.zero_grad()
+                other.zero_grad()
+                (embeddings[0](torch.tensor([self.rank + step])) ** 2).sum().backward()
+                (embeddings[1](torch.arange(self.size) + step) ** 2).sum().backward()
+                optimizer.step()
+                other.step()
+            self.assertTrue(torch.allclose(embeddings[0].weight, embeddings[1].weight))
+
     def test_sparse_gradients_that_only_one_rank_has(self):
         embedding, linear = torch.nn.Embedding(5, 2, sparse=True), torch.nn.Linear(2, 1)
         torch.nn.init.ones_(embedding.weight)

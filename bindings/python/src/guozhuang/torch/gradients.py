@@ -76,7 +76,7 @@ class Gradient:
     def __init__(self, name, parameter):
         self.name, self.parameter = str(name), parameter
         self.is_sparse = False  # or not known yet, if it has no reducer either
-        self.reducer = self.index = self.buffer = None  # of a dense one, after its first batch
+        self.reducer = self.index = self.buffer = None  # if it is sent dense, after its first batch
         self.context = None  # of its compression
         self.start_batch(1)
 
@@ -184,16 +184,13 @@ class Gradients:
         if gradient.reducer is not None:
             self._fill(gradient, grad)
             gradient.reducer.mark(gradient.index)
-        elif gradient.is_sparse or self._is_sparse(grad):
+        elif gradient.is_sparse or _is_sparse(grad) and not self._sparse_as_dense:
             gradient.sparse = sparse_allreduce_async(
                 scaled(_sparse(gradient.parameter, grad), self._prescale),
                 f"gradient/{gradient.name}", self._op, self._process_set)
         else:
             return
         gradient.is_sent = True
-
-    def _is_sparse(self, grad):
-        return grad is not None and grad.is_sparse and not self._sparse_as_dense
 
     @torch.no_grad()
     def _fill(self, gradient, grad):
@@ -233,7 +230,7 @@ class Gradients:
         try:
             self._make_reducers()
             for gradient in self._gradients:
-                if gradient.is_sparse and not gradient.is_sent:
+                if gradient.reducer is None and not gradient.is_sent:
                     self._send(gradient, None)  # which the other ranks wait for
             for reducer in self._reducers:
                 reducer.discard(str(reason))
@@ -268,23 +265,25 @@ class Gradients:
         module.half() does. A parameter that is no longer trained keeps the `grad` it has."""
         if not gradient.parameter.requires_grad:
             return
-        if gradient.is_sparse:
+        if gradient.reducer is None:
             grad = scaled(gradient.sparse(), self._postscale)
         else:
             grad = self._compression.decompress(gradient.buffer, gradient.context)
+            grad = grad.to_sparse(1) if gradient.is_sparse else grad
         gradient.parameter.grad = grad.detach().to(gradient.parameter)
 
     # --- buffers ----------------------------------------------------------------------------------
 
     def _make_reducers(self):
-        """For new gradients that are not sparse."""
+        """For new gradients that are sent dense."""
         new = [gradient for gradient in self._gradients if gradient.is_new]
         if not new and self._joins == self._process_set.joins:
             return
         sparse = self._agree_on_sparse()
         for gradient in new:
             gradient.is_sparse = gradient.name in sparse
-        dense = [gradient for gradient in new if not gradient.is_sparse]
+        dense = [gradient for gradient in new
+                 if self._sparse_as_dense or not gradient.is_sparse]
         for group in self._groups:
             wanted = set(map(id, group))
             self._make_reducer([each for each in dense if id(each.parameter) in wanted], ONE_BUNDLE)
@@ -297,8 +296,8 @@ class Gradients:
         Can be called again after Ctrl-C."""
         if self._sparse_names is None:  # the handle
             names = "".join(f"{gradient.name}\0" for gradient in self._gradients
-                            if gradient.is_sparse or gradient.is_new and self._is_sparse(
-                                gradient.parameter.grad))
+                            if gradient.is_sparse
+                            or gradient.is_new and _is_sparse(gradient.parameter.grad))
             self._sparse_names = allgather_async(
                 torch.tensor(list(names.encode()), dtype=torch.uint8), "sparse gradients",
                 self._process_set)
@@ -318,6 +317,10 @@ class Gradients:
         self._reducers.append(reducer)
         for index, gradient in enumerate(gradients):
             gradient.reducer, gradient.index = reducer, index
+
+
+def _is_sparse(grad):
+    return grad is not None and grad.is_sparse
 
 
 def _sparse(parameter, grad):

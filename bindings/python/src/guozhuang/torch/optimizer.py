@@ -195,7 +195,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     gradient_predivide_factor  an average divides by this before, and by the rest after the sum
     num_groups, groups         so many bundles of gradients; or lists of parameters whose gradients
                                are reduced together, at the end of backward
-    sparse_as_dense            whether sparse gradients are made dense before they are reduced
+    sparse_as_dense            whether sparse gradients are dense while they are reduced
     process_set                the ranks that train together
 
     The first step compares the parameters over the ranks: broadcast_parameters() makes them equal.
