@@ -1,6 +1,7 @@
 """What scripts do with a distributed optimizer besides calling step() after each backward()."""
 import copy
 import pickle
+import threading
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -266,6 +267,15 @@ class Steps(Scripts):
                 for each in (model, wrapped):
                     for mine, theirs in zip(each.parameters(), other.parameters()):
                         self.assertTrue(torch.allclose(mine.grad, theirs.grad))
+
+    def test_optimizers_of_several_threads(self):
+        pairs = [self.pair() for _ in range(4)]
+        threads = [threading.Thread(target=self.train, args=(pair, (1, 3))) for pair in pairs]
+        for thread in threads:
+            thread.start()
+        for thread, pair in zip(threads, pairs):
+            thread.join()
+            self.expect_pair(pair)
 
     def test_copies(self):
         (model, optimizer, *_), _ = self.pair()

@@ -22,6 +22,7 @@ class ProcessSet:
             refuse(f"a process set must be given as a list of ranks, not {ranks!r}")
         self._pointer = None
         self.joins = 0  # how often its ranks have joined
+        self.optimizers = 0  # how many have been made for it
         self.process_set_id = None  # a number that the set's ranks agree on, once it has been added
 
     @property

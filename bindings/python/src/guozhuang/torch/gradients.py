@@ -115,6 +115,8 @@ class Gradients:
         self._compression, self._sparse_as_dense = compression, sparse_as_dense
         self._groups, self._bundle_bytes = groups, bundle_bytes
         self._process_set, self._lock = process_set, threading.Lock()
+        process_set.optimizers += 1
+        self._number = process_set.optimizers
         self._gradients, self._known, self._hooks, self._reducers = [], set(), [], []
         self.is_paused, self.is_synchronized = False, False
         self._ends_with_backward, self._joins = ends_with_backward, process_set.joins
@@ -299,8 +301,8 @@ class Gradients:
                             if gradient.is_sparse
                             or gradient.is_new and _is_sparse(gradient.parameter.grad))
             self._sparse_names = allgather_async(
-                torch.tensor(list(names.encode()), dtype=torch.uint8), "sparse gradients",
-                self._process_set)
+                torch.tensor(list(names.encode()), dtype=torch.uint8),
+                f"sparse gradients of optimizer {self._number}", self._process_set)
         gathered = self._sparse_names.wait()
         self._sparse_names, self._joins = None, self._process_set.joins
         return bytes(gathered.tolist()).decode().split("\0")

@@ -34,7 +34,8 @@ def copy(tensor):
 
 def in_place(tensor):
     worked_on = as_input(tensor)
-    if any(stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape)):
+    if not tensor.is_contiguous() and any(
+            stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape)):
         refuse("an expanded tensor, whose elements share memory, cannot be changed in place")
     return worked_on
 
