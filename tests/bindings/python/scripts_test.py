@@ -231,6 +231,24 @@ class Steps(Scripts):
                 losses.append(torch.as_tensor(optimizer.step(closure)).item())
         self.assertAlmostEqual(losses[1], losses[3], 9)
 
+    def test_gradients_without_backward(self):
+        """Which a script has computed by itself, after a step with a closure, too."""
+        pair = self.pair()
+        for model, optimizer, begin, stride in pair:
+            def closure():
+                optimizer.zero_grad()
+                loss = loss_of(model, 1, begin, stride)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            trained = [each for each in model.parameters() if each.requires_grad]
+            gradients = torch.autograd.grad(loss_of(model, 3, begin, stride), trained)
+            for parameter, gradient in zip(trained, gradients):
+                parameter.grad = gradient
+            optimizer.step()
+        self.expect_pair(pair)
+
     def test_passes_are_set_between_steps(self):
         pair = self.pair()
         self.train(pair, (1,))

@@ -303,6 +303,9 @@ class BadTrainers(TrainingTest):
         self.refused("pairs", make, inner, model.parameters())
         self.refused("op=Average", make, inner, op=hvd.Sum, gradient_predivide_factor=2.0)
         self.refused("1 at least", make, inner, backward_passes_per_step=0)
+        self.refused("op must be", make, inner, op="avg")
+        self.refused("of one process is wanted", make, model)
+        self.refused("of one process is wanted", make, make(inner))
         self.refused("0 at least", make, inner, groups=-1)
         self.refused("each in one", make, inner, groups=[[names[0][1]], [names[0][1]]])
 

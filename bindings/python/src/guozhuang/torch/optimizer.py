@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from ..collectives import Adasum, Average
+from ..collectives import Adasum, Average, choose_op
 from ..errors import refuse
 from ..process_sets import global_process_set
 from .compression import Compression
@@ -19,7 +19,9 @@ class _Distributed:
         """Waits for the reduced gradients, then steps. With a closure, the gradients of each of
         its evaluations are reduced, and its loss is the mean over the ranks."""
         if closure is not None:
-            return super().step(self._reduced(closure))
+            loss = super().step(self._reduced(closure))
+            self._gradients.is_synchronized = False
+            return loss
         if self._synchronizes:
             if self._gradients.is_synchronized:
                 warnings.warn("step() after synchronize() without skip_synchronize(): the "
@@ -81,6 +83,8 @@ class _DistributedAdasum:
                       if parameter.requires_grad]
         before = [parameter.detach().clone() for parameter in parameters]
         loss = super().step(closure)
+        if not parameters:
+            return loss
         with torch.no_grad():
             steps = [parameter - start for parameter, start in zip(parameters, before)]
             total = grouped_allreduce(steps, op=Adasum, compression=self._compression,
@@ -200,6 +204,10 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
 
     The first step compares the parameters over the ranks: broadcast_parameters() makes them equal.
     """
+    if not hasattr(optimizer, "param_groups") or isinstance(
+            optimizer, (_Distributed, _DistributedAdasum, _Outside)):
+        refuse(f"an optimizer of one process is wanted, not {optimizer!r}")
+    op = choose_op(None, op)
     if gradient_predivide_factor != 1 and op != Average:
         refuse("gradient_predivide_factor is for op=Average")
     named = _check_names(optimizer, named_parameters)
