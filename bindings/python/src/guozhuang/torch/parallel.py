@@ -29,16 +29,15 @@ class DistributedDataParallel(torch.nn.Module):
         self._broadcasts_buffers, self._process_set = broadcast_buffers, process_set
         self._root = process_set.ranks[0]
         broadcast_parameters(module.state_dict(), self._root, process_set)
-        self._gradients = Gradients(module.named_parameters(),
-                                    bundle_bytes=int(bucket_cap_mb * 2**20),
+        self._named = list(module.named_parameters())
+        self._gradients = Gradients(self._named, bundle_bytes=int(bucket_cap_mb * 2**20),
                                     process_set=process_set, ends_with_backward=True)
 
     def forward(self, *inputs, **options):
-        trains = self.training and torch.is_grad_enabled()
-        if trains:
-            self._gradients.add(self.module.named_parameters())
-        if trains and self._broadcasts_buffers and not self._gradients.is_paused:
-            broadcast_parameters(self.module.named_buffers(), self._root, self._process_set)
+        if torch.is_grad_enabled():
+            self._gradients.add(self._named)
+            if self._broadcasts_buffers and self.training and not self._gradients.is_paused:
+                broadcast_parameters(self.module.named_buffers(), self._root, self._process_set)
         return self.module(*inputs, **options)
 
     def discard(self, reason):
