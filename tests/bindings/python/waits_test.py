@@ -21,13 +21,16 @@ class WaitsTest(ranks.RanksTest):
     def interrupted(self, call, *arguments):
         """On rank 0 the call waits for the other ranks until Ctrl-C; then all ranks make it."""
         if self.rank == 0:
-            timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            begin = time.monotonic()
-            self.assertRaises(KeyboardInterrupt, call, *arguments)
-            self.assertTrue(0.2 < time.monotonic() - begin < 5)
-            timer.join()
+            self.interrupt(call, *arguments)
         hvd.barrier()
+
+    def interrupt(self, call, *arguments):
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        begin = time.monotonic()
+        self.assertRaises(KeyboardInterrupt, call, *arguments)
+        self.assertTrue(0.2 < time.monotonic() - begin < 5)
+        timer.join()
 
     def test_synchronize(self):
         handles = []
@@ -53,6 +56,32 @@ class WaitsTest(ranks.RanksTest):
         self.interrupted(hvd.add_process_set, [0])
         if self.rank != 0:  # rank 0 still creates it on the thread that was waiting
             hvd.add_process_set([0])
+
+    def test_join(self):
+        """It goes on, and its rank makes the next step with the others when all have joined."""
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.25))
+
+        def step():
+            optimizer.zero_grad()
+            (parameter * parameter).sum().backward()
+            optimizer.step()
+
+        step()
+        if self.rank == 0:
+            self.interrupt(hvd.join)
+        else:
+            hvd.barrier()  # returns when rank 0 has joined
+            time.sleep(1)
+            hvd.join()
+        while True:
+            try:
+                hvd.barrier()
+                break
+            except hvd.UsageError:  # this rank has joined, and some other has not
+                time.sleep(0.01)
+        step()
+        self.assertEqual(parameter.tolist(), [0.25] * 3)
 
     def test_optimizer(self):
         parameter = torch.nn.Parameter(torch.ones(3))

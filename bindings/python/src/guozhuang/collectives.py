@@ -249,7 +249,7 @@ def join(device=-1, process_set=global_process_set):
     """For a rank that has no more data: it contributes neutrally to what the others do, until all
     ranks have joined. Returns the rank that was the last to join, whose state is the newest.
     `device` is Horovod's, and not needed."""
-    last = submit(_c.lib.gz_join_async, pointer_of(process_set), owners=None,
-                  finish=lambda pointer: _c.get(_c.lib.gz_handle_last_rank, pointer)).wait()
+    handle = submit(_c.lib.gz_join_async, pointer_of(process_set), owners=None,
+                    finish=lambda pointer: _c.get(_c.lib.gz_handle_last_rank, pointer))
     process_set.joins += 1
-    return last
+    return handle.wait()
