@@ -99,6 +99,9 @@ class _DistributedAdasum:
     def skip_synchronize(self):
         refuse("with op=Adasum it is the steps that are reduced, so step() cannot skip that")
 
+    def discard(self, reason):
+        refuse("with op=Adasum it is the steps that are reduced, so a batch cannot be discarded")
+
     def set_backward_passes_per_step(self, passes):
         """Does nothing: step() reduces, after however many backward passes."""
 
