@@ -92,7 +92,7 @@ class Others(ranks.RanksTest):
             self.assertEqual((received.dtype, received.tolist()), (torch.int32, [1] * self.size))
         self.refused("integers", hvd.alltoall, given, [0.5] * self.size)
         if self.size > 1:
-            self.refused("cannot be split evenly", hvd.alltoall, ramp(self.size + 1))
+            self.refused("cannot share", hvd.alltoall, ramp(self.size + 1))
 
     def test_reducescatter_with_compression(self):
         given = ramp(self.size)

@@ -75,7 +75,7 @@ def submit(function, *arguments, owners, finish):
     pointer to the handle."""
     sweep()
     handle = Handle(owners, finish)
-    function(*arguments, ctypes.byref(handle._pointer))
+    wait_in_slices(lambda: function(*arguments, ctypes.byref(handle._pointer)) == 0)
     return handle
 
 

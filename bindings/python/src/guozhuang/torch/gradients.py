@@ -95,7 +95,7 @@ class Gradient:
         if self.seen is None:
             return False
         grad, version = self.seen
-        return self.parameter.grad is not grad or grad._version != version
+        return self.parameter.grad is not grad or _version(grad) != version
 
 
 class Gradients:
@@ -179,7 +179,7 @@ class Gradients:
             if gradient.delay == 0:
                 grad = gradient.parameter.grad
                 self._send(gradient, grad)
-                gradient.seen = (grad, grad._version)
+                gradient.seen = grad, _version(grad)
 
     def _send(self, gradient, grad):
         """In its first batch only a sparse one is sent before the end."""
@@ -319,6 +319,16 @@ class Gradients:
         self._reducers.append(reducer)
         for index, gradient in enumerate(gradients):
             gradient.reducer, gradient.index = reducer, index
+
+
+def _version(grad):
+    """Counts the changes of a tensor. None if it is a part of another, as gradients of parameters
+    that were concatenated are: these have one count in common."""
+    if grad.layout == torch.strided:
+        storage = grad.untyped_storage() if hasattr(grad, "untyped_storage") else grad.storage()
+        if storage.nbytes() != grad.numel() * grad.element_size():
+            return None
+    return grad._version
 
 
 def _is_sparse(grad):

@@ -28,22 +28,22 @@ reducescatter_async = _operations.reducescatter_async
 
 
 class _Allreduce(torch.autograd.Function):
-    """Of one tensor or more, as one operation."""
+    """Of one tensor, or of a group."""
 
     @staticmethod
-    def forward(ctx, name, options, *tensors):
-        ctx.options = options
-        return tuple(_reduce(tensors, name, options))
+    def forward(ctx, is_group, name, options, *tensors):
+        ctx.is_group, ctx.options = is_group, options
+        return tuple(_reduce(is_group, tensors, name, options))
 
     @staticmethod
     def backward(ctx, *gradients):
-        return (None, None, *_reduce(gradients, None, ctx.options))
+        return (None, None, None, *_reduce(ctx.is_group, gradients, None, ctx.options))
 
 
-def _reduce(tensors, name, options):
-    if len(tensors) == 1:
-        return [_operations.allreduce(tensors[0], name=name, **options)]
-    return _operations.grouped_allreduce(tensors, name=name, **options)
+def _reduce(is_group, tensors, name, options):
+    if is_group:
+        return _operations.grouped_allreduce(tensors, name=name, **options)
+    return [_operations.allreduce(*tensors, name=name, **options)]
 
 
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
@@ -55,7 +55,7 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
     options = dict(op=choose_op(average, op), prescale_factor=prescale_factor,
                    postscale_factor=postscale_factor, process_set=process_set)
     compressed, context = compression.compress(tensor)
-    return compression.decompress(_Allreduce.apply(name, options, compressed)[0], context)
+    return compression.decompress(_Allreduce.apply(False, name, options, compressed)[0], context)
 
 
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
@@ -64,7 +64,8 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
     options = dict(op=choose_op(average, op), prescale_factor=prescale_factor,
                    postscale_factor=postscale_factor, process_set=process_set)
     compressed, contexts = _compress_all(compression, tensors)
-    return list(map(compression.decompress, _Allreduce.apply(name, options, *compressed), contexts))
+    results = _Allreduce.apply(True, name, options, *compressed)
+    return list(map(compression.decompress, results, contexts))
 
 
 def _compress_all(compression, tensors):
@@ -74,36 +75,37 @@ def _compress_all(compression, tensors):
 
 
 class _Allgather(torch.autograd.Function):
-    """Of one tensor or more, as one operation."""
+    """Of one tensor, or of a group."""
 
     @staticmethod
-    def forward(ctx, name, process_set, *tensors):
-        ctx.process_set = process_set
+    def forward(ctx, is_group, name, process_set, *tensors):
+        ctx.is_group, ctx.process_set = is_group, process_set
         ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
-        if len(tensors) == 1:
-            return (_operations.allgather(tensors[0], name, process_set),)
-        return tuple(_operations.grouped_allgather(tensors, name, process_set))
+        if is_group:
+            return tuple(_operations.grouped_allgather(tensors, name, process_set))
+        return (_operations.allgather(*tensors, name, process_set),)
 
     @staticmethod
     def backward(ctx, *gradients):
-        averages = _reduce(gradients, None, dict(op=Average, process_set=ctx.process_set))
+        averages = _reduce(ctx.is_group, gradients, None,
+                           dict(op=Average, process_set=ctx.process_set))
         rows = torch.tensor([ctx.rows])
         rank = ctx.process_set.rank()
         before = _operations.allgather(rows, process_set=ctx.process_set)[:rank].sum(dim=0)
         mine = [average.narrow(0, int(begin), count)
                 for average, begin, count in zip(averages, before, ctx.rows)]
-        return (None, None, *mine)
+        return (None, None, None, *mine)
 
 
 def allgather(tensor, name=None, process_set=global_process_set):
     """The tensors of all ranks, one below the other along the first dimension, in which they may
     differ. Differentiable."""
-    return _Allgather.apply(name, process_set, tensor)[0]
+    return _Allgather.apply(False, name, process_set, tensor)[0]
 
 
 def grouped_allgather(tensors, name=None, process_set=global_process_set):
     """allgather() of several tensors as one operation: a list of results."""
-    return list(_Allgather.apply(name, process_set, *tensors))
+    return list(_Allgather.apply(True, name, process_set, *tensors))
 
 
 class _Broadcast(torch.autograd.Function):
@@ -127,9 +129,9 @@ def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, splits, name, process_set):
-        output, received = _operations.alltoall(
-            tensor, _equal_splits(tensor, process_set) if splits is None else splits, name,
-            process_set)
+        if splits is None:
+            splits = _equal_splits(tensor, process_set)
+        output, received = _operations.alltoall(tensor, splits, name, process_set)
         ctx.received, ctx.process_set = received.tolist(), process_set
         ctx.mark_non_differentiable(received)
         return output, received
@@ -141,10 +143,9 @@ class _Alltoall(torch.autograd.Function):
 
 
 def _equal_splits(tensor, process_set):
+    """None if there are none, which the library refuses."""
     rows, size = tensor.shape[0] if tensor.dim() else 0, process_set.size()
-    if rows % size != 0:
-        refuse(f"alltoall: {rows} rows cannot be split evenly among {size} ranks; give splits")
-    return [rows // size] * size
+    return [rows // size] * size if rows % size == 0 else None
 
 
 def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
@@ -156,14 +157,14 @@ def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
 
 
 class _Reducescatter(torch.autograd.Function):
-    """Of one tensor or more, as one operation."""
+    """Of one tensor, or of a group."""
 
     @staticmethod
-    def forward(ctx, name, options, *tensors):
+    def forward(ctx, is_group, name, options, *tensors):
         ctx.options = options
-        if len(tensors) == 1:
-            return (_operations.reducescatter(tensors[0], name, **options),)
-        return tuple(_operations.grouped_reducescatter(tensors, name, **options))
+        if is_group:
+            return tuple(_operations.grouped_reducescatter(tensors, name, **options))
+        return (_operations.reducescatter(*tensors, name, **options),)
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -171,15 +172,18 @@ class _Reducescatter(torch.autograd.Function):
         scale = process_set.size() if ctx.options["op"] == Sum else 1
         scale *= ctx.options["prescale_factor"] * ctx.options["postscale_factor"]
         pending = [allgather_async(gradient, process_set=process_set) for gradient in gradients]
-        return (None, None, *(handle.wait() * scale for handle in pending))
+        return (None, None, None, *(handle.wait() * scale for handle in pending))
 
 
 def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
                   process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
     """Combines the tensors of all ranks, each of which gets its part of the first dimension; the
     first ranks get one row more where it does not divide evenly. Differentiable."""
-    return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor,
-                                 postscale_factor)[0]
+    compressed, context = compression.compress(tensor)
+    options = dict(op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                   process_set=process_set)
+    result, = _Reducescatter.apply(False, name, options, compressed)
+    return compression.decompress(result, context)
 
 
 def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average,
@@ -189,7 +193,7 @@ def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=A
     options = dict(op=op, prescale_factor=prescale_factor, postscale_factor=postscale_factor,
                    process_set=process_set)
     compressed, contexts = _compress_all(compression, tensors)
-    results = _Reducescatter.apply(name, options, *compressed)
+    results = _Reducescatter.apply(True, name, options, *compressed)
     return list(map(compression.decompress, results, contexts))
 
 
