@@ -5,6 +5,7 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/handle.hpp>
 #include <guozhuang/tensor.hpp>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -24,15 +25,36 @@ constexpr DType dtype_of_scalar() {
         return dtype_of<Scalar>;
 }
 
-/// A matrix as a tensor of two dimensions, without a copy. The first, by which all_gather and its
-/// like divide, is that of the rows if the matrix is row-major, and else, as it lies in memory,
-/// that of the columns.
+namespace detail {
+
 template <class Derived>
-TensorView view(Eigen::PlainObjectBase<Derived>& matrix) {
-    Shape shape{matrix.rows(), matrix.cols()};
-    if constexpr (!Derived::IsRowMajor) std::swap(shape[0], shape[1]);
-    return {matrix.data(), dtype_of_scalar<typename Derived::Scalar>(), std::move(shape)};
+TensorView view_of(const Derived& matrix) {
+    guozhuang::detail::require_dense(matrix);
+    using Scalar = typename Derived::Scalar;
+    Shape shape{matrix.outerSize(), matrix.innerSize()};
+    if constexpr (Derived::IsVectorAtCompileTime) shape = {matrix.size()};
+    return {const_cast<Scalar*>(matrix.data()), dtype_of_scalar<Scalar>(), std::move(shape)};
 }
+
+}  // namespace detail
+
+/// A matrix, Map or Block as a tensor of two dimensions, without a copy; a vector as one of one
+/// dimension. The first, by which all_gather and its like divide, is that of the rows if the matrix
+/// is row-major, and else, as it lies in memory, that of the columns. Throws
+/// Error(invalid_argument) for a part of a matrix whose elements do not lie side by side.
+template <class Derived>
+    requires(bool(Derived::Flags& Eigen::LvalueBit))
+TensorView view(Eigen::DenseBase<Derived>& matrix) {
+    return detail::view_of(matrix.derived());
+}
+/// The same of what is const, such as a Map of const elements: for operations that only read.
+template <class Derived>
+ConstTensorView view(const Eigen::DenseBase<Derived>& matrix) {
+    return detail::view_of(matrix.derived());
+}
+/// A matrix that ends with the expression has no view.
+template <class Derived>
+void view(Eigen::PlainObjectBase<Derived>&&) = delete;
 
 template <class Scalar>
 using RowMajor = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -51,8 +73,8 @@ Eigen::Map<RowMajor<Scalar>> matrix_of(const TensorView& tensor) {
                         std::string(name_of(dtype_of_scalar<Scalar>())) +
                         " in host memory without");
     const auto rows = tensor.shape.empty() ? 1 : tensor.shape[0];
-    const auto count = static_cast<std::int64_t>(tensor.count());
-    return {static_cast<Scalar*>(tensor.data), rows, rows == 0 ? 0 : count / rows};
+    const auto columns = count_of(std::span(tensor.shape).subspan(tensor.shape.empty() ? 0 : 1));
+    return {static_cast<Scalar*>(tensor.data), rows, static_cast<Eigen::Index>(columns)};
 }
 
 /// The same of a result, which keeps the elements: it must outlive the matrix.
