@@ -166,6 +166,29 @@ TEST_CASE("rates are averaged whatever the gradients are; a frozen layer does no
           }) == "");
 }
 
+// Also the first batch, before which no solver has seen the net's gradients.
+TEST_CASE("a batch that one rank discards is left out on all") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              auto net = net_of(1);
+              auto alone = net_of(1);
+              Solver solver(net, Sgd(0, 0.9F));
+              ::dlib::dnn_trainer<Net, Solver> trainer(net, solver);
+              ::dlib::dnn_trainer<Net, Sgd> trainer_alone(alone, Sgd(0, 0.9F));
+              for (const bool is_discarded : {true, false, true, false, false}) {
+                  if (is_discarded && session.rank() == session.size() - 1)
+                      solver.discard(trainer, "an image could not be read");
+                  else
+                      train(trainer, 1, session.rank(), session.size());
+                  if (!is_discarded) train(trainer_alone, 1);
+                  const auto off = distance(values_of(net), values_of(alone));
+                  report.expect(off < 1e-5, text_of("as in one process, but for ", off));
+              }
+              Solver without;
+              expect_error(report, ErrorCode::invalid_argument, {"without a net"},
+                           [&] { without.discard(trainer, "nothing"); });
+          }) == "");
+}
+
 TEST_CASE("a net is broadcast with what is no parameter, and needs parameters") {
     CHECK(problems_here([](Session& session, Report& report) {
               auto net = net_of<NormNet>(1);

@@ -3,10 +3,12 @@
 #include <dlib/dnn.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <guozhuang/error.hpp>
+#include <guozhuang/log.hpp>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/optimizer.hpp>
 #include <guozhuang/training.hpp>
@@ -17,6 +19,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,22 +80,26 @@ public:
         if (options_.session == nullptr) options_.session = &Session::current();
     }
 
-    /// For the solver that is given this gradient: when this returns, it is the average, and those
-    /// of all layers behind it are. Solvers come in the order of the layers, of which some may have
-    /// none in this step.
-    void require_average(const ::dlib::tensor& gradient, float learning_rate) {
+    /// For the solver that is given this gradient: whether to step with it. If so, it is the
+    /// average when this returns, and so are those of all layers behind it; if not, a rank has
+    /// discarded the batch. Solvers come in the order of the layers, of which some may have none in
+    /// this step.
+    bool average(const ::dlib::tensor& gradient, float learning_rate) {
         const void* const memory = gradient.host();
         const auto find_from = [&](std::vector<const void*>::const_iterator first) {
             return std::find(first, gradients_.cend(), memory);
         };
         auto layer = find_from(next_);
         if (layer == gradients_.cend()) {
-            average(learning_rate);
+            is_discarded_ = !reduce(learning_rate);
             layer = find_from(gradients_.cbegin());
         }
         if (layer == gradients_.cend()) refuse(another_net);
         next_ = std::next(layer);
+        return !is_discarded_;
     }
+    /// In place of a step of this rank's trainer.
+    void discard() { agree(0, true); }
     float learning_rate() const noexcept { return learning_rate_; }
 
 private:
@@ -103,26 +110,36 @@ private:
         throw Error(ErrorCode::invalid_argument, "DistributedSolver: " + problem);
     }
 
-    void average(float learning_rate) {
+    /// Whether no rank discards the batch. Then learning_rate_ is the mean of their rates.
+    bool agree(float learning_rate, bool discards) {
+        std::array<float, 2> means{learning_rate, discards ? 1.0F : 0.0F};
+        allreduce(means, {.op = ReduceOp::average,
+                          .session = options_.session,
+                          .process_set = options_.process_set});
+        if (means[1] > 0) return false;
+        learning_rate_ = means[0];
+        return true;
+    }
+
+    /// Whether no rank discards the batch. Then the gradients are averages.
+    bool reduce(float learning_rate) {
         auto parameters = parameters_();
         if (parameters.empty()) refuse(another_net);
         std::set<const void*> memory;
         for (const auto& [name, value, gradient] : parameters)
             memory.insert({value.data, gradient.data});
-        learning_rate_ = learning_rate;
-        allreduce(learning_rate_, {.op = ReduceOp::average,
-                                   .session = options_.session,
-                                   .process_set = options_.process_set});
-        if (!reducer_) {
+        if (memory_.empty()) {
             for (const auto& parameter : parameters) gradients_.push_back(parameter.gradient.data);
             memory_ = memory;
-            reducer_.emplace(std::move(parameters), options_);
         }
         if (memory != memory_)
             refuse(
                 "the net's memory has moved since its first step; make a solver and a trainer "
                 "anew after it was cleaned, read from a file or copied to");
+        if (!agree(learning_rate, false)) return false;
+        if (!reducer_) reducer_.emplace(std::move(parameters), options_);
         reducer_->finish_pass();
+        return true;
     }
 
     std::function<std::vector<Parameter>()> parameters_;
@@ -131,6 +148,7 @@ private:
     std::set<const void*> memory_;
     std::vector<const void*> gradients_;                                 ///< layer by layer
     std::vector<const void*>::const_iterator next_ = gradients_.cend();  ///< to be stepped with
+    bool is_discarded_ = false;                                          ///< the batch
     float learning_rate_ = 0;
 };
 
@@ -144,7 +162,8 @@ private:
 ///     dlib::dnn_trainer<Net, decltype(solver)> trainer(net, solver);
 ///
 /// Each rank's trainer shrinks its learning rate by the losses that it sees itself. All step with
-/// the mean of their rates: learning_rate(). An error ends the trainer's thread, and is thrown by
+/// the mean of their rates: learning_rate(). A rank that cannot go on with a batch calls discard(),
+/// else every rank steps. An error ends the trainer's thread, and is thrown by
 /// one of the trainer's next calls.
 template <class Solver>
 class DistributedSolver {
@@ -165,12 +184,24 @@ public:
     template <class Layer>
     const ::dlib::tensor& operator()(float learning_rate, const Layer& layer,
                                      const ::dlib::tensor& gradient) {
-        if (!gradients_)
-            throw Error(ErrorCode::invalid_argument,
-                        "DistributedSolver: it was made without a net; give it to the trainer: "
-                        "dnn_trainer<Net, decltype(solver)> trainer(net, solver)");
-        gradients_->require_average(gradient, learning_rate);
-        return solver_(gradients_->learning_rate(), layer, gradient);
+        if (!gradients().average(gradient, learning_rate)) {
+            no_step_.copy_size(gradient);
+            no_step_ = 0;
+            return no_step_;
+        }
+        return solver_(gradients().learning_rate(), layer, gradient);
+    }
+
+    /// In place of trainer.train_one_step(), on a rank that cannot go on with this batch: all ranks
+    /// leave it out, keep their parameters as they are, and go on with the next. Waits for the
+    /// steps before, and until the other ranks have come to this one. Logs the reason. Throws what
+    /// these steps have thrown, and what an allreduce throws.
+    template <class Trainer>
+    void discard(Trainer& trainer, std::string_view reason) {
+        trainer.get_net();
+        log_message(LogLevel::warning,
+                    "DistributedSolver: this rank discards a batch: " + std::string(reason));
+        gradients().discard();
     }
 
     /// That of the last step, the same on all ranks: for the condition of a loop of
@@ -190,8 +221,17 @@ public:
     }
 
 private:
+    detail::NetGradients& gradients() {
+        if (!gradients_)
+            throw Error(ErrorCode::invalid_argument,
+                        "DistributedSolver: it was made without a net; give it to the trainer: "
+                        "dnn_trainer<Net, decltype(solver)> trainer(net, solver)");
+        return *gradients_;
+    }
+
     std::shared_ptr<detail::NetGradients> gradients_;
     Solver solver_;
+    ::dlib::resizable_tensor no_step_;
 };
 
 }  // namespace guozhuang::dlib
