@@ -124,6 +124,9 @@ public:
     /// later reduction fails with Error(mismatch) on all.
     void discard(std::string_view reason);
 
+    /// The one of the options, or the numbered one: the same on all ranks, unique on each.
+    const std::string& name() const noexcept;
+
     void pause() noexcept;   ///< see DistributedOptimizer::no_sync; counted
     void resume() noexcept;  ///< takes one pause() back
 

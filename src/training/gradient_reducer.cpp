@@ -452,6 +452,10 @@ bool GradientReducer::finish_pass(const std::function<void()>& step) {
     return true;
 }
 
+const std::string& GradientReducer::name() const noexcept {
+    return state_->options.name;
+}
+
 void GradientReducer::pause() noexcept {
     ++state_->paused;
 }

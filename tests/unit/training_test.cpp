@@ -231,6 +231,7 @@ TEST_CASE("misuse of an optimizer is an error at once") {
     const auto mark = [&](const std::vector<std::string>& names) {
         return refusal([&](Session&) {
             GradientReducer reducer({good, {"v", value, gradient}});
+            CHECK(reducer.name() == "#1 optimizer");
             for (const auto& name : names)
                 name == "step" ? static_cast<void>(reducer.finish_pass()) : reducer.mark(name);
         });
