@@ -181,12 +181,45 @@ TEST_CASE("a sparse gradient that no layer has announced becomes dense") {
           }) == "");
 }
 
-TEST_CASE("a tensor is seen as it lies in memory") {
+TEST_CASE("a tensor is seen where it is, if its elements lie there in order") {
     const auto tensor = torch::zeros({2, 3, 4, 5});
     const auto last = tensor.contiguous(at::MemoryFormat::ChannelsLast);
     CHECK(gz::torch::view_of(tensor, "rows").shape == gz::Shape{2, 3, 4, 5});
-    CHECK(gz::torch::view_of(last, "channels last").shape == gz::Shape{2, 4, 5, 3});
-    CHECK(gz::torch::view_of(last, "channels last").data == last.data_ptr());
+    CHECK(gz::torch::view_of(last.permute({0, 2, 3, 1}), "rows").data == last.data_ptr());
+    const auto refusal = [](const Tensor& odd) {
+        return error_of([&] { gz::torch::view_of(odd, "odd"); });
+    };
+    CHECK_THAT(refusal(last), Catch::Matchers::Contains("'odd' is permuted in memory"));
+    CHECK_THAT(refusal(torch::_neg_view(tensor)), Catch::Matchers::Contains("'odd' is negated"));
+    CHECK_THAT(refusal(tensor.to_sparse()), Catch::Matchers::Contains("'odd' is sparse"));
+}
+
+TEST_CASE("gradients that are negated only when they are read") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+              torch::nn::Linear layer(2, 2);
+              table->weight.register_hook([](const Tensor& gradient) {
+                  const auto rows = gradient.coalesce();
+                  return at::_sparse_coo_tensor_unsafe(
+                      rows.indices(), torch::_neg_view(rows.values()), rows.sizes());
+              });
+              layer->weight.register_hook(
+                  [](const Tensor& gradient) { return torch::_neg_view(gradient); });
+              torch::nn::Sequential model(table, layer);
+              auto sgd = plain_sgd_of(*model);
+              gz::torch::DistributedOptimizer optimizer(sgd, *model);
+              const auto mean = (session.size() + 1) / 2.0;  // of 1, 2, ...
+              const auto factor = session.rank() + 1.0;
+              ((table->forward(torch::tensor({0, 1}, at::kLong)).sum() + layer->weight.sum()) *
+               factor)
+                  .backward();
+              optimizer.step();
+              report.expect(torch::allclose(layer->weight.grad(), torch::full({2, 2}, -mean)),
+                            "another dense gradient");
+              report.expect(torch::allclose(table->weight.grad().to_dense().slice(0, 0, 2),
+                                            torch::full({2, 2}, -mean)),
+                            "another sparse gradient");
+          }) == "");
 }
 
 TEST_CASE("how gradients can be combined, sparse ones and others") {

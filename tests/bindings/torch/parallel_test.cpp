@@ -19,6 +19,19 @@ struct NormedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Normed);
 
+/// A layer with a complex buffer, by whose phase it turns its outputs.
+struct TurningImpl : torch::nn::Module {
+    TurningImpl() {
+        torch::manual_seed(3);
+        layer = register_module("layer", torch::nn::Linear(2, 2));
+        phase = register_buffer("phase", torch::zeros({1}, at::kComplexFloat));
+    }
+    Tensor forward(const Tensor& input) { return (layer->forward(input) * at::imag(phase)).sum(); }
+    torch::nn::Linear layer{nullptr};
+    Tensor phase;
+};
+TORCH_MODULE(Turning);
+
 }  // namespace
 
 // Each rank begins with parameters of its own, which are those of the first rank then.
@@ -77,6 +90,18 @@ TEST_CASE("two backward passes of one batch, each of which is averaged") {
                   loss_of(*alone, batch).backward();
               }
               expect_same(report, *net, *alone, "both");
+          }) == "");
+}
+
+TEST_CASE("a complex buffer is that of the first rank, too") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Turning model;
+              gz::torch::DistributedDataParallel parallel(model);
+              model->phase.fill_(c10::complex<float>(0, static_cast<float>(session.rank() + 2)));
+              parallel.forward(torch::ones({1, 2})).backward();
+              report.expect(at::imag(model->phase).item<float>() == 2, "another phase");
+              report.expect(torch::allclose(model->layer->bias.grad(), torch::full({2}, 2.0)),
+                            "another gradient");
           }) == "");
 }
 

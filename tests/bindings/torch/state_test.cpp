@@ -89,6 +89,84 @@ TEST_CASE("parameters and buffers of a module, from any rank") {
           }) == "");
 }
 
+TEST_CASE("root's elements arrive in place, however each rank has laid out its tensors") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              const bool is_root = session.rank() == 0;
+              const auto numbers = [&](at::ScalarType type) {
+                  auto all = torch::arange(81, at::kDouble).reshape({3, 3, 3, 3}).to(type);
+                  return is_root ? all : torch::zeros_like(all);
+              };
+              torch::nn::Module module;
+              auto weight = numbers(at::kDouble);
+              if (!is_root) weight = weight.contiguous(at::MemoryFormat::ChannelsLast);
+              module.register_parameter("weight", weight);
+              auto turned = numbers(at::kFloat);
+              if (is_root) turned = turned.permute({3, 2, 1, 0}).contiguous().permute({3, 2, 1, 0});
+              module.register_buffer("turned", turned);
+              module.register_buffer("complex", numbers(at::kComplexFloat));
+              auto conjugate = (numbers(at::kComplexFloat) * c10::complex<float>(0, 1));
+              if (session.rank() % 2 == 0) conjugate = conjugate.conj_physical().conj();
+              module.register_buffer("conjugate", conjugate);
+              auto negated = numbers(at::kLong);
+              if (session.rank() % 2 == 0) negated = torch::_neg_view(negated.neg());
+              module.register_buffer("negated", negated);
+              gz::torch::broadcast_parameters(module);
+              const auto expected = torch::arange(81, at::kDouble).reshape({3, 3, 3, 3});
+              for (const auto& all : {module.named_parameters(), module.named_buffers()})
+                  for (const auto& item : all) {
+                      auto value = item.value();
+                      if (item.key() == "conjugate") value = at::imag(value);
+                      if (item.key() == "complex") value = at::real(value);
+                      report.expect(torch::equal(value.to(at::kDouble), expected),
+                                    text_of("'", item.key(), "' has other elements"));
+                  }
+              report.expect(weight.is_contiguous() == is_root, "the layout is root's");
+          }) == "");
+}
+
+TEST_CASE("an optimizer that cannot have root's state keeps its own, and all ranks are told") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              if (session.size() == 1) return;
+              const bool is_last = session.rank() == session.size() - 1;
+              const auto ones = [] { return torch::ones({2}, torch::requires_grad()); };
+              const auto group = [&](std::size_t count, double rate) {
+                  std::vector<Tensor> tensors(count);
+                  for (auto& tensor : tensors) tensor = ones();
+                  return torch::optim::OptimizerParamGroup(
+                      tensors, std::make_unique<torch::optim::SGDOptions>(
+                                   torch::optim::SGDOptions(rate).momentum(0.9)));
+              };
+              std::vector<torch::optim::OptimizerParamGroup> groups;
+              groups.push_back(group(1, is_last ? 0.5 : 0.25));
+              groups.push_back(group(is_last ? 1 : 2, 0.125));
+              torch::optim::SGD sgd(groups, torch::optim::SGDOptions(0.1));
+              const auto first = sgd.param_groups()[0].params()[0];
+              const auto step = [&](double factor) {
+                  sgd.zero_grad();
+                  (first * factor).sum().backward();
+                  sgd.step();
+              };
+              step(is_last ? 3 : 1);  // a momentum of that
+              const auto start = first.detach().clone();
+              std::string error;
+              try {
+                  gz::torch::broadcast_optimizer_state(sgd);
+              } catch (const std::exception& thrown) {
+                  error = thrown.what();
+              }
+              const auto expected =
+                  text_of(is_last ? "" : text_of("rank ", session.size() - 1, ": "),
+                          "loaded state dict contains a parameter group that has "
+                          "a different size");
+              report.expect(error.starts_with(expected), text_of("'", error, "'"));
+              step(0);
+              const auto moved = (start - first.detach())[0].item<double>();
+              const auto wanted = 0.9 * (is_last ? 3 * 0.5 : 0.25);
+              report.expect(std::abs(moved - wanted) < 1e-6,
+                            text_of("a step of ", moved, " instead of ", wanted));
+          }) == "");
+}
+
 TEST_CASE("a data loader's samples: of each epoch others, and of all ranks all") {
     CHECK(problems_here([](Session& session, Report& report) {
               auto loader = torch::data::make_data_loader(

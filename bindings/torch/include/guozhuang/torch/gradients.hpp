@@ -28,7 +28,8 @@ public:
         std::size_t bytes = aligned(parameters.size() * sizeof(double));
         for (const auto& each : parameters)
             if (!each.has_sparse_gradient) bytes += aligned(each.tensor.nbytes());
-        const auto device = view_of(parameters.front().tensor, parameters.front().name).device;
+        const auto device =
+            detail::memory_of(parameters.front().tensor, parameters.front().name).device;
         arena_ = std::make_shared<GradientArena>(bytes, device, options.session);
     }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <guozhuang/operations.hpp>
+#include <guozhuang/torch/broadcast.hpp>
+#include <guozhuang/torch/parameters.hpp>
 #include <guozhuang/torch/reducer.hpp>
 #include <guozhuang/torch/state.hpp>
 #include <memory>
@@ -38,15 +40,20 @@ inline std::vector<NamedParameter> synchronised(const ::torch::nn::Module* modul
 inline void broadcast_buffers(const ::torch::nn::Module& module, const OptimizerOptions& options) {
     const auto set = ranks_of(options);
     const int root = set.ranks().front();
+    std::vector<PlainTensor> buffers;
     std::vector<Handle> handles;
-    for (const auto& item : module.named_buffers())
-        if (item.value().defined())
-            handles.push_back(broadcast_async(view_of(item.value(), item.key()), root,
-                                              {.name = "buffer " + item.key(),
-                                               .stream = options.stream,
-                                               .session = options.session,
-                                               .process_set = options.process_set}));
+    for (const auto& item : module.named_buffers()) {
+        if (!item.value().defined()) continue;
+        const auto& buffer = buffers.emplace_back(item.value(), item.key());
+        handles.push_back(broadcast_async(buffer.view(), root,
+                                          {.name = "buffer " + item.key(),
+                                           .stream = options.stream,
+                                           .keep_alive = buffer.owner(),
+                                           .session = options.session,
+                                           .process_set = options.process_set}));
+    }
     for (auto& handle : handles) handle.wait();
+    for (auto& buffer : buffers) buffer.write_back();
 }
 
 }  // namespace detail

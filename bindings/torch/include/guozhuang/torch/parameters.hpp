@@ -42,7 +42,7 @@ inline std::set<std::string> sparse_names(const ::torch::nn::Module& module) {
 
 inline void require_trainable(const NamedParameter& parameter, const at::Tensor& first) {
     const auto& [name, tensor, sparse] = parameter;
-    view_of(tensor, name);
+    memory_of(tensor, name);
     if (!tensor.is_leaf())
         refuse(name, "is computed from other tensors, so backward gives it no gradient");
     if (!tensor.is_floating_point()) refuse(name, "is not floating");

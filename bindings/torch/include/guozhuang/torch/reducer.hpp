@@ -122,7 +122,8 @@ private:
             if (is_sparse) continue;
             auto& view = gradients_.back().view;
             view = memory.zeros(tensor.sizes(), tensor.strides(), tensor.options());
-            reduced.push_back({name, view_of(tensor, name), view_of(view, name)});
+            reduced.push_back(
+                {name, detail::memory_of(tensor, name), detail::memory_of(view, name)});
         }
         reducer_.emplace(std::move(reduced), options_);
     }

@@ -1,14 +1,10 @@
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <guozhuang/error.hpp>
 #include <guozhuang/tensor.hpp>
-#include <numeric>
 #include <string>
 #include <torch/types.h>
-#include <vector>
 
 namespace guozhuang::torch {
 
@@ -44,31 +40,38 @@ inline Device device_of(const at::Tensor& tensor, const std::string& name) {
            "is on the device '" + tensor.device().str() + "': move it to a CPU or a CUDA GPU");
 }
 
-/// The extents as they follow each other in memory, the slowest first.
-inline Shape extents_in_memory(const at::Tensor& tensor) {
-    std::vector<std::int64_t> dimensions(static_cast<std::size_t>(tensor.dim()));
-    std::iota(dimensions.begin(), dimensions.end(), 0);
-    if (!tensor.is_contiguous())
-        std::ranges::stable_sort(dimensions, std::ranges::greater(),
-                                 [&](auto dimension) { return tensor.stride(dimension); });
-    Shape shape;
-    for (const auto dimension : dimensions) shape.push_back(tensor.size(dimension));
-    return shape;
+/// Refuses a tensor whose elements do not fill one piece of memory, each once.
+inline void require_dense(const at::Tensor& tensor, const std::string& name) {
+    if (!tensor.defined()) refuse(name, "is undefined");
+    if (tensor.layout() != at::kStrided) refuse(name, "is sparse: make it to_dense()");
+    if (!tensor.is_non_overlapping_and_dense())
+        refuse(name, "has gaps, or elements that overlap: make it contiguous()");
+}
+
+/// The tensor's memory, whose elements may lie in another order than that of its dimensions
+/// (channels_last): then it is seen without dimensions of its own.
+inline TensorView memory_of(const at::Tensor& tensor, const std::string& name) {
+    require_dense(tensor, name);
+    if (tensor.is_neg())
+        refuse(name, "is negated when it is read, not in memory: make it resolve_neg()");
+    const auto shape = tensor.is_contiguous() ? tensor.sizes().vec()
+                                              : Shape{static_cast<std::int64_t>(tensor.numel())};
+    return {tensor.data_ptr(), dtype_of(tensor, name), shape, device_of(tensor, name)};
 }
 
 }  // namespace detail
 
-/// The tensor's memory, as the library takes it. A tensor whose dimensions are permuted
-/// (channels_last) is seen with the shape that it has in memory. `name` is what errors call the
-/// tensor. Throws Error(invalid_argument) if it is sparse, has gaps, or is of a type or on a device
-/// that the library does not know.
+/// The tensor's memory, as the library takes it. `name` is what errors call the tensor. Throws
+/// Error(invalid_argument) if it is sparse, negated only when it is read, of a type or on a device
+/// that the library does not know, or not contiguous: on another rank, whose tensor has other
+/// strides, the same memory would be other elements.
 inline TensorView view_of(const at::Tensor& tensor, const std::string& name) {
-    if (!tensor.defined()) detail::refuse(name, "is undefined");
-    if (tensor.layout() != at::kStrided) detail::refuse(name, "is sparse: make it to_dense()");
-    if (!tensor.is_non_overlapping_and_dense())
-        detail::refuse(name, "has gaps, or elements that overlap: make it contiguous()");
-    return {tensor.data_ptr(), detail::dtype_of(tensor, name), detail::extents_in_memory(tensor),
-            detail::device_of(tensor, name)};
+    auto view = detail::memory_of(tensor, name);
+    if (!tensor.is_contiguous())
+        detail::refuse(name,
+                       "is permuted in memory: give a contiguous() copy, or on all ranks the "
+                       "permute() of it that is contiguous");
+    return view;
 }
 
 }  // namespace guozhuang::torch
