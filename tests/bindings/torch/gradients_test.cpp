@@ -222,6 +222,25 @@ TEST_CASE("gradients that are negated only when they are read") {
           }) == "");
 }
 
+TEST_CASE("who has used a parameter is known, however small the gradients become") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              torch::nn::Module module;
+              auto always = module.register_parameter("always", torch::ones({3}).to(at::kHalf));
+              auto last = module.register_parameter("last", torch::ones({3}).to(at::kHalf));
+              auto never = module.register_parameter("never", torch::ones({3}).to(at::kHalf));
+              auto sgd = plain_sgd_of(module);
+              gz::torch::DistributedOptimizer optimizer(sgd, module, {.gradient_scale = 1e-8});
+              const auto backward = [](const Tensor& parameter) {
+                  parameter.view({3, 1}).backward(torch::full({3, 1}, 1000.0).to(at::kHalf));
+              };
+              backward(always);
+              if (session.rank() == session.size() - 1) backward(last);
+              optimizer.step();
+              report.expect(last.grad().defined(), "no gradient where others have one");
+              report.expect(!never.grad().defined(), "a gradient that no rank has");
+          }) == "");
+}
+
 TEST_CASE("how gradients can be combined, sparse ones and others") {
     CHECK(problems_here([](Session&, Report& report) {
               Words sparse(true), dense(false);

@@ -110,6 +110,78 @@ TEST_CASE("synchronize gives the averages, and the next step only steps") {
           }) == "");
 }
 
+TEST_CASE("a wait with a limit ends there, and another one goes on") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              using std::chrono::milliseconds;
+              Net net(7), alone(7);
+              auto sgd = sgd_of(net), sgd_alone = sgd_of(alone);
+              gz::torch::DistributedOptimizer optimizer(sgd, *net);
+              const auto batch = batch_of(session, 1);
+              const bool is_late = session.rank() == session.size() - 1;
+              for (int step = 0; step < 2; ++step) {
+                  optimizer.zero_grad();
+                  clear_gradients(*alone, Cleared::to_zero);
+                  loss_of(*alone, batch).backward();
+                  sgd_alone.step();
+                  loss_of(*net, batch.share(session)).backward();
+                  if (!is_late)
+                      report.expect(!optimizer.synchronize_for(milliseconds(1)),
+                                    "averages without the last rank");
+                  gz::barrier();
+                  while (!optimizer.synchronize_for(milliseconds(100))) continue;
+                  report.expect(optimizer.synchronize_for(milliseconds(0)), "they are here");
+                  optimizer.step();
+                  expect_same(report, *net, *alone, text_of("step ", step));
+              }
+          }) == "");
+}
+
+// The generator's backward runs through the discriminator, whose gradients it does not want.
+TEST_CASE("two optimizers that take turns, where one's backward runs through both models") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              const auto layer = [](std::int64_t in, std::int64_t out) {
+                  torch::manual_seed(3);
+                  torch::nn::Linear made(in, out);
+                  made->to(at::kDouble);
+                  return made;
+              };
+              auto generator = layer(2, 3), generator_alone = layer(2, 3);
+              auto judge = layer(3, 1), judge_alone = layer(3, 1);
+              const auto plain = [](torch::nn::Linear& module) {
+                  return SGD(module->parameters(), torch::optim::SGDOptions(0.1));
+              };
+              auto sgd_g = plain(generator), sgd_g_alone = plain(generator_alone);
+              auto sgd_j = plain(judge), sgd_j_alone = plain(judge_alone);
+              gz::torch::DistributedOptimizer optimizer_g(sgd_g, *generator);
+              gz::torch::DistributedOptimizer optimizer_j(sgd_j, *judge);
+              const auto judged = [](auto& judging, const Tensor& made) {
+                  return torch::sigmoid(judging->forward(made)).mean();
+              };
+              for (int step = 0; step < 3; ++step) {
+                  const auto noise = torch::randn({session.size() * batch_of_rank, 2}, at::kDouble);
+                  const auto own = Batch{noise, noise}.share(session).inputs;
+                  optimizer_g.zero_grad();
+                  {
+                      const auto guard = optimizer_j.no_sync();
+                      judged(judge, generator->forward(own)).backward();
+                  }
+                  optimizer_g.step();
+                  optimizer_j.zero_grad();
+                  (-judged(judge, generator->forward(own).detach())).backward();
+                  optimizer_j.step();
+
+                  sgd_g_alone.zero_grad();
+                  judged(judge_alone, generator_alone->forward(noise)).backward();
+                  sgd_g_alone.step();
+                  sgd_j_alone.zero_grad();
+                  (-judged(judge_alone, generator_alone->forward(noise).detach())).backward();
+                  sgd_j_alone.step();
+                  expect_same(report, *generator, *generator_alone, "the generator");
+                  expect_same(report, *judge, *judge_alone, "the discriminator");
+              }
+          }) == "");
+}
+
 TEST_CASE("a batch in which backward throws on one rank is discarded on all") {
     CHECK(problems_here([](Session& session, Report& report) {
               Net net(7), alone(7);

@@ -1,6 +1,9 @@
 // guozhuangtorch::DistributedDataParallel, compared with one process that has the whole batch.
 #include "bindings/torch/models.hpp"
 
+#include <future>
+#include <vector>
+
 using namespace models;
 
 namespace {
@@ -31,6 +34,23 @@ struct TurningImpl : torch::nn::Module {
     Tensor phase;
 };
 TORCH_MODULE(Turning);
+
+/// Computes its value again in backward, by a backward of its own: a checkpoint.
+struct Again : torch::autograd::Function<Again> {
+    static inline std::function<Tensor(const Tensor&)> compute;
+
+    static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input) {
+        context->save_for_backward({input});
+        return compute(input);
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   const torch::autograd::variable_list& outer) {
+        const torch::AutoGradMode with_graph(true);
+        const auto input = context->get_saved_variables()[0].detach().requires_grad_();
+        compute(input).backward(outer[0]);
+        return {input.grad()};
+    }
+};
 
 }  // namespace
 
@@ -90,6 +110,108 @@ TEST_CASE("two backward passes of one batch, each of which is averaged") {
                   loss_of(*alone, batch).backward();
               }
               expect_same(report, *net, *alone, "both");
+          }) == "");
+}
+
+TEST_CASE("two modules in one backward, whose gradients come in another order on other ranks") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Net first(7), second(8), first_alone(7), second_alone(8);
+              gz::torch::DistributedDataParallel parallel(first), other(second);
+              for (std::uint64_t step = 0; step < 3; ++step) {
+                  const auto batch = batch_of(session, step);
+                  for (auto* net : {&first, &second, &first_alone, &second_alone})
+                      clear_gradients(**net, Cleared::to_none);
+                  (loss_of(*first_alone, batch) + loss_of(*second_alone, batch)).backward();
+                  std::vector<Tensor> losses;  // backward begins with what forward has done last
+                  if (session.rank() % 2 == 0)
+                      losses.push_back(loss_of(parallel, batch.share(session)));
+                  losses.push_back(loss_of(other, batch.share(session)));
+                  if (session.rank() % 2 != 0)
+                      losses.push_back(loss_of(parallel, batch.share(session)));
+                  (losses[0] + losses[1]).backward();
+                  expect_same(report, *first, *first_alone, text_of("first, step ", step));
+                  expect_same(report, *second, *second_alone, text_of("second, step ", step));
+              }
+          }) == "");
+}
+
+// Whichever of the modules fails: the other one's batch has ended too.
+TEST_CASE("of two modules in one backward, one whose batch is discarded") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              if (session.size() == 1) return;
+              Net first(7), second(8), first_alone(7), second_alone(8);
+              gz::torch::DistributedDataParallel parallel(first), other(second);
+              const auto batch = batch_of(session, 1);
+              const auto backward = [&] {
+                  const auto loss = loss_of(parallel, batch.share(session));
+                  (loss + loss_of(other, batch.share(session))).backward();
+              };
+              const bool discards = session.rank() == 0;
+              if (discards) first->frozen->weight.requires_grad_(true);
+              expect_error(report,
+                           discards ? "invalid_argument: " : "discarded: ", "'frozen.weight'",
+                           backward);
+              if (discards) first->frozen->weight.requires_grad_(false);
+              for (auto* net : {&first, &second}) clear_gradients(**net, Cleared::to_none);
+              backward();
+              (loss_of(*first_alone, batch) + loss_of(*second_alone, batch)).backward();
+              first->frozen->weight.mutable_grad().reset();
+              expect_same(report, *first, *first_alone, "first");
+              expect_same(report, *second, *second_alone, "second");
+          }) == "");
+}
+
+TEST_CASE("a backward within backward: averages are right, sums are refused") {
+    for (const bool sums : {false, true})
+        CHECK(problems_here([&](Session& session, Report& report) {
+                  Net net(7), alone(7);
+                  gz::torch::ParallelOptions options;
+                  if (sums) options.reduction.op = gz::ReduceOp::sum;
+                  gz::torch::DistributedDataParallel parallel(net, options);
+                  const auto batch = batch_of(session, 1);
+                  // The layer before is used once more afterwards: its gradient has two parts.
+                  const auto loss_of_net = [](Net& model, const Batch& some, const auto& last) {
+                      const auto images = some.inputs.detach().requires_grad_();
+                      const auto hidden = model->features(images).matmul(model->tied);
+                      return torch::nn::functional::cross_entropy(last(hidden), some.targets);
+                  };
+                  Again::compute = [&](const Tensor& hidden) {
+                      return net->last->forward(hidden.matmul(net->tied));
+                  };
+                  loss_of_net(alone, batch, [&](const Tensor& hidden) {
+                      return alone->last->forward(hidden.matmul(alone->tied));
+                  }).backward();
+                  const auto backward = [&] {
+                      loss_of_net(net, batch.share(session), [&](const Tensor& hidden) {
+                          return Again::apply(hidden);
+                      }).backward();
+                  };
+                  if (sums) {
+                      expect_error(report, "invalid_argument: ", "only a plain average", backward);
+                  } else {
+                      backward();
+                      expect_same(report, *net, *alone, "averages");
+                  }
+              }) == "");
+}
+
+// Two threads, of which either may be the first on each rank.
+TEST_CASE("two modules whose buffers have the same names, in forward at the same time") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Normed first, second;
+              gz::torch::DistributedDataParallel parallel(first), other(second);
+              first->norm->running_mean.fill_(session.rank() + 1);
+              second->norm->running_mean.fill_(session.rank() + 10);
+              for (auto* norm : {&first->norm, &second->norm}) (*norm)->options.momentum(0.0);
+              const auto forward = [](auto& model) {
+                  const torch::NoGradGuard no_graph;
+                  for (int pass = 0; pass < 50; ++pass) model.forward(torch::ones({4, 3}));
+              };
+              auto beside = std::async(std::launch::async, [&] { forward(parallel); });
+              forward(other);
+              beside.get();
+              report.expect((first->norm->running_mean == 1).all().item<bool>(), "the first");
+              report.expect((second->norm->running_mean == 10).all().item<bool>(), "the second");
           }) == "");
 }
 

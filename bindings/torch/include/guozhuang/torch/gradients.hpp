@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <guozhuang/arena.hpp>
 #include <guozhuang/optimizer.hpp>
 #include <guozhuang/torch/parameters.hpp>
@@ -21,11 +22,11 @@ inline ProcessSet ranks_of(const OptimizerOptions& options) {
 /// ranks of a process set train, memory of libtorch's. The tensors keep it alive.
 class GradientMemory {
 public:
-    /// For the gradients of these parameters, and one element of their type for each. Collective,
-    /// but for a process set.
+    /// For the gradients of these parameters, and a float for each. Collective, but for a process
+    /// set.
     GradientMemory(const std::vector<NamedParameter>& parameters, const OptimizerOptions& options) {
         if (options.process_set.state()) return;
-        std::size_t bytes = aligned(parameters.size() * sizeof(double));
+        std::size_t bytes = aligned(parameters.size() * sizeof(float));
         for (const auto& each : parameters)
             if (!each.has_sparse_gradient) bytes += aligned(each.tensor.nbytes());
         const auto device =
@@ -66,5 +67,30 @@ inline void attach(const at::Tensor& parameter, const at::Tensor& view) {
         view.copy_(gradient);
     gradient = view;
 }
+
+/// A gradient as a reduction has left it.
+class ReducedGradient {
+public:
+    ReducedGradient() = default;
+    explicit ReducedGradient(at::Tensor gradient)
+        : gradient_(std::move(gradient)), version_(gradient_._version()) {}
+
+    /// To be called when backward has added to the parameter's gradient, which is this one now.
+    void note_addition(const at::Tensor& gradient) {
+        if (gradient.is_same(gradient_))
+            ++version_;
+        else
+            *this = {};
+    }
+    /// Whether that is this gradient, with nothing done to it but additions: nobody has cleared it.
+    bool is_left(const at::Tensor& gradient) const {
+        return gradient_.defined() && gradient.is_same(gradient_) &&
+               gradient._version() == version_;
+    }
+
+private:
+    at::Tensor gradient_;
+    std::int64_t version_ = 0;  ///< if additions alone have changed it, each of which counts one
+};
 
 }  // namespace guozhuang::torch

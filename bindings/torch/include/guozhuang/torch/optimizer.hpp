@@ -1,7 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <guozhuang/operations.hpp>
+#include <guozhuang/torch/parameters.hpp>
 #include <guozhuang/torch/reducer.hpp>
+#include <guozhuang/torch/tensors.hpp>
 #include <string_view>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -19,26 +22,33 @@ namespace guozhuang::torch {
 ///     optimizer.step();
 ///
 /// `backward` may run once between two steps, unless the options or no_sync() say that gradients
-/// accumulate. Optimizer and module must outlive this. All members are as those of
-/// guozhuang::DistributedOptimizer; one thread at a time.
+/// accumulate. Optimizer and module must outlive this. One thread at a time.
 class DistributedOptimizer {
 public:
     /// For the optimizer's parameters, which have their names in the module. Does not broadcast
-    /// them: see broadcast_parameters(). Collective. Throws Error(invalid_argument), which names
-    /// the parameter, for one that cannot be reduced, that is given twice, or that the module does
-    /// not have; Error(mismatch) on all ranks if their parameters differ;
-    /// Error(not_initialised).
+    /// them: see broadcast_parameters(). Collective. Throws Error(invalid_argument) on all ranks,
+    /// with the name of the parameter, if one rank has a parameter that cannot be reduced, that is
+    /// given twice, or that the module does not have; Error(mismatch) on all ranks if their
+    /// parameters differ; Error(not_initialised).
     DistributedOptimizer(::torch::optim::Optimizer& optimizer, const ::torch::nn::Module& module,
                          const OptimizerOptions& options = {})
-        : optimizer_(optimizer), reducer_(trained_parameters(module, optimizer), options) {}
+        : optimizer_(optimizer),
+          reducer_([&optimizer, &module] { return trained_parameters(module, optimizer); },
+                   options) {}
 
+    /// Waits for the averages, then lets the optimizer step. In a pass that only accumulates, does
+    /// nothing and returns false. Throws what guozhuang::DistributedOptimizer::step() throws;
+    /// Error(invalid_argument) if backward has written no gradient since the last step; and, on the
+    /// ranks where that is so (discarded on the others), if the optimizer has a parameter that did
+    /// not require a gradient when this was made, or if the options ask for anything but the plain
+    /// average and gradients were not cleared after the last step.
     bool step() {
         return reducer_.finish_pass([this] { optimizer_.step(); });
     }
     /// With a closure, for optimizers that need one (L-BFGS): it clears the gradients, runs
     /// backward and returns the loss, and each of its evaluations is reduced. The optimizer gets
     /// the mean of the ranks' losses, so that all decide alike; so does the caller. Every rank
-    /// calls this.
+    /// calls this. Throws as step(), and what the closure throws.
     at::Tensor step(const ::torch::optim::Optimizer::LossClosure& closure) {
         return optimizer_.step([&] {
             auto loss = closure().detach().clone();
@@ -51,10 +61,24 @@ public:
             return loss;
         });
     }
+    /// The optimizer's zero_grad(). Local.
     void zero_grad() { optimizer_.zero_grad(); }
+
+    /// Waits for the averages without stepping, to clip them say; the next step() then only steps.
+    /// Throws as step().
     void synchronize() { reducer_.synchronize(); }
+    /// The same for at most `limit`; false if not all averages are there by then: another call goes
+    /// on. Rows of sparse gradients, which come last, are waited for without a limit.
+    bool synchronize_for(std::chrono::microseconds limit) {
+        return reducer_.synchronize_for(limit);
+    }
+    /// Instead of step(), on a rank that cannot go on with this batch: step() fails on all ranks,
+    /// which all go on with the next. See GradientReducer::discard.
     void discard(std::string_view reason) { reducer_.discard(reason); }
+    /// While the guard lives, gradients only accumulate, on this rank alone.
     [[nodiscard]] NoSync no_sync() noexcept { return NoSync(reducer_); }
+
+    /// The optimizer of the constructor.
     ::torch::optim::Optimizer& wrapped() noexcept { return optimizer_; }
 
 private:

@@ -1,12 +1,13 @@
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <guozhuang/operations.hpp>
 #include <guozhuang/torch/broadcast.hpp>
 #include <guozhuang/torch/parameters.hpp>
 #include <guozhuang/torch/reducer.hpp>
 #include <guozhuang/torch/state.hpp>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
@@ -26,18 +27,14 @@ struct ParallelOptions {
 
 namespace detail {
 
-/// The module's parameters, when all ranks have the values of the first one's.
-inline std::vector<NamedParameter> synchronised(const ::torch::nn::Module* module,
-                                                const OptimizerOptions& options) {
+inline std::vector<NamedParameter> parameters_of(const ::torch::nn::Module* module) {
     if (module == nullptr)
         throw Error(ErrorCode::invalid_argument, "DistributedDataParallel: there is no module");
-    auto parameters = trained_parameters(*module);
-    const auto set = ranks_of(options);
-    broadcast_parameters(*module, set.ranks().front(), set);
-    return parameters;
+    return trained_parameters(*module);
 }
 
-inline void broadcast_buffers(const ::torch::nn::Module& module, const OptimizerOptions& options) {
+inline void broadcast_buffers(const ::torch::nn::Module& module, const Reducer& reducer) {
+    const auto& options = reducer.options();
     const auto set = ranks_of(options);
     const int root = set.ranks().front();
     std::vector<PlainTensor> buffers;
@@ -46,7 +43,7 @@ inline void broadcast_buffers(const ::torch::nn::Module& module, const Optimizer
         if (!item.value().defined()) continue;
         const auto& buffer = buffers.emplace_back(item.value(), item.key());
         handles.push_back(broadcast_async(buffer.view(), root,
-                                          {.name = "buffer " + item.key(),
+                                          {.name = reducer.name_of("buffer " + item.key()),
                                            .stream = options.stream,
                                            .keep_alive = buffer.owner(),
                                            .session = options.session,
@@ -54,6 +51,20 @@ inline void broadcast_buffers(const ::torch::nn::Module& module, const Optimizer
     }
     for (auto& handle : handles) handle.wait();
     for (auto& buffer : buffers) buffer.write_back();
+}
+
+/// Has the backward that runs call `act` when it has written all gradients, after all that it was
+/// told to call before. What `act` throws leaves backward when everything has been called.
+inline void after_backward(std::function<void()> act) {
+    auto& backward = ::torch::autograd::Engine::get_default_engine();
+    backward.queue_callback([&backward, act = std::move(act)] {
+        try {
+            act();
+        } catch (...) {
+            backward.queue_callback(
+                [error = std::current_exception()] { std::rethrow_exception(error); });
+        }
+    });
 }
 
 }  // namespace detail
@@ -70,7 +81,8 @@ inline void broadcast_buffers(const ::torch::nn::Module& module, const Optimizer
 ///     optimizer.step();
 ///
 /// Every rank calls backward() once for each batch, or discard(). Where another rank discards,
-/// backward() throws Error(discarded). One thread at a time.
+/// backward() throws Error(discarded); else it throws as step() of DistributedOptimizer. One
+/// thread at a time.
 template <class Module>
 class DistributedDataParallel {
 public:
@@ -80,8 +92,12 @@ public:
                                      const ParallelOptions& options = {})
         : module_(std::move(module)),
           options_(options),
-          reducer_(detail::synchronised(module_.get(), options.reduction), options.reduction,
-                   [this] { finish_after_backward(); }) {}
+          reducer_([module = module_.get()] { return detail::parameters_of(module); },
+                   options.reduction, [this] { finish_after_backward(); }) {
+        const auto set = ranks_of(reducer_.options());
+        broadcast_parameters(*module_, set.ranks().front(), set);
+    }
+    /// The same for a module of TORCH_MODULE.
     explicit DistributedDataParallel(const ::torch::nn::ModuleHolder<Module>& holder,
                                      const ParallelOptions& options = {})
         : DistributedDataParallel(holder.is_empty() ? nullptr : holder.ptr(), options) {}
@@ -94,7 +110,7 @@ public:
     decltype(auto) forward(Arguments&&... arguments) {
         if (in_backward_) discard("backward() has thrown");
         if (options_.broadcast_buffers && module_->is_training() && !reducer_.is_paused())
-            detail::broadcast_buffers(*module_, reducer_.options());
+            detail::broadcast_buffers(*module_, reducer_);
         return module_->forward(std::forward<Arguments>(arguments)...);
     }
 
@@ -107,16 +123,20 @@ public:
     /// While the guard lives, gradients only accumulate, on this rank alone.
     [[nodiscard]] NoSync no_sync() noexcept { return NoSync(reducer_); }
 
+    /// The module of the constructor.
     Module& module() noexcept { return *module_; }
     Module* operator->() noexcept { return module_.get(); }
 
 private:
-    /// Backward calls this with its first gradient; when it has written all, the pass is over.
+    /// Backward calls this with its first gradient; when it has written all, the pass is over. Then
+    /// all modules of that backward send before one of them waits: on another rank their first
+    /// gradients may have come in another order.
     void finish_after_backward() {
         if (std::exchange(in_backward_, true)) return;
-        ::torch::autograd::Engine::get_default_engine().queue_callback([this] {
+        detail::after_backward([this] {
             in_backward_ = false;
-            reducer_.finish_pass();
+            reducer_.close();
+            detail::after_backward([this] { reducer_.finish_pass(); });
         });
     }
 

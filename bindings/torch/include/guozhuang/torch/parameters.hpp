@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <guozhuang/torch/agreement.hpp>
 #include <guozhuang/torch/tensors.hpp>
 #include <guozhuang/training.hpp>
 #include <map>
@@ -11,6 +13,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/optimizer.h>
+#include <utility>
 #include <vector>
 
 namespace guozhuang::torch {
@@ -66,6 +69,18 @@ inline std::string describe(const NamedParameter& parameter) {
     return text.str();
 }
 
+/// The first lines in which two texts differ.
+inline std::pair<std::string, std::string> first_difference(const std::string& one,
+                                                            const std::string& other) {
+    std::istringstream first(one), second(other);
+    std::string here, there;
+    do {
+        if (!std::getline(first, here)) here = "nothing";
+        if (!std::getline(second, there)) there = "nothing";
+    } while (here == there);
+    return {here, there};
+}
+
 }  // namespace detail
 
 /// The parameters of the module that require a gradient, each once: of one that is registered under
@@ -95,49 +110,54 @@ inline std::vector<NamedParameter> trained_parameters(const ::torch::nn::Module&
 inline std::vector<NamedParameter> trained_parameters(const ::torch::nn::Module& module,
                                                       const ::torch::optim::Optimizer& optimizer) {
     auto parameters = trained_parameters(module);
-    std::set<const void*> chosen;
+    std::map<const void*, int> chosen;  // how often
+    for (const auto& parameter : parameters) chosen[parameter.tensor.unsafeGetTensorImpl()] = 0;
     for (const auto& group : optimizer.param_groups()) {
         for (const auto& tensor : group.params()) {
-            const auto known = std::ranges::find_if(
-                parameters, [&](const auto& each) { return each.tensor.is_same(tensor); });
-            if (known != parameters.end()) {
-                if (!chosen.insert(tensor.unsafeGetTensorImpl()).second)
-                    detail::refuse(known->name, "was given to the optimizer twice");
-            } else if (tensor.requires_grad()) {
+            const auto known = chosen.find(tensor.unsafeGetTensorImpl());
+            if (known != chosen.end())
+                ++known->second;
+            else if (tensor.requires_grad())
                 detail::refuse_strange_parameter(module);
-            }
         }
     }
-    std::erase_if(parameters, [&](const auto& parameter) {
-        return !chosen.contains(parameter.tensor.unsafeGetTensorImpl());
-    });
+    const auto times = [&](const NamedParameter& parameter) {
+        return chosen[parameter.tensor.unsafeGetTensorImpl()];
+    };
+    for (const auto& parameter : parameters)
+        if (times(parameter) > 1)
+            detail::refuse(parameter.name, "was given to the optimizer twice");
+    std::erase_if(parameters, [&](const auto& parameter) { return times(parameter) == 0; });
     if (parameters.empty())
         throw Error(ErrorCode::invalid_argument,
                     "the optimizer has no parameters that require a gradient");
     return parameters;
 }
 
-/// Throws Error(mismatch) on all ranks, with the first parameter that differs, unless all ranks
-/// have the same parameters, in one order and laid out in memory alike. Collective.
-inline void require_same(const std::vector<NamedParameter>& parameters, const ProcessSet& set) {
-    std::string own;
-    for (const auto& parameter : parameters) own += detail::describe(parameter) + "\n";
-    const auto all = all_gather_bytes(own, set);
-    const auto ranks = set.ranks();
+/// What `find` returns, if all ranks have the same parameters, in one order and laid out in memory
+/// alike. Otherwise throws Error(mismatch) on all ranks, with the first parameter that differs. If
+/// `find` throws on one, all ranks throw, as gather_texts() says. Collective.
+inline std::vector<NamedParameter> same_parameters(
+    const ProcessSet& set, const std::function<std::vector<NamedParameter>()>& find) {
+    std::vector<NamedParameter> parameters;
+    const auto all = detail::gather_texts(set, [&] {
+        parameters = find();
+        std::string text;
+        for (const auto& parameter : parameters) text += detail::describe(parameter) + "\n";
+        return text;
+    });
     const auto other =
         std::ranges::find_if(all, [&](const auto& text) { return text != all.front(); });
-    if (other == all.end()) return;
-    std::istringstream first(all.front()), second(*other);
-    std::string here = "nothing", there = "nothing";
-    do {
-        if (!std::getline(first, here)) here = "nothing";
-        if (!std::getline(second, there)) there = "nothing";
-    } while (here == there);
-    const auto rank = ranks[static_cast<std::size_t>(other - all.begin())];
-    throw Error(ErrorCode::mismatch,
-                "parameters differ: " + here + " on rank " + std::to_string(ranks.front()) + "; " +
-                    there + " on rank " + std::to_string(rank),
-                {.ranks = {rank}});
+    if (other != all.end()) {
+        const auto ranks = set.ranks();
+        const auto rank = ranks[static_cast<std::size_t>(other - all.begin())];
+        const auto [here, there] = detail::first_difference(all.front(), *other);
+        throw Error(ErrorCode::mismatch,
+                    "parameters differ: " + here + " on rank " + std::to_string(ranks.front()) +
+                        "; " + there + " on rank " + std::to_string(rank),
+                    {.ranks = {rank}});
+    }
+    return parameters;
 }
 
 }  // namespace guozhuang::torch

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <guozhuang/optimizer.hpp>
 #include <guozhuang/torch/accumulation_hook.hpp>
+#include <guozhuang/torch/agreement.hpp>
 #include <guozhuang/torch/gradients.hpp>
+#include <guozhuang/torch/parameters.hpp>
 #include <guozhuang/torch/sparse.hpp>
+#include <guozhuang/training.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,36 +25,38 @@ namespace guozhuang::torch {
 ///
 /// A parameter that no rank has used keeps the gradient that it had, or none, as in a single
 /// process; one that only other ranks have used counts as zero. So each rank tells the others which
-/// it has used, in a tensor that travels with the last bundle. One thread at a time.
+/// it has used, in a tensor that is reduced with the last gradients. One thread at a time.
 class Reducer {
 public:
-    /// Collective. Backward calls `on_gradient` after each gradient of a pass that reduces.
-    Reducer(const std::vector<NamedParameter>& parameters, const OptimizerOptions& options,
+    /// For the parameters that `find` returns; what it returns later must be among them. Backward
+    /// calls `on_gradient` after each gradient of a pass that reduces. Collective.
+    Reducer(std::function<std::vector<NamedParameter>()> find, const OptimizerOptions& options,
             std::function<void()> on_gradient = {})
-        : options_(checked(parameters, options)),
-          on_gradient_(std::move(on_gradient)),
-          used_(parameters.size()) {
-        lay_out(parameters);
+        : options_(in_session(options)),
+          find_(std::move(find)),
+          on_gradient_(std::move(on_gradient)) {
+        lay_out(same_parameters(ranks_of(options_), [this] { return reducible(); }));
         for (std::size_t i = 0; i < gradients_.size(); ++i)
-            hooks_.emplace_back(parameters[i].tensor, [this, i] { gradient_ready(i); });
+            hooks_.emplace_back(gradients_[i].parameter.tensor, [this, i] { gradient_ready(i); });
     }
     Reducer(const Reducer&) = delete;
     Reducer& operator=(const Reducer&) = delete;
 
     /// Waits until all gradients hold their averages. Throws what GradientReducer::synchronize()
-    /// throws, and Error(invalid_argument) if backward has written none since the last step.
+    /// throws; Error(invalid_argument) if backward has written none since the last step; and
+    /// Error(invalid_argument), which ends the batch on all ranks, if a parameter requires a
+    /// gradient that did not before, or if gradients were not cleared that cannot be reduced twice.
     void synchronize() {
-        if (synchronised_) return;
-        if (std::ranges::count(used_, 0.0F) == std::ssize(used_)) refuse_second_step();
-        end_unless([&] { complete(); });
-        try {
-            reducer_->synchronize();
-        } catch (...) {
-            begin_batch();
-            throw;
-        }
-        synchronised_ = true;
-        end_unless([&] { take_over(); });
+        synchronize([this] { return reducer_->synchronize(), true; });
+    }
+    /// The same for at most `limit`, besides what it takes to gather the rows of sparse gradients;
+    /// false if not all averages are there by then.
+    bool synchronize_for(std::chrono::microseconds limit) {
+        return synchronize([&] { return reducer_->synchronize_for(limit); });
+    }
+    /// Sends all that synchronize() waits for. Does not wait. Throws as synchronize().
+    void close() {
+        if (passes_ + 1 == options_.backward_passes_per_step) synchronize_for({});
     }
 
     /// As GradientReducer::finish_pass().
@@ -72,6 +78,11 @@ public:
     }
 
     const OptimizerOptions& options() const noexcept { return options_; }
+    /// What an operation of this reducer alone is called: the same on all ranks, whatever order
+    /// their reducers are used in.
+    std::string name_of(const std::string& operation) const {
+        return operation + " of " + reducer_->name();
+    }
     bool is_paused() const noexcept { return paused_ > 0; }
     void pause() noexcept {
         ++paused_;
@@ -87,38 +98,44 @@ private:
 
     struct Gradient {
         NamedParameter parameter;
-        at::Tensor view;  ///< undefined: the gradient is sparse
+        at::Tensor view;          ///< undefined: the gradient is sparse
+        ReducedGradient reduced;  ///< by the last reduction
     };
 
-    static OptimizerOptions checked(const std::vector<NamedParameter>& parameters,
-                                    const OptimizerOptions& options) {
-        const bool adds = options.op == ReduceOp::average || options.op == ReduceOp::sum;
-        const auto op = "'" + std::string(name_of(options.op)) + "'";
-        if (!adds && options.op != ReduceOp::adasum)
+    /// Backward runs on threads that have no session of their own.
+    static OptimizerOptions in_session(OptimizerOptions options) {
+        if (!options.process_set.state() && options.session == nullptr)
+            options.session = &Session::current();
+        return options;
+    }
+
+    std::vector<NamedParameter> reducible() const {
+        const bool adds = options_.op == ReduceOp::average || options_.op == ReduceOp::sum;
+        const auto op = "'" + std::string(guozhuang::name_of(options_.op)) + "'";
+        if (!adds && options_.op != ReduceOp::adasum)
             throw Error(ErrorCode::invalid_argument,
                         "gradients are combined by average, sum or adasum, not by " + op);
+        auto parameters = find_();
         for (const auto& each : parameters)
             if (each.has_sparse_gradient && !adds)
                 detail::refuse(each.name,
                                "has a sparse gradient, of which there are averages and "
                                "sums, but no " +
                                    op);
-        require_same(parameters, ranks_of(options));
-        auto resolved = options;  // backward runs on threads that have no session of their own
-        if (!resolved.process_set.state() && resolved.session == nullptr)
-            resolved.session = &Session::current();
-        return resolved;
+        return parameters;
     }
 
     void lay_out(const std::vector<NamedParameter>& parameters) {
+        used_.resize(parameters.size());
         GradientMemory memory(parameters, options_);
-        const auto like = parameters.front().tensor.options();
+        // In f32, in which no gradient_scale makes a flag zero.
+        const auto like = parameters.front().tensor.options().dtype(at::kFloat);
         used_anywhere_ = memory.zeros({std::ssize(parameters)}, {1}, like);
         const auto used = view_of(used_anywhere_, used_name);
         std::vector<Parameter> reduced{{used_name, {nullptr, used.dtype, used.shape}, used}};
         for (const auto& parameter : parameters) {
             const auto& [name, tensor, is_sparse] = parameter;
-            gradients_.push_back({parameter, {}});
+            gradients_.push_back({parameter, {}, {}});
             if (is_sparse) continue;
             auto& view = gradients_.back().view;
             view = memory.zeros(tensor.sizes(), tensor.strides(), tensor.options());
@@ -131,14 +148,15 @@ private:
     void begin_batch() {
         std::ranges::fill(used_, 0.0F);
         passes_ = 0;
-        synchronised_ = false;
+        is_closed_ = synchronised_ = false;
     }
 
     void gradient_ready(std::size_t i) {
-        const auto& [parameter, view] = gradients_[i];
+        auto& [parameter, view, reduced] = gradients_[i];
         if (!parameter.tensor.grad().defined()) return;
         const bool is_new_batch = std::exchange(synchronised_, false);
         used_[i] = 1;
+        reduced.note_addition(parameter.tensor.grad());
         if (view.defined()) {
             attach(parameter.tensor, view);
             reducer_->mark(parameter.name);  // throws if step() was left out
@@ -148,6 +166,24 @@ private:
             used_[i] = 1;
         }
         if (on_gradient_ && !is_paused()) on_gradient_();
+    }
+
+    /// `wait()` waits for the reducer, and returns whether all of it has ended.
+    template <class Wait>
+    bool synchronize(const Wait& wait) {
+        if (synchronised_) return true;
+        if (std::ranges::count(used_, 0.0F) == std::ssize(used_)) refuse_second_step();
+        if (!is_closed_) end_unless([&] { complete(); });
+        is_closed_ = true;
+        try {
+            if (!wait()) return false;
+        } catch (...) {
+            begin_batch();
+            throw;
+        }
+        synchronised_ = true;
+        end_unless([&] { take_over(); });
+        return true;
     }
 
     [[noreturn]] static void refuse_second_step() {
@@ -163,18 +199,20 @@ private:
         try {
             act();
         } catch (const std::exception& error) {
-            discard(error.what());
+            discard(detail::text_of(error));
             throw;
         }
     }
 
     /// Completes the bundles with the gradients of parameters that this rank has not used.
     void complete() {
+        require_known(find_());
+        require_cleared();
         const at::NoGradGuard no_graph;
         used_anywhere_.copy_(at::tensor(used_));
         reducer_->mark(used_name);
         for (std::size_t i = 0; i < gradients_.size(); ++i) {
-            const auto& [parameter, view] = gradients_[i];
+            const auto& [parameter, view, reduced] = gradients_[i];
             if (used_[i] != 0 || !view.defined()) continue;
             if (parameter.tensor.grad().defined())
                 attach(parameter.tensor, view);
@@ -184,23 +222,66 @@ private:
         }
     }
 
-    /// Gives this rank the gradients that only other ranks have written, and the sparse ones.
-    void take_over() {
-        const bool any_sparse =
-            std::ranges::any_of(gradients_, [](const auto& each) { return !each.view.defined(); });
-        if (std::ranges::count(used_, 1.0F) == std::ssize(used_) && !any_sparse) return;
-        const auto anywhere = used_anywhere_.to(at::kCPU, at::kFloat);
-        for (std::size_t i = 0; i < gradients_.size(); ++i) {
-            const auto& [parameter, view] = gradients_[i];
-            if (anywhere.data_ptr<float>()[i] == 0) continue;
-            if (!view.defined())
-                detail::gather_gradient(parameter, options_);
-            else if (used_[i] == 0)
-                parameter.tensor.mutable_grad() = view;
+    /// Refuses gradients that were reduced and would be again, with what backward has added.
+    void require_cleared() const {
+        for (const auto& [parameter, view, reduced] : gradients_)
+            if (reduced.is_left(parameter.tensor.grad()))
+                detail::refuse(parameter.name,
+                               "still has the gradient that the last step reduced, which only a "
+                               "plain average may keep: call zero_grad() after each step");
+    }
+
+    /// Refuses parameters that have begun to require a gradient.
+    void require_known(const std::vector<NamedParameter>& parameters) const {
+        auto known = gradients_.begin();
+        for (const auto& each : parameters) {
+            known = std::find_if(known, gradients_.end(), [&](const auto& gradient) {
+                return gradient.parameter.tensor.is_same(each.tensor);
+            });
+            if (known == gradients_.end())
+                detail::refuse(each.name,
+                               "was added, or has begun to require a gradient, after its module or "
+                               "optimizer was made a distributed one: make that anew on all ranks");
         }
     }
 
+    /// Gives this rank the gradients that only other ranks have written, and the sparse ones.
+    void take_over() {
+        compare_sparse();
+        const bool all_used = std::ranges::count(used_, 1.0F) == std::ssize(used_);
+        const auto anywhere =
+            all_used ? at::tensor(used_) : used_anywhere_.to(at::kCPU, at::kFloat);
+        for (std::size_t i = 0; i < gradients_.size(); ++i) {
+            auto& [parameter, view, reduced] = gradients_[i];
+            if (anywhere.data_ptr<float>()[i] == 0) continue;
+            if (!view.defined())
+                detail::gather_gradient(parameter, options_,
+                                        name_of("sparse gradient of " + parameter.name));
+            else if (used_[i] == 0)
+                parameter.tensor.mutable_grad() = view;
+            if (!may_stay()) reduced = ReducedGradient(parameter.tensor.grad());
+        }
+    }
+
+    /// The GradientReducer compares the values of parameters before the first step, but for those
+    /// of which it has no gradient.
+    void compare_sparse() {
+        if (!std::exchange(compares_sparse_, false)) return;
+        std::vector<Parameter> values;
+        for (const auto& [parameter, view, reduced] : gradients_)
+            if (!view.defined())
+                values.push_back(
+                    {parameter.name, detail::memory_of(parameter.tensor, parameter.name), {}});
+        if (!values.empty()) check_consistent(values, ranks_of(options_), options_.stream);
+    }
+
+    /// Whether a gradient that was reduced may be reduced again with the next one.
+    bool may_stay() const {
+        return options_.op == ReduceOp::average && options_.gradient_scale == 1;
+    }
+
     OptimizerOptions options_;
+    std::function<std::vector<NamedParameter>()> find_;
     std::function<void()> on_gradient_;
     std::vector<float> used_;   ///< of each parameter, whether this rank has used it in this batch
     at::Tensor used_anywhere_;  ///< after synchronize(), not 0 if some rank has
@@ -208,7 +289,9 @@ private:
     std::optional<GradientReducer> reducer_;
     int passes_ = 0;  ///< of this batch, that only accumulate
     int paused_ = 0;
+    bool is_closed_ = false;  ///< all that synchronize() waits for is on its way
     bool synchronised_ = false;
+    bool compares_sparse_ = options_.check_values;
     std::deque<AccumulationHook> hooks_;
 };
 

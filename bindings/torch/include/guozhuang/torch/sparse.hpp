@@ -16,7 +16,8 @@ inline at::Tensor tensor_of(Result& result, const at::TensorOptions& options) {
 
 /// Replaces the sparse gradient of a parameter by that of all ranks: the rows of each of them, of
 /// which equal ones are added up. A rank without a gradient contributes no rows. Collective.
-inline void gather_gradient(const NamedParameter& parameter, const OptimizerOptions& options) {
+inline void gather_gradient(const NamedParameter& parameter, const OptimizerOptions& options,
+                            const std::string& operation) {
     const at::NoGradGuard no_graph;
     const auto& tensor = parameter.tensor;
     auto& gradient = tensor.mutable_grad();
@@ -30,7 +31,7 @@ inline void gather_gradient(const NamedParameter& parameter, const OptimizerOpti
     const auto rows = gradient.indices().t().contiguous();
     const auto values = gradient.values().contiguous();
     const std::vector views{view_of(rows, parameter.name), view_of(values, parameter.name)};
-    auto results = grouped_all_gather(views, {.name = "sparse gradient of " + parameter.name,
+    auto results = grouped_all_gather(views, {.name = operation,
                                               .stream = options.stream,
                                               .session = options.session,
                                               .process_set = options.process_set});
