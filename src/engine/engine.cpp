@@ -42,16 +42,21 @@ Context context_of(const Engine::Dependencies& dependencies) {
 /// is pending or somebody waits.
 class Engine::Helping {
 public:
-    explicit Helping(Engine& engine) noexcept : engine_(engine) { engine_.helpers_.fetch_add(1); }
-    ~Helping() {
-        engine_.helpers_.fetch_sub(1);
-        if (engine_.helped() || engine_.has_work()) engine_.wake_driver();
-    }
+    explicit Helping(Engine& engine) noexcept : engine_(&engine) { engine.helpers_.fetch_add(1); }
+    ~Helping() { leave(); }
     Helping(const Helping&) = delete;
     Helping& operator=(const Helping&) = delete;
 
+    bool has_left() const noexcept { return engine_ == nullptr; }
+    void leave() noexcept {
+        if (has_left()) return;
+        auto& engine = *std::exchange(engine_, nullptr);
+        engine.helpers_.fetch_sub(1);
+        if (engine.helped() || engine.has_work()) engine.wake_driver();
+    }
+
 private:
-    Engine& engine_;
+    Engine* engine_;  ///< null: it has left
 };
 
 Engine::Engine(const Dependencies& dependencies)
@@ -95,12 +100,12 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
     if (arrived()) return true;
     base::refuse_forked();
     const trace::TimelineSlice waiting(*context_.timeline, "wait");
-    std::optional<Helping> helping(std::in_place, *this);
+    Helping helping(*this);
     try {
         base::WaitLoop wait_loop(context_.doorbell, context_.wait, deadline);
         bool first_look = true;
         while (!arrived()) {
-            const auto turn = try_drive_once(helping ? share : Share::nothing);
+            const auto turn = try_drive_once(helping.has_left() ? Share::nothing : share);
             // Another thread drives. It may be asleep, and not know what this caller has submitted.
             if (turn == Turn::of_another && std::exchange(first_look, false))
                 base::ring(context_.doorbell, context_.wait.audience);
@@ -109,7 +114,7 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
                 case Turn::progressed: wait_loop.progressed(); break;
                 case Turn::in_vain: wait_loop.pause(); break;
                 case Turn::of_another: wait_loop.pause_behind(); break;
-                case Turn::too_large: helping.reset(); break;  // which wakes the coordinator
+                case Turn::too_large: helping.leave(); break;  // the coordinator wakes up
             }
         }
         return true;
@@ -207,11 +212,6 @@ bool Engine::pump() {
         progressed = true;
     }
     return progressed;
-}
-
-bool Engine::complete_ended() noexcept {
-    stalls_.log_warnings();
-    return queue_.complete_ended();
 }
 
 bool Engine::take_submissions() {

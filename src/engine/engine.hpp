@@ -84,7 +84,10 @@ public:
     /// Completes operations that have ended; true if there were any. Called by every thread that
     /// drives or waits. Runs deleters and log callbacks of the user's, which may call this library:
     /// so never call it with a lock held, nor on a stream's thread, on which those calls may wait.
-    bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_);
+    bool complete_ended() noexcept GUOZHUANG_EXCLUDES(mutex_) {
+        stalls_.log_warnings();
+        return queue_.complete_ended();
+    }
 
     /// Takes submissions, receives and sends control messages, and queues what the log says.
     bool pump() override;
