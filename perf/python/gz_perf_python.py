@@ -58,7 +58,7 @@ def replay(arguments):
         gradient = Gradient(name, torch.nn.Parameter(torch.ones(shape)))
         gradient.buffer = torch.ones(shape)
         gradients.append(gradient)
-    reducer = Reducer(gradients, hvd.Average, 1.0, None, hvd.global_process_set)
+    reducer = Reducer("gz-perf", gradients, hvd.Average, 1.0, None, hvd.global_process_set)
 
     def by_reducer():
         for index in reversed(range(len(gradients))):

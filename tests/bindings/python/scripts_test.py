@@ -2,6 +2,7 @@
 import copy
 import pickle
 import threading
+import time
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -146,6 +147,24 @@ class Parameters(Scripts):
                 other.step()
             self.assertTrue(torch.allclose(embeddings[0].weight, embeddings[1].weight))
 
+    def test_discard_where_all_gradients_are_sparse(self):
+        embedding = torch.nn.Embedding(4, 2, sparse=True)
+        hvd.broadcast_parameters(embedding.state_dict())
+        optimizer = hvd.DistributedOptimizer(sgd(embedding.parameters()))
+        for step in range(3):
+            before = embedding.weight.detach().clone()
+            optimizer.zero_grad()
+            if step < 2 and self.rank == self.size - 1:
+                optimizer.discard("no such token")
+            else:
+                embedding(torch.tensor([1, 2])).sum().backward()
+                if step < 2:
+                    self.fails_everywhere(optimizer.step, "discarded", "no such token")
+                else:
+                    optimizer.step()
+            changed = (embedding.weight.detach() != before).any(dim=1).tolist()
+            self.assertEqual(changed, [False, step == 2, step == 2, False])
+
     def test_sparse_gradients_that_only_one_rank_has(self):
         embedding, linear = torch.nn.Embedding(5, 2, sparse=True), torch.nn.Linear(2, 1)
         torch.nn.init.ones_(embedding.weight)
@@ -201,6 +220,37 @@ class Steps(Scripts):
             with optimizer.skip_synchronize():
                 scaler.step(optimizer)
         scaler.update()
+
+    def test_step_that_fails_on_one_rank(self):
+        class Failing(torch.optim.SGD):
+            fails = False
+
+            def step(self, closure=None):
+                if self.fails:
+                    raise MemoryError
+                return super().step(closure)
+
+        (model, optimizer, *_), _ = self.pair(lambda parameters: Failing(parameters, lr=0.1))
+        optimizer.fails = self.rank == self.size - 1
+        loss_of(model, 1, self.rank, self.size).backward()
+        if optimizer.fails:
+            self.assertRaises(MemoryError, optimizer.step)
+        else:
+            optimizer.step()
+        loss_of(model, 2, self.rank, self.size).backward()
+        if self.size > 1:
+            self.fails_everywhere(optimizer.step, "mismatch", "reduced and then left out differ")
+
+    def test_steps_that_all_leave_out(self):
+        pair = self.pair()
+        self.train(pair, (1,))
+        (model, optimizer, *_), _ = pair
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss_of(model, 2, self.rank, self.size).backward()
+            optimizer.synchronize()
+        self.train(pair, (3,))
+        self.expect_pair(pair)
 
     def test_changes_before_synchronize(self):
         """What clips or scales a gradient that is being reduced would change nothing."""
@@ -288,9 +338,14 @@ class Steps(Scripts):
 
     def test_optimizers_of_several_threads(self):
         pairs = [self.pair() for _ in range(4)]
+        for index, pair in enumerate(pairs):
+            for model, *_ in pair:
+                for parameter in model.parameters():
+                    parameter.data.mul_(1 + index / 8)
         threads = [threading.Thread(target=self.train, args=(pair, (1, 3))) for pair in pairs]
-        for thread in threads:
+        for thread in [*threads[self.rank:], *threads[:self.rank]]:
             thread.start()
+            time.sleep(0.05)  # so that each rank begins with another model
         for thread, pair in zip(threads, pairs):
             thread.join()
             self.expect_pair(pair)
@@ -330,6 +385,19 @@ class FailedBackward(torch.autograd.Function):
 
 
 class Modules(Scripts):
+    def test_two_modules_in_one_backward(self):
+        """Whose gradients come in another order on each rank."""
+        modules = [hvd.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+                   for _ in range(2)]
+        for step in range(3):
+            for module in modules:
+                module.zero_grad()
+            ordered = modules if (self.rank + step) % 2 else modules[::-1]
+            inputs = torch.full((1, 2), self.rank + 1.0)
+            sum(module(inputs).sum() for module in ordered).backward()
+            for module in modules:
+                self.assertEqual(module.module.weight.grad.tolist(), [[(self.size + 1) / 2] * 2])
+
     def test_arguments_of_pytorch(self):
         model = Model()
         wrapped = hvd.DistributedDataParallel(model, None, find_unused_parameters=True,

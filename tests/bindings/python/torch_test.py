@@ -74,6 +74,16 @@ class Allreduce(ranks.RanksTest):
         self.assertEqual((last.sparse_dim(), last.to_dense()[0, 0]), (1, 4))
 
 
+    def test_sparse_average_beside_a_joined_rank(self):
+        if self.rank == self.size - 1:
+            hvd.join()
+            return
+        given = torch.sparse_coo_tensor([[1, 2]], [1.0, self.rank], (4,))
+        average = hvd.sparse_allreduce_async(given, "sparse", hvd.Average)()
+        self.assertEqual(average.to_dense().tolist(), [0, 1, (self.size - 2) / 2, 0])
+        hvd.join()
+
+
 class Others(ranks.RanksTest):
     def test_results_outlive_their_handles(self):
         rows = torch.full((self.rank + 1, 2), self.rank, dtype=torch.bfloat16)

@@ -130,6 +130,7 @@ private:
             memory.insert({value.data, gradient.data});
         if (memory_.empty()) {
             for (const auto& parameter : parameters) gradients_.push_back(parameter.gradient.data);
+            next_ = gradients_.cend();
             memory_ = memory;
         }
         if (memory != memory_)

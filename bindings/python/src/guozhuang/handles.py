@@ -152,7 +152,7 @@ def _end():
     _is_ending.set()
     while _waiting - {threading.main_thread().ident}:
         time.sleep(WAIT_SLICE_US / 1e7)
-    users = [*_live, *_dropped]
+    users = [user() for user in _live.data.copy()], _dropped  # others may add to them now
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(users))
 
 

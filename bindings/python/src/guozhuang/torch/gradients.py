@@ -1,4 +1,5 @@
 """Gradients on their way from backward to the optimizer."""
+import contextlib
 import ctypes
 import threading
 import weakref
@@ -17,21 +18,29 @@ from .operations import allgather_async, scaled, sparse_allreduce_async
 ONE_BUNDLE = 1 << 62  # more bytes than a bundle can have
 
 
+def next_label(process_set):
+    """Names an optimizer, and with it what it sends: ranks make them in the same order, but may use
+    them on several threads."""
+    process_set.optimizers += 1
+    return f"optimizer {process_set.optimizers}"
+
+
 class Reducer:
     """A GzReducer: reduces the buffers of some parameters' gradients, in bundles that are sent as
     soon as backward is done with them."""
 
-    def __init__(self, gradients, op, scale, bundle_bytes, process_set):
+    def __init__(self, name, gradients, op, scale, bundle_bytes, process_set):
         """`bundle_bytes` None: the library's."""
-        self._pointer, self._is_pending = ctypes.c_void_p(), False
-        self._values = [gradient.parameter.detach() for gradient in gradients]
+        self._pointer, self._is_pending, self._is_reduced = ctypes.c_void_p(), False, False
+        # Copies of what is not contiguous, for the comparison at the first step.
+        self._values = [gradient.parameter.detach().contiguous() for gradient in gradients]
         self._buffers = [gradient.buffer for gradient in gradients]
         described = list(map(self._describe, gradients, self._values))
         sizes = {} if bundle_bytes is None else dict(
             bundle_bytes=bundle_bytes, first_bundle_bytes=bundle_bytes)
         stream = tensors.stream(self._buffers[0])
         options = _c.ReducerOptions(
-            op=op, gradient_scale=scale, process_set=pointer_of(process_set),
+            name=name.encode(), op=op, gradient_scale=scale, process_set=pointer_of(process_set),
             stream=None if stream is None else ctypes.pointer(stream), **sizes)
         _c.lib.gz_reducer_create((_c.Parameter * len(described))(*described), len(described),
                                  ctypes.byref(options), ctypes.byref(self._pointer))
@@ -39,14 +48,20 @@ class Reducer:
 
     @staticmethod
     def _describe(gradient, value):
-        described = tensors.view(value)
-        if not value.is_contiguous():
-            described.data = None  # so that it is not compared with the other ranks'
-        return _c.Parameter(gradient.name.encode(), described, tensors.view(gradient.buffer))
+        return _c.Parameter(gradient.name.encode(), tensors.view(value),
+                            tensors.view(gradient.buffer))
 
     def mark(self, index):
+        if self._is_reduced:  # and was not stepped with, which parts ranks if others did
+            self._is_reduced = False
+            self._discard(b"")
         self._is_pending = True
         _c.lib.gz_reducer_mark(self._pointer, index)
+
+    def send(self):
+        """Sends all that was marked, of which a part waits for what may follow."""
+        if self._is_pending:
+            _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, 0)
 
     def synchronize(self):
         """Waits for what was marked since the last time. After Ctrl-C it can be called again."""
@@ -55,16 +70,23 @@ class Reducer:
         try:
             wait_in_slices(
                 lambda: _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, WAIT_SLICE_US))
-            _c.get(_c.lib.gz_reducer_finish_pass, self._pointer, None, None)
         except Error:
             self._is_pending = False
             raise
-        self._is_pending = False
+        self._is_pending, self._is_reduced = False, True
+
+    def finish(self):
+        """Says that the optimizer has stepped with what was reduced."""
+        if self._is_reduced:
+            _c.get(_c.lib.gz_reducer_finish_pass, self._pointer, None, None)
+        self._is_reduced = False
 
     def discard(self, reason):
-        self._is_pending = False
-        interruptibly(_c.lib.gz_reducer_discard, self._pointer,
-                      reason.encode(errors="backslashreplace"))
+        self._is_pending, self._is_reduced = False, False
+        interruptibly(self._discard, reason.encode(errors="backslashreplace"))
+
+    def _discard(self, reason):  # keeps this alive on the thread that goes on after Ctrl-C
+        _c.lib.gz_reducer_discard(self._pointer, reason)
 
     def __del__(self):
         free(_c.lib.gz_reducer_free, self._pointer)
@@ -115,13 +137,12 @@ class Gradients:
         self._compression, self._sparse_as_dense = compression, sparse_as_dense
         self._groups, self._bundle_bytes = groups, bundle_bytes
         self._process_set, self._lock = process_set, threading.Lock()
-        process_set.optimizers += 1
-        self._number = process_set.optimizers
         self._gradients, self._known, self._hooks, self._reducers = [], set(), [], []
         self.is_paused, self.is_synchronized = False, False
         self._ends_with_backward, self._joins = ends_with_backward, process_set.joins
         self.set_passes(passes)
         self.add(named_parameters)
+        self.label = next_label(process_set)
 
     def __del__(self):
         for hook in getattr(self, "_hooks", []):
@@ -168,7 +189,7 @@ class Gradients:
         with self._lock:
             self.is_synchronized = False
             if not self._has_begun and self._ends_with_backward:
-                torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
+                _after_backward(self._begin_to_end)
             self._has_begun = True
             if gradient.delay == 0:
                 gradient.seen = None  # the user is told now
@@ -189,7 +210,7 @@ class Gradients:
         elif gradient.is_sparse or _is_sparse(grad) and not self._sparse_as_dense:
             gradient.sparse = sparse_allreduce_async(
                 scaled(_sparse(gradient.parameter, grad), self._prescale),
-                f"gradient/{gradient.name}", self._op, self._process_set)
+                f"{self.label}: {gradient.name}", self._op, self._process_set)
         else:
             return
         gradient.is_sent = True
@@ -210,25 +231,62 @@ class Gradients:
     # --- the end of a batch -----------------------------------------------------------------------
 
     def synchronize(self):
-        """Waits until every parameter's `grad` is its reduced gradient. A gradient that backward
-        has not computed counts as zero. After Ctrl-C it can be called again."""
-        try:
-            self._make_reducers()
-            for gradient in reversed(self._gradients):
-                if not gradient.is_sent:
-                    self._send(gradient, gradient.parameter.grad)
+        """Waits until every parameter's `grad` is its reduced gradient. A parameter without `grad`
+        counts as zero. After Ctrl-C it can be called again."""
+        with self._ending_batch():
+            self._send_rest()
             self._wait()
             self._refuse_changes()
-        except Error:
-            self._start_batch()
-            raise
         for gradient in self._gradients:
             self._publish(gradient)
         self._start_batch()
         self.is_synchronized = True
+        if self._ends_with_backward:
+            self.finish()
+
+    def finish(self):
+        """To be called after the step, by which ranks are known that do not step."""
+        self.is_synchronized = False
+        for reducer in self._reducers:
+            reducer.finish()
+
+    @contextlib.contextmanager
+    def _ending_batch(self):
+        try:
+            yield
+        except Error:
+            self._start_batch()
+            raise
+
+    def _begin_to_end(self):
+        """Where several modules are in one backward, in whatever order on each rank, all of them
+        come to each step of the end before one of them waits for the other ranks to come to it."""
+        with self._ending_batch():
+            if self._has_news:
+                self._ask_for_sparse()
+        _after_backward(self._go_on_to_end)
+
+    def _go_on_to_end(self):
+        with self._ending_batch():
+            self._send_rest()
+            for reducer in self._reducers:
+                reducer.send()
+        _after_backward(self.synchronize)
+
+    def _send_rest(self):
+        self._make_reducers()
+        for gradient in reversed(self._gradients):
+            if not gradient.is_sent:
+                self._send(gradient, gradient.parameter.grad)
 
     def discard(self, reason):
-        """Gives up this batch on all ranks: their synchronize() raises an error with the reason."""
+        """Gives up this batch on all ranks: their synchronize() raises an error with the reason.
+        After synchronize() on this one alone, which the next batch finds if the others step."""
+        if self.is_synchronized:
+            self.is_synchronized = False
+            for reducer in self._reducers:
+                reducer.discard(str(reason))
+            return
         try:
             self._make_reducers()
             for gradient in self._gradients:
@@ -276,16 +334,24 @@ class Gradients:
 
     # --- buffers ----------------------------------------------------------------------------------
 
+    @property
+    def _has_news(self):
+        return (self._joins != self._process_set.joins
+                or any(gradient.is_new for gradient in self._gradients))
+
     def _make_reducers(self):
         """For new gradients that are sent dense."""
-        new = [gradient for gradient in self._gradients if gradient.is_new]
-        if not new and self._joins == self._process_set.joins:
+        if not self._has_news:
             return
         sparse = self._agree_on_sparse()
+        new = [gradient for gradient in self._gradients if gradient.is_new]
         for gradient in new:
             gradient.is_sparse = gradient.name in sparse
         dense = [gradient for gradient in new
                  if self._sparse_as_dense or not gradient.is_sparse]
+        if not dense and not self._reducers:  # only a reducer can tell that a batch is discarded
+            dense = [Gradient("none that is dense", torch.nn.Parameter(torch.zeros(1)))]
+            self._gradients += dense
         for group in self._groups:
             wanted = set(map(id, group))
             self._make_reducer([each for each in dense if id(each.parameter) in wanted], ONE_BUNDLE)
@@ -296,16 +362,20 @@ class Gradients:
         """The names of those that have been sparse on some rank: others may not have used them.
         After a join all ranks do this again, for those that had joined before their first batch.
         Can be called again after Ctrl-C."""
-        if self._sparse_names is None:  # the handle
-            names = "".join(f"{gradient.name}\0" for gradient in self._gradients
-                            if gradient.is_sparse
-                            or gradient.is_new and _is_sparse(gradient.parameter.grad))
-            self._sparse_names = allgather_async(
-                torch.tensor(list(names.encode()), dtype=torch.uint8),
-                f"sparse gradients of optimizer {self._number}", self._process_set)
+        self._ask_for_sparse()
         gathered = self._sparse_names.wait()
         self._sparse_names, self._joins = None, self._process_set.joins
         return bytes(gathered.tolist()).decode().split("\0")
+
+    def _ask_for_sparse(self):
+        if self._sparse_names is not None:  # the handle
+            return
+        names = "".join(f"{gradient.name}\0" for gradient in self._gradients
+                        if gradient.is_sparse
+                        or gradient.is_new and _is_sparse(gradient.parameter.grad))
+        self._sparse_names = allgather_async(
+            torch.tensor(list(names.encode()), dtype=torch.uint8),
+            f"{self.label}: which are sparse", self._process_set)
 
     def _make_reducer(self, gradients, bundle_bytes):
         if not gradients:
@@ -315,10 +385,16 @@ class Gradients:
             gradient.buffer, gradient.context = self._compression.compress(zeros.detach())
             if gradient.buffer.shape != gradient.parameter.shape:
                 refuse("compression must keep the shapes of gradients")
-        reducer = Reducer(gradients, self._op, self._postscale, bundle_bytes, self._process_set)
+        reducer = Reducer(f"{self.label}.{len(self._reducers) + 1}", gradients, self._op,
+                          self._postscale, bundle_bytes, self._process_set)
         self._reducers.append(reducer)
         for index, gradient in enumerate(gradients):
             gradient.reducer, gradient.index = reducer, index
+
+
+def _after_backward(action):
+    """Calls it at the end of the backward within which this is called, or of whose end it is."""
+    torch.autograd.Variable._execution_engine.queue_callback(action)
 
 
 def _version(grad):

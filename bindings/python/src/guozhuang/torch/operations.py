@@ -205,17 +205,23 @@ def scaled(sparse, factor):
 
 
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
-    """Adds up (op=Sum) or averages (op=Average) sparse tensors, whose indices may differ. Returns a
-    function that waits for the result, a sparse tensor: a handle for synchronize()."""
+    """Adds up (op=Sum) or averages (op=Average) sparse tensors, whose indices may differ. An
+    average is that of the ranks that have not joined. Returns a function that waits for the result,
+    a sparse tensor: a handle for synchronize()."""
     if op not in (Sum, Average):
         refuse("sparse_allreduce_async: op must be Sum or Average")
     coalesced = tensor.detach().coalesce()
-    names = (None, None) if name is None else (f"{name}.indices", f"{name}.values")
-    indices = allgather_async(coalesced.indices().t(), names[0], process_set)
-    values = allgather_async(coalesced.values(), names[1], process_set)
+
+    def named(part):
+        return None if name is None else f"{name}.{part}"
+
+    indices = allgather_async(coalesced.indices().t(), named("indices"), process_set)
+    values = allgather_async(coalesced.values(), named("values"), process_set)
+    ranks = allreduce_async(torch.ones(1), op=Sum, name=named("ranks"), process_set=process_set)
 
     def result():
         total = torch.sparse_coo_tensor(indices.wait().t(), values.wait(), tensor.shape).coalesce()
-        return scaled(total, 1 / process_set.size()) if op == Average else total
+        contributions = ranks.wait().item()
+        return scaled(total, 1 / contributions) if op == Average else total
 
     return result

@@ -8,7 +8,7 @@ from ..collectives import Adasum, Average, choose_op
 from ..errors import refuse
 from ..process_sets import global_process_set
 from .compression import Compression
-from .gradients import Gradients
+from .gradients import Gradients, next_label
 from .operations import allreduce, grouped_allreduce
 
 
@@ -19,24 +19,24 @@ class _Distributed:
         """Waits for the reduced gradients, then steps. With a closure, the gradients of each of
         its evaluations are reduced, and its loss is the mean over the ranks."""
         if closure is not None:
-            loss = super().step(self._reduced(closure))
-            self._gradients.is_synchronized = False
-            return loss
+            return super().step(self._reduced(closure))
         if self._synchronizes:
             if self._gradients.is_synchronized:
                 warnings.warn("step() after synchronize() without skip_synchronize(): the "
                               "gradients are not reduced again")
             else:
                 self.synchronize()
-        self._gradients.is_synchronized = False
-        return super().step()
+        loss = super().step()
+        self._gradients.finish()
+        return loss
 
     def _reduced(self, closure):
         def evaluate():
             with torch.enable_grad():
                 loss = closure()
             self.synchronize()
-            return _mean(loss, self._process_set)
+            self._gradients.finish()
+            return _mean(loss, f"{self._gradients.label}: loss", self._process_set)
 
         return evaluate
 
@@ -87,7 +87,8 @@ class _DistributedAdasum:
             return loss
         with torch.no_grad():
             steps = [parameter - start for parameter, start in zip(parameters, before)]
-            total = grouped_allreduce(steps, op=Adasum, compression=self._compression,
+            total = grouped_allreduce(steps, name=f"{self._label}: steps", op=Adasum,
+                                      compression=self._compression,
                                       process_set=self._process_set)
             for parameter, start, step in zip(parameters, before, total):
                 parameter.copy_(start + step)
@@ -123,13 +124,14 @@ class _Outside:
         """Does nothing: this rank is not in the process set."""
 
 
-def _mean(loss, process_set):
+def _mean(loss, name, process_set):
     """The mean of the ranks' losses, by which optimizers such as LBFGS decide alike."""
     if loss is None:
         return None
     if isinstance(loss, torch.Tensor):
-        return allreduce(loss.detach(), process_set=process_set)
-    return allreduce(torch.tensor(loss, dtype=torch.float64), process_set=process_set).item()
+        return allreduce(loss.detach(), name=name, process_set=process_set)
+    loss = torch.tensor(loss, dtype=torch.float64)
+    return allreduce(loss, name=name, process_set=process_set).item()
 
 
 def _refuse_copy(optimizer, protocol):
@@ -213,12 +215,14 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     op = choose_op(None, op)
     if gradient_predivide_factor != 1 and op != Average:
         refuse("gradient_predivide_factor is for op=Average")
+    if gradient_predivide_factor == 0:
+        refuse("gradient_predivide_factor is 0, by which nothing can be divided")
     named = _check_names(optimizer, named_parameters)
     if not process_set.included():
         return _subclass(optimizer, _Outside)
     if op == Adasum and process_set.size() > 1:
         return _subclass(optimizer, _DistributedAdasum, _compression=compression,
-                         _process_set=process_set)
+                         _process_set=process_set, _label=next_label(process_set))
     groups, bundle_bytes = _grouping(_parameters_of(optimizer), num_groups, groups)
     gradients = Gradients(
         _with_names(optimizer, named), op=op, prescale=1 / gradient_predivide_factor,

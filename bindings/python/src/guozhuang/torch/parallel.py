@@ -37,8 +37,13 @@ class DistributedDataParallel(torch.nn.Module):
         if torch.is_grad_enabled():
             self._gradients.add(self._named)
             if self._broadcasts_buffers and self.training and not self._gradients.is_paused:
-                broadcast_parameters(self.module.named_buffers(), self._root, self._process_set)
+                self._broadcast_buffers()
         return self.module(*inputs, **options)
+
+    def _broadcast_buffers(self):
+        label = self._gradients.label
+        named = [(f"{label}: {name}", buffer) for name, buffer in self.module.named_buffers()]
+        broadcast_parameters(named, self._root, self._process_set)
 
     def discard(self, reason):
         """On a rank whose backward() has failed: on the other ranks theirs raises an error with the

@@ -36,6 +36,9 @@ class SyncBatchNorm(_BatchNorm):
         local = torch.cat([input.sum(across), input.new_tensor([input.numel() // input.shape[1]])])
         total = allreduce(local, op=Sum, process_set=self.process_set)
         count = total[-1].detach()
+        if self.training and count <= 1:
+            refuse("SyncBatchNorm: the ranks have one value for each channel together; a variance "
+                   "needs more")
         mean = total[:-1] / count
         centred = input - mean.view(shape)
         squares = allreduce((centred * centred).sum(across), op=Sum, process_set=self.process_set)
