@@ -3,6 +3,7 @@
 #include <guozhuang/guozhuang.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <sstream>
@@ -139,6 +140,24 @@ TEST_CASE("ranks whose trainers have other learning rates step with their mean")
               report.expect(std::abs(solver.learning_rate() - mean) < 1e-7, "the mean");
               const auto values = values_of(net);
               report.same_everywhere("values", std::as_bytes(std::span(values)));
+          }) == "");
+}
+
+TEST_CASE("trainers of two nets may step in any order") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              using Trainer = ::dlib::dnn_trainer<Net, Solver>;
+              auto net = net_of(1), other = net_of(2);
+              const Solver solver(net, Sgd()), other_solver(other, Sgd());
+              Trainer trainer(net, solver), other_trainer(other, other_solver);
+              trainer.set_learning_rate(0.01);
+              other_trainer.set_learning_rate(0.02);
+              std::array<Trainer*, 2> order{&trainer, &other_trainer};
+              if (session.rank() % 2 == 0) std::ranges::reverse(order);
+              const auto batch = batch_of(0, session.rank(), session.size());
+              for (auto* const each : order) each->train_one_step(batch.samples, batch.labels);
+              for (auto* const each : order) each->get_net();
+              report.expect(std::abs(solver.learning_rate() - 0.01) < 1e-7, "its own rate");
+              report.expect(std::abs(other_solver.learning_rate() - 0.02) < 1e-7, "the other's");
           }) == "");
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -76,6 +77,8 @@ public:
         : parameters_(std::move(parameters)), options_(std::move(options)) {
         if (options_.backward_passes_per_step != 1)
             refuse("backward_passes_per_step is not for dlib, which steps after each backward");
+        static std::atomic<int> count{0};
+        if (options_.name.empty()) options_.name = "solver " + std::to_string(count++);
         // The trainer steps on a thread of its own.
         if (options_.session == nullptr) options_.session = &Session::current();
     }
@@ -113,7 +116,8 @@ private:
     /// Whether no rank discards the batch. Then learning_rate_ is the mean of their rates.
     bool agree(float learning_rate, bool discards) {
         std::array<float, 2> means{learning_rate, discards ? 1.0F : 0.0F};
-        allreduce(means, {.op = ReduceOp::average,
+        allreduce(means, {.name = options_.name + ".learning_rate",
+                          .op = ReduceOp::average,
                           .session = options_.session,
                           .process_set = options_.process_set});
         if (means[1] > 0) return false;
