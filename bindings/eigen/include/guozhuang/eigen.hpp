@@ -47,6 +47,12 @@ template <class Derived>
 TensorView view(Eigen::DenseBase<Derived>& matrix) {
     return detail::view_of(matrix.derived());
 }
+/// The same of a part or a Map that ends with the expression: what it is a part of lives on.
+template <class Derived>
+    requires(bool(Derived::Flags& Eigen::LvalueBit))
+TensorView view(Eigen::DenseBase<Derived>&& part) {
+    return detail::view_of(part.derived());
+}
 /// The same of what is const, such as a Map of const elements: for operations that only read.
 template <class Derived>
 ConstTensorView view(const Eigen::DenseBase<Derived>& matrix) {
