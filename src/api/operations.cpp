@@ -6,6 +6,8 @@
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "base/log.hpp"
+#include "base/wait.hpp"
+#include "engine/pending.hpp"
 
 namespace guozhuang {
 namespace {
@@ -14,17 +16,22 @@ using namespace std::chrono_literals;
 using api::OperationSpec;
 using protocol::OperationKind;
 
+/// Whatever the operation fails with, later waits throw.
+void wait_first(const engine::Pending& pending, std::chrono::microseconds limit) {
+    try {
+        pending.progress_source().drive_until([&] { return pending.complete(); },
+                                              base::deadline_after(limit));
+    } catch (const Error& error) {
+        base::log_debug(error.what());  // what has ended the job
+    }
+}
+
 template <class H = Handle>
 H start(OperationSpec&& spec, bool caller_waits) {
-    const auto wait_first = caller_waits ? 0us : spec.wait_first;
-    const bool waits = wait_first > 0us;
-    H handle(api::submit(std::move(spec), caller_waits || waits));
-    try {
-        if (waits) handle.wait_for(wait_first);
-    } catch (const Error& error) {
-        base::log_debug(error.what());  // later waits throw it again
-    }
-    return handle;
+    const auto limit = caller_waits ? 0us : spec.wait_first;
+    auto pending = api::submit(std::move(spec), caller_waits || limit > 0us);
+    if (limit > 0us) wait_first(*pending, limit);
+    return H(std::move(pending));
 }
 
 template <class O>

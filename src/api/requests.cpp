@@ -234,6 +234,8 @@ void check_spec(const OperationSpec& spec, const Check& check) {
                "{} tensors in one group; at most {} are supported", spec.tensors.size(),
                protocol::max_tensors);
     check_timeout(spec.timeout, check);
+    check.that(spec.wait_first.count() >= 0, "wait_first is {} us; it may not be negative",
+               spec.wait_first.count());
     check.that(is_enumerator(description.op), "there is no reduce op {}",
                static_cast<int>(description.op));
     const auto& transport = spec.set->transport();

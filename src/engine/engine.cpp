@@ -93,10 +93,12 @@ std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, boo
 
 bool Engine::drive_until(const std::function<bool()>& arrived, base::Deadline deadline) {
     const bool may_block = deadline == base::no_deadline || context_.wait.turn_scheduler != nullptr;
-    return wait(arrived, deadline, may_block ? Share::everything : Share::what_moves_little);
+    return wait(arrived, deadline,
+                may_block ? DrivePolicy::all_entries : DrivePolicy::small_entries);
 }
 
-bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline, Share share) {
+bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
+                  DrivePolicy policy) {
     if (arrived()) return true;
     base::refuse_forked();
     const trace::TimelineSlice waiting(*context_.timeline, "wait");
@@ -105,16 +107,16 @@ bool Engine::wait(const std::function<bool()>& arrived, base::Deadline deadline,
         base::WaitLoop wait_loop(context_.doorbell, context_.wait, deadline);
         bool first_look = true;
         while (!arrived()) {
-            const auto turn = try_drive_once(helping.has_left() ? Share::nothing : share);
+            const auto result = try_drive_once(helping.has_left() ? DrivePolicy::none : policy);
             // Another thread drives. It may be asleep, and not know what this caller has submitted.
-            if (turn == Turn::of_another && std::exchange(first_look, false))
+            if (result == DriveResult::of_another && std::exchange(first_look, false))
                 base::ring(context_.doorbell, context_.wait.audience);
             if (arrived()) return true;
-            switch (turn) {
-                case Turn::progressed: wait_loop.progressed(); break;
-                case Turn::in_vain: wait_loop.pause(); break;
-                case Turn::of_another: wait_loop.pause_behind(); break;
-                case Turn::too_large: helping.leave(); break;  // the coordinator wakes up
+            switch (result) {
+                case DriveResult::progressed: wait_loop.progressed(); break;
+                case DriveResult::in_vain: wait_loop.pause(); break;
+                case DriveResult::of_another: wait_loop.pause_behind(); break;
+                case DriveResult::too_large: helping.leave(); break;  // the coordinator wakes up
             }
         }
         return true;
@@ -144,7 +146,7 @@ void Engine::coordinate() {
                 continue;
             }
             drove = true;
-            if (try_drive_once() == Turn::progressed)
+            if (try_drive_once() == DriveResult::progressed)
                 wait_loop.progressed();
             else
                 wait_loop.pause();
@@ -162,39 +164,39 @@ void Engine::coordinate() {
 /// This rank was woken, perhaps for another process set or another thread. If there is a message,
 /// keeps polling for a moment: the rest of it may follow, or something may have to be passed on.
 void Engine::poll_briefly(base::WaitLoop& wait_loop) {
-    if (try_drive_once() != Turn::progressed) return;
+    if (try_drive_once() != DriveResult::progressed) return;
     const auto end = base::Clock::now() + poll_time;
     do {
-        if (try_drive_once() == Turn::progressed)
+        if (try_drive_once() == DriveResult::progressed)
             wait_loop.progressed();
         else
             wait_loop.pause();
     } while (!life_.is_stopped() && !helped() && !has_work() && base::Clock::now() < end);
 }
 
-Engine::Turn Engine::try_drive_once(Share share) {
-    auto turn = Turn::of_another;
-    if (share != Share::nothing && mutex_.try_lock()) {
+Engine::DriveResult Engine::try_drive_once(DrivePolicy policy) {
+    auto result = DriveResult::of_another;
+    if (policy != DrivePolicy::none && mutex_.try_lock()) {
         const base::Lock lock(mutex_, std::adopt_lock);
-        turn = drive_once(share);
+        result = drive_once(policy);
     }
     complete_ended();
-    return turn;
+    return result;
 }
 
 /// Takes and sends messages, then executes at most one entry of the log.
-Engine::Turn Engine::drive_once(Share share) {
-    if (life_.is_stopped()) return Turn::in_vain;
+Engine::DriveResult Engine::drive_once(DrivePolicy policy) {
+    if (life_.is_stopped()) return DriveResult::in_vain;
     const bool progressed = pump();
     if (log_.empty() || !is_due(log_.front().entry))
-        return progressed ? Turn::progressed : Turn::in_vain;
-    if (share == Share::what_moves_little &&
-        !moves_little(log_.front().entry, log_.front().requests))
-        return Turn::too_large;
+        return progressed ? DriveResult::progressed : DriveResult::in_vain;
+    if (policy == DrivePolicy::small_entries &&
+        !moves_little(log_.front().entry, log_.front().requests, context_.size))
+        return DriveResult::too_large;
     auto ready_entry = std::move(log_.front());
     log_.pop_front();
     execute(std::move(ready_entry));
-    return Turn::progressed;
+    return DriveResult::progressed;
 }
 
 bool Engine::pump() {
@@ -370,16 +372,6 @@ bool Engine::try_between_bundles(const std::function<bool()>& action) {
 
 // --- the end -------------------------------------------------------------------------------------
 
-void Engine::shut_down(std::string_view reason) {
-    life_.shut_down(reason, false);
-    wake_driver();
-}
-
-void Engine::quit(std::string_view reason) {
-    life_.shut_down(reason, true);
-    wake_driver();
-}
-
 void Engine::close(std::string_view reason) {
     shut_down(reason);
     queue_.add_closing(shared_from_this());
@@ -433,7 +425,7 @@ void Engine::drain_before_exit(base::Deadline deadline) noexcept {
             is_moving = point_to_point.is_moving() || !executor_.is_idle();
             return is_heard && executor_.is_idle() && !point_to_point.has_operations();
         };
-        if (wait(is_drained, deadline, Share::everything)) return;
+        if (wait(is_drained, deadline, DrivePolicy::all_entries)) return;
         if (is_heard ? is_moving : !will_be_heard || queue_.has_pending()) abort_for_quit();
     } catch (const std::exception& error) {
         base::log(LogLevel::debug, "rank {} could not announce that it quits: {}", context_.rank,

@@ -103,7 +103,10 @@ public:
 
     /// Takes no more requests, and has the other ranks told so. Returns at once: the thread that
     /// drives sends the message.
-    void shut_down(std::string_view reason);
+    void shut_down(std::string_view reason) {
+        life_.shut_down(reason, false);
+        wake_driver();
+    }
     /// Shuts down, and drives until every rank has shut down. Pending operations then are complete
     /// or have failed. Throws what ended the job.
     void close(std::string_view reason);
@@ -116,7 +119,10 @@ public:
     bool left_memory_on_loan() const noexcept { return life_.memory_is_on_loan(); }
     /// Quits for a process that is about to end: does not wait for the other ranks, which get the
     /// reason.
-    void quit(std::string_view reason);
+    void quit(std::string_view reason) {
+        life_.shut_down(reason, true);
+        wake_driver();
+    }
     /// After quit(): waits until this rank has executed what the log held before its `quit` entry,
     /// on streams too, and its sends and receives have ended. If that is not so at the deadline and
     /// other ranks may need this one, aborts the job.
@@ -150,15 +156,15 @@ private:
     // Driving.
     void coordinate();
     void poll_briefly(base::WaitLoop& wait_loop);
-    /// What a caller that waits does of the driving; the rest is the coordinator's.
-    enum class Share { everything, what_moves_little, nothing };
+    /// Which entries a caller that waits executes; the rest are the coordinator's.
+    enum class DrivePolicy { all_entries, small_entries, none };
     /// What has become of an attempt to drive. `too_large`: the next entry is for another thread.
-    enum class Turn { progressed, in_vain, of_another, too_large };
+    enum class DriveResult { progressed, in_vain, of_another, too_large };
     /// Returns true once `arrived()`, or false at the deadline. This thread drives meanwhile,
-    /// whenever nobody else does, until an entry comes that is not of its share.
-    bool wait(const std::function<bool()>& arrived, base::Deadline deadline, Share share);
-    Turn drive_once(Share share) GUOZHUANG_REQUIRES(mutex_);
-    Turn try_drive_once(Share share = Share::everything);
+    /// whenever nobody else does, until an entry comes that the policy leaves to others.
+    bool wait(const std::function<bool()>& arrived, base::Deadline deadline, DrivePolicy policy);
+    DriveResult drive_once(DrivePolicy policy) GUOZHUANG_REQUIRES(mutex_);
+    DriveResult try_drive_once(DrivePolicy policy = DrivePolicy::all_entries);
     bool has_work() const noexcept { return queue_.has_pending() || life_.is_shutting_down(); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
     void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }

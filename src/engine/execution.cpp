@@ -69,13 +69,15 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
 }
 
 bool moves_little(const protocol::LogEntry& entry,
-                  std::span<const std::shared_ptr<Pending>> requests) {
+                  std::span<const std::shared_ptr<Pending>> requests, int ranks) {
     if (entry.kind != protocol::LogEntry::Kind::execute) return true;
     std::size_t bytes = 0;
     for (const auto& pending : requests) {
         const auto& request = pending->request();
         if (request.action || request.device) return false;
-        for (const auto& tensor : *request.tensors) bytes += tensor.bytes();
+        const bool gathers = request.description->operation == protocol::OperationKind::all_gather;
+        for (const auto& tensor : *request.tensors)
+            bytes += tensor.bytes() * static_cast<std::size_t>(gathers ? ranks : 1);
     }
     return entry.absent.empty() && bytes <= little_bytes;
 }

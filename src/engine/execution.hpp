@@ -31,9 +31,9 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
                              const MakeFilled& make_filled);
 
 /// Whether executing the entry takes no more than about a millisecond, once the other ranks do so
-/// too: as far as this rank can see, to which others may send more.
+/// too. That supposes that they send to this rank as much as it sends.
 bool moves_little(const protocol::LogEntry& entry,
-                  std::span<const std::shared_ptr<Pending>> requests);
+                  std::span<const std::shared_ptr<Pending>> requests, int ranks);
 
 /// What a backend runs for an execute entry: its requests (one at least) as one bundle, which
 /// points into them.

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "engine/engine.hpp"
+#include "engine/execution.hpp"
 #include "support/fakes/engine_rank.hpp"
 #include "support/runner/catch.hpp"
 
@@ -78,6 +79,22 @@ TEST_CASE("a wait with a limit runs a small bundle itself, and no large one") {
     const auto handle = rank.submit("grad");
     CHECK(handle.wait_for(is_large ? 2ms : 20s) == !is_large);
     handle.wait();
+}
+
+TEST_CASE("an all_gather moves what every rank sends") {
+    const auto moves_little = [](protocol::OperationKind operation, int ranks) {
+        std::vector<float> quarter(1 << 16);
+        engine::Request request{
+            .description = protocol::share(protocol::Description{.operation = operation}),
+            .tensors = engine::share({TensorView(quarter)})};
+        const auto pending = std::make_shared<engine::Pending>(std::move(request), nullptr);
+        return engine::moves_little({.kind = protocol::LogEntry::Kind::execute}, {&pending, 1},
+                                    ranks);
+    };
+    using enum protocol::OperationKind;
+    CHECK(moves_little(all_gather, 4));
+    CHECK_FALSE(moves_little(all_gather, 5));
+    CHECK(moves_little(allreduce, 5));
 }
 
 TEST_CASE(

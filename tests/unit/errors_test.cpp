@@ -1,12 +1,14 @@
 // Bad input and bad ends, on ranks that are threads.
 #include "support/cases/error_cases.hpp"
 
+#include <chrono>
 #include <guozhuang/guozhuang.hpp>
 #include <stdexcept>
 
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
 
+using namespace std::chrono_literals;
 using namespace guozhuang;
 using namespace guozhuang::test;
 
@@ -155,13 +157,14 @@ TEST_CASE("a handle that outlives an aborted session has failed") {
     CHECK_THROWS_AS(handle.wait(), Error);
 }
 
-TEST_CASE("a failure that nobody waited for is logged once") {
+TEST_CASE("a failure that nobody waited for is logged once, also if the call waited first") {
+    const auto wait_first = GENERATE(0s, 20s);
     const LogCapture log;
-    run_ranks(2, [](Session& session) {
+    run_ranks(2, [&](Session& session) {
         static std::vector<float> numbers(2);
         std::vector<float> other(3);
         if (session.rank() == 0) {
-            allreduce_async(numbers, {.name = "forgotten"});
+            allreduce_async(numbers, {.name = "forgotten", .wait_first = wait_first});
             barrier();
         } else {
             error_of([&] { allreduce(other, {.name = "forgotten"}); });

@@ -71,6 +71,8 @@ TEST_CASE("an asynchronous operation that waits first is complete when it return
               const std::vector<float> numbers(static_cast<std::size_t>(rank + 1));
               const auto refused = reduce_scatter_async(numbers, {.wait_first = 20s});
               expect_error(report, ErrorCode::mismatch, {"shapes differ"}, [&] { refused.wait(); });
+              expect_error(report, ErrorCode::invalid_argument, {"wait_first", "-1 us"},
+                           [&] { allreduce_async(sum, {.wait_first = -1us}); });
           }) == "");
 }
 
