@@ -9,9 +9,9 @@ set(GUOZHUANG_CUDA_ARCHITECTURES 90 CACHE STRING
 # Version, compiler and the headers between library and plugin: a plugin left over from an older
 # build does not fit, and is refused.
 set(interface
-  include/guozhuang/error.hpp include/guozhuang/stream.hpp include/guozhuang/tensor.hpp
-  include/guozhuang/types.hpp src/device/device.hpp src/device/nccl.hpp
-  src/device/plugin.hpp)
+  include/guozhuang/error.hpp include/guozhuang/shape.hpp include/guozhuang/stream.hpp
+  include/guozhuang/tensor.hpp include/guozhuang/types.hpp src/device/device.hpp
+  src/device/nccl.hpp src/device/plugin.hpp)
 list(TRANSFORM interface PREPEND ${PROJECT_SOURCE_DIR}/)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface})
 set(hashes)

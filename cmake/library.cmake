@@ -22,6 +22,7 @@ set(public_headers
   process_set.hpp
   sampler.hpp
   session.hpp
+  shape.hpp
   stream.hpp
   tensor.hpp
   timeline.hpp

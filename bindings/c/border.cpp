@@ -124,14 +124,15 @@ TensorView tensor_of(const GzTensor* given) {
     const auto extents = [&](const std::int64_t* first, const char* what) {
         if (tensor.dimensions < 0)
             refuse("a tensor of " + std::to_string(tensor.dimensions) + " dimensions");
-        const auto list =
-            optional_list_of(first, static_cast<std::size_t>(tensor.dimensions), what);
-        return Shape(list.begin(), list.end());
+        return optional_list_of(first, static_cast<std::size_t>(tensor.dimensions), what);
     };
     if (tensor.dtype == 0) refuse("a tensor whose dtype has not been set");
     TensorView view(tensor.data, enumerator(tensor.dtype - 1, last_of(DType{}), "dtype"),
                     extents(tensor.shape, "extents"), device_of(tensor.device));
-    if (tensor.strides != nullptr) view.strides = extents(tensor.strides, "strides");
+    if (tensor.strides != nullptr) {
+        const auto strides = extents(tensor.strides, "strides");
+        view.strides.assign(strides.begin(), strides.end());
+    }
     return view;
 }
 

@@ -13,6 +13,7 @@
 #include <guozhuang/process_set.hpp>
 #include <guozhuang/sampler.hpp>
 #include <guozhuang/session.hpp>
+#include <guozhuang/shape.hpp>
 #include <guozhuang/stream.hpp>
 #include <guozhuang/tensor.hpp>
 #include <guozhuang/timeline.hpp>

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <guozhuang/shape.hpp>
 #include <guozhuang/types.hpp>
 #include <ranges>
 #include <span>
@@ -28,16 +29,6 @@ struct Device {
     int index = 0;  ///< among devices of the kind, as the driver counts them
     friend bool operator==(const Device&, const Device&) = default;
 };
-
-/// Extents, outermost first; empty for a 0-dimensional tensor (one element).
-using Shape = std::vector<std::int64_t>;
-
-/// The number of elements of a shape: the product of its extents, 1 if 0-dimensional.
-constexpr std::size_t count_of(std::span<const std::int64_t> shape) noexcept {
-    std::size_t count = 1;
-    for (const auto extent : shape) count *= static_cast<std::size_t>(extent);
-    return count;
-}
 
 namespace detail {
 /// What data() of a range points to.

@@ -38,7 +38,7 @@ std::vector<GradientShape> read_gradient_set(const std::string& path_or_name) {
     try {
         const auto set = nlohmann::ordered_json::parse(file);
         for (const auto& [name, extents] : set.items())
-            shapes.push_back({name, extents.get<Shape>()});
+            shapes.push_back({name, extents.get<std::vector<std::int64_t>>()});
     } catch (const nlohmann::json::exception& error) {
         throw std::runtime_error(
             path.string() + " is not a gradient set {\"name\": [extents], ...}: " + error.what());

@@ -1,6 +1,7 @@
 // What a request asks for must fit the transport: refused on the caller, before anything is sent.
 #include "api/requests.hpp"
 
+#include <algorithm>
 #include <array>
 #include <Eigen/Core>
 #include <guozhuang/guozhuang.hpp>
@@ -47,6 +48,34 @@ TEST_CASE("every enumerator has a name, and a number that is none reads past no 
     check(last_of(Algorithm{}));
     check(last_of(DeviceKind{}));
     check(last_of(ErrorCode{}));
+}
+
+TEST_CASE("a shape is like a vector of extents, few or many") {
+    Shape shape;
+    std::vector<std::int64_t> expected;
+    const auto resize = [&](std::size_t dimensions) {
+        shape.resize(dimensions);
+        expected.resize(dimensions);
+        CHECK(std::ranges::equal(shape, expected));
+    };
+    for (std::int64_t extent = 1; extent <= 7; ++extent) {
+        shape.push_back(extent);
+        expected.push_back(extent);
+        CHECK(std::ranges::equal(shape, expected));
+        CHECK((shape.front() == 1 && shape.back() == extent));
+        CHECK(shape == Shape(expected));
+        CHECK(shape == Shape(expected.begin(), expected.end()));
+        Shape copy = shape;
+        const Shape moved = std::move(copy);
+        CHECK(moved == shape);
+        copy = {extent};
+        CHECK((copy.size() == 1 && copy != Shape{extent, 1} && copy == Shape{extent}));
+        shape.back() = -1;
+        CHECK(moved != shape);
+        shape.back() = extent;
+    }
+    for (const auto dimensions : {5U, 6U, 3U, 4U, 8U, 4U, 5U, 0U, 2U, 9U}) resize(dimensions);
+    CHECK((Shape().empty() && count_of(Shape()) == 1 && count_of(Shape{2, 3}) == 6));
 }
 
 TEST_CASE("numbers are tensors, one or many, wherever they lie side by side") {

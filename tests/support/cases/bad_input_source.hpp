@@ -212,7 +212,8 @@ private:
         return scales[below(std::size(scales))];
     }
     Shape draw_shape() {
-        Shape shape(below(4));
+        Shape shape;
+        shape.resize(below(4));
         for (auto& extent : shape) extent = static_cast<std::int64_t>(below(6));
         return shape;
     }

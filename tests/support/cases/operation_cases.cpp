@@ -165,7 +165,7 @@ void check_parts(Report& report, const std::string& name, const Result& result,
 
 Shape with_rows(std::int64_t rows, const Shape& row) {
     Shape shape{rows};
-    shape.insert(shape.end(), row.begin(), row.end());
+    for (const auto extent : row) shape.push_back(extent);
     return shape;
 }
 
