@@ -536,10 +536,38 @@ def kernels(command):
     ), loops
 
 
+def budget(command):
+    """gz-budget: each rank has each station, and what the stations allocate is what the whole does,
+    but for what is the engine's own: a queue of entries."""
+    def allocations_of(name):
+        with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
+            arguments = ["--rounds", "5", "--operations", "100", "--name", name]
+            subprocess.run([*command, *arguments, "--json", file.name], check=True, timeout=600)
+            lines = [json.loads(line) for line in file]
+        assert [line["rank"] for line in lines] == list(range(lines[0]["ranks"])), lines
+        for line in lines:
+            stations = line["stations"]
+            messages = ["message"] * (line["ranks"] > 1)
+            assert list(stations) == [
+                "request", "queue", "negotiate", *messages, "resolve", "bundle", "algorithm",
+                "complete", "whole", "rest",
+            ], line
+            assert line["name"] == name and line["bytes"] == 4 and line["cpu"], line
+            for station, cost in stations.items():
+                assert cost["lowest_ns"] <= cost["ns"] <= cost["highest_ns"], line
+                assert station == "rest" or cost["ns"] > 0 and cost["allocations"] >= 0, line
+            assert 0 <= stations["rest"]["allocations"] < 1, line
+        return {name: cost["allocations"] for name, cost in lines[0]["stations"].items()}
+
+    short, long = allocations_of("a"), allocations_of("a name of more bytes than a string holds")
+    for station in ("request", "queue", "negotiate", "whole"):
+        assert 0 < short[station] < long[station], (station, short, long)
+
+
 {
     test.__name__: test
     for test in (
-        sweep, replay, fake, cuda, gloo, idle, refusals, algorithms, tune, kernels, report,
+        sweep, replay, fake, cuda, gloo, idle, refusals, algorithms, tune, kernels, budget, report,
         device_report,
     )
 }[sys.argv[1]](sys.argv[2:])
