@@ -226,6 +226,7 @@ if __name__ == "__main__":
 
         import guozhuang
         import guozhuang.torch as hvd
-        from guozhuang.torch.gradients import Gradient, Reducer
+        from guozhuang.torch.gradients import Gradient
+        from guozhuang.torch.reducer import Reducer
         hvd.init()
     given.run(given)

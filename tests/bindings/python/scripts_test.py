@@ -1,5 +1,6 @@
 """What scripts do with a distributed optimizer besides calling step() after each backward()."""
 import copy
+import itertools
 import pickle
 import threading
 import time
@@ -44,8 +45,6 @@ class Parameters(Scripts):
         self.train(pair, (1, 3, 5))
         self.expect_pair(pair)
         self.assertFalse(torch.equal(before, pair[0][0].first.weight))
-        self.assertTrue(pair[0][1]._gradients._known.issuperset(
-            map(id, pair[0][0].first.parameters())))
 
     def test_trainable_later_in_a_batch_that_is_discarded(self):
         pair = self.pair()
@@ -99,6 +98,67 @@ class Parameters(Scripts):
         self.train(pair, (1, 3), set_to_none=True)
         self.assertTrue(torch.equal(before, pair[0][0].first.weight))
         self.expect_pair(pair)
+
+    def test_trained_on_some_ranks_only(self):
+        """Which the last rank does, from the first batch on or later. That batch fails on all
+        ranks; when it is mended they go on."""
+        if self.size == 1:
+            self.skipTest("nobody differs")
+        for sparse, before, later, steps in itertools.product(
+                (False, True), (False, True), (False, True), ((), (1, 3))):
+            model, other = Model(sparse), Model(sparse)
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()),
+                                                 model.named_parameters())
+            pair = (model, optimizer, self.rank, self.size), (other, sgd(other.parameters()), 0, 1)
+            for each in (model, other):
+                each.embedding.requires_grad_(before)
+            self.train(pair, steps)
+            for each in (model, other):
+                each.embedding.requires_grad_(later)
+            if self.rank == self.size - 1:
+                model.embedding.requires_grad_(not later)
+            self.expect_difference("embedding.weight", later, self.train, pair[:1], (1,))
+            model.embedding.requires_grad_(later)
+            self.train(pair, (3, 5))
+            self.expect_pair(pair)
+
+    def expect_difference(self, name, others_train, call, *arguments):
+        """That the call fails since the last rank does not what the others do."""
+        last, others = [self.size - 1], list(range(self.size - 1))
+        having, lacking = (others, last) if others_train else (last, others)
+        pattern = "'{}' requires a gradient on ranks? {}, but not on ranks? {}: freeze".format(
+            name, *(",".join(map(str, ranks)) for ranks in (having, lacking)))
+        error = self.fails_everywhere(lambda: call(*arguments), "mismatch", pattern)
+        self.assertEqual((error.tensor, error.ranks), (name, lacking))
+
+    def test_trained_on_some_ranks_only_in_modules(self):
+        """Two in one backward, which comes to them in another order on each rank."""
+        if self.size == 1:
+            self.skipTest("nobody differs")
+        modules = [hvd.DistributedDataParallel(torch.nn.Linear(2, 1)) for _ in range(2)]
+
+        def backward():
+            ordered = modules if self.rank % 2 else modules[::-1]
+            sum(module(torch.ones(1, 2)).sum() for module in ordered).backward()
+
+        for trains in (True, False, True):
+            for module in modules:
+                module.module.bias.requires_grad_(trains)
+            backward()
+        if self.rank == self.size - 1:
+            modules[0].module.bias.requires_grad_(False)
+        self.expect_difference("bias", True, backward)
+
+    def test_trained_on_some_ranks_only_with_adasum(self):
+        if self.size == 1:
+            self.skipTest("nobody differs")
+        model, optimizer, *_ = self.pair(op=hvd.Adasum)[0]
+        start = copy.deepcopy(model)
+        loss_of(model, 1).backward()
+        if self.rank == self.size - 1:
+            model.first.bias.requires_grad_(False)
+        self.expect_difference("first.bias", True, optimizer.step)
+        self.expect_same(model, start)
 
     def test_other_dtype(self):
         """Module.half() and its like replace the memory of parameters and of their `grad`."""

@@ -1,19 +1,18 @@
 """Gradients on their way from backward to the optimizer."""
 import contextlib
-import ctypes
+import functools
 import threading
 import weakref
 
 import torch
 
-from .. import _c
 from ..collectives import Average
 from ..errors import Error, refuse
-from ..handles import WAIT_SLICE_US, free, interruptibly, outlive_interpreter, wait_in_slices
-from ..process_sets import global_process_set, pointer_of
-from . import tensors
+from ..process_sets import global_process_set
+from .agreement import agree, ask
 from .compression import Compression
-from .operations import allgather_async, scaled, sparse_allreduce_async
+from .operations import scaled, sparse_allreduce_async
+from .reducer import Reducer
 
 ONE_BUNDLE = 1 << 62  # more bytes than a bundle can have
 
@@ -25,73 +24,6 @@ def next_label(process_set):
     return f"optimizer {process_set.optimizers}"
 
 
-class Reducer:
-    """A GzReducer: reduces the buffers of some parameters' gradients, in bundles that are sent as
-    soon as backward is done with them."""
-
-    def __init__(self, name, gradients, op, scale, bundle_bytes, process_set):
-        """`bundle_bytes` None: the library's."""
-        self._pointer, self._is_pending, self._is_reduced = ctypes.c_void_p(), False, False
-        # Copies of what is not contiguous, for the comparison at the first step.
-        self._values = [gradient.parameter.detach().contiguous() for gradient in gradients]
-        self._buffers = [gradient.buffer for gradient in gradients]
-        described = list(map(self._describe, gradients, self._values))
-        sizes = {} if bundle_bytes is None else dict(
-            bundle_bytes=bundle_bytes, first_bundle_bytes=bundle_bytes)
-        stream = tensors.stream(self._buffers[0])
-        options = _c.ReducerOptions(
-            name=name.encode(), op=op, gradient_scale=scale, process_set=pointer_of(process_set),
-            stream=None if stream is None else ctypes.pointer(stream), **sizes)
-        _c.lib.gz_reducer_create((_c.Parameter * len(described))(*described), len(described),
-                                 ctypes.byref(options), ctypes.byref(self._pointer))
-        outlive_interpreter(self)
-
-    @staticmethod
-    def _describe(gradient, value):
-        return _c.Parameter(gradient.name.encode(), tensors.view(value),
-                            tensors.view(gradient.buffer))
-
-    def mark(self, index):
-        if self._is_reduced:  # and was not stepped with, which parts ranks if others did
-            self._is_reduced = False
-            self._discard(b"")
-        self._is_pending = True
-        _c.lib.gz_reducer_mark(self._pointer, index)
-
-    def send(self):
-        """Sends all that was marked, of which a part waits for what may follow."""
-        if self._is_pending:
-            _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, 0)
-
-    def synchronize(self):
-        """Waits for what was marked since the last time. After Ctrl-C it can be called again."""
-        if not self._is_pending:
-            return
-        try:
-            wait_in_slices(
-                lambda: _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, WAIT_SLICE_US))
-        except Error:
-            self._is_pending = False
-            raise
-        self._is_pending, self._is_reduced = False, True
-
-    def finish(self):
-        """Says that the optimizer has stepped with what was reduced."""
-        if self._is_reduced:
-            _c.get(_c.lib.gz_reducer_finish_pass, self._pointer, None, None)
-        self._is_reduced = False
-
-    def discard(self, reason):
-        self._is_pending, self._is_reduced = False, False
-        interruptibly(self._discard, reason.encode(errors="backslashreplace"))
-
-    def _discard(self, reason):  # keeps this alive on the thread that goes on after Ctrl-C
-        _c.lib.gz_reducer_discard(self._pointer, reason)
-
-    def __del__(self):
-        free(_c.lib.gz_reducer_free, self._pointer)
-
-
 class Gradient:
     """That of one parameter: where it is reduced, and what is still to come in this batch."""
 
@@ -100,6 +32,7 @@ class Gradient:
         self.is_sparse = False  # or not known yet, if it has no reducer either
         self.reducer = self.index = self.buffer = None  # if it is sent dense, after its first batch
         self.context = None  # of its compression
+        self.hook = None  # once it is trained
         self.start_batch(1)
 
     def start_batch(self, passes):
@@ -108,8 +41,12 @@ class Gradient:
         self.seen = None  # `grad` and its version, as the last hook left them
 
     @property
+    def is_trained(self):
+        return self.parameter.requires_grad
+
+    @property
     def is_new(self):
-        return self.reducer is None and not self.is_sparse
+        return self.is_trained and self.reducer is None and not self.is_sparse
 
     @property
     def has_changed(self):
@@ -125,7 +62,9 @@ class Gradients:
     with it, and synchronize() waits for the results.
 
     They are reduced in buffers, which become the parameters' `grad`. The buffer of a parameter is
-    made at the end of its first batch, when it is known which gradients are sparse.
+    made at the end of its first batch, when the ranks have agreed on which parameters they train,
+    and which gradients are sparse. Whether a rank trains others than it did then, all ranks learn
+    with the gradients of each batch.
     """
 
     def __init__(self, named_parameters, op=Average, prescale=1.0, postscale=1.0,
@@ -137,7 +76,9 @@ class Gradients:
         self._compression, self._sparse_as_dense = compression, sparse_as_dense
         self._groups, self._bundle_bytes = groups, bundle_bytes
         self._process_set, self._lock = process_set, threading.Lock()
-        self._gradients, self._known, self._hooks, self._reducers = [], set(), [], []
+        self._gradients, self._known, self._reducers = [], set(), []
+        self._trained = []  # the names that the ranks have agreed on
+        self._change = Gradient("what is trained", None)  # whether that is something else now
         self.is_paused, self.is_synchronized = False, False
         self._ends_with_backward, self._joins = ends_with_backward, process_set.joins
         self.set_passes(passes)
@@ -145,18 +86,20 @@ class Gradients:
         self.label = next_label(process_set)
 
     def __del__(self):
-        for hook in getattr(self, "_hooks", []):
-            hook.remove()
+        for gradient in getattr(self, "_gradients", []):
+            if gradient.hook is not None:
+                gradient.hook.remove()
 
     def add(self, named_parameters):
-        """Takes up the parameters that are trained and were not, or were not there, so far."""
+        """Takes up parameters that were not there so far, and hooks those that are trained."""
         for name, parameter in named_parameters:
-            if parameter.requires_grad and id(parameter) not in self._known:
-                gradient = Gradient(name, parameter)
-                gradient.start_batch(self._passes)
-                self._gradients.append(gradient)
+            if id(parameter) not in self._known:
+                self._gradients.append(Gradient(name, parameter))
+                self._gradients[-1].start_batch(self._passes)
                 self._known.add(id(parameter))
-                self._hooks.append(_add_hook(gradient, weakref.WeakMethod(self._count)))
+        for gradient in self._gradients:
+            if gradient.hook is None and gradient.is_trained:
+                gradient.hook = _add_hook(gradient, weakref.WeakMethod(self._count))
 
     def __reduce_ex__(self, protocol):
         refuse("a DistributedDataParallel can be neither copied nor pickled, since the hooks of "
@@ -176,8 +119,8 @@ class Gradients:
         self._start_batch()
 
     def _start_batch(self):
-        self._has_begun, self._sparse_names = False, None
-        for gradient in self._gradients:
+        self._has_begun, self._answers, self._has_agreed = False, None, False
+        for gradient in [self._change, *self._gradients]:
             gradient.start_batch(self._passes)
 
     # --- backward ---------------------------------------------------------------------------------
@@ -189,7 +132,7 @@ class Gradients:
         with self._lock:
             self.is_synchronized = False
             if not self._has_begun and self._ends_with_backward:
-                _after_backward(self._begin_to_end)
+                _after_backward(functools.partial(self._go_on_to_end, iter(self._steps_to_end)))
             self._has_begun = True
             if gradient.delay == 0:
                 gradient.seen = None  # the user is told now
@@ -203,11 +146,11 @@ class Gradients:
                 gradient.seen = grad, _version(grad)
 
     def _send(self, gradient, grad):
-        """In its first batch only a sparse one is sent before the end."""
+        """Sends it, but not before the end of its first batch."""
         if gradient.reducer is not None:
             self._fill(gradient, grad)
             gradient.reducer.mark(gradient.index)
-        elif gradient.is_sparse or _is_sparse(grad) and not self._sparse_as_dense:
+        elif gradient.is_sparse:
             gradient.sparse = sparse_allreduce_async(
                 scaled(_sparse(gradient.parameter, grad), self._prescale),
                 f"{self.label}: {gradient.name}", self._op, self._process_set)
@@ -233,16 +176,9 @@ class Gradients:
     def synchronize(self):
         """Waits until every parameter's `grad` is its reduced gradient. A parameter without `grad`
         counts as zero. After Ctrl-C it can be called again."""
-        with self._ending_batch():
-            self._send_rest()
-            self._wait()
-            self._refuse_changes()
-        for gradient in self._gradients:
-            self._publish(gradient)
-        self._start_batch()
-        self.is_synchronized = True
-        if self._ends_with_backward:
-            self.finish()
+        for step in self._steps_to_end:
+            with self._ending_batch():
+                step()
 
     def finish(self):
         """To be called after the step, by which ranks are known that do not step."""
@@ -258,26 +194,46 @@ class Gradients:
             self._start_batch()
             raise
 
-    def _begin_to_end(self):
+    def _go_on_to_end(self, steps):
         """Where several modules are in one backward, in whatever order on each rank, all of them
         come to each step of the end before one of them waits for the other ranks to come to it."""
-        with self._ending_batch():
-            if self._has_news:
-                self._ask_for_sparse()
-        _after_backward(self._go_on_to_end)
+        step = next(steps, None)
+        if step is not None:
+            with self._ending_batch():
+                step()
+            _after_backward(functools.partial(self._go_on_to_end, steps))
 
-    def _go_on_to_end(self):
-        with self._ending_batch():
-            self._send_rest()
-            for reducer in self._reducers:
-                reducer.send()
-        _after_backward(self.synchronize)
+    @property
+    def _steps_to_end(self):
+        return (self._ask_at_first, self._send_rest, self._ask_after_changes, self._send_new,
+                self._end)
 
     def _send_rest(self):
-        self._make_reducers()
+        self._agree_if_asked()
         for gradient in reversed(self._gradients):
             if not gradient.is_sent:
                 self._send(gradient, gradient.parameter.grad)
+        if not self._change.is_sent:
+            self._change.buffer.fill_(self._trained != self._trained_now())
+            self._change.reducer.mark(self._change.index)
+            self._change.is_sent = True
+        if self._ends_with_backward:
+            for reducer in self._reducers:
+                reducer.send()
+
+    def _send_new(self):
+        if self._answers is not None:
+            self._send_rest()
+
+    def _end(self):
+        self._wait()
+        self._refuse_changes()
+        for gradient in self._gradients:
+            self._publish(gradient)
+        self._start_batch()
+        self.is_synchronized = True
+        if self._ends_with_backward:
+            self.finish()
 
     def discard(self, reason):
         """Gives up this batch on all ranks: their synchronize() raises an error with the reason.
@@ -288,7 +244,8 @@ class Gradients:
                 reducer.discard(str(reason))
             return
         try:
-            self._make_reducers()
+            self._ask_at_first()
+            self._agree_if_asked()
             for gradient in self._gradients:
                 if gradient.reducer is None and not gradient.is_sent:
                     self._send(gradient, None)  # which the other ranks wait for
@@ -323,7 +280,7 @@ class Gradients:
     def _publish(self, gradient):
         """Not the buffer itself but a view of it: `.data` of a `grad` may be replaced, as
         module.half() does. A parameter that is no longer trained keeps the `grad` it has."""
-        if not gradient.parameter.requires_grad:
+        if not gradient.is_trained:
             return
         if gradient.reducer is None:
             grad = scaled(gradient.sparse(), self._postscale)
@@ -332,50 +289,52 @@ class Gradients:
             grad = grad.to_sparse(1) if gradient.is_sparse else grad
         gradient.parameter.grad = grad.detach().to(gradient.parameter)
 
-    # --- buffers ----------------------------------------------------------------------------------
+    # --- agreement, and the buffers that follow from it -------------------------------------------
 
-    @property
-    def _has_news(self):
-        return (self._joins != self._process_set.joins
-                or any(gradient.is_new for gradient in self._gradients))
+    def _trained_now(self):
+        return [each.name for each in self._gradients if each.parameter.requires_grad]
 
-    def _make_reducers(self):
-        """For new gradients that are sent dense."""
-        if not self._has_news:
+    def _ask(self):
+        if self._answers is None:
+            sparse = [gradient.name for gradient in self._gradients
+                      if gradient.is_sparse
+                      or gradient.is_new and _is_sparse(gradient.parameter.grad)]
+            self._answers = ask(self.label, self._trained_now(), sparse, self._process_set)
+
+    def _ask_at_first(self):
+        """After a join, too, for the ranks that had joined before their first batch."""
+        if not self._reducers or self._joins != self._process_set.joins:
+            self._ask()
+
+    def _ask_after_changes(self):
+        """On all ranks if what one of them trains has changed."""
+        self._wait()
+        if not self._has_agreed and self._change.buffer.item() != 0:
+            self._ask()
+
+    def _agree_if_asked(self):
+        """Can be called again after Ctrl-C."""
+        if self._answers is None:
             return
-        sparse = self._agree_on_sparse()
-        new = [gradient for gradient in self._gradients if gradient.is_new]
+        sparse = agree(self._answers)
+        self._answers, self._has_agreed = None, True
+        self._trained, self._joins = self._trained_now(), self._process_set.joins
+        self._make_reducers([each for each in self._gradients if each.is_new], sparse)
+
+    def _make_reducers(self, new, sparse):
+        """For those of the new gradients that are sent dense."""
         for gradient in new:
             gradient.is_sparse = gradient.name in sparse
-        dense = [gradient for gradient in new
-                 if self._sparse_as_dense or not gradient.is_sparse]
-        if not dense and not self._reducers:  # only a reducer can tell that a batch is discarded
-            dense = [Gradient("none that is dense", torch.nn.Parameter(torch.zeros(1)))]
-            self._gradients += dense
+        dense = [each for each in new if self._sparse_as_dense or not each.is_sparse]
         for group in self._groups:
             wanted = set(map(id, group))
             self._make_reducer([each for each in dense if id(each.parameter) in wanted], ONE_BUNDLE)
             dense = [each for each in dense if id(each.parameter) not in wanted]
+        if self._change.reducer is None:  # which is in the bundle that is sent last
+            like = new[0].parameter if new else torch.zeros(1)
+            self._change.parameter = torch.zeros(1, dtype=like.dtype, device=like.device)
+            dense.insert(0, self._change)
         self._make_reducer(dense, self._bundle_bytes)
-
-    def _agree_on_sparse(self):
-        """The names of those that have been sparse on some rank: others may not have used them.
-        After a join all ranks do this again, for those that had joined before their first batch.
-        Can be called again after Ctrl-C."""
-        self._ask_for_sparse()
-        gathered = self._sparse_names.wait()
-        self._sparse_names, self._joins = None, self._process_set.joins
-        return bytes(gathered.tolist()).decode().split("\0")
-
-    def _ask_for_sparse(self):
-        if self._sparse_names is not None:  # the handle
-            return
-        names = "".join(f"{gradient.name}\0" for gradient in self._gradients
-                        if gradient.is_sparse
-                        or gradient.is_new and _is_sparse(gradient.parameter.grad))
-        self._sparse_names = allgather_async(
-            torch.tensor(list(names.encode()), dtype=torch.uint8),
-            f"{self.label}: which are sparse", self._process_set)
 
     def _make_reducer(self, gradients, bundle_bytes):
         if not gradients:

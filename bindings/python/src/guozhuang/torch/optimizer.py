@@ -7,6 +7,7 @@ import torch
 from ..collectives import Adasum, Average, choose_op
 from ..errors import refuse
 from ..process_sets import global_process_set
+from .agreement import agree, ask
 from .compression import Compression
 from .gradients import Gradients, next_label
 from .operations import allreduce, grouped_allreduce
@@ -79,8 +80,10 @@ class _DistributedAdasum:
     """Adasum adds up the steps that the ranks have made, each with its own gradients."""
 
     def step(self, closure=None):
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]
-                      if parameter.requires_grad]
+        trained = {name: parameter for name, parameter in _with_names(self, self._named)
+                   if parameter.requires_grad}
+        agree(ask(self._label, list(trained), [], self._process_set))
+        parameters = list(trained.values())
         before = [parameter.detach().clone() for parameter in parameters]
         loss = super().step(closure)
         if not parameters:
@@ -221,7 +224,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     if not process_set.included():
         return _subclass(optimizer, _Outside)
     if op == Adasum and process_set.size() > 1:
-        return _subclass(optimizer, _DistributedAdasum, _compression=compression,
+        return _subclass(optimizer, _DistributedAdasum, _compression=compression, _named=named,
                          _process_set=process_set, _label=next_label(process_set))
     groups, bundle_bytes = _grouping(_parameters_of(optimizer), num_groups, groups)
     gradients = Gradients(
