@@ -59,7 +59,27 @@ TEST_CASE("what only one rank's constructor refuses, all ranks refuse") {
           }) == "");
 }
 
-TEST_CASE("a parameter that begins to require a gradient later is named, on all ranks") {
+TEST_CASE("a parameter that requires a gradient on one rank only is named, on all ranks") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              if (session.size() == 1) return;
+              Head model;
+              if (is_last(session)) model->body->weight.requires_grad_(true);
+              auto sgd = sgd_of(*model);
+              const auto rank = std::to_string(session.size() - 1);
+              const auto make = [&] { gz::torch::DistributedOptimizer optimizer(sgd, *model); };
+              expect_error(report, "mismatch: parameters that require a gradient differ: ",
+                           "[2, 3], strides [3, 1] on rank " + rank, make);
+              expect_error(report, "on rank 0; 'body.weight' of ", "on rank " + rank,
+                           [&] { gz::torch::DistributedDataParallel parallel(model); });
+              model->body->weight.requires_grad_(false);
+              make();
+          }) == "");
+}
+
+/// Where one rank, or all, have changed what is trained, a step fails on all ranks, and names the
+/// parameter; when the change is taken back they go on.
+template <class Change>
+void expect_fixed(const std::string& text, const Change& change) {
     for (const bool on_all : {true, false})
         CHECK(
             problems_here([&](Session& session, Report& report) {
@@ -71,18 +91,29 @@ TEST_CASE("a parameter that begins to require a gradient later is named, on all 
                     model->forward(input_of(session)).backward();
                     optimizer.step();
                 };
-                const bool unfreezes = on_all || is_last(session);
-                if (unfreezes) model->body->weight.requires_grad_(true);
-                expect_error(report, unfreezes ? "invalid_argument: 'body.weight'" : "discarded: ",
-                             "'body.weight' was added, or has begun", step);
+                const bool changes = on_all || is_last(session);
+                if (changes) change(*model, true);
+                const auto culprit = on_all ? "" : std::to_string(session.size() - 1);
+                expect_error(report, changes ? "invalid_argument: '" : "by rank " + culprit + ": '",
+                             text, step);
                 for (const auto& item : model->named_parameters())
                     report.expect(torch::equal(item.value(), alone->named_parameters()[item.key()]),
                                   "a step with the batch that failed");
-                model->body->weight.requires_grad_(false);
+                if (changes) change(*model, false);
                 step();
                 report.expect(!torch::equal(model->head->weight, alone->head->weight),
                               "no step with the next batch");
             }) == "");
+}
+
+TEST_CASE("a parameter that begins to require a gradient later is named, on all ranks") {
+    expect_fixed("'body.weight' was added, or has begun",
+                 [](HeadImpl& model, bool changes) { model.body->weight.requires_grad_(changes); });
+}
+
+TEST_CASE("so is one that ceases to require a gradient") {
+    expect_fixed("'head.bias' was removed, or has ceased",
+                 [](HeadImpl& model, bool changes) { model.head->bias.requires_grad_(!changes); });
 }
 
 TEST_CASE(

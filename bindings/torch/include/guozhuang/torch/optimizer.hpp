@@ -39,8 +39,8 @@ public:
     /// Waits for the averages, then lets the optimizer step. In a pass that only accumulates, does
     /// nothing and returns false. Throws what guozhuang::DistributedOptimizer::step() throws;
     /// Error(invalid_argument) if backward has written no gradient since the last step; and, on the
-    /// ranks where that is so (discarded on the others), if the optimizer has a parameter that did
-    /// not require a gradient when this was made, or if the options ask for anything but the plain
+    /// ranks where that is so (discarded on the others), if other parameters of the optimizer
+    /// require a gradient than when this was made, or if the options ask for anything but the plain
     /// average and gradients were not cleared after the last step.
     bool step() {
         return reducer_.finish_pass([this] { optimizer_.step(); });

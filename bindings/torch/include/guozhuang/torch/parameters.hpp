@@ -153,8 +153,9 @@ inline std::vector<NamedParameter> same_parameters(
         const auto rank = ranks[static_cast<std::size_t>(other - all.begin())];
         const auto [here, there] = detail::first_difference(all.front(), *other);
         throw Error(ErrorCode::mismatch,
-                    "parameters differ: " + here + " on rank " + std::to_string(ranks.front()) +
-                        "; " + there + " on rank " + std::to_string(rank),
+                    "parameters that require a gradient differ: " + here + " on rank " +
+                        std::to_string(ranks.front()) + "; " + there + " on rank " +
+                        std::to_string(rank),
                     {.ranks = {rank}});
     }
     return parameters;

@@ -28,8 +28,8 @@ namespace guozhuang::torch {
 /// it has used, in a tensor that is reduced with the last gradients. One thread at a time.
 class Reducer {
 public:
-    /// For the parameters that `find` returns; what it returns later must be among them. Backward
-    /// calls `on_gradient` after each gradient of a pass that reduces. Collective.
+    /// For the parameters that `find` returns, which must be the same ones later. Backward calls
+    /// `on_gradient` after each gradient of a pass that reduces. Collective.
     Reducer(std::function<std::vector<NamedParameter>()> find, const OptimizerOptions& options,
             std::function<void()> on_gradient = {})
         : options_(in_session(options)),
@@ -44,8 +44,8 @@ public:
 
     /// Waits until all gradients hold their averages. Throws what GradientReducer::synchronize()
     /// throws; Error(invalid_argument) if backward has written none since the last step; and
-    /// Error(invalid_argument), which ends the batch on all ranks, if a parameter requires a
-    /// gradient that did not before, or if gradients were not cleared that cannot be reduced twice.
+    /// Error(invalid_argument), which ends the batch on all ranks, if other parameters require a
+    /// gradient than at first, or if gradients were not cleared that cannot be reduced twice.
     void synchronize() {
         synchronize([this] { return reducer_->synchronize(), true; });
     }
@@ -206,7 +206,7 @@ private:
 
     /// Completes the bundles with the gradients of parameters that this rank has not used.
     void complete() {
-        require_known(find_());
+        require_unchanged(find_());
         require_cleared();
         const at::NoGradGuard no_graph;
         used_anywhere_.copy_(at::tensor(used_));
@@ -231,18 +231,22 @@ private:
                                "plain average may keep: call zero_grad() after each step");
     }
 
-    /// Refuses parameters that have begun to require a gradient.
-    void require_known(const std::vector<NamedParameter>& parameters) const {
-        auto known = gradients_.begin();
-        for (const auto& each : parameters) {
-            known = std::find_if(known, gradients_.end(), [&](const auto& gradient) {
-                return gradient.parameter.tensor.is_same(each.tensor);
-            });
-            if (known == gradients_.end())
-                detail::refuse(each.name,
-                               "was added, or has begun to require a gradient, after its module or "
-                               "optimizer was made a distributed one: make that anew on all ranks");
-        }
+    /// Refuses parameters that have begun to require a gradient, or do so no longer.
+    void require_unchanged(const std::vector<NamedParameter>& parameters) const {
+        const auto is_same = [](const NamedParameter& one, const Gradient& other) {
+            return one.tensor.is_same(other.parameter.tensor);
+        };
+        const auto [now, before] = std::ranges::mismatch(parameters, gradients_, is_same);
+        const std::string remedy =
+            " after its module or optimizer was made a distributed one: make that anew on all "
+            "ranks";
+        if (before != gradients_.end() &&
+            std::none_of(now, parameters.end(),
+                         [&](const auto& each) { return is_same(each, *before); }))
+            detail::refuse(before->parameter.name,
+                           "was removed, or has ceased to require a gradient," + remedy);
+        if (now != parameters.end())
+            detail::refuse(now->name, "was added, or has begun to require a gradient," + remedy);
     }
 
     /// Gives this rank the gradients that only other ranks have written, and the sparse ones.
