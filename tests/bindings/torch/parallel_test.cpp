@@ -1,7 +1,9 @@
 // guozhuangtorch::DistributedDataParallel, compared with one process that has the whole batch.
 #include "bindings/torch/models.hpp"
 
+#include <chrono>
 #include <future>
+#include <thread>
 #include <vector>
 
 using namespace models;
@@ -131,6 +133,32 @@ TEST_CASE("two modules in one backward, whose gradients come in another order on
                   (losses[0] + losses[1]).backward();
                   expect_same(report, *first, *first_alone, text_of("first, step ", step));
                   expect_same(report, *second, *second_alone, text_of("second, step ", step));
+              }
+          }) == "");
+}
+
+// Gradients are sent for both before a rank gathers the rows of one, even if it comes last.
+TEST_CASE("two modules in one backward, of which one has a sparse gradient") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              torch::nn::Embedding rows(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+              torch::nn::Linear layer(2, 1);
+              gz::torch::DistributedDataParallel sparse(rows);
+              gz::torch::DistributedDataParallel dense(layer);
+              for (int step = 0; step < 2 * session.size(); ++step) {
+                  clear_gradients(*rows, Cleared::to_none);
+                  clear_gradients(*layer, Cleared::to_none);
+                  const bool is_late = session.rank() == step % session.size();
+                  std::vector<Tensor> losses;  // backward begins with what forward has done last
+                  const auto use_rows = [&] {
+                      losses.push_back(sparse.forward(torch::tensor({1, 2})).sum());
+                  };
+                  if (!is_late) use_rows();
+                  losses.push_back(dense.forward(torch::ones({1, 2})).sum());
+                  if (is_late) use_rows();
+                  if (is_late) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                  (losses[0] + losses[1]).backward();
+                  report.expect(layer->weight.grad().eq(1).all().item<bool>(), "dense");
+                  report.expect(rows->weight.grad().to_dense()[1][0].item<float>() == 1, "sparse");
               }
           }) == "");
 }

@@ -54,9 +54,11 @@ public:
     bool synchronize_for(std::chrono::microseconds limit) {
         return synchronize([&] { return reducer_->synchronize_for(limit); });
     }
-    /// Sends all that synchronize() waits for. Does not wait. Throws as synchronize().
+    /// Sends all that synchronize() waits for, but for the rows of sparse gradients, which it only
+    /// gathers once it knows who has any. Does not wait. Throws as synchronize().
     void close() {
-        if (passes_ + 1 == options_.backward_passes_per_step) synchronize_for({});
+        if (passes_ + 1 == options_.backward_passes_per_step && !synchronised_)
+            reduce([this] { return reducer_->synchronize_for({}); });
     }
 
     /// As GradientReducer::finish_pass().
@@ -172,18 +174,23 @@ private:
     template <class Wait>
     bool synchronize(const Wait& wait) {
         if (synchronised_) return true;
+        if (!reduce(wait)) return false;
+        synchronised_ = true;
+        end_unless([&] { take_over(); });
+        return true;
+    }
+
+    template <class Wait>
+    bool reduce(const Wait& wait) {
         if (std::ranges::count(used_, 0.0F) == std::ssize(used_)) refuse_second_step();
         if (!is_closed_) end_unless([&] { complete(); });
         is_closed_ = true;
         try {
-            if (!wait()) return false;
+            return wait();
         } catch (...) {
             begin_batch();
             throw;
         }
-        synchronised_ = true;
-        end_unless([&] { take_over(); });
-        return true;
     }
 
     [[noreturn]] static void refuse_second_step() {
