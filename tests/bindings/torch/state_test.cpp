@@ -3,6 +3,7 @@
 #include "bindings/torch/models.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 using namespace models;
@@ -164,6 +165,32 @@ TEST_CASE("an optimizer that cannot have root's state keeps its own, and all ran
               const auto wanted = 0.9 * (is_last ? 3 * 0.5 : 0.25);
               report.expect(std::abs(moved - wanted) < 1e-6,
                             text_of("a step of ", moved, " instead of ", wanted));
+          }) == "");
+}
+
+TEST_CASE("where root's optimizer cannot be saved, all ranks are told, and keep their own state") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              struct Unsaved : torch::optim::SGD {
+                  using SGD::SGD;
+                  void save(torch::serialize::OutputArchive&) const override {
+                      throw std::runtime_error("a state that cannot be saved");
+                  }
+              };
+              const int root = session.size() - 1;
+              const auto weight = torch::ones({2}, torch::requires_grad());
+              Unsaved sgd({weight}, torch::optim::SGDOptions(0.5).momentum(0.5));
+              weight.sum().backward();
+              sgd.step();
+              std::string error;
+              try {
+                  gz::torch::broadcast_optimizer_state(sgd, root);
+              } catch (const std::exception& thrown) {
+                  error = thrown.what();
+              }
+              const auto prefix = session.rank() == root ? "" : text_of("rank ", root, ": ");
+              report.expect(error == prefix + "a state that cannot be saved", error);
+              sgd.step();
+              report.expect(weight[0].item<float>() == -0.25F, "the momentum is gone");
           }) == "");
 }
 

@@ -77,15 +77,17 @@ inline void load(::torch::optim::Optimizer& optimizer, const std::string& bytes)
 
 /// Copies what root's optimizer keeps from step to step to all ranks, as torch::save() writes it:
 /// momenta, numbers of steps, and options such as the learning rate as far as libtorch reads them
-/// (1.13 does not). The other ranks need not have stepped yet. Collective. Where the optimizers
-/// differ, libtorch throws on the ranks that cannot have root's state, which then keep their own,
-/// and the others throw Error(invalid_argument) with what it says.
+/// (1.13 does not). The other ranks need not have stepped yet. Collective. Where root's optimizer
+/// cannot be saved, or another rank cannot have its state and keeps its own, that rank throws what
+/// libtorch throws, and the others Error(invalid_argument) with that rank and what it says.
 inline void broadcast_optimizer_state(::torch::optim::Optimizer& optimizer, int root = 0,
                                       const ProcessSet& process_set = {}) {
     const auto ranks = process_set.ranks();
     const bool is_root = ranks[static_cast<std::size_t>(process_set.rank())] == root;
     std::string bytes;
-    if (is_root) bytes = detail::save(optimizer);
+    detail::on_all_ranks(process_set, [&] {
+        if (is_root) bytes = detail::save(optimizer);
+    });
     broadcast_bytes(bytes, root, process_set);
     detail::on_all_ranks(process_set, [&] {
         if (!is_root) detail::load(optimizer, bytes);
