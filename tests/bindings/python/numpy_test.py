@@ -176,6 +176,10 @@ class ProcessSets(ranks.RanksTest):
         gz.init(process_sets=[last])
         self.assertEqual((last.size(), last.ranks), (1, [self.size - 1]))
 
+    def test_ranks_that_are_no_int_of_c(self):
+        for rank in (1 << 31, 1 << 32, -(1 << 32)):
+            self.refused(f"rank {rank} does not exist", gz.add_process_set, [0, rank])
+
     def test_global(self):
         self.assertEqual(gz.global_process_set.ranks, list(range(self.size)))
         self.assertEqual(gz.global_process_set.rank(), self.rank)

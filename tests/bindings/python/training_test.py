@@ -305,6 +305,7 @@ class BadTrainers(TrainingTest):
         self.refused("same name", make, inner, [("x", each) for _, each in names])
         self.refused("pairs", make, inner, model.parameters())
         self.refused("op=Average", make, inner, op=hvd.Sum, gradient_predivide_factor=2.0)
+        self.refused("nothing can be divided", make, inner, gradient_predivide_factor=0)
         self.refused("1 at least", make, inner, backward_passes_per_step=0)
         self.refused("op must be", make, inner, op="avg")
         self.refused("of one process is wanted", make, model)
@@ -417,6 +418,20 @@ class Modules(TrainingTest):
             if whole.track_running_stats:
                 self.assertTrue(torch.allclose(norm(mine), whole(mine)))
         self.refused("2 at least", norm, torch.ones(3))
+
+    def test_sync_batch_norm_with_one_value_per_channel(self):
+        """On each rank that is enough, on all together it is not, and all ranks say so."""
+        if self.size == 1:
+            self.skipTest("it is PyTorch's own")
+        norm, whole = hvd.SyncBatchNorm(3), torch.nn.BatchNorm1d(3)
+        everything = torch.arange(3.0 * self.size).reshape(-1, 3)
+        mine = slice(self.rank, self.rank + 1)
+        self.assertTrue(torch.allclose(norm(everything[mine]), whole(everything)[mine]))
+        before = norm.running_var.clone()
+        only_last = everything[self.size - 1:][:self.rank + 1 == self.size]
+        self.refused("one value for each channel together", norm, only_last)
+        self.assertTrue(torch.equal(norm.running_var, before))
+        self.assertEqual(norm.eval()(only_last).shape, only_last.shape)
 
     def test_sync_batch_norm_of_short_floats(self):
         """There are more elements of a channel than float16 has numbers for."""

@@ -20,8 +20,9 @@ class ProcessSet:
             self._ranks = sorted(map(operator.index, ranks))
         except TypeError:
             refuse(f"a process set must be given as a list of ranks, not {ranks!r}")
-        if self._ranks and self._ranks[-1] >= 1 << 31:
-            refuse(f"rank {self._ranks[-1]} does not exist")
+        for rank in self._ranks[:1] + self._ranks[-1:]:
+            if ctypes.c_int(rank).value != rank:
+                refuse(f"rank {rank} does not exist")
         self._pointer = None
         self.joins = 0  # how often its ranks have joined
         self.optimizers = 0  # how many have been made for it
