@@ -38,21 +38,27 @@ def agrees(outcome, wanted):
     return re.fullmatch(".*".join(map(re.escape, wanted.split("*"))), outcome) is not None
 
 
-class Gaps:
-    """What a face cannot do, by faces.txt."""
+def words_of(line):
+    return {part for word in line.split() for part in (word, word.partition(":")[0])}
 
-    def __init__(self, face):
+
+class Gaps:
+    """What a face cannot do, by faces.txt, and by the outcomes of a rank's lines where that depends
+    on its version."""
+
+    def __init__(self, face, lines, outcomes):
         rows = [line.split(None, 2) for line in (HERE / "faces.txt").read_text().splitlines()
                 if not line.startswith("#")]
-        self._gaps = {words for faces, words, _ in rows if face in faces.split(",")}
+        firsts = {word: int(line.split()[0]) for line in reversed(lines) for word in words_of(line)}
+        self._gaps = {words.rstrip("?") for faces, words, _ in rows if face in faces.split(",")
+                      and ("?" not in words or outcomes.get(firsts[words[:-1]]) == "cannot")}
         if face == "cpp" and self._gaps:
             sys.exit(f"faces.txt: what not even C++ can do is no case: {self._gaps}")
         self.unmet = set(self._gaps)  # that no case asks for
 
     def meets(self, line):
         """Whether a line asks for what the face cannot do."""
-        words = {part for word in line.split() for part in (word, word.partition(":")[0])}
-        met = {gap for gap in self._gaps if set(gap.split("+")) <= words}
+        met = {gap for gap in self._gaps if set(gap.split("+")) <= words_of(line)}
         self.unmet -= met
         return bool(met)
 
@@ -101,9 +107,10 @@ def main():
     face, *words = sys.argv[1:]
     launcher, driver = words[:words.index("--")], words[words.index("--") + 1:]
     ranks, text = int(launcher[2]), (HERE / "cases.txt").read_text()
-    script, gaps = cases.Script(cases.read(text, ranks), ranks, face), Gaps(face)
+    script = cases.Script(cases.read(text, ranks), ranks, face)
     with tempfile.TemporaryDirectory() as folder:
         status, all_outcomes = run(launcher, driver, script.lines, Path(folder))
+    gaps = Gaps(face, script.lines[0], all_outcomes[0])
     found = [in_words(rank, *difference) for rank, outcomes in enumerate(all_outcomes)
              for difference in differences(script.lines[rank], script.wanted[rank], outcomes, gaps)]
     found[:0] = [*(f"cases.txt:{line}: makes no case" for line in idle_lines(text)),

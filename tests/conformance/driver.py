@@ -12,9 +12,10 @@ else:
     import guozhuang as hvd
 
 DTYPES = {"u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
-          "bool": "bool", "f16": "float16", "f32": "float32", "f64": "float64",
-          **({"bf16": "bfloat16"} if FACE == "torch" else
-             {"u16": "uint16", "u32": "uint32", "u64": "uint64"})}
+          "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+          "u16": "uint16", "u32": "uint32", "u64": "uint64"}
+DTYPES = {"bool": "bool", **{name: dtype for name, dtype in DTYPES.items()
+                             if hasattr(torch if FACE == "torch" else numpy, dtype)}}
 NAMES = {name: dtype for dtype, name in DTYPES.items()}
 CODES_OF_CALLS = ("invalid_argument", "duplicate_name", "not_initialised")  # are ValueErrors, too
 
