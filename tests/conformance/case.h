@@ -1,7 +1,7 @@
 #ifndef GUOZHUANG_TESTS_CASE_H
 #define GUOZHUANG_TESTS_CASE_H
 
-/// The lines of the conformance suite for the driver in C, read and written (README.md).
+/// The lines of the conformance suite for the program in C, read and written (README.md).
 #include <guozhuang.h>
 
 #include <stdio.h>

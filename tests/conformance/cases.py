@@ -21,7 +21,7 @@ TRAINED = "12 * ((r + i) % 3 - 1)"
 MOVED = "(37 * r + 11 * i) % 128"
 FLAGS = "(r + i) % 2"
 OF_THE_JOB = ("create_set", "remove_set")  # all ranks do these, whatever the set
-NOT_FOR_DRIVERS = ("operation", "async", "if", "only", "values")
+NOT_FOR_PROGRAMS = ("operation", "async", "if", "only", "values")
 
 
 def evaluate(expression, names):
@@ -70,9 +70,9 @@ class Case:
     def tensors(self, is_last):
         return list(filter(is_tensor, self.words(is_last)))
 
-    def expectation(self, face, is_last):
+    def expectation(self, interface, is_last):
         """What must come out, as the list says it; None: what the reference computes."""
-        here = {face, "last" if is_last else "others"}
+        here = {interface, "last" if is_last else "others"}
         special = [text for whom, text in self.expectations if whom and here & set(whom.split(","))]
         usual = [text for whom, text in self.expectations if whom is None]
         return next(iter(special + usual), None)
@@ -115,9 +115,9 @@ class Call:
     tensors: list
 
     def __str__(self):
-        """The line for the driver, but for its number."""
+        """The line for the program, but for its number."""
         options = [key if value is True else f"{key}={value}"
-                   for key, value in self.options.items() if key not in NOT_FOR_DRIVERS]
+                   for key, value in self.options.items() if key not in NOT_FOR_PROGRAMS]
         return " ".join([self.operation, *options, *map(str, self.tensors)])
 
 
@@ -162,12 +162,12 @@ def tensor_of(word, options, names):
 
 
 class Script:
-    """The lines for the driver of each rank, numbered, and what must come of them."""
+    """The lines for the program of each rank, numbered, and what must come of them."""
 
-    def __init__(self, cases, ranks, face):
+    def __init__(self, cases, ranks, interface):
         self.lines = [[] for _ in range(ranks)]
         self.wanted = [{} for _ in range(ranks)]  # by number: the case, and its outcome
-        self._ranks, self._face, self._number = ranks, face, 0
+        self._ranks, self._face, self._number = ranks, interface, 0
         self._sets = {}  # by name
         self._begun = collections.defaultdict(dict)  # by name: calls by rank
         for case in cases:
@@ -219,7 +219,7 @@ class Script:
             self.wanted[rank][self._number] = case, outcomes[rank]
 
     def _in_full(self, text, case, rank):
-        """An expectation as drivers write outcomes: `CODE@RANKS (OPERATION, TENSOR): MESSAGE`,
+        """An expectation as programs write outcomes: `CODE@RANKS (OPERATION, TENSOR): MESSAGE`,
         whose facts may be left out where the message begins with them."""
         last = self._ranks - 1
         names = {"n": self._ranks, "k": case.k, "me": in_words([rank]), "last": in_words([last]),

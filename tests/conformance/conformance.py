@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""conformance.py FACE MPIRUN -n RANKS OPTION... -- DRIVER...: runs a driver with all cases of
-cases.txt on that many ranks, and compares what it writes with what must come out. FACE is what the
-driver goes by in faces.txt, which says what it cannot do."""
+"""conformance.py INTERFACE MPIRUN -n RANKS OPTION... -- PROGRAM...: runs a program with all cases
+of cases.txt on that many ranks, and compares what it writes with what must come out. INTERFACE is
+what the program goes by in interfaces.txt, which says what it cannot do."""
 import re
 import subprocess
 import sys
@@ -15,14 +15,14 @@ HERE = Path(__file__).parent
 MOST_RANKS, MOST_SHOWN = 4, 20
 
 
-def run(launcher, driver, lines, folder):
+def run(launcher, program, lines, folder):
     """Each rank is given its lines, and a file for what comes out. Returns the status of the
     launcher, and for each rank the outcomes by number."""
-    program, flag, _, *options = launcher
-    command = [program, *options]
+    mpirun, flag, _, *options = launcher
+    command = [mpirun, *options]
     for rank, own in enumerate(lines):
         (folder / f"cases{rank}").write_text("\n".join(own) + "\n")
-        command += [":"] * (rank > 0) + [flag, "1", *driver, str(folder / f"cases{rank}"),
+        command += [":"] * (rank > 0) + [flag, "1", *program, str(folder / f"cases{rank}"),
                                          str(folder / f"outcomes{rank}")]
     status = subprocess.run(command).returncode
     return status, [outcomes_in(folder / f"outcomes{rank}") for rank in range(len(lines))]
@@ -43,27 +43,28 @@ def words_of(line):
 
 
 class Gaps:
-    """What a face cannot do, by faces.txt, and by the outcomes of a rank's lines where that depends
-    on its version."""
+    """What an interface cannot do, by interfaces.txt, and by the outcomes of a rank's lines where
+    that depends on its version."""
 
-    def __init__(self, face, lines, outcomes):
-        rows = [line.split(None, 2) for line in (HERE / "faces.txt").read_text().splitlines()
+    def __init__(self, interface, lines, outcomes):
+        rows = [line.split(None, 2) for line in (HERE / "interfaces.txt").read_text().splitlines()
                 if not line.startswith("#")]
         firsts = {word: int(line.split()[0]) for line in reversed(lines) for word in words_of(line)}
-        self._gaps = {words.rstrip("?") for faces, words, _ in rows if face in faces.split(",")
+        self._gaps = {words.rstrip("?") for interfaces, words, _ in rows
+                      if interface in interfaces.split(",")
                       and ("?" not in words or outcomes.get(firsts[words[:-1]]) == "cannot")}
-        if face == "cpp" and self._gaps:
-            sys.exit(f"faces.txt: what not even C++ can do is no case: {self._gaps}")
+        if interface == "cpp" and self._gaps:
+            sys.exit(f"interfaces.txt: what not even C++ can do is no case: {self._gaps}")
         self.unmet = set(self._gaps)  # that no case asks for
 
     def meets(self, line):
-        """Whether a line asks for what the face cannot do."""
+        """Whether a line asks for what the interface cannot do."""
         met = {gap for gap in self._gaps if set(gap.split("+")) <= words_of(line)}
         self.unmet -= met
         return bool(met)
 
     def without_rows(self, wanted, outcome):
-        """What is wanted, less the rows where the face does not say them."""
+        """What is wanted, less the rows where the interface does not say them."""
         if "rows" not in self._gaps or "rows=" in outcome:
             return wanted
         self.unmet.discard("rows")
@@ -104,20 +105,20 @@ def idle_lines(text):
 
 
 def main():
-    face, *words = sys.argv[1:]
-    launcher, driver = words[:words.index("--")], words[words.index("--") + 1:]
+    interface, *words = sys.argv[1:]
+    launcher, program = words[:words.index("--")], words[words.index("--") + 1:]
     ranks, text = int(launcher[2]), (HERE / "cases.txt").read_text()
-    script = cases.Script(cases.read(text, ranks), ranks, face)
+    script = cases.Script(cases.read(text, ranks), ranks, interface)
     with tempfile.TemporaryDirectory() as folder:
-        status, all_outcomes = run(launcher, driver, script.lines, Path(folder))
-    gaps = Gaps(face, script.lines[0], all_outcomes[0])
+        status, all_outcomes = run(launcher, program, script.lines, Path(folder))
+    gaps = Gaps(interface, script.lines[0], all_outcomes[0])
     found = [in_words(rank, *difference) for rank, outcomes in enumerate(all_outcomes)
              for difference in differences(script.lines[rank], script.wanted[rank], outcomes, gaps)]
     found[:0] = [*(f"cases.txt:{line}: makes no case" for line in idle_lines(text)),
-                 *(f"faces.txt: no case asks {face} for {gap}" for gap in gaps.unmet)]
+                 *(f"interfaces.txt: no case asks {interface} for {gap}" for gap in gaps.unmet)]
     print(*found[:MOST_SHOWN], sep="\n")
     if status:
-        print(f"the driver has ended with {status}")
+        print(f"the program has ended with {status}")
     print(f"outcomes compared: {sum(map(len, script.lines))}, differences: {len(found)}")
     sys.exit(bool(found or status))
 

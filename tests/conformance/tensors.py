@@ -1,4 +1,4 @@
-"""Tensors as the drivers read and write them: DTYPE:SHAPE:BYTES, such as `i16:2x1:01000200`; a dot
+"""Tensors as the programs read and write them: DTYPE:SHAPE:BYTES, such as `i16:2x1:01000200`; a dot
 is a shape without extents, or no bytes."""
 import dataclasses
 import math

@@ -1,8 +1,8 @@
-"""The conformance suite through the Python package: driver.py numpy|torch CASES OUTCOMES."""
+"""The conformance suite through the Python package: program.py numpy|torch CASES OUTCOMES."""
 import sys
 
-FACE = sys.argv[1]
-if FACE == "torch":
+INTERFACE = sys.argv[1]
+if INTERFACE == "torch":
     import torch
 
     import guozhuang.torch as hvd
@@ -15,13 +15,13 @@ DTYPES = {"u8": "uint8", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "i
           "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
           "u16": "uint16", "u32": "uint32", "u64": "uint64"}
 DTYPES = {"bool": "bool", **{name: dtype for name, dtype in DTYPES.items()
-                             if hasattr(torch if FACE == "torch" else numpy, dtype)}}
+                             if hasattr(torch if INTERFACE == "torch" else numpy, dtype)}}
 NAMES = {name: dtype for dtype, name in DTYPES.items()}
 CODES_OF_CALLS = ("invalid_argument", "duplicate_name", "not_initialised")  # are ValueErrors, too
 
 
 class Cannot(Exception):
-    """An operation or dtype that this face has not."""
+    """An operation or dtype that this interface has not."""
 
 
 # --- lines ----------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ def tensor_of(word):
         raise Cannot
     shape = [int(extent) for extent in extents.split("x") if extent]
     data = bytearray.fromhex(data)
-    if FACE == "numpy":
+    if INTERFACE == "numpy":
         return numpy.frombuffer(data, DTYPES[dtype]).reshape(shape)
     dtype = getattr(torch, DTYPES[dtype])
     return (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)).reshape(
@@ -41,7 +41,7 @@ def tensor_of(word):
 
 
 def word_of(tensor):
-    if FACE == "numpy":
+    if INTERFACE == "numpy":
         name, data = tensor.dtype.name, tensor.tobytes()
     else:
         name = str(tensor.dtype).partition(".")[2]
@@ -140,7 +140,7 @@ def rank(case):
 def train(case):
     """A linear model: the last column of its samples is what the product of the others and the
     weights should be."""
-    if FACE == "numpy":
+    if INTERFACE == "numpy":
         raise Cannot
     *weights, samples = case.tensors
     weights = [torch.nn.Parameter(each.clone()) for each in weights]

@@ -1,4 +1,4 @@
-// The conformance suite through the C interface: driver CASES OUTCOMES.
+// The conformance suite through the C interface: program CASES OUTCOMES.
 #include <stdlib.h>
 #include <string.h>
 
@@ -371,7 +371,7 @@ static Run* free_slot(void) {
     return run;
 }
 
-enum { CANNOT = -1 };  ///< the status of an operation that this driver does not know
+enum { CANNOT = -1 };  ///< the status of an operation that this program does not know
 
 static GzStatus start(Run* run) {
     run->operation = operation_of(&run->given);

@@ -1,5 +1,5 @@
-// The conformance suite through the C++ interface: driver CASES OUTCOMES.
-#include "driver.hpp"
+// The conformance suite through the C++ interface: program CASES OUTCOMES.
+#include "program.hpp"
 
 #include <fstream>
 #include <functional>
