@@ -65,10 +65,14 @@ class TrainingTest(ranks.RanksTest):
             optimizer.step()
         return model
 
-    def expect_same(self, model, other, tolerance=1e-12):
+    def expect_near(self, model, other, tolerance=1e-12):
         for (name, mine), theirs in zip(model.named_parameters(), other.parameters()):
             difference = (mine - theirs).abs().max().item()
             self.assertLessEqual(difference, tolerance, name)
+
+    def expect_same(self, model, other, tolerance=1e-12):
+        """And that all ranks have the same bits."""
+        self.expect_near(model, other, tolerance)
         bits = [parameter.detach().numpy().tobytes() for parameter in model.parameters()]
         self.assertEqual(hvd.allgather_object(bits), [bits] * self.size)
 
