@@ -9,6 +9,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -27,8 +28,9 @@ static_assert(2 * protocol::max_description_bytes <= wire::max_control_bytes);
 /// Throws errors of the caller, which name operation and tensor.
 class Check {
 public:
-    Check(std::string_view operation, std::string_view name, std::vector<int> ranks)
-        : operation_(operation), name_(name), ranks_(std::move(ranks)) {}
+    /// `rank`: whose it is; empty: not known yet.
+    Check(std::string_view operation, std::string_view name, std::optional<int> rank)
+        : operation_(operation), name_(name), rank_(rank) {}
 
     /// For a part of the request, which the errors name too.
     Check of(std::string_view part) const {
@@ -42,17 +44,18 @@ public:
             fail(ErrorCode::invalid_argument, fmt::format(problem, std::forward<Args>(args)...));
     }
     [[noreturn]] void fail(ErrorCode code, const std::string& problem) const {
-        throw Error(
-            code,
-            fmt::format("{}{}: {}{}", operation_, name_.empty() ? "" : fmt::format(" '{}'", name_),
-                        part_, problem),
-            {.tensor = std::string(name_), .operation = std::string(operation_), .ranks = ranks_});
+        throw Error(code,
+                    fmt::format("{}{}: {}{}", operation_,
+                                name_.empty() ? "" : fmt::format(" '{}'", name_), part_, problem),
+                    {.tensor = std::string(name_),
+                     .operation = std::string(operation_),
+                     .ranks = rank_ ? std::vector{*rank_} : std::vector<int>{}});
     }
 
 private:
     std::string_view operation_, name_;
     std::string part_;
-    std::vector<int> ranks_;
+    std::optional<int> rank_;
 };
 
 /// The list as a text, which is made only if it is printed.
@@ -410,7 +413,7 @@ void move_once(std::span<OperationSpec> specs, std::string_view operation, std::
 
 engine::Request prepare(OperationSpec spec) {
     const auto operation = spec.description.operation;
-    const Check check(protocol::name_of(operation), spec.name, {spec.set->transport().rank()});
+    const Check check(protocol::name_of(operation), spec.name, spec.set->transport().rank());
     check_spec(spec, check);
     check_outputs(spec, check);
     auto device = check_devices(spec, check);
@@ -448,8 +451,8 @@ std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request
                                         const std::optional<StreamRef>& stream, bool caller_waits) {
     if (caller_waits) engine::ReleaseThread::check_wait(request);
     if (request.device)
-        request.ready = ready_on(
-            stream, request, Check(request.operation(), request.name, {set.transport().rank()}));
+        request.ready = ready_on(stream, request,
+                                 Check(request.operation(), request.name, set.transport().rank()));
     return set.engine().submit(std::move(request), caller_waits);
 }
 
@@ -467,7 +470,7 @@ std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const Te
                                                        const PointToPointOptions& options,
                                                        bool caller_waits) {
     const auto& transport = set.transport();
-    const Check check(route.sending ? "send" : "recv", "", {transport.rank()});
+    const Check check(route.sending ? "send" : "recv", "", transport.rank());
     check.that(route.peer >= 0 && route.peer < transport.size(),
                "rank {} does not exist; there are ranks 0 to {}", route.peer, transport.size() - 1);
     const auto group_rank = set.group_ranks().group_rank_of(route.peer);

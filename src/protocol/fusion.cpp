@@ -1,7 +1,6 @@
 #include "protocol/fusion.hpp"
 
 #include <cstdint>
-#include <utility>
 
 namespace guozhuang::protocol {
 namespace {
@@ -36,24 +35,16 @@ bool can_fuse(const ReadyRequest& one, const ReadyRequest& other) {
 
 }  // namespace
 
-std::vector<std::vector<ReadyRequest>> fuse(std::vector<ReadyRequest> ready,
-                                            const FusionLimits& limits) {
-    std::vector<std::vector<ReadyRequest>> entries;
-    std::size_t tensor_bytes = 0, entry_bytes = 0;  // of the last entry
-    for (auto& request : ready) {
-        const auto more_tensor_bytes = tensor_bytes_of(*request.description);
-        const auto more_entry_bytes = entry_bytes_of(request);
-        if (entries.empty() || !can_fuse(entries.back().back(), request) ||
-            tensor_bytes + more_tensor_bytes > limits.tensor_bytes ||
-            entry_bytes + more_entry_bytes > limits.entry_bytes) {
-            entries.emplace_back();
-            tensor_bytes = entry_bytes = 0;
-        }
-        entries.back().push_back(std::move(request));
-        tensor_bytes += more_tensor_bytes;
-        entry_bytes += more_entry_bytes + most_bytes_beside_name;
+std::size_t count_fused(std::span<const ReadyRequest> ready, const FusionLimits& limits) {
+    auto tensor_bytes = tensor_bytes_of(*ready.front().description);
+    auto entry_bytes = entry_bytes_of(ready.front());
+    std::size_t count = 1;
+    for (; count < ready.size() && can_fuse(ready[count - 1], ready[count]); ++count) {
+        tensor_bytes += tensor_bytes_of(*ready[count].description);
+        entry_bytes += most_bytes_beside_name + entry_bytes_of(ready[count]);
+        if (tensor_bytes > limits.tensor_bytes || entry_bytes > limits.entry_bytes) break;
     }
-    return entries;
+    return count;
 }
 
 }  // namespace guozhuang::protocol

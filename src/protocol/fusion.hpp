@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,8 @@ struct FusionLimits {
     std::size_t entry_bytes = 0;  ///< of the entry as it travels
 };
 
-/// Cuts the requests, in their order, into groups that are to be executed as one: neighbours that
-/// do the same to their tensors, as far as the limits go.
-std::vector<std::vector<ReadyRequest>> fuse(std::vector<ReadyRequest> ready,
-                                            const FusionLimits& limits);
+/// How many of the requests (one at least), from the first on, are to be executed as one:
+/// neighbours that do the same to their tensors, as far as the limits go.
+std::size_t count_fused(std::span<const ReadyRequest> ready, const FusionLimits& limits);
 
 }  // namespace guozhuang::protocol

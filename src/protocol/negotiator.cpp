@@ -243,15 +243,19 @@ void Negotiator::append_due() {
 
 /// Known ids first, ascending, so that the order does not hang on arrival.
 void Negotiator::append_ready() {
-    std::ranges::stable_sort(ready_, {}, [&](const ReadyRequest& request) {
-        const auto id = ids_.id_of(request.name);
-        return id == 0 ? std::numeric_limits<std::uint32_t>::max() : id;
-    });
-    for (auto& requests :
-         fuse(std::exchange(ready_, {}),
-              {.tensor_bytes = options_.fusion_bytes, .entry_bytes = Outbox::full_message_bytes})) {
-        LogEntry entry{.policy = options_.policy, .absent = std::move(requests.front().absent)};
-        for (auto& request : requests) {
+    auto ready = std::exchange(ready_, {});
+    if (ready.size() > 1)
+        std::ranges::stable_sort(ready, {}, [&](const ReadyRequest& request) {
+            const auto id = ids_.id_of(request.name);
+            return id == 0 ? std::numeric_limits<std::uint32_t>::max() : id;
+        });
+    const FusionLimits limits{.tensor_bytes = options_.fusion_bytes,
+                              .entry_bytes = Outbox::full_message_bytes};
+    for (std::span<ReadyRequest> rest = ready; !rest.empty();) {
+        const auto fused = rest.first(count_fused(rest, limits));
+        rest = rest.subspan(fused.size());
+        LogEntry entry{.policy = options_.policy, .absent = std::move(fused.front().absent)};
+        for (auto& request : fused) {
             auto id = ids_.id_of(request.name);
             if (id == 0 && request.named) id = ids_.new_id();
             entry.items.push_back({std::move(request.name), id});
@@ -259,6 +263,8 @@ void Negotiator::append_ready() {
         }
         append(std::move(entry));
     }
+    ready.clear();
+    ready_.swap(ready);  // its memory is used again
 }
 
 void Negotiator::append(LogEntry entry) {

@@ -28,9 +28,10 @@ struct Tally {
         group->ranks.insert(group->ranks.end(), ranks.begin(), ranks.end());
     }
 
-    /// Those of `ranks` (ascending) that have not submitted it, ascending.
+    /// Those of `ranks` (ascending; all that may submit it) that have not, ascending.
     std::vector<int> missing_from(std::span<const int> ranks) const {
         std::vector<int> present, missing;
+        if (arrived == ranks.size()) return missing;
         for (const auto& group : groups)
             present.insert(present.end(), group.ranks.begin(), group.ranks.end());
         std::ranges::sort(present);
