@@ -143,11 +143,12 @@ TEST_CASE("ranks whose trainers have other learning rates step with their mean")
           }) == "");
 }
 
-TEST_CASE("trainers of two nets may step in any order") {
+TEST_CASE("trainers of two nets may step in any order, if their solvers have names") {
     CHECK(problems_here([](Session& session, Report& report) {
               using Trainer = ::dlib::dnn_trainer<Net, Solver>;
               auto net = net_of(1), other = net_of(2);
-              const Solver solver(net, Sgd()), other_solver(other, Sgd());
+              const Solver solver(net, Sgd(), {.name = "one"});
+              const Solver other_solver(other, Sgd(), {.name = "other"});
               Trainer trainer(net, solver), other_trainer(other, other_solver);
               trainer.set_learning_rate(0.01);
               other_trainer.set_learning_rate(0.02);

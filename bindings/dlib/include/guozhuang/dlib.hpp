@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -77,8 +76,6 @@ public:
         : parameters_(std::move(parameters)), options_(std::move(options)) {
         if (options_.backward_passes_per_step != 1)
             refuse("backward_passes_per_step is not for dlib, which steps after each backward");
-        static std::atomic<int> count{0};
-        if (options_.name.empty()) options_.name = "solver " + std::to_string(count++);
         // The trainer steps on a thread of its own.
         if (options_.session == nullptr) options_.session = &Session::current();
     }
@@ -116,7 +113,7 @@ private:
     /// Whether no rank discards the batch. Then learning_rate_ is the mean of their rates.
     bool agree(float learning_rate, bool discards) {
         std::array<float, 2> means{learning_rate, discards ? 1.0F : 0.0F};
-        allreduce(means, {.name = options_.name + ".learning_rate",
+        allreduce(means, {.name = options_.name.empty() ? "" : options_.name + ".learning_rate",
                           .op = ReduceOp::average,
                           .session = options_.session,
                           .process_set = options_.process_set});
@@ -176,7 +173,8 @@ public:
     /// Fails at its first step: dlib makes solvers so before it reads them from a file.
     DistributedSolver() = default;
     /// The net must outlive it and its copies, which work on the same net; one trainer uses them.
-    /// `options` as for DistributedOptimizer, but for its stream and passes. Throws
+    /// `options` as for DistributedOptimizer, but for its stream and passes; solvers of trainers
+    /// that step at the same time need a name. Throws
     /// Error(not_initialised), Error(invalid_argument).
     template <class Net>
     DistributedSolver(Net& net, Solver solver, OptimizerOptions options = {})
