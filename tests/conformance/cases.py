@@ -167,7 +167,7 @@ class Script:
     def __init__(self, cases, ranks, interface):
         self.lines = [[] for _ in range(ranks)]
         self.wanted = [{} for _ in range(ranks)]  # by number: the case, and its outcome
-        self._ranks, self._face, self._number = ranks, interface, 0
+        self._ranks, self._interface, self._number = ranks, interface, 0
         self._sets = {}  # by name
         self._begun = collections.defaultdict(dict)  # by name: calls by rank
         for case in cases:
@@ -204,7 +204,7 @@ class Script:
 
     def _finish(self, case, calls, begun, group):
         """`calls` are what the ranks do now, `begun` what they have given to the operation."""
-        said = {rank: case.expectation(self._face, rank == self._ranks - 1) for rank in calls}
+        said = {rank: case.expectation(self._interface, rank == self._ranks - 1) for rank in calls}
         computed = {}
         if None in said.values():
             computed = reference.RESULTS[next(iter(begun.values())).operation](begun, group)
