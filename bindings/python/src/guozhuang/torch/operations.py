@@ -2,6 +2,8 @@
 Horovod's gradients: allreduce has the same allreduce of the gradients; allgather and broadcast have
 the average of the gradients over the ranks, of which each rank takes what belongs to its input;
 alltoall sends the gradients back; reducescatter gathers them."""
+import functools
+
 import torch
 
 from ..collectives import Average, Collectives, Sum, choose_op
@@ -219,6 +221,7 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     values = allgather_async(coalesced.values(), named("values"), process_set)
     ranks = allreduce_async(torch.ones(1), op=Sum, name=named("ranks"), process_set=process_set)
 
+    @functools.lru_cache(maxsize=None)
     def result():
         total = torch.sparse_coo_tensor(indices.wait().t(), values.wait(), tensor.shape).coalesce()
         contributions = ranks.wait().item()
