@@ -53,21 +53,18 @@ def replay(arguments):
     """Of the gradients of a set, without compute: by the reducer of the optimizer, as gz-perf does,
     and by an operation for each gradient."""
     shapes = json.loads((SETS / f"{arguments.set}.json").read_text())
-    gradients = []
-    for name, shape in shapes.items():
-        gradient = Gradient(name, torch.nn.Parameter(torch.ones(shape)))
-        gradient.buffer = torch.ones(shape)
-        gradients.append(gradient)
-    reducer = Reducer("gz-perf", gradients, hvd.Average, 1.0, None, hvd.global_process_set)
+    parameters = [(name, torch.ones(shape), torch.ones(shape)) for name, shape in shapes.items()]
+    reducer = Reducer("gz-perf", parameters, hvd.Average, 1.0, None, hvd.global_process_set)
 
     def by_reducer():
-        for index in reversed(range(len(gradients))):
+        for index in reversed(range(len(parameters))):
             reducer.mark(index)
         reducer.synchronize()
+        reducer.finish()
 
     def by_operations():
-        for handle in [hvd.allreduce_async_(gradient.buffer, name=gradient.name)
-                       for gradient in reversed(gradients)]:
+        for handle in [hvd.allreduce_async_(gradient, name=name)
+                       for name, _, gradient in reversed(parameters)]:
             hvd.synchronize(handle)
 
     for series, step in {"reducer": by_reducer, "operations": by_operations}.items():
@@ -226,7 +223,6 @@ if __name__ == "__main__":
 
         import guozhuang
         import guozhuang.torch as hvd
-        from guozhuang.torch.gradients import Gradient
         from guozhuang.torch.reducer import Reducer
         hvd.init()
     given.run(given)

@@ -1,6 +1,5 @@
 """What scripts do with a distributed optimizer besides calling step() after each backward()."""
 import copy
-import itertools
 import pickle
 import threading
 import time
@@ -31,165 +30,7 @@ class Scripts(TrainingTest):
         self.expect_same(pair[0][0], pair[1][0], tolerance)
 
 
-class Parameters(Scripts):
-    """That change while they are trained."""
-
-    def test_trainable_later(self):
-        pair = self.pair()
-        for model, *_ in pair:
-            model.first.requires_grad_(False)
-        self.train(pair, (1, 3))
-        for model, *_ in pair:
-            model.first.requires_grad_(True)
-        before = pair[0][0].first.weight.detach().clone()
-        self.train(pair, (1, 3, 5))
-        self.expect_pair(pair)
-        self.assertFalse(torch.equal(before, pair[0][0].first.weight))
-
-    def test_trainable_later_in_a_batch_that_is_discarded(self):
-        pair = self.pair()
-        (model, optimizer, *_), (other, *_) = pair
-        for each in (model, other):
-            each.first.requires_grad_(False)
-        self.train(pair, (1,))
-        for each in (model, other):
-            each.first.requires_grad_(True)
-        optimizer.zero_grad()
-        if self.rank == self.size - 1:
-            optimizer.discard("bad image 47.png")
-        else:
-            loss_of(model, 3).backward()
-            self.fails_everywhere(optimizer.step, "discarded", "bad image 47.png")
-        self.train(pair, (1, 3))
-        self.expect_pair(pair)
-
-    def test_trainable_later_in_a_module(self):
-        wrapped, other = hvd.DistributedDataParallel(Model()), Model()
-        for each in (wrapped.module, other):
-            each.first.requires_grad_(False)
-        wrapped = hvd.DistributedDataParallel(wrapped.module)
-        for trains in (False, True, True):
-            for each in (wrapped.module, other):
-                each.first.requires_grad_(trains)
-            for model, begin, stride in ((wrapped, self.rank, self.size), (other, 0, 1)):
-                model.zero_grad()
-                loss_of(model, 1, begin, stride).backward()
-            self.assertEqual(other.first.weight.grad is not None, trains)
-        self.assertTrue(torch.allclose(wrapped.module.first.weight.grad, other.first.weight.grad))
-
-    def test_groups_added_later(self):
-        def second_alone(parameters):
-            return sgd(list(parameters)[-2:])
-
-        pair = self.pair(second_alone)
-        self.train(pair, (1,))
-        for model, optimizer, *_ in pair:
-            optimizer.add_param_group(dict(params=[*model.first.parameters()], lr=0.05))
-        self.train(pair, (1, 3))
-        self.expect_pair(pair)
-
-    def test_not_trained_any_more(self):
-        pair = self.pair(momentum)
-        self.train(pair, (1, 3))
-        for model, *_ in pair:
-            model.first.requires_grad_(False)
-            model.zero_grad(set_to_none=True)
-        before = pair[0][0].first.weight.detach().clone()
-        self.train(pair, (1, 3), set_to_none=True)
-        self.assertTrue(torch.equal(before, pair[0][0].first.weight))
-        self.expect_pair(pair)
-
-    def test_trained_on_some_ranks_only(self):
-        """Which the last rank does, from the first batch on or later. That batch fails on all
-        ranks; when it is mended they go on."""
-        if self.size == 1:
-            self.skipTest("nobody differs")
-        for sparse, before, later, steps in itertools.product(
-                (False, True), (False, True), (False, True), ((), (1, 3))):
-            model, other = Model(sparse), Model(sparse)
-            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()),
-                                                 model.named_parameters())
-            pair = (model, optimizer, self.rank, self.size), (other, sgd(other.parameters()), 0, 1)
-            for each in (model, other):
-                each.embedding.requires_grad_(before)
-            self.train(pair, steps)
-            for each in (model, other):
-                each.embedding.requires_grad_(later)
-            if self.rank == self.size - 1:
-                model.embedding.requires_grad_(not later)
-            self.expect_difference("embedding.weight", later, self.train, pair[:1], (1,))
-            model.embedding.requires_grad_(later)
-            self.train(pair, (3, 5))
-            self.expect_pair(pair)
-
-    def expect_difference(self, name, others_train, call, *arguments):
-        """That the call fails since the last rank does not what the others do."""
-        last, others = [self.size - 1], list(range(self.size - 1))
-        having, lacking = (others, last) if others_train else (last, others)
-        pattern = "'{}' requires a gradient on ranks? {}, but not on ranks? {}: freeze".format(
-            name, *(",".join(map(str, ranks)) for ranks in (having, lacking)))
-        error = self.fails_everywhere(lambda: call(*arguments), "mismatch", pattern)
-        self.assertEqual((error.tensor, error.ranks), (name, lacking))
-
-    def test_trained_on_some_ranks_only_in_modules(self):
-        """Two in one backward, which comes to them in another order on each rank."""
-        if self.size == 1:
-            self.skipTest("nobody differs")
-        modules = [hvd.DistributedDataParallel(torch.nn.Linear(2, 1)) for _ in range(2)]
-
-        def backward():
-            ordered = modules if self.rank % 2 else modules[::-1]
-            sum(module(torch.ones(1, 2)).sum() for module in ordered).backward()
-
-        for trains in (True, False, True):
-            for module in modules:
-                module.module.bias.requires_grad_(trains)
-            backward()
-        if self.rank == self.size - 1:
-            modules[0].module.bias.requires_grad_(False)
-        self.expect_difference("bias", True, backward)
-
-    def test_trained_on_some_ranks_only_with_adasum(self):
-        if self.size == 1:
-            self.skipTest("nobody differs")
-        model, optimizer, *_ = self.pair(op=hvd.Adasum)[0]
-        start = copy.deepcopy(model)
-        loss_of(model, 1).backward()
-        if self.rank == self.size - 1:
-            model.first.bias.requires_grad_(False)
-        self.expect_difference("first.bias", True, optimizer.step)
-        self.expect_same(model, start)
-
-    def test_other_dtype(self):
-        """Module.half() and its like replace the memory of parameters and of their `grad`."""
-        (model, optimizer, *_), _ = self.pair()
-        for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            model.to(dtype)
-            for step in (1, 3):
-                optimizer.zero_grad(set_to_none=False)
-                loss_of(model, step, self.rank, self.size).to(dtype).backward()
-                optimizer.step()
-        self.assertEqual(model.first.weight.grad.dtype, torch.bfloat16)
-        weights = hvd.allgather(model.first.weight.detach().flatten()[None])
-        self.assertTrue(torch.equal(weights, weights[:1].expand_as(weights)))
-
-    def test_first_batch_after_a_join(self):
-        """A rank that had no data makes its first step when the others have made some."""
-        for sparse in (False, True):
-            model = Model(sparse)
-            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
-
-            def step():
-                optimizer.zero_grad()
-                loss_of(model, 1, self.rank, self.size).backward()
-                optimizer.step()
-
-            if self.rank != self.size - 1:
-                step()
-            hvd.broadcast_parameters(model.state_dict(), root_rank=hvd.join())
-            step()
-            self.expect_same(model, model)
-
+class SparseGradients(Scripts):
     def test_optimizer_that_wants_sparse_gradients(self):
         """Which they are again when they have been sent dense."""
         for options in ({}, dict(sparse_as_dense=True)):
@@ -324,6 +165,39 @@ class Steps(Scripts):
             optimizer.zero_grad()
             loss_of(model, 1, self.rank, self.size).backward()
             optimizer.step()
+
+    def test_steps_that_one_rank_leaves_out(self):
+        """Of several reducers, whose next batch it discards."""
+        model = Model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(),
+                                             groups=[[model.first.weight], [model.second.weight]])
+
+        def step(clips=False):
+            optimizer.zero_grad()
+            loss_of(model, 1, self.rank, self.size).backward()
+            if clips:
+                model.first.weight.grad.zero_()
+            optimizer.step()
+
+        step()
+        if self.rank == 0:
+            self.refused("was changed after backward", step, True)
+            optimizer.discard("gives up")
+        else:
+            step()
+            with self.assertRaises(hvd.Error):
+                step()
+        hvd.broadcast_parameters(model.state_dict(), root_rank=self.size - 1)
+        step()
+        self.expect_same(model, model)
+
+    def test_reduced_twice(self):
+        model = Model()
+        wrapped = hvd.DistributedDataParallel(model)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        loss_of(wrapped, 1).backward()
+        self.refused("DistributedDataParallel and a DistributedOptimizer must not both",
+                     optimizer.step)
 
     def test_closure_that_decides_by_the_loss(self):
         def search(parameters):

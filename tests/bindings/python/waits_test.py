@@ -91,6 +91,28 @@ class WaitsTest(ranks.RanksTest):
         optimizer.step()
         self.assertEqual(parameter.tolist(), [0, 0, 0])
 
+    def test_discard_of_a_batch_that_is_sent(self):
+        """The other ranks step with it, so this one has parted from them until a broadcast."""
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.25))
+
+        def step():
+            optimizer.zero_grad()
+            (parameter * parameter).sum().backward()
+            optimizer.step()
+
+        step()
+        self.interrupted(step)
+        if self.rank == 0:
+            optimizer.discard("Ctrl-C")
+        else:
+            step()
+        for reason in ("then left out differ: 1 on rank 0", "broadcast_parameters makes them"):
+            self.fails_everywhere(step, "mismatch", reason)
+        hvd.broadcast_parameters([parameter], root_rank=1)
+        step()
+        self.assertEqual(parameter.tolist(), [0.125] * 3)
+
     def test_other_threads_go_on(self):
         """While rank 0 waits, another of its threads computes; so nobody holds the lock."""
         if self.rank == 0:

@@ -36,8 +36,7 @@ class Walk:
         self.sparse = self.chance(0.5)
         self.model, self.other = (Model(seed, self.sparse) for _ in range(2))
         self.passes = self.draw.choice((1, 1, 2, 3))
-        self.freezes, self.thaw = self.chance(0.4), self.draw.randrange(BATCHES)
-        self.train_second(not self.freezes)
+        self.freeze, self.thaw = self.draw.sample(range(1, 2 * BATCHES), 2)  # if ever
         op = hvd.Sum if self.chance(0.2) else hvd.Average
         self.optimizer = hvd.DistributedOptimizer(
             self.make(self.model, 0.1 / (size if op == hvd.Sum else 1)),
@@ -68,8 +67,8 @@ class Walk:
             model.second.requires_grad_(trains)
 
     def batch(self, number):
-        if self.freezes and number == self.thaw:
-            self.train_second(True)
+        if number in (self.freeze, self.thaw):
+            self.train_second(number == self.thaw)
         if self.chance(0.2):
             self.passes = self.draw.choice((1, 2))
             self.optimizer.set_backward_passes_per_step(self.passes)
@@ -77,6 +76,7 @@ class Walk:
         culprit, after = self.draw.randrange(self.size), self.draw.randrange(self.passes)
         passes = [self.draw_pass() for _ in range(self.passes - self.chance(0.2))] or [
             self.draw_pass()]
+        to_none |= number == self.freeze  # after a batch that failed only some ranks have a `grad`
         for optimizer in (self.optimizer, self.alone):
             optimizer.zero_grad(set_to_none=to_none)
         if discards:

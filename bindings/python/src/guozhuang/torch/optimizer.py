@@ -47,7 +47,7 @@ class _Distributed:
         self._current_gradients().synchronize()
 
     def _current_gradients(self):
-        """With those of parameters that are trained only since the last batch."""
+        """With those of parameters that were added since, and with hooks that were lost."""
         self._gradients.add(_with_names(self, self._named))
         return self._gradients
 

@@ -14,8 +14,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     Parameters and buffers are those of the first rank at the beginning, and buffers again before
     each forward() of a training module, unless `broadcast_buffers` is False. A parameter that
-    backward has not reached on this rank counts as zero; one that becomes trainable later is
-    reduced, too. `bucket_cap_mb` is the size of the bundles in which gradients travel.
+    backward has not reached on this rank counts as zero; one that only becomes trainable after the
+    first batch is refused. `bucket_cap_mb` is the size of the bundles in which gradients travel.
 
     The other arguments are PyTorch's, and not needed: the module and its inputs stay on the device
     where they are, and any parameter may be left unused.
@@ -36,14 +36,25 @@ class DistributedDataParallel(torch.nn.Module):
     def forward(self, *inputs, **options):
         if torch.is_grad_enabled():
             self._gradients.add(self._named)
-            if self._broadcasts_buffers and self.training and not self._gradients.is_paused:
-                self._broadcast_buffers()
+            if self.training and not self._gradients.is_paused:
+                if self._broadcasts_buffers:
+                    self._broadcast_buffers()
+                self._refuse_changes(*inputs, *options.values())
         return self.module(*inputs, **options)
 
     def _broadcast_buffers(self):
         label = self._gradients.label
         named = [(f"{label}: {name}", buffer) for name, buffer in self.module.named_buffers()]
         broadcast_parameters(named, self._root, self._process_set)
+
+    def _refuse_changes(self, *inputs):
+        """Of what is trained. Where backward does not come to the module its batch cannot end."""
+        self._gradients.refuse_new()
+        needs_backward = any(isinstance(each, torch.Tensor) and each.requires_grad
+                             for each in inputs)
+        if self._gradients.is_frozen and not needs_backward:
+            self._gradients.give_up("no parameter of the DistributedDataParallel requires a "
+                                    "gradient any more: call its `module` instead")
 
     def discard(self, reason):
         """On a rank whose backward() has failed: on the other ranks theirs raises an error with the

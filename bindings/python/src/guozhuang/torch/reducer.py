@@ -12,13 +12,17 @@ class Reducer:
     """A GzReducer: reduces the buffers of some parameters' gradients, in bundles that are sent as
     soon as backward is done with them."""
 
-    def __init__(self, name, gradients, op, scale, bundle_bytes, process_set):
-        """`bundle_bytes` None: the library's."""
+    def __init__(self, name, parameters, op, scale, bundle_bytes, process_set):
+        """`parameters` are triples of a name, the value, and the buffer of the gradient.
+        `bundle_bytes` None: the library's."""
         self._pointer, self._is_pending, self._is_reduced = ctypes.c_void_p(), False, False
+        self._failure = None  # of send()
+        names, values, self._buffers = zip(*parameters)
         # Copies of what is not contiguous, for the comparison at the first step.
-        self._values = [gradient.parameter.detach().contiguous() for gradient in gradients]
-        self._buffers = [gradient.buffer for gradient in gradients]
-        described = list(map(self._describe, gradients, self._values))
+        self._values = [value.detach().contiguous() for value in values]
+        described = [_c.Parameter(*each) for each in zip(
+            (name.encode() for name in names), map(tensors.view, self._values),
+            map(tensors.view, self._buffers))]
         sizes = {} if bundle_bytes is None else dict(
             bundle_bytes=bundle_bytes, first_bundle_bytes=bundle_bytes)
         stream = tensors.stream(self._buffers[0])
@@ -29,34 +33,41 @@ class Reducer:
                                  ctypes.byref(options), ctypes.byref(self._pointer))
         outlive_interpreter(self)
 
-    @staticmethod
-    def _describe(gradient, value):
-        return _c.Parameter(gradient.name.encode(), tensors.view(value),
-                            tensors.view(gradient.buffer))
-
     def mark(self, index):
-        if self._is_reduced:  # and was not stepped with, which parts ranks if others did
-            self._is_reduced = False
-            self._discard(b"")
         self._is_pending = True
         _c.lib.gz_reducer_mark(self._pointer, index)
 
     def send(self):
-        """Sends all that was marked, of which a part waits for what may follow."""
+        """Sends all that was marked, of which a part waits for what may follow. What goes wrong,
+        synchronize() raises."""
         if self._is_pending:
-            _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, 0)
+            try:
+                _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, 0)
+            except Error as failure:
+                self._failure = failure
 
     def synchronize(self):
         """Waits for what was marked since the last time. After Ctrl-C it can be called again."""
         if not self._is_pending:
             return
         try:
-            wait_in_slices(
-                lambda: _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, WAIT_SLICE_US))
+            wait_in_slices(self._try)
         except Error:
             self._is_pending = False
             raise
         self._is_pending, self._is_reduced = False, True
+
+    def _try(self):
+        if self._failure is not None:
+            raise self._failure
+        return _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, WAIT_SLICE_US)
+
+    def leave_out(self):
+        """Goes before the next batch. If this rank has not stepped with what was reduced, it has
+        parted from ranks that did, which the next reduction finds."""
+        if self._is_reduced:
+            self._is_reduced = False
+            self._discard(b"")
 
     def finish(self):
         """Says that the optimizer has stepped with what was reduced."""
