@@ -12,9 +12,9 @@ import guozhuang.torch as hvd
 
 
 class Scripts(TrainingTest):
-    def pair(self, make=sgd, **options):
+    def pair(self, make=sgd, sparse=False, **options):
         """A model and its distributed optimizer, and a model and its optimizer of one process."""
-        model, other = Model(), Model()
+        model, other = Model(sparse), Model(sparse)
         optimizer = hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters(),
                                              **options)
         return (model, optimizer, self.rank, self.size), (other, make(other.parameters()), 0, 1)

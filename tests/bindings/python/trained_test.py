@@ -147,6 +147,26 @@ class Frozen(Trained):
             optimizer.step()
             self.expect_alike(model)
 
+    def test_while_the_ranks_agree_again(self):
+        """After a batch that is discarded. They are not new when they are trained again."""
+        for sparse in (False, True):
+            pair = self.pair(sparse=sparse)
+            (model, optimizer, *_), _ = pair
+            self.train(pair, (1,))
+            for each, *_ in pair:
+                each.embedding.requires_grad_(False)
+            if self.is_last:
+                optimizer.discard("bad image 47.png")
+            else:
+                loss_of(model, 3).backward()
+                self.fails_everywhere(optimizer.step, "discarded", "bad image 47.png")
+            self.train(pair, (3,), set_to_none=True)
+            for each, *_ in pair:
+                each.embedding.requires_grad_(True)
+            self.train(pair, (1, 3))
+            self.expect_pair(pair)
+            self.assertEqual(model.embedding.weight.grad.is_sparse, sparse)
+
     def test_whole_modules(self):
         """Which backward cannot come to, unless their inputs require a gradient."""
         wrapped = hvd.DistributedDataParallel(torch.nn.Linear(2, 1))
@@ -175,11 +195,9 @@ class BeginLater(Trained):
     too."""
 
     def frozen_at_first(self, sparse, steps):
-        model, other = Model(sparse), Model(sparse)
-        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
-        pair = (model, optimizer, self.rank, self.size), (other, sgd(other.parameters()), 0, 1)
-        for each in (model, other):
-            each.embedding.requires_grad_(False)
+        pair = self.pair(sparse=sparse)
+        for model, *_ in pair:
+            model.embedding.requires_grad_(False)
         self.train(pair, steps)
         return pair
 
@@ -262,11 +280,9 @@ class Differing(Trained):
 
     def test_in_the_first_batch(self):
         for sparse, trains in itertools.product((False, True), (False, True)):
-            model, other = Model(sparse), Model(sparse)
-            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()),
-                                                 model.named_parameters())
+            pair = self.pair(sparse=sparse)
+            model = pair[0][0]
             model.embedding.requires_grad_(trains != self.is_last)
-            pair = (model, optimizer, self.rank, self.size), (other, sgd(other.parameters()), 0, 1)
             for _ in range(2):
                 self.differs("embedding.weight", trains, self.train, pair[:1], (1,))
             model.embedding.requires_grad_(True)
