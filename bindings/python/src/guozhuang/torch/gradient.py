@@ -79,8 +79,11 @@ class Gradient:
         self.parameter.grad = reduced.detach().to(self.parameter)
 
     def add_hook(self, weak_method):
-        """Calls the method, if its object lives, when backward has added to the gradient."""
-        if not self.parameter.requires_grad or self._hook is not None and not self._hook.is_lost:
+        """Calls the method, if its object lives, when backward has added to the gradient. There is
+        one hook, which is made again where it was lost."""
+        if self.has_run or not self.parameter.requires_grad:
+            return
+        if self._hook is not None and not self._hook.is_lost:
             return
         self.remove_hook()
         weak_self = weakref.ref(self)
@@ -115,8 +118,7 @@ class _Hook:
 
 
 def _node_of(parameter):
-    with torch.enable_grad():
-        return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
 
 
 def _version(grad):

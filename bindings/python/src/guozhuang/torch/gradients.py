@@ -57,6 +57,7 @@ class Gradients:
         for gradient in getattr(self, "_gradients", []):
             gradient.remove_hook()
 
+    @torch.enable_grad()
     def add(self, named_parameters):
         """Takes up parameters that were not there so far, and hooks those that require a
         gradient."""
@@ -65,8 +66,9 @@ class Gradients:
                 self._gradients.append(Gradient(name, parameter))
                 self._gradients[-1].start_batch(self._passes)
                 self._known.add(id(parameter))
+        method = weakref.WeakMethod(self._count)
         for gradient in self._gradients:
-            gradient.add_hook(weakref.WeakMethod(self._count))
+            gradient.add_hook(method)
 
     def __reduce_ex__(self, protocol):
         refuse("a DistributedDataParallel can be neither copied nor pickled, since the hooks of "
