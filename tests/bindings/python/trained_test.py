@@ -216,6 +216,13 @@ class BeginLater(Trained):
             self.train(pair, (3, 5))
             self.expect_pair(pair)
 
+    def test_and_are_frozen_again_before_the_step(self):
+        (model, optimizer, *_), _ = self.frozen_at_first(False, (1,))
+        model.embedding.requires_grad_(self.is_last)
+        loss_of(model, 3).backward()
+        model.embedding.requires_grad_(False)
+        self.refused_on_all(optimizer.step, "did not in the first batch", self.is_last)
+
     def test_before_the_first_batch(self):
         pair = self.frozen_at_first(False, ())
         for each in pair:

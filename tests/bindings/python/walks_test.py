@@ -1,5 +1,6 @@
-"""Trainers that are drawn from a seed, against the same trainer in one process with the whole
-batch: options of the optimizer, and what its script does from batch to batch."""
+"""Trainers that are drawn from a seed, options of the optimizer and what its script does from batch
+to batch: against the same trainer in one process with the whole batch; and such as draw other
+things on each rank."""
 import random
 
 import torch
@@ -122,6 +123,42 @@ class Walk:
             self.optimizer.step()
 
 
+class StrayingWalk:
+    """Each rank freezes and unfreezes layers as it draws them itself, in half of the batches."""
+
+    def __init__(self, seed, rank, size):
+        self.shared, self.own = random.Random(seed), random.Random(f"{seed}, rank {rank}")
+        self.rank, self.size = rank, size
+        self.model = Model(seed, self.shared.random() < 0.5)
+        self.layers = self.model.embedding, self.model.first, self.model.second
+        self.optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(self.model.parameters(), lr=0.05), self.model.named_parameters(),
+            op=self.shared.choice((hvd.Average, hvd.Sum)), num_groups=self.shared.choice((0, 2)))
+        self.model.first.requires_grad_(self.shared.random() < 0.7)
+
+    def batch(self):
+        """Returns whether this rank has stepped."""
+        draw = self.own if self.shared.random() < 0.5 else self.shared
+        culprit = self.shared.randrange(6 * self.size)
+        for layer in self.layers:
+            if draw.random() < 0.25:
+                layer.requires_grad_(draw.random() < 0.6)
+        late, embeds = draw.sample(self.layers, draw.randrange(2)), draw.random() < 0.7
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            if self.rank == culprit:
+                self.optimizer.discard("drawn")
+                return False
+            self.model.loss(torch.tensor([self.rank, 1]), embeds, 0).backward()
+            for layer in late:
+                layer.requires_grad_(False)
+            self.optimizer.step()
+        except hvd.Error as error:
+            assert error.code in ("discarded", "mismatch", "invalid_argument"), error
+            return False
+        return True
+
+
 class Walks(TrainingTest):
     def test_walks(self):
         for seed in range(SEED, SEED + WALKS):
@@ -130,3 +167,16 @@ class Walks(TrainingTest):
                 for number in range(BATCHES):
                     walk.batch(number)
                     self.expect_same(walk.model, walk.other, 1e-11)
+
+    def test_ranks_that_differ(self):
+        """A batch ends alike on all ranks, and leaves the same model."""
+        have_stepped = []
+        for seed in range(SEED, SEED + WALKS):
+            with self.subTest(seed=seed):
+                walk = StrayingWalk(seed, self.rank, self.size)
+                for _ in range(BATCHES):
+                    outcomes = hvd.allgather_object(walk.batch())
+                    self.assertEqual(outcomes, outcomes[:1] * self.size)
+                    self.expect_same(walk.model, walk.model)
+                    have_stepped.append(outcomes[0])
+        self.assertEqual(set(have_stepped), {False, True})

@@ -290,7 +290,7 @@ class Gradients:
         """Refuses, on all ranks, a parameter that they have not agreed to train."""
         if self._has_agreed and not self._is_closed:
             for gradient in self._gradients:
-                if gradient.parameter.requires_grad and not gradient.is_trained:
+                if gradient.is_used and not gradient.is_trained:
                     self.give_up(
                         f"'{gradient.name}' requires a gradient, but did not in the first batch: "
                         "after unfreezing or adding parameters make a new DistributedOptimizer or "
