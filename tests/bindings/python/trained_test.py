@@ -297,6 +297,12 @@ class Differing(Trained):
             self.expect_pair(pair)
 
     def test_in_one_of_two_modules(self):
+        self.in_modules(1)
+
+    def test_in_both_of_two_modules(self):
+        self.in_modules(2)
+
+    def in_modules(self, count):
         """In one backward, which comes to them in another order on each rank."""
         modules = [hvd.DistributedDataParallel(torch.nn.Linear(2, 1)) for _ in range(2)]
 
@@ -307,10 +313,12 @@ class Differing(Trained):
             inputs = torch.full((1, 2), self.rank + 1.0)
             sum(module(inputs).sum() for module in ordered).backward()
 
-        modules[0].module.bias.requires_grad_(not self.is_last)
+        for module in modules[:count]:
+            module.module.bias.requires_grad_(not self.is_last)
         for _ in range(2):
             self.differs("bias", True, backward)
-        modules[0].module.bias.requires_grad_(True)
+        for module in modules:
+            module.module.bias.requires_grad_(True)
         for _ in range(2):
             backward()
             for module in modules:

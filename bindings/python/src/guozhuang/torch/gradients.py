@@ -120,7 +120,7 @@ class Gradients:
         """Goes before all else in a batch."""
         if self._has_begun:
             return
-        self._has_begun = True
+        self._has_begun, self._failure = True, None  # backward may have ended with another's
         for reducer in self._reducers:
             reducer.leave_out()
         if self._joins != self._process_set.joins:
