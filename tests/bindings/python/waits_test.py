@@ -13,6 +13,19 @@ import guozhuang.torch as hvd
 from guozhuang import handles
 
 
+def training():
+    """A parameter of ones that each step halves, its optimizer, and the step."""
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.25))
+
+    def step():
+        optimizer.zero_grad()
+        (parameter * parameter).sum().backward()
+        optimizer.step()
+
+    return parameter, optimizer, step
+
+
 class WaitsTest(ranks.RanksTest):
     def setUp(self):
         if self.size == 1:
@@ -59,14 +72,7 @@ class WaitsTest(ranks.RanksTest):
 
     def test_join(self):
         """It goes on, and its rank makes the next step with the others when all have joined."""
-        parameter = torch.nn.Parameter(torch.ones(3))
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.25))
-
-        def step():
-            optimizer.zero_grad()
-            (parameter * parameter).sum().backward()
-            optimizer.step()
-
+        parameter, _, step = training()
         step()
         if self.rank == 0:
             self.interrupt(hvd.join)
@@ -93,14 +99,7 @@ class WaitsTest(ranks.RanksTest):
 
     def test_discard_of_a_batch_that_is_sent(self):
         """The other ranks step with it, so this one has parted from them until a broadcast."""
-        parameter = torch.nn.Parameter(torch.ones(3))
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.25))
-
-        def step():
-            optimizer.zero_grad()
-            (parameter * parameter).sum().backward()
-            optimizer.step()
-
+        parameter, optimizer, step = training()
         step()
         self.interrupted(step)
         if self.rank == 0:
