@@ -185,6 +185,7 @@ class Forks(ranks.RanksTest):
             atexit._run_exitfuncs()
             os._exit(7)
         self.assertEqual(os.waitpid(child, 0)[1] >> 8, 7)
+        hvd.barrier()  # until then nobody ends what another rank's thread waits for
         for rank in range(self.size):
             if rank != self.rank:
                 hvd.allreduce(torch.ones(1), name=f"of rank {rank}")
