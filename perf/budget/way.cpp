@@ -123,9 +123,9 @@ void Way::pass_stations() {
     const Handle handle(queue_.submit(std::move(request), progress_source_));
     const auto pending = std::move(queue_.take().operations.front());
     watch_.lap(Station::queue);
-    const auto entry = negotiate(pending);
+    auto entry = negotiate(pending);
     exchange_messages();
-    auto requests = own_.resolve(entry);
+    auto requests = engine::take_requests(entry);
     watch_.lap(Station::resolve);
     executor_.run(entry, std::move(requests), listener_);
     queue_.complete_ended();
@@ -166,7 +166,7 @@ void Way::play_other(const std::shared_ptr<engine::Pending>& pending) {
 }
 
 void Way::pump_other() {
-    for (const auto& entry : other_.pump()) other_.resolve(entry);
+    other_.pump();
 }
 
 /// One message like that of the negotiation goes to the next rank, and one comes from the previous.

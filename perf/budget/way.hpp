@@ -44,7 +44,6 @@ public:
     void submit(const std::shared_ptr<engine::Pending>& pending) { plane_.submit(pending); }
     /// As Engine::pump().
     std::vector<protocol::LogEntry> pump();
-    engine::Requests resolve(const protocol::LogEntry& entry) { return plane_.resolve(entry); }
     /// As long as the last one that it sent, and with as much room.
     std::vector<std::byte> message_like_last() const;
 

@@ -164,14 +164,14 @@ void Plan::agree(std::vector<Agreement> agreements) {
             throw Error(ErrorCode::invalid_argument,
                         fmt::format("Plan '{}': a text to agree on is longer than {} bytes", name(),
                                     protocol::max_name_bytes));
-    auto shared = protocol::share(std::move(description));
-    if (shared->bytes.size() > protocol::max_description_bytes)
+    const auto bytes = protocol::encode(description).size();
+    if (bytes > protocol::max_description_bytes)
         throw Error(
             ErrorCode::invalid_argument,
             fmt::format("Plan '{}': to agree on {} things takes {} bytes; at most {} are supported",
-                        name(), shared->agreements.size(), shared->bytes.size(),
+                        name(), description.agreements.size(), bytes,
                         protocol::max_description_bytes));
-    request.description = std::move(shared);
+    request.description = protocol::share(std::move(description));
 }
 
 void Plan::discard(std::string_view reason) {

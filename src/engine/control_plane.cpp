@@ -9,11 +9,10 @@ namespace guozhuang::engine {
 
 void ControlPlane::submit(const std::shared_ptr<Pending>& pending) {
     const auto& request = pending->request();
-    open_.insert_or_assign(request.name, pending);
     if (request.description->operation == protocol::OperationKind::join)
-        negotiator_.join(request.name);
+        negotiator_.join(request.name, pending);
     else
-        negotiator_.submit(request.name, request.named, request.description);
+        negotiator_.submit(request.name, request.named, request.description, pending);
 }
 
 void ControlPlane::announce(const LifeCycle::Shutdown& shutdown) {
@@ -57,28 +56,21 @@ void ControlPlane::send(int to, Channel channel, protocol::Bytes bytes) {
     control_.send(to, std::move(bytes));
 }
 
-Requests ControlPlane::resolve(const protocol::LogEntry& entry) {
-    Requests requests;
-    if (entry.kind == protocol::LogEntry::Kind::evict) return requests;
-    for (const auto& item : entry.items)
-        if (auto found = open_.extract(item.name)) requests.push_back(std::move(found.mapped()));
-    return requests;
-}
-
 Requests ControlPlane::take_unresolved() {
     Requests requests;
-    for (auto& [name, pending] : std::exchange(open_, {})) requests.push_back(std::move(pending));
+    for (auto& submitter : negotiator_.take_unresolved())
+        requests.push_back(std::static_pointer_cast<Pending>(std::move(submitter)));
     return requests;
 }
 
 StallReporter::Progress ControlPlane::progress_of(const Pending& pending) const {
-    return {.is_resolved = !open_.contains(pending.request().name),
+    return {.is_resolved = !negotiator_.awaits(pending.request().name),
             .is_unmatched = point_to_point_.is_unmatched(pending)};
 }
 
 void ControlPlane::abandon() noexcept {
     point_to_point_.abandon();
-    open_.clear();
+    negotiator_.forget_submissions();
 }
 
 }  // namespace guozhuang::engine

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -46,9 +44,6 @@ public:
     /// The log's entries that have become known, and the sends and receives that have ended.
     std::vector<protocol::LogEntry> take_entries() { return negotiator_.take_entries(); }
     std::vector<PointToPoint::Outcome> take_outcomes() { return point_to_point_.take_outcomes(); }
-    /// This rank's requests that the entry resolves. A rank that has shut down may have submitted
-    /// none of what fails for its sake.
-    Requests resolve(const protocol::LogEntry& entry);
     /// This rank's requests that the log has not resolved.
     Requests take_unresolved();
     StallReporter::Progress progress_of(const Pending& pending) const;
@@ -69,8 +64,6 @@ private:
     const protocol::GroupRanks group_ranks_;
     protocol::Negotiator negotiator_;
     PointToPoint point_to_point_;
-    /// This rank's requests by name, from when the negotiator has them until the log resolves them.
-    std::unordered_map<std::string, std::shared_ptr<Pending>> open_;
 };
 
 }  // namespace guozhuang::engine

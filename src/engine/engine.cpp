@@ -245,7 +245,7 @@ void Engine::check_stalls() {
 /// Lets operations of a fail entry fail at once: no data moves for them, and the entries before it
 /// may take long.
 void Engine::accept(protocol::LogEntry entry) {
-    auto requests = control_plane_.resolve(entry);
+    auto requests = take_requests(entry);
     if (entry.kind == Kind::fail)
         return queue_.end(requests, error_of(entry, context_.group_ranks));
     if (entry.kind == Kind::execute && context_.timeline->on())

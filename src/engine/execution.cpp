@@ -62,10 +62,18 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
         owners->push_back(std::move(owner));
     }
     return {.kind = Request::Kind::neutral,
-            .name = entry.items[item].name,
+            .name = entry.items[item].name.text(),
             .description = share(std::move(description)),
             .tensors = share(std::move(tensors)),
             .keep_alive = std::move(owners)};
+}
+
+Requests take_requests(protocol::LogEntry& entry) {
+    Requests requests;
+    for (auto& item : entry.items)
+        if (item.submitter)
+            requests.push_back(std::static_pointer_cast<Pending>(std::move(item.submitter)));
+    return requests;
 }
 
 bool moves_little(const protocol::LogEntry& entry,

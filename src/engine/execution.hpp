@@ -30,6 +30,10 @@ OwnedTensor filled_on_host(DType dtype, const Shape& shape, std::span<const std:
 Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
                              const MakeFilled& make_filled);
 
+/// This rank's requests that the entry resolves. A rank that has shut down may have submitted none
+/// of what fails for its sake.
+Requests take_requests(protocol::LogEntry& entry);
+
 /// Whether executing the entry takes no more than about a millisecond, once the other ranks do so
 /// too. That supposes that they send to this rank as much as it sends.
 bool moves_little(const protocol::LogEntry& entry,

@@ -100,10 +100,10 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
     if (requests.size() != entry.items.size())
         throw Error(ErrorCode::internal,
                     fmt::format("rank {} was told to execute '{}', which it has not submitted",
-                                context_.rank, entry.items.front().name));
+                                context_.rank, entry.items.front().name.text()));
     // The requests may be gone when it fails.
     const FailedWork if_it_fails{name_of(requests.front()->request().description->operation),
-                                 entry.items.front().name, entry.items.size() - 1};
+                                 entry.items.front().name.text(), entry.items.size() - 1};
     if (const auto& action = requests.front()->request().action) {
         attempt(if_it_fails, *listener, action);
         return listener->on_end(requests, nullptr);

@@ -13,6 +13,7 @@
 #include "base/wait.hpp"
 #include "device/device.hpp"
 #include "protocol/description.hpp"
+#include "protocol/submitter.hpp"
 #include "trace/activity.hpp"
 
 namespace guozhuang::engine {
@@ -80,7 +81,7 @@ public:
 };
 
 /// An operation that was submitted, to which a Handle refers. Thread-safe.
-class Pending {
+class Pending : public protocol::Submitter {
 public:
     Pending(Request request, std::shared_ptr<ProgressSource> progress_source);
 

@@ -40,27 +40,13 @@ std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept {
     return XXH3_64bits(encoded.data(), encoded.size());
 }
 
-EncodedDescription::EncodedDescription(Description description)
-    : Description(std::move(description)),
-      bytes(encode(*this)),
-      fingerprint(protocol::fingerprint(bytes)) {}
-
-EncodedDescription::EncodedDescription(std::span<const std::byte> encoded)
-    : Description(decode_description(encoded)),
-      bytes(encoded.begin(), encoded.end()),
-      fingerprint(protocol::fingerprint(bytes)) {}
-
 SharedDescription share(Description description) {
-    return std::make_shared<const EncodedDescription>(std::move(description));
-}
-
-bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept {
-    return one == other || one->bytes == other->bytes;
+    return std::make_shared<const Description>(std::move(description));
 }
 
 namespace {
 
-/// Of a field that all tensors share; the same bits, so that a NaN is equal to itself.
+/// The same bits: a NaN is equal to itself, and 0 is not -0.
 template <class Value>
 bool is_same(const Value& one, const Value& other) noexcept {
     if constexpr (std::is_same_v<Value, double>)
@@ -68,20 +54,30 @@ bool is_same(const Value& one, const Value& other) noexcept {
     else
         return one == other;
 }
-bool is_same(const std::vector<TensorDescription>&, const std::vector<TensorDescription>&) {
-    return true;
-}
-bool is_same(const std::vector<Agreement>&, const std::vector<Agreement>&) {
-    return true;
+
+/// Whether those fields are the same that are_compared(value).
+template <class AreCompared>
+bool have_same_fields(const Description& one, const Description& other,
+                      const AreCompared& are_compared) noexcept {
+    bool same = true;
+    for_each_field<Description>([&](const auto& field) {
+        const auto& value = one.*field.member;
+        if (are_compared(value)) same = same && is_same(value, other.*field.member);
+    });
+    return same;
 }
 
 }  // namespace
 
+bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept {
+    return one == other || have_same_fields(*one, *other, [](const auto&) { return true; });
+}
+
 bool are_same_but_for_tensors(const Description& one, const Description& other) noexcept {
-    bool same = true;
-    for_each_field<Description>(
-        [&](const auto& field) { same = same && is_same(one.*field.member, other.*field.member); });
-    return same;
+    return have_same_fields(one, other, []<class Value>(const Value&) {
+        return !std::is_same_v<Value, std::vector<TensorDescription>> &&
+               !std::is_same_v<Value, std::vector<Agreement>>;
+    });
 }
 
 namespace {
@@ -272,7 +268,7 @@ std::string describe_mismatch(std::string_view name, std::span<const SubmissionG
     FirstDifference difference(name, groups);
     for_each_field<Description>([&](const auto& field) { look_at(difference, field); });
     tensor = difference.is_found() ? difference.tensor() : std::string(name);
-    // The bytes may differ though no aspect does: those of two NaNs, say.
+    // Bits may differ though no aspect does: those of two NaNs, say.
     return difference.is_found() ? difference.text()
                                  : fmt::format("'{}': the requests differ", name);
 }

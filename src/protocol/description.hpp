@@ -74,19 +74,11 @@ Description decode_description(std::span<const std::byte> bytes);
 /// 64 bits of the encoded bytes (XXH3).
 std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept;
 
-/// A description with the bytes that stand for it: made once, then shared by all who refer to it.
-struct EncodedDescription : Description {
-    explicit EncodedDescription(Description description);
-    /// Throws as decode_description() does.
-    explicit EncodedDescription(std::span<const std::byte> encoded);
-
-    Bytes bytes;
-    std::uint64_t fingerprint;
-};
-using SharedDescription = std::shared_ptr<const EncodedDescription>;
+/// Made once, then shared by all who refer to it.
+using SharedDescription = std::shared_ptr<const Description>;
 
 SharedDescription share(Description description);
-/// Whether they describe the same.
+/// Whether they describe the same, bit for bit.
 bool are_same(const SharedDescription& one, const SharedDescription& other) noexcept;
 /// Whether they do but for their tensors and agreements.
 bool are_same_but_for_tensors(const Description& one, const Description& other) noexcept;

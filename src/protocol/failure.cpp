@@ -36,20 +36,21 @@ Groups as_named(Groups groups, const GroupRanks& group_ranks) {
 }
 
 /// The ranks of all groups but the first are at fault.
-void set_mismatch(LogEntry& failure, const CompleteRound& round, const GroupRanks& group_ranks) {
-    const auto groups = sorted(round.tally.groups);
+void set_mismatch(LogEntry& failure, const Tally& tally, const GroupRanks& group_ranks) {
+    const auto groups = sorted(tally.groups);
     failure.code = ErrorCode::mismatch;
     failure.ranks = ranks_of(std::span(groups).subspan(1));
-    failure.text = describe_mismatch(round.name, as_named(groups, group_ranks), failure.tensor);
+    failure.text = describe_mismatch(failure.items.front().name.text(),
+                                     as_named(groups, group_ranks), failure.tensor);
 }
 
 /// The groups that have discarded it are at fault.
-void set_discard(LogEntry& failure, const CompleteRound& round, Groups discarding,
-                 const GroupRanks& group_ranks) {
+void set_discard(LogEntry& failure, Groups discarding, const GroupRanks& group_ranks) {
     discarding = sorted(std::move(discarding));
     failure.code = ErrorCode::discarded;
     failure.ranks = ranks_of(discarding);
-    failure.text = describe_discard(round.name, as_named(std::move(discarding), group_ranks));
+    failure.text = describe_discard(failure.items.front().name.text(),
+                                    as_named(std::move(discarding), group_ranks));
 }
 
 /// Why an operation cannot do without the ranks that have joined; empty if it can.
@@ -76,36 +77,37 @@ std::string refusal_without(std::span<const int> joined, const Description& desc
 
 }  // namespace
 
-std::optional<LogEntry> failure_of(const CompleteRound& round, const Attendance& attendance,
+std::optional<LogEntry> failure_of(const Name& name, const Tally& tally,
+                                   std::span<const int> missing, const Attendance& attendance,
                                    const GroupRanks& group_ranks) {
-    const auto& groups = round.tally.groups;
+    const auto& groups = tally.groups;
     const auto& description = *groups.front().description;
     std::vector<int> shut_down;
-    std::ranges::copy_if(round.missing, std::back_inserter(shut_down),
+    std::ranges::copy_if(missing, std::back_inserter(shut_down),
                          [&](int rank) { return !attendance.has_joined(rank); });
     Groups discarding;
     std::ranges::copy_if(groups, std::back_inserter(discarding), [](const SubmissionGroup& group) {
         return !group.description->discarded.empty();
     });
-    const auto refusal = refusal_without(round.missing, description, group_ranks);
+    const auto refusal = refusal_without(missing, description, group_ranks);
     if (shut_down.empty() && discarding.empty() && groups.size() == 1 && refusal.empty())
         return std::nullopt;
 
-    LogEntry failure{.kind = LogEntry::Kind::fail, .items = {{round.name}}, .tensor = round.name};
+    LogEntry failure{.kind = LogEntry::Kind::fail, .items = {{name}}, .tensor = name.text()};
     failure.operation = name_of(description.operation);
     if (!shut_down.empty()) {
         failure.code = ErrorCode::departed;
         failure.text = fmt::format("{}; {} '{}' waits for it", attendance.shutdowns_text(shut_down),
-                                   failure.operation, round.name);
+                                   failure.operation, name.text());
         failure.ranks = std::move(shut_down);
     } else if (!discarding.empty()) {
-        set_discard(failure, round, std::move(discarding), group_ranks);
+        set_discard(failure, std::move(discarding), group_ranks);
     } else if (groups.size() > 1) {
-        set_mismatch(failure, round, group_ranks);
+        set_mismatch(failure, tally, group_ranks);
     } else {
         failure.code = ErrorCode::departed;
-        failure.text = fmt::format("{} '{}': {}", failure.operation, round.name, refusal);
-        failure.ranks = round.missing;
+        failure.text = fmt::format("{} '{}': {}", failure.operation, name.text(), refusal);
+        failure.ranks.assign(missing.begin(), missing.end());
     }
     return failure;
 }

@@ -17,7 +17,8 @@ std::size_t tensor_bytes_of(const Description& description) {
 
 /// Of names and descriptions in the entry.
 std::size_t entry_bytes_of(const ReadyRequest& request) {
-    return request.name.size() + (request.absent.empty() ? 0 : request.description->bytes.size());
+    return request.name.text().size() +
+           (request.absent.empty() ? 0 : encode(*request.description).size());
 }
 
 bool is_fusable(const Description& description) {

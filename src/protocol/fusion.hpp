@@ -2,16 +2,16 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "protocol/description.hpp"
+#include "protocol/name.hpp"
 
 namespace guozhuang::protocol {
 
 /// A request that the log is to execute: all ranks have submitted it, or have joined.
 struct ReadyRequest {
-    std::string name;
+    Name name;
     bool named = true;
     SharedDescription description;
     std::vector<int> absent = {};  ///< ranks that have joined and not submitted it

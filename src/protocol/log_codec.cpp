@@ -30,25 +30,29 @@ bool can_be(const LogEntry& entry) {
 }
 
 /// An evicted id must be known, and a name that has an id gets no other.
-Item read_item(Reader& in, const IdTable& ids, LogEntry::Kind kind) {
+Item read_item(Reader& in, const NameTable& names, LogEntry::Kind kind) {
     Item item;
     item.id = static_cast<std::uint32_t>(in.number(std::numeric_limits<std::uint32_t>::max()));
-    const auto* known = ids.name_of(item.id);
-    item.name = known ? *known : in.string();
-    if (!known && (kind == LogEntry::Kind::evict || ids.id_of(item.name) != 0))
+    if (const auto* known = names.with_id(item.id)) {
+        item.name = known->name;
+        return item;
+    }
+    item.name = in.string();
+    const auto* known = names.find(item.name);
+    if (kind == LogEntry::Kind::evict || (known != nullptr && known->id != 0))
         throw Error(ErrorCode::wire,
-                    fmt::format("the log gives '{}' an id that is not its own", item.name));
+                    fmt::format("the log gives '{}' an id that is not its own", item.name.text()));
     return item;
 }
 
 }  // namespace
 
-void write_entry(const LogEntry& entry, const IdTable& ids, Writer& out) {
+void write_entry(const LogEntry& entry, const NameTable& names, Writer& out) {
     out.enumerator(entry.kind);
     out.number(entry.items.size());
     for (const auto& item : entry.items) {
         out.number(item.id);
-        if (!ids.name_of(item.id)) out.string(item.name);
+        if (names.with_id(item.id) == nullptr) out.string(item.name.text());
     }
     if (entry.kind == LogEntry::Kind::execute) {
         write(out, entry.policy);
@@ -61,11 +65,11 @@ void write_entry(const LogEntry& entry, const IdTable& ids, Writer& out) {
     }
 }
 
-LogEntry read_entry(Reader& in, const IdTable& ids, int size) {
+LogEntry read_entry(Reader& in, const NameTable& names, int size) {
     LogEntry entry;
     entry.kind = in.enumerator<LogEntry::Kind>();
     entry.items.resize(in.count(max_tensors));
-    for (auto& item : entry.items) item = read_item(in, ids, entry.kind);
+    for (auto& item : entry.items) item = read_item(in, names, entry.kind);
     if (entry.kind == LogEntry::Kind::execute) {
         read(in, entry.policy);
         entry.absent = in.ranks(size);

@@ -1,18 +1,18 @@
 #pragma once
 
 #include "protocol/codec.hpp"
-#include "protocol/id_table.hpp"
 #include "protocol/log_entry.hpp"
+#include "protocol/name_table.hpp"
 
 namespace guozhuang::protocol {
 
 /// A log entry as it goes down the tree. Of a name that has an id the id alone goes; the reader has
 /// applied the same log before, so it knows the name.
-void write_entry(const LogEntry& entry, const IdTable& ids, Writer& out);
+void write_entry(const LogEntry& entry, const NameTable& names, Writer& out);
 
 /// Reads it, on one of so many ranks. Throws Error(wire) if it is malformed, or gives a name an id
 /// that is not its own.
-LogEntry read_entry(Reader& in, const IdTable& ids, int size);
+LogEntry read_entry(Reader& in, const NameTable& names, int size);
 
 /// The longest `text` of an entry; what is longer is cut before it is written.
 inline constexpr std::size_t max_entry_text_bytes = 1u << 20;

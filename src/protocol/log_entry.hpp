@@ -2,19 +2,26 @@
 
 #include <cstdint>
 #include <guozhuang/error.hpp>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "collectives/policy.hpp"
 #include "protocol/codec.hpp"
+#include "protocol/name.hpp"
+#include "protocol/submitter.hpp"
 
 namespace guozhuang::protocol {
 
 /// One request of an entry.
 struct Item {
-    std::string name;
+    Name name;
     std::uint32_t id = 0;  ///< the id the name has from here on; 0: it has none
-    friend bool operator==(const Item&, const Item&) = default;
+    /// Who has submitted it on this rank; null if nobody has. It does not travel.
+    std::shared_ptr<Submitter> submitter = {};
+    friend bool operator==(const Item& one, const Item& other) noexcept {
+        return one.name == other.name && one.id == other.id;
+    }
 };
 
 /// One entry of the log. All ranks hold the same log and execute it in order.

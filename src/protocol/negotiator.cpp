@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 
+#include "protocol/failure.hpp"
 #include "protocol/log_codec.hpp"
 
 namespace guozhuang::protocol {
@@ -21,18 +22,22 @@ std::string cut(std::string_view reason) {
 Negotiator::Negotiator(int rank, int size, const Options& options)
     : tree_(rank, size, options.degree),
       options_(options),
-      attendance_(tree_.subtree(rank), options.group_ranks),
-      ids_(tree_.children()) {
+      names_(tree_.children()),
+      attendance_(tree_.subtree(rank), options.group_ranks) {
     subtrees_[rank] = tree_.subtree(rank);
     for (const int child : tree_.children()) subtrees_[child] = tree_.subtree(child);
 }
 
-void Negotiator::submit(const std::string& name, bool named, const SharedDescription& description) {
-    submissions_[name] = description;
+/// What the name's id stands for is held once, however often it is submitted.
+void Negotiator::submit(std::string_view name, bool named, const SharedDescription& description,
+                        std::shared_ptr<Submitter> submitter) {
+    auto& known = names_.row(name);
+    const bool repeats = known.described && are_same(known.described, description);
+    known.submission = {repeats ? known.described : description, std::move(submitter)};
     if (finished_) return;
     const int self = tree_.rank();
-    count(name, named, description, std::span(&self, 1));
-    pass_on_if_complete(name);
+    count(known, named, known.submission->description, std::span(&self, 1));
+    pass_on_if_complete(known);
 }
 
 void Negotiator::shut_down(std::string_view reason) {
@@ -43,59 +48,92 @@ void Negotiator::quit(std::string_view reason) {
     quit({tree_.rank(), cut(reason)});
 }
 
-void Negotiator::join(const std::string& name) {
-    submissions_[name] = {};
-    join({tree_.rank(), name});
+void Negotiator::join(std::string_view name, std::shared_ptr<Submitter> submitter) {
+    names_.row(name).submission = {nullptr, std::move(submitter)};
+    join({tree_.rank(), std::string(name)});
 }
 
-void Negotiator::count(const std::string& name, bool named, const SharedDescription& description,
+bool Negotiator::awaits(std::string_view name) const {
+    const auto* known = names_.find(name);
+    return known != nullptr && known->submission;
+}
+
+void Negotiator::forget_submissions() noexcept {
+    names_.for_each([](KnownName& known) { known.submission.reset(); });
+}
+
+std::vector<std::shared_ptr<Submitter>> Negotiator::take_unresolved() {
+    std::vector<std::shared_ptr<Submitter>> submitters;
+    names_.for_each([&](KnownName& known) {
+        if (auto submission = std::exchange(known.submission, std::nullopt))
+            submitters.push_back(std::move(submission->submitter));
+    });
+    return submitters;
+}
+
+Negotiator::Holdings Negotiator::holdings() const {
+    Holdings held{
+        .rounds = ready_.size(), .ids = names_.id_count(), .retired = names_.retired_count()};
+    names_.for_each([&](const KnownName& known) {
+        if (known.tally.is_under_way()) ++held.rounds;
+        if (known.submission) ++held.submissions;
+    });
+    return held;
+}
+
+void Negotiator::count(KnownName& known, bool named, const SharedDescription& description,
                        std::span<const int> ranks) {
-    auto& tally = tallies_[name];
-    tally.named = named;
-    tally.add(description, ranks);
-    if (tally.arrived > subtree().size())
-        throw Error(ErrorCode::wire,
-                    fmt::format("more ranks have submitted '{}' than there are", name));
+    known.named = named;
+    known.tally.add(description, ranks);
+    if (known.tally.arrived > subtree().size())
+        throw Error(ErrorCode::wire, fmt::format("more ranks have submitted '{}' than there are",
+                                                 known.name.text()));
 }
 
-/// Whether every rank of the subtree has submitted, joined or shut down.
+/// Whether a round is under way, and every rank of the subtree has submitted, joined or shut down.
 bool Negotiator::is_complete(const Tally& tally) const {
+    if (!tally.is_under_way()) return false;
     const auto whole = subtree().size();
     if (!tally.reporting.empty() || tally.arrived + attendance_.most_absent() < whole) return false;
     return tally.arrived == whole || attendance_.accounts_for(tally.missing_from(subtree()));
 }
 
-void Negotiator::pass_on_if_complete(const std::string& name) {
-    const auto found = tallies_.find(name);
-    if (found == tallies_.end() || !is_complete(found->second)) return;
-    auto tally = std::move(found->second);
-    tallies_.erase(found);
+void Negotiator::pass_on_if_complete(KnownName& known) {
+    auto& tally = known.tally;
+    if (!is_complete(tally)) return;
     for (auto& group : tally.groups) std::ranges::sort(group.ranks);
-    if (!tree_.is_root()) return report(name, tally);
-    auto missing = tally.missing_from(subtree());
-    resolve({name, std::move(tally), std::move(missing)});
+    if (tree_.is_root())
+        resolve(known);
+    else
+        report(known);
+    tally.reset();
+    names_.let_go(known);
 }
 
 void Negotiator::pass_on_all_complete() {
-    std::vector<std::string> open;
-    for (const auto& [name, tally] : tallies_) open.push_back(name);
-    std::ranges::sort(open);
-    for (const auto& name : open) pass_on_if_complete(name);
+    std::vector<KnownName*> complete;
+    names_.for_each([&](KnownName& known) {
+        if (is_complete(known.tally)) complete.push_back(&known);
+    });
+    std::ranges::sort(complete, {},
+                      [](const KnownName* known) -> auto& { return known->name.text(); });
+    for (auto* known : complete) pass_on_if_complete(*known);
 }
 
 /// To the parent: by the id, if all ranks mean what it stands for.
-void Negotiator::report(const std::string& name, const Tally& tally) {
+void Negotiator::report(const KnownName& known) {
     const auto whole = subtree().size();
+    const auto& tally = known.tally;
     const auto& first = tally.groups.front();
-    const auto known = ids_.description_of(name);
-    if (known && first.ranks.size() == whole && are_same(first.description, known))
+    if (known.described && first.ranks.size() == whole &&
+        are_same(first.description, known.described))
         return tell(tree_.parent(), [&](Writer& out) {
-            write_ready({ids_.id_of(name), known->fingerprint}, out);
+            write_ready({known.id, known.fingerprint}, out);
         });
     for (const auto& group : tally.groups)
         tell(tree_.parent(), [&](Writer& out) {
-            write_report({.name = name,
-                          .named = tally.named,
+            write_report({.name = known.name,
+                          .named = known.named,
                           .more = &group != &tally.groups.back(),
                           .description = group.description,
                           .ranks = group.ranks.size() == whole ? std::vector<int>{} : group.ranks},
@@ -104,13 +142,15 @@ void Negotiator::report(const std::string& name, const Tally& tally) {
 }
 
 /// At the root: the request is executed or fails, on all ranks.
-void Negotiator::resolve(CompleteRound round) {
-    if (auto failure = failure_of(round, attendance_, options_.group_ranks)) {
-        failure->items.front().id = ids_.id_of(round.name);
+void Negotiator::resolve(const KnownName& known) {
+    auto missing = known.tally.missing_from(subtree());
+    if (auto failure =
+            failure_of(known.name, known.tally, missing, attendance_, options_.group_ranks)) {
+        failure->items.front().id = known.id;
         return append(std::move(*failure));
     }
-    ready_.push_back({std::move(round.name), round.tally.named,
-                      round.tally.groups.front().description, std::move(round.missing)});
+    ready_.push_back(
+        {known.name, known.named, known.tally.groups.front().description, std::move(missing)});
 }
 
 /// A shutdown completes tallies. It goes up behind their reports: were it ahead, the parent could
@@ -153,7 +193,7 @@ void Negotiator::receive(int from, std::span<const std::byte> message) {
         throw Error(
             ErrorCode::wire,
             fmt::format("rank {} has applied log entries that it cannot have", world_rank(from)));
-    if (from_child) ids_.child_has_applied(from, position);
+    if (from_child) names_.child_has_applied(from, position);
     // A child's records are too late once the log is complete.
     while (!in.at_end() && !(from_child && finished_)) receive_record(from, in);
 }
@@ -177,16 +217,17 @@ void Negotiator::receive_record(int from, Reader& in) {
 
 void Negotiator::receive_ready(int child, Reader& in) {
     const auto record = read_ready(in);
-    const auto meaning = ids_.meaning_of(record.id);
+    const auto meaning = names_.meaning_of(record.id);
     if (!meaning)
         throw Error(ErrorCode::wire, fmt::format("rank {} sent id {}, which nobody has been given",
                                                  world_rank(child), record.id));
-    if (meaning->description->fingerprint != record.fingerprint)
+    if (meaning->fingerprint != record.fingerprint)
         throw Error(ErrorCode::wire,
                     fmt::format("rank {} and rank {} hold different descriptions of '{}'",
-                                world_rank(child), world_rank(tree_.rank()), meaning->name));
-    count(meaning->name, true, meaning->description, subtrees_.at(child));
-    pass_on_if_complete(meaning->name);
+                                world_rank(child), world_rank(tree_.rank()), meaning->name.text()));
+    auto& known = names_.row(meaning->name);
+    count(known, true, meaning->description, subtrees_.at(child));
+    pass_on_if_complete(known);
 }
 
 void Negotiator::receive_report(int child, Reader& in) {
@@ -194,14 +235,15 @@ void Negotiator::receive_report(int child, Reader& in) {
     auto record = read_report(in, below.size(), tree_.size());
     if (record.ranks.empty()) record.ranks = below;
     check_is_below(child, record.ranks);
-    count(record.name, record.named, record.description, record.ranks);
-    auto& reporting = tallies_.at(record.name).reporting;
+    auto& known = names_.row(std::string_view(record.name));
+    count(known, record.named, record.description, record.ranks);
+    auto& reporting = known.tally.reporting;
     if (record.more)
         reporting.insert(child);
     else
         reporting.erase(child);
     // This waits for groups to come, even if their ranks have shut down.
-    pass_on_if_complete(record.name);
+    pass_on_if_complete(known);
 }
 
 RankRecord Negotiator::receive_rank_record(int child, Reader& in) {
@@ -217,7 +259,7 @@ void Negotiator::check_is_below(int child, std::span<const int> ranks) const {
 }
 
 void Negotiator::receive_entry(Reader& in) {
-    auto entry = read_entry(in, ids_, tree_.size());
+    auto entry = read_entry(in, names_, tree_.size());
     if (finished_ || (std::ranges::count(entry.absent, tree_.rank()) > 0 &&
                       !attendance_.has_joined(tree_.rank())))
         throw Error(ErrorCode::wire, "the log holds an entry that cannot be");
@@ -234,8 +276,7 @@ std::vector<Outgoing> Negotiator::take_messages() {
 void Negotiator::append_due() {
     if (finished_) return;
     append_ready();
-    const auto is_under_way = [&](const std::string& name) { return tallies_.contains(name); };
-    if (auto items = ids_.surplus(options_.max_ids, is_under_way); !items.empty())
+    if (auto items = names_.surplus(options_.max_ids); !items.empty())
         append({.kind = LogEntry::Kind::evict, .items = std::move(items)});
     if (auto entry = attendance_.join_entry()) append(std::move(*entry));
     if (attendance_.have_all_shut_down()) append({.kind = LogEntry::Kind::all_shut_down});
@@ -243,11 +284,15 @@ void Negotiator::append_due() {
 
 /// Known ids first, ascending, so that the order does not hang on arrival.
 void Negotiator::append_ready() {
+    const auto id_of = [this](const ReadyRequest& request) -> std::optional<std::uint32_t> {
+        const auto* known = names_.find(request.name);
+        if (known == nullptr || known->id == 0) return std::nullopt;
+        return known->id;
+    };
     auto ready = std::exchange(ready_, {});
     if (ready.size() > 1)
         std::ranges::stable_sort(ready, {}, [&](const ReadyRequest& request) {
-            const auto id = ids_.id_of(request.name);
-            return id == 0 ? std::numeric_limits<std::uint32_t>::max() : id;
+            return id_of(request).value_or(std::numeric_limits<std::uint32_t>::max());
         });
     const FusionLimits limits{.tensor_bytes = options_.fusion_bytes,
                               .entry_bytes = Outbox::full_message_bytes};
@@ -256,10 +301,10 @@ void Negotiator::append_ready() {
         rest = rest.subspan(fused.size());
         LogEntry entry{.policy = options_.policy, .absent = std::move(fused.front().absent)};
         for (auto& request : fused) {
-            auto id = ids_.id_of(request.name);
-            if (id == 0 && request.named) id = ids_.new_id();
-            entry.items.push_back({std::move(request.name), id});
-            if (!entry.absent.empty()) entry.descriptions.push_back(request.description->bytes);
+            auto id = id_of(request);
+            if (!id) id = request.named ? names_.new_id() : 0;
+            entry.items.push_back({std::move(request.name), *id});
+            if (!entry.absent.empty()) entry.descriptions.push_back(encode(*request.description));
         }
         append(std::move(entry));
     }
@@ -277,7 +322,7 @@ void Negotiator::pass_down(const LogEntry& entry) {
     for (const int child : tree_.children())
         tell(child, [&](Writer& out) {
             out.enumerator(RecordType::entry);
-            write_entry(entry, ids_, out);
+            write_entry(entry, names_, out);
         });
 }
 
@@ -286,14 +331,14 @@ void Negotiator::pass_down(const LogEntry& entry) {
 void Negotiator::apply(LogEntry entry) {
     ++position_;
     if (entry.kind == LogEntry::Kind::evict) {
-        for (const auto& item : entry.items) ids_.retire(item, position_);
+        for (const auto& item : entry.items) names_.retire(item, position_);
         // The parent keeps the ids until it knows that this rank has applied the entry, and this
         // rank may have nothing else to say.
         if (!tree_.is_root()) tell(tree_.parent(), [](Writer&) {});
     } else if (entry.kind == LogEntry::Kind::execute) {
         apply_execution(entry);
     } else {
-        for (const auto& item : entry.items) submissions_.erase(item.name);
+        for (auto& item : entry.items) take_submission(item);
     }
     if (entry.kind == LogEntry::Kind::join) attendance_.end_join();
     finished_ = finished_ || entry.kind == LogEntry::Kind::all_shut_down ||
@@ -302,17 +347,26 @@ void Negotiator::apply(LogEntry entry) {
 }
 
 /// A rank that has not submitted a request knows it by the description in the entry, if any.
-void Negotiator::apply_execution(const LogEntry& entry) {
+void Negotiator::apply_execution(LogEntry& entry) {
     for (std::size_t i = 0; i < entry.items.size(); ++i) {
-        const auto& item = entry.items[i];
-        auto own = submissions_.extract(item.name);
+        auto& item = entry.items[i];
+        const auto own = take_submission(item);
         if (item.id == 0) continue;
-        if (!own.empty())
-            ids_.use(item, std::move(own.mapped()), position_);
+        if (own)
+            names_.use(item, own->description, position_);
         else if (!entry.descriptions.empty())
-            ids_.use(item, std::make_shared<const EncodedDescription>(entry.descriptions[i]),
-                     position_);
+            names_.use(item, share(decode_description(entry.descriptions[i])), position_);
     }
+}
+
+/// What this rank has submitted under the item's name, if it has; the item keeps who has.
+std::optional<KnownName::Submission> Negotiator::take_submission(Item& item) {
+    auto* const known = names_.find(item.name);
+    if (known == nullptr || !known->submission) return std::nullopt;
+    auto submission = std::exchange(known->submission, std::nullopt);
+    item.submitter = std::move(submission->submitter);
+    names_.let_go(*known);
+    return submission;
 }
 
 }  // namespace guozhuang::protocol

@@ -4,24 +4,22 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
+#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "protocol/attendance.hpp"
 #include "protocol/codec.hpp"
 #include "protocol/description.hpp"
-#include "protocol/failure.hpp"
 #include "protocol/fusion.hpp"
 #include "protocol/group_ranks.hpp"
-#include "protocol/id_table.hpp"
 #include "protocol/log_entry.hpp"
+#include "protocol/name_table.hpp"
 #include "protocol/outbox.hpp"
 #include "protocol/record.hpp"
-#include "protocol/tally.hpp"
 #include "protocol/tree.hpp"
 
 namespace guozhuang::protocol {
@@ -35,8 +33,8 @@ namespace guozhuang::protocol {
 /// tree. A name is described in full the first time (and whenever its description changes) and by
 /// its id after that; descriptions are compared on the way up, so that what reaches the root is the
 /// list of submission groups, normally one. The rounds are the negotiator's own; who has shut down
-/// or joined, which names have ids, what is fused and how entries travel it leaves to the nouns
-/// beside it. Not thread-safe: the engine's lock guards it.
+/// or joined, what is known of each name, what is fused and how entries travel it leaves to the
+/// nouns beside it. Not thread-safe: the engine's lock guards it.
 class Negotiator {
 public:
     struct Options {
@@ -52,7 +50,8 @@ public:
     Negotiator(int rank, int size, const Options& options);
 
     /// This rank wants the request. A rank submits a name again only after the log has resolved it.
-    void submit(const std::string& name, bool named, const SharedDescription& description);
+    void submit(std::string_view name, bool named, const SharedDescription& description,
+                std::shared_ptr<Submitter> submitter = {});
     /// This rank submits nothing more. The reason goes into the errors of those who wait for it;
     /// empty for a plain shutdown.
     void shut_down(std::string_view reason);
@@ -61,15 +60,21 @@ public:
     void quit(std::string_view reason);
     /// This rank submits nothing until all have joined (or shut down), and the log says so; the
     /// others go on without it. All name a join alike.
-    void join(const std::string& name);
+    void join(std::string_view name, std::shared_ptr<Submitter> submitter = {});
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
 
     /// What is to be sent, in order, one message per receiver unless it would be a long one:
     /// everything since the last call. At the root this appends what is ready.
     std::vector<Outgoing> take_messages();
-    /// The log entries that have become known since the last call, in order.
+    /// The log entries that have become known since the last call, in order. Each item names who
+    /// has submitted it on this rank.
     std::vector<LogEntry> take_entries() { return std::exchange(entries_, {}); }
+    /// Whether this rank has submitted the name, and the log has not resolved it.
+    bool awaits(std::string_view name) const;
+    /// Who has submitted on this rank what the log has not resolved, which is forgotten.
+    std::vector<std::shared_ptr<Submitter>> take_unresolved();
+    void forget_submissions() noexcept;
 
     /// Whether the log is complete: every rank has shut down, or one has quit. What is submitted or
     /// received later has no effect. Only tests ask.
@@ -84,20 +89,17 @@ public:
     struct Holdings {
         std::size_t rounds = 0, submissions = 0, ids = 0, retired = 0;
     };
-    Holdings holdings() const noexcept {
-        return {tallies_.size() + ready_.size(), submissions_.size(), ids_.size(),
-                ids_.retired_count()};
-    }
+    Holdings holdings() const;
 
 private:
     // Rounds: what ranks of the subtree have submitted.
-    void count(const std::string& name, bool named, const SharedDescription& description,
+    void count(KnownName& known, bool named, const SharedDescription& description,
                std::span<const int> ranks);
     bool is_complete(const Tally& tally) const;
-    void pass_on_if_complete(const std::string& name);
+    void pass_on_if_complete(KnownName& known);
     void pass_on_all_complete();
-    void report(const std::string& name, const Tally& tally);
-    void resolve(CompleteRound round);
+    void report(const KnownName& known);
+    void resolve(const KnownName& known);
     void shut_down(const RankRecord& shutdown);
     void quit(const RankRecord& quitting);
     void join(const RankRecord& joining);
@@ -116,7 +118,8 @@ private:
     void append(LogEntry entry);
     void pass_down(const LogEntry& entry);
     void apply(LogEntry entry);
-    void apply_execution(const LogEntry& entry);
+    void apply_execution(LogEntry& entry);
+    std::optional<KnownName::Submission> take_submission(Item& item);
 
     /// The ranks whose submissions this one collects, itself first.
     const std::vector<int>& subtree() const { return subtrees_.at(tree_.rank()); }
@@ -130,12 +133,9 @@ private:
     Tree tree_;
     Options options_;
     std::map<int, std::vector<int>> subtrees_;  ///< of this rank and of each child
-    std::unordered_map<std::string, Tally> tallies_;
+    NameTable names_;
     std::vector<ReadyRequest> ready_;  ///< at the root: what is to be appended
-    /// This rank's own submissions that the log has not resolved.
-    std::unordered_map<std::string, SharedDescription> submissions_;
-    Attendance attendance_;  ///< of this rank's subtree
-    IdTable ids_;
+    Attendance attendance_;            ///< of this rank's subtree
     Outbox outbox_;
     std::vector<LogEntry> entries_;  ///< not yet taken
     std::uint64_t position_ = 0;     ///< entries of the log that this rank has applied

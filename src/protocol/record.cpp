@@ -1,7 +1,6 @@
 #include "protocol/record.hpp"
 
 #include <limits>
-#include <memory>
 
 namespace guozhuang::protocol {
 
@@ -23,7 +22,7 @@ void write_report(const ReportRecord& record, Writer& out) {
     out.string(record.name);
     out.number(record.named ? 1 : 0);
     out.number(record.more ? 1 : 0);
-    out.bytes(record.description->bytes);
+    out.bytes(encode(*record.description));
     out.ranks(record.ranks);
 }
 
@@ -32,7 +31,7 @@ ReportRecord read_report(Reader& in, std::size_t most_ranks, int size) {
     record.name = in.string();
     record.named = in.number(1) == 1;
     record.more = in.number(1) == 1;
-    record.description = std::make_shared<const EncodedDescription>(in.bytes());
+    record.description = share(decode_description(in.bytes()));
     record.ranks.resize(in.count(most_ranks));
     for (int& rank : record.ranks) rank = in.rank(size);
     return record;

@@ -13,18 +13,30 @@ namespace guozhuang::protocol {
 
 /// One round of one name: what the ranks of a subtree have submitted so far.
 struct Tally {
-    bool named = true;
     std::vector<SubmissionGroup> groups = {};
     std::size_t arrived = 0;       ///< ranks in all groups
     std::set<int> reporting = {};  ///< children that will report more submission groups
+
+    bool is_under_way() const noexcept { return arrived > 0; }
+    /// For the next round. The memory of the first group is used again.
+    void reset() noexcept {
+        if (groups.size() > 1) groups.erase(groups.begin() + 1, groups.end());
+        if (!groups.empty()) {
+            groups.front().description.reset();
+            groups.front().ranks.clear();
+        }
+        arrived = 0;
+        reporting.clear();
+    }
 
     /// Puts the ranks into the group of those that have submitted the same.
     void add(const SharedDescription& description, std::span<const int> ranks) {
         arrived += ranks.size();
         auto group = std::ranges::find_if(groups, [&](const SubmissionGroup& each) {
-            return are_same(each.description, description);
+            return each.ranks.empty() || are_same(each.description, description);
         });
-        if (group == groups.end()) group = groups.insert(group, {description, {}});
+        if (group == groups.end()) group = groups.emplace(group);
+        if (group->ranks.empty()) group->description = description;
         group->ranks.insert(group->ranks.end(), ranks.begin(), ranks.end());
     }
 

@@ -14,7 +14,7 @@ void decode(Input input) {
     // Beside another one, it can be told what differs.
     const SubmissionGroup groups[] = {
         {share(Description{.tensors = {{"loss", DType::f32, {4}}}}), {0, 2}},
-        {std::make_shared<const EncodedDescription>(input), {1}}};
+        {share(description), {1}}};
     std::string tensor;
     require(!describe_mismatch("loss", groups, tensor).empty(), "there are words for what differs");
 }

@@ -34,7 +34,7 @@ std::string log_of(const Negotiation& negotiation) {
         if (entry.kind == Kind::all_shut_down) text += "end";
         if (entry.kind == Kind::quit) text += std::to_string(entry.ranks.front()) + '!';
         for (const auto& item : entry.items)
-            text += (&item == &entry.items.front() ? "" : "+") + item.name;
+            text += (&item == &entry.items.front() ? "" : "+") + item.name.text();
         for (const int rank : entry.absent) text += '~' + std::to_string(rank);
         if (entry.kind == Kind::join) text += '=' + std::to_string(entry.ranks.front());
     }

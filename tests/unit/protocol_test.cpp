@@ -6,9 +6,9 @@
 #include "protocol/attendance.hpp"
 #include "protocol/failure.hpp"
 #include "protocol/fusion.hpp"
-#include "protocol/id_table.hpp"
 #include "protocol/log_codec.hpp"
 #include "protocol/matcher.hpp"
+#include "protocol/name_table.hpp"
 #include "protocol/outbox.hpp"
 #include "protocol/tally.hpp"
 #include "support/runner/catch.hpp"
@@ -16,6 +16,7 @@
 namespace guozhuang::protocol {
 namespace {
 
+using namespace std::literals;
 using Kind = LogEntry::Kind;
 using Ranks = std::vector<int>;
 
@@ -23,66 +24,88 @@ Description allreduce(const std::string& name, std::int64_t count = 4) {
     return {.tensors = {{name, DType::f32, {count}}}};
 }
 
-// --- id table ------------------------------------------------------------------------------------
-
-constexpr auto nobody_is_busy = [](const std::string&) { return false; };
+// --- name table ----------------------------------------------------------------------------------
 
 std::string names_of(const std::vector<Item>& items) {
     std::string text;
-    for (const auto& item : items) text += item.name;
+    for (const auto& item : items) text += item.name.text();
     return text;
 }
 
 }  // namespace
 
 TEST_CASE("an id stands for a name and what was executed under it last") {
-    IdTable ids(Ranks{});
-    CHECK(ids.id_of("a") == 0);
-    CHECK(ids.name_of(1) == nullptr);
-    CHECK(ids.new_id() == 1);
-    CHECK(ids.new_id() == 2);
-    ids.use({"a", 1}, share(allreduce("a", 4)), 1);
-    ids.use({"a", 1}, share(allreduce("a", 5)), 2);
-    CHECK(ids.id_of("a") == 1);
-    REQUIRE(ids.name_of(1) != nullptr);
-    CHECK(*ids.name_of(1) == "a");
-    CHECK(ids.description_of("a")->tensors[0].shape == Shape{5});
-    CHECK(ids.meaning_of(1)->name == "a");
-    CHECK_FALSE(ids.meaning_of(2));
-    CHECK(ids.size() == 1);
+    NameTable names(Ranks{});
+    CHECK(names.find("a"sv) == nullptr);
+    CHECK(names.with_id(1) == nullptr);
+    CHECK(names.new_id() == 1);
+    CHECK(names.new_id() == 2);
+    names.use({"a", 1}, share(allreduce("a", 4)), 1);
+    names.use({"a", 1}, share(allreduce("a", 5)), 2);
+    const auto* const known = names.find("a"sv);
+    REQUIRE(known != nullptr);
+    CHECK(known->id == 1);
+    CHECK(names.with_id(1) == known);
+    CHECK(known->described->tensors[0].shape == Shape{5});
+    CHECK(known->fingerprint == fingerprint(encode(allreduce("a", 5))));
+    CHECK(names.meaning_of(1)->name == "a");
+    CHECK_FALSE(names.meaning_of(2));
+    CHECK(names.id_count() == 1);
+}
+
+TEST_CASE("a name has a row while something is known of it") {
+    NameTable names(Ranks{});
+    auto& known = names.row("a"sv);
+    CHECK(&names.row(Name("a")) == &known);
+    known.tally.add(share(allreduce("a")), Ranks{0});
+    names.let_go(known);
+    CHECK(names.find("a"sv) == &known);
+    known.tally.reset();
+    known.submission.emplace();
+    names.let_go(known);
+    CHECK(names.find("a"sv) == &known);
+    known.submission.reset();
+    names.let_go(known);
+    CHECK(names.find("a"sv) == nullptr);
 }
 
 TEST_CASE("a retired id is understood until all children have applied its eviction") {
-    IdTable ids(Ranks{1, 2});
-    ids.use({"a", 1}, share(allreduce("a")), 1);
-    ids.retire({"a", 1}, 2);
-    CHECK(ids.id_of("a") == 0);
-    CHECK(ids.name_of(1) == nullptr);
-    CHECK(ids.meaning_of(1)->name == "a");
-    ids.child_has_applied(1, 2);
-    ids.child_has_applied(2, 1);
-    CHECK(ids.retired_count() == 1);
-    ids.child_has_applied(2, 2);
-    CHECK(ids.retired_count() == 0);
-    CHECK_FALSE(ids.meaning_of(1));
-    CHECK_THROWS_AS(ids.retire({"a", 1}, 3), Error);
+    NameTable names(Ranks{1, 2});
+    names.use({"a", 1}, share(allreduce("a")), 1);
+    names.retire({"a", 1}, 2);
+    CHECK(names.find("a"sv) == nullptr);
+    CHECK(names.with_id(1) == nullptr);
+    CHECK(names.meaning_of(1)->name == "a");
+    names.child_has_applied(1, 2);
+    names.child_has_applied(2, 1);
+    CHECK(names.retired_count() == 1);
+    names.child_has_applied(2, 2);
+    CHECK(names.retired_count() == 0);
+    CHECK_FALSE(names.meaning_of(1));
+    CHECK_THROWS_AS(names.retire({"a", 1}, 3), Error);
 
-    IdTable without_children(Ranks{});
+    NameTable without_children(Ranks{});
     without_children.use({"a", 1}, share(allreduce("a")), 1);
     without_children.retire({"a", 1}, 2);
     CHECK(without_children.retired_count() == 0);
 }
 
-TEST_CASE("the names used longest ago are the surplus, but none that is busy") {
-    IdTable ids(Ranks{});
+TEST_CASE("the names used longest ago are the surplus, but none whose round is under way") {
+    NameTable names(Ranks{});
     std::uint64_t position = 0;
-    for (const auto* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i", "a"})
-        ids.use({name, ids.id_of(name) == 0 ? ids.new_id() : ids.id_of(name)},
-                share(allreduce(name)), ++position);
-    CHECK(names_of(ids.surplus(9, nobody_is_busy)).empty());
-    CHECK(names_of(ids.surplus(8, nobody_is_busy)) == "bc");  // one too many, and an eighth
-    CHECK(names_of(ids.surplus(8, [](const auto& name) { return name == "b"; })) == "cd");
-    CHECK(names_of(ids.surplus(0, [](const auto& name) { return name != "h"; })) == "h");
+    for (const auto* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i", "a"}) {
+        const auto id = names.row(Name(name)).id;
+        names.use({name, id == 0 ? names.new_id() : id}, share(allreduce(name)), ++position);
+    }
+    CHECK(names_of(names.surplus(9)).empty());
+    CHECK(names_of(names.surplus(8)) == "bc");  // one too many, and an eighth
+    const auto begin_round = [&](KnownName& known) { known.tally.add(known.described, Ranks{0}); };
+    begin_round(names.row("b"sv));
+    CHECK(names_of(names.surplus(8)) == "cd");
+    names.for_each([&](KnownName& known) {
+        if (known.name != "h" && !known.tally.is_under_way()) begin_round(known);
+    });
+    CHECK(names_of(names.surplus(0)) == "h");
 }
 
 // --- attendance ----------------------------------------------------------------------------------
@@ -148,11 +171,19 @@ TEST_CASE("a tally groups the ranks that have submitted the same") {
     REQUIRE(tally.groups.size() == 2);
     CHECK(tally.groups[0].ranks == Ranks{3, 0, 5});
     CHECK(tally.missing_from(Ranks{0, 1, 2, 3, 4, 5}) == Ranks{2, 4});
+
+    tally.reset();
+    CHECK_FALSE(tally.is_under_way());
+    tally.add(share(allreduce("a", 5)), Ranks{2});
+    REQUIRE(tally.groups.size() == 1);
+    CHECK(tally.groups[0].description->tensors[0].shape == Shape{5});
+    CHECK(tally.groups[0].ranks == Ranks{2});
 }
 
 TEST_CASE("a complete round fails for the first reason that there is") {
-    const auto code_of = [](const CompleteRound& round, const Attendance& attendance) {
-        const auto failure = failure_of(round, attendance, {});
+    const auto code_of = [](const Tally& tally, const Ranks& missing,
+                            const Attendance& attendance) {
+        const auto failure = failure_of("a", tally, missing, attendance, {});
         return failure ? std::string(name_of(failure->code)) : "none";
     };
     Attendance joined({0, 1, 2}, {});
@@ -161,23 +192,21 @@ TEST_CASE("a complete round fails for the first reason that there is") {
     shut_down.end_join();
     shut_down.shut_down(2, "");
 
-    CompleteRound round{.name = "a", .tally = {}, .missing = {2}};
-    round.tally.add(share(allreduce("a", 4)), Ranks{0, 1});
-    CHECK(code_of(round, joined) == "none");
-    CHECK(code_of(round, shut_down) == "departed");
-    auto differing = round;
-    differing.tally.add(share(allreduce("a", 5)), Ranks{2});
-    differing.missing.clear();
-    CHECK(code_of(differing, joined) == "mismatch");
+    Tally tally;
+    tally.add(share(allreduce("a", 4)), Ranks{0, 1});
+    CHECK(code_of(tally, {2}, joined) == "none");
+    CHECK(code_of(tally, {2}, shut_down) == "departed");
+    auto differing = tally;
+    differing.add(share(allreduce("a", 5)), Ranks{2});
+    CHECK(code_of(differing, {}, joined) == "mismatch");
     auto discarding = allreduce("a", 4);
     discarding.discarded = "bad batch";
-    differing.tally.add(share(discarding), Ranks{2});
-    CHECK(code_of(differing, joined) == "discarded");
+    differing.add(share(discarding), Ranks{2});
+    CHECK(code_of(differing, {}, joined) == "discarded");
 
-    CompleteRound exchange{.name = "b", .tally = {}, .missing = {2}};
-    exchange.tally.add(share({.operation = OperationKind::all_to_all, .tensors = {{"b"}}}),
-                       Ranks{0, 1});
-    const auto failure = failure_of(exchange, joined, {});
+    Tally exchange;
+    exchange.add(share({.operation = OperationKind::all_to_all, .tensors = {{"b"}}}), Ranks{0, 1});
+    const auto failure = failure_of("b", exchange, Ranks{2}, joined, {});
     REQUIRE(failure);
     CHECK(failure->text == "all_to_all 'b': it needs every rank, and rank 2 has joined");
 }
@@ -193,7 +222,7 @@ std::string fused(std::span<const ReadyRequest> ready, const FusionLimits& limit
         const auto entry = ready.first(count_fused(ready, limits));
         ready = ready.subspan(entry.size());
         if (!text.empty()) text += ' ';
-        for (const auto& request : entry) text += request.name;
+        for (const auto& request : entry) text += request.name.text();
     }
     return text;
 }
@@ -226,17 +255,17 @@ TEST_CASE("neighbours are fused if they do the same, as far as the limits go") {
 
 namespace {
 
-Bytes written(const LogEntry& entry, const IdTable& ids) {
+Bytes written(const LogEntry& entry, const NameTable& names) {
     Writer out;
-    write_entry(entry, ids, out);
+    write_entry(entry, names, out);
     return out.take();
 }
 
 }  // namespace
 
 TEST_CASE("entries are read as they were written; an id that is known goes without its name") {
-    IdTable ids(Ranks{});
-    ids.use({"known by its id", 7}, share(allreduce("known")), 1);
+    NameTable names(Ranks{});
+    names.use({"known by its id", 7}, share(allreduce("known")), 1);
     const std::vector<LogEntry> entries = {
         {.items = {{"known by its id", 7}, {"new", 8}},
          .policy = {.forced = Algorithm::ring, .reproducible = true, .small_bytes = 1 << 20},
@@ -254,25 +283,25 @@ TEST_CASE("entries are read as they were written; an id that is known goes witho
         {.kind = Kind::all_shut_down},
         {.kind = Kind::quit, .code = ErrorCode::departed, .text = "rank 2 ...", .ranks = {2}}};
     for (const auto& entry : entries) {
-        const auto bytes = written(entry, ids);
+        const auto bytes = written(entry, names);
         Reader in(bytes);
-        CHECK((read_entry(in, ids, 4) == entry));
+        CHECK((read_entry(in, names, 4) == entry));
         CHECK(in.at_end());
         for (std::size_t length = 0; length < bytes.size(); ++length) {
             Reader truncated(std::span<const std::byte>(bytes).first(length));
-            CHECK_THROWS_AS(read_entry(truncated, ids, 4), Error);
+            CHECK_THROWS_AS(read_entry(truncated, names, 4), Error);
         }
     }
-    CHECK(written(entries[2], ids).size() == 3);  // kind, count, id
+    CHECK(written(entries[2], names).size() == 3);  // kind, count, id
 }
 
 TEST_CASE("no entry is read that gives away an id or lacks what its kind needs") {
-    IdTable ids(Ranks{});
+    NameTable names(Ranks{});
     const auto refused = [&](const LogEntry& entry) {
-        const auto bytes = written(entry, IdTable(Ranks{}));  // which knows none: all names go
+        const auto bytes = written(entry, NameTable(Ranks{}));  // which knows none: all names go
         Reader in(bytes);
         try {
-            read_entry(in, ids, 4);
+            read_entry(in, names, 4);
             return false;
         } catch (const Error& error) {
             return error.code() == ErrorCode::wire;
@@ -282,7 +311,7 @@ TEST_CASE("no entry is read that gives away an id or lacks what its kind needs")
         eviction{.kind = Kind::evict, .items = {{"a", 9}}};
     CHECK_FALSE(refused(execution));
     CHECK(refused(eviction));
-    ids.use({"a", 7}, share(allreduce("a")), 1);
+    names.use({"a", 7}, share(allreduce("a")), 1);
     CHECK(refused(execution));
     for (const auto kind : {Kind::execute, Kind::fail, Kind::join, Kind::quit})
         CHECK(refused({.kind = kind}));

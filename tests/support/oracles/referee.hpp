@@ -203,26 +203,26 @@ private:
         for (const auto& item : entry.items) {
             const auto& round = current(item.name);
             require(missing(round).empty(),
-                    "'" + item.name + "' is executed though not all have submitted it");
+                    "'" + item.name.text() + "' is executed though not all have submitted it");
             require(absent(round) == entry.absent,
-                    "'" + item.name + "' is executed with the wrong ranks standing in");
+                    "'" + item.name.text() + "' is executed with the wrong ranks standing in");
             const auto& first = round.votes.begin()->second;
             require(!needs(first, entry.absent),
-                    "'" + item.name + "' is executed without a rank that it needs");
+                    "'" + item.name.text() + "' is executed without a rank that it needs");
             require(entry.absent.empty()
                         ? entry.descriptions.empty()
                         : entry.descriptions.at(static_cast<std::size_t>(
                               &item - entry.items.data())) == protocol::encode(first),
-                    "'" + item.name + "' is described wrongly");
+                    "'" + item.name.text() + "' is described wrongly");
             require(std::ranges::all_of(round.votes,
                                         [&](const auto& vote) { return vote.second == first; }),
-                    "'" + item.name + "' is executed though the ranks disagree");
+                    "'" + item.name.text() + "' is executed though the ranks disagree");
             require((item.id != 0) == round.named, "named requests have an id, others none");
             if (round.named) judge_id(item);
             bytes += bytes_of(first);
             require(&item == &entry.items.front() ||
                         may_share(first, current(entry.items.front().name).votes.begin()->second),
-                    "'" + item.name + "' is fused with what it cannot be fused with");
+                    "'" + item.name.text() + "' is fused with what it cannot be fused with");
         }
         require(!entry.items.empty(), "an entry executes nothing");
         require(entry.items.size() == 1 || bytes <= options_.fusion_bytes,
@@ -233,9 +233,9 @@ private:
     void judge_id(const protocol::Item& item) {
         const bool fresh =
             std::ranges::none_of(ids_, [&](const auto& known) { return known.second == item.id; });
-        const auto [known, inserted] = ids_.emplace(item.name, item.id);
+        const auto [known, inserted] = ids_.emplace(item.name.text(), item.id);
         require(known->second == item.id && (!inserted || fresh),
-                "'" + item.name + "' changes its id or takes another's");
+                "'" + item.name.text() + "' changes its id or takes another's");
     }
 
     static std::size_t bytes_of(const protocol::Description& description) {
@@ -255,7 +255,7 @@ private:
 
     void judge_failure(const protocol::LogEntry& entry) {
         require(entry.items.size() == 1, "a failure is about one request");
-        const auto& name = entry.items.front().name;
+        const auto& name = entry.items.front().name.text();
         const auto& round = current(name);
         if (const auto culprits = missing(round); !culprits.empty()) {
             require(entry.code == ErrorCode::departed && entry.ranks == culprits,

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/description.hpp"
+#include "protocol/log_entry.hpp"
+#include "protocol/name.hpp"
+#include "protocol/tally.hpp"
+
+namespace guozhuang::protocol {
+
+/// What an id stands for: a name with its description, as they were executed last.
+struct Meaning {
+    Name name;
+    SharedDescription description;
+    std::uint64_t fingerprint = 0;  ///< of the description
+};
+
+/// All that a rank knows of a name.
+struct KnownName {
+    /// What this rank has submitted, and the log has not resolved.
+    struct Submission {
+        SharedDescription description;  ///< null: it is a join
+        std::shared_ptr<Submitter> submitter;
+    };
+
+    Name name;
+    bool named = true;  ///< in the round that is under way
+    Tally tally = {};   ///< of that round, in this rank's subtree
+    std::optional<Submission> submission = {};
+    std::uint32_t id = 0;              ///< 0: it has none
+    SharedDescription described = {};  ///< what the id stands for; null: it has none
+    std::uint64_t fingerprint = 0;
+    std::uint64_t last_used = 0;  ///< position in the log
+
+    bool is_in_use() const noexcept { return tally.is_under_way() || submission || id != 0; }
+};
+
+/// The names that are in use, a row each, and which ids they have. The ids follow from the log, so
+/// they are the same on all ranks that have applied as much. An evicted id is kept as retired while
+/// a child that has not applied its eviction yet may still send it.
+class NameTable {
+public:
+    /// `children`: the ranks that send ids to this one.
+    explicit NameTable(std::span<const int> children);
+
+    /// The row of a name (a Name or a std::string_view), a new one if need be. It stays where it is
+    /// until let_go().
+    template <class Text>
+    KnownName& row(const Text& name) {
+        if (auto* const known = find(name)) return *known;
+        const KnownName added{.name = Name(name)};
+        return rows_.emplace(added.name, added).first->second;
+    }
+    /// Null: the name is not in use.
+    template <class Text>
+    KnownName* find(const Text& name) {
+        const auto found = rows_.find(name);
+        return found == rows_.end() ? nullptr : &found->second;
+    }
+    template <class Text>
+    const KnownName* find(const Text& name) const {
+        const auto found = rows_.find(name);
+        return found == rows_.end() ? nullptr : &found->second;
+    }
+    /// Null: no name has the id at present.
+    const KnownName* with_id(std::uint32_t id) const;
+    /// Drops the row if the name is not in use any more.
+    void let_go(KnownName& known);
+    /// What a child means by the id, which may be a retired one; empty if no name ever had it.
+    std::optional<Meaning> meaning_of(std::uint32_t id) const;
+
+    /// At the root: an id that no name has had.
+    std::uint32_t new_id() noexcept { return next_id_++; }
+    /// The log has executed the item at this position; from here on its id stands for this.
+    void use(const Item& item, const SharedDescription& description, std::uint64_t position);
+    /// The log has evicted the item at this position. Throws Error(wire) if the name has no id.
+    void retire(const Item& item, std::uint64_t position);
+    /// The child has applied the log up to this position.
+    void child_has_applied(int child, std::uint64_t position);
+
+    /// What is to be evicted so that no more than `most` ids are left: those used longest ago, and
+    /// an eighth of `most` besides, but none whose round is under way. Empty if there are no more.
+    std::vector<Item> surplus(std::size_t most) const;
+
+    std::size_t id_count() const noexcept { return names_.size(); }
+    std::size_t retired_count() const noexcept { return retired_.size(); }
+
+    /// Visits all rows, in any order. They must stay.
+    template <class Visit>
+    void for_each(const Visit& visit) {
+        for (auto& [name, known] : rows_) visit(known);
+    }
+    template <class Visit>
+    void for_each(const Visit& visit) const {
+        for (const auto& [name, known] : rows_) visit(known);
+    }
+
+private:
+    struct Retired {
+        Meaning meaning;
+        std::uint64_t position = 0;  ///< of the eviction
+    };
+
+    std::unordered_map<Name, KnownName, NameHash, NameEqual> rows_;
+    std::unordered_map<std::uint32_t, Name> names_;  ///< by id
+    std::map<std::uint32_t, Retired> retired_;       ///< by id
+    std::map<int, std::uint64_t> applied_;           ///< by each child, as far as is known
+    std::uint32_t next_id_ = 1;
+};
+
+}  // namespace guozhuang::protocol
