@@ -121,7 +121,8 @@ void Way::pass_stations() {
     auto request = this->request();
     watch_.lap(Station::request);
     const Handle handle(queue_.submit(std::move(request), progress_source_));
-    const auto pending = std::move(queue_.take().operations.front());
+    queue_.take(taken_);
+    const auto pending = std::move(taken_.operations.front());
     watch_.lap(Station::queue);
     auto entry = negotiate(pending);
     exchange_messages();

@@ -102,6 +102,7 @@ private:
     const engine::Context context_;
     engine::LifeCycle life_;
     engine::SubmissionQueue queue_;
+    engine::SubmissionQueue::Taken taken_;
     wire::MailChannel mail_;
     NegotiatingRank own_, other_;
     wire::ControlChannel channel_;

@@ -411,7 +411,7 @@ void move_once(std::span<OperationSpec> specs, std::string_view operation, std::
     }
 }
 
-engine::Request prepare(OperationSpec spec) {
+engine::Request prepare(OperationSpec&& spec) {
     const auto operation = spec.description.operation;
     const Check check(protocol::name_of(operation), spec.name, spec.set->transport().rank());
     check_spec(spec, check);

@@ -35,7 +35,7 @@ struct OperationSpec {
 
 /// Checks the spec and makes a request, copies of which may be submitted again and again. Throws
 /// Error(invalid_argument). Ignores stream, timeout and wait_first, which are not of the request.
-engine::Request prepare(OperationSpec spec);
+engine::Request prepare(OperationSpec&& spec);
 
 /// Submits a request to the engine. If it throws (Error: unavailable, duplicate_name ...), nothing
 /// has been sent.

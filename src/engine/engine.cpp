@@ -217,18 +217,19 @@ bool Engine::pump() {
 }
 
 bool Engine::take_submissions() {
-    auto taken = queue_.take();
-    if (taken.empty()) return false;
-    if (quit_entry_) fail_for_quit(std::exchange(taken.operations, {}));
-    for (auto& pending : taken.operations) {
+    queue_.take(taken_);
+    if (taken_.empty()) return false;
+    if (quit_entry_) fail_for_quit(std::exchange(taken_.operations, {}));
+    for (auto& pending : taken_.operations) {
         stalls_.expect(pending->request().deadline);
         control_plane_.submit(pending);
     }
-    for (auto& operation : taken.p2p_operations) {
+    for (auto& operation : taken_.p2p_operations) {
         stalls_.expect(operation.pending->request().deadline);
         control_plane_.post(std::move(operation));
     }
-    if (taken.shutdown) control_plane_.announce(*taken.shutdown);
+    if (taken_.shutdown) control_plane_.announce(*taken_.shutdown);
+    taken_.operations.clear();  // whoever holds them last must not be the engine
     return true;
 }
 

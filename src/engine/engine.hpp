@@ -201,7 +201,8 @@ private:
     SubmissionQueue queue_;
     Executor executor_;
 
-    base::Mutex mutex_;  ///< whoever holds it drives
+    base::Mutex mutex_;                                          ///< whoever holds it drives
+    SubmissionQueue::Taken taken_ GUOZHUANG_GUARDED_BY(mutex_);  ///< and not yet dealt with
     ControlPlane control_plane_ GUOZHUANG_GUARDED_BY(mutex_);
     StallReporter stalls_;  ///< only by the thread that drives, but for log_warnings()
     std::deque<ReadyEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);  ///< arrived and not yet executed

@@ -34,7 +34,7 @@ bool is_near(std::string_view a, std::string_view b) {
 std::string as_noted(std::string_view operation, const std::string& name,
                      const protocol::GroupRanks& group_ranks) {
     trace::Note note;
-    note.write(operation, name_among(group_ranks, name));
+    write_operation(note, operation, name, group_ranks);
     return note.read().value_or(Content{}).text;
 }
 

@@ -70,14 +70,18 @@ bool StallWatch::publish(Pending& pending) {
     if (pending.is_published()) return true;
     auto* const slot = trace::take_slot(own_);
     if (slot == nullptr) return false;
-    slot->note.write(pending.request().operation(),
-                     name_among(group_ranks_, pending.request().name));
+    write_operation(slot->note, pending.request().operation(), pending.request().name,
+                    group_ranks_);
     pending.set_published(slot);
     return true;
 }
 
-std::string name_among(const protocol::GroupRanks& group_ranks, const std::string& name) {
-    return group_ranks.are_the_world() ? name : fmt::format("{} in {}", name, group_ranks.name());
+void write_operation(trace::Note& note, std::string_view operation, const std::string& name,
+                     const protocol::GroupRanks& group_ranks) {
+    if (group_ranks.are_the_world())
+        note.write(operation, name);
+    else
+        note.write(operation, fmt::format("{} in {}", name, group_ranks.name()));
 }
 
 }  // namespace guozhuang::engine

@@ -73,7 +73,8 @@ private:
     Observations observations_;
 };
 
-/// The name that other ranks of the host read: "loss", "loss in process set 0,2".
-std::string name_among(const protocol::GroupRanks& group_ranks, const std::string& name);
+/// Writes what other ranks of the host read: "allreduce", "loss" or "loss in process set 0,2".
+void write_operation(trace::Note& note, std::string_view operation, const std::string& name,
+                     const protocol::GroupRanks& group_ranks);
 
 }  // namespace guozhuang::engine

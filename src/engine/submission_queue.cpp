@@ -69,9 +69,10 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request request,
     if (numbered) number(request, unnamed + 1);
     require_new_name(request);
     auto& activity = context_.activity;
-    activity.submitted.write(name_of(operation), name_among(context_.group_ranks, request.name));
+    write_operation(activity.submitted, name_of(operation), request.name, context_.group_ranks);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
-    enter(tables_.named, std::pair(pending->request().name, pending), operations_, pending);
+    enter(tables_.named, std::pair(std::string_view(pending->request().name), pending), operations_,
+          pending);
     if (operation == protocol::OperationKind::join) joined_ = true;
     activity.last_pending = pending.get();
     // Counted last: ranks must count alike, and an operation that failed to be submitted does not
@@ -129,13 +130,13 @@ void SubmissionQueue::end_closing() noexcept {
     if (closing) end(std::span(&closing, 1), nullptr);
 }
 
-SubmissionQueue::Taken SubmissionQueue::take() {
-    Taken taken;
+void SubmissionQueue::take(Taken& taken) {
+    taken.operations.clear();
+    taken.p2p_operations.clear();
     const base::Lock lock(mutex_);
     taken.operations.swap(operations_);
     taken.p2p_operations.swap(p2p_operations_);
     taken.shutdown = life_.take_shutdown();  // nothing is submitted after it
-    return taken;
 }
 
 void SubmissionQueue::end_join() {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -39,10 +39,10 @@ public:
             return operations.empty() && p2p_operations.empty() && !shutdown;
         }
     };
-    /// Collective operations by name; sends, receives, neutral contributions and the closing
-    /// without.
+    /// Collective operations by their own names; sends, receives, neutral contributions and the
+    /// closing without.
     struct Tables {
-        std::unordered_map<std::string, std::shared_ptr<Pending>> named;
+        std::unordered_map<std::string_view, std::shared_ptr<Pending>> named;
         std::unordered_set<std::shared_ptr<Pending>> nameless;
     };
 
@@ -63,8 +63,9 @@ public:
     void add_closing(std::shared_ptr<ProgressSource> progress_source);
     void end_closing() noexcept;
 
-    /// What has been submitted since the last call; a shutdown comes after all operations.
-    Taken take();
+    /// Takes what has been submitted since the last call; a shutdown comes after all operations.
+    /// What `taken` held is dropped; its memory is used again.
+    void take(Taken& taken);
 
     /// All ranks have joined (end), or will not (cancel): this rank may submit again. After a join
     /// all ranks number their operations from 1 anew, since those that joined early have counted
