@@ -52,10 +52,11 @@ engine::Context context_of(const std::shared_ptr<SetRuntime>& set) {
 
 }  // namespace
 
-std::vector<protocol::LogEntry> NegotiatingRank::pump() {
+std::vector<protocol::LogEntry>& NegotiatingRank::pump() {
     plane_.receive_messages();
     plane_.send_messages();
-    return plane_.take_entries();
+    plane_.take_entries(entries_);
+    return entries_;
 }
 
 std::vector<std::byte> NegotiatingRank::message_like_last() const {
@@ -148,17 +149,17 @@ protocol::LogEntry Way::negotiate(const std::shared_ptr<engine::Pending>& pendin
     if (is_root && !is_alone) play_other(pending);
     watch_.start();
     own_.submit(pending);
-    auto entries = own_.pump();
+    auto* entries = &own_.pump();
     if (!is_root) {
         watch_.lap(Station::negotiate);
         play_other(pending);
         watch_.start();
-        entries = own_.pump();
+        entries = &own_.pump();
     }
     watch_.lap(Station::negotiate);
     if (is_root && !is_alone) pump_other();
     watch_.start();
-    return std::move(entries.front());
+    return std::move(entries->front());
 }
 
 void Way::play_other(const std::shared_ptr<engine::Pending>& pending) {

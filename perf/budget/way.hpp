@@ -42,8 +42,8 @@ public:
     bool flushed() override { return true; }
 
     void submit(const std::shared_ptr<engine::Pending>& pending) { plane_.submit(pending); }
-    /// As Engine::pump().
-    std::vector<protocol::LogEntry> pump();
+    /// As Engine::pump(). Returns the entries that have become known, until the next call.
+    std::vector<protocol::LogEntry>& pump();
     /// As long as the last one that it sent, and with as much room.
     std::vector<std::byte> message_like_last() const;
 
@@ -51,6 +51,7 @@ private:
     const int rank_, size_;
     NegotiatingRank* other_ = nullptr;
     std::optional<Message> arrived_;
+    std::vector<protocol::LogEntry> entries_;
     std::size_t last_size_ = 0, last_capacity_ = 0;
     engine::ControlPlane plane_;
 };

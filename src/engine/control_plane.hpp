@@ -42,7 +42,9 @@ public:
     bool passes_log_on() const noexcept { return negotiator_.passes_log_on(); }
 
     /// The log's entries that have become known, and the sends and receives that have ended.
-    std::vector<protocol::LogEntry> take_entries() { return negotiator_.take_entries(); }
+    void take_entries(std::vector<protocol::LogEntry>& entries) {
+        negotiator_.take_entries(entries);
+    }
     std::vector<PointToPoint::Outcome> take_outcomes() { return point_to_point_.take_outcomes(); }
     /// This rank's requests that the log has not resolved.
     Requests take_unresolved();

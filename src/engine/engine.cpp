@@ -195,7 +195,7 @@ Engine::DriveResult Engine::drive_once(DrivePolicy policy) {
         return DriveResult::too_large;
     auto ready_entry = std::move(log_.front());
     log_.pop_front();
-    execute(std::move(ready_entry));
+    execute(ready_entry);
     return DriveResult::progressed;
 }
 
@@ -209,11 +209,14 @@ bool Engine::pump() {
     }
     if (!progressed) check_stalls();
     control_plane_.send_messages();
-    for (auto& entry : control_plane_.take_entries()) {
-        accept(std::move(entry));
-        progressed = true;
-    }
+    progressed |= take_entries();
     return progressed;
+}
+
+bool Engine::take_entries() {
+    control_plane_.take_entries(entries_);
+    for (auto& entry : entries_) accept(std::move(entry));
+    return !entries_.empty();
 }
 
 bool Engine::take_submissions() {
@@ -245,7 +248,7 @@ void Engine::check_stalls() {
 
 /// Lets operations of a fail entry fail at once: no data moves for them, and the entries before it
 /// may take long.
-void Engine::accept(protocol::LogEntry entry) {
+void Engine::accept(protocol::LogEntry&& entry) {
     auto requests = take_requests(entry);
     if (entry.kind == Kind::fail)
         return queue_.end(requests, error_of(entry, context_.group_ranks));
@@ -262,19 +265,19 @@ bool Engine::is_due(const protocol::LogEntry& entry) const {
            control_plane_.point_to_point().have_all_shut_down();
 }
 
-void Engine::execute(ReadyEntry ready_entry) {
+void Engine::execute(ReadyEntry& ready_entry) {
     const auto& entry = ready_entry.entry;
     switch (entry.kind) {
-        case Kind::execute: run(std::move(ready_entry)); break;
+        case Kind::execute: run(ready_entry); break;
         case Kind::fail:
         case Kind::evict: break;
         case Kind::all_shut_down: finish_log(false); break;
-        case Kind::join: end_join(std::move(ready_entry)); break;
+        case Kind::join: end_join(ready_entry); break;
         case Kind::quit: end_log(entry); break;
     }
 }
 
-void Engine::run(ReadyEntry ready_entry) {
+void Engine::run(ReadyEntry& ready_entry) {
     if (contributes_neutrally(ready_entry.entry)) {
         ready_entry.requests =
             executor_.neutral_contributions(ready_entry.entry, shared_from_this());
@@ -289,7 +292,7 @@ bool Engine::contributes_neutrally(const protocol::LogEntry& entry) const {
     });
 }
 
-void Engine::end_join(ReadyEntry ready_entry) {
+void Engine::end_join(ReadyEntry& ready_entry) {
     queue_.end_join();
     const auto& group_ranks = context_.group_ranks;
     const auto error =
@@ -470,7 +473,7 @@ void Engine::take_last_news() noexcept try {
         base::log(LogLevel::debug, "the last messages to rank {} are lost: {}", context_.rank,
                   error.what());
     }
-    for (auto& entry : control_plane_.take_entries()) accept(std::move(entry));
+    take_entries();
 } catch (const std::exception& error) {
     base::log_debug(error.what());
 }

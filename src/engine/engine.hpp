@@ -170,15 +170,16 @@ private:
     void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }
 
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
+    bool take_entries() GUOZHUANG_REQUIRES(mutex_);
     void check_stalls() GUOZHUANG_REQUIRES(mutex_);
 
     // What entries of the log mean.
-    void accept(protocol::LogEntry entry) GUOZHUANG_REQUIRES(mutex_);
+    void accept(protocol::LogEntry&& entry) GUOZHUANG_REQUIRES(mutex_);
     bool is_due(const protocol::LogEntry& entry) const GUOZHUANG_REQUIRES(mutex_);
-    void execute(ReadyEntry ready_entry) GUOZHUANG_REQUIRES(mutex_);
-    void run(ReadyEntry ready_entry) GUOZHUANG_REQUIRES(mutex_);
+    void execute(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
+    void run(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
     bool contributes_neutrally(const protocol::LogEntry& entry) const;
-    void end_join(ReadyEntry ready_entry) GUOZHUANG_REQUIRES(mutex_);
+    void end_join(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
     void end_log(const protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
     void finish_log(bool somebody_quit) GUOZHUANG_REQUIRES(mutex_);
     void fail_for_quit(Requests requests) GUOZHUANG_REQUIRES(mutex_);
@@ -204,6 +205,7 @@ private:
     base::Mutex mutex_;                                          ///< whoever holds it drives
     SubmissionQueue::Taken taken_ GUOZHUANG_GUARDED_BY(mutex_);  ///< and not yet dealt with
     ControlPlane control_plane_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::vector<protocol::LogEntry> entries_ GUOZHUANG_GUARDED_BY(mutex_);  ///< not yet accepted
     StallReporter stalls_;  ///< only by the thread that drives, but for log_warnings()
     std::deque<ReadyEntry> log_ GUOZHUANG_GUARDED_BY(mutex_);  ///< arrived and not yet executed
     /// The `quit` entry that has ended the log, if a rank has quit.

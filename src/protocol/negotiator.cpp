@@ -312,7 +312,7 @@ void Negotiator::append_ready() {
     ready_.swap(ready);  // its memory is used again
 }
 
-void Negotiator::append(LogEntry entry) {
+void Negotiator::append(LogEntry&& entry) {
     if (entry.text.size() > max_entry_text_bytes) entry.text.resize(max_entry_text_bytes);
     pass_down(entry);
     apply(std::move(entry));
@@ -328,7 +328,7 @@ void Negotiator::pass_down(const LogEntry& entry) {
 
 /// The log goes on: the same on every rank. What this rank submitted is resolved, and names get and
 /// lose their ids.
-void Negotiator::apply(LogEntry entry) {
+void Negotiator::apply(LogEntry&& entry) {
     ++position_;
     if (entry.kind == LogEntry::Kind::evict) {
         for (const auto& item : entry.items) names_.retire(item, position_);

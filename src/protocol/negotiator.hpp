@@ -68,8 +68,11 @@ public:
     /// everything since the last call. At the root this appends what is ready.
     std::vector<Outgoing> take_messages();
     /// The log entries that have become known since the last call, in order. Each item names who
-    /// has submitted it on this rank.
-    std::vector<LogEntry> take_entries() { return std::exchange(entries_, {}); }
+    /// has submitted it on this rank. What `entries` held is dropped; its memory is used again.
+    void take_entries(std::vector<LogEntry>& entries) {
+        entries.clear();
+        entries.swap(entries_);
+    }
     /// Whether this rank has submitted the name, and the log has not resolved it.
     bool awaits(std::string_view name) const;
     /// Who has submitted on this rank what the log has not resolved, which is forgotten.
@@ -115,9 +118,9 @@ private:
     // The log: at the root what is due is appended; every rank applies it.
     void append_due();
     void append_ready();
-    void append(LogEntry entry);
+    void append(LogEntry&& entry);
     void pass_down(const LogEntry& entry);
-    void apply(LogEntry entry);
+    void apply(LogEntry&& entry);
     void apply_execution(LogEntry& entry);
     std::optional<KnownName::Submission> take_submission(Item& item);
 

@@ -51,10 +51,15 @@ const std::vector<Negotiation>& states() {
     return all;
 }
 
+void drop_entries(Negotiator& negotiator) {
+    std::vector<protocol::LogEntry> entries;
+    negotiator.take_entries(entries);
+}
+
 void hear(Negotiator& negotiator, const Message& message) {
     negotiator.receive(static_cast<int>(message.choice % ranks), message.bytes);
     negotiator.take_messages();
-    negotiator.take_entries();
+    drop_entries(negotiator);
 }
 
 }  // namespace
@@ -68,7 +73,7 @@ void decode(Input input) {
         over = refused({ErrorCode::wire}, [&] { hear(negotiator, next_message(input)); });
     // The job ends, but what is there is still taken.
     refused({ErrorCode::wire}, [&] { negotiator.take_messages(); });
-    negotiator.take_entries();
+    drop_entries(negotiator);
 }
 
 /// For each state and rank, all that the rank hears from there on.

@@ -106,12 +106,14 @@ public:
 private:
     void collect(int rank) {
         auto& log = logs_[static_cast<std::size_t>(rank)];
-        for (auto& entry : at(rank).take_entries()) log.push_back(std::move(entry));
+        at(rank).take_entries(entries_);
+        for (auto& entry : entries_) log.push_back(std::move(entry));
     }
 
     std::vector<protocol::Negotiator> negotiators_;
     std::map<Link, std::deque<protocol::Bytes>> links_;
     std::vector<std::vector<protocol::LogEntry>> logs_;
+    std::vector<protocol::LogEntry> entries_;  ///< just taken
     std::size_t messages_ = 0, bytes_ = 0;
 };
 
