@@ -150,7 +150,7 @@ void Plan::ready(std::size_t bundle) {
         throw Error(ErrorCode::duplicate_name,
                     fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first",
                                 name(), bundle));
-    handle = Handle(api::submit(*state_->set, request, stream, false));
+    handle = Handle(api::submit(*state_->set, engine::Request(request), stream, false));
 }
 
 /// Bundle 0 carries the agreements, since all ranks reduce it in every round.

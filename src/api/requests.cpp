@@ -447,7 +447,7 @@ std::shared_ptr<device::Event> ready_on(const std::optional<StreamRef>& stream,
 
 }  // namespace
 
-std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request,
+std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request&& request,
                                         const std::optional<StreamRef>& stream, bool caller_waits) {
     if (caller_waits) engine::ReleaseThread::check_wait(request);
     if (request.device)

@@ -39,7 +39,7 @@ engine::Request prepare(OperationSpec&& spec);
 
 /// Submits a request to the engine. If it throws (Error: unavailable, duplicate_name ...), nothing
 /// has been sent.
-std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request request,
+std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request&& request,
                                         const std::optional<StreamRef>& stream, bool caller_waits);
 /// prepare() and submit().
 std::shared_ptr<engine::Pending> submit(OperationSpec&& spec, bool caller_waits);

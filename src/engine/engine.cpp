@@ -75,13 +75,13 @@ void Engine::start() {
     pthread_setname_np(coordinator_.native_handle(), "gz-coordinator");
 }
 
-std::shared_ptr<Pending> Engine::submit(Request request, bool caller_waits) {
+std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {
     auto pending = queue_.submit(std::move(request), shared_from_this());
     if (!caller_waits) wake_driver();
     return pending;
 }
 
-std::shared_ptr<Pending> Engine::submit(Request request, const Route& route, bool caller_waits) {
+std::shared_ptr<Pending> Engine::submit(Request&& request, const Route& route, bool caller_waits) {
     base::refuse_forked();
     auto staged = executor_.stage(request, route, shared_from_this());
     auto pending = queue_.submit(std::move(request), route, std::move(staged), shared_from_this());

@@ -74,11 +74,11 @@ public:
 
     /// Takes a request. Throws Error: duplicate_name, not_initialised (closed), or what ended the
     /// job. `caller_waits`: the caller is about to drive, so the coordinator is not woken.
-    std::shared_ptr<Pending> submit(Request request, bool caller_waits);
+    std::shared_ptr<Pending> submit(Request&& request, bool caller_waits);
     /// The same for a point-to-point operation. The request's name is for people only. Takes the
     /// memory in which a tensor on a device is staged, and so may throw Error(out_of_memory) too,
     /// before another rank hears of the operation.
-    std::shared_ptr<Pending> submit(Request request, const Route& route, bool caller_waits);
+    std::shared_ptr<Pending> submit(Request&& request, const Route& route, bool caller_waits);
 
     bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) override;
     /// Completes operations that have ended; true if there were any. Called by every thread that

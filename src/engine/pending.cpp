@@ -60,7 +60,7 @@ SharedTensors share(std::vector<TensorView> tensors) {
     return std::make_shared<const std::vector<TensorView>>(std::move(tensors));
 }
 
-Pending::Pending(Request request, std::shared_ptr<ProgressSource> progress_source)
+Pending::Pending(Request&& request, std::shared_ptr<ProgressSource> progress_source)
     : request_(std::move(request)), progress_source_(std::move(progress_source)) {
     switch (request_.description->operation) {
         case protocol::OperationKind::all_gather:

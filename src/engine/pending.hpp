@@ -83,7 +83,7 @@ public:
 /// An operation that was submitted, to which a Handle refers. Thread-safe.
 class Pending : public protocol::Submitter {
 public:
-    Pending(Request request, std::shared_ptr<ProgressSource> progress_source);
+    Pending(Request&& request, std::shared_ptr<ProgressSource> progress_source);
 
     /// Logs the operation's error if nobody has asked for it.
     ~Pending();

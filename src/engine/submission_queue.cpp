@@ -56,7 +56,7 @@ void SubmissionQueue::enter(Table& table, Entry entry, Queue& queue, Element ele
     pending_count_.fetch_add(1);
 }
 
-std::shared_ptr<Pending> SubmissionQueue::submit(Request request,
+std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
                                                  std::shared_ptr<ProgressSource> progress_source) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
@@ -83,7 +83,7 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request request,
     return pending;
 }
 
-std::shared_ptr<Pending> SubmissionQueue::submit(Request request, const Route& route,
+std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request, const Route& route,
                                                  std::shared_ptr<StagedMessage> staged,
                                                  std::shared_ptr<ProgressSource> progress_source) {
     base::refuse_forked();

@@ -50,10 +50,10 @@ public:
 
     /// Takes a request, and numbers it if it has no name. Throws Error: duplicate_name,
     /// invalid_argument (this rank has joined), or as LifeCycle::require_open().
-    std::shared_ptr<Pending> submit(Request request,
+    std::shared_ptr<Pending> submit(Request&& request,
                                     std::shared_ptr<ProgressSource> progress_source);
     /// The same for a send or receive. The request's name is its label in messages only.
-    std::shared_ptr<Pending> submit(Request request, const Route& route,
+    std::shared_ptr<Pending> submit(Request&& request, const Route& route,
                                     std::shared_ptr<StagedMessage> staged,
                                     std::shared_ptr<ProgressSource> progress_source);
     /// Adds the neutral contributions of this rank, which it has not submitted itself.

@@ -63,14 +63,14 @@ TEST_CASE("an operation for whose tensors there is no other memory is waited for
         .description =
             protocol::share(protocol::Description{.tensors = {{"huge", DType::f32, huge}}}),
         .tensors = engine::share({TensorView(&number, DType::f32, huge)})};
-    const Handle handle(here.engine().submit(request, false));
+    const Handle handle(here.engine().submit(engine::Request(request), false));
     auto released = std::async(std::launch::async, [&] {
         here.engine().release_tensors(
             [&](const engine::SharedTensors& each) { return each == request.tensors; });
         return handle.done();
     });
     CHECK(released.wait_for(20ms) == std::future_status::timeout);
-    const Handle other(there.engine().submit(request, false));
+    const Handle other(there.engine().submit(engine::Request(request), false));
     CHECK(released.get());
     other.wait();
 }
