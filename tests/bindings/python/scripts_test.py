@@ -153,6 +153,20 @@ class Steps(Scripts):
         self.train(pair, (3,))
         self.expect_pair(pair)
 
+    def test_zero_grad_after_synchronize(self):
+        """It begins a batch, whose gradients the script may compute by itself."""
+        pair = self.pair()
+        for model, optimizer, begin, stride in pair:
+            loss_of(model, 1, begin, stride).backward()
+            getattr(optimizer, "synchronize", lambda: None)()
+            optimizer.zero_grad()
+            trained = [each for each in model.parameters() if each.requires_grad]
+            gradients = torch.autograd.grad(loss_of(model, 3, begin, stride), trained)
+            for parameter, gradient in zip(trained, gradients):
+                parameter.grad = gradient
+            optimizer.step()
+        self.expect_pair(pair)
+
     def test_changes_before_synchronize(self):
         """What clips or scales a gradient that is being reduced would change nothing."""
         (model, optimizer, *_), _ = self.pair()

@@ -280,6 +280,52 @@ class BeginLater(Trained):
         self.expect_pair(pair)
 
 
+class Replaced(Trained):
+    def expect_averages(self, wrapped):
+        wrapped.zero_grad()
+        self.backward(wrapped)
+        for parameter in wrapped.parameters():
+            mine = torch.autograd.grad(wrapped.module(torch.full((1, 2), self.rank + 1.0)).sum(),
+                                       parameter)[0]
+            self.assertTrue(torch.allclose(parameter.grad, hvd.allreduce(mine)))
+
+    def test_in_a_module_before_the_first_batch(self):
+        model, wrapped, _ = self.two_layers(True)
+        model[1] = torch.nn.Linear(2, 3)
+        model.append(torch.nn.Linear(3, 1))
+        hvd.broadcast_parameters(model.state_dict())
+        for _ in range(2):
+            self.expect_averages(wrapped)
+
+    def test_in_a_module_later(self):
+        model, wrapped, _ = self.two_layers(True)
+        self.expect_averages(wrapped)
+        model[1] = torch.nn.Linear(2, 1)
+        hvd.broadcast_parameters(model.state_dict())
+        self.refused("'1.weight' requires a gradient, but did not", self.backward, wrapped)
+        for _ in range(2):
+            self.expect_averages(wrapped)
+
+    def test_in_groups_of_an_optimizer(self):
+        """Whose parameters have numbers for names."""
+        first, second, third = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+        optimizer = hvd.DistributedOptimizer(sgd([first, second]), op=hvd.Sum)
+
+        def step(*parameters):
+            optimizer.zero_grad()
+            sum(parameter.sum() for parameter in parameters).backward()
+            optimizer.step()
+
+        step(first, second)
+        optimizer.param_groups.clear()
+        optimizer.add_param_group(dict(params=[second, third], lr=0.1))
+        self.refused("did not in the first batch", step, second, third)
+        for _ in range(2):
+            step(second, third)
+        for parameter, steps in ((first, 1), (second, 3), (third, 2)):
+            self.assertTrue(torch.allclose(parameter, torch.tensor(1 - 0.1 * steps * self.size)))
+
+
 class Differing(Trained):
     def setUp(self):
         if self.size == 1:

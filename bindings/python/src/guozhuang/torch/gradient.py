@@ -7,11 +7,11 @@ import torch
 class Gradient:
     """Where it is reduced, and what has become of it in this batch."""
 
-    def __init__(self, name, parameter):
+    def __init__(self, name, parameter, passes):
         self.name, self.parameter, self._hook = str(name), parameter, None
         self.is_trained = self.is_sparse = False  # as the ranks have agreed
         self.forget()
-        self.start_batch(1)
+        self.start_batch(passes)
 
     def forget(self):
         self.reducer = self.index = self.buffer = None  # where it is sent dense

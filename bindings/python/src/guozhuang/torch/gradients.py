@@ -44,7 +44,7 @@ class Gradients:
         self._compression, self._sparse_as_dense = compression, sparse_as_dense
         self._groups, self._bundle_bytes = groups, bundle_bytes
         self._process_set, self._lock = process_set, threading.Lock()
-        self._gradients, self._known = [], set()
+        self._gradients = []
         self._last_number, self._joins = 0, None  # of a reducer; when the ranks agreed
         self.is_paused, self.is_synchronized = False, False
         self._ends_with_backward = ends_with_backward
@@ -60,12 +60,18 @@ class Gradients:
     @torch.enable_grad()
     def add(self, named_parameters):
         """Takes up parameters that were not there so far, and hooks those that require a
-        gradient."""
-        for name, parameter in named_parameters:
-            if id(parameter) not in self._known:
-                self._gradients.append(Gradient(name, parameter))
-                self._gradients[-1].start_batch(self._passes)
-                self._known.add(id(parameter))
+        gradient. Until the ranks agree, those that are not there any more are dropped."""
+        named, known = [*named_parameters], {id(each.parameter): each for each in self._gradients}
+        given = {id(parameter): known.get(id(parameter)) or Gradient(name, parameter, self._passes)
+                 for name, parameter in named}
+        if self._reducers or self._answers is not None:
+            given = {**known, **given}
+        else:
+            for name, parameter in named:  # numbers, for instance, which may change
+                given[id(parameter)].name = str(name)
+            for key in known.keys() - given.keys():
+                known[key].remove_hook()
+        self._gradients = [*given.values()]
         method = weakref.WeakMethod(self._count)
         for gradient in self._gradients:
             gradient.add_hook(method)

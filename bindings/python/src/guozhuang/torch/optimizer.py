@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from ..collectives import Adasum, Average, choose_op
+from ..collectives import Adasum, Average, Sum, choose_op
 from ..errors import refuse
 from ..process_sets import global_process_set
 from .agreement import agree, ask
@@ -69,6 +69,7 @@ class _Distributed:
         if self._gradients.in_flight:
             refuse("zero_grad() between backward() and step() or synchronize() would change "
                    "gradients that are being reduced")
+        self._gradients.is_synchronized = False
         return super().zero_grad(*arguments, **options)
 
     def set_backward_passes_per_step(self, passes):
@@ -216,6 +217,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
             optimizer, (_Distributed, _DistributedAdasum, _Outside)):
         refuse(f"an optimizer of one process is wanted, not {optimizer!r}")
     op = choose_op(None, op)
+    if op not in (Average, Sum, Adasum):
+        refuse("a DistributedOptimizer's op must be Average, Sum or Adasum")
     if gradient_predivide_factor != 1 and op != Average:
         refuse("gradient_predivide_factor is for op=Average")
     if gradient_predivide_factor == 0:

@@ -29,13 +29,13 @@ class DistributedDataParallel(torch.nn.Module):
         self._broadcasts_buffers, self._process_set = broadcast_buffers, process_set
         self._root = process_set.ranks[0]
         broadcast_parameters(module.state_dict(), self._root, process_set)
-        self._named = list(module.named_parameters())
-        self._gradients = Gradients(self._named, bundle_bytes=int(bucket_cap_mb * 2**20),
-                                    process_set=process_set, ends_with_backward=True)
+        self._gradients = Gradients(
+            module.named_parameters(), bundle_bytes=int(bucket_cap_mb * 2**20),
+            process_set=process_set, ends_with_backward=True)
 
     def forward(self, *inputs, **options):
         if torch.is_grad_enabled():
-            self._gradients.add(self._named)
+            self._gradients.add(self.module.named_parameters())
             if self.training and not self._gradients.is_paused:
                 if self._broadcasts_buffers:
                     self._broadcast_buffers()
