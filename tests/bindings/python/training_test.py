@@ -309,11 +309,11 @@ class BadTrainers(TrainingTest):
         self.refused("same name", make, inner, [("x", each) for _, each in names])
         self.refused("pairs", make, inner, model.parameters())
         self.refused("op=Average", make, inner, op=hvd.Sum, gradient_predivide_factor=2.0)
-        self.refused("nothing can be divided", make, inner, gradient_predivide_factor=0)
+        self.refused("a positive number", make, inner, gradient_predivide_factor=0)
         self.refused("1 at least", make, inner, backward_passes_per_step=0)
         self.refused("op must be", make, inner, op="avg")
         for op in (hvd.Min, hvd.Max, hvd.Product, 17):
-            self.refused("op must be Average, Sum or Adasum", make, inner, op=op)
+            self.refused("op must be Average, Sum, Adasum", make, inner, op=op)
         self.refused("of one process is wanted", make, model)
         self.refused("of one process is wanted", make, make(inner))
         self.refused("0 at least", make, inner, groups=-1)

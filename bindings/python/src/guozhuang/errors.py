@@ -1,4 +1,6 @@
 """What goes wrong, as exceptions with the text and the facts of the library's errors."""
+import math
+import numbers
 
 
 class Error(RuntimeError):
@@ -35,3 +37,8 @@ def make(code, message, tensor="", operation="", ranks=()):
 def refuse(problem):
     """Raises what a bad argument gets that never comes to the library."""
     raise UsageError(problem, "invalid_argument")
+
+
+def refuse_unless_positive(name, value):
+    if not isinstance(value, numbers.Real) or not 0 < value < math.inf:
+        refuse(f"{name} is {value!r}; it must be a positive number")

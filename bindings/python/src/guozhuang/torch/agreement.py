@@ -4,14 +4,19 @@ import json
 import torch
 
 from .. import session
+from ..collectives import Adasum, Average, Sum
 from ..errors import make
 from .operations import allgather_async
 
+OPS = {Average: "Average", Sum: "Sum", Adasum: "Adasum"}  # of an optimizer
 
-def ask(label, trained, sparse, process_set, number=0):
-    """Tells all ranks the names of the parameters that this one trains, of those whose gradients
-    are sparse, and a number. Returns a handle of what all of them have told."""
-    text = json.dumps([session.rank(), trained, sparse, number]) + "\n"
+
+def ask(label, trained, settings, process_set, sparse=(), number=0):
+    """Tells all ranks which parameters this one trains, as pairs of a name and a parameter, its
+    settings by name, the names of gradients that are sparse, and a number. Returns a handle of what
+    all of them have told."""
+    dtypes = {name: str(parameter.dtype) for name, parameter in trained}
+    text = json.dumps([session.rank(), dtypes, settings, sparse, number], default=str) + "\n"
     return allgather_async(torch.tensor(list(text.encode()), dtype=torch.uint8),
                            f"{label}: which parameters are trained", process_set)
 
@@ -19,11 +24,27 @@ def ask(label, trained, sparse, process_set, number=0):
 def agree(handle):
     """Returns the names of the gradients that are sparse on some rank, since others may not have
     used them, and the largest number. Raises an error on all ranks if they train different
-    parameters."""
+    parameters, or have different settings."""
     answers = [json.loads(line) for line in bytes(handle.wait().tolist()).decode().splitlines()]
     _refuse_difference({rank: trained for rank, trained, *_ in answers})
-    return ({name for _, _, sparse, _ in answers for name in sparse},
+    for name in answers[0][1]:
+        _refuse_others(f"dtypes of '{name}'", {rank: dtypes[name] for rank, dtypes, *_ in answers})
+    for name in answers[0][2]:
+        _refuse_others(f"values of {name}",
+                       {rank: settings.get(name) for rank, _, settings, *_ in answers})
+    return ({name for *_, sparse, _ in answers for name in sparse},
             max(number for *_, number in answers))
+
+
+def _refuse_others(what, value_by_rank):
+    """Than those of the first rank."""
+    ranks_by_value = {}
+    for rank, value in value_by_rank.items():
+        ranks_by_value.setdefault(str(value), []).append(rank)
+    if len(ranks_by_value) > 1:
+        values = "; ".join(f"{value} {_on(ranks)}" for value, ranks in ranks_by_value.items())
+        raise make("mismatch", f"optimizers: {what} differ: {values}",
+                   ranks=[rank for ranks in [*ranks_by_value.values()][1:] for rank in ranks])
 
 
 def _refuse_difference(trained_by_rank):

@@ -1,6 +1,8 @@
 """What tensors become before they are sent."""
 import torch
 
+from ..errors import refuse
+
 
 class Compressor:
     """compress() gives what is sent for a tensor, of the same shape, and whatever decompress()
@@ -28,6 +30,7 @@ class _NoneCompressor(Compressor):
 def _as(dtype):
     class DTypeCompressor(Compressor):
         """Sends floating tensors as another dtype."""
+        __qualname__ = f"Compression to {dtype}"
 
         @staticmethod
         def compress(tensor):
@@ -49,3 +52,11 @@ class Compression:
     none = _NoneCompressor
     fp16 = _as(torch.float16)  # half the bytes; values over 65504 become infinite
     bf16 = _as(torch.bfloat16)  # half the bytes, the range of float32, and fewer digits
+
+
+def name_of(compression):
+    """What errors call it. Refuses what is no Compressor."""
+    if not all(hasattr(compression, each) for each in ("compress", "decompress")):
+        refuse("compression must be Compression.none, fp16 or bf16, or a Compressor of your own, "
+               f"not {compression!r}")
+    return getattr(compression, "__qualname__", type(compression).__qualname__)

@@ -1,6 +1,7 @@
 """Gradients on their way from backward to the optimizer."""
 import contextlib
 import functools
+import numbers
 import threading
 import weakref
 
@@ -9,8 +10,8 @@ import torch
 from ..collectives import Average
 from ..errors import Error, refuse
 from ..process_sets import global_process_set
-from .agreement import agree, ask
-from .compression import Compression
+from .agreement import OPS, agree, ask
+from .compression import Compression, name_of
 from .gradient import Gradient
 from .operations import scaled, sparse_allreduce_async
 from .reducer import Reducer
@@ -85,8 +86,8 @@ class Gradients:
         return any(gradient.is_sent for gradient in self._gradients)
 
     def set_passes(self, passes):
-        if passes < 1:
-            refuse(f"backward_passes_per_step is {passes}; it must be 1 at least")
+        if not isinstance(passes, numbers.Integral) or passes < 1:
+            refuse(f"backward_passes_per_step is {passes!r}; it must be a number, 1 at least")
         if self.in_flight:
             refuse("set_backward_passes_per_step() between backward() and step() or synchronize(): "
                    "gradients are being reduced")
@@ -197,8 +198,18 @@ class Gradients:
             grad = gradient.parameter.grad
             gradient.is_sparse |= grad is not None and grad.is_sparse
         sparse = [each.name for each in self._trained if each.is_sparse]
-        self._answers = ask(self.label, [each.name for each in self._trained], sparse,
-                            self._process_set, self._last_number)
+        self._answers = ask(
+            self.label, [(each.name, each.parameter) for each in self._trained], self._settings,
+            self._process_set, sparse, self._last_number)
+
+    @property
+    def _settings(self):
+        """What the ranks must have in common."""
+        names = {id(each.parameter): each.name for each in self._gradients}
+        return {"op": OPS[self._op], "gradient_predivide_factor": self._postscale,
+                "compression": name_of(self._compression), "sparse_as_dense": self._sparse_as_dense,
+                "groups": [[names.get(id(each)) for each in group] for group in self._groups],
+                "bundle_bytes (num_groups, bucket_cap_mb)": self._bundle_bytes}
 
     def _send_rest(self):
         if self._is_closed:

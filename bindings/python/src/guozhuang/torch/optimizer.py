@@ -1,14 +1,15 @@
 """What makes a single-process optimizer a distributed one."""
 import contextlib
+import numbers
 import warnings
 
 import torch
 
-from ..collectives import Adasum, Average, Sum, choose_op
-from ..errors import refuse
-from ..process_sets import global_process_set
-from .agreement import agree, ask
-from .compression import Compression
+from ..collectives import Adasum, Average, choose_op
+from ..errors import refuse, refuse_unless_positive
+from ..process_sets import global_process_set, pointer_of
+from .agreement import OPS, agree, ask
+from .compression import Compression, name_of
 from .gradients import Gradients, next_label
 from .operations import allreduce, grouped_allreduce
 
@@ -81,10 +82,10 @@ class _DistributedAdasum:
     """Adasum adds up the steps that the ranks have made, each with its own gradients."""
 
     def step(self, closure=None):
-        trained = {name: parameter for name, parameter in _with_names(self, self._named)
-                   if parameter.requires_grad}
-        agree(ask(self._label, list(trained), [], self._process_set))
-        parameters = list(trained.values())
+        trained = [pair for pair in _with_names(self, self._named) if pair[1].requires_grad]
+        settings = {"op": OPS[Adasum], "compression": name_of(self._compression)}
+        agree(ask(self._label, trained, settings, self._process_set))
+        parameters = [parameter for _, parameter in trained]
         before = [parameter.detach().clone() for parameter in parameters]
         loss = super().step(closure)
         if not parameters:
@@ -182,12 +183,15 @@ def _with_names(optimizer, named):
 def _grouping(parameters, num_groups, groups):
     """Horovod's two arguments as lists of parameters, and the bytes of a bundle."""
     groups = groups if groups is not None else num_groups
-    if isinstance(groups, int):
+    if isinstance(groups, numbers.Integral):
         if groups < 0:
             refuse(f"groups is {groups}; it must be 0 at least, or lists of parameters")
         total = sum(each.numel() * each.element_size() for each in parameters)
-        return [], None if groups == 0 else -(-total // groups)
-    groups = [list(group) for group in groups]
+        return [], None if groups == 0 else -(-total // int(groups))
+    try:
+        groups = [list(group) for group in groups]
+    except TypeError:
+        refuse(f"groups is {groups!r}; it must be a whole number, or lists of parameters")
     known, grouped = set(map(id, parameters)), [id(each) for group in groups for each in group]
     if not known.issuperset(grouped) or len(set(grouped)) < len(grouped):
         refuse("groups must be lists of parameters of the optimizer, each in one of them at most")
@@ -217,12 +221,12 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
             optimizer, (_Distributed, _DistributedAdasum, _Outside)):
         refuse(f"an optimizer of one process is wanted, not {optimizer!r}")
     op = choose_op(None, op)
-    if op not in (Average, Sum, Adasum):
-        refuse("a DistributedOptimizer's op must be Average, Sum or Adasum")
+    if op not in OPS:
+        refuse(f"a DistributedOptimizer's op must be {', '.join(OPS.values())}")
     if gradient_predivide_factor != 1 and op != Average:
         refuse("gradient_predivide_factor is for op=Average")
-    if gradient_predivide_factor == 0:
-        refuse("gradient_predivide_factor is 0, by which nothing can be divided")
+    refuse_unless_positive("gradient_predivide_factor", gradient_predivide_factor)
+    pointer_of(process_set), name_of(compression)  # refuse what is none
     named = _check_names(optimizer, named_parameters)
     if not process_set.included():
         return _subclass(optimizer, _Outside)

@@ -1,9 +1,11 @@
 """For those who come from torch.nn.parallel.DistributedDataParallel."""
 import contextlib
+import math
 
 import torch
 
-from ..process_sets import global_process_set
+from ..errors import refuse, refuse_unless_positive
+from ..process_sets import global_process_set, pointer_of
 from .functions import broadcast_parameters
 from .gradients import Gradients
 
@@ -23,14 +25,20 @@ class DistributedDataParallel(torch.nn.Module):
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True,
                  process_set=global_process_set, bucket_cap_mb=25, find_unused_parameters=False,
-                 gradient_as_bucket_view=False, static_graph=False):
+                 gradient_as_bucket_view=False, static_graph=False, process_group=None):
+        if process_group is not None:
+            refuse("process_group is PyTorch's; process_set says which ranks train together")
+        pointer_of(process_set)  # refuses what is none
+        bucket_cap_mb = 25 if bucket_cap_mb is None else bucket_cap_mb
+        refuse_unless_positive("bucket_cap_mb", bucket_cap_mb)
         super().__init__()
         self.module = module
         self._broadcasts_buffers, self._process_set = broadcast_buffers, process_set
         self._root = process_set.ranks[0]
-        broadcast_parameters(module.state_dict(), self._root, process_set)
+        broadcast_parameters([*module.named_parameters(), *module.named_buffers()], self._root,
+                             process_set)
         self._gradients = Gradients(
-            module.named_parameters(), bundle_bytes=int(bucket_cap_mb * 2**20),
+            module.named_parameters(), bundle_bytes=math.ceil(bucket_cap_mb * 2**20),
             process_set=process_set, ends_with_backward=True)
 
     def forward(self, *inputs, **options):

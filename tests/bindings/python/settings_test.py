@@ -1,0 +1,109 @@
+"""Arguments that are refused, and settings that differ between ranks."""
+import numpy
+import torch
+from training_test import Model, TrainingTest, loss_of, sgd
+
+import guozhuang.torch as hvd
+
+
+class Arguments(TrainingTest):
+    def test_of_an_optimizer(self):
+        inner, make = sgd(Model().parameters()), hvd.DistributedOptimizer
+        for passes in (1.5, "2", None, 0):
+            self.refused("1 at least", make, inner, backward_passes_per_step=passes)
+        for factor in (0, -1.0, float("nan"), float("inf"), "a"):
+            self.refused("a positive number", make, inner, gradient_predivide_factor=factor)
+        for groups in (2.0, None):
+            self.refused("must be a whole number, or lists", make, inner, num_groups=groups)
+        for compression in (None, hvd.Compression, "fp16"):
+            self.refused("compression must be", make, inner, compression=compression)
+        for process_set in ([0], None):
+            self.refused("must be a ProcessSet", make, inner, process_set=process_set)
+
+    def test_that_are_numbers_of_numpy(self):
+        model = Model()
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model.parameters()), num_groups=numpy.int64(2),
+            backward_passes_per_step=numpy.int32(1), gradient_predivide_factor=numpy.float32(2))
+        for _ in range(2):
+            loss_of(model, 1).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def test_of_a_module(self):
+        wrap = hvd.DistributedDataParallel
+        for megabytes in (0, -1, float("nan"), "a"):
+            self.refused("a positive number", wrap, Model(), bucket_cap_mb=megabytes)
+        self.refused("must be a ProcessSet", wrap, Model(), process_set=[0])
+        self.refused("process_set says which", wrap, Model(), process_group=object())
+        wrapped = wrap(Model(), process_group=None, bucket_cap_mb=None)
+        loss_of(wrapped, 0).backward()
+
+    def test_modules_with_another_state(self):
+        class Extra(torch.nn.BatchNorm1d):
+            def get_extra_state(self):
+                return dict(anything="else")
+
+            def set_extra_state(self, state):
+                pass
+
+        module = Extra(2)
+        for tensor in (module.weight.data, module.running_mean):
+            tensor.fill_(self.rank)
+        hvd.DistributedDataParallel(module)
+        self.assertEqual(module.weight.tolist() + module.running_mean.tolist(), [0.0] * 4)
+
+
+class Differing(TrainingTest):
+    def setUp(self):
+        if self.size == 1:
+            self.skipTest("nobody differs")
+
+    def differs(self, pattern, others, last):
+        """Given the options of the last rank and of the others: all get an error, and go on."""
+        model, is_last = Model(sparse=True), self.rank == self.size - 1
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(),
+                                             **(last if is_last else others))
+        for _ in range(2):
+            loss_of(model, 1).backward()
+            error = self.fails_everywhere(optimizer.step, "mismatch", pattern)
+            self.assertEqual(error.ranks, [self.size - 1])
+            optimizer.zero_grad()
+        hvd.barrier()
+
+    def test_options(self):
+        names = [name for name, _ in Model().named_parameters()]
+        self.assertIn("first.bias", names)
+        for name, first, second in (
+                ("op", hvd.Average, hvd.Sum), ("op", hvd.Sum, hvd.Adasum),
+                ("compression", hvd.Compression.fp16, hvd.Compression.bf16),
+                ("sparse_as_dense", False, True), ("gradient_predivide_factor", 1.0, 2.0),
+                ("num_groups", 0, 4), ("num_groups", 2, 0)):
+            self.differs(f"optimizers: values of .*{name}.* differ: .* on ranks? 0.*; .* on rank "
+                         f"{self.size - 1}", {name: first}, {name: second})
+
+    def test_groups(self):
+        parameters = dict((model := Model(sparse=True)).named_parameters())
+        optimizer = hvd.DistributedOptimizer(
+            sgd(model.parameters()), model.named_parameters(), groups=[
+                [parameters["first.bias" if self.rank == self.size - 1 else "first.weight"]]])
+        loss_of(model, 1).backward()
+        self.fails_everywhere(
+            optimizer.step, "mismatch", "groups differ: .*'first.weight'.*on ranks? 0.*; "
+            f".*'first.bias'.* on rank {self.size - 1}")
+
+    def test_dtypes(self):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+        if self.rank == self.size - 1:
+            model.double()
+        for op in (hvd.Average, hvd.Adasum):
+            optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(),
+                                                 num_groups=2, op=op)
+            model(torch.ones(1, 3, dtype=model[0].weight.dtype)).sum().backward()
+            self.fails_everywhere(
+                optimizer.step, "mismatch", "dtypes of '0.weight' differ: torch.float32 on ranks? "
+                f"0.*; torch.float64 on rank {self.size - 1}")
+
+    def test_sizes_of_a_modules_bundles(self):
+        wrapped = hvd.DistributedDataParallel(Model(), bucket_cap_mb=1e-4 if self.rank else 25)
+        self.fails_everywhere(loss_of(wrapped, 0).backward, "mismatch", "bucket_cap_mb.*26214400")
