@@ -1,7 +1,9 @@
 """Arguments that are refused, and settings that differ between ranks."""
+import copy
+
 import numpy
 import torch
-from training_test import Model, TrainingTest, loss_of, sgd
+from training_test import Model, TrainingTest, loss_of, momentum, sgd
 
 import guozhuang.torch as hvd
 
@@ -52,6 +54,42 @@ class Arguments(TrainingTest):
             tensor.fill_(self.rank)
         hvd.DistributedDataParallel(module)
         self.assertEqual(module.weight.tolist() + module.running_mean.tolist(), [0.0] * 4)
+
+
+class MadeAnew(TrainingTest):
+    """Of an optimizer of one process, while something still holds the last distributed one."""
+
+    def test_with_other_parameters(self):
+        first, second = (torch.nn.Parameter(torch.zeros(4)) for _ in range(2))
+        second.requires_grad_(False)
+        inner, options = torch.optim.SGD([first, second], lr=1.0), dict(op=hvd.Sum, num_groups=2)
+        old = optimizer = hvd.DistributedOptimizer(inner, **options)
+        for step in range(4):
+            if step == 2:
+                second.requires_grad_(True)
+                optimizer = hvd.DistributedOptimizer(inner, **options)
+            optimizer.zero_grad()
+            (first.sum() + second.sum()).backward()
+            optimizer.step()
+            self.assertEqual(first.tolist(), [-self.size * (step + 1.0)] * 4)
+        for call in (old.step, old.synchronize, lambda: old.discard("bad image 47.png")):
+            self.refused("a new DistributedOptimizer has been made", call)
+
+    def test_with_adasum(self):
+        inner = sgd(Model().parameters())
+        old = hvd.DistributedOptimizer(inner, op=hvd.Adasum)
+        hvd.DistributedOptimizer(inner)
+        self.refused("a new DistributedOptimizer has been made", old.step)
+
+    def test_state_is_that_of_the_inner_one(self):
+        for op in (hvd.Average, hvd.Adasum):
+            inner = momentum(Model().parameters())
+            optimizer = hvd.DistributedOptimizer(inner, op=op)
+            optimizer.load_state_dict(optimizer.state_dict())
+            optimizer.add_param_group(dict(params=[torch.nn.Parameter(torch.ones(1))]))
+            self.assertIs(inner.state, optimizer.state)
+            self.assertEqual(len(inner.param_groups), 2)
+            self.assertEqual(len(copy.deepcopy(inner).param_groups), 2)
 
 
 class Differing(TrainingTest):

@@ -265,11 +265,18 @@ class BeginLater(Trained):
 
     def test_groups_that_are_added(self):
         """To the optimizer that was wrapped: a new one goes on with its state."""
+        for broadcasts in (False, True):
+            self.groups_are_added(broadcasts)
+
+    def groups_are_added(self, broadcasts):
         model = Model()
         inner = momentum(list(model.parameters())[-2:])
         other = momentum(list((alone := Model()).parameters())[-2:])
         optimizer = hvd.DistributedOptimizer(inner)
         self.train(((model, optimizer, self.rank, self.size), (alone, other, 0, 1)), (1,))
+        if broadcasts:
+            hvd.broadcast_optimizer_state(optimizer)
+            optimizer.param_groups[0]["lr"] = other.param_groups[0]["lr"] = 0.2
         for each, trained in ((optimizer, model), (other, alone)):
             each.add_param_group(dict(params=[*trained.first.parameters()], lr=0.05))
         loss_of(model, 3).backward()

@@ -54,9 +54,11 @@ class Gradients:
         self.add(named_parameters)
         self.label = next_label(process_set)
 
-    def __del__(self):
+    def remove_hooks(self):
         for gradient in getattr(self, "_gradients", []):
             gradient.remove_hook()
+
+    __del__ = remove_hooks
 
     @torch.enable_grad()
     def add(self, named_parameters):

@@ -2,6 +2,7 @@
 import contextlib
 import numbers
 import warnings
+import weakref
 
 import torch
 
@@ -14,12 +15,30 @@ from .gradients import Gradients, next_label
 from .operations import allreduce, grouped_allreduce
 
 
-class _Distributed:
+class _Wrapper:
+    """Shares all that the optimizer has that it was made of."""
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        self._inner.state, self._inner.param_groups = self.state, self.param_groups
+
+    def __reduce_ex__(self, protocol):
+        refuse("a distributed optimizer can be neither copied nor pickled, since the hooks of its "
+               "parameters belong to it; copy or save its state_dict()")
+
+    def _refuse_replaced(self):
+        if self._inner._wrapper() is not self:
+            refuse("a new DistributedOptimizer has been made of the optimizer that this one was "
+                   "made of: use the new one, in schedulers of learning rates, too")
+
+
+class _Distributed(_Wrapper):
     """What a distributed optimizer does besides what its own class does."""
 
     def step(self, closure=None):
         """Waits for the reduced gradients, then steps. With a closure, the gradients of each of
         its evaluations are reduced, and its loss is the mean over the ranks."""
+        self._refuse_replaced()
         if closure is not None:
             return super().step(self._reduced(closure))
         if self._synchronizes:
@@ -49,6 +68,7 @@ class _Distributed:
 
     def _current_gradients(self):
         """With those of parameters that were added since, and with hooks that were lost."""
+        self._refuse_replaced()
         self._gradients.add(_with_names(self, self._named))
         return self._gradients
 
@@ -78,10 +98,11 @@ class _Distributed:
         self._gradients.set_passes(passes)
 
 
-class _DistributedAdasum:
+class _DistributedAdasum(_Wrapper):
     """Adasum adds up the steps that the ranks have made, each with its own gradients."""
 
     def step(self, closure=None):
+        self._refuse_replaced()
         trained = [pair for pair in _with_names(self, self._named) if pair[1].requires_grad]
         settings = {"op": OPS[Adasum], "compression": name_of(self._compression)}
         agree(ask(self._label, trained, settings, self._process_set))
@@ -112,7 +133,7 @@ class _DistributedAdasum:
         """Does nothing: step() reduces, after however many backward passes."""
 
 
-class _Outside:
+class _Outside(_Wrapper):
     """On a rank that is not in the process set there is nothing to reduce."""
 
     def synchronize(self):
@@ -139,18 +160,16 @@ def _mean(loss, name, process_set):
     return allreduce(loss, name=name, process_set=process_set).item()
 
 
-def _refuse_copy(optimizer, protocol):
-    refuse("a distributed optimizer can be neither copied nor pickled, since the hooks of its "
-           "parameters belong to it; copy or save its state_dict()")
-
-
 def _subclass(optimizer, behaviour, **attributes):
-    """The optimizer as an instance of a subclass of its class; it shares all that it has."""
-    name, bases = type(optimizer).__name__, (behaviour, type(optimizer))
-    distributed = object.__new__(type(name, bases, {"__reduce_ex__": _refuse_copy}))
+    """The optimizer as an instance of a subclass of its class, in place of the last one."""
+    last = getattr(optimizer, "_wrapper", lambda: None)()
+    if isinstance(last, _Distributed):
+        last._gradients.remove_hooks()
+    wrapper = object.__new__(type(type(optimizer).__name__, (behaviour, type(optimizer)), {}))
     shared = {key: value for key, value in vars(optimizer).items() if key != "step"}
-    vars(distributed).update(shared, **attributes)
-    return distributed
+    vars(wrapper).update(shared, _inner=optimizer, **attributes)
+    optimizer._wrapper = weakref.ref(wrapper)
+    return wrapper
 
 
 def _parameters_of(optimizer):
@@ -217,8 +236,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
 
     The first step compares the parameters over the ranks: broadcast_parameters() makes them equal.
     """
-    if not hasattr(optimizer, "param_groups") or isinstance(
-            optimizer, (_Distributed, _DistributedAdasum, _Outside)):
+    if not hasattr(optimizer, "param_groups") or isinstance(optimizer, _Wrapper):
         refuse(f"an optimizer of one process is wanted, not {optimizer!r}")
     op = choose_op(None, op)
     if op not in OPS:
