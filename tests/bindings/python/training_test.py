@@ -373,11 +373,15 @@ class Modules(TrainingTest):
             model.second.bias += self.rank  # is broadcast
         wrapped = hvd.DistributedDataParallel(model, bucket_cap_mb=1e-4)
         optimizer = momentum(wrapped.parameters())
+        alone = momentum((other := Model()).parameters())
         for step in range(STEPS):
-            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            for each in (optimizer, alone):
+                each.zero_grad(set_to_none=step % 2 == 0)
             loss_of(wrapped, step, self.rank, self.size).backward()
+            loss_of(other, step).backward()
             optimizer.step()
-        self.expect_same(model, self.alone(momentum))
+            alone.step()
+        self.expect_same(model, other)
         self.assertIn("module.second.bias", wrapped.state_dict())
 
     def test_no_sync(self):

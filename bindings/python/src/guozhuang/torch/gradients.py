@@ -47,6 +47,7 @@ class Gradients:
         self._process_set, self._lock = process_set, threading.Lock()
         self._gradients = []
         self._last_number, self._joins = 0, None  # of a reducer; when the ranks agreed
+        self.batch = 0  # the number of this one, of those on this rank
         self.is_paused, self.is_synchronized = False, False
         self._ends_with_backward = ends_with_backward
         self._forget()
@@ -97,7 +98,8 @@ class Gradients:
         self._start_batch()
 
     def _start_batch(self):
-        self._has_begun = self._is_closed = False  # closed: all of it is sent
+        self.has_begun = self._is_closed = False  # closed: all of it is sent
+        self.batch += 1
         self._answers = self._failure = None
         for gradient in self._gradients:
             gradient.start_batch(self._passes)
@@ -111,7 +113,7 @@ class Gradients:
             return
         with self._lock:
             self.is_synchronized = False
-            if not self._has_begun and self._ends_with_backward:
+            if not self.has_begun and self._ends_with_backward:
                 _after_backward(functools.partial(self._go_on_to_end, 0))
             self._begin()
             if gradient.delay == 0:
@@ -127,9 +129,9 @@ class Gradients:
 
     def _begin(self):
         """Goes before all else in a batch."""
-        if self._has_begun:
+        if self.has_begun:
             return
-        self._has_begun, self._failure = True, None  # backward may have ended with another's
+        self.has_begun, self._failure = True, None  # backward may have ended with another's
         for reducer in self._reducers:
             reducer.leave_out()
         if self._joins != self._process_set.joins:
@@ -230,15 +232,20 @@ class Gradients:
         """Does not wait for a device."""
         self._uses.fill_(1)
         for number, gradient in enumerate(self._trained, 1):
-            if not gradient.is_used:
+            if not self._uses_it(gradient):
                 self._uses[number] = 0
         self._reducers[-1].mark(0)
+
+    def _uses_it(self, gradient):
+        """What no rank uses keeps its `grad`. An optimizer uses all that requires a gradient, as
+        Horovod's does, a DistributedDataParallel what backward comes to, as PyTorch's does."""
+        return gradient.has_run if self._ends_with_backward else gradient.is_used
 
     def _end(self):
         self._wait()
         self._refuse_changes()
         for number, gradient in enumerate(self._trained, 1):
-            if gradient.is_used or self._uses[number] != 0:
+            if self._uses_it(gradient) or self._uses[number] != 0:
                 gradient.publish(self._reduced(gradient))
         self._start_batch()
         self.is_synchronized = True

@@ -16,8 +16,9 @@ class DistributedDataParallel(torch.nn.Module):
 
     Parameters and buffers are those of the first rank at the beginning, and buffers again before
     each forward() of a training module, unless `broadcast_buffers` is False. A parameter that
-    backward has not reached on this rank counts as zero; one that only becomes trainable after the
-    first batch is refused. `bucket_cap_mb` is the size of the bundles in which gradients travel.
+    backward has not reached on this rank counts as zero; one that it has reached on none keeps its
+    `grad`; one that only becomes trainable after the first batch is refused. `bucket_cap_mb` is the
+    size of the bundles in which gradients travel.
 
     The other arguments are PyTorch's, and not needed: the module and its inputs stay on the device
     where they are, and any parameter may be left unused.
@@ -34,7 +35,7 @@ class DistributedDataParallel(torch.nn.Module):
         super().__init__()
         self.module = module
         self._broadcasts_buffers, self._process_set = broadcast_buffers, process_set
-        self._root = process_set.ranks[0]
+        self._root, self._broadcast_in = process_set.ranks[0], None
         broadcast_parameters([*module.named_parameters(), *module.named_buffers()], self._root,
                              process_set)
         self._gradients = Gradients(
@@ -44,6 +45,8 @@ class DistributedDataParallel(torch.nn.Module):
     def forward(self, *inputs, **options):
         if torch.is_grad_enabled():
             self._gradients.add(self.module.named_parameters())
+            if self._gradients.has_begun and not self._gradients.is_paused:
+                refuse("backward() has failed, or was interrupted: discard(reason) ends its batch")
             if self.training and not self._gradients.is_paused:
                 if self._broadcasts_buffers:
                     self._broadcast_buffers()
@@ -54,6 +57,7 @@ class DistributedDataParallel(torch.nn.Module):
         label = self._gradients.label
         named = [(f"{label}: {name}", buffer) for name, buffer in self.module.named_buffers()]
         broadcast_parameters(named, self._root, self._process_set)
+        self._broadcast_in = self._gradients.batch
 
     def _refuse_changes(self, *inputs):
         """Of what is trained. Where backward does not come to the module its batch cannot end."""
@@ -65,8 +69,11 @@ class DistributedDataParallel(torch.nn.Module):
                                     "gradient any more: call its `module` instead")
 
     def discard(self, reason):
-        """On a rank whose backward() has failed: on the other ranks theirs raises an error with the
-        reason. All go on with the next batch."""
+        """On a rank whose backward() has failed, or that does not come to it: on the other ranks
+        theirs raises an error with the reason. All go on with the next batch."""
+        if (self.training and self._broadcasts_buffers
+                and self._broadcast_in != self._gradients.batch):
+            self._broadcast_buffers()  # for which the others wait in forward()
         self._gradients.discard(reason)
 
     @contextlib.contextmanager
