@@ -92,6 +92,33 @@ class MadeAnew(TrainingTest):
             self.assertEqual(len(copy.deepcopy(inner).param_groups), 2)
 
 
+class ProcessSets(TrainingTest):
+    def test_that_are_removed(self):
+        """What was made for them says so, each time."""
+        removed = hvd.add_process_set(range(self.size))
+        model = Model()
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), process_set=removed,
+                                             num_groups=4)
+        wrapped = hvd.DistributedDataParallel(Model(), process_set=removed, bucket_cap_mb=1e-4)
+
+        def step():
+            optimizer.zero_grad()
+            loss_of(model, 1).backward()
+            optimizer.step()
+
+        def step_of_module():
+            wrapped.zero_grad()
+            loss_of(wrapped, 1).backward()
+
+        for call in (step, step_of_module):
+            call()
+        hvd.remove_process_set(removed)
+        for call in (step, step_of_module):
+            for _ in range(3):
+                with self.assertRaisesRegex(hvd.Error, "has been closed|is not in use"):
+                    call()
+
+
 class Differing(TrainingTest):
     def setUp(self):
         if self.size == 1:

@@ -86,7 +86,7 @@ class Gradients:
 
     @property
     def in_flight(self):
-        return any(gradient.is_sent for gradient in self._gradients)
+        return any(each.is_sent or each.seen is not None for each in self._gradients)
 
     def set_passes(self, passes):
         if not isinstance(passes, numbers.Integral) or passes < 1:
@@ -124,8 +124,15 @@ class Gradients:
             gradient.delay -= 1
             if gradient.delay == 0:
                 if self._reducers and gradient.is_trained:
-                    self._send(gradient, gradient.parameter.grad)
+                    self._try_to_send(gradient)
                 gradient.see()
+
+    def _try_to_send(self, gradient):
+        try:
+            self._send(gradient, gradient.parameter.grad)
+        except Error:  # the session or the process set is gone
+            self._start_batch()
+            raise
 
     def _begin(self):
         """Goes before all else in a batch."""
