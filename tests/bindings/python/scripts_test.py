@@ -278,7 +278,10 @@ class Steps(Scripts):
                                      (wrapped, everything[self.rank::self.size]),
                                      (other, everything)):
                     each.zero_grad()
+                    before = wrapped._gradients.batch
                     (each(inputs) ** 2).mean().backward()
+                    if each is wrapped and not reentrant:
+                        self.assertEqual(wrapped._gradients.batch, before + 1)
                 optimizer.synchronize()
                 for each in (model, wrapped):
                     for mine, theirs in zip(each.parameters(), other.parameters()):

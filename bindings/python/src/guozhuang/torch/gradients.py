@@ -160,7 +160,7 @@ class Gradients:
 
     def synchronize(self):
         """Waits until every parameter's `grad` is its reduced gradient. A parameter without `grad`
-        counts as zero. After Ctrl-C it can be called again."""
+        counts as zero. After Ctrl-C while it waits it can be called again."""
         self.refuse_new()
         for step in self._steps_to_end:
             self._attempt(step)
