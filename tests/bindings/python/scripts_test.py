@@ -153,6 +153,29 @@ class Steps(Scripts):
         self.train(pair, (3,))
         self.expect_pair(pair)
 
+    def test_parameters_that_are_concatenated(self):
+        """Whose gradients are parts of one tensor, and each other's changes no change of theirs."""
+        parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+        optimizer = hvd.DistributedOptimizer(sgd(parameters), backward_passes_per_step=2)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for _ in range(2):
+                (torch.cat(parameters) * torch.ones(4)).sum().backward()
+            optimizer.step()
+        self.assertTrue(torch.allclose(torch.cat(parameters), torch.tensor(0.6)))
+
+    def test_discard_after_synchronize(self):
+        """By all ranks, which go on with gradients that they have computed by themselves."""
+        parameter = torch.nn.Parameter(torch.ones(2))
+        optimizer = hvd.DistributedOptimizer(sgd([parameter]), op=hvd.Sum)
+        for _ in range(2):
+            parameter.grad = torch.ones(2)
+            optimizer.synchronize()
+            optimizer.discard("nothing new")
+            parameter.grad = torch.ones(2)
+            optimizer.step()
+            self.assertEqual(parameter.grad.tolist(), [self.size] * 2)
+
     def test_zero_grad_after_synchronize(self):
         """It begins a batch, whose gradients the script may compute by itself."""
         pair = self.pair()

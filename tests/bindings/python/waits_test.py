@@ -97,6 +97,20 @@ class WaitsTest(ranks.RanksTest):
         optimizer.step()
         self.assertEqual(parameter.tolist(), [0, 0, 0])
 
+    def test_parameter_that_is_unfrozen_while_a_step_waits(self):
+        """It is new in the next batch."""
+        first, second = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([first, second], lr=0.25))
+        second.requires_grad_(False)
+        for interrupts in (False, True):
+            optimizer.zero_grad()
+            (first * first).sum().backward()
+            if interrupts:
+                self.interrupted(optimizer.step)
+                second.requires_grad_(self.rank == 0)
+            optimizer.step()
+        self.assertEqual(first.tolist(), [0.25] * 3)
+
     def test_discard_of_a_batch_that_is_sent(self):
         """The other ranks step with it, so this one has parted from them until a broadcast."""
         parameter, optimizer, step = training()
