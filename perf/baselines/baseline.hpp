@@ -56,6 +56,9 @@ std::unique_ptr<Baseline> make_mpi_baseline(const MpiJob& job, const TensorDevic
 /// What a program for a device does by hand where MPI knows nothing of devices: it copies to pinned
 /// memory, waits, calls MPI, copies back and waits.
 std::unique_ptr<Baseline> make_staged_baseline(const MpiJob& job, const TensorDevice* device);
+/// What it does on one host, without a device: sums of f32 through memory that the ranks have
+/// mapped, with nothing negotiated. The yardstick of what a copy there and back costs.
+std::unique_ptr<Baseline> make_host_staged_baseline(const MpiJob& job);
 
 /// NCCL as a program calls it: one ncclAllReduce, or a group of them, by a communicator of its own.
 /// NCCL itself says whether ranks may share a GPU.

@@ -118,6 +118,23 @@ def sweep(command):
     assert [line["series"] for line in lines] == ["guozhuang", "mpi"], lines
 
 
+def staged(command):
+    lines = lines_of(
+        command, "allreduce", "--min-bytes", "4", "--max-bytes", "4M", "--check", "--factor", "7",
+        "--peer", "staged", "--iterations", "4",
+    )
+    assert {line["series"] for line in lines} == {"guozhuang", "staged"}, lines
+    assert {line["errors"] for line in lines} == {0}, lines
+    lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "2", "--peer", "staged")
+    assert [line["series"] for line in lines] == [
+        "guozhuang", "staged_per_tensor", "staged_fused_25mb", "staged_flat", "staged"
+    ], lines
+    for arguments in ("allreduce --dtype f64", "allreduce --op max", "broadcast"):
+        refused_once(
+            command, arguments + " --peer staged", "only sums of f32 by allreduce"
+        )
+
+
 def replay(command):
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "mpi")
     assert [line["series"] for line in lines] == [
@@ -186,7 +203,6 @@ def on_device(command, kind, devices):
 
 def fake(command):
     on_device(command, "fake", 1)
-    refused_once(command, "allreduce --peer staged", "stages tensors on a device: give --device")
     refused_once(command, "allreduce --peer nccl", "only tensors on a device: give --device")
     refused_once(
         command, "replay --set tiny1000 --device fake --peer mpi", "MPI is not given memory of a"
@@ -567,7 +583,7 @@ def budget(command):
 {
     test.__name__: test
     for test in (
-        sweep, replay, fake, cuda, gloo, idle, refusals, algorithms, tune, kernels, budget, report,
-        device_report,
+        sweep, replay, staged, fake, cuda, gloo, idle, refusals, algorithms, tune, kernels, budget,
+        report, device_report,
     )
 }[sys.argv[1]](sys.argv[2:])
