@@ -486,6 +486,8 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
         control_plane_.abandon();
         if (!context_.job->abandon()) life_.lend_memory();
         failed = queue_.fail(cause);
+        taken_ = {};
+        entries_.clear();
         log_.clear();
     }
     executor_.release();

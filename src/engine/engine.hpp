@@ -134,8 +134,7 @@ public:
 
 private:
     class Helping;
-    /// An entry of the log that is to be executed, with this rank's requests. They are looked up
-    /// when the entry arrives, since a name may be submitted anew before the entry is executed.
+    /// An entry of the log that is to be executed, with this rank's requests.
     struct ReadyEntry {
         protocol::LogEntry entry;
         Requests requests;

@@ -66,7 +66,7 @@ static_assert(lists_every_member<Description>());
 template <>
 inline constexpr std::size_t most_of<TensorDescription> = max_tensors;
 
-/// As bytes: equal descriptions give equal bytes, so that ranks are compared by them. decode throws
+/// As bytes, which travel: descriptions that are the same give the same bytes. decode throws
 /// Error(wire) on malformed bytes.
 Bytes encode(const Description& description);
 Description decode_description(std::span<const std::byte> bytes);

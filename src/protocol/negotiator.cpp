@@ -59,6 +59,7 @@ bool Negotiator::awaits(std::string_view name) const {
 }
 
 void Negotiator::forget_submissions() noexcept {
+    entries_.clear();
     names_.for_each([](KnownName& known) { known.submission.reset(); });
 }
 
@@ -351,6 +352,9 @@ void Negotiator::apply_execution(LogEntry& entry) {
     for (std::size_t i = 0; i < entry.items.size(); ++i) {
         auto& item = entry.items[i];
         const auto own = take_submission(item);
+        if (own && !own->description)
+            throw Error(ErrorCode::wire,
+                        fmt::format("the log executes '{}', which is a join", item.name.text()));
         if (item.id == 0) continue;
         if (own)
             names_.use(item, own->description, position_);

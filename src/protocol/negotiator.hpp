@@ -77,6 +77,7 @@ public:
     bool awaits(std::string_view name) const;
     /// Who has submitted on this rank what the log has not resolved, which is forgotten.
     std::vector<std::shared_ptr<Submitter>> take_unresolved();
+    /// Forgets what this rank has submitted, and the entries that have not been taken.
     void forget_submissions() noexcept;
 
     /// Whether the log is complete: every rank has shut down, or one has quit. What is submitted or

@@ -18,7 +18,7 @@ struct Tally {
     std::set<int> reporting = {};  ///< children that will report more submission groups
 
     bool is_under_way() const noexcept { return arrived > 0; }
-    /// For the next round. The memory of the first group is used again.
+    /// For the next round. The memory of the first group, a list of ranks, is used again.
     void reset() noexcept {
         if (groups.size() > 1) groups.erase(groups.begin() + 1, groups.end());
         if (!groups.empty()) {

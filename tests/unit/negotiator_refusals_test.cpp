@@ -73,6 +73,9 @@ TEST_CASE("a log that cannot be is refused") {
     CHECK(refused(message(0, entry, evict, 2, 1, 1)) == "the log forgets 'a' twice");
     CHECK(refused(message(0, entry, quit, 0, 0, 0, 0, 0, 0)) ==
           "the log holds an entry that cannot be");
+    two.join(1, "j");
+    CHECK(refused(message(0, entry, execute, 1, 2, 1, 'j', 0, 0, 0, 0, 0, 0, 0)) ==
+          "the log executes 'j', which is a join");
     CHECK(refused(message(0, entry, all_shut_down, 0)) == "");
     CHECK(refused(message(0, entry, all_shut_down, 0)) == "the log holds an entry that cannot be");
 }
