@@ -1,5 +1,6 @@
 """Arguments that are refused, and settings that differ between ranks."""
 import copy
+import pickle
 
 import numpy
 import torch
@@ -26,7 +27,7 @@ class Arguments(TrainingTest):
         model = Model()
         optimizer = hvd.DistributedOptimizer(
             sgd(model.parameters()), num_groups=numpy.int64(2),
-            backward_passes_per_step=numpy.int32(1), gradient_predivide_factor=numpy.float32(2))
+            backward_passes_per_step=numpy.float64(1), gradient_predivide_factor=numpy.float32(2))
         for _ in range(2):
             loss_of(model, 1).backward()
             optimizer.step()
@@ -54,6 +55,11 @@ class Arguments(TrainingTest):
             tensor.fill_(self.rank)
         hvd.DistributedDataParallel(module)
         self.assertEqual(module.weight.tolist() + module.running_mean.tolist(), [0.0] * 4)
+
+
+class WithState(torch.optim.SGD):
+    def __getstate__(self):
+        return vars(self)
 
 
 class MadeAnew(TrainingTest):
@@ -90,6 +96,20 @@ class MadeAnew(TrainingTest):
             self.assertIs(inner.state, optimizer.state)
             self.assertEqual(len(inner.param_groups), 2)
             self.assertEqual(len(copy.deepcopy(inner).param_groups), 2)
+
+    def test_hooks_of_a_step_run_once(self):
+        """After the reduction: loading a state wraps no second time what runs them."""
+        for op in (hvd.Average, hvd.Adasum):
+            optimizer = hvd.DistributedOptimizer(sgd(Model().parameters()), op=op)
+            step = type(optimizer).step
+            optimizer.load_state_dict(optimizer.state_dict())
+            self.assertIs(type(optimizer).step, step)
+
+    def test_copies_of_the_inner_one_are_others(self):
+        inner = WithState(Model().parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(inner)
+        hvd.DistributedOptimizer(pickle.loads(pickle.dumps(inner)))
+        optimizer.step()  # has not been replaced
 
 
 class ProcessSets(TrainingTest):

@@ -89,12 +89,12 @@ class Gradients:
         return any(each.is_sent or each.seen is not None for each in self._gradients)
 
     def set_passes(self, passes):
-        if not isinstance(passes, numbers.Integral) or passes < 1:
-            refuse(f"backward_passes_per_step is {passes!r}; it must be a number, 1 at least")
+        if not isinstance(passes, numbers.Real) or passes < 1 or passes % 1 != 0:
+            refuse(f"backward_passes_per_step is {passes!r}; it must be a whole number, 1 at least")
         if self.in_flight:
             refuse("set_backward_passes_per_step() between backward() and step() or synchronize(): "
                    "gradients are being reduced")
-        self._passes = passes
+        self._passes = int(passes)
         self._start_batch()
 
     def _start_batch(self):
@@ -251,8 +251,11 @@ class Gradients:
     def _end(self):
         self._wait()
         self._refuse_changes()
-        for number, gradient in enumerate(self._trained, 1):
-            if self._uses_it(gradient) or self._uses[number] != 0:
+        uses = [self._uses_it(each) for each in self._trained]
+        if not all(uses):
+            uses = self._uses[1:].tolist()  # waits for a device
+        for gradient, is_used in zip(self._trained, uses):
+            if is_used:
                 gradient.publish(self._reduced(gradient))
         self._start_batch()
         self.is_synchronized = True

@@ -15,6 +15,9 @@ from .gradients import Gradients, next_label
 from .operations import allreduce, grouped_allreduce
 
 
+_wrappers = weakref.WeakKeyDictionary()  # by the optimizer it was made of: the last one, weakly
+
+
 class _Wrapper:
     """Shares all that the optimizer has that it was made of."""
 
@@ -27,7 +30,7 @@ class _Wrapper:
                "parameters belong to it; copy or save its state_dict()")
 
     def _refuse_replaced(self):
-        if self._inner._wrapper() is not self:
+        if _wrappers[self._inner]() is not self:
             refuse("a new DistributedOptimizer has been made of the optimizer that this one was "
                    "made of: use the new one, in schedulers of learning rates, too")
 
@@ -133,6 +136,11 @@ class _DistributedAdasum(_Wrapper):
         """Does nothing: step() reduces, after however many backward passes."""
 
 
+# PyTorch adds its hooks, and the profiler's, to a step() that is not marked: load_state_dict()
+# would have them run before the reduction, and again in the step() of the optimizer's own class.
+_Distributed.step.hooked = _DistributedAdasum.step.hooked = True
+
+
 class _Outside(_Wrapper):
     """On a rank that is not in the process set there is nothing to reduce."""
 
@@ -162,13 +170,13 @@ def _mean(loss, name, process_set):
 
 def _subclass(optimizer, behaviour, **attributes):
     """The optimizer as an instance of a subclass of its class, in place of the last one."""
-    last = getattr(optimizer, "_wrapper", lambda: None)()
+    last = _wrappers.get(optimizer, lambda: None)()
     if isinstance(last, _Distributed):
         last._gradients.remove_hooks()
     wrapper = object.__new__(type(type(optimizer).__name__, (behaviour, type(optimizer)), {}))
     shared = {key: value for key, value in vars(optimizer).items() if key != "step"}
     vars(wrapper).update(shared, _inner=optimizer, **attributes)
-    optimizer._wrapper = weakref.ref(wrapper)
+    _wrappers[optimizer] = weakref.ref(wrapper)
     return wrapper
 
 

@@ -21,8 +21,8 @@ class DistributedDataParallel(torch.nn.Module):
     size of the bundles in which gradients travel.
 
     The other arguments are PyTorch's, and not needed: the module and its inputs stay on the device
-    where they are, and any parameter may be left unused. torch.utils.checkpoint within the module
-    needs use_reentrant=False, else each of its blocks is reduced by itself.
+    where they are, and any parameter may be left unused. torch.utils.checkpoint belongs within the
+    module, and needs use_reentrant=False, else each of its blocks is reduced by itself.
     """
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True,
