@@ -1,8 +1,5 @@
 #pragma once
 
-#include <memory>
-#include <vector>
-
 namespace guozhuang::protocol {
 
 /// Who has submitted a request on this rank: the negotiator keeps it, and hands it back with the
