@@ -11,6 +11,13 @@ from training_test import STEPS, Model, TrainingTest, loss_of, momentum, sgd
 import guozhuang.torch as hvd
 
 
+def compute_gradients(model, loss):
+    """Without backward, so that no hook runs."""
+    trained = [each for each in model.parameters() if each.requires_grad]
+    for parameter, gradient in zip(trained, torch.autograd.grad(loss, trained)):
+        parameter.grad = gradient
+
+
 class Scripts(TrainingTest):
     def pair(self, make=sgd, sparse=False, **options):
         """A model and its distributed optimizer, and a model and its optimizer of one process."""
@@ -183,10 +190,7 @@ class Steps(Scripts):
             loss_of(model, 1, begin, stride).backward()
             getattr(optimizer, "synchronize", lambda: None)()
             optimizer.zero_grad()
-            trained = [each for each in model.parameters() if each.requires_grad]
-            gradients = torch.autograd.grad(loss_of(model, 3, begin, stride), trained)
-            for parameter, gradient in zip(trained, gradients):
-                parameter.grad = gradient
+            compute_gradients(model, loss_of(model, 3, begin, stride))
             optimizer.step()
         self.expect_pair(pair)
 
@@ -263,10 +267,7 @@ class Steps(Scripts):
                 return loss
 
             optimizer.step(closure)
-            trained = [each for each in model.parameters() if each.requires_grad]
-            gradients = torch.autograd.grad(loss_of(model, 3, begin, stride), trained)
-            for parameter, gradient in zip(trained, gradients):
-                parameter.grad = gradient
+            compute_gradients(model, loss_of(model, 3, begin, stride))
             optimizer.step()
         self.expect_pair(pair)
 
