@@ -5,37 +5,53 @@
 namespace guozhuang {
 namespace {
 
-/// The index-th of `count` slices of a tensor.
-std::span<std::byte> slice_of(std::span<std::byte> tensor, std::size_t element_bytes,
-                              std::size_t index, std::size_t count) {
-    const auto elements = tensor.size() / element_bytes;
+struct Range {
+    std::size_t begin, end;
+};
+
+/// The index-th of `count` slices of so many bytes.
+Range slice_of(std::size_t bytes, std::size_t element_bytes, std::size_t index, std::size_t count) {
+    const auto elements = bytes / element_bytes;
     const auto share = elements / count;
     const auto longer = elements % count;
-    const auto begin = index * share + std::min(index, longer);
-    return tensor.subspan(begin * element_bytes,
-                          (share + (index < longer ? 1 : 0)) * element_bytes);
+    const auto begin_of = [&](std::size_t slice) {
+        return (slice * share + std::min(slice, longer)) * element_bytes;
+    };
+    return {begin_of(index), begin_of(index + 1)};
+}
+
+/// What of a range of the bundle lies in a tensor that begins there.
+Range part_of(Range range, std::size_t begin, std::size_t bytes) {
+    const auto clamped = [&](std::size_t at) {
+        return std::clamp(at, begin, begin + bytes) - begin;
+    };
+    return {clamped(range.begin), clamped(range.end)};
 }
 
 }  // namespace
 
 void Blocks::assign(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes,
-                    int count) {
+                    int count, Cut cut) {
     runs_.clear();
     first_.clear();
     bytes_.clear();
     element_bytes_ = element_bytes;
     total_bytes_ = 0;
+    for (const auto tensor : tensors) total_bytes_ += tensor.size();
     const auto blocks = static_cast<std::size_t>(count);
     for (std::size_t block = 0; block < blocks; ++block) {
         first_.push_back(runs_.size());
-        std::size_t offset = 0;
+        const auto of_bundle = slice_of(total_bytes_, element_bytes, block, blocks);
+        std::size_t offset = 0, at = 0;
         for (const auto tensor : tensors) {
-            const auto slice = slice_of(tensor, element_bytes, block, blocks);
-            append(offset, slice);
-            offset += slice.size();
+            const auto [begin, end] = cut == Cut::bundle
+                                          ? part_of(of_bundle, at, tensor.size())
+                                          : slice_of(tensor.size(), element_bytes, block, blocks);
+            append(offset, tensor.subspan(begin, end - begin));
+            offset += end - begin;
+            at += tensor.size();
         }
         bytes_.push_back(offset);
-        total_bytes_ += offset;
     }
     first_.push_back(runs_.size());
 }

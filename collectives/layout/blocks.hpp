@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -14,23 +15,32 @@ struct Segment {
     std::size_t bytes = 0;
 };
 
-/// A bundle (several tensors moved as one) cut into blocks, without copying it: block b is the b-th
-/// 1/count of EACH tensor, one after the other. So an element's block, and with it the order in
-/// which it is summed, depends on its own tensor alone: fusion never changes a sum.
+/// What is cut into blocks: block b is the b-th 1/count of it.
+enum class Cut : std::uint8_t {
+    /// Each tensor, so that an element's block depends on its own tensor alone. For algorithms that
+    /// sum each block in an order of its own: then fusion never changes a sum.
+    tensors,
+    /// The bundle, one tensor after the other: that gives fewer and longer runs. For algorithms
+    /// that sum all blocks in one order.
+    bundle
+};
+
+/// A bundle (several tensors moved as one) cut into blocks, without copying it.
 ///
-/// Cuts are at element boundaries; the first `elements % count` slices of a tensor have one element
-/// more, so block 0 is the largest. A block is a list of *runs*, contiguous spans of the tensors'
-/// memory; neighbours in memory are one run. Reusable: assign() allocates only while it grows. Not
-/// thread-safe against assign(); the tensors' memory must outlive the use.
+/// Cuts are at element boundaries; the first `elements % count` slices of what is cut have one
+/// element more, so block 0 is the largest. A block is a list of *runs*, contiguous spans of the
+/// tensors' memory; neighbours in memory are one run. Reusable: assign() allocates only while it
+/// grows. Not thread-safe against assign(); the tensors' memory must outlive the use.
 class Blocks {
 public:
     Blocks() = default;
-    Blocks(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes, int count) {
-        assign(tensors, element_bytes, count);
+    Blocks(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes, int count,
+           Cut cut = Cut::tensors) {
+        assign(tensors, element_bytes, count, cut);
     }
 
-    void assign(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes,
-                int count);
+    void assign(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes, int count,
+                Cut cut = Cut::tensors);
 
     int count() const noexcept { return static_cast<int>(bytes_.size()); }
     std::size_t element_bytes() const noexcept { return element_bytes_; }

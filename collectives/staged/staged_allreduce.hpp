@@ -100,7 +100,8 @@ private:
 
     /// From here on works on what is not reduced in place.
     void turn_to_rest() {
-        args_.rest->assign(regions_.rest(), args_.reduce.element_bytes(), group_.size());
+        args_.rest->assign(regions_.rest(), args_.reduce.element_bytes(), group_.size(),
+                           Cut::bundle);
         blocks_ = args_.rest;
         chunks_ = Chunks(blocks_->largest_bytes(),
                          std::min(args_.segment_bytes, layout_.segment_bytes()));
@@ -172,7 +173,8 @@ private:
     std::span<std::span<std::byte>> by_rank_;      ///< by rank
 };
 
-/// args.tensors: those of the blocks. args.rest: not null.
+/// args.blocks: cut in any way, the same on all ranks. args.tensors: those of the blocks.
+/// args.rest: not null.
 template <PeerMemory P>
 void staged_allreduce(P& group, const AllreduceArgs& args) {
     StagedAllreduce<P>(group, args).run();
@@ -184,12 +186,13 @@ namespace guozhuang {
 
 template <>
 inline constexpr auto run_allreduce<Algorithm::staged> = [](AllreduceSite auto& site) {
-    site.stage(site.cut(site.wire().size()), [&](PeerMemory auto& group, AllreduceArgs args) {
-        using P = std::remove_reference_t<decltype(group)>;
-        args.scratch =
-            site.scratch(staged::staged_scratch_bytes<P>(group.size(), args.tensors.size()));
-        staged::staged_allreduce(group, args);
-    });
+    site.stage(
+        site.cut(site.wire().size(), Cut::bundle), [&](PeerMemory auto& group, AllreduceArgs args) {
+            using P = std::remove_reference_t<decltype(group)>;
+            args.scratch =
+                site.scratch(staged::staged_scratch_bytes<P>(group.size(), args.tensors.size()));
+            staged::staged_allreduce(group, args);
+        });
 };
 
 }  // namespace guozhuang

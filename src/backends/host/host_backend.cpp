@@ -228,8 +228,8 @@ public:
     device::HostReduce within() const { return {fused_.dtype, bundle_.op, 1}; }
     std::span<std::byte> scratch(std::size_t bytes) { return backend_.scratch_.get(bytes); }
 
-    AllreduceArgs cut(int blocks) {
-        backend_.blocks_.assign(fused_.tensors, reduce_.element_bytes(), blocks);
+    AllreduceArgs cut(int blocks, Cut cut = Cut::tensors) {
+        backend_.blocks_.assign(fused_.tensors, reduce_.element_bytes(), blocks, cut);
         return {.blocks = backend_.blocks_,
                 .scratch = {},
                 .reduce = reduce_,
