@@ -9,7 +9,8 @@
 namespace guozhuang::perf {
 
 /// The stations of docs/way_of_a_gradient.md that an operation passes on one rank; then the
-/// whole operation through the public interface, and what of that is in no station.
+/// whole operation through the public interface, and what of that is in no station; and a blocking
+/// call, which most ranks make at the same time, so that it passes no station.
 enum class Station : std::size_t {
     request,    ///< api: checks, description
     queue,      ///< SubmissionQueue: submit, take
@@ -20,11 +21,12 @@ enum class Station : std::size_t {
     algorithm,  ///< HostBackend
     complete,   ///< SubmissionQueue, Pending, Handle; what is freed at the end
     whole,
-    rest
+    rest,
+    eager
 };
-inline constexpr std::array<std::string_view, 10> station_names{
-    "request", "queue",     "negotiate", "message", "resolve",
-    "bundle",  "algorithm", "complete",  "whole",   "rest"};
+inline constexpr std::array<std::string_view, 11> station_names{
+    "request",   "queue",    "negotiate", "message", "resolve", "bundle",
+    "algorithm", "complete", "whole",     "rest",    "eager"};
 
 struct Cost {
     double ns = 0, allocations = 0;

@@ -35,24 +35,29 @@ H start(OperationSpec&& spec, bool caller_waits) {
 }
 
 template <class O>
+protocol::Description description_of(OperationKind operation, const O& options) {
+    protocol::Description description{.operation = operation};
+    if constexpr (std::is_same_v<O, AllreduceOptions>) {
+        description.op = options.op;
+        description.prescale = options.prescale;
+        description.postscale = options.postscale;
+    }
+    return description;
+}
+
+template <class O>
 OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tensors,
                       const O& options) {
     api::check_name(protocol::name_of(operation), options.name);
-    OperationSpec spec{.set = api::set_runtime_of(options.session, options.process_set),
-                       .description = {.operation = operation},
-                       .name = options.name,
-                       .tensors = {tensors.begin(), tensors.end()},
-                       .outputs = options.outputs,
-                       .stream = options.stream,
-                       .keep_alive = options.keep_alive,
-                       .timeout = options.timeout,
-                       .wait_first = options.wait_first};
-    if constexpr (std::is_same_v<O, AllreduceOptions>) {
-        spec.description.op = options.op;
-        spec.description.prescale = options.prescale;
-        spec.description.postscale = options.postscale;
-    }
-    return spec;
+    return {.set = api::set_runtime_of(options.session, options.process_set),
+            .description = description_of(operation, options),
+            .name = options.name,
+            .tensors = {tensors.begin(), tensors.end()},
+            .outputs = options.outputs,
+            .stream = options.stream,
+            .keep_alive = options.keep_alive,
+            .timeout = options.timeout,
+            .wait_first = options.wait_first};
 }
 
 template <class O>
@@ -76,6 +81,19 @@ OperationSpec all_to_all_of(const ConstTensorView& tensor, std::span<const std::
     return spec;
 }
 
+/// Whether it is done. Else it is to be submitted, with the number that it may have got.
+bool allreduce_eagerly(const TensorView& tensor, const AllreduceOptions& options,
+                       std::uint64_t& number) {
+    const auto set = api::set_runtime_of(options.session, options.process_set);
+    const auto description = description_of(OperationKind::allreduce, options);
+    api::check(
+        {*set, description, options.name, {&tensor, 1}, options.timeout, options.wait_first});
+    const bool may_be_eager = tensor.device.kind == DeviceKind::host && options.outputs.empty() &&
+                              options.op != ReduceOp::adasum && options.timeout == 0ms &&
+                              set->misplacement_of(tensor).empty();
+    return may_be_eager && set->engine().run_eagerly({description, tensor, options.name, number});
+}
+
 JoinHandle start_join(const JoinOptions& options, bool caller_waits) {
     return start<JoinHandle>({.set = api::set_runtime_of(options.session, options.process_set),
                               .description = {.operation = OperationKind::join}},
@@ -92,7 +110,12 @@ Handle start_point_to_point(const TensorView& tensor, const engine::Route& route
 }  // namespace
 
 void allreduce(const TensorView& tensor, const AllreduceOptions& options) {
-    start(spec_of(OperationKind::allreduce, {&tensor, 1}, options), true).wait();
+    api::check_name(protocol::name_of(OperationKind::allreduce), options.name);
+    std::uint64_t number = 0;
+    if (allreduce_eagerly(tensor, options, number)) return;
+    auto spec = spec_of(OperationKind::allreduce, {&tensor, 1}, options);
+    spec.number = number;
+    start(std::move(spec), true).wait();
 }
 Handle allreduce_async(const TensorView& tensor, const AllreduceOptions& options) {
     return start(spec_of(OperationKind::allreduce, {&tensor, 1}, options), false);

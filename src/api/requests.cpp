@@ -13,6 +13,7 @@
 #include <span>
 #include <utility>
 
+#include "api/tensor_layout.hpp"
 #include "engine/release_thread.hpp"
 
 namespace guozhuang::api {
@@ -63,36 +64,10 @@ auto list_of(std::span<const std::int64_t> numbers) {
     return fmt::join(numbers, ", ");
 }
 
-/// Row-major without gaps; the stride of a dimension of one element does not matter.
-bool is_contiguous(const TensorView& tensor) {
-    if (tensor.strides.empty() || tensor.count() == 0) return true;
-    if (tensor.strides.size() != tensor.shape.size()) return false;
-    std::int64_t expected = 1;
-    for (std::size_t i = tensor.shape.size(); i-- > 0;) {
-        if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
-        expected *= tensor.shape[i];
-    }
-    return true;
-}
-
 /// Whether the number is that of an enumerator.
 template <class Enum>
 bool is_enumerator(Enum value) {
     return value >= Enum{} && value <= last_of(value);
-}
-
-/// Whether the tensor's bytes, and those of each of its rows, can be counted in 64 bits. A
-/// dimension that is 0 on this rank counts as 1, since it may be another on other ranks.
-bool is_countable(const TensorView& tensor) {
-    auto most =
-        std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(tensor.dtype));
-    for (const auto extent : tensor.shape) most /= std::max(extent, std::int64_t{1});
-    return most > 0;
-}
-
-/// Kernels of a device read whole elements.
-bool is_aligned(const TensorView& tensor) {
-    return reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) == 0;
 }
 
 void check_tensor(const TensorView& tensor, const Check& check) {
@@ -227,34 +202,33 @@ void check_one_device(const OperationSpec& spec, const Check& check) {
     }
 }
 
-void check_spec(const OperationSpec& spec, const Check& check) {
-    const auto& description = spec.description;
-    check.that(spec.name.size() <= protocol::max_name_bytes,
-               "the name is {} bytes long; at most {} are supported", spec.name.size(),
+void check_bare(const BareOperation& bare, const Check& check) {
+    const auto& description = bare.description;
+    check.that(bare.name.size() <= protocol::max_name_bytes,
+               "the name is {} bytes long; at most {} are supported", bare.name.size(),
                protocol::max_name_bytes);
-    check.that(!description.group || !spec.tensors.empty(), "the group has no tensors");
-    check.that(spec.tensors.size() <= protocol::max_tensors,
-               "{} tensors in one group; at most {} are supported", spec.tensors.size(),
+    check.that(!description.group || !bare.tensors.empty(), "the group has no tensors");
+    check.that(bare.tensors.size() <= protocol::max_tensors,
+               "{} tensors in one group; at most {} are supported", bare.tensors.size(),
                protocol::max_tensors);
-    check_timeout(spec.timeout, check);
-    check.that(spec.wait_first.count() >= 0, "wait_first is {} us; it may not be negative",
-               spec.wait_first.count());
+    check_timeout(bare.timeout, check);
+    check.that(bare.wait_first.count() >= 0, "wait_first is {} us; it may not be negative",
+               bare.wait_first.count());
     check.that(is_enumerator(description.op), "there is no reduce op {}",
                static_cast<int>(description.op));
-    const auto& transport = spec.set->transport();
+    const auto& transport = bare.set.transport();
     check.that(description.root >= 0 && description.root < transport.size(),
                "root {} is not a rank; there are ranks 0 to {}", description.root,
                transport.size() - 1);
     check.that(description.operation != OperationKind::broadcast ||
-                   spec.set->group_ranks().group_rank_of(description.root),
-               "root {} is not in {}", description.root, spec.set->group_ranks().name());
-    for (const auto& tensor : spec.tensors) {
+                   bare.set.group_ranks().group_rank_of(description.root),
+               "root {} is not in {}", description.root, bare.set.group_ranks().name());
+    for (const auto& tensor : bare.tensors) {
         check_tensor(tensor, check);
         check_reduction(description, tensor.dtype, check);
         check.that(!has_rows(description.operation) || !tensor.shape.empty(),
                    "a 0-dimensional tensor has no rows; give it a dimension");
     }
-    check_one_device(spec, check);
 }
 
 std::string name_of_output(const OperationSpec& spec, std::size_t i) {
@@ -411,10 +385,18 @@ void move_once(std::span<OperationSpec> specs, std::string_view operation, std::
     }
 }
 
+void check(const BareOperation& bare) {
+    check_bare(bare, Check(protocol::name_of(bare.description.operation), bare.name,
+                           bare.set.transport().rank()));
+}
+
 engine::Request prepare(OperationSpec&& spec) {
     const auto operation = spec.description.operation;
     const Check check(protocol::name_of(operation), spec.name, spec.set->transport().rank());
-    check_spec(spec, check);
+    check_bare(
+        {*spec.set, spec.description, spec.name, spec.tensors, spec.timeout, spec.wait_first},
+        check);
+    check_one_device(spec, check);
     check_outputs(spec, check);
     auto device = check_devices(spec, check);
     const bool writes =
@@ -425,6 +407,7 @@ engine::Request prepare(OperationSpec&& spec) {
         spec.splits = splits_of(spec, spec.set->size(), check);
     auto description = protocol::share(describe(spec, check));
     return {.name = std::move(spec.name),
+            .number = spec.number,
             .description = std::move(description),
             .tensors = engine::share(std::move(spec.tensors)),
             .outputs = spec.outputs.empty() ? nullptr : engine::share(std::move(spec.outputs)),

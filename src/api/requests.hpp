@@ -23,6 +23,7 @@ struct OperationSpec {
     std::shared_ptr<SetRuntime> set;
     protocol::Description description;  ///< without its tensors
     std::string name = {};              ///< empty: unnamed
+    std::uint64_t number = 0;           ///< of an unnamed one; 0: it has none yet
     std::vector<TensorView> tensors = {};
     std::vector<std::string> tensor_names = {};  ///< of a group's tensors; empty: numbers
     std::vector<TensorView> outputs = {};        ///< for the results; empty: none
@@ -32,6 +33,18 @@ struct OperationSpec {
     std::chrono::milliseconds timeout = {};  ///< 0: no limit of its own
     std::chrono::microseconds wait_first = {};
 };
+
+/// What of a spec can be checked by itself: all but tensor names, outputs, splits and the device.
+struct BareOperation {
+    SetRuntime& set;
+    const protocol::Description& description;
+    std::string_view name;
+    std::span<const TensorView> tensors;
+    std::chrono::milliseconds timeout;
+    std::chrono::microseconds wait_first;
+};
+/// Throws Error(invalid_argument).
+void check(const BareOperation& operation);
 
 /// Checks the spec and makes a request, copies of which may be submitted again and again. Throws
 /// Error(invalid_argument). Ignores stream, timeout and wait_first, which are not of the request.

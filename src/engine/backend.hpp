@@ -39,6 +39,16 @@ struct Bundle {
     std::vector<BundleEntry> entries;
 };
 
+/// An allreduce of one small host tensor, before the ranks have agreed on it.
+struct EagerAllreduce {
+    std::span<std::byte> memory;  ///< of the tensor
+    DType dtype = DType::f32;
+    ReduceOp op = ReduceOp::sum;
+    double prescale = 1, postscale = 1;
+    /// Of its name and description. Ranks with the same one have asked for the same.
+    std::uint64_t fingerprint = 0;
+};
+
 /// Runs bundles of host tensors: combines algorithms and a wire. One thread calls run(): whichever
 /// drives the engine.
 class Backend {
@@ -47,6 +57,12 @@ public:
     /// Blocks until the results are in place. Throws Error if the job is aborted or the transport
     /// fails; the contents of the bundle's tensors are then undefined.
     virtual void run(const Bundle& bundle) = 0;
+
+    /// Does it at once if all ranks of the set ask for it at about the same time. If one does not,
+    /// returns false on all, and has changed nothing.
+    virtual bool run_eagerly(const EagerAllreduce&) { return false; }
+    /// This rank is about something else: lets others not wait in run_eagerly().
+    virtual void decline_eager() noexcept {}
 };
 
 /// A bundle of tensors on a device, from when it is enqueued to when its stream has done it.

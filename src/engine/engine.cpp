@@ -16,10 +16,9 @@
 namespace guozhuang::engine {
 namespace {
 
-using namespace std::chrono_literals;
 using Kind = protocol::LogEntry::Kind;
 
-constexpr auto poll_time = 20ms;
+constexpr std::chrono::milliseconds poll_time(20);
 
 Context context_of(const Engine::Dependencies& dependencies) {
     const auto& group_ranks = dependencies.negotiator.group_ranks;
@@ -63,6 +62,7 @@ Engine::Engine(const Dependencies& dependencies)
     : context_(context_of(dependencies)),
       queue_(context_, life_),
       executor_(context_, dependencies.provider),
+      eager_calls_(context_, queue_, dependencies.negotiator.policy),
       control_plane_(dependencies.control, dependencies.mail, dependencies.negotiator),
       stalls_(dependencies.stalls, context_) {}
 
@@ -188,8 +188,10 @@ Engine::DriveResult Engine::try_drive_once(DrivePolicy policy) {
 Engine::DriveResult Engine::drive_once(DrivePolicy policy) {
     if (life_.is_stopped()) return DriveResult::in_vain;
     const bool progressed = pump();
-    if (log_.empty() || !is_due(log_.front().entry))
+    if (log_.empty() || !is_due(log_.front().entry)) {
+        if (!progressed) eager_calls_.decline();
         return progressed ? DriveResult::progressed : DriveResult::in_vain;
+    }
     if (policy == DrivePolicy::small_entries &&
         !moves_little(log_.front().entry, log_.front().requests, context_.size))
         return DriveResult::too_large;

@@ -17,6 +17,7 @@
 #include "engine/context.hpp"
 #include "engine/control.hpp"
 #include "engine/control_plane.hpp"
+#include "engine/eager_calls.hpp"
 #include "engine/executor.hpp"
 #include "engine/life_cycle.hpp"
 #include "engine/own_tensors.hpp"
@@ -67,6 +68,8 @@ public:
     void add_executor(DeviceKind kind, DeviceExecutor executor) {
         if (std::holds_alternative<std::shared_ptr<StreamExecutor>>(executor))
             queue_.start_to_release();
+        else if (kind == DeviceKind::host)
+            eager_calls_.run_on(*std::get<Backend*>(executor));
         executor_.add(kind, std::move(executor));
     }
     /// Starts the coordinator thread. Without it nothing moves while no caller waits.
@@ -79,6 +82,17 @@ public:
     /// memory in which a tensor on a device is staged, and so may throw Error(out_of_memory) too,
     /// before another rank hears of the operation.
     std::shared_ptr<Pending> submit(Request&& request, const Route& route, bool caller_waits);
+
+    /// Runs it at once, without submission and log, if all ranks of the set make the same call at
+    /// about the same time and this rank has nothing else pending. Else returns false: the call is
+    /// to be submitted, and nothing has happened.
+    bool run_eagerly(const EagerCall& call) {
+        return eager_calls_.may_run(call) && try_between_bundles([this, &call] {
+                   mutex_.is_held();
+                   return log_.empty() && life_.state() == LifeCycle::State::open &&
+                          eager_calls_.run(call);
+               });
+    }
 
     bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) override;
     /// Completes operations that have ended; true if there were any. Called by every thread that
@@ -200,6 +214,7 @@ private:
     LifeCycle life_;
     SubmissionQueue queue_;
     Executor executor_;
+    EagerCalls eager_calls_;
 
     base::Mutex mutex_;                                          ///< whoever holds it drives
     SubmissionQueue::Taken taken_ GUOZHUANG_GUARDED_BY(mutex_);  ///< and not yet dealt with

@@ -36,7 +36,8 @@ struct Request {
     std::string name = {};  ///< empty: the engine makes one from a number
     /// Whether the name may come again and so gets an id; false for names that the engine makes.
     bool named = true;
-    int peer = 0;  ///< of a send or receive: world rank; set by the engine
+    std::uint64_t number = 0;  ///< of one without a name, if it has been taken before
+    int peer = 0;              ///< of a send or receive: world rank; set by the engine
     /// When it was submitted: set only for an operation with a deadline of its own.
     base::Clock::time_point submitted = base::Clock::time_point::max();
     /// How long it may wait for other ranks.

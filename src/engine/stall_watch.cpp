@@ -76,7 +76,7 @@ bool StallWatch::publish(Pending& pending) {
     return true;
 }
 
-void write_operation(trace::Note& note, std::string_view operation, const std::string& name,
+void write_operation(trace::Note& note, std::string_view operation, std::string_view name,
                      const protocol::GroupRanks& group_ranks) {
     if (group_ranks.are_the_world())
         note.write(operation, name);

@@ -74,7 +74,7 @@ private:
 };
 
 /// Writes what other ranks of the host read: "allreduce", "loss" or "loss in process set 0,2".
-void write_operation(trace::Note& note, std::string_view operation, const std::string& name,
+void write_operation(trace::Note& note, std::string_view operation, std::string_view name,
                      const protocol::GroupRanks& group_ranks);
 
 }  // namespace guozhuang::engine

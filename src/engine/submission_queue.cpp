@@ -36,10 +36,11 @@ void SubmissionQueue::require_new_name(const Request& request) const {
                 {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
 }
 
-void SubmissionQueue::number(Request& request, std::uint64_t number) const {
-    request.named = false;
-    request.name = fmt::format("#{} {}", number, request.operation());
-    if (joins_ > 0) request.name += fmt::format(" after {} join{}", joins_, joins_ == 1 ? "" : "s");
+std::string SubmissionQueue::name_of_number(protocol::OperationKind operation,
+                                            std::uint64_t number) const {
+    auto name = fmt::format("#{} {}", number, name_of(operation));
+    if (joins_ > 0) name += fmt::format(" after {} join{}", joins_, joins_ == 1 ? "" : "s");
+    return name;
 }
 
 /// Enters the operation into the table and the queue; into neither if that throws for lack of
@@ -66,7 +67,10 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
     const auto operation = request.description->operation;
     auto& unnamed = unnamed_[operation];
     const bool numbered = request.name.empty();
-    if (numbered) number(request, unnamed + 1);
+    if (numbered) {
+        request.named = false;
+        request.name = name_of_number(operation, request.number > 0 ? request.number : unnamed + 1);
+    }
     require_new_name(request);
     auto& activity = context_.activity;
     write_operation(activity.submitted, name_of(operation), request.name, context_.group_ranks);
@@ -77,7 +81,7 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
     activity.last_pending = pending.get();
     // Counted last: ranks must count alike, and an operation that failed to be submitted does not
     // count.
-    if (numbered) ++unnamed;
+    if (numbered && pending->request().number == 0) ++unnamed;
     context_.timeline->begin(pending.get(), pending->request().name, "negotiate",
                              [&] { return facts_of(pending->request(), context_.set); });
     return pending;
@@ -101,6 +105,17 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request, const Route&
                                     .set = context_.set};
     });
     return pending;
+}
+
+std::uint64_t SubmissionQueue::take_number(protocol::OperationKind operation) {
+    const base::Lock lock(mutex_);
+    return ++unnamed_[operation];
+}
+
+std::string SubmissionQueue::numbered_name(protocol::OperationKind operation,
+                                           std::uint64_t number) const {
+    const base::Lock lock(mutex_);
+    return name_of_number(operation, number);
 }
 
 void SubmissionQueue::add_neutral(const Requests& requests) {

@@ -56,6 +56,10 @@ public:
     std::shared_ptr<Pending> submit(Request&& request, const Route& route,
                                     std::shared_ptr<StagedMessage> staged,
                                     std::shared_ptr<ProgressSource> progress_source);
+    /// The next number of an operation without a name, for one that may not be submitted.
+    std::uint64_t take_number(protocol::OperationKind operation);
+    /// Its name.
+    std::string numbered_name(protocol::OperationKind operation, std::uint64_t number) const;
     /// Adds the neutral contributions of this rank, which it has not submitted itself.
     void add_neutral(const Requests& requests);
     /// Adds the wait for the other ranks to close, unless the log is complete. It is an operation,
@@ -107,7 +111,8 @@ public:
 private:
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
     void require_new_name(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
-    void number(Request& request, std::uint64_t number) const GUOZHUANG_REQUIRES(mutex_);
+    std::string name_of_number(protocol::OperationKind operation, std::uint64_t number) const
+        GUOZHUANG_REQUIRES(mutex_);
     template <class Table, class Entry, class Queue, class Element>
     void enter(Table& table, Entry entry, Queue& queue, Element element) GUOZHUANG_REQUIRES(mutex_);
     bool set_ended(Pending& pending, const std::exception_ptr& error) noexcept;

@@ -36,6 +36,20 @@ Description decode_description(std::span<const std::byte> bytes) {
     return description;
 }
 
+std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t number,
+                                       const Description& description, DType dtype,
+                                       const Shape& shape) noexcept {
+    const std::array head{number,
+                          static_cast<std::uint64_t>(dtype),
+                          static_cast<std::uint64_t>(description.op),
+                          std::bit_cast<std::uint64_t>(description.prescale),
+                          std::bit_cast<std::uint64_t>(description.postscale),
+                          std::uint64_t{shape.size()}};
+    auto hash = XXH3_64bits(head.data(), sizeof head);
+    hash = XXH3_64bits_withSeed(shape.data(), shape.size() * sizeof(std::int64_t), hash);
+    return XXH3_64bits_withSeed(name.data(), name.size(), hash);
+}
+
 std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept {
     return XXH3_64bits(encoded.data(), encoded.size());
 }

@@ -73,6 +73,11 @@ Description decode_description(std::span<const std::byte> bytes);
 
 /// 64 bits of the encoded bytes (XXH3).
 std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept;
+/// The same of an allreduce of one tensor, with its name, or its number if it has none; nothing is
+/// encoded for that. `description`: without the tensor.
+std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t number,
+                                       const Description& description, DType dtype,
+                                       const Shape& shape) noexcept;
 
 /// Made once, then shared by all who refer to it.
 using SharedDescription = std::shared_ptr<const Description>;

@@ -58,6 +58,9 @@ public:
     void enter(const void* request, std::string_view phase) noexcept {
         if (on()) record({.kind = TimelineRecord::Kind::enter, .request = request, .phase = phase});
     }
+    /// A request that went through one phase, and is complete.
+    void add_request(std::string name, std::string_view phase, const TimeSpan& time,
+                     const TimelineFacts& facts) noexcept;
     void end(const void* request, bool failed) noexcept {
         if (on()) record({.kind = TimelineRecord::Kind::end, .failed = failed, .request = request});
     }
@@ -108,6 +111,8 @@ public:
     ~TimelineSlice() {
         if (begin_) record();
     }
+    /// Empty: the timeline was off.
+    const std::optional<base::Clock::time_point>& begin() const noexcept { return begin_; }
     TimelineSlice(const TimelineSlice&) = delete;
     TimelineSlice& operator=(const TimelineSlice&) = delete;
 

@@ -566,7 +566,7 @@ def budget(command):
             messages = ["message"] * (line["ranks"] > 1)
             assert list(stations) == [
                 "request", "queue", "negotiate", *messages, "resolve", "bundle", "algorithm",
-                "complete", "whole", "rest",
+                "complete", "whole", "rest", "eager",
             ], line
             assert line["name"] == name and line["bytes"] == 4 and line["cpu"], line
             for station, cost in stations.items():

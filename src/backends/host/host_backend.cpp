@@ -25,6 +25,7 @@
 namespace guozhuang::backends {
 namespace {
 
+using wire::EagerSlots;
 using wire::GroupWire;
 using wire::SharedMemoryGroup;
 
@@ -104,6 +105,12 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
     needs_stages_ =
         wire_.size() > 1 && (can_stage(group_.transport, group_.ranks) || Hierarchy::fits(group_));
     if (is_the_first(group_)) create_stages();
+    if (wire_.size() == 1) {
+        const auto memory = lone_slots_.get(EagerSlots::bytes_for(1));
+        EagerSlots::initialise(memory, 1);
+        eager_rounds_.emplace(group_, EagerSlots::in(memory, 1));
+    }
+    terms_.resize(static_cast<std::size_t>(wire_.size()));
 }
 
 /// In the constructor, where all ranks are at the same point; or with the first bundle that moves
@@ -112,10 +119,12 @@ void HostBackend::create_stages() {
     if (!std::exchange(needs_stages_, false)) return;
     set_buffers_ = SetStagingBuffers::create_shared(wire_, group_);
     if (!set_buffers_) return;
-    if (can_stage(group_.transport, group_.ranks))
+    if (can_stage(group_.transport, group_.ranks)) {
         tuner_.emplace(group_, set_buffers_->staging(), /*tries_segments=*/true);
-    else
+        eager_rounds_.emplace(group_, set_buffers_->staging().eager_slots);
+    } else {
         hierarchy_.emplace(group_, set_buffers_->staging());
+    }
 }
 
 /// The policy of the log as far as this backend's ranks can follow it. All ranks agree on it: the
@@ -141,6 +150,29 @@ void HostBackend::run(const engine::Bundle& bundle) {
     if (bundle.operation != protocol::OperationKind::barrier) create_stages();
     move(bundle);
     store_->give_back(std::move(scratch_));
+}
+
+/// The sum is that of symmetric_allreduce(): of the tree over ranks.
+bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
+    const auto bytes = allreduce.memory.size();
+    if (!eager_rounds_ || bytes > EagerSlots::capacity) return false;
+    const device::HostReduce reduce(allreduce.dtype, allreduce.op, wire_.size(),
+                                    allreduce.postscale);
+    const auto room = eager_rounds_->begin();
+    if (room.empty()) return false;
+    copy(room, allreduce.memory);
+    if (allreduce.prescale != 1)
+        device::scale(allreduce.dtype, room.first(bytes), allreduce.prescale);
+    if (!eager_rounds_->offer(allreduce.fingerprint, bytes)) return false;
+    for (int peer = 0; peer < wire_.size(); ++peer)
+        terms_[static_cast<std::size_t>(peer)] = eager_rounds_->data_of(peer).first(bytes);
+    if (bytes > 0) reduce.combine_tree(allreduce.memory, terms_);
+    eager_rounds_->finish();
+    return true;
+}
+
+void HostBackend::decline_eager() noexcept {
+    if (eager_rounds_) eager_rounds_->decline();
 }
 
 void HostBackend::move(const engine::Bundle& bundle) {

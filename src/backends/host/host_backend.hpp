@@ -12,6 +12,7 @@
 #include "collectives/policy.hpp"
 #include "engine/backend.hpp"
 #include "trace/timeline.hpp"
+#include "wire/group/eager_rounds.hpp"
 
 namespace guozhuang::backends {
 
@@ -54,6 +55,8 @@ public:
                 std::shared_ptr<trace::Timeline> timeline);
 
     void run(const engine::Bundle& bundle) override;
+    bool run_eagerly(const engine::EagerAllreduce& allreduce) override;
+    void decline_eager() noexcept override;
 
 private:
     /// Tensors that one algorithm moves as one: of one dtype and one order of summing.
@@ -91,11 +94,15 @@ private:
     wire::GroupWire ring_;
     bool needs_stages_ = false;  ///< before it moves data, to make memory to stage in
     std::optional<SetStagingBuffers> set_buffers_;
+    /// If all ranks can reach each other's stages, or there is one.
+    std::optional<wire::EagerRounds> eager_rounds_;
     std::optional<StagingTuner> tuner_;   ///< of the stages, if all can reach each other's
     std::optional<Hierarchy> hierarchy_;  ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;
     /// The scratch of the bundle under way; after a failure it stays: messages may still use it.
     ScratchPool scratch_;
+    ScratchPool lone_slots_;                         ///< the eager slots of a rank that is alone
+    std::vector<std::span<const std::byte>> terms_;  ///< of an eager allreduce, by rank
     const std::shared_ptr<trace::Timeline> timeline_;
     Blocks blocks_, rest_;  ///< of a bundle; of what is left of it where some is reduced in place
 };

@@ -1,0 +1,39 @@
+#include "engine/eager_calls.hpp"
+
+#include <string>
+
+#include "base/process.hpp"
+#include "engine/stall_watch.hpp"
+
+namespace guozhuang::engine {
+
+bool EagerCalls::run(const EagerCall& call) {
+    const auto& [description, tensor, name, number] = call;
+    const auto operation = description.operation;
+    base::refuse_forked();
+    if (name.empty()) number = queue_.take_number(operation);
+    const auto facts = [&] {
+        return trace::TimelineFacts{.operation = name_of(operation),
+                                    .bytes = tensor.bytes(),
+                                    .tensors = 1,
+                                    .set = context_.set};
+    };
+    const trace::TimelineSlice slice(*context_.timeline, "eager", facts);
+    const bool done =
+        host_->run_eagerly({.memory = tensor.memory(),
+                            .dtype = tensor.dtype,
+                            .op = description.op,
+                            .prescale = description.prescale,
+                            .postscale = description.postscale,
+                            .fingerprint = protocol::fingerprint_of_allreduce(
+                                name, number, description, tensor.dtype, tensor.shape)});
+    if (!done) return false;
+    write_operation(context_.activity.submitted, name_of(operation), name, context_.group_ranks);
+    if (slice.begin())
+        context_.timeline->add_request(
+            name.empty() ? queue_.numbered_name(operation, number) : std::string(name), "eager",
+            {*slice.begin(), base::Clock::now()}, facts());
+    return true;
+}
+
+}  // namespace guozhuang::engine

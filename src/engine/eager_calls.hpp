@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <guozhuang/tensor.hpp>
+#include <string_view>
+
+#include "collectives/policy.hpp"
+#include "engine/backend.hpp"
+#include "engine/context.hpp"
+#include "engine/submission_queue.hpp"
+#include "protocol/description.hpp"
+
+namespace guozhuang::engine {
+
+/// A blocking call of allreduce() on a tensor of the host, as a caller has made it.
+struct EagerCall {
+    const protocol::Description& description;  ///< without the tensor
+    const TensorView& tensor;
+    std::string_view name;  ///< empty: it has none
+    /// The number of one without a name; 0: none yet. A call that is not run eagerly is to be
+    /// submitted with the number that it has got.
+    std::uint64_t& number;
+};
+
+/// Runs small allreduces before the ranks have agreed on them: where all ranks of the set call at
+/// about the same time, and have nothing else pending, there is nothing to negotiate. Only the
+/// thread that holds the engine's lock calls this, but for may_run().
+class EagerCalls {
+public:
+    /// `policy`: of the log's entries.
+    EagerCalls(const Context& context, SubmissionQueue& queue, const selection::Policy& policy)
+        : context_(context),
+          queue_(queue),
+          // None is run if an algorithm is asked for by name.
+          most_bytes_(policy.forced == Algorithm::automatic ? policy.small_bytes : 0) {}
+    /// Before the first call.
+    void run_on(Backend& host) noexcept { host_ = &host; }
+
+    bool may_run(const EagerCall& call) const noexcept {
+        return host_ != nullptr && call.tensor.bytes() <= most_bytes_ && !queue_.has_pending();
+    }
+    /// Returns false if it has changed nothing but the call's number.
+    bool run(const EagerCall& call);
+    /// This rank waits for something else: others need not wait for it in run().
+    void decline() noexcept {
+        if (host_ != nullptr) host_->decline_eager();
+    }
+
+private:
+    const Context& context_;
+    SubmissionQueue& queue_;
+    const std::size_t most_bytes_;
+    Backend* host_ = nullptr;
+};
+
+}  // namespace guozhuang::engine

@@ -1,0 +1,127 @@
+#include "wire/group/eager_rounds.hpp"
+
+#include <algorithm>
+#include <guozhuang/error.hpp>
+
+#include "base/log.hpp"
+
+namespace guozhuang::wire {
+namespace {
+
+/// Ranks that take turns do not spin: so many turns are as long.
+constexpr int turns_to_spin = 100;
+
+/// Whether a thread that waits has spun as long as it may.
+class Spin {
+public:
+    explicit Spin(const Group& group)
+        : settings_(group.transport.wait_settings()),
+          wait_loop_(group.transport.doorbell(), settings_) {}
+    /// One turn; false if it was the last. Throws what ends the job.
+    bool turn() {
+        if (wait_loop_.about_to_park() || ++turns_ == turns_to_spin) return false;
+        if (settings_.turn_scheduler == nullptr) turns_ = 0;
+        wait_loop_.pause();
+        return true;
+    }
+
+private:
+    const base::WaitSettings& settings_;
+    base::WaitLoop wait_loop_;
+    int turns_ = 0;
+};
+
+}  // namespace
+
+EagerRounds::EagerRounds(const Group& group, const EagerSlots& slots)
+    : group_(group),
+      slots_(slots),
+      round_(slots.ranks[static_cast<std::size_t>(group.group_rank)].finished.load() + 1) {}
+
+std::span<std::byte> EagerRounds::begin() noexcept {
+    const auto opened = slots_.rounds->opened.load();
+    if (opened >= round_) {
+        if (is_decided(opened)) {
+            leave(opened);
+            return {};
+        }
+        round_ = opened;
+    } else if (round_ > 2 && !all_have_finished(round_ - 2)) {
+        return {};
+    }
+    return offer_of(group_.group_rank, round_).data;
+}
+
+bool EagerRounds::all_have_finished(std::uint64_t round) noexcept {
+    if (finished_by_all_ < round)
+        for (const auto& each : slots_.ranks)
+            if (each.finished.load() < round) return false;
+    finished_by_all_ = std::max(finished_by_all_, round);
+    return true;
+}
+
+bool EagerRounds::offer(std::uint64_t fingerprint, std::size_t bytes) noexcept {
+    auto& own = offer_of(group_.group_rank, round_);
+    own.fingerprint = fingerprint;
+    own.round.store(round_);
+    for (auto opened = slots_.rounds->opened.load();
+         opened < round_ && !slots_.rounds->opened.compare_exchange_weak(opened, round_);) {
+    }
+    group_.transport.count_staged(bytes);
+    if (!goes_ahead(fingerprint)) {
+        leave(round_);
+        return false;
+    }
+    finished_by_all_ = round_ - 1;  // whoever offers has finished what was before
+    return true;
+}
+
+/// Spins until the round is decided, by this rank at the latest when it would park.
+bool EagerRounds::goes_ahead(std::uint64_t fingerprint) noexcept try {
+    Spin spin(group_);
+    for (int peer = 0; !is_decided(round_);) {
+        for (; peer < static_cast<int>(slots_.ranks.size()); ++peer) {
+            const auto& theirs = offer_of(peer, round_);
+            if (theirs.round.load() != round_) break;
+            if (theirs.fingerprint != fingerprint) return decide(round_, false);
+        }
+        if (peer == static_cast<int>(slots_.ranks.size())) return decide(round_, true);
+        if (!spin.turn()) return decide(round_, false);
+    }
+    return decide(round_, false);
+} catch (const Error& error) {  // the job is over
+    base::log_debug(error.what());
+    return decide(round_, false);
+}
+
+void EagerRounds::finish() noexcept {
+    leave(round_);
+}
+
+void EagerRounds::decline() noexcept {
+    const auto opened = slots_.rounds->opened.load();
+    if (opened < round_) return;
+    decide(opened, false);
+    leave(opened);
+}
+
+/// Returns what is decided: this, or what another rank has decided before.
+bool EagerRounds::decide(std::uint64_t round, bool goes_ahead) noexcept {
+    auto& decision = slots_.rounds->decisions[round % 2];
+    auto decided = decision.load();
+    while (decided / 2 != round)
+        if (decision.compare_exchange_weak(decided, 2 * round + (goes_ahead ? 1 : 0)))
+            return goes_ahead;
+    return decided % 2 == 1;
+}
+
+bool EagerRounds::is_decided(std::uint64_t round) const noexcept {
+    return slots_.rounds->decisions[round % 2].load() / 2 == round;
+}
+
+void EagerRounds::leave(std::uint64_t round) noexcept {
+    slots_.ranks[static_cast<std::size_t>(group_.group_rank)].finished.store(round);
+    round_ = round + 1;
+}
+
+}  // namespace guozhuang::wire

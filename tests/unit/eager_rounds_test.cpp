@@ -1,0 +1,129 @@
+#include "wire/group/eager_rounds.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "support/fakes/inproc_ranks.hpp"
+#include "support/runner/catch.hpp"
+
+using namespace guozhuang;
+using namespace guozhuang::wire;
+using guozhuang::test::run_staging_ranks;
+
+namespace {
+
+/// On a rank's thread, where a CHECK cannot be.
+void require_right(bool holds) {
+    if (!holds) throw std::runtime_error("a wrong number");
+}
+
+/// Offers a number. Returns the numbers of all, or none if the round does not go ahead.
+std::vector<int> offer(EagerRounds& rounds, int ranks, std::uint64_t fingerprint, int number) {
+    const auto room = rounds.begin();
+    if (room.empty()) return {};
+    std::memcpy(room.data(), &number, sizeof number);
+    if (!rounds.offer(fingerprint, sizeof number)) return {};
+    std::vector<int> numbers(static_cast<std::size_t>(ranks));
+    for (int peer = 0; peer < ranks; ++peer)
+        std::memcpy(&numbers[static_cast<std::size_t>(peer)], rounds.data_of(peer).data(),
+                    sizeof number);
+    rounds.finish();
+    return numbers;
+}
+
+/// Where the ranks meet after a round, by other means.
+class Barrier {
+public:
+    explicit Barrier(int ranks) : ranks_(ranks) {}
+    template <class Meanwhile>
+    void wait(const Meanwhile& meanwhile) {
+        const int all = (arrived_.fetch_add(1) / ranks_ + 1) * ranks_;
+        while (arrived_.load() < all) {
+            meanwhile();
+            std::this_thread::yield();
+        }
+    }
+
+private:
+    const int ranks_;
+    std::atomic<int> arrived_{0};
+};
+
+}  // namespace
+
+TEST_CASE("an eager round of equal offers goes ahead, and shows each rank what all have given") {
+    const int ranks = GENERATE(1, 2, 3, 4);
+    CAPTURE(ranks);
+    std::atomic<int> ahead{0};
+    Barrier barrier(ranks);
+    CHECK_NOTHROW(run_staging_ranks(ranks, [&](const Group& group, const Staging& staging) {
+        EagerRounds rounds(group, staging.eager_slots);
+        for (int call = 0; call < 200; ++call) {
+            const auto numbers = offer(rounds, ranks, 7, call * ranks + group.group_rank);
+            for (std::size_t peer = 0; peer < numbers.size(); ++peer)
+                require_right(numbers[peer] == call * ranks + static_cast<int>(peer));
+            if (!numbers.empty()) ++ahead;
+            barrier.wait([] {});
+        }
+    }));
+    // A busy machine may have kept a rank from its turn for longer than the others spin.
+    CHECK(ahead > 0);
+    CHECK(ahead % ranks == 0);
+}
+
+TEST_CASE("an eager round does not go ahead if offers differ") {
+    std::atomic<int> ahead{0};
+    run_staging_ranks(3, [&](const Group& group, const Staging& staging) {
+        EagerRounds rounds(group, staging.eager_slots);
+        const std::uint64_t fingerprint = group.group_rank == 2 ? 8 : 7;
+        for (int call = 0; call < 20; ++call)
+            if (!offer(rounds, 3, fingerprint, call).empty()) ++ahead;
+    });
+    CHECK(ahead == 0);
+}
+
+TEST_CASE("a rank leaves an eager round without the others, of whom nobody can leave with it") {
+    std::atomic<int> ahead{0};
+    Barrier barrier(2);
+    run_staging_ranks(2, [&](const Group& group, const Staging& staging) {
+        EagerRounds rounds(group, staging.eager_slots);
+        if (group.group_rank == 0 && !offer(rounds, 2, 7, 1).empty()) ++ahead;
+        barrier.wait([] {});
+        // Too late: the round is decided.
+        if (group.group_rank == 1 && !offer(rounds, 2, 7, 1).empty()) ++ahead;
+    });
+    CHECK(ahead == 0);
+}
+
+TEST_CASE("calls are made eagerly by all ranks or by none, whatever each does") {
+    const int ranks = GENERATE(2, 3, 4);
+    CAPTURE(ranks);
+    constexpr int calls = 2000;
+    std::vector<std::atomic<int>> eager(calls);
+    Barrier barrier(ranks);
+    CHECK_NOTHROW(run_staging_ranks(ranks, [&](const Group& group, const Staging& staging) {
+        EagerRounds rounds(group, staging.eager_slots);
+        std::mt19937 random(static_cast<unsigned>(group.group_rank) * 1000 + 1);
+        for (int call = 0; call < calls; ++call) {
+            const auto choice = random() % 16;
+            std::vector<int> numbers;
+            if (choice > 0)
+                numbers =
+                    offer(rounds, ranks, choice == 1 ? 8 : 7, call * ranks + group.group_rank);
+            for (std::size_t peer = 0; peer < numbers.size(); ++peer)
+                require_right(numbers[peer] == call * ranks + static_cast<int>(peer));
+            const bool done = !numbers.empty();
+            if (done) ++eager[static_cast<std::size_t>(call)];
+            barrier.wait([&] {
+                if (!done) rounds.decline();
+            });
+        }
+    }));
+    CHECK(std::ranges::all_of(
+        eager, [&](const auto& count) { return count.load() == 0 || count.load() == ranks; }));
+}
