@@ -99,7 +99,8 @@ void ring_callers(Doorbell& bell, Audience audience) noexcept {
 
 void ring_local(Doorbell& bell, Audience audience) noexcept {
     bell.rings.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(bell.rings, audience);
+    // A thread that counts itself after this look finds the ring, and does not park.
+    if (bell.parked.load(std::memory_order_seq_cst) != 0) futex_wake(bell.rings, audience);
 }
 
 void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
@@ -259,8 +260,10 @@ void WaitLoop::park_idle() {
 }
 
 bool WaitLoop::park(Audience woken_by, Clock::time_point until) {
+    bell_.parked.fetch_add(1, std::memory_order_seq_cst);
     if (bell_.rings.load(std::memory_order_seq_cst) == seen_)
         futex_wait(bell_.rings, seen_, woken_by, std::min(until, deadline_));
+    bell_.parked.fetch_sub(1, std::memory_order_seq_cst);
     const std::uint32_t before = std::exchange(seen_, bell_.rings.load(std::memory_order_seq_cst));
     check_abort();
     check_deadline();

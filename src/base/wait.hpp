@@ -25,6 +25,8 @@ struct alignas(64) Doorbell {
     std::atomic<std::uint32_t> asleep{0};
     /// How many threads, likewise, wait behind another thread of the rank that drives.
     std::atomic<std::uint32_t> behind{0};
+    /// How many threads are parked, in whatever wait, or are about to be.
+    std::atomic<std::uint32_t> parked{0};
     std::atomic<std::uint32_t> abort{0};  ///< not 0: the job is over, every wait throws
     std::atomic<CauseState> cause_state{CauseState::none};
     std::int32_t culprit = -1;       ///< valid once the cause is complete, like code and text
@@ -63,7 +65,7 @@ void nudge(Doorbell& bell, Audience audience = everybody) noexcept;
 void ring_callers(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Like ring, and wakes also the threads that wait for local news only: a submission, or the end of
-/// an operation. Always a system call.
+/// an operation. Costs a system call only if a thread is parked.
 void ring_local(Doorbell& bell, Audience audience = everybody) noexcept;
 
 /// Notes why the job is about to end. The first cause wins; a text that is too long is cut.

@@ -28,12 +28,13 @@ Negotiator::Negotiator(int rank, int size, const Options& options)
     for (const int child : tree_.children()) subtrees_[child] = tree_.subtree(child);
 }
 
-/// What the name's id stands for is held once, however often it is submitted.
+/// What the name's id stands for is held once, as it was submitted last: so a plan's description is
+/// compared with itself from the second time on.
 void Negotiator::submit(std::string_view name, bool named, const SharedDescription& description,
                         std::shared_ptr<Submitter> submitter) {
     auto& known = names_.row(name);
-    const bool repeats = known.described && are_same(known.described, description);
-    known.submission = {repeats ? known.described : description, std::move(submitter)};
+    if (known.described && are_same(known.described, description)) known.described = description;
+    known.submission = {description, std::move(submitter)};
     if (finished_) return;
     const int self = tree_.rank();
     count(known, named, known.submission->description, std::span(&self, 1));

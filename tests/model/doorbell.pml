@@ -10,7 +10,8 @@
 // rings does not wrap.
 //
 // A defect for the model to find: -DBUG_LOOK_BEFORE_COUNT, -DBUG_WAKE_ONE, -DBUG_NO_COMPARE,
-// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE, -DBUG_OTHER_SET; with a caller -DBUG_END_AS_NEWS.
+// -DBUG_COUNT_AFTER_LOOK, -DBUG_NEWS_AFTER_NUDGE, -DBUG_OTHER_SET, -DBUG_PARKED_BEFORE_RING; with a
+// caller -DBUG_END_AS_NEWS.
 
 #define BY_NEWS 1
 #define BY_LOCAL 2
@@ -24,7 +25,7 @@
 #define IDLE 1
 #define CALLER 2
 
-byte rings, asleep, behind;
+byte rings, asleep, behind, parked;
 byte sleeping[3];  // the kernel's: whom each thread lets itself be woken by, 0 if it is awake
 byte news, rounds;
 bool work, ended;
@@ -102,10 +103,12 @@ inline ring_callers() {
 
 // As WaitLoop::park().
 inline park(thread, bits) {
+    parked++;
     if
     :: rings == seen -> futex_wait(thread, seen, bits)
     :: else
-    fi
+    fi;
+    parked--
 }
 
 // A coordinator with nothing pending: WaitLoop::park_idle(). The count is read before the look.
@@ -215,8 +218,19 @@ active proctype Stager() {
 }
 #endif
 
+// base::ring_local().
 active proctype Local() {
+    byte expected;
     work = true;
+#ifdef BUG_PARKED_BEFORE_RING
+    expected = parked;
     rings++;
-    futex_wake(BY_NEWS | BY_LOCAL)
+#else
+    rings++;
+    expected = parked;
+#endif
+    if
+    :: expected != 0 -> futex_wake(BY_NEWS | BY_LOCAL)
+    :: else
+    fi
 }
