@@ -77,7 +77,7 @@ void Engine::start() {
 
 std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {
     auto pending = queue_.submit(std::move(request), shared_from_this());
-    if (!caller_waits) wake_driver();
+    if (!caller_waits) announce();
     return pending;
 }
 
@@ -85,7 +85,7 @@ std::shared_ptr<Pending> Engine::submit(Request&& request, const Route& route, b
     base::refuse_forked();
     auto staged = executor_.stage(request, route, shared_from_this());
     auto pending = queue_.submit(std::move(request), route, std::move(staged), shared_from_this());
-    if (!caller_waits) wake_driver();
+    if (!caller_waits) announce();
     return pending;
 }
 
@@ -222,6 +222,7 @@ bool Engine::take_entries() {
 }
 
 bool Engine::take_submissions() {
+    announced_ = false;
     queue_.take(taken_);
     if (taken_.empty()) return false;
     if (quit_entry_) fail_for_quit(std::exchange(taken_.operations, {}));

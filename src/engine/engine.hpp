@@ -180,6 +180,10 @@ private:
     DriveResult try_drive_once(DrivePolicy policy = DrivePolicy::all_entries);
     bool has_work() const noexcept { return queue_.has_pending() || life_.is_shutting_down(); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
+    /// Says once that something has been submitted, until it is taken.
+    void announce() noexcept {
+        if (!announced_.exchange(true)) wake_driver();
+    }
     void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }
 
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
@@ -225,6 +229,7 @@ private:
     /// The `quit` entry that has ended the log, if a rank has quit.
     std::optional<protocol::LogEntry> quit_entry_ GUOZHUANG_GUARDED_BY(mutex_);
 
+    std::atomic<bool> announced_{false};  ///< submitted, and not yet taken
     std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving
     std::thread coordinator_;
 };
