@@ -66,10 +66,6 @@ Engine::Engine(const Dependencies& dependencies)
       control_plane_(dependencies.control, dependencies.mail, dependencies.negotiator),
       stalls_(dependencies.stalls, context_) {}
 
-Engine::~Engine() {
-    stop();
-}
-
 void Engine::start() {
     coordinator_ = std::thread([this] { coordinate(); });
     pthread_setname_np(coordinator_.native_handle(), "gz-coordinator");

@@ -61,7 +61,7 @@ public:
     };
 
     explicit Engine(const Dependencies& dependencies);
-    ~Engine() override;
+    ~Engine() override { stop(); }
 
     /// Says how bundles of a device kind run. To be called before the first request of that kind.
     /// Throws Error(out_of_memory).
