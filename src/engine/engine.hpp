@@ -230,7 +230,7 @@ private:
     std::optional<protocol::LogEntry> quit_entry_ GUOZHUANG_GUARDED_BY(mutex_);
 
     std::atomic<bool> announced_{false};  ///< submitted, and not yet taken
-    std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving
+    std::atomic<int> helpers_{0};         ///< callers that are waiting, and so driving
     std::thread coordinator_;
 };
 

@@ -1,7 +1,9 @@
 // The collectives as users call them, on ranks that are threads.
 #include <atomic>
+#include <fstream>
 #include <guozhuang/guozhuang.hpp>
 #include <iostream>
+#include <iterator>
 #include <thread>
 
 #include "support/cases/async_cases.hpp"
@@ -10,7 +12,9 @@
 #include "support/cases/output_cases.hpp"
 #include "support/cases/random_operations.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 #include "support/runner/sanitizer.hpp"
+#include "support/runner/temporary_directory.hpp"
 
 using namespace std::chrono_literals;
 using namespace guozhuang;
@@ -24,6 +28,35 @@ void check_for_all_sizes(const RankCase& body) {
 }
 
 }  // namespace
+
+/// Ranks that take turns make blocking calls at the same time, so these are eager; the timeline of
+/// one says so. An asynchronous call is negotiated.
+TEST_CASE("an eager allreduce has the bits of a negotiated one") {
+    const int ranks = GENERATE(1, 2, 3, 4);
+    const auto dtype = GENERATE(DType::f32, DType::f64, DType::i32, DType::f16, DType::bf16);
+    const auto op = GENERATE(ReduceOp::sum, ReduceOp::average, ReduceOp::max, ReduceOp::product);
+    CAPTURE(ranks, name_of(dtype), name_of(op));
+    const TemporaryDirectory directory;
+    const Environment environment("GUOZHUANG_TIMELINE", directory / "traces");
+    const auto body = [&](Session& session, Report& report) {
+        const double scale = is_floating(dtype) ? 0.75 : 1;
+        std::vector<std::uint8_t> eager(1000 * size_of(dtype));
+        for (std::size_t i = 0; i < eager.size(); ++i)  // no NaN in any floating dtype
+            eager[i] = static_cast<std::uint8_t>(
+                (i * 37 + static_cast<std::size_t>(session.rank()) * 11) % 64);
+        auto negotiated = eager;
+        const AllreduceOptions options{
+            .name = "numbers", .op = op, .prescale = scale, .postscale = scale};
+        allreduce(TensorView(eager.data(), dtype, {1000}), options);
+        allreduce_async(TensorView(negotiated.data(), dtype, {1000}), options).wait();
+        report.expect(eager == negotiated, "the same bits");
+    };
+    CHECK(problems_among(ranks, body, {.turns = 5}) == "");
+    std::ifstream trace(directory / "traces/rank0.json");
+    const std::string text(std::istreambuf_iterator<char>(trace), {});
+    CHECK(text.find(R"("name":"eager","ph":"B")") != std::string::npos);
+    CHECK(text.find(R"("name":"negotiate","ph":"B")") != std::string::npos);
+}
 
 TEST_CASE("worked examples on three ranks") {
     CHECK(
