@@ -78,11 +78,14 @@ TEST_CASE("an eager round of equal offers goes ahead, and shows each rank what a
 
 TEST_CASE("an eager round does not go ahead if offers differ") {
     std::atomic<int> ahead{0};
+    Barrier barrier(3);
     run_staging_ranks(3, [&](const Group& group, const Staging& staging) {
         EagerRounds rounds(group, staging.eager_slots);
         const std::uint64_t fingerprint = group.group_rank == 2 ? 8 : 7;
-        for (int call = 0; call < 20; ++call)
+        for (int call = 0; call < 200; ++call) {
             if (!offer(rounds, 3, fingerprint, call).empty()) ++ahead;
+            barrier.wait([] {});
+        }
     });
     CHECK(ahead == 0);
 }
