@@ -58,10 +58,10 @@ public:
     /// fails; the contents of the bundle's tensors are then undefined.
     virtual void run(const Bundle& bundle) = 0;
 
-    /// Does it at once if all ranks of the set ask for it at about the same time. If one does not,
-    /// returns false on all, and has changed nothing.
+    /// Runs the allreduce at once if all ranks of the set ask for it at about the same time. If one
+    /// does not, returns false on all, and the tensor is untouched. Called as run() is.
     virtual bool run_eagerly(const EagerAllreduce&) { return false; }
-    /// This rank is about something else: lets others not wait in run_eagerly().
+    /// This rank waits for something else: others need not wait for it in run_eagerly().
     virtual void decline_eager() noexcept {}
 };
 

@@ -12,6 +12,10 @@ bool EagerCalls::run(const EagerCall& call) {
     const auto operation = description.operation;
     base::refuse_forked();
     if (name.empty()) number = queue_.take_number(operation);
+    // An operation of another process set may be pending: then it stays the last one.
+    if (context_.activity.last_pending == nullptr)
+        write_operation(context_.activity.submitted, name_of(operation),
+                        name.empty() ? "unnamed" : name, context_.group_ranks);
     const auto facts = [&] {
         return trace::TimelineFacts{.operation = name_of(operation),
                                     .bytes = tensor.bytes(),
@@ -19,6 +23,8 @@ bool EagerCalls::run(const EagerCall& call) {
                                     .set = context_.set};
     };
     const trace::TimelineSlice slice(*context_.timeline, "eager", facts);
+    const auto numbered =
+        slice.begin() && name.empty() ? queue_.numbered_name(operation, number) : std::string();
     const bool done =
         host_->run_eagerly({.memory = tensor.memory(),
                             .dtype = tensor.dtype,
@@ -28,11 +34,9 @@ bool EagerCalls::run(const EagerCall& call) {
                             .fingerprint = protocol::fingerprint_of_allreduce(
                                 name, number, description, tensor.dtype, tensor.shape)});
     if (!done) return false;
-    write_operation(context_.activity.submitted, name_of(operation), name, context_.group_ranks);
     if (slice.begin())
-        context_.timeline->add_request(
-            name.empty() ? queue_.numbered_name(operation, number) : std::string(name), "eager",
-            {*slice.begin(), base::Clock::now()}, facts());
+        context_.timeline->add_request(name.empty() ? std::string_view(numbered) : name, "eager",
+                                       {*slice.begin(), base::Clock::now()}, facts());
     return true;
 }
 

@@ -32,13 +32,14 @@ public:
     EagerCalls(const Context& context, SubmissionQueue& queue, const selection::Policy& policy)
         : context_(context),
           queue_(queue),
-          // None is run if an algorithm is asked for by name.
-          most_bytes_(policy.forced == Algorithm::automatic ? policy.small_bytes : 0) {}
-    /// Before the first call.
-    void run_on(Backend& host) noexcept { host_ = &host; }
+          is_free_(policy.forced == Algorithm::automatic),
+          most_bytes_(policy.small_bytes) {}
+    /// Says who runs them. Before the first call.
+    void set_backend(Backend& host) noexcept { host_ = &host; }
 
     bool may_run(const EagerCall& call) const noexcept {
-        return host_ != nullptr && call.tensor.bytes() <= most_bytes_ && !queue_.has_pending();
+        return host_ != nullptr && is_free_ && call.tensor.bytes() <= most_bytes_ &&
+               !queue_.has_pending();
     }
     /// Returns false if it has changed nothing but the call's number.
     bool run(const EagerCall& call);
@@ -50,6 +51,7 @@ public:
 private:
     const Context& context_;
     SubmissionQueue& queue_;
+    const bool is_free_;  ///< no algorithm is asked for by name
     const std::size_t most_bytes_;
     Backend* host_ = nullptr;
 };

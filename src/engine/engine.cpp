@@ -72,17 +72,18 @@ void Engine::start() {
 }
 
 std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {
-    auto pending = queue_.submit(std::move(request), shared_from_this());
-    if (!caller_waits) announce();
-    return pending;
+    auto submitted = queue_.submit(std::move(request), shared_from_this());
+    if (!caller_waits && submitted.is_first) wake_driver();
+    return std::move(submitted.pending);
 }
 
 std::shared_ptr<Pending> Engine::submit(Request&& request, const Route& route, bool caller_waits) {
     base::refuse_forked();
     auto staged = executor_.stage(request, route, shared_from_this());
-    auto pending = queue_.submit(std::move(request), route, std::move(staged), shared_from_this());
-    if (!caller_waits) announce();
-    return pending;
+    auto submitted =
+        queue_.submit(std::move(request), route, std::move(staged), shared_from_this());
+    if (!caller_waits && submitted.is_first) wake_driver();
+    return std::move(submitted.pending);
 }
 
 // --- driving -------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ Engine::DriveResult Engine::drive_once(DrivePolicy policy) {
     if (life_.is_stopped()) return DriveResult::in_vain;
     const bool progressed = pump();
     if (log_.empty() || !is_due(log_.front().entry)) {
-        if (!progressed) eager_calls_.decline();
+        if (!progressed && has_work()) eager_calls_.decline();
         return progressed ? DriveResult::progressed : DriveResult::in_vain;
     }
     if (policy == DrivePolicy::small_entries &&
@@ -218,7 +219,6 @@ bool Engine::take_entries() {
 }
 
 bool Engine::take_submissions() {
-    announced_ = false;
     queue_.take(taken_);
     if (taken_.empty()) return false;
     if (quit_entry_) fail_for_quit(std::exchange(taken_.operations, {}));

@@ -69,7 +69,7 @@ public:
         if (std::holds_alternative<std::shared_ptr<StreamExecutor>>(executor))
             queue_.start_to_release();
         else if (kind == DeviceKind::host)
-            eager_calls_.run_on(*std::get<Backend*>(executor));
+            eager_calls_.set_backend(*std::get<Backend*>(executor));
         executor_.add(kind, std::move(executor));
     }
     /// Starts the coordinator thread. Without it nothing moves while no caller waits.
@@ -84,13 +84,14 @@ public:
     std::shared_ptr<Pending> submit(Request&& request, const Route& route, bool caller_waits);
 
     /// Runs it at once, without submission and log, if all ranks of the set make the same call at
-    /// about the same time and this rank has nothing else pending. Else returns false: the call is
-    /// to be submitted, and nothing has happened.
+    /// about the same time and this rank has nothing else pending. Else returns false, and the call
+    /// is to be submitted: its tensor is untouched; one without a name may have got its number.
+    /// Holds the engine's lock for as long as a thread spins.
     bool run_eagerly(const EagerCall& call) {
         return eager_calls_.may_run(call) && try_between_bundles([this, &call] {
                    mutex_.is_held();
                    return log_.empty() && life_.state() == LifeCycle::State::open &&
-                          eager_calls_.run(call);
+                          eager_calls_.may_run(call) && eager_calls_.run(call);
                });
     }
 
@@ -180,10 +181,6 @@ private:
     DriveResult try_drive_once(DrivePolicy policy = DrivePolicy::all_entries);
     bool has_work() const noexcept { return queue_.has_pending() || life_.is_shutting_down(); }
     bool helped() const noexcept { return helpers_.load(std::memory_order_acquire) > 0; }
-    /// Says once that something has been submitted, until it is taken.
-    void announce() noexcept {
-        if (!announced_.exchange(true)) wake_driver();
-    }
     void wake_driver() noexcept { base::ring_local(context_.doorbell, context_.wait.audience); }
 
     bool take_submissions() GUOZHUANG_REQUIRES(mutex_);
@@ -229,8 +226,7 @@ private:
     /// The `quit` entry that has ended the log, if a rank has quit.
     std::optional<protocol::LogEntry> quit_entry_ GUOZHUANG_GUARDED_BY(mutex_);
 
-    std::atomic<bool> announced_{false};  ///< submitted, and not yet taken
-    std::atomic<int> helpers_{0};         ///< callers that are waiting, and so driving
+    std::atomic<int> helpers_{0};  ///< callers that are waiting, and so driving
     std::thread coordinator_;
 };
 

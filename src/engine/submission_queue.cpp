@@ -57,8 +57,8 @@ void SubmissionQueue::enter(Table& table, Entry entry, Queue& queue, Element ele
     pending_count_.fetch_add(1);
 }
 
-std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
-                                                 std::shared_ptr<ProgressSource> progress_source) {
+SubmissionQueue::Submitted SubmissionQueue::submit(
+    Request&& request, std::shared_ptr<ProgressSource> progress_source) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
     const base::Lock lock(mutex_);
@@ -75,21 +75,22 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request,
     auto& activity = context_.activity;
     write_operation(activity.submitted, name_of(operation), request.name, context_.group_ranks);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
+    const bool is_first = has_taken_all();
     enter(tables_.named, std::pair(std::string_view(pending->request().name), pending), operations_,
           pending);
     if (operation == protocol::OperationKind::join) joined_ = true;
     activity.last_pending = pending.get();
     // Counted last: ranks must count alike, and an operation that failed to be submitted does not
-    // count.
+    // count. One that has taken a number before (take_number) has been counted.
     if (numbered && pending->request().number == 0) ++unnamed;
     context_.timeline->begin(pending.get(), pending->request().name, "negotiate",
                              [&] { return facts_of(pending->request(), context_.set); });
-    return pending;
+    return {std::move(pending), is_first};
 }
 
-std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request, const Route& route,
-                                                 std::shared_ptr<StagedMessage> staged,
-                                                 std::shared_ptr<ProgressSource> progress_source) {
+SubmissionQueue::Submitted SubmissionQueue::submit(
+    Request&& request, const Route& route, std::shared_ptr<StagedMessage> staged,
+    std::shared_ptr<ProgressSource> progress_source) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
     request.kind = Request::Kind::point_to_point;
@@ -98,13 +99,14 @@ std::shared_ptr<Pending> SubmissionQueue::submit(Request&& request, const Route&
     context_.activity.submitted.write(request.name);
     request.peer = context_.group_ranks.world_rank(route.peer);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
+    const bool is_first = has_taken_all();
     enter(tables_.nameless, pending, p2p_operations_,
           P2pOperation{route, pending, std::move(staged)});
     context_.timeline->begin(pending.get(), pending->request().name, "message", [&] {
         return trace::TimelineFacts{.bytes = pending->request().tensors->front().bytes(),
                                     .set = context_.set};
     });
-    return pending;
+    return {std::move(pending), is_first};
 }
 
 std::uint64_t SubmissionQueue::take_number(protocol::OperationKind operation) {

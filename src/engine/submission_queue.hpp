@@ -48,14 +48,18 @@ public:
 
     SubmissionQueue(const Context& context, LifeCycle& life) : context_(context), life_(life) {}
 
+    /// An operation that was submitted. `is_first`: no other waits to be taken, so whoever drives
+    /// may not know of it; else the caller of an earlier one wakes that thread, or drives.
+    struct Submitted {
+        std::shared_ptr<Pending> pending;
+        bool is_first;
+    };
     /// Takes a request, and numbers it if it has no name. Throws Error: duplicate_name,
     /// invalid_argument (this rank has joined), or as LifeCycle::require_open().
-    std::shared_ptr<Pending> submit(Request&& request,
-                                    std::shared_ptr<ProgressSource> progress_source);
+    Submitted submit(Request&& request, std::shared_ptr<ProgressSource> progress_source);
     /// The same for a send or receive. The request's name is its label in messages only.
-    std::shared_ptr<Pending> submit(Request&& request, const Route& route,
-                                    std::shared_ptr<StagedMessage> staged,
-                                    std::shared_ptr<ProgressSource> progress_source);
+    Submitted submit(Request&& request, const Route& route, std::shared_ptr<StagedMessage> staged,
+                     std::shared_ptr<ProgressSource> progress_source);
     /// The next number of an operation without a name, for one that may not be submitted.
     std::uint64_t take_number(protocol::OperationKind operation);
     /// Its name.
@@ -109,6 +113,9 @@ public:
     void replace_outputs(Pending& pending, SharedTensors outputs);
 
 private:
+    bool has_taken_all() const GUOZHUANG_REQUIRES(mutex_) {
+        return operations_.empty() && p2p_operations_.empty();
+    }
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
     void require_new_name(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
     std::string name_of_number(protocol::OperationKind operation, std::uint64_t number) const

@@ -5,6 +5,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <functional>
 #include <limits>
 #include <map>
@@ -36,6 +38,9 @@ Description decode_description(std::span<const std::byte> bytes) {
     return description;
 }
 
+// What two allreduces of one tensor on the host can differ in. Whoever adds a field looks here too.
+static_assert(std::tuple_size_v<decltype(fields_of<Description>)> == 11 &&
+              std::tuple_size_v<decltype(fields_of<TensorDescription>)> == 3);
 std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t number,
                                        const Description& description, DType dtype,
                                        const Shape& shape) noexcept {

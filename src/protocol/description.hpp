@@ -73,8 +73,9 @@ Description decode_description(std::span<const std::byte> bytes);
 
 /// 64 bits of the encoded bytes (XXH3).
 std::uint64_t fingerprint(std::span<const std::byte> encoded) noexcept;
-/// The same of an allreduce of one tensor, with its name, or its number if it has none; nothing is
-/// encoded for that. `description`: without the tensor.
+/// 64 bits (XXH3) of what ranks must agree on before an allreduce of one tensor on the host: its
+/// name, or its number if it has none; op, scales, dtype and shape. Another number than that of the
+/// encoded bytes. `description`: without the tensor.
 std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t number,
                                        const Description& description, DType dtype,
                                        const Shape& shape) noexcept;

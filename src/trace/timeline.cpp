@@ -93,16 +93,18 @@ void Timeline::begin_now(const void* request, std::string_view name, std::string
     // Without memory the request goes unrecorded.
 }
 
-void Timeline::add_request(std::string name, std::string_view phase, const TimeSpan& time,
-                           const TimelineFacts& facts) noexcept {
+void Timeline::add_request(std::string_view name, std::string_view phase, const TimeSpan& time,
+                           const TimelineFacts& facts) noexcept try {
     if (!on()) return;
     record({.kind = TimelineRecord::Kind::begin,
             .request = &time,
             .at_ns = nanoseconds(time.from),
-            .name = std::move(name),
+            .name = std::string(name),
             .phase = phase,
             .facts = facts});
     record({.kind = TimelineRecord::Kind::end, .request = &time, .at_ns = nanoseconds(time.to)});
+} catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+    // Without memory it goes unrecorded.
 }
 
 void Timeline::add_slice(std::string_view row, std::string_view name, const TimeSpan& time,

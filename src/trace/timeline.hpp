@@ -59,7 +59,7 @@ public:
         if (on()) record({.kind = TimelineRecord::Kind::enter, .request = request, .phase = phase});
     }
     /// A request that went through one phase, and is complete.
-    void add_request(std::string name, std::string_view phase, const TimeSpan& time,
+    void add_request(std::string_view name, std::string_view phase, const TimeSpan& time,
                      const TimelineFacts& facts) noexcept;
     void end(const void* request, bool failed) noexcept {
         if (on()) record({.kind = TimelineRecord::Kind::end, .failed = failed, .request = request});

@@ -24,7 +24,7 @@ public:
     /// How many bytes each rank may use for staging data in shared memory. 0 on every rank, unless
     /// on every host all ranks share memory.
     virtual std::size_t stage_bytes() const noexcept = 0;
-    /// Counts bytes that were written to this rank's stage, for traffic().
+    /// Counts bytes that this rank has written where others read them, for traffic().
     virtual void count_staged(std::size_t bytes) noexcept = 0;
     /// Wakes a rank of this host if it sleeps, for news in shared memory. See base::nudge for how
     /// the news must be stored.

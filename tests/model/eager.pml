@@ -79,9 +79,10 @@ inline begin() {
 #ifndef BUG_SLOT_IN_USE
         peer = 0;
         do
-        :: peer < N && finished[peer] + 2 >= mine -> peer++
-        :: peer < N && finished[peer] + 2 < mine -> may_offer = false; break
-        :: peer == N -> break
+        :: known + 2 >= mine -> break
+        :: known + 2 < mine && peer < N && finished[peer] + 2 >= mine -> peer++
+        :: known + 2 < mine && peer < N && finished[peer] + 2 < mine -> may_offer = false; break
+        :: known + 2 < mine && peer == N -> break
         od
 #endif
         skip
@@ -127,7 +128,7 @@ inline offer() {
 }
 
 active [N] proctype rank() {
-    byte me = _pid, call, kind, mine = 1, seen, peer;
+    byte me = _pid, call, kind, mine = 1, seen, peer, known;
     bool ahead, may_offer;
 
     do
@@ -155,6 +156,7 @@ active [N] proctype rank() {
                         peer++
                     :: else -> break
                     od;
+                    known = mine - 1;  // whoever offers has finished what was before
                     eager[call]++;
                     assert(ordinary[call] == 0)
                 :: else

@@ -42,6 +42,14 @@ TEST_CASE("a block is the b-th part of each tensor", "[blocks]") {
     CHECK(blocks.bytes(3) == 0);
 }
 
+TEST_CASE("a block of a bundle that is cut as one is the b-th part of it", "[blocks]") {
+    auto tensors = counted({5, 0, 7, 1});
+    const Blocks blocks(test::spans_of(tensors), 4, 3, Cut::bundle);
+    CHECK(elements_of(blocks, blocks.whole(0)) == std::vector<std::int32_t>{0, 1, 2, 3, 4});
+    CHECK(elements_of(blocks, blocks.whole(1)) == std::vector<std::int32_t>{5, 6, 7, 8});
+    CHECK(elements_of(blocks, blocks.whole(2)) == std::vector<std::int32_t>{9, 10, 11, 12});
+}
+
 TEST_CASE("a segment in one run is used in place, one across runs is copied", "[blocks]") {
     auto tensors = counted({8, 8});
     const Blocks blocks(test::spans_of(tensors), 4, 2);

@@ -3,6 +3,7 @@
 #include <guozhuang/error.hpp>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "base/error_text.hpp"
 #include "support/runner/catch.hpp"
@@ -53,6 +54,36 @@ std::vector<Description> variants() {
 }
 
 }  // namespace
+
+TEST_CASE("allreduces that differ in anything have different fingerprints") {
+    std::set<std::uint64_t> found;
+    std::size_t tried = 0;
+    const auto add = [&](std::string_view name, std::uint64_t number, const Description& of,
+                         DType dtype, const Shape& shape) {
+        found.insert(fingerprint_of_allreduce(name, number, of, dtype, shape));
+        ++tried;
+    };
+    const Description sum{.operation = OperationKind::allreduce};
+    auto changed = sum;
+    add("weight", 0, sum, DType::f32, {2, 3});
+    add("bias", 0, sum, DType::f32, {2, 3});
+    add("", 1, sum, DType::f32, {2, 3});
+    add("", 2, sum, DType::f32, {2, 3});
+    add("#1 allreduce", 0, sum, DType::f32, {2, 3});
+    add("weight", 0, sum, DType::i32, {2, 3});
+    for (const Shape& shape : {Shape{3, 2}, Shape{6}, Shape{2, 3, 1}, Shape{}, Shape{1}})
+        add("weight", 0, sum, DType::f32, shape);
+    changed.op = ReduceOp::max;
+    add("weight", 0, changed, DType::f32, {2, 3});
+    changed = sum;
+    changed.prescale = 0.5;
+    add("weight", 0, changed, DType::f32, {2, 3});
+    std::swap(changed.prescale, changed.postscale);
+    add("weight", 0, changed, DType::f32, {2, 3});
+    CHECK(found.size() == tried);
+    add("weight", 0, sum, DType::f32, {2, 3});
+    CHECK(found.size() == tried - 1);
+}
 
 TEST_CASE("descriptions come back, and different ones have different bytes and fingerprints") {
     std::set<Bytes> encodings;

@@ -59,6 +59,17 @@ TEST_CASE("asking whether an operation is done runs no bundle") {
     }
 }
 
+/// The coordinator takes each operation while its caller is about to say that it is there.
+TEST_CASE("operations that nobody waits for are done, one after another") {
+    wire::InprocHub hub(1);
+    EngineRank rank(hub.transport(0), [](const engine::Bundle&) {});
+    for (int again = 0; again < 20'000; ++again) {
+        const auto handle = rank.submit("again");
+        while (!handle.done()) {
+        }
+    }
+}
+
 TEST_CASE("a wait with a limit returns while a large bundle goes on") {
     HeldBundles bundles;
     wire::InprocHub hub(1);

@@ -50,7 +50,7 @@ TEST_CASE("three ranks staged allreduce: all end with the sums", "[staged]") {
                                 {{100, 200, 300, 400}, {500}}};  // rank 2
     const BundleTensors<int> sums = {{111, 222, 333, 444}, {555}};
     const auto allreduce = [](ThreadGroup& group, TensorSpans own) {
-        const Blocks blocks(own, sizeof(int), 3);  // on rank 0 {1, 2, 5}, {3} and {4}
+        const Blocks blocks(own, sizeof(int), 3, Cut::bundle);  // on rank 0 {1, 2}, {3, 4} and {5}
         TestScratch scratch(staged::staged_scratch_bytes<ThreadGroup>(3, own.size()));
         Blocks rest;
         staged::staged_allreduce(group, {.blocks = blocks,
@@ -115,7 +115,7 @@ TEST_CASE("three ranks staged broadcast and all-gather", "[staged]") {
 
 void staged(ThreadGroup& group, TensorSpans tensors, const Reduce& reduce,
             std::size_t segment_bytes) {
-    const Blocks blocks(tensors, reduce.element_bytes(), group.size());
+    const Blocks blocks(tensors, reduce.element_bytes(), group.size(), Cut::bundle);
     TestScratch scratch(staged::staged_scratch_bytes<ThreadGroup>(group.size(), tensors.size()));
     Blocks rest;
     staged::staged_allreduce(group,

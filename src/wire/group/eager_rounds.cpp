@@ -1,32 +1,39 @@
 #include "wire/group/eager_rounds.hpp"
 
 #include <algorithm>
-#include <guozhuang/error.hpp>
+#include <chrono>
+#include <exception>
 
-#include "base/log.hpp"
+#include "base/wait.hpp"
 
 namespace guozhuang::wire {
 namespace {
 
-/// Ranks that take turns do not spin: so many turns are as long.
 constexpr int turns_to_spin = 100;
+/// The engine's lock is held meanwhile.
+constexpr std::chrono::microseconds longest_spin(100);
 
-/// Whether a thread that waits has spun as long as it may.
+base::WaitSettings capped(base::WaitSettings settings) {
+    settings.spin = std::min(settings.spin, longest_spin);
+    return settings;
+}
+
+/// Whether a thread that waits has spun as long as it may. Ranks that take turns never park: they
+/// give up after so many turns.
 class Spin {
 public:
     explicit Spin(const Group& group)
-        : settings_(group.transport.wait_settings()),
-          wait_loop_(group.transport.doorbell(), settings_) {}
-    /// One turn; false if it was the last. Throws what ends the job.
+        : takes_turns_(group.transport.wait_settings().turn_scheduler != nullptr),
+          wait_loop_(group.transport.doorbell(), capped(group.transport.wait_settings())) {}
+    /// One turn; false if there is none left. Throws what ends the job.
     bool turn() {
-        if (wait_loop_.about_to_park() || ++turns_ == turns_to_spin) return false;
-        if (settings_.turn_scheduler == nullptr) turns_ = 0;
+        if (takes_turns_ ? ++turns_ > turns_to_spin : wait_loop_.about_to_park()) return false;
         wait_loop_.pause();
         return true;
     }
 
 private:
-    const base::WaitSettings& settings_;
+    const bool takes_turns_;
     base::WaitLoop wait_loop_;
     int turns_ = 0;
 };
@@ -67,11 +74,11 @@ bool EagerRounds::offer(std::uint64_t fingerprint, std::size_t bytes) noexcept {
     for (auto opened = slots_.rounds->opened.load();
          opened < round_ && !slots_.rounds->opened.compare_exchange_weak(opened, round_);) {
     }
-    group_.transport.count_staged(bytes);
     if (!goes_ahead(fingerprint)) {
         leave(round_);
         return false;
     }
+    if (slots_.ranks.size() > 1) group_.transport.count_staged(bytes);
     finished_by_all_ = round_ - 1;  // whoever offers has finished what was before
     return true;
 }
@@ -89,8 +96,7 @@ bool EagerRounds::goes_ahead(std::uint64_t fingerprint) noexcept try {
         if (!spin.turn()) return decide(round_, false);
     }
     return decide(round_, false);
-} catch (const Error& error) {  // the job is over
-    base::log_debug(error.what());
+} catch (const std::exception&) {  // the job is over, as the call will hear when it is submitted
     return decide(round_, false);
 }
 

@@ -22,8 +22,9 @@ public:
     /// `slots`: of as many ranks, used by no other object; must outlive this.
     EagerRounds(const Group& group, const EagerSlots& slots);
 
-    /// Where this rank writes what it offers in its next round. Empty: the others have gone on
-    /// without it, or have not finished an earlier round, so it can offer nothing now.
+    /// Where this rank writes what it offers in its next round, up to EagerSlots::capacity bytes.
+    /// Empty: the others have gone on without it, or have not finished an earlier round, so it can
+    /// offer nothing now.
     std::span<std::byte> begin() noexcept;
     /// After begin(): offers what was written. True if the round goes ahead: then data_of() is what
     /// the ranks have given, until finish(). Waits no longer than a thread spins.
@@ -31,6 +32,7 @@ public:
     std::span<const std::byte> data_of(int peer) const noexcept {
         return offer_of(peer, round_).data;
     }
+    /// After a round that went ahead: this rank needs data_of() no more.
     void finish() noexcept;
     /// Declines the round that others have opened, if there is one: this rank is about something
     /// else.

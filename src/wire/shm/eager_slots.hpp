@@ -14,9 +14,9 @@ namespace guozhuang::wire {
 struct EagerSlots {
     static constexpr std::size_t capacity = std::size_t{16} << 10;  ///< bytes of data of an offer
 
-    /// What a rank gives in a round, and where it is complete.
+    /// What a rank offers in a round.
     struct alignas(64) Offer {
-        std::atomic<std::uint64_t> round{0};  ///< written last
+        std::atomic<std::uint64_t> round{0};  ///< the last for which it is complete
         std::uint64_t fingerprint = 0;
         std::array<std::byte, capacity> data;
     };
