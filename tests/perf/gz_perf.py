@@ -573,7 +573,8 @@ def budget(command):
                 assert cost["lowest_ns"] <= cost["ns"] <= cost["highest_ns"], line
                 assert station == "rest" or cost["ns"] > 0 and cost["allocations"] >= 0, line
             assert 0 <= stations["rest"]["allocations"] < 1, line
-            assert line["ranks"] > 1 or stations["eager"]["allocations"] == 0, line
+            # Now and then another thread has the lock, and a call is submitted.
+            assert line["ranks"] > 1 or stations["eager"]["allocations"] < 1, line
         return {name: cost["allocations"] for name, cost in lines[0]["stations"].items()}
 
     short, long = allocations_of("a"), allocations_of("a name of more bytes than a string holds")
