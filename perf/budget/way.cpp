@@ -5,6 +5,7 @@
 
 #include "api/requests.hpp"
 #include "base/wait.hpp"
+#include "protocol/recent.hpp"
 #include "topology/topology.hpp"
 
 namespace guozhuang::perf {
@@ -137,11 +138,10 @@ void Way::pass_stations() {
 /// As in api/operations.cpp.
 engine::Request Way::request() const {
     api::check_name("allreduce", name_);
-    const std::span tensors(&tensor_, 1);
     return api::prepare({.set = api::set_runtime_of(nullptr, {}),
                          .description = {.operation = protocol::OperationKind::allreduce},
-                         .name = name_,
-                         .tensors = {tensors.begin(), tensors.end()}});
+                         .name = protocol::Recent::of_this_thread().name(name_),
+                         .tensors = {tensor_}});
 }
 
 protocol::LogEntry Way::negotiate(const std::shared_ptr<engine::Pending>& pending) {

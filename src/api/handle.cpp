@@ -46,8 +46,9 @@ std::vector<Result> take_results(const Handle& handle, engine::Pending& pending)
     handle.wait();
     auto results = pending.take_results();
     if (results.empty())
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("'{}': its result has been taken before", pending.request().name));
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("'{}': its result has been taken before", pending.request().name.text()));
     return results;
 }
 

@@ -109,7 +109,7 @@ bool JointRegion::release(std::span<const std::byte> memory) noexcept {
                before(memory.data(), other.data() + other.size());
     };
     const auto is_ours = [&](const engine::SharedTensors& tensors) {
-        return std::ranges::any_of(*tensors, overlaps);
+        return std::ranges::any_of(tensors, overlaps);
     };
     for (const auto& set_runtime : set_runtimes()) {
         try {

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/wait.hpp"
 #include "engine/pending.hpp"
+#include "protocol/recent.hpp"
 
 namespace guozhuang {
 namespace {
@@ -45,15 +46,20 @@ protocol::Description description_of(OperationKind operation, const O& options) 
     return description;
 }
 
+/// Null if there are none.
+engine::SharedTensors share_outputs(std::span<const TensorView> outputs) {
+    return outputs.empty() ? engine::SharedTensors() : engine::SharedTensors(outputs);
+}
+
 template <class O>
 OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tensors,
                       const O& options) {
     api::check_name(protocol::name_of(operation), options.name);
     return {.set = api::set_runtime_of(options.session, options.process_set),
             .description = description_of(operation, options),
-            .name = options.name,
-            .tensors = {tensors.begin(), tensors.end()},
-            .outputs = options.outputs,
+            .name = protocol::Recent::of_this_thread().name(options.name),
+            .tensors = engine::SharedTensors(tensors),
+            .outputs = share_outputs(options.outputs),
             .stream = options.stream,
             .keep_alive = options.keep_alive,
             .timeout = options.timeout,

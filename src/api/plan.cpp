@@ -35,7 +35,7 @@ struct Plan::State {
     struct Bundle {
         engine::Request request;  ///< a copy is submitted each time
         Handle handle;
-        Device device() const { return request.tensors->front().device; }
+        Device device() const { return request.tensors.front().device; }
     };
     /// The given stream for bundles on its device, and for all if none is on it, which then fail.
     std::optional<StreamRef> stream_of(const Bundle& bundle) const {
@@ -87,6 +87,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
         auto& spec = specs.emplace_back(spec_of(state_->set, options));
         spec.name =
             fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i);
+        std::vector<TensorView> tensors;
         for (auto& [name, tensor] : bundles[i]) {
             if (name.empty())
                 throw Error(
@@ -99,8 +100,9 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
                     {.tensor = name, .operation = "plan"});
             api::check_tensor(tensor, fmt::format("plan '{}'", options.name), name);
             spec.tensor_names.push_back(std::move(name));
-            spec.tensors.push_back(std::move(tensor));
+            tensors.push_back(std::move(tensor));
         }
+        spec.tensors = engine::SharedTensors(tensors);
     }
     api::move_once(specs, "plan", options.name);
     for (auto& spec : specs)

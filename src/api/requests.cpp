@@ -15,6 +15,7 @@
 
 #include "api/tensor_layout.hpp"
 #include "engine/release_thread.hpp"
+#include "protocol/recent.hpp"
 
 namespace guozhuang::api {
 namespace {
@@ -151,9 +152,11 @@ protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
 }
 
 /// The description of a spec that was checked.
-Description describe(const OperationSpec& spec, const Check& check) {
-    auto description = spec.description;
+protocol::SharedDescription describe(OperationSpec& spec, const Check& check) {
+    auto& description = spec.description;
     if (!spec.tensors.empty()) description.device = spec.tensors.front().device.kind;
+    if (!description.group && spec.tensors.size() == 1)
+        return protocol::Recent::of_this_thread().describe(description, describe(spec, 0));
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
         const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(spec, i));
@@ -166,7 +169,7 @@ Description describe(const OperationSpec& spec, const Check& check) {
                    "at most {} are supported: make several groups",
                    i + 1, bytes, protocol::max_description_bytes);
     }
-    return description;
+    return protocol::share(std::move(description));
 }
 
 void check_timeout(std::chrono::milliseconds timeout, const Check& check) {
@@ -287,7 +290,7 @@ void check_overlaps(const OperationSpec& spec, const Check& check) {
 }
 
 void check_outputs(const OperationSpec& spec, const Check& check) {
-    if (spec.outputs.empty()) return;
+    if (!spec.outputs) return;
     check.that(has_rows(spec.description.operation),
                "it takes no outputs, because it has no results of its own");
     check.that(spec.outputs.size() == spec.tensors.size(),
@@ -392,25 +395,25 @@ void check(const BareOperation& bare) {
 
 engine::Request prepare(OperationSpec&& spec) {
     const auto operation = spec.description.operation;
-    const Check check(protocol::name_of(operation), spec.name, spec.set->transport().rank());
-    check_bare(
-        {*spec.set, spec.description, spec.name, spec.tensors, spec.timeout, spec.wait_first},
-        check);
+    const auto& name = spec.name.text();
+    const Check check(protocol::name_of(operation), name, spec.set->transport().rank());
+    check_bare({*spec.set, spec.description, name, spec.tensors, spec.timeout, spec.wait_first},
+               check);
     check_one_device(spec, check);
     check_outputs(spec, check);
     auto device = check_devices(spec, check);
     const bool writes =
         operation == OperationKind::allreduce || operation == OperationKind::broadcast;
     if (writes && spec.tensors.size() > 1)
-        move_once({&spec, 1}, protocol::name_of(operation), spec.name);
+        move_once({&spec, 1}, protocol::name_of(operation), name);
     if (spec.description.operation == OperationKind::all_to_all)
         spec.splits = splits_of(spec, spec.set->size(), check);
-    auto description = protocol::share(describe(spec, check));
+    auto description = describe(spec, check);
     return {.name = std::move(spec.name),
             .number = spec.number,
             .description = std::move(description),
-            .tensors = engine::share(std::move(spec.tensors)),
-            .outputs = spec.outputs.empty() ? nullptr : engine::share(std::move(spec.outputs)),
+            .tensors = std::move(spec.tensors),
+            .outputs = std::move(spec.outputs),
             .splits = std::move(spec.splits),
             .keep_alive = std::move(spec.keep_alive),
             .device = std::move(device)};
@@ -421,7 +424,7 @@ namespace {
 /// Marks that the stream has the tensors' contents.
 std::shared_ptr<device::Event> ready_on(const std::optional<StreamRef>& stream,
                                         const engine::Request& request, const Check& check) try {
-    const auto device = request.tensors->front().device;
+    const auto device = request.tensors.front().device;
     return request.device->wrap(stream.value_or(StreamRef{.device = device, .native = nullptr}))
         ->record();
 } catch (const Error& error) {
@@ -434,8 +437,9 @@ std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request&& reque
                                         const std::optional<StreamRef>& stream, bool caller_waits) {
     if (caller_waits) engine::ReleaseThread::check_wait(request);
     if (request.device)
-        request.ready = ready_on(stream, request,
-                                 Check(request.operation(), request.name, set.transport().rank()));
+        request.ready =
+            ready_on(stream, request,
+                     Check(request.operation(), request.name.text(), set.transport().rank()));
     return set.engine().submit(std::move(request), caller_waits);
 }
 
@@ -468,7 +472,7 @@ std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const Te
     check.that(problem.empty(), "{}", problem);
     engine::Request request{.name = fmt::format("{} {} {}", route.sending ? "send" : "recv",
                                                 route.sending ? "to" : "from", route.peer),
-                            .tensors = engine::share({tensor}),
+                            .tensors = {tensor},
                             .keep_alive = options.keep_alive,
                             .device = std::move(device)};
     set_deadline(request, options.timeout);

@@ -22,11 +22,11 @@ namespace guozhuang::api {
 struct OperationSpec {
     std::shared_ptr<SetRuntime> set;
     protocol::Description description;  ///< without its tensors
-    std::string name = {};              ///< empty: unnamed
+    protocol::Name name = {};           ///< empty: unnamed
     std::uint64_t number = 0;           ///< of an unnamed one; 0: it has none yet
-    std::vector<TensorView> tensors = {};
+    engine::SharedTensors tensors = {};
     std::vector<std::string> tensor_names = {};  ///< of a group's tensors; empty: numbers
-    std::vector<TensorView> outputs = {};        ///< for the results; empty: none
+    engine::SharedTensors outputs = {};          ///< for the results; null: none
     std::optional<StreamRef> stream = {};
     std::shared_ptr<void> keep_alive = {};
     std::vector<std::int64_t> splits = {};

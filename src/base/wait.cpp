@@ -270,6 +270,11 @@ bool WaitLoop::park(Audience woken_by, Clock::time_point until) {
     return seen_ != before;
 }
 
+void nap(std::chrono::microseconds length) noexcept {
+    std::atomic<std::uint32_t> nobody_rings{0};
+    futex_wait(nobody_rings, 0, everybody, Clock::now() + length);
+}
+
 bool wait_for_files(std::span<pollfd> files,
                     std::optional<std::chrono::milliseconds> limit) noexcept {
     const auto end = Clock::now() + limit.value_or(std::chrono::milliseconds(0));

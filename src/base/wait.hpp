@@ -198,6 +198,9 @@ void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
     while (!ready()) wait_loop.pause();
 }
 
+/// Sleeps, whatever happens meanwhile. Whoever waits for this thread waits as long.
+void nap(std::chrono::microseconds length) noexcept;
+
 /// Waits until one of the files is ready (see poll(2)); false if the limit comes first. For threads
 /// that watch the system; ranks wait at doorbells.
 bool wait_for_files(std::span<pollfd> files,

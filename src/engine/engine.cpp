@@ -134,6 +134,7 @@ void Engine::coordinate() {
                 if (helped() && std::exchange(drove, false))
                     base::ring_callers(context_.doorbell, context_.wait.audience);
                 wait_loop.park_idle();
+                queue_.await_pause();
                 if (helped()) {
                     complete_ended();
                 } else {
@@ -352,7 +353,7 @@ std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending,
         auto copies = std::make_shared<OwnTensors>(request);
         if (request.outputs)
             queue_.replace_outputs(pending, outputs_without(request.outputs, owner));
-        queue_.replace_tensors(pending, share(copies->tensors()), copies->filled(), copies);
+        queue_.replace_tensors(pending, SharedTensors(copies->tensors()), copies->filled(), copies);
         own = std::move(copies);
         return true;
     });

@@ -25,7 +25,7 @@ bool EnqueuedBundle::attempt(const std::function<void()>& work) noexcept {
         const trace::TimelineSlice slice(*context_.timeline, "bundle",
                                          [&] { return facts_of(bundle_, context_.set); });
         context_.activity.running.write(name_of(bundle_.operation),
-                                        requests_.front()->request().name);
+                                        requests_.front()->request().name.text());
         base::pass(base::Failpoint::execute);
         work();
         base::pass(base::Failpoint::executed);

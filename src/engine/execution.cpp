@@ -64,7 +64,7 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
     return {.kind = Request::Kind::neutral,
             .name = entry.items[item].name.text(),
             .description = share(std::move(description)),
-            .tensors = share(std::move(tensors)),
+            .tensors = SharedTensors(tensors),
             .keep_alive = std::move(owners)};
 }
 
@@ -84,7 +84,7 @@ bool moves_little(const protocol::LogEntry& entry,
         const auto& request = pending->request();
         if (request.action || request.device) return false;
         const bool gathers = request.description->operation == protocol::OperationKind::all_gather;
-        for (const auto& tensor : *request.tensors)
+        for (const auto& tensor : request.tensors)
             bytes += tensor.bytes() * static_cast<std::size_t>(gathers ? ranks : 1);
     }
     return entry.absent.empty() && bytes <= little_bytes;
@@ -106,9 +106,9 @@ Bundle bundle_of(const protocol::LogEntry& entry,
                   .entries = {}};
     for (const auto& pending : requests) {
         const auto& request = pending->request();
-        for (std::size_t i = 0; i < request.tensors->size(); ++i) {
+        for (std::size_t i = 0; i < request.tensors.size(); ++i) {
             auto& moved = bundle.entries.emplace_back(
-                BundleEntry{.tensor = (*request.tensors)[i], .splits = request.splits});
+                BundleEntry{.tensor = request.tensors[i], .splits = request.splits});
             if (pending->has_results()) moved.result = &pending->result(i);
             if (const auto* output = pending->output(i)) moved.output = output->memory();
         }
@@ -119,9 +119,9 @@ Bundle bundle_of(const protocol::LogEntry& entry,
 trace::TimelineFacts facts_of(const Request& request,
                               const std::shared_ptr<const std::string>& set) {
     trace::TimelineFacts facts{.operation = name_of(request.description->operation),
-                               .tensors = request.tensors->size(),
+                               .tensors = request.tensors.size(),
                                .set = set};
-    for (const auto& tensor : *request.tensors) facts.bytes += tensor.bytes();
+    for (const auto& tensor : request.tensors) facts.bytes += tensor.bytes();
     return facts;
 }
 
@@ -142,7 +142,7 @@ std::exception_ptr error_of(const protocol::LogEntry& entry,
 
 FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept {
     const auto& first = requests.front()->request();
-    return {name_of(first.description->operation), first.name, requests.size() - 1};
+    return {name_of(first.description->operation), first.name.text(), requests.size() - 1};
 }
 
 std::exception_ptr as_error(const std::exception_ptr& cause, const FailedWork& work,

@@ -123,7 +123,7 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
 std::shared_ptr<StagedMessage> Executor::stage(
     const Request& request, const protocol::Route& route,
     const std::shared_ptr<ExecutionListener>& listener) const {
-    const auto& tensor = request.tensors->front();
+    const auto& tensor = request.tensors.front();
     if (!request.device || tensor.bytes() == 0) return nullptr;
     const auto executor = of(tensor.device.kind);
     try {
@@ -133,7 +133,7 @@ std::shared_ptr<StagedMessage> Executor::stage(
         throw Error(error.code(),
                     fmt::format("{}: rank {} cannot stage its tensor, {} [{}] of {} bytes, in "
                                 "pinned memory: {}",
-                                request.name, context_.rank, name_of(tensor.dtype),
+                                request.name.text(), context_.rank, name_of(tensor.dtype),
                                 fmt::join(tensor.shape, ", "), tensor.bytes(), error.what()),
                     {.operation = route.sending ? "send" : "recv",
                      .ranks = {context_.rank, context_.group_ranks.world_rank(route.peer)}});

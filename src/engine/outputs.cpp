@@ -30,7 +30,7 @@ std::string list_rows(const std::vector<std::int64_t>& rows,
 std::exception_ptr misfit_of(const Pending& pending, const Context& context) noexcept try {
     const auto& request = pending.request();
     if (!request.outputs) return nullptr;
-    for (std::size_t i = 0; i < request.outputs->size(); ++i) {
+    for (std::size_t i = 0; i < request.outputs.size(); ++i) {
         const auto* const output = pending.output(i);
         if (output == nullptr) continue;
         const auto& result = pending.result(i);
@@ -52,10 +52,10 @@ std::exception_ptr misfit_of(const Pending& pending, const Context& context) noe
 }
 
 SharedTensors outputs_without(const SharedTensors& outputs, const OwnsTensors& owner) {
-    auto left = *outputs;
+    SharedTensors left(std::span(outputs.begin(), outputs.size()));
     for (auto& output : left)
-        if (owner(share({output}))) output = TensorView(nullptr, output.dtype, Shape{});
-    return share(std::move(left));
+        if (owner(SharedTensors{output})) output = TensorView(nullptr, output.dtype, Shape{});
+    return left;
 }
 
 }  // namespace guozhuang::engine

@@ -14,13 +14,13 @@ OwnTensors::OwnTensors(std::shared_ptr<device::Driver> device, std::shared_ptr<v
     : device_(std::move(device)), keep_alive_(std::move(kept)) {}
 
 OwnTensors::OwnTensors(const Request& request) : OwnTensors(request.device, request.keep_alive) {
-    tensors_.reserve(request.tensors->size());
+    tensors_.reserve(request.tensors.size());
     std::shared_ptr<device::Stream> stream;
-    if (device_ && !request.tensors->empty()) {
-        stream = device_->wrap({.device = request.tensors->front().device, .native = nullptr});
+    if (device_ && !request.tensors.empty()) {
+        stream = device_->wrap({.device = request.tensors.front().device, .native = nullptr});
         stream->wait(request.ready);
     }
-    for (const auto& tensor : *request.tensors) {
+    for (const auto& tensor : request.tensors) {
         const auto memory = allocate(tensor);
         if (stream)
             device_->copy(*stream, memory, tensor.memory());

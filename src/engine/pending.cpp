@@ -49,15 +49,12 @@ std::string_view Request::operation() const noexcept {
 }
 
 std::string Request::label() const {
-    if (kind == Kind::point_to_point) return name;
+    if (kind == Kind::point_to_point) return name.text();
     if (!description->ranks.empty())
-        return fmt::format("{} '{}' of {}", operation(), name,
+        return fmt::format("{} '{}' of {}", operation(), name.text(),
                            base::list_ranks(description->ranks));
-    return name.empty() ? std::string(operation()) : fmt::format("{} '{}'", operation(), name);
-}
-
-SharedTensors share(std::vector<TensorView> tensors) {
-    return std::make_shared<const std::vector<TensorView>>(std::move(tensors));
+    return name.text().empty() ? std::string(operation())
+                               : fmt::format("{} '{}'", operation(), name.text());
 }
 
 Pending::Pending(Request&& request, std::shared_ptr<ProgressSource> progress_source)
@@ -66,7 +63,7 @@ Pending::Pending(Request&& request, std::shared_ptr<ProgressSource> progress_sou
         case protocol::OperationKind::all_gather:
         case protocol::OperationKind::all_to_all:
         case protocol::OperationKind::reduce_scatter:
-            results_.resize(request_.tensors->size());
+            results_.resize(request_.tensors.size());
             set_outputs(request_.outputs);
             break;
         case protocol::OperationKind::join: results_.resize(1); break;

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <functional>
 #include <guozhuang/handle.hpp>
+#include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,13 +16,44 @@
 #include "base/wait.hpp"
 #include "device/device.hpp"
 #include "protocol/description.hpp"
+#include "protocol/name.hpp"
 #include "protocol/submitter.hpp"
 #include "trace/activity.hpp"
 
 namespace guozhuang::engine {
 
-using SharedTensors = std::shared_ptr<const std::vector<TensorView>>;
-SharedTensors share(std::vector<TensorView> tensors);
+/// Tensors of a request, in one piece of memory that copies share; or null. Whoever makes it may
+/// change them until it is submitted.
+class SharedTensors {
+public:
+    SharedTensors() = default;  ///< null
+    explicit SharedTensors(std::span<const TensorView> tensors)
+        : tensors_(std::make_shared<TensorView[]>(tensors.size())), size_(tensors.size()) {
+        std::ranges::copy(tensors, begin());
+    }
+    SharedTensors(std::initializer_list<TensorView> tensors)
+        : SharedTensors(std::span(tensors.begin(), tensors.size())) {}
+
+    explicit operator bool() const noexcept { return tensors_ != nullptr; }
+    std::size_t size() const noexcept { return size_; }
+    bool empty() const noexcept { return size_ == 0; }
+    TensorView* begin() noexcept { return tensors_.get(); }
+    TensorView* end() noexcept { return begin() + size_; }
+    const TensorView* begin() const noexcept { return tensors_.get(); }
+    const TensorView* end() const noexcept { return begin() + size_; }
+    TensorView& operator[](std::size_t i) noexcept { return begin()[i]; }
+    const TensorView& operator[](std::size_t i) const noexcept { return begin()[i]; }
+    const TensorView& front() const noexcept { return *begin(); }
+
+    /// Whether they are the same memory.
+    friend bool operator==(const SharedTensors& one, const SharedTensors& other) noexcept {
+        return one.tensors_ == other.tensors_;
+    }
+
+private:
+    std::shared_ptr<TensorView[]> tensors_;
+    std::size_t size_ = 0;
+};
 /// Whether somebody owns the memory of these tensors of a request.
 using OwnsTensors = std::function<bool(const SharedTensors&)>;
 
@@ -33,7 +67,7 @@ struct Request {
         closing          ///< the wait until all ranks close the session
     };
     Kind kind = Kind::collective;
-    std::string name = {};  ///< empty: the engine makes one from a number
+    protocol::Name name = {};  ///< empty: the engine makes one from a number
     /// Whether the name may come again and so gets an id; false for names that the engine makes.
     bool named = true;
     std::uint64_t number = 0;  ///< of one without a name, if it has been taken before
@@ -43,7 +77,7 @@ struct Request {
     /// How long it may wait for other ranks.
     base::Deadline deadline = base::no_deadline;
     protocol::SharedDescription description = share(protocol::Description{});
-    SharedTensors tensors = share(std::vector<TensorView>{});
+    SharedTensors tensors = {};
     /// Of the caller's, for results; null: none. One that was forgotten has no dimensions.
     SharedTensors outputs = {};
     std::vector<std::int64_t> splits = {};  ///< all_to_all
@@ -103,8 +137,8 @@ public:
     }
     /// The caller's output for the result of a tensor; null if there is none, or it was forgotten.
     const TensorView* output(std::size_t tensor) const noexcept {
-        const bool is_there = request_.outputs && !(*request_.outputs)[tensor].shape.empty();
-        return is_there ? &(*request_.outputs)[tensor] : nullptr;
+        const bool is_there = request_.outputs && !request_.outputs[tensor].shape.empty();
+        return is_there ? &request_.outputs[tensor] : nullptr;
     }
     ProgressSource& progress_source() const noexcept { return *progress_source_; }
 

@@ -3,7 +3,7 @@
 namespace guozhuang::engine {
 
 void PointToPoint::post(P2pOperation operation) {
-    const auto& tensor = operation.pending->request().tensors->front();
+    const auto& tensor = operation.pending->request().tensors.front();
     const auto number =
         matcher_.post(operation.route, {.dtype = tensor.dtype, .shape = tensor.shape});
     unmatched_.emplace(number, std::move(operation));
@@ -36,7 +36,7 @@ void PointToPoint::carry_out_decisions() {
 
 void PointToPoint::begin(P2pOperation operation) {
     const auto& [route, pending, staged] = operation;
-    const auto& tensor = pending->request().tensors->front();
+    const auto& tensor = pending->request().tensors.front();
     if (staged) {
         staged->begin();
         if (route.sending) staged->copy_in(pending->request());
@@ -52,7 +52,7 @@ void PointToPoint::begin(P2pOperation operation) {
 
 void PointToPoint::mail(Moving& moving) {
     const auto& [route, pending, staged] = moving.operation;
-    const auto memory = staged ? staged->memory() : pending->request().tensors->front().memory();
+    const auto memory = staged ? staged->memory() : pending->request().tensors.front().memory();
     moving.ticket = route.sending ? mail_.send(route.peer, route.tag, memory)
                                   : mail_.receive(route.peer, route.tag, memory);
     moving.step = Step::mailing;

@@ -17,13 +17,13 @@ StagedMessage::StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size
 
 void StagedMessage::copy_in(const Request& request) {
     enqueue(request, [&](device::Stream& stream) {
-        slot_->driver->copy(stream, memory_, request.tensors->front().memory());
+        slot_->driver->copy(stream, memory_, request.tensors.front().memory());
     });
 }
 
 void StagedMessage::copy_out(Pending& pending) {
     enqueue(pending.request(), [&](device::Stream& stream) {
-        slot_->driver->copy(stream, pending.request().tensors->front().memory(), memory_);
+        slot_->driver->copy(stream, pending.request().tensors.front().memory(), memory_);
         pending.set_enqueued(stream.record());
     });
     base::ring_local(context_.doorbell, context_.wait.audience);

@@ -70,7 +70,7 @@ bool StallWatch::publish(Pending& pending) {
     if (pending.is_published()) return true;
     auto* const slot = trace::take_slot(own_);
     if (slot == nullptr) return false;
-    write_operation(slot->note, pending.request().operation(), pending.request().name,
+    write_operation(slot->note, pending.request().operation(), pending.request().name.text(),
                     group_ranks_);
     pending.set_published(slot);
     return true;

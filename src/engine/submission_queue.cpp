@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <guozhuang/error.hpp>
 #include <iterator>
 
@@ -14,6 +15,13 @@
 #include "engine/stall_watch.hpp"
 
 namespace guozhuang::engine {
+namespace {
+
+/// More rows of names go with their operations.
+constexpr std::size_t most_rows_kept = 16384;
+constexpr std::chrono::microseconds shortest_nap(20), longest_nap(500);
+
+}  // namespace
 
 void SubmissionQueue::require_not_joined(const Request& request) const {
     if (!joined_) return;
@@ -26,13 +34,15 @@ void SubmissionQueue::require_not_joined(const Request& request) const {
                 {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
 }
 
-void SubmissionQueue::require_new_name(const Request& request) const {
-    if (!tables_.named.contains(request.name)) return;
+/// The row of the request's name.
+std::shared_ptr<Pending>& SubmissionQueue::new_row(const Request& request) {
+    auto& row = tables_.named[request.name];
+    if (!row) return row;
     const std::string operation(request.operation());
     throw Error(ErrorCode::duplicate_name,
                 fmt::format("{} '{}': an operation of that name is still pending on this "
                             "rank; wait for it or choose another name",
-                            operation, request.name),
+                            operation, request.name.text()),
                 {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
 }
 
@@ -43,18 +53,17 @@ std::string SubmissionQueue::name_of_number(protocol::OperationKind operation,
     return name;
 }
 
-/// Enters the operation into the table and the queue; into neither if that throws for lack of
-/// memory.
-template <class Table, class Entry, class Queue, class Element>
-void SubmissionQueue::enter(Table& table, Entry entry, Queue& queue, Element element) {
-    const auto entered = table.insert(std::move(entry)).first;
-    try {
-        queue.push_back(std::move(element));
-    } catch (...) {
-        table.erase(entered);
-        throw;
-    }
-    pending_count_.fetch_add(1);
+/// Whether the name was its own; it is free then.
+bool SubmissionQueue::free_name(const std::shared_ptr<Pending>& pending) noexcept {
+    auto& named = tables_.named;
+    const auto& request = pending->request();
+    const auto found = named.find(request.name);
+    if (found == named.end() || found->second != pending) return false;
+    if (request.named && named.size() <= most_rows_kept)
+        found->second = nullptr;
+    else
+        named.erase(found);
+    return true;
 }
 
 SubmissionQueue::Submitted SubmissionQueue::submit(
@@ -66,24 +75,26 @@ SubmissionQueue::Submitted SubmissionQueue::submit(
     require_not_joined(request);
     const auto operation = request.description->operation;
     auto& unnamed = unnamed_[operation];
-    const bool numbered = request.name.empty();
+    const bool numbered = request.name.text().empty();
     if (numbered) {
         request.named = false;
         request.name = name_of_number(operation, request.number > 0 ? request.number : unnamed + 1);
     }
-    require_new_name(request);
+    auto& row = new_row(request);
     auto& activity = context_.activity;
-    write_operation(activity.submitted, name_of(operation), request.name, context_.group_ranks);
+    write_operation(activity.submitted, name_of(operation), request.name.text(),
+                    context_.group_ranks);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
     const bool is_first = has_taken_all();
-    enter(tables_.named, std::pair(std::string_view(pending->request().name), pending), operations_,
-          pending);
+    operations_.push_back(pending);
+    row = pending;
+    pending_count_.fetch_add(1);
     if (operation == protocol::OperationKind::join) joined_ = true;
     activity.last_pending = pending.get();
     // Counted last: ranks must count alike, and an operation that failed to be submitted does not
     // count. One that has taken a number before (take_number) has been counted.
     if (numbered && pending->request().number == 0) ++unnamed;
-    context_.timeline->begin(pending.get(), pending->request().name, "negotiate",
+    context_.timeline->begin(pending.get(), pending->request().name.text(), "negotiate",
                              [&] { return facts_of(pending->request(), context_.set); });
     return {std::move(pending), is_first};
 }
@@ -96,14 +107,20 @@ SubmissionQueue::Submitted SubmissionQueue::submit(
     request.kind = Request::Kind::point_to_point;
     const base::Lock lock(mutex_);
     life_.require_open(request, context_.group_ranks);
-    context_.activity.submitted.write(request.name);
+    context_.activity.submitted.write(request.name.text());
     request.peer = context_.group_ranks.world_rank(route.peer);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
     const bool is_first = has_taken_all();
-    enter(tables_.nameless, pending, p2p_operations_,
-          P2pOperation{route, pending, std::move(staged)});
-    context_.timeline->begin(pending.get(), pending->request().name, "message", [&] {
-        return trace::TimelineFacts{.bytes = pending->request().tensors->front().bytes(),
+    const auto entered = tables_.nameless.insert(pending).first;
+    try {
+        p2p_operations_.push_back({route, pending, std::move(staged)});
+    } catch (...) {  // there is no memory
+        tables_.nameless.erase(entered);
+        throw;
+    }
+    pending_count_.fetch_add(1);
+    context_.timeline->begin(pending.get(), pending->request().name.text(), "message", [&] {
+        return trace::TimelineFacts{.bytes = pending->request().tensors.front().bytes(),
                                     .set = context_.set};
     });
     return {std::move(pending), is_first};
@@ -147,6 +164,15 @@ void SubmissionQueue::end_closing() noexcept {
     if (closing) end(std::span(&closing, 1), nullptr);
 }
 
+void SubmissionQueue::await_pause() const noexcept {
+    int before = 0;
+    for (auto nap = shortest_nap; nap <= longest_nap; nap *= 2) {
+        const int pending = pending_count_;
+        if (pending == std::exchange(before, pending)) return;
+        base::nap(nap);
+    }
+}
+
 void SubmissionQueue::take(Taken& taken) {
     taken.operations.clear();
     taken.p2p_operations.clear();
@@ -176,10 +202,8 @@ std::uint64_t SubmissionQueue::joins() const {
 void SubmissionQueue::free_names(std::span<const std::shared_ptr<Pending>> requests) {
     const base::Lock lock(mutex_);
     for (const auto& pending : requests) {
-        const auto found = tables_.named.find(pending->request().name);
-        if (found == tables_.named.end() || found->second != pending) continue;
-        tables_.nameless.insert(pending);
-        tables_.named.erase(found);
+        const auto entered = tables_.nameless.insert(pending).first;
+        if (!free_name(pending)) tables_.nameless.erase(entered);
     }
 }
 
@@ -188,13 +212,8 @@ void SubmissionQueue::end(std::span<std::shared_ptr<Pending>> requests,
     {
         std::size_t ended = 0;
         const base::Lock lock(mutex_);
-        auto& [named, nameless] = tables_;
         for (auto& pending : requests) {
-            if (const auto found = named.find(pending->request().name);
-                found != named.end() && found->second == pending)
-                named.erase(found);
-            else
-                nameless.erase(pending);
+            if (!free_name(pending)) tables_.nameless.erase(pending);
             if (set_ended(*pending, error)) std::swap(requests[ended++], pending);
         }
         error = nullptr;  // only the operations own it now
@@ -255,7 +274,8 @@ std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(
     const auto note_end = [&](const std::shared_ptr<Pending>& pending) {
         if (set_ended(*pending, first)) ended_.push(pending);
     };
-    for (const auto& [name, pending] : tables.named) note_end(pending);
+    for (const auto& [name, pending] : tables.named)
+        if (pending) note_end(pending);
     for (const auto& pending : tables.nameless) note_end(pending);
     // Keeps the operations, and all that they keep alive, for ever.
     if (life_.memory_is_on_loan()) base::keep_for_ever(std::exchange(tables, {}));
@@ -265,7 +285,7 @@ std::pair<std::exception_ptr, SubmissionQueue::Tables> SubmissionQueue::fail(
 std::shared_ptr<Pending> SubmissionQueue::find(const OwnsTensors& owner) const {
     const base::Lock lock(mutex_);
     for (const auto& [name, pending] : tables_.named)
-        if (pending->request().uses_memory_of(owner)) return pending;
+        if (pending && pending->request().uses_memory_of(owner)) return pending;
     for (const auto& pending : tables_.nameless)
         if (pending->request().uses_memory_of(owner)) return pending;
     return nullptr;
@@ -274,7 +294,8 @@ std::shared_ptr<Pending> SubmissionQueue::find(const OwnsTensors& owner) const {
 Requests SubmissionQueue::all_awaited() const {
     Requests awaited;
     const base::Lock lock(mutex_);
-    for (const auto& [name, pending] : tables_.named) awaited.push_back(pending);
+    for (const auto& [name, pending] : tables_.named)
+        if (pending) awaited.push_back(pending);
     std::ranges::copy_if(tables_.nameless, std::back_inserter(awaited), [](const auto& each) {
         return each->request().kind != Request::Kind::neutral;
     });

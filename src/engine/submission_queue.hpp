@@ -40,9 +40,12 @@ public:
         }
     };
     /// Collective operations by their own names; sends, receives, neutral contributions and the
-    /// closing without.
+    /// closing without. Names that callers give keep their rows, up to a number: to submit one
+    /// again takes no memory.
     struct Tables {
-        std::unordered_map<std::string_view, std::shared_ptr<Pending>> named;
+        std::unordered_map<protocol::Name, std::shared_ptr<Pending>, protocol::NameHash,
+                           protocol::NameEqual>
+            named;  ///< null: no operation of the name is pending
         std::unordered_set<std::shared_ptr<Pending>> nameless;
     };
 
@@ -71,6 +74,10 @@ public:
     void add_closing(std::shared_ptr<ProgressSource> progress_source);
     void end_closing() noexcept;
 
+    /// Returns when callers have not submitted for a moment, at the latest after a millisecond; at
+    /// once if nothing is pending. For a thread that was woken by the first of many operations:
+    /// they are negotiated together, and it does not compete with their caller.
+    void await_pause() const noexcept;
     /// Takes what has been submitted since the last call; a shutdown comes after all operations.
     /// What `taken` held is dropped; its memory is used again.
     void take(Taken& taken);
@@ -117,11 +124,10 @@ private:
         return operations_.empty() && p2p_operations_.empty();
     }
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
-    void require_new_name(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
+    std::shared_ptr<Pending>& new_row(const Request& request) GUOZHUANG_REQUIRES(mutex_);
     std::string name_of_number(protocol::OperationKind operation, std::uint64_t number) const
         GUOZHUANG_REQUIRES(mutex_);
-    template <class Table, class Entry, class Queue, class Element>
-    void enter(Table& table, Entry entry, Queue& queue, Element element) GUOZHUANG_REQUIRES(mutex_);
+    bool free_name(const std::shared_ptr<Pending>& pending) noexcept GUOZHUANG_REQUIRES(mutex_);
     bool set_ended(Pending& pending, const std::exception_ptr& error) noexcept;
     void complete(Pending& pending) noexcept;
 

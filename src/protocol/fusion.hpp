@@ -13,6 +13,7 @@ namespace guozhuang::protocol {
 struct ReadyRequest {
     Name name;
     bool named = true;
+    std::uint32_t id = 0;  ///< of the name; 0: it has none
     SharedDescription description;
     std::vector<int> absent = {};  ///< ranks that have joined and not submitted it
 };

@@ -14,36 +14,31 @@ class Name {
 public:
     Name() noexcept = default;  ///< no text
     Name(std::string text)      // NOLINT(google-explicit-constructor): a name is a text
-        : hashed_(std::make_shared<const Hashed>(std::move(text))) {}
+        : hash_(hash_of(text)), text_(std::make_shared<const std::string>(std::move(text))) {}
     Name(const char* text)  // NOLINT(google-explicit-constructor)
         : Name(std::string(text)) {}
     explicit Name(std::string_view text) : Name(std::string(text)) {}
 
     const std::string& text() const noexcept {
         static const std::string none;
-        return hashed_ ? hashed_->text : none;
+        return text_ ? *text_ : none;
     }
     operator const std::string&() const noexcept {  // NOLINT(google-explicit-constructor)
         return text();
     }
-    std::size_t hash() const noexcept { return hashed_ ? hashed_->hash : hash_of({}); }
+    std::size_t hash() const noexcept { return hash_; }
 
     static std::size_t hash_of(std::string_view text) noexcept {
         return std::hash<std::string_view>()(text);
     }
 
     friend bool operator==(const Name& one, const Name& other) noexcept {
-        return one.hashed_ == other.hashed_ ||
-               (one.hash() == other.hash() && one.text() == other.text());
+        return one.text_ == other.text_ || (one.hash_ == other.hash_ && one.text() == other.text());
     }
 
 private:
-    struct Hashed {
-        explicit Hashed(std::string name) : text(std::move(name)), hash(hash_of(text)) {}
-        std::string text;
-        std::size_t hash;
-    };
-    std::shared_ptr<const Hashed> hashed_;  ///< null: no text
+    std::size_t hash_ = hash_of({});
+    std::shared_ptr<const std::string> text_;  ///< null: no text
 };
 
 /// For tables by name, in which texts can be looked up, too.

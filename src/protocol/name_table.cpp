@@ -15,8 +15,8 @@ NameTable::NameTable(std::span<const int> children) {
 }
 
 const KnownName* NameTable::with_id(std::uint32_t id) const {
-    const auto name = names_.find(id);
-    return name == names_.end() ? nullptr : find(name->second);
+    const auto known = with_ids_.find(id);
+    return known == with_ids_.end() ? nullptr : known->second;
 }
 
 void NameTable::let_go(KnownName& known) {
@@ -31,12 +31,11 @@ std::optional<Meaning> NameTable::meaning_of(std::uint32_t id) const {
     return std::nullopt;
 }
 
-void NameTable::use(const Item& item, const SharedDescription& description,
+void NameTable::use(KnownName& known, std::uint32_t id, const SharedDescription& description,
                     std::uint64_t position) {
-    auto& known = row(item.name);
-    if (known.id != item.id) names_[item.id] = known.name;
+    if (known.id != id) with_ids_[id] = &known;
     if (known.described != description) known.fingerprint = fingerprint(encode(*description));
-    known.id = item.id;
+    known.id = id;
     known.described = description;
     known.last_used = position;
 }
@@ -45,7 +44,7 @@ void NameTable::retire(const Item& item, std::uint64_t position) {
     auto* const known = find(item.name);
     if (known == nullptr || known->id == 0)
         throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name.text()));
-    names_.erase(item.id);
+    with_ids_.erase(item.id);
     Meaning meaning{known->name, std::exchange(known->described, nullptr), known->fingerprint};
     known->id = 0;
     if (!applied_.empty()) retired_[item.id] = {std::move(meaning), position};

@@ -80,8 +80,9 @@ public:
 
     /// At the root: an id that no name has had.
     std::uint32_t new_id() noexcept { return next_id_++; }
-    /// The log has executed the item at this position; from here on its id stands for this.
-    void use(const Item& item, const SharedDescription& description, std::uint64_t position);
+    /// The log has executed the name at this position; from here on its id stands for this.
+    void use(KnownName& known, std::uint32_t id, const SharedDescription& description,
+             std::uint64_t position);
     /// The log has evicted the item at this position. Throws Error(wire) if the name has no id.
     void retire(const Item& item, std::uint64_t position);
     /// The child has applied the log up to this position.
@@ -91,7 +92,7 @@ public:
     /// an eighth of `most` besides, but none whose round is under way. Empty if there are no more.
     std::vector<Item> surplus(std::size_t most) const;
 
-    std::size_t id_count() const noexcept { return names_.size(); }
+    std::size_t id_count() const noexcept { return with_ids_.size(); }
     std::size_t retired_count() const noexcept { return retired_.size(); }
 
     /// Visits all rows, in any order. They must stay.
@@ -111,9 +112,9 @@ private:
     };
 
     std::unordered_map<Name, KnownName, NameHash, NameEqual> rows_;
-    std::unordered_map<std::uint32_t, Name> names_;  ///< by id
-    std::map<std::uint32_t, Retired> retired_;       ///< by id
-    std::map<int, std::uint64_t> applied_;           ///< by each child, as far as is known
+    std::unordered_map<std::uint32_t, KnownName*> with_ids_;  ///< rows, by id
+    std::map<std::uint32_t, Retired> retired_;                ///< by id
+    std::map<int, std::uint64_t> applied_;                    ///< by each child, as far as is known
     std::uint32_t next_id_ = 1;
 };
 

@@ -30,7 +30,7 @@ Negotiator::Negotiator(int rank, int size, const Options& options)
 
 /// What the name's id stands for is held once, as it was submitted last: so a plan's description is
 /// compared with itself from the second time on.
-void Negotiator::submit(std::string_view name, bool named, const SharedDescription& description,
+void Negotiator::submit(const Name& name, bool named, const SharedDescription& description,
                         std::shared_ptr<Submitter> submitter) {
     auto& known = names_.row(name);
     if (known.described && are_same(known.described, description)) known.described = description;
@@ -49,12 +49,12 @@ void Negotiator::quit(std::string_view reason) {
     quit({tree_.rank(), cut(reason)});
 }
 
-void Negotiator::join(std::string_view name, std::shared_ptr<Submitter> submitter) {
+void Negotiator::join(const Name& name, std::shared_ptr<Submitter> submitter) {
     names_.row(name).submission = {nullptr, std::move(submitter)};
-    join({tree_.rank(), std::string(name)});
+    join({tree_.rank(), name.text()});
 }
 
-bool Negotiator::awaits(std::string_view name) const {
+bool Negotiator::awaits(const Name& name) const {
     const auto* known = names_.find(name);
     return known != nullptr && known->submission;
 }
@@ -151,8 +151,8 @@ void Negotiator::resolve(const KnownName& known) {
         failure->items.front().id = known.id;
         return append(std::move(*failure));
     }
-    ready_.push_back(
-        {known.name, known.named, known.tally.groups.front().description, std::move(missing)});
+    ready_.push_back({known.name, known.named, known.id, known.tally.groups.front().description,
+                      std::move(missing)});
 }
 
 /// A shutdown completes tallies. It goes up behind their reports: were it ahead, the parent could
@@ -286,26 +286,21 @@ void Negotiator::append_due() {
 
 /// Known ids first, ascending, so that the order does not hang on arrival.
 void Negotiator::append_ready() {
-    const auto id_of = [this](const ReadyRequest& request) -> std::optional<std::uint32_t> {
-        const auto* known = names_.find(request.name);
-        if (known == nullptr || known->id == 0) return std::nullopt;
-        return known->id;
+    const auto order_of = [](const ReadyRequest& request) {
+        return request.id > 0 ? request.id : std::numeric_limits<std::uint32_t>::max();
     };
     auto ready = std::exchange(ready_, {});
-    if (ready.size() > 1)
-        std::ranges::stable_sort(ready, {}, [&](const ReadyRequest& request) {
-            return id_of(request).value_or(std::numeric_limits<std::uint32_t>::max());
-        });
+    if (!std::ranges::is_sorted(ready, {}, order_of)) std::ranges::stable_sort(ready, {}, order_of);
     const FusionLimits limits{.tensor_bytes = options_.fusion_bytes,
                               .entry_bytes = Outbox::full_message_bytes};
     for (std::span<ReadyRequest> rest = ready; !rest.empty();) {
         const auto fused = rest.first(count_fused(rest, limits));
         rest = rest.subspan(fused.size());
         LogEntry entry{.policy = options_.policy, .absent = std::move(fused.front().absent)};
+        entry.items.reserve(fused.size());
         for (auto& request : fused) {
-            auto id = id_of(request);
-            if (!id) id = request.named ? names_.new_id() : 0;
-            entry.items.push_back({std::move(request.name), *id});
+            if (request.id == 0 && request.named) request.id = names_.new_id();
+            entry.items.push_back({std::move(request.name), request.id});
             if (!entry.absent.empty()) entry.descriptions.push_back(encode(*request.description));
         }
         append(std::move(entry));
@@ -340,7 +335,11 @@ void Negotiator::apply(LogEntry&& entry) {
     } else if (entry.kind == LogEntry::Kind::execute) {
         apply_execution(entry);
     } else {
-        for (auto& item : entry.items) take_submission(item);
+        for (auto& item : entry.items) {
+            auto& known = names_.row(item.name);
+            take_submission(known, item);
+            names_.let_go(known);
+        }
     }
     if (entry.kind == LogEntry::Kind::join) attendance_.end_join();
     finished_ = finished_ || entry.kind == LogEntry::Kind::all_shut_down ||
@@ -352,25 +351,23 @@ void Negotiator::apply(LogEntry&& entry) {
 void Negotiator::apply_execution(LogEntry& entry) {
     for (std::size_t i = 0; i < entry.items.size(); ++i) {
         auto& item = entry.items[i];
-        const auto own = take_submission(item);
+        auto& known = names_.row(item.name);
+        const auto own = take_submission(known, item);
         if (own && !own->description)
             throw Error(ErrorCode::wire,
                         fmt::format("the log executes '{}', which is a join", item.name.text()));
-        if (item.id == 0) continue;
-        if (own)
-            names_.use(item, own->description, position_);
-        else if (!entry.descriptions.empty())
-            names_.use(item, share(decode_description(entry.descriptions[i])), position_);
+        if (item.id > 0 && own)
+            names_.use(known, item.id, own->description, position_);
+        else if (item.id > 0 && !entry.descriptions.empty())
+            names_.use(known, item.id, share(decode_description(entry.descriptions[i])), position_);
+        names_.let_go(known);
     }
 }
 
 /// What this rank has submitted under the item's name, if it has; the item keeps who has.
-std::optional<KnownName::Submission> Negotiator::take_submission(Item& item) {
-    auto* const known = names_.find(item.name);
-    if (known == nullptr || !known->submission) return std::nullopt;
-    auto submission = std::exchange(known->submission, std::nullopt);
-    item.submitter = std::move(submission->submitter);
-    names_.let_go(*known);
+std::optional<KnownName::Submission> Negotiator::take_submission(KnownName& known, Item& item) {
+    auto submission = std::exchange(known.submission, std::nullopt);
+    if (submission) item.submitter = std::move(submission->submitter);
     return submission;
 }
 

@@ -50,7 +50,7 @@ public:
     Negotiator(int rank, int size, const Options& options);
 
     /// This rank wants the request. A rank submits a name again only after the log has resolved it.
-    void submit(std::string_view name, bool named, const SharedDescription& description,
+    void submit(const Name& name, bool named, const SharedDescription& description,
                 std::shared_ptr<Submitter> submitter = {});
     /// This rank submits nothing more. The reason goes into the errors of those who wait for it;
     /// empty for a plain shutdown.
@@ -60,7 +60,7 @@ public:
     void quit(std::string_view reason);
     /// This rank submits nothing until all have joined (or shut down), and the log says so; the
     /// others go on without it. All name a join alike.
-    void join(std::string_view name, std::shared_ptr<Submitter> submitter = {});
+    void join(const Name& name, std::shared_ptr<Submitter> submitter = {});
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
 
@@ -74,7 +74,7 @@ public:
         entries.swap(entries_);
     }
     /// Whether this rank has submitted the name, and the log has not resolved it.
-    bool awaits(std::string_view name) const;
+    bool awaits(const Name& name) const;
     /// Who has submitted on this rank what the log has not resolved, which is forgotten.
     std::vector<std::shared_ptr<Submitter>> take_unresolved();
     /// Forgets what this rank has submitted, and the entries that have not been taken.
@@ -123,7 +123,7 @@ private:
     void pass_down(const LogEntry& entry);
     void apply(LogEntry&& entry);
     void apply_execution(LogEntry& entry);
-    std::optional<KnownName::Submission> take_submission(Item& item);
+    static std::optional<KnownName::Submission> take_submission(KnownName& known, Item& item);
 
     /// The ranks whose submissions this one collects, itself first.
     const std::vector<int>& subtree() const { return subtrees_.at(tree_.rank()); }

@@ -30,7 +30,7 @@ struct Rank {
     ~Rank() { hub.abort(); }
     void post(const Route& route, std::int64_t count) {
         Request request{.name = "message",
-                        .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
+                        .tensors = {TensorView(memory.data(), DType::f32, {count})}};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
         point_to_point.post({route, posted.back()});
     }

@@ -97,7 +97,7 @@ TEST_CASE("an all_gather moves what every rank sends") {
         std::vector<float> quarter(1 << 16);
         engine::Request request{
             .description = protocol::share(protocol::Description{.operation = operation}),
-            .tensors = engine::share({TensorView(quarter)})};
+            .tensors = {TensorView(quarter)}};
         const auto pending = std::make_shared<engine::Pending>(std::move(request), nullptr);
         return engine::moves_little({.kind = protocol::LogEntry::Kind::execute}, {&pending, 1},
                                     ranks);

@@ -4,6 +4,8 @@
 #include <guozhuang/guozhuang.hpp>
 #include <limits>
 #include <new>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "support/cases/error_cases.hpp"
@@ -136,6 +138,24 @@ TEST_CASE(
         CHECK(here.wait_for(20s));
         CHECK(there.wait_for(20s));
     }
+}
+
+TEST_CASE("what is submitted again takes memory for its tensors, its state and the queue at most") {
+    run_ranks(1, [](Session& session) {
+        float number = 7;
+        const std::string name = "a name that no string keeps in itself";
+        const auto submit = [&] {
+            return allreduce_async(number, {.name = name, .session = &session});
+        };
+        for (int i = 0; i < 10; ++i) submit().wait();
+        std::optional<Handle> handle;
+        {
+            const Scarcity scarcity(3);
+            handle = submit();
+        }
+        handle->wait();
+        CHECK(number == 7);
+    });
 }
 
 TEST_CASE("a kind of device whose first use fails for lack of memory can be used after that") {

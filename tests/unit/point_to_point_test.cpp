@@ -54,7 +54,7 @@ struct Side {
 
     void post(bool sending, std::uint16_t tag, std::int64_t count) {
         Request request{.name = "message",
-                        .tensors = share({TensorView(memory.data(), DType::f32, {count})})};
+                        .tensors = {TensorView(memory.data(), DType::f32, {count})}};
         posted.push_back(std::make_shared<Pending>(std::move(request), nullptr));
         point_to_point.post(
             {{.peer = 1 - control.own, .tag = tag, .sending = sending}, posted.back()});

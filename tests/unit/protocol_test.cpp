@@ -10,6 +10,7 @@
 #include "protocol/matcher.hpp"
 #include "protocol/name_table.hpp"
 #include "protocol/outbox.hpp"
+#include "protocol/recent.hpp"
 #include "protocol/tally.hpp"
 #include "support/runner/catch.hpp"
 
@@ -40,8 +41,8 @@ TEST_CASE("an id stands for a name and what was executed under it last") {
     CHECK(names.with_id(1) == nullptr);
     CHECK(names.new_id() == 1);
     CHECK(names.new_id() == 2);
-    names.use({"a", 1}, share(allreduce("a", 4)), 1);
-    names.use({"a", 1}, share(allreduce("a", 5)), 2);
+    names.use(names.row("a"sv), 1, share(allreduce("a", 4)), 1);
+    names.use(names.row("a"sv), 1, share(allreduce("a", 5)), 2);
     const auto* const known = names.find("a"sv);
     REQUIRE(known != nullptr);
     CHECK(known->id == 1);
@@ -71,7 +72,7 @@ TEST_CASE("a name has a row while something is known of it") {
 
 TEST_CASE("a retired id is understood until all children have applied its eviction") {
     NameTable names(Ranks{1, 2});
-    names.use({"a", 1}, share(allreduce("a")), 1);
+    names.use(names.row("a"sv), 1, share(allreduce("a")), 1);
     names.retire({"a", 1}, 2);
     CHECK(names.find("a"sv) == nullptr);
     CHECK(names.with_id(1) == nullptr);
@@ -85,7 +86,7 @@ TEST_CASE("a retired id is understood until all children have applied its evicti
     CHECK_THROWS_AS(names.retire({"a", 1}, 3), Error);
 
     NameTable without_children(Ranks{});
-    without_children.use({"a", 1}, share(allreduce("a")), 1);
+    without_children.use(without_children.row("a"sv), 1, share(allreduce("a")), 1);
     without_children.retire({"a", 1}, 2);
     CHECK(without_children.retired_count() == 0);
 }
@@ -94,8 +95,9 @@ TEST_CASE("the names used longest ago are the surplus, but none whose round is u
     NameTable names(Ranks{});
     std::uint64_t position = 0;
     for (const auto* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i", "a"}) {
-        const auto id = names.row(Name(name)).id;
-        names.use({name, id == 0 ? names.new_id() : id}, share(allreduce(name)), ++position);
+        auto& known = names.row(Name(name));
+        names.use(known, known.id == 0 ? names.new_id() : known.id, share(allreduce(name)),
+                  ++position);
     }
     CHECK(names_of(names.surplus(9)).empty());
     CHECK(names_of(names.surplus(8)) == "bc");  // one too many, and an eighth
@@ -251,6 +253,26 @@ TEST_CASE("neighbours are fused if they do the same, as far as the limits go") {
     CHECK(fused(ready, wide) == "a b cd");
 }
 
+TEST_CASE("what was made lately is shared by whoever makes the same") {
+    Recent recent;
+    const auto name = recent.name("a");
+    CHECK(&recent.name("a").text() == &name.text());
+    CHECK(recent.name("b") == Name("b"));
+    for (int i = 0; i < 10000; ++i) REQUIRE(recent.name(std::to_string(i)) == std::to_string(i));
+    CHECK(recent.name("") == Name());
+
+    const Description sum, scaled{.postscale = 0.5};
+    const TensorDescription four{.shape = {4}}, five{.shape = {5}};
+    const auto first = recent.describe(sum, four);
+    CHECK(first->tensors == std::vector{four});
+    CHECK(recent.describe(sum, four) == first);
+    CHECK(recent.describe(sum, five)->tensors == std::vector{five});
+    CHECK(recent.describe(scaled, four)->postscale == 0.5);
+    CHECK(recent.describe(sum, four)->postscale == 1);
+    for (std::int64_t i = 0; i < 1000; ++i)
+        REQUIRE(recent.describe(sum, {.shape = {i, 64}})->tensors.front().shape == Shape{i, 64});
+}
+
 // --- the codec of the log ------------------------------------------------------------------------
 
 namespace {
@@ -265,7 +287,7 @@ Bytes written(const LogEntry& entry, const NameTable& names) {
 
 TEST_CASE("entries are read as they were written; an id that is known goes without its name") {
     NameTable names(Ranks{});
-    names.use({"known by its id", 7}, share(allreduce("known")), 1);
+    names.use(names.row("known by its id"sv), 7, share(allreduce("known")), 1);
     const std::vector<LogEntry> entries = {
         {.items = {{"known by its id", 7}, {"new", 8}},
          .policy = {.forced = Algorithm::ring, .reproducible = true, .small_bytes = 1 << 20},
@@ -311,7 +333,7 @@ TEST_CASE("no entry is read that gives away an id or lacks what its kind needs")
         eviction{.kind = Kind::evict, .items = {{"a", 9}}};
     CHECK_FALSE(refused(execution));
     CHECK(refused(eviction));
-    names.use({"a", 7}, share(allreduce("a")), 1);
+    names.use(names.row("a"sv), 7, share(allreduce("a")), 1);
     CHECK(refused(execution));
     for (const auto kind : {Kind::execute, Kind::fail, Kind::join, Kind::quit})
         CHECK(refused({.kind = kind}));

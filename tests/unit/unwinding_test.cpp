@@ -62,7 +62,7 @@ TEST_CASE("an operation for whose tensors there is no other memory is waited for
         .name = "huge",
         .description =
             protocol::share(protocol::Description{.tensors = {{"huge", DType::f32, huge}}}),
-        .tensors = engine::share({TensorView(&number, DType::f32, huge)})};
+        .tensors = {TensorView(&number, DType::f32, huge)}};
     const Handle handle(here.engine().submit(engine::Request(request), false));
     auto released = std::async(std::launch::async, [&] {
         here.engine().release_tensors(

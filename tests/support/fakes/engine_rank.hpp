@@ -109,7 +109,7 @@ public:
             .deadline = deadline,
             .description =
                 protocol::share(protocol::Description{.tensors = {{name, DType::f32, shape()}}}),
-            .tensors = engine::share({tensor()}),
+            .tensors = {tensor()},
             .keep_alive = std::move(keep_alive),
             .device = driver_};
         return Handle(engine_->submit(std::move(request), false));
@@ -117,7 +117,7 @@ public:
 
     /// A send or receive.
     Handle submit(const engine::Route& route, std::shared_ptr<void> keep_alive = {}) {
-        engine::Request request{.name = "message", .tensors = engine::share({tensor()})};
+        engine::Request request{.name = "message", .tensors = {tensor()}};
         request.keep_alive = std::move(keep_alive);
         return Handle(engine_->submit(std::move(request), route, false));
     }

@@ -1,0 +1,39 @@
+#include "protocol/recent.hpp"
+
+#include <utility>
+
+namespace guozhuang::protocol {
+namespace {
+
+std::size_t hash_of(const TensorDescription& tensor) noexcept {
+    auto hash = static_cast<std::size_t>(tensor.dtype);
+    for (const auto extent : tensor.shape) hash = hash * 31 + static_cast<std::size_t>(extent);
+    return hash ^ hash >> 6;  // extents are often multiples of 64
+}
+
+}  // namespace
+
+Recent& Recent::of_this_thread() {
+    thread_local Recent recent;
+    return recent;
+}
+
+Name Recent::name(std::string_view text) {
+    auto& recent = names_[Name::hash_of(text) % names_.size()];
+    if (recent.text() != text) recent = Name(text);
+    return recent;
+}
+
+SharedDescription Recent::describe(const Description& description,
+                                   const TensorDescription& tensor) {
+    auto& recent = descriptions_[hash_of(tensor) % descriptions_.size()];
+    if (!recent || recent->tensors.front() != tensor ||
+        !are_same_but_for_tensors(*recent, description)) {
+        auto made = description;
+        made.tensors = {tensor};
+        recent = share(std::move(made));
+    }
+    return recent;
+}
+
+}  // namespace guozhuang::protocol
