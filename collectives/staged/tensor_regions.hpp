@@ -44,13 +44,15 @@ public:
     bool stage_refs() {
         const auto stage = group_.stage(group_.rank());
         const auto room = layout_.refs(stage, round_);
-        auto& count = layout_.ref_count(stage, round_);
-        count = 0;
-        for (std::size_t tensor = 0; tensor < std::min(tensors_.size(), room.size()); ++tensor) {
-            room[tensor] = group_.locate(tensors_[tensor]);
-            if (is_worth_it(room[tensor].bytes, tensors_[tensor].size())) count = tensors_.size();
-        }
-        return count != 0;
+        const auto tensors = tensors_.first(std::min(tensors_.size(), room.size()));
+        const bool any_is_worth_it = std::ranges::any_of(tensors, [&](const auto& tensor) {
+            return is_worth_it(group_.locate(tensor).bytes, tensor.size());
+        });
+        layout_.ref_count(stage, round_) = any_is_worth_it ? tensors_.size() : 0;
+        if (!any_is_worth_it) return false;
+        std::ranges::transform(tensors, room.begin(),
+                               [&](const auto& tensor) { return group_.locate(tensor); });
+        return true;
     }
 
     /// After that round, on all ranks alike: whether some rank has written refs; and (find_common)

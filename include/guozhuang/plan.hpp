@@ -55,10 +55,11 @@ public:
     Plan& operator=(Plan&&) noexcept;  ///< the plan that was here ends as in ~Plan
 
     /// Says that the tensors of a bundle hold this rank's contribution, so their reduction may
-    /// start. Does not block. Throws Error: invalid_argument if there is no such bundle,
-    /// duplicate_name if it is pending already, and what submitting throws apart from errors of the
-    /// tensors.
-    void ready(std::size_t bundle);
+    /// start. Does not block. `waits_next`: the caller calls wait() next, which moves the bundle;
+    /// else a thread of the library is woken for it. Throws Error: invalid_argument if there is no
+    /// such bundle, duplicate_name if it is pending already, and what submitting throws apart from
+    /// errors of the tensors.
+    void ready(std::size_t bundle, bool waits_next = false);
     /// Waits for every bundle that was made ready since the last wait(). Throws the first error
     /// when all have ended.
     void wait();

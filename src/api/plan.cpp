@@ -142,7 +142,7 @@ const std::string& Plan::name() const noexcept {
     return *state_->name;
 }
 
-void Plan::ready(std::size_t bundle) {
+void Plan::ready(std::size_t bundle, bool waits_next) {
     if (bundle >= size())
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
@@ -152,7 +152,8 @@ void Plan::ready(std::size_t bundle) {
         throw Error(ErrorCode::duplicate_name,
                     fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first",
                                 name(), bundle));
-    handle = Handle(api::submit(*state_->set, engine::Request(request), stream, false));
+    handle = Handle(
+        api::submit(*state_->set, engine::Request(request), stream, waits_next && !request.device));
 }
 
 /// Bundle 0 carries the agreements, since all ranks reduce it in every round.

@@ -104,6 +104,9 @@ Bundle bundle_of(const protocol::LogEntry& entry,
                   .contributors = ranks - static_cast<int>(entry.absent.size()),
                   .policy = entry.policy,
                   .entries = {}};
+    std::size_t tensors = 0;
+    for (const auto& pending : requests) tensors += pending->request().tensors.size();
+    bundle.entries.reserve(tensors);
     for (const auto& pending : requests) {
         const auto& request = pending->request();
         for (std::size_t i = 0; i < request.tensors.size(); ++i) {

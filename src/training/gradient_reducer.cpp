@@ -38,6 +38,7 @@ struct GradientReducer::State {
     void check();
     std::vector<NamedTensor> gradients() const;
     void lay_out();
+    void find_streams();
     void tie();
     void start_batch();
     std::size_t find(std::string_view name) const;
@@ -48,6 +49,7 @@ struct GradientReducer::State {
     std::vector<Agreement> agreements() const;
     bool compares_values() const;
     void complete_all();
+    void complete_unmarked();
     template <class Act>
     void keep_failure(const Act& act);
     void discard(std::string_view reason);
@@ -59,7 +61,6 @@ struct GradientReducer::State {
     bool wait_for_averages(const Wait& wait);
     template <class Wait>
     bool synchronize(const Wait& wait);
-    std::vector<StreamRef> streams() const;
     void look_for_new_batch();
 
     std::vector<Parameter> parameters;
@@ -71,6 +72,8 @@ struct GradientReducer::State {
     std::vector<std::size_t> bundle_size;
     /// Of each parameter, the first whose gradient is the same memory: its bundle reduces it.
     std::vector<std::size_t> tied_to;
+    /// Those that wait for the averages: what is enqueued on them next finds them in the gradients.
+    std::vector<StreamRef> streams;
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
 
@@ -87,7 +90,8 @@ struct GradientReducer::State {
         std::size_t last_bundle = 0;
         std::size_t marks = 0;
         int passes = 0;
-        bool closed = false;  ///< the last bundle is on its way, too
+        bool closing = false;  ///< all bundles are sent now, and waited for next
+        bool closed = false;   ///< the last bundle is on its way, too
         bool synchronised = false;
         std::exception_ptr failure = nullptr;  ///< of a hook
         /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
@@ -166,9 +170,19 @@ void GradientReducer::State::lay_out() {
                                                                .session = options.session,
                                                                .process_set = options.process_set});
     options.name = plan->name();
+    find_streams();
     const bool has_set = options.process_set != ProcessSet();
     is_alone = (has_set ? options.process_set : ProcessSet(options.session)).size() == 1;
     start_batch();
+}
+
+void GradientReducer::State::find_streams() {
+    if (options.stream) streams.push_back(*options.stream);
+    for (const auto& parameter : parameters) {
+        const auto device = parameter.gradient.device;
+        if (std::ranges::find(streams, device, &StreamRef::device) == streams.end())
+            streams.push_back({.device = device, .native = nullptr});
+    }
 }
 
 /// A gradient that several parameters share is reduced with one of them. Its bundle waits for all
@@ -243,7 +257,7 @@ void GradientReducer::State::send(std::size_t bundle) {
         plan->agree(agreements());
         has_agreed = !compares_values();
     }
-    plan->ready(bundle);
+    plan->ready(bundle, batch.closing);
 }
 
 /// After a join the values are compared anew, since ranks that had joined miss steps.
@@ -271,6 +285,11 @@ std::vector<Agreement> GradientReducer::State::agreements() const {
 
 /// Clears gradients that were not marked, if hooks are in use, and completes all bundles.
 void GradientReducer::State::complete_all() {
+    if (batch.complete_bundles < plan->size()) complete_unmarked();
+    send(batch.last_bundle);
+}
+
+void GradientReducer::State::complete_unmarked() {
     std::vector<std::size_t> absent;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (!hooks_used || batch.marked[i] || batch.accumulated[tied_to[i]] ||
@@ -287,7 +306,6 @@ void GradientReducer::State::complete_all() {
                                 options.name, parameters[absent.back()].name));
     for (std::size_t i = parameters.size(); i-- > 0;)
         if (!batch.marked[i] && parameters[i].has_gradient()) complete(i);
-    send(batch.last_bundle);
 }
 
 /// Keeps the first exception of a hook in a batch: step() throws it again.
@@ -306,7 +324,7 @@ void GradientReducer::State::keep_failure(const Act& act) {
 void GradientReducer::State::discard(std::string_view reason) {
     if (batch.closed) {
         try {
-            wait_for_averages([&] { return plan->wait(streams()), true; });
+            wait_for_averages([&] { return plan->wait(streams), true; });
         } catch (const Error& error) {
             const bool is_of_the_batch =
                 error.code() == ErrorCode::discarded || error.code() == ErrorCode::mismatch;
@@ -344,18 +362,6 @@ ElementOptions GradientReducer::State::on_stream() const {
         .stream = options.stream, .session = options.session, .process_set = options.process_set};
 }
 
-/// Those that wait for the averages: what is enqueued on them next finds them in the gradients.
-std::vector<StreamRef> GradientReducer::State::streams() const {
-    std::vector<StreamRef> streams;
-    if (options.stream) streams.push_back(*options.stream);
-    for (const auto& parameter : parameters) {
-        const auto device = parameter.gradient.device;
-        if (std::ranges::find(streams, device, &StreamRef::device) == streams.end())
-            streams.push_back({.device = device, .native = nullptr});
-    }
-    return streams;
-}
-
 /// After the wrapped optimizer has thrown: if the gradients have changed since, they are another
 /// batch's.
 void GradientReducer::State::look_for_new_batch() {
@@ -376,6 +382,7 @@ void GradientReducer::State::close_batch() {
                "ended by discard().)");
     try {
         if (batch.failure) std::rethrow_exception(batch.failure);
+        batch.closing = true;
         complete_all();
     } catch (const std::exception& error) {
         try {
@@ -427,11 +434,11 @@ void GradientReducer::discard(std::string_view reason) {
 }
 
 void GradientReducer::synchronize() {
-    state_->synchronize([this] { return state_->plan->wait(state_->streams()), true; });
+    state_->synchronize([this] { return state_->plan->wait(state_->streams), true; });
 }
 
 bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {
-    return state_->synchronize([&] { return state_->plan->wait_for(limit, state_->streams()); });
+    return state_->synchronize([&] { return state_->plan->wait_for(limit, state_->streams); });
 }
 
 bool GradientReducer::finish_pass(const std::function<void()>& step) {

@@ -211,10 +211,12 @@ std::vector<HostBackend::FusedTensors> HostBackend::fused_tensors_of(
         auto fused = std::find_if(all.begin(), all.end(), [&](const FusedTensors& each) {
             return each.dtype == entry.tensor.dtype && each.small == small;
         });
-        if (fused == all.end())
+        if (fused == all.end()) {
             fused = all.insert(
                 all.end(),
                 FusedTensors{.dtype = entry.tensor.dtype, .small = small, .tensors = {}});
+            fused->tensors.reserve(bundle.entries.size());
+        }
         fused->tensors.push_back(memory);
         fused->largest_bytes = std::max(fused->largest_bytes, memory.size());
         fused->total_bytes += memory.size();

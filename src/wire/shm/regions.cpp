@@ -22,6 +22,7 @@ void Regions::add(std::uint64_t id, const std::vector<Range>& own,
     for (const auto& range : own) own_.push_back({range, id});
     std::ranges::sort(own_, {}, [](const OwnRange& each) { return begin_of(each.range.memory); });
     regions_.insert_or_assign(id, Region{std::move(mappings), std::move(unshare)});
+    is_empty_.store(false, std::memory_order_release);
 }
 
 void Regions::remove(std::uint64_t id) noexcept {
@@ -31,6 +32,7 @@ void Regions::remove(std::uint64_t id) noexcept {
     if (region->second.unshare) region->second.unshare();
     std::erase_if(own_, [id](const OwnRange& each) { return each.region == id; });
     regions_.erase(region);
+    is_empty_.store(regions_.empty(), std::memory_order_release);
 }
 
 /// Under the lock, so that whoever removes a region knows that nobody is about to unshare it.
@@ -40,9 +42,11 @@ void Regions::remove_all() noexcept {
         if (region.unshare) region.unshare();
     own_.clear();
     regions_.clear();
+    is_empty_.store(true, std::memory_order_release);
 }
 
 RegionRef Regions::locate(std::span<const std::byte> memory) const {
+    if (is_empty_.load(std::memory_order_acquire)) return {};
     const auto begin = begin_of(memory), end = end_of(memory);
     RegionRef best;
     const base::Lock lock(mutex_);
