@@ -74,6 +74,8 @@ class Series {
 public:
     virtual ~Series() = default;
     virtual std::string_view name() const noexcept = 0;
+    /// To be called when the input has been filled anew, outside of the timed part.
+    virtual void prepare() {}
     virtual void run() = 0;
     /// The result of the last run, until the next run or forget().
     virtual std::span<const std::byte> result() const = 0;

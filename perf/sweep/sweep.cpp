@@ -103,6 +103,7 @@ private:
             fill_from_host(device_, input_, [&](std::span<std::byte> input) {
                 fill_input(test_, *pattern_, input, first);
             });
+        lane.series->prepare();
         job_.align();
         const auto start = Clock::now();
         lane.series->run();

@@ -121,9 +121,9 @@ def sweep(command):
 def staged(command):
     lines = lines_of(
         command, "allreduce", "--min-bytes", "4", "--max-bytes", "4M", "--check", "--factor", "7",
-        "--peer", "staged", "--iterations", "4",
+        "--peer", "staged", "--peer", "pushed", "--iterations", "4",
     )
-    assert {line["series"] for line in lines} == {"guozhuang", "staged"}, lines
+    assert {line["series"] for line in lines} == {"guozhuang", "staged", "pushed"}, lines
     assert {line["errors"] for line in lines} == {0}, lines
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "2", "--peer", "staged")
     assert [line["series"] for line in lines] == [
@@ -133,6 +133,12 @@ def staged(command):
         refused_once(
             command, arguments + " --peer staged", "only sums of f32 by allreduce"
         )
+    for arguments, why in (
+        ("allreduce --op max", "only sums of f32 by allreduce"),
+        ("replay --set tiny1000", "only sums of f32 by allreduce"),
+        ("allreduce --device fake", "for tensors on the host"),
+    ):
+        refused_once(command, arguments + " --peer pushed", why)
 
 
 def replay(command):
