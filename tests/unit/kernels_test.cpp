@@ -407,6 +407,17 @@ TEST_CASE("an average of 16-bit floats is rounded once", "[kernels]") {
     CHECK(to_float(reduced(scaled, to_bfloat16(256.0f), to_bfloat16(1.0f))) == 772.0f);
 }
 
+TEST_CASE("an average is a division, also of the smallest numbers and by powers of two",
+          "[kernels]") {
+    for (const float sum : {1.0f, -3.0f, 0x1p-149f, 0x3p-149f, 0x7p-127f, 0x1.fffffep127f})
+        for (const int ranks : {1, 2, 3, 4, 5, 8, 1024}) {
+            INFO(sum << " by " << ranks);
+            const auto average =
+                reduced(HostReduce(DType::f32, ReduceOp::average, ranks), sum, 0.0f);
+            CHECK(average == sum / static_cast<float>(ranks));
+        }
+}
+
 TEST_CASE("combine_tree is widen, combine_partials and narrow along the balanced tree",
           "[kernels]") {
     std::mt19937 random(test::seed());

@@ -18,6 +18,11 @@ double checked_scale(DType dtype, double factor) {
                                                  ": only floating-point tensors can be scaled");
 }
 
+/// Where the tree over so many inputs (two at least) is split.
+std::size_t middle_of(std::size_t inputs) noexcept {
+    return std::bit_floor(inputs - 1);
+}
+
 int checked_divisor(ReduceOp op, int ranks) {
     if (ranks < 1)
         throw Error(ErrorCode::invalid_argument,
@@ -66,16 +71,24 @@ void HostReduce::narrow(std::span<std::byte> elements, std::span<const std::byte
 
 void HostReduce::combine_tree(std::span<std::byte> into,
                               std::span<const std::span<const std::byte>> inputs) const {
-    // With two inputs and nothing to finish, the one sum need only be rounded.
-    if (inputs.size() == 2 && finish_.is_identity())
-        return kernels_.combine(into, inputs[0], inputs[1]);
-    alignas(64) std::array<std::byte, block_bytes> scratch;
+    if (inputs.size() == 2) return kernels_.combine_and_finish(into, inputs[0], inputs[1], finish_);
     const std::size_t step = block_bytes / partial_bytes_ * element_bytes_;
     for (std::size_t offset = 0; offset < into.size(); offset += step) {
         const Block block{offset, std::min(step, into.size() - offset)};
-        // Every input's block has been read by now, so `into` may be one of the inputs.
-        narrow(into.subspan(offset, block.bytes), subtree(scratch, inputs, block));
+        combine_block(into.subspan(offset, block.bytes), inputs, block);
     }
+}
+
+/// Every input's block has been read when the last step writes, so `into` may be one of them.
+void HostReduce::combine_block(std::span<std::byte> into,
+                               std::span<const std::span<const std::byte>> inputs,
+                               const Block& block) const {
+    alignas(64) std::array<std::byte, block_bytes> one, other;
+    if (inputs.size() == 1) return narrow(into, subtree(one, inputs, block));
+    const auto middle = middle_of(inputs.size());
+    const auto left = subtree(one, inputs.first(middle), block);
+    const auto right = subtree(other, inputs.subspan(middle), block);
+    kernels_.combine_partials_and_finish(into, left, right, finish_);
 }
 
 /// The partials of the inputs' block, combined: in `scratch`, or the lone input itself if its
@@ -91,7 +104,7 @@ std::span<const std::byte> HostReduce::subtree(std::span<std::byte> scratch,
         kernels_.combine_wide(result, block.of(inputs[0]), block.of(inputs[1]));
     } else {
         alignas(64) std::array<std::byte, block_bytes> other;
-        const std::size_t middle = std::bit_floor(inputs.size() - 1);
+        const auto middle = middle_of(inputs.size());
         const auto left = subtree(scratch, inputs.first(middle), block);
         const auto right = subtree(other, inputs.subspan(middle), block);
         kernels_.combine_partials(result, left, right);

@@ -34,6 +34,9 @@ public:
 
 private:
     struct Block;
+    void combine_block(std::span<std::byte> into,
+                       std::span<const std::span<const std::byte>> inputs,
+                       const Block& block) const;
     std::span<const std::byte> subtree(std::span<std::byte> scratch,
                                        std::span<const std::span<const std::byte>> inputs,
                                        const Block& block) const;

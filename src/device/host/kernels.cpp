@@ -249,18 +249,30 @@ void convert(std::span<std::byte> into, std::span<const std::byte> from) {
     transform<To, From>(into, Keep(), from);
 }
 
-/// To multiply by the reciprocal of a power of two gives the bits of the division, several times as
-/// fast.
+/// Calls run(f) with the operation on vectors that finishes floats. To multiply by the reciprocal
+/// of a power of two gives the bits of the division, several times as fast.
+template <class Run>
+void with_finish(const Finish& finish, const Run& run) {
+    const bool is_power_of_two = (finish.divisor & (finish.divisor - 1)) == 0;
+    if (finish.is_identity()) return run(Keep());
+    if (finish.divisor == 1) return run(Scale{finish.scale});
+    if (finish.scale == 1.0 && is_power_of_two) return run(Scale{1.0 / finish.divisor});
+    run(DivideAndScale{finish.divisor, {finish.scale}});
+}
+
 template <class To, class From>
 void finish_floats(std::span<std::byte> into, std::span<const std::byte> from,
                    const Finish& finish) {
-    const bool is_power_of_two = (finish.divisor & (finish.divisor - 1)) == 0;
-    if (is_power_of_two && finish.scale == 1.0 && finish.divisor != 1)
-        return transform<To, From>(into, Scale{1.0 / finish.divisor}, from);
-    if (finish.divisor != 1)
-        return transform<To, From>(into, DivideAndScale{finish.divisor, {finish.scale}}, from);
-    if (finish.scale != 1.0) return transform<To, From>(into, Scale{finish.scale}, from);
-    convert<To, From>(into, from);
+    with_finish(finish, [&](auto f) { transform<To, From>(into, f, from); });
+}
+
+template <class To, class From, class Op>
+void combine_and_finish_floats(std::span<std::byte> into, std::span<const std::byte> left,
+                               std::span<const std::byte> right, const Finish& finish) {
+    with_finish(finish, [&](auto f) {
+        const auto combined = [f](auto a, auto b) { return f(Op()(a, b)); };
+        transform<To, From>(into, combined, left, right);
+    });
 }
 
 template <class T>
@@ -275,6 +287,13 @@ void finish_integers(std::span<std::byte> into, std::span<const std::byte> from,
         value = static_cast<T>(static_cast<Wide>(value) / static_cast<Wide>(finish.divisor));
         std::memcpy(into.data() + at, &value, sizeof value);
     }
+}
+
+template <class T, class Format, class Op>
+void combine_and_finish_integers(std::span<std::byte> into, std::span<const std::byte> left,
+                                 std::span<const std::byte> right, const Finish& finish) {
+    combine<Format, Format, Op>(into, left, right);
+    if (finish.divisor != 1) finish_integers<T>(into, into, finish);
 }
 
 // ---- Adasum.
@@ -348,15 +367,29 @@ void set_combines(Kernels& kernels) {
     kernels.combine_wide = combine<Partial, Element, Op>;
 }
 
+template <class Element, class Partial, class Op>
+void set_float_combines(Kernels& kernels) {
+    set_combines<Element, Partial, Op>(kernels);
+    kernels.combine_and_finish = combine_and_finish_floats<Element, Element, Op>;
+    kernels.combine_partials_and_finish = combine_and_finish_floats<Element, Partial, Op>;
+}
+
+template <class T, class Format, class Op>
+void set_integer_combines(Kernels& kernels) {
+    set_combines<Format, Format, Op>(kernels);
+    kernels.combine_and_finish = kernels.combine_partials_and_finish =
+        combine_and_finish_integers<T, Format, Op>;
+}
+
 template <class Element, class Partial>
 Kernels float_kernels(ReduceOp op) {
     Kernels kernels{};
     switch (op) {
         case ReduceOp::sum:
-        case ReduceOp::average: set_combines<Element, Partial, Sum>(kernels); break;
-        case ReduceOp::min: set_combines<Element, Partial, Minimum>(kernels); break;
-        case ReduceOp::max: set_combines<Element, Partial, Maximum>(kernels); break;
-        case ReduceOp::product: set_combines<Element, Partial, Product>(kernels); break;
+        case ReduceOp::average: set_float_combines<Element, Partial, Sum>(kernels); break;
+        case ReduceOp::min: set_float_combines<Element, Partial, Minimum>(kernels); break;
+        case ReduceOp::max: set_float_combines<Element, Partial, Maximum>(kernels); break;
+        case ReduceOp::product: set_float_combines<Element, Partial, Product>(kernels); break;
         case ReduceOp::adasum: break;  // kernels_for has refused it
     }
     kernels.widen = convert<Partial, Element>;
@@ -373,10 +406,10 @@ Kernels integer_kernels(ReduceOp op) {
     Kernels kernels{};
     switch (op) {
         case ReduceOp::sum:
-        case ReduceOp::average: set_combines<Modular, Modular, Sum>(kernels); break;
-        case ReduceOp::min: set_combines<Same<T>, Same<T>, Minimum>(kernels); break;
-        case ReduceOp::max: set_combines<Same<T>, Same<T>, Maximum>(kernels); break;
-        case ReduceOp::product: set_combines<Factors, Factors, Product>(kernels); break;
+        case ReduceOp::average: set_integer_combines<T, Modular, Sum>(kernels); break;
+        case ReduceOp::min: set_integer_combines<T, Same<T>, Minimum>(kernels); break;
+        case ReduceOp::max: set_integer_combines<T, Same<T>, Maximum>(kernels); break;
+        case ReduceOp::product: set_integer_combines<T, Factors, Product>(kernels); break;
         case ReduceOp::adasum: break;  // kernels_for has refused it
     }
     kernels.widen = convert<Modular, Modular>;

@@ -12,7 +12,6 @@
 // Integer sums and products wrap modulo 2^bits. Floating min and max propagate NaN from either side
 // and put -0 below +0, so the order of the operands does not matter. Which of two NaNs a sum or
 // product returns is undefined.
-// two NaNs a sum or a product returns is left open.
 
 namespace guozhuang::device {
 
@@ -30,14 +29,21 @@ using ConvertKernel = void (*)(std::span<std::byte> into, std::span<const std::b
 using FinishKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> from,
                               const Finish& finish);
 
+using CombineAndFinishKernel = void (*)(std::span<std::byte> into, std::span<const std::byte> left,
+                                        std::span<const std::byte> right, const Finish& finish);
+
 /// The loops of one dtype and op.
 struct Kernels {
     CombineKernel combine;           ///< elements = elements (op) elements
     CombineKernel combine_partials;  ///< partials = partials (op) partials
     CombineKernel combine_wide;      ///< partials = elements (op) elements
-    ConvertKernel widen;             ///< partials = elements
-    FinishKernel narrow;             ///< elements = finish(partials), rounded once
-    FinishKernel finish;             ///< elements = finish(elements)
+    /// elements = finish(elements (op) elements), computed in partials and rounded once
+    CombineAndFinishKernel combine_and_finish;
+    /// elements = finish(partials (op) partials), rounded once
+    CombineAndFinishKernel combine_partials_and_finish;
+    ConvertKernel widen;  ///< partials = elements
+    FinishKernel narrow;  ///< elements = finish(partials), rounded once
+    FinishKernel finish;  ///< elements = finish(elements)
 };
 
 /// Bytes of one partial: 4 for f16 and bf16, otherwise the element's.
