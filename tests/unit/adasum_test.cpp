@@ -20,6 +20,23 @@ void adasum_all(ByRank<float>& tensors) {
     });
 }
 
+TEST_CASE("adasum takes from each side half of what the two share", "[adasum]") {
+    const auto adasum = [](std::vector<double> a, const std::vector<double>& b) {
+        device::adasum_for(DType::f64)(std::as_writable_bytes(std::span(a)),
+                                       std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
+        return a;
+    };
+    const std::vector<double> a{1, 1, 0}, b{0, 0, 5}, zero(3), c{1, 0, 0};
+    CHECK(adasum(a, b) == std::vector<double>{1, 1, 5});          // orthogonal: the sum
+    CHECK(adasum(a, a) == a);                                     // equal: the average
+    CHECK(adasum(c, {3, 0, 0}) == std::vector<double>{2, 0, 0});  // parallel: the average
+    CHECK(adasum(a, zero) == a);
+    CHECK(adasum(zero, a) == a);
+    CHECK(adasum(zero, zero) == zero);
+    CHECK(adasum(a, c) == std::vector<double>{1.25, 0.75, 0});  // (1 - 1/4) a + (1 - 1/2) c
+    CHECK(adasum({}, {}).empty());
+}
+
 TEST_CASE("two ranks by hand: orthogonal gradients are summed, parallel ones averaged",
           "[adasum]") {
     ByRank<float> tensors = {{{3, 0}, {2, 2}},   // rank 0: two gradients, each weighed by itself

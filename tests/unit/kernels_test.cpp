@@ -457,23 +457,6 @@ TEST_CASE("the tree splits at the largest power of two", "[kernels]") {
     CHECK(result[0] == 4.0f);  // from left to right it would be 0
 }
 
-TEST_CASE("adasum takes from each side half of what the two share", "[kernels]") {
-    const auto adasum = [](std::vector<double> a, const std::vector<double>& b) {
-        device::adasum_for(DType::f64)(std::as_writable_bytes(std::span(a)), as_elements(a),
-                                       as_elements(b));
-        return a;
-    };
-    const std::vector<double> a{1, 1, 0}, b{0, 0, 5}, zero(3), c{1, 0, 0};
-    CHECK(adasum(a, b) == std::vector<double>{1, 1, 5});          // orthogonal: the sum
-    CHECK(adasum(a, a) == a);                                     // equal: the average
-    CHECK(adasum(c, {3, 0, 0}) == std::vector<double>{2, 0, 0});  // parallel: the average
-    CHECK(adasum(a, zero) == a);
-    CHECK(adasum(zero, a) == a);
-    CHECK(adasum(zero, zero) == zero);
-    CHECK(adasum(a, c) == std::vector<double>{1.25, 0.75, 0});  // (1 - 1/4) a + (1 - 1/2) c
-    CHECK(adasum({}, {}).empty());
-}
-
 TEST_CASE("adasum gives the same bits on every processor, and those of its formula", "[kernels]") {
     for (const auto dtype : {DType::f32, DType::f64}) {
         for (const std::int64_t count : {1, 31, 32, 33, 1003}) {
