@@ -31,6 +31,14 @@ struct PlanOptions {
     ProcessSet process_set = {};  ///< as in Options
 };
 
+/// How a bundle of a plan is made ready.
+struct ReadyOptions {
+    /// The caller promises to call wait() or wait_for() at once, which moves the bundle: no thread
+    /// of the library is woken for it. Until that call the other ranks may wait for this one.
+    /// Bundles on devices ignore it.
+    bool waits_next = false;
+};
+
 /// Tensors that are allreduced again and again, in fixed bundles. Each bundle is negotiated as a
 /// whole, by one id after the first time, and has the same bits in every run. DistributedOptimizer
 /// uses one. Every rank makes the same plans, unnamed ones in the same order; making one sends
@@ -55,11 +63,10 @@ public:
     Plan& operator=(Plan&&) noexcept;  ///< the plan that was here ends as in ~Plan
 
     /// Says that the tensors of a bundle hold this rank's contribution, so their reduction may
-    /// start. Does not block. `waits_next`: the caller calls wait() next, which moves the bundle;
-    /// else a thread of the library is woken for it. Throws Error: invalid_argument if there is no
-    /// such bundle, duplicate_name if it is pending already, and what submitting throws apart from
-    /// errors of the tensors.
-    void ready(std::size_t bundle, bool waits_next = false);
+    /// start. Does not block. Throws Error: invalid_argument if there is no such bundle,
+    /// duplicate_name if it is pending already, and what submitting throws apart from errors of the
+    /// tensors.
+    void ready(std::size_t bundle, ReadyOptions options = {});
     /// Waits for every bundle that was made ready since the last wait(). Throws the first error
     /// when all have ended.
     void wait();
@@ -91,6 +98,11 @@ public:
     void discard(std::string_view reason);
     /// How often all ranks of its process set have joined (see join()). Local.
     std::uint64_t joins() const;
+
+    /// Bytes of its tensors that share() could open to the other ranks, so that they would be
+    /// reduced where they are: whole pages of private memory, where all ranks of the job are on one
+    /// host. Local.
+    std::size_t sharable_bytes() const;
 
     std::size_t size() const noexcept;         ///< bundles
     const std::string& name() const noexcept;  ///< the given one, or the numbered one

@@ -59,8 +59,8 @@ std::unique_ptr<Baseline> make_staged_baseline(const MpiJob& job, const TensorDe
 /// What it does on one host, without a device: sums of f32 through memory that the ranks have
 /// mapped, with nothing negotiated. The yardstick of what a copy there and back costs.
 std::unique_ptr<Baseline> make_host_staged_baseline(const MpiJob& job);
-/// The same in memory of its own that all ranks have mapped, in which nothing is staged: the
-/// yardstick for memory that is shared. Only by allreduce.
+/// Sums of f32 by allreduce in the baseline's own memory, which all ranks have mapped: nothing is
+/// staged. The yardstick for tensors in shared memory.
 std::unique_ptr<Baseline> make_pushed_baseline(const MpiJob& job, const TensorDevice* device);
 
 /// NCCL as a program calls it: one ncclAllReduce, or a group of them, by a communicator of its own.

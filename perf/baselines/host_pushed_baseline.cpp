@@ -10,7 +10,8 @@ namespace {
 
 using Floats = std::span<float>;
 
-constexpr std::size_t tile = 2 * 1024;  // floats: it is in the first-level cache when it is pushed
+/// Floats: 8 KiB, which stay in the first-level cache until they are pushed.
+constexpr std::size_t tile = 2 * 1024;
 
 Floats floats_in(std::span<std::byte> bytes) {
     return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
@@ -21,9 +22,7 @@ Floats floats_in(std::span<std::byte> bytes) {
 class PushedSeries final : public Series {
 public:
     PushedSeries(const MpiJob& job, HostRounds& rounds, std::span<const std::byte> input)
-        : job_(job), rounds_(rounds), input_(input), tensors_(job, input.size()) {
-        prepare();
-    }
+        : job_(job), rounds_(rounds), input_(input), tensors_(job, input.size()) {}
     std::string_view name() const noexcept override { return "pushed"; }
     std::span<const std::byte> result() const override { return tensors_.part(job_.rank()); }
     void prepare() override {

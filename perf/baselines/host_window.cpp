@@ -11,7 +11,10 @@ namespace {
 
 constexpr std::size_t line_bytes = 64;
 
-[[gnu::target_clones("avx512f", "avx2", "default")]] void add(float* __restrict to,
+#ifdef __x86_64__
+[[gnu::target_clones("avx512f", "avx2", "default")]]
+#endif
+void add(float* __restrict to,
                                                               const float* __restrict from,
                                                               std::size_t count) {
     constexpr std::size_t run = 16;
@@ -43,7 +46,7 @@ HostWindow::HostWindow(const MpiJob& job, std::size_t bytes) {
         }
     }
     MPI_Comm_free(&host);
-    if (here != job.size()) throw Unavailable("it needs all ranks on one host");
+    if (here != job.size()) throw Unavailable("the baseline needs all ranks on one host");
 }
 
 HostWindow::~HostWindow() {

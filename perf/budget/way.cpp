@@ -5,7 +5,6 @@
 
 #include "api/requests.hpp"
 #include "base/wait.hpp"
-#include "protocol/recent.hpp"
 #include "topology/topology.hpp"
 
 namespace guozhuang::perf {
@@ -138,9 +137,10 @@ void Way::pass_stations() {
 /// As in api/operations.cpp.
 engine::Request Way::request() const {
     api::check_name("allreduce", name_);
-    return api::prepare({.set = api::set_runtime_of(nullptr, {}),
+    const auto set = api::set_runtime_of(nullptr, {});
+    return api::prepare({.set = set,
                          .description = {.operation = protocol::OperationKind::allreduce},
-                         .name = protocol::Recent::of_this_thread().name(name_),
+                         .name = set->known_name(name_),
                          .tensors = {tensor_}});
 }
 

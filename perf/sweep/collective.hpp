@@ -74,7 +74,8 @@ class Series {
 public:
     virtual ~Series() = default;
     virtual std::string_view name() const noexcept = 0;
-    /// To be called when the input has been filled anew, outside of the timed part.
+    /// Called before each run(), outside of the timed part, when the input is as that run is to
+    /// find it.
     virtual void prepare() {}
     virtual void run() = 0;
     /// The result of the last run, until the next run or forget().

@@ -2,13 +2,13 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
 #include <type_traits>
+#include <utility>
 
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
 #include "base/log.hpp"
 #include "base/wait.hpp"
 #include "engine/pending.hpp"
-#include "protocol/recent.hpp"
 
 namespace guozhuang {
 namespace {
@@ -46,20 +46,17 @@ protocol::Description description_of(OperationKind operation, const O& options) 
     return description;
 }
 
-/// Null if there are none.
-engine::SharedTensors share_outputs(std::span<const TensorView> outputs) {
-    return outputs.empty() ? engine::SharedTensors() : engine::SharedTensors(outputs);
-}
-
 template <class O>
 OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tensors,
                       const O& options) {
     api::check_name(protocol::name_of(operation), options.name);
-    return {.set = api::set_runtime_of(options.session, options.process_set),
+    auto set = api::set_runtime_of(options.session, options.process_set);
+    auto name = set->known_name(options.name);
+    return {.set = std::move(set),
             .description = description_of(operation, options),
-            .name = protocol::Recent::of_this_thread().name(options.name),
+            .name = std::move(name),
             .tensors = engine::SharedTensors(tensors),
-            .outputs = share_outputs(options.outputs),
+            .outputs = engine::SharedTensors(options.outputs),
             .stream = options.stream,
             .keep_alive = options.keep_alive,
             .timeout = options.timeout,

@@ -4,15 +4,18 @@
 #include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/plan.hpp>
+#include <numeric>
 #include <set>
 #include <utility>
 
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
+#include "backends/host/staging_buffers.hpp"
 #include "base/error_text.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/wait.hpp"
+#include "wire/shm/shared_pages.hpp"
 
 namespace guozhuang {
 namespace {
@@ -142,7 +145,7 @@ const std::string& Plan::name() const noexcept {
     return *state_->name;
 }
 
-void Plan::ready(std::size_t bundle, bool waits_next) {
+void Plan::ready(std::size_t bundle, ReadyOptions options) {
     if (bundle >= size())
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
@@ -152,8 +155,8 @@ void Plan::ready(std::size_t bundle, bool waits_next) {
         throw Error(ErrorCode::duplicate_name,
                     fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first",
                                 name(), bundle));
-    handle = Handle(
-        api::submit(*state_->set, engine::Request(request), stream, waits_next && !request.device));
+    handle = Handle(api::submit(*state_->set, engine::Request(request), stream,
+                                options.waits_next && !request.device));
 }
 
 /// Bundle 0 carries the agreements, since all ranks reduce it in every round.
@@ -207,6 +210,23 @@ void Plan::discard(std::string_view reason) {
 
 std::uint64_t Plan::joins() const {
     return state_->set->engine().joins();
+}
+
+std::size_t Plan::sharable_bytes() const {
+    auto& transport = state_->set->transport();
+    std::vector<int> ranks(static_cast<std::size_t>(transport.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    if (ranks.size() == 1 || !state_->set->group_ranks().are_the_world() ||
+        !backends::can_stage(transport, ranks))
+        return 0;
+    std::vector<std::span<std::byte>> memory;
+    for (const auto& bundle : state_->bundles)
+        for (const auto& tensor : bundle.request.tensors)
+            if (tensor.device.kind == DeviceKind::host) memory.push_back(tensor.memory());
+    std::size_t bytes = 0;
+    for (const auto& pages : wire::whole_pages(memory))
+        if (transport.regions()->locate(pages).bytes == 0) bytes += pages.size();
+    return bytes;
 }
 
 void Plan::wait() {

@@ -15,7 +15,6 @@
 
 #include "api/tensor_layout.hpp"
 #include "engine/release_thread.hpp"
-#include "protocol/recent.hpp"
 
 namespace guozhuang::api {
 namespace {
@@ -156,7 +155,7 @@ protocol::SharedDescription describe(OperationSpec& spec, const Check& check) {
     auto& description = spec.description;
     if (!spec.tensors.empty()) description.device = spec.tensors.front().device.kind;
     if (!description.group && spec.tensors.size() == 1)
-        return protocol::Recent::of_this_thread().describe(description, describe(spec, 0));
+        return spec.set->known_description(description, describe(spec, 0));
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
         const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(spec, i));
@@ -290,7 +289,7 @@ void check_overlaps(const OperationSpec& spec, const Check& check) {
 }
 
 void check_outputs(const OperationSpec& spec, const Check& check) {
-    if (!spec.outputs) return;
+    if (spec.outputs.empty()) return;
     check.that(has_rows(spec.description.operation),
                "it takes no outputs, because it has no results of its own");
     check.that(spec.outputs.size() == spec.tensors.size(),

@@ -26,7 +26,7 @@ struct OperationSpec {
     std::uint64_t number = 0;           ///< of an unnamed one; 0: it has none yet
     engine::SharedTensors tensors = {};
     std::vector<std::string> tensor_names = {};  ///< of a group's tensors; empty: numbers
-    engine::SharedTensors outputs = {};          ///< for the results; null: none
+    engine::SharedTensors outputs = {};          ///< for the results; empty: none
     std::optional<StreamRef> stream = {};
     std::shared_ptr<void> keep_alive = {};
     std::vector<std::int64_t> splits = {};

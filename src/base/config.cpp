@@ -184,7 +184,8 @@ constexpr ConfigVariable table[] = {
      parse_optional<&Config::simulated_host, real_host>,
      print_optional<&Config::simulated_host, real_host>},
     {"GUOZHUANG_LOG_LEVEL", "", "debug, info, warning, error or off", ConfigScope::may_differ,
-     "Which messages are logged; `info` adds a line about the job when it begins.",
+     "Which messages are logged; `info` adds a line about the job when it begins, and one about "
+     "gradients that could be shared (training.md).",
      parse_word<&Config::log_level, log_level_names>,
      print_word<&Config::log_level, log_level_names>},
     {"GUOZHUANG_NCCL", "", "auto, off, or a file, with a slash in it", ConfigScope::may_differ,

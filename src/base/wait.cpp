@@ -259,6 +259,13 @@ void WaitLoop::park_idle() {
          settings_.idle_limit ? Clock::now() + *settings_.idle_limit : Clock::time_point::max());
 }
 
+void WaitLoop::nap(std::chrono::microseconds length) {
+    if (settings_.turn_scheduler != nullptr) return progressed();
+    std::atomic<std::uint32_t> nobody_rings{0};
+    futex_wait(nobody_rings, 0, everybody, Clock::now() + length);
+    check_abort();
+}
+
 bool WaitLoop::park(Audience woken_by, Clock::time_point until) {
     bell_.parked.fetch_add(1, std::memory_order_seq_cst);
     if (bell_.rings.load(std::memory_order_seq_cst) == seen_)
@@ -268,11 +275,6 @@ bool WaitLoop::park(Audience woken_by, Clock::time_point until) {
     check_abort();
     check_deadline();
     return seen_ != before;
-}
-
-void nap(std::chrono::microseconds length) noexcept {
-    std::atomic<std::uint32_t> nobody_rings{0};
-    futex_wait(nobody_rings, 0, everybody, Clock::now() + length);
 }
 
 bool wait_for_files(std::span<pollfd> files,

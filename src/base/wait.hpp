@@ -167,6 +167,9 @@ public:
     /// Parks up to the idle limit; only ring_local() and abort() wake it. For a coordinator with
     /// nothing pending.
     void park_idle();
+    /// Sleeps for about that long; no ring ends it. For a thread that lets callers of its own rank
+    /// go ahead, never to wait for news.
+    void nap(std::chrono::microseconds length);
 
 private:
     using Sleepers = std::atomic<std::uint32_t>;
@@ -197,9 +200,6 @@ void wait_until(Doorbell& bell, const WaitSettings& settings, Ready&& ready,
     WaitLoop wait_loop(bell, settings, deadline);
     while (!ready()) wait_loop.pause();
 }
-
-/// Sleeps, whatever happens meanwhile. Whoever waits for this thread waits as long.
-void nap(std::chrono::microseconds length) noexcept;
 
 /// Waits until one of the files is ready (see poll(2)); false if the limit comes first. For threads
 /// that watch the system; ranks wait at doorbells.

@@ -19,6 +19,7 @@ namespace {
 using Kind = protocol::LogEntry::Kind;
 
 constexpr std::chrono::milliseconds poll_time(20);
+constexpr std::chrono::microseconds shortest_nap(20), longest_nap(320);
 
 Context context_of(const Engine::Dependencies& dependencies) {
     const auto& group_ranks = dependencies.negotiator.group_ranks;
@@ -134,10 +135,10 @@ void Engine::coordinate() {
                 if (helped() && std::exchange(drove, false))
                     base::ring_callers(context_.doorbell, context_.wait.audience);
                 wait_loop.park_idle();
-                queue_.await_pause();
                 if (helped()) {
                     complete_ended();
                 } else {
+                    await_pause(wait_loop);
                     drove = true;
                     poll_briefly(wait_loop);
                 }
@@ -156,6 +157,18 @@ void Engine::coordinate() {
             base::log(LogLevel::debug, "the coordinator of rank {} ends: {}", context_.rank,
                       error.what());
         }
+    }
+}
+
+/// A submission may have woken this thread. Naps while the number of pending operations changes: so
+/// what a caller submits in a row is negotiated together, and this thread does not compete with the
+/// caller for a core. At most 620 us.
+void Engine::await_pause(base::WaitLoop& wait_loop) {
+    int before = 0;
+    for (auto nap = shortest_nap; nap <= longest_nap; nap *= 2) {
+        const int pending = queue_.pending_count();
+        if (pending == std::exchange(before, pending)) return;
+        wait_loop.nap(nap);
     }
 }
 
@@ -278,18 +291,12 @@ void Engine::execute(ReadyEntry& ready_entry) {
 }
 
 void Engine::run(ReadyEntry& ready_entry) {
-    if (contributes_neutrally(ready_entry.entry)) {
+    if (contributes_neutrally(ready_entry.entry, context_)) {
         ready_entry.requests =
             executor_.neutral_contributions(ready_entry.entry, shared_from_this());
         queue_.add_neutral(ready_entry.requests);
     }
     executor_.run(ready_entry.entry, std::move(ready_entry.requests), shared_from_this());
-}
-
-bool Engine::contributes_neutrally(const protocol::LogEntry& entry) const {
-    return std::ranges::any_of(entry.absent, [this](int group_rank) {
-        return context_.group_ranks.world_rank(group_rank) == context_.rank;
-    });
 }
 
 void Engine::end_join(ReadyEntry& ready_entry) {
@@ -343,18 +350,13 @@ void Engine::release_tensors(const OwnsTensors& owner) {
 /// memory. The caller then waits for the operation's end.
 std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending,
                                                           const OwnsTensors& owner) try {
-    std::shared_ptr<OwnTensors> own;
+    std::shared_ptr<const OwnTensors> own;
     try_between_bundles([&] {
         mutex_.is_held();
         if (pending.has_ended() || pending.enqueued() ||
             control_plane_.point_to_point().is_moving(pending))
             return false;
-        const auto& request = pending.request();
-        auto copies = std::make_shared<OwnTensors>(request);
-        if (request.outputs)
-            queue_.replace_outputs(pending, outputs_without(request.outputs, owner));
-        queue_.replace_tensors(pending, SharedTensors(copies->tensors()), copies->filled(), copies);
-        own = std::move(copies);
+        own = queue_.copy_tensors(pending, owner);
         return true;
     });
     return own;

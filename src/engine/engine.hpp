@@ -169,6 +169,7 @@ private:
 
     // Driving.
     void coordinate();
+    void await_pause(base::WaitLoop& wait_loop);
     void poll_briefly(base::WaitLoop& wait_loop);
     /// Which entries a caller that waits executes; the rest are the coordinator's.
     enum class DrivePolicy { all_entries, small_entries, none };
@@ -192,7 +193,6 @@ private:
     bool is_due(const protocol::LogEntry& entry) const GUOZHUANG_REQUIRES(mutex_);
     void execute(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
     void run(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
-    bool contributes_neutrally(const protocol::LogEntry& entry) const;
     void end_join(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
     void end_log(const protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
     void finish_log(bool somebody_quit) GUOZHUANG_REQUIRES(mutex_);

@@ -62,10 +62,16 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
         owners->push_back(std::move(owner));
     }
     return {.kind = Request::Kind::neutral,
-            .name = entry.items[item].name.text(),
+            .name = entry.items[item].name,
             .description = share(std::move(description)),
             .tensors = SharedTensors(tensors),
             .keep_alive = std::move(owners)};
+}
+
+bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context) {
+    return std::ranges::any_of(entry.absent, [&](int group_rank) {
+        return context.group_ranks.world_rank(group_rank) == context.rank;
+    });
 }
 
 Requests take_requests(protocol::LogEntry& entry) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/backend.hpp"
+#include "engine/context.hpp"
 #include "engine/execution_listener.hpp"
 #include "engine/pending.hpp"
 #include "engine/stream_executor.hpp"
@@ -29,6 +30,9 @@ OwnedTensor filled_on_host(DType dtype, const Shape& shape, std::span<const std:
 /// or none where each rank chooses its rows.
 Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
                              const MakeFilled& make_filled);
+
+/// Whether this rank has joined, and contributes neutrally to what the entry executes.
+bool contributes_neutrally(const protocol::LogEntry& entry, const Context& context);
 
 /// This rank's requests that the entry resolves. A rank that has shut down may have submitted none
 /// of what fails for its sake.

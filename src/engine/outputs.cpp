@@ -29,7 +29,6 @@ std::string list_rows(const std::vector<std::int64_t>& rows,
 
 std::exception_ptr misfit_of(const Pending& pending, const Context& context) noexcept try {
     const auto& request = pending.request();
-    if (!request.outputs) return nullptr;
     for (std::size_t i = 0; i < request.outputs.size(); ++i) {
         const auto* const output = pending.output(i);
         if (output == nullptr) continue;

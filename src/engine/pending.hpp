@@ -1,13 +1,10 @@
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <functional>
 #include <guozhuang/handle.hpp>
-#include <initializer_list>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +12,7 @@
 #include "base/mutex.hpp"
 #include "base/wait.hpp"
 #include "device/device.hpp"
+#include "engine/shared_tensors.hpp"
 #include "protocol/description.hpp"
 #include "protocol/name.hpp"
 #include "protocol/submitter.hpp"
@@ -22,38 +20,6 @@
 
 namespace guozhuang::engine {
 
-/// Tensors of a request, in one piece of memory that copies share; or null. Whoever makes it may
-/// change them until it is submitted.
-class SharedTensors {
-public:
-    SharedTensors() = default;  ///< null
-    explicit SharedTensors(std::span<const TensorView> tensors)
-        : tensors_(std::make_shared<TensorView[]>(tensors.size())), size_(tensors.size()) {
-        std::ranges::copy(tensors, begin());
-    }
-    SharedTensors(std::initializer_list<TensorView> tensors)
-        : SharedTensors(std::span(tensors.begin(), tensors.size())) {}
-
-    explicit operator bool() const noexcept { return tensors_ != nullptr; }
-    std::size_t size() const noexcept { return size_; }
-    bool empty() const noexcept { return size_ == 0; }
-    TensorView* begin() noexcept { return tensors_.get(); }
-    TensorView* end() noexcept { return begin() + size_; }
-    const TensorView* begin() const noexcept { return tensors_.get(); }
-    const TensorView* end() const noexcept { return begin() + size_; }
-    TensorView& operator[](std::size_t i) noexcept { return begin()[i]; }
-    const TensorView& operator[](std::size_t i) const noexcept { return begin()[i]; }
-    const TensorView& front() const noexcept { return *begin(); }
-
-    /// Whether they are the same memory.
-    friend bool operator==(const SharedTensors& one, const SharedTensors& other) noexcept {
-        return one.tensors_ == other.tensors_;
-    }
-
-private:
-    std::shared_ptr<TensorView[]> tensors_;
-    std::size_t size_ = 0;
-};
 /// Whether somebody owns the memory of these tensors of a request.
 using OwnsTensors = std::function<bool(const SharedTensors&)>;
 
@@ -78,7 +44,7 @@ struct Request {
     base::Deadline deadline = base::no_deadline;
     protocol::SharedDescription description = share(protocol::Description{});
     SharedTensors tensors = {};
-    /// Of the caller's, for results; null: none. One that was forgotten has no dimensions.
+    /// Of the caller's, for results; empty: none. One that was forgotten has no dimensions.
     SharedTensors outputs = {};
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
@@ -95,7 +61,7 @@ struct Request {
     std::string label() const;
     /// Whether it uses memory of that owner.
     bool uses_memory_of(const OwnsTensors& owner) const {
-        return owner(tensors) || (outputs && owner(outputs));
+        return owner(tensors) || (!outputs.empty() && owner(outputs));
     }
 };
 
@@ -137,7 +103,7 @@ public:
     }
     /// The caller's output for the result of a tensor; null if there is none, or it was forgotten.
     const TensorView* output(std::size_t tensor) const noexcept {
-        const bool is_there = request_.outputs && !request_.outputs[tensor].shape.empty();
+        const bool is_there = !request_.outputs.empty() && !request_.outputs[tensor].shape.empty();
         return is_there ? &request_.outputs[tensor] : nullptr;
     }
     ProgressSource& progress_source() const noexcept { return *progress_source_; }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <guozhuang/error.hpp>
 #include <iterator>
 
@@ -15,14 +14,6 @@
 #include "engine/stall_watch.hpp"
 
 namespace guozhuang::engine {
-namespace {
-
-/// More rows of names go with their operations.
-constexpr std::size_t most_rows_kept = 16384;
-constexpr std::chrono::microseconds shortest_nap(20), longest_nap(500);
-
-}  // namespace
-
 void SubmissionQueue::require_not_joined(const Request& request) const {
     if (!joined_) return;
     const std::string operation(request.operation());
@@ -34,9 +25,15 @@ void SubmissionQueue::require_not_joined(const Request& request) const {
                 {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
 }
 
-/// The row of the request's name.
-std::shared_ptr<Pending>& SubmissionQueue::new_row(const Request& request) {
-    auto& row = tables_.named[request.name];
+/// The row of the request's name. Throws Error(duplicate_name) if an operation of that name is
+/// pending.
+std::shared_ptr<Pending>& SubmissionQueue::free_row(const Request& request) {
+    auto& named = tables_.named;
+    if (named.size() >= most_rows_) {
+        std::erase_if(named, [](const auto& row) { return row.second == nullptr; });
+        most_rows_ = std::max(most_rows_, 2 * named.size());
+    }
+    auto& row = named[request.name];
     if (!row) return row;
     const std::string operation(request.operation());
     throw Error(ErrorCode::duplicate_name,
@@ -53,13 +50,13 @@ std::string SubmissionQueue::name_of_number(protocol::OperationKind operation,
     return name;
 }
 
-/// Whether the name was its own; it is free then.
+/// Frees the operation's name for the next; false if it holds none.
 bool SubmissionQueue::free_name(const std::shared_ptr<Pending>& pending) noexcept {
     auto& named = tables_.named;
     const auto& request = pending->request();
     const auto found = named.find(request.name);
     if (found == named.end() || found->second != pending) return false;
-    if (request.named && named.size() <= most_rows_kept)
+    if (request.named)
         found->second = nullptr;
     else
         named.erase(found);
@@ -80,7 +77,7 @@ SubmissionQueue::Submitted SubmissionQueue::submit(
         request.named = false;
         request.name = name_of_number(operation, request.number > 0 ? request.number : unnamed + 1);
     }
-    auto& row = new_row(request);
+    auto& row = free_row(request);
     auto& activity = context_.activity;
     write_operation(activity.submitted, name_of(operation), request.name.text(),
                     context_.group_ranks);
@@ -164,15 +161,6 @@ void SubmissionQueue::end_closing() noexcept {
     if (closing) end(std::span(&closing, 1), nullptr);
 }
 
-void SubmissionQueue::await_pause() const noexcept {
-    int before = 0;
-    for (auto nap = shortest_nap; nap <= longest_nap; nap *= 2) {
-        const int pending = pending_count_;
-        if (pending == std::exchange(before, pending)) return;
-        base::nap(nap);
-    }
-}
-
 void SubmissionQueue::take(Taken& taken) {
     taken.operations.clear();
     taken.p2p_operations.clear();
@@ -202,8 +190,8 @@ std::uint64_t SubmissionQueue::joins() const {
 void SubmissionQueue::free_names(std::span<const std::shared_ptr<Pending>> requests) {
     const base::Lock lock(mutex_);
     for (const auto& pending : requests) {
-        const auto entered = tables_.nameless.insert(pending).first;
-        if (!free_name(pending)) tables_.nameless.erase(entered);
+        const auto [entered, is_new] = tables_.nameless.insert(pending);  // first: it may throw
+        if (!free_name(pending) && is_new) tables_.nameless.erase(entered);
     }
 }
 
@@ -302,16 +290,16 @@ Requests SubmissionQueue::all_awaited() const {
     return awaited;
 }
 
-void SubmissionQueue::replace_tensors(Pending& pending, SharedTensors tensors,
-                                      std::shared_ptr<device::Event> ready,
-                                      std::shared_ptr<void> owner) {
-    const base::Lock lock(mutex_);  // find() reads them
-    pending.set_tensors(std::move(tensors), std::move(ready), std::move(owner));
-}
-
-void SubmissionQueue::replace_outputs(Pending& pending, SharedTensors outputs) {
+std::shared_ptr<const OwnTensors> SubmissionQueue::copy_tensors(Pending& pending,
+                                                                const OwnsTensors& owner) {
+    const auto& request = pending.request();
+    auto copies = std::make_shared<OwnTensors>(request);
+    auto outputs = outputs_without(request.outputs, owner);
+    SharedTensors tensors(copies->tensors());
     const base::Lock lock(mutex_);  // find() reads them
     pending.set_outputs(std::move(outputs));
+    pending.set_tensors(std::move(tensors), copies->filled(), copies);
+    return copies;
 }
 
 }  // namespace guozhuang::engine

@@ -18,6 +18,7 @@
 #include "engine/context.hpp"
 #include "engine/execution_listener.hpp"
 #include "engine/life_cycle.hpp"
+#include "engine/own_tensors.hpp"
 #include "engine/pending.hpp"
 #include "engine/point_to_point.hpp"
 #include "engine/release_thread.hpp"
@@ -40,7 +41,7 @@ public:
         }
     };
     /// Collective operations by their own names; sends, receives, neutral contributions and the
-    /// closing without. Names that callers give keep their rows, up to a number: to submit one
+    /// closing without. Names that callers give keep their rows, 16384 at least: to submit one
     /// again takes no memory.
     struct Tables {
         std::unordered_map<protocol::Name, std::shared_ptr<Pending>, protocol::NameHash,
@@ -74,10 +75,6 @@ public:
     void add_closing(std::shared_ptr<ProgressSource> progress_source);
     void end_closing() noexcept;
 
-    /// Returns when callers have not submitted for a moment, at the latest after a millisecond; at
-    /// once if nothing is pending. For a thread that was woken by the first of many operations:
-    /// they are negotiated together, and it does not compete with their caller.
-    void await_pause() const noexcept;
     /// Takes what has been submitted since the last call; a shutdown comes after all operations.
     /// What `taken` held is dropped; its memory is used again.
     void take(Taken& taken);
@@ -108,23 +105,23 @@ public:
     /// must be destroyed without a lock held.
     std::pair<std::exception_ptr, Tables> fail(const std::exception_ptr& cause);
 
-    bool has_pending() const noexcept { return pending_count_.load(std::memory_order_acquire) > 0; }
+    bool has_pending() const noexcept { return pending_count() > 0; }
+    /// Operations that are submitted and not complete.
+    int pending_count() const noexcept { return pending_count_.load(std::memory_order_acquire); }
     /// An operation that uses memory of that owner; null if there is none.
     std::shared_ptr<Pending> find(const OwnsTensors& owner) const;
     /// All operations that somebody waits for.
     Requests all_awaited() const;
-    /// Replaces the tensors of an operation (see Pending::set_tensors).
-    void replace_tensors(Pending& pending, SharedTensors tensors,
-                         std::shared_ptr<device::Event> ready, std::shared_ptr<void> owner);
-    /// Replaces the outputs of an operation.
-    void replace_outputs(Pending& pending, SharedTensors outputs);
+    /// Lets an operation go on with copies of its tensors, and without outputs of that owner (see
+    /// Pending::set_tensors). Throws what copying throws.
+    std::shared_ptr<const OwnTensors> copy_tensors(Pending& pending, const OwnsTensors& owner);
 
 private:
     bool has_taken_all() const GUOZHUANG_REQUIRES(mutex_) {
         return operations_.empty() && p2p_operations_.empty();
     }
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
-    std::shared_ptr<Pending>& new_row(const Request& request) GUOZHUANG_REQUIRES(mutex_);
+    std::shared_ptr<Pending>& free_row(const Request& request) GUOZHUANG_REQUIRES(mutex_);
     std::string name_of_number(protocol::OperationKind operation, std::uint64_t number) const
         GUOZHUANG_REQUIRES(mutex_);
     bool free_name(const std::shared_ptr<Pending>& pending) noexcept GUOZHUANG_REQUIRES(mutex_);
@@ -142,6 +139,8 @@ private:
     bool joined_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< and waits for the others to join
     std::uint64_t joins_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::shared_ptr<Pending> closing_ GUOZHUANG_GUARDED_BY(mutex_);
+    /// With so many rows of names, those under which nothing is pending are dropped.
+    std::size_t most_rows_ GUOZHUANG_GUARDED_BY(mutex_) = 16384;
     EndedQueue ended_;
     std::atomic<int> pending_count_{0};      ///< submitted and not complete
     std::optional<ReleaseThread> releases_;  ///< if there are devices; last, since it completes

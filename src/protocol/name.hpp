@@ -9,7 +9,8 @@
 
 namespace guozhuang::protocol {
 
-/// The name of a request with its hash, computed once. Copies share the text.
+/// The name of a request with its hash, computed once. Copies share the text. One that was moved
+/// from may only be assigned to.
 class Name {
 public:
     Name() noexcept = default;  ///< no text

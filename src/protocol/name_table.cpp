@@ -14,6 +14,15 @@ NameTable::NameTable(std::span<const int> children) {
     for (const int child : children) applied_[child] = 0;
 }
 
+NameTable::NameTable(const NameTable& other)
+    : rows_(other.rows_),
+      retired_(other.retired_),
+      applied_(other.applied_),
+      next_id_(other.next_id_) {
+    for (auto& [name, known] : rows_)
+        if (known.id != 0) with_ids_[known.id] = &known;
+}
+
 const KnownName* NameTable::with_id(std::uint32_t id) const {
     const auto known = with_ids_.find(id);
     return known == with_ids_.end() ? nullptr : known->second;
@@ -33,8 +42,11 @@ std::optional<Meaning> NameTable::meaning_of(std::uint32_t id) const {
 
 void NameTable::use(KnownName& known, std::uint32_t id, const SharedDescription& description,
                     std::uint64_t position) {
-    if (known.id != id) with_ids_[id] = &known;
     if (known.described != description) known.fingerprint = fingerprint(encode(*description));
+    if (known.id != id) {
+        with_ids_[id] = &known;
+        with_ids_.erase(known.id);
+    }
     known.id = id;
     known.described = description;
     known.last_used = position;
@@ -42,9 +54,9 @@ void NameTable::use(KnownName& known, std::uint32_t id, const SharedDescription&
 
 void NameTable::retire(const Item& item, std::uint64_t position) {
     auto* const known = find(item.name);
-    if (known == nullptr || known->id == 0)
+    if (known == nullptr || item.id == 0 || known->id != item.id)
         throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name.text()));
-    with_ids_.erase(item.id);
+    with_ids_.erase(known->id);
     Meaning meaning{known->name, std::exchange(known->described, nullptr), known->fingerprint};
     known->id = 0;
     if (!applied_.empty()) retired_[item.id] = {std::move(meaning), position};

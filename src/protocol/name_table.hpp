@@ -51,6 +51,11 @@ class NameTable {
 public:
     /// `children`: the ranks that send ids to this one.
     explicit NameTable(std::span<const int> children);
+    NameTable(const NameTable& other);
+    NameTable(NameTable&&) noexcept = default;
+    NameTable& operator=(const NameTable& other) { return *this = NameTable(other); }
+    NameTable& operator=(NameTable&&) noexcept = default;
+    ~NameTable() = default;
 
     /// The row of a name (a Name or a std::string_view), a new one if need be. It stays where it is
     /// until let_go().
@@ -80,7 +85,8 @@ public:
 
     /// At the root: an id that no name has had.
     std::uint32_t new_id() noexcept { return next_id_++; }
-    /// The log has executed the name at this position; from here on its id stands for this.
+    /// The log has executed the row's name at this position; from here on the id stands for this
+    /// description of it.
     void use(KnownName& known, std::uint32_t id, const SharedDescription& description,
              std::uint64_t position);
     /// The log has evicted the item at this position. Throws Error(wire) if the name has no id.
@@ -112,7 +118,7 @@ private:
     };
 
     std::unordered_map<Name, KnownName, NameHash, NameEqual> rows_;
-    std::unordered_map<std::uint32_t, KnownName*> with_ids_;  ///< rows, by id
+    std::unordered_map<std::uint32_t, KnownName*> with_ids_;  ///< rows by their ids
     std::map<std::uint32_t, Retired> retired_;                ///< by id
     std::map<int, std::uint64_t> applied_;                    ///< by each child, as far as is known
     std::uint32_t next_id_ = 1;

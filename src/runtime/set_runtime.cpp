@@ -196,6 +196,17 @@ void SetRuntime::provide(DeviceKind kind) {
     use_device(own_device(kind));
 }
 
+protocol::Name SetRuntime::known_name(std::string_view text) {
+    const base::Lock lock(requests_mutex_);
+    return requests_.name(text);
+}
+
+protocol::SharedDescription SetRuntime::known_description(
+    const protocol::Description& description, const protocol::TensorDescription& tensor) {
+    const base::Lock lock(requests_mutex_);
+    return requests_.describe(description, tensor);
+}
+
 std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string& wanted,
                                                               std::string_view kind) {
     const base::Lock lock(plans_mutex_);

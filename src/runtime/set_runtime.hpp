@@ -15,6 +15,7 @@
 #include "base/mutex.hpp"
 #include "engine/engine.hpp"
 #include "protocol/group_ranks.hpp"
+#include "protocol/request_cache.hpp"
 #include "runtime/devices.hpp"
 #include "runtime/workspaces.hpp"
 #include "trace/timeline.hpp"
@@ -82,6 +83,11 @@ public:
     /// this rank uses knows. Empty if nothing is.
     std::string misplacement_of(const TensorView& tensor);
 
+    /// See RequestCache.
+    protocol::Name known_name(std::string_view text);
+    protocol::SharedDescription known_description(const protocol::Description& description,
+                                                  const protocol::TensorDescription& tensor);
+
     /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it
     /// is of the kind "plan". Throws Error(duplicate_name).
     std::shared_ptr<const std::string> take_plan_name(const std::string& wanted,
@@ -108,6 +114,8 @@ private:
     /// Those that have an executor, and which one this rank uses.
     std::map<DeviceKind, int> devices_ GUOZHUANG_GUARDED_BY(devices_mutex_);
     std::unique_ptr<engine::Backend> host_backend_;
+    base::Mutex requests_mutex_;
+    protocol::RequestCache requests_ GUOZHUANG_GUARDED_BY(requests_mutex_);
     base::Mutex plans_mutex_;
     /// The names that plans have taken; each expires with its plan.
     std::map<std::string, std::weak_ptr<const std::string>> plans_

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <guozhuang/elements.hpp>
 #include <guozhuang/error.hpp>
@@ -8,6 +9,8 @@
 #include <guozhuang/optimizer.hpp>
 #include <unordered_map>
 #include <utility>
+
+#include "training/sharing_advice.hpp"
 
 namespace guozhuang {
 namespace {
@@ -38,6 +41,7 @@ struct GradientReducer::State {
     void check();
     std::vector<NamedTensor> gradients() const;
     void lay_out();
+    ProcessSet ranks() const;
     void find_streams();
     void tie();
     void start_batch();
@@ -72,7 +76,8 @@ struct GradientReducer::State {
     std::vector<std::size_t> bundle_size;
     /// Of each parameter, the first whose gradient is the same memory: its bundle reduces it.
     std::vector<std::size_t> tied_to;
-    /// Those that wait for the averages: what is enqueued on them next finds them in the gradients.
+    /// The streams that wait for the averages: work enqueued on them next finds the averages in the
+    /// gradients.
     std::vector<StreamRef> streams;
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
@@ -90,9 +95,15 @@ struct GradientReducer::State {
         std::size_t last_bundle = 0;
         std::size_t marks = 0;
         int passes = 0;
-        bool closing = false;  ///< all bundles are sent now, and waited for next
-        bool closed = false;   ///< the last bundle is on its way, too
-        bool synchronised = false;
+        enum class Stage : std::uint8_t {
+            open,
+            closing,  ///< the rest is sent now, and waited for next
+            closed,   ///< the last bundle is on its way, too
+            synchronised
+        };
+        Stage stage = Stage::open;
+        bool is_closed() const noexcept { return stage >= Stage::closed; }
+        bool is_synchronised() const noexcept { return stage == Stage::synchronised; }
         std::exception_ptr failure = nullptr;  ///< of a hook
         /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
         std::optional<std::uint64_t> unstepped = {};
@@ -104,6 +115,7 @@ struct GradientReducer::State {
     std::uint64_t left_out = 0;             ///< batches that were reduced, but not stepped with
     bool hooks_used = false;
     bool warned = false;
+    SharingAdvice sharing_advice;
     int paused = 0;
 };
 
@@ -171,9 +183,13 @@ void GradientReducer::State::lay_out() {
                                                                .process_set = options.process_set});
     options.name = plan->name();
     find_streams();
-    const bool has_set = options.process_set != ProcessSet();
-    is_alone = (has_set ? options.process_set : ProcessSet(options.session)).size() == 1;
+    is_alone = ranks().size() == 1;
     start_batch();
+}
+
+ProcessSet GradientReducer::State::ranks() const {
+    const bool has_set = options.process_set != ProcessSet();
+    return has_set ? options.process_set : ProcessSet(options.session);
 }
 
 void GradientReducer::State::find_streams() {
@@ -220,7 +236,7 @@ void GradientReducer::State::mark(std::size_t parameter) {
         refuse(options.name,
                fmt::format("'{}' was given without a gradient, so none can be ready", name), name);
     if (paused == 0 && batch.passes + 1 == options.backward_passes_per_step &&
-        (batch.marked[parameter] || batch.synchronised))
+        (batch.marked[parameter] || batch.is_synchronised()))
         refuse(options.name,
                fmt::format("the gradient of '{}' was marked ready twice in one step; a batch that "
                            "step() will not end is ended by discard()",
@@ -257,7 +273,7 @@ void GradientReducer::State::send(std::size_t bundle) {
         plan->agree(agreements());
         has_agreed = !compares_values();
     }
-    plan->ready(bundle, batch.closing);
+    plan->ready(bundle, {.waits_next = batch.stage == Batch::Stage::closing});
 }
 
 /// After a join the values are compared anew, since ranks that had joined miss steps.
@@ -322,7 +338,7 @@ void GradientReducer::State::keep_failure(const Act& act) {
 
 /// Discards the batch on all ranks; on this rank alone if it cannot keep it from being reduced.
 void GradientReducer::State::discard(std::string_view reason) {
-    if (batch.closed) {
+    if (batch.is_closed()) {
         try {
             wait_for_averages([&] { return plan->wait(streams), true; });
         } catch (const Error& error) {
@@ -382,7 +398,7 @@ void GradientReducer::State::close_batch() {
                "ended by discard().)");
     try {
         if (batch.failure) std::rethrow_exception(batch.failure);
-        batch.closing = true;
+        batch.stage = Batch::Stage::closing;
         complete_all();
     } catch (const std::exception& error) {
         try {
@@ -391,13 +407,13 @@ void GradientReducer::State::close_batch() {
         }
         throw;
     }
-    batch.closed = true;
+    batch.stage = Batch::Stage::closed;
 }
 
 /// `wait()` waits for the plan, and returns whether all of it has ended.
 template <class Wait>
 bool GradientReducer::State::wait_for_averages(const Wait& wait) {
-    if (batch.synchronised) return true;
+    if (batch.is_synchronised()) return true;
     try {
         if (!wait()) return false;
     } catch (...) {
@@ -405,14 +421,14 @@ bool GradientReducer::State::wait_for_averages(const Wait& wait) {
         throw;
     }
     compared = plan->joins();
-    batch.synchronised = true;
+    batch.stage = Batch::Stage::synchronised;
     return true;
 }
 
 template <class Wait>
 bool GradientReducer::State::synchronize(const Wait& wait) {
     look_for_new_batch();
-    if (!batch.closed || batch.failure) close_batch();
+    if (!batch.is_closed() || batch.failure) close_batch();
     return wait_for_averages(wait);
 }
 
@@ -434,7 +450,13 @@ void GradientReducer::discard(std::string_view reason) {
 }
 
 void GradientReducer::synchronize() {
-    state_->synchronize([this] { return state_->plan->wait(state_->streams), true; });
+    auto& state = *state_;
+    const auto start = SharingAdvice::Clock::now();
+    const bool waits = !state.batch.is_synchronised();
+    state.synchronize([&] { return state.plan->wait(state.streams), true; });
+    if (waits)
+        state.sharing_advice.note_wait(SharingAdvice::Clock::now() - start, *state.plan,
+                                       state.ranks());
 }
 
 bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {

@@ -141,6 +141,22 @@ def staged(command):
         refused_once(command, arguments + " --peer pushed", why)
 
 
+def advice(command):
+    """An optimizer whose gradients could be shared says so at level info, once."""
+    def advices(memory, steps):
+        run = subprocess.run(
+            [*command, "replay", "--set", "resnet50", "--steps", steps, "--memory", memory],
+            env=os.environ | {"GUOZHUANG_LOG_LEVEL": "info"}, stderr=subprocess.PIPE, text=True,
+            check=True, timeout=600,
+        )
+        return re.findall(r"waits [0-9.]+ ms .* ([0-9.]+) MB are in private memory", run.stderr)
+
+    (megabytes,) = advices("private", "30")
+    assert 95 < float(megabytes) < 102.3, megabytes
+    assert not advices("shared", "30") and not advices("arena", "30")
+    assert not advices("private", "5")
+
+
 def replay(command):
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "mpi")
     assert [line["series"] for line in lines] == [
@@ -591,7 +607,7 @@ def budget(command):
 {
     test.__name__: test
     for test in (
-        sweep, replay, staged, fake, cuda, gloo, idle, refusals, algorithms, tune, kernels, budget,
-        report, device_report,
+        sweep, replay, advice, staged, fake, cuda, gloo, idle, refusals, algorithms, tune, kernels,
+        budget, report, device_report,
     )
 }[sys.argv[1]](sys.argv[2:])

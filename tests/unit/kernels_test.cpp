@@ -409,12 +409,20 @@ TEST_CASE("an average of 16-bit floats is rounded once", "[kernels]") {
 
 TEST_CASE("an average is a division, also of the smallest numbers and by powers of two",
           "[kernels]") {
-    for (const float sum : {1.0f, -3.0f, 0x1p-149f, 0x3p-149f, 0x7p-127f, 0x1.fffffep127f})
-        for (const int ranks : {1, 2, 3, 4, 5, 8, 1024}) {
+    const auto average = [](DType dtype, int ranks, auto sum) {
+        return reduced(HostReduce(dtype, ReduceOp::average, ranks), sum, decltype(sum)());
+    };
+    for (const double sum : {1.0, -3.0, 0x1p-149, 0x3p-149, 0x7p-127, 0x1.fffffep127, 0x3p-1074})
+        for (const int ranks : {1, 2, 3, 4, 5, 8, 1024, 1 << 30}) {
             INFO(sum << " by " << ranks);
-            const auto average =
-                reduced(HostReduce(DType::f32, ReduceOp::average, ranks), sum, 0.0f);
-            CHECK(average == sum / static_cast<float>(ranks));
+            const auto single = static_cast<float>(sum);
+            const auto divisor = static_cast<float>(ranks);
+            CHECK(average(DType::f64, ranks, sum) == sum / ranks);
+            CHECK(average(DType::f32, ranks, single) == single / divisor);
+            CHECK(average(DType::bf16, ranks, to_bfloat16(single)) ==
+                  to_bfloat16(to_float(to_bfloat16(single)) / divisor));
+            CHECK(average(DType::f16, ranks, to_half(single)) ==
+                  to_half(to_float(to_half(single)) / divisor));
         }
 }
 

@@ -140,7 +140,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("what is submitted again takes memory for its tensors, its state and the queue at most") {
+TEST_CASE("what is submitted again takes memory for its tensors, its state and perhaps the queue") {
     run_ranks(1, [](Session& session) {
         float number = 7;
         const std::string name = "a name that no string keeps in itself";

@@ -2,6 +2,7 @@
 // negotiator_test.cpp, join_test.cpp and point_to_point_test.cpp.
 #include <guozhuang/error.hpp>
 #include <new>
+#include <optional>
 
 #include "protocol/attendance.hpp"
 #include "protocol/failure.hpp"
@@ -10,7 +11,7 @@
 #include "protocol/matcher.hpp"
 #include "protocol/name_table.hpp"
 #include "protocol/outbox.hpp"
-#include "protocol/recent.hpp"
+#include "protocol/request_cache.hpp"
 #include "protocol/tally.hpp"
 #include "support/runner/catch.hpp"
 
@@ -52,6 +53,20 @@ TEST_CASE("an id stands for a name and what was executed under it last") {
     CHECK(names.meaning_of(1)->name == "a");
     CHECK_FALSE(names.meaning_of(2));
     CHECK(names.id_count() == 1);
+}
+
+TEST_CASE("an id leads to the row that has it, also in a copy of the table") {
+    std::optional<NameTable> names(std::in_place, Ranks{});
+    auto& known = names->row("a"sv);
+    names->use(known, 1, share(allreduce("a")), 1);
+    names->use(known, 2, share(allreduce("a")), 2);
+    CHECK(names->with_id(1) == nullptr);
+    CHECK(names->with_id(2) == &known);
+    CHECK_THROWS_AS(names->retire({"a", 1}, 3), Error);
+    const NameTable copy(*names);
+    names.reset();
+    REQUIRE(copy.with_id(2) != nullptr);
+    CHECK(copy.with_id(2) == copy.find("a"sv));
 }
 
 TEST_CASE("a name has a row while something is known of it") {
@@ -253,24 +268,24 @@ TEST_CASE("neighbours are fused if they do the same, as far as the limits go") {
     CHECK(fused(ready, wide) == "a b cd");
 }
 
-TEST_CASE("what was made lately is shared by whoever makes the same") {
-    Recent recent;
-    const auto name = recent.name("a");
-    CHECK(&recent.name("a").text() == &name.text());
-    CHECK(recent.name("b") == Name("b"));
-    for (int i = 0; i < 10000; ++i) REQUIRE(recent.name(std::to_string(i)) == std::to_string(i));
-    CHECK(recent.name("") == Name());
+TEST_CASE("a name or description that was made lately is shared") {
+    RequestCache cache;
+    const auto name = cache.name("a");
+    CHECK(&cache.name("a").text() == &name.text());
+    CHECK(cache.name("b") == Name("b"));
+    for (int i = 0; i < 10000; ++i) REQUIRE(cache.name(std::to_string(i)) == std::to_string(i));
+    CHECK(cache.name("") == Name());
 
     const Description sum, scaled{.postscale = 0.5};
     const TensorDescription four{.shape = {4}}, five{.shape = {5}};
-    const auto first = recent.describe(sum, four);
+    const auto first = cache.describe(sum, four);
     CHECK(first->tensors == std::vector{four});
-    CHECK(recent.describe(sum, four) == first);
-    CHECK(recent.describe(sum, five)->tensors == std::vector{five});
-    CHECK(recent.describe(scaled, four)->postscale == 0.5);
-    CHECK(recent.describe(sum, four)->postscale == 1);
+    CHECK(cache.describe(sum, four) == first);
+    CHECK(cache.describe(sum, five)->tensors == std::vector{five});
+    CHECK(cache.describe(scaled, four)->postscale == 0.5);
+    CHECK(cache.describe(sum, four)->postscale == 1);
     for (std::int64_t i = 0; i < 1000; ++i)
-        REQUIRE(recent.describe(sum, {.shape = {i, 64}})->tensors.front().shape == Shape{i, 64});
+        REQUIRE(cache.describe(sum, {.shape = {i, 64}})->tensors.front().shape == Shape{i, 64});
 }
 
 // --- the codec of the log ------------------------------------------------------------------------

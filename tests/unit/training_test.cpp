@@ -300,6 +300,24 @@ TEST_CASE("plans refuse what they cannot do") {
     });
 }
 
+TEST_CASE("bundles that a caller waits for next are moved by its wait") {
+    CHECK(problems_among(2, [](Session& session, Report& report) {
+              std::vector<float> a(2), b(3);
+              Plan plan({{{"a", a}}, {{"b", b}}}, {.op = ReduceOp::sum, .session = &session});
+              for (int turn = 0; turn < 4; ++turn) {
+                  std::ranges::fill(a, static_cast<float>(session.rank()));
+                  std::ranges::fill(b, 2.0f);
+                  plan.ready(0, {.waits_next = true});
+                  plan.ready(1, {.waits_next = true});
+                  if (turn % 2 == 1)
+                      report.expect(plan.wait_for(std::chrono::seconds(20)), "it takes long");
+                  plan.wait();
+                  report.expect(a == std::vector<float>(2, 1) && b == std::vector<float>(3, 4),
+                                "another sum");
+              }
+          }) == "");
+}
+
 TEST_CASE("a plan that takes the place of another leaves what that one has under way with a copy") {
     CHECK(problems_among(2, [](Session& session, Report& report) {
               std::vector<float> numbers(2, static_cast<float>(session.rank()));

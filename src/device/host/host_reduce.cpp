@@ -79,7 +79,8 @@ void HostReduce::combine_tree(std::span<std::byte> into,
     }
 }
 
-/// Every input's block has been read when the last step writes, so `into` may be one of them.
+/// `into` may be one of the inputs: the last step reads an element of a lone input before it writes
+/// it, and all others have been read by then.
 void HostReduce::combine_block(std::span<std::byte> into,
                                std::span<const std::span<const std::byte>> inputs,
                                const Block& block) const {

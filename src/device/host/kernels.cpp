@@ -292,8 +292,14 @@ void finish_integers(std::span<std::byte> into, std::span<const std::byte> from,
 template <class T, class Format, class Op>
 void combine_and_finish_integers(std::span<std::byte> into, std::span<const std::byte> left,
                                  std::span<const std::byte> right, const Finish& finish) {
-    combine<Format, Format, Op>(into, left, right);
-    if (finish.divisor != 1) finish_integers<T>(into, into, finish);
+    if (finish.divisor == 1) return combine<Format, Format, Op>(into, left, right);
+    constexpr std::size_t block_bytes = 4096;  // which stays in the first-level cache
+    for (std::size_t at = 0; at < into.size(); at += block_bytes) {
+        const auto bytes = std::min(block_bytes, into.size() - at);
+        const auto block = into.subspan(at, bytes);
+        combine<Format, Format, Op>(block, left.subspan(at, bytes), right.subspan(at, bytes));
+        finish_integers<T>(block, block, finish);
+    }
 }
 
 // ---- Adasum.

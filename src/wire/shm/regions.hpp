@@ -55,7 +55,7 @@ private:
     mutable base::Mutex mutex_;
     std::vector<OwnRange> own_ GUOZHUANG_GUARDED_BY(mutex_);  ///< of all regions, by address
     std::map<std::uint64_t, Region> regions_ GUOZHUANG_GUARDED_BY(mutex_);
-    std::atomic<bool> is_empty_{true};  ///< whoever locates many tensors need not lock for each
+    std::atomic<bool> is_empty_{true};  ///< regions_.empty(): then locate() takes no lock
 };
 
 }  // namespace guozhuang::wire

@@ -1,4 +1,4 @@
-#include "protocol/recent.hpp"
+#include "protocol/request_cache.hpp"
 
 #include <utility>
 
@@ -13,19 +13,14 @@ std::size_t hash_of(const TensorDescription& tensor) noexcept {
 
 }  // namespace
 
-Recent& Recent::of_this_thread() {
-    thread_local Recent recent;
-    return recent;
-}
-
-Name Recent::name(std::string_view text) {
+Name RequestCache::name(std::string_view text) {
     auto& recent = names_[Name::hash_of(text) % names_.size()];
     if (recent.text() != text) recent = Name(text);
     return recent;
 }
 
-SharedDescription Recent::describe(const Description& description,
-                                   const TensorDescription& tensor) {
+SharedDescription RequestCache::describe(const Description& description,
+                                         const TensorDescription& tensor) {
     auto& recent = descriptions_[hash_of(tensor) % descriptions_.size()];
     if (!recent || recent->tensors.front() != tensor ||
         !are_same_but_for_tensors(*recent, description)) {

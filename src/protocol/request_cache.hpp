@@ -9,20 +9,19 @@
 
 namespace guozhuang::protocol {
 
-/// Names, and descriptions of one tensor, that were made lately. Whoever makes the same again
-/// shares them: that takes no memory, and to compare them later is to compare pointers. Not
+/// The names, and the descriptions of one tensor, that requests have used last: 4096 and 64 slots
+/// by hash, in which the newer one stays. A caller that makes the same again gets the same object
+/// without an allocation, and whoever compares them finds equal pointers. Takes about 100 KiB. Not
 /// thread-safe.
-class Recent {
+class RequestCache {
 public:
-    static Recent& of_this_thread();
-
     Name name(std::string_view text);
     /// `description`: without its tensor, and without agreements.
     SharedDescription describe(const Description& description, const TensorDescription& tensor);
 
 private:
-    std::array<Name, 4096> names_;                    ///< by their hashes
-    std::array<SharedDescription, 64> descriptions_;  ///< by a hash of the tensor
+    std::array<Name, 4096> names_;
+    std::array<SharedDescription, 64> descriptions_;
 };
 
 }  // namespace guozhuang::protocol
