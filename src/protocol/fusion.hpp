@@ -13,7 +13,7 @@ namespace guozhuang::protocol {
 struct ReadyRequest {
     Name name;
     bool named = true;
-    std::uint32_t id = 0;  ///< of the name; 0: it has none
+    std::uint32_t id = 0;  ///< of the name, when its round was complete; 0: it had none
     SharedDescription description;
     std::vector<int> absent = {};  ///< ranks that have joined and not submitted it
 };

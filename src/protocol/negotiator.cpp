@@ -284,6 +284,14 @@ void Negotiator::append_due() {
     if (attendance_.have_all_shut_down()) append({.kind = LogEntry::Kind::all_shut_down});
 }
 
+/// For a name that had no id when its round was complete: an entry since then may have given it one,
+/// if ranks that had joined have submitted it all the same.
+std::uint32_t Negotiator::id_for(const ReadyRequest& request) {
+    const auto* known = names_.find(request.name);
+    if (known != nullptr && known->id != 0) return known->id;
+    return request.named ? names_.new_id() : 0;
+}
+
 /// Known ids first, ascending, so that the order does not hang on arrival.
 void Negotiator::append_ready() {
     const auto order_of = [](const ReadyRequest& request) {
@@ -299,7 +307,7 @@ void Negotiator::append_ready() {
         LogEntry entry{.policy = options_.policy, .absent = std::move(fused.front().absent)};
         entry.items.reserve(fused.size());
         for (auto& request : fused) {
-            if (request.id == 0 && request.named) request.id = names_.new_id();
+            if (request.id == 0) request.id = id_for(request);
             entry.items.push_back({std::move(request.name), request.id});
             if (!entry.absent.empty()) entry.descriptions.push_back(encode(*request.description));
         }

@@ -119,6 +119,7 @@ private:
     // The log: at the root what is due is appended; every rank applies it.
     void append_due();
     void append_ready();
+    std::uint32_t id_for(const ReadyRequest& request);
     void append(LogEntry&& entry);
     void pass_down(const LogEntry& entry);
     void apply(LogEntry&& entry);
