@@ -98,6 +98,17 @@ TEST_CASE("a rank that has joined and then shuts down has joined") {
     CHECK(last_of(three).text.empty());
 }
 
+TEST_CASE("a name that ranks submit although they have joined gets one id") {
+    Negotiation four(4, {.degree = 2});
+    for (const int rank : {0, 1, 2}) four.join(rank);
+    four.flush(3);
+    four.join(3);
+    four.submit_everywhere(tensor("a"));
+    four.settle();
+    CHECK(last_of(four).kind == Kind::join);
+    for (int rank = 0; rank < 4; ++rank) CHECK(four.at(rank).holdings().ids == 1);
+}
+
 TEST_CASE("a log that has a rank contribute neutrally which has not joined is refused") {
     Negotiation two(2, {});
     two.join(1);
