@@ -1,8 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "protocol/description.hpp"
 #include "protocol/name.hpp"
@@ -20,8 +20,8 @@ public:
     SharedDescription describe(const Description& description, const TensorDescription& tensor);
 
 private:
-    std::array<Name, 4096> names_;
-    std::array<SharedDescription, 64> descriptions_;
+    std::vector<Name> names_;  // both are made when they are first used
+    std::vector<SharedDescription> descriptions_;
 };
 
 }  // namespace guozhuang::protocol
