@@ -284,8 +284,8 @@ void Negotiator::append_due() {
     if (attendance_.have_all_shut_down()) append({.kind = LogEntry::Kind::all_shut_down});
 }
 
-/// For a name that had no id when its round was complete: an entry since then may have given it one,
-/// if ranks that had joined have submitted it all the same.
+/// For a name that had no id when its round was complete: an entry since then may have given it
+/// one, if ranks that had joined have submitted it all the same.
 std::uint32_t Negotiator::id_for(const ReadyRequest& request) {
     const auto* known = names_.find(request.name);
     if (known != nullptr && known->id != 0) return known->id;
