@@ -137,10 +137,9 @@ void Way::pass_stations() {
 /// As in api/operations.cpp.
 engine::Request Way::request() const {
     api::check_name("allreduce", name_);
-    const auto set = api::set_runtime_of(nullptr, {});
-    return api::prepare({.set = set,
+    return api::prepare({.set = api::set_runtime_of(nullptr, {}),
                          .description = {.operation = protocol::OperationKind::allreduce},
-                         .name = set->known_name(name_),
+                         .name = name_,
                          .tensors = {tensor_}});
 }
 

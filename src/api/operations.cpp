@@ -50,11 +50,9 @@ template <class O>
 OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tensors,
                       const O& options) {
     api::check_name(protocol::name_of(operation), options.name);
-    auto set = api::set_runtime_of(options.session, options.process_set);
-    auto name = set->known_name(options.name);
-    return {.set = std::move(set),
+    return {.set = api::set_runtime_of(options.session, options.process_set),
             .description = description_of(operation, options),
-            .name = std::move(name),
+            .name = options.name,
             .tensors = engine::SharedTensors(tensors),
             .outputs = engine::SharedTensors(options.outputs),
             .stream = options.stream,

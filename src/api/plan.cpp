@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <exception>
 #include <guozhuang/error.hpp>
 #include <guozhuang/plan.hpp>
@@ -83,13 +84,14 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     api::check_name("plan", options.name);
     std::set<std::string> names;
     std::vector<api::OperationSpec> specs;
+    std::deque<std::string> bundle_names;  // whose addresses stay
     for (std::size_t i = 0; i < bundles.size(); ++i) {
         if (bundles[i].empty())
             throw Error(ErrorCode::invalid_argument,
                         fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
         auto& spec = specs.emplace_back(spec_of(state_->set, options));
-        spec.name =
-            fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i);
+        spec.name = bundle_names.emplace_back(
+            fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i));
         std::vector<TensorView> tensors;
         for (auto& [name, tensor] : bundles[i]) {
             if (name.empty())

@@ -150,12 +150,12 @@ protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
     return description;
 }
 
-/// The description of a spec that was checked.
-protocol::SharedDescription describe(OperationSpec& spec, const Check& check) {
+/// Name and description of a spec that was checked.
+protocol::KnownRequest describe(OperationSpec& spec, const Check& check) {
     auto& description = spec.description;
     if (!spec.tensors.empty()) description.device = spec.tensors.front().device.kind;
     if (!description.group && spec.tensors.size() == 1)
-        return spec.set->known_description(description, describe(spec, 0));
+        return spec.set->known_request(spec.name, description, describe(spec, 0));
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
         const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(spec, i));
@@ -168,7 +168,7 @@ protocol::SharedDescription describe(OperationSpec& spec, const Check& check) {
                    "at most {} are supported: make several groups",
                    i + 1, bytes, protocol::max_description_bytes);
     }
-    return protocol::share(std::move(description));
+    return {protocol::Name(spec.name), protocol::share(std::move(description))};
 }
 
 void check_timeout(std::chrono::milliseconds timeout, const Check& check) {
@@ -394,7 +394,7 @@ void check(const BareOperation& bare) {
 
 engine::Request prepare(OperationSpec&& spec) {
     const auto operation = spec.description.operation;
-    const auto& name = spec.name.text();
+    const auto name = spec.name;
     const Check check(protocol::name_of(operation), name, spec.set->transport().rank());
     check_bare({*spec.set, spec.description, name, spec.tensors, spec.timeout, spec.wait_first},
                check);
@@ -407,10 +407,10 @@ engine::Request prepare(OperationSpec&& spec) {
         move_once({&spec, 1}, protocol::name_of(operation), name);
     if (spec.description.operation == OperationKind::all_to_all)
         spec.splits = splits_of(spec, spec.set->size(), check);
-    auto description = describe(spec, check);
-    return {.name = std::move(spec.name),
+    auto known = describe(spec, check);
+    return {.name = std::move(known.name),
             .number = spec.number,
-            .description = std::move(description),
+            .description = std::move(known.description),
             .tensors = std::move(spec.tensors),
             .outputs = std::move(spec.outputs),
             .splits = std::move(spec.splits),

@@ -22,7 +22,7 @@ namespace guozhuang::api {
 struct OperationSpec {
     std::shared_ptr<SetRuntime> set;
     protocol::Description description;  ///< without its tensors
-    protocol::Name name = {};           ///< empty: unnamed
+    std::string_view name = {};         ///< of the caller's; empty: unnamed
     std::uint64_t number = 0;           ///< of an unnamed one; 0: it has none yet
     engine::SharedTensors tensors = {};
     std::vector<std::string> tensor_names = {};  ///< of a group's tensors; empty: numbers

@@ -41,8 +41,10 @@ struct Process {
     int users GUOZHUANG_GUARDED_BY(mutex) = 0;
     /// Whether an exception has left a session of the process, or an error has ended its job.
     std::atomic<bool> has_failed{false};
-    /// What Session::current() returns. Never destroyed, since threads may keep a reference.
+    /// Never destroyed, since threads may keep a reference to it.
     std::unique_ptr<Session> view GUOZHUANG_GUARDED_BY(mutex);
+    /// What Session::current() returns: the view while there are users.
+    std::atomic<Session*> current{nullptr};
 };
 
 Process& process() {
@@ -202,6 +204,7 @@ Session::Session(int*, char***, SessionOptions options) : Session(nullptr, true)
     shared.runtime = runtime;
     shared.latest = runtime;
     shared.users = 1;
+    shared.current = shared.view.get();
     replace(std::move(runtime));
 }
 
@@ -256,6 +259,7 @@ std::shared_ptr<Runtime> Session::give_up() {
     if (runtime != shared.runtime) return nullptr;  // the process has left that job already
     if (!is_view && --shared.users > 0) return nullptr;
     shared.users = 0;
+    shared.current = nullptr;
     shared.view->replace(nullptr);
     shared.runtime.reset();
     return runtime;
@@ -278,14 +282,13 @@ Session& Session::current() {
     base::refuse_forked();
     if (thread_session != nullptr) return *thread_session;
     auto& shared = process();
+    if (auto* const current = shared.current.load()) return *current;
     const base::Lock lock(shared.mutex);
-    if (shared.users == 0)
-        throw Error(ErrorCode::not_initialised,
-                    shared.view ? "the session has been closed: it takes no more operations; make "
-                                  "a new guozhuang::Session for a new job"
-                                : "there is no session: make a guozhuang::Session, or call "
-                                  "guozhuang::init(), before the first operation");
-    return *shared.view;
+    throw Error(ErrorCode::not_initialised,
+                shared.view ? "the session has been closed: it takes no more operations; make a "
+                              "new guozhuang::Session for a new job"
+                            : "there is no session: make a guozhuang::Session, or call "
+                              "guozhuang::init(), before the first operation");
 }
 
 int Session::rank() const {

@@ -15,7 +15,8 @@ class Name {
 public:
     Name() noexcept = default;  ///< no text
     Name(std::string text)      // NOLINT(google-explicit-constructor): a name is a text
-        : hash_(hash_of(text)), text_(std::make_shared<const std::string>(std::move(text))) {}
+        : hash_(hash_of(text)),
+          text_(text.empty() ? nullptr : std::make_shared<const std::string>(std::move(text))) {}
     Name(const char* text)  // NOLINT(google-explicit-constructor)
         : Name(std::string(text)) {}
     explicit Name(std::string_view text) : Name(std::string(text)) {}

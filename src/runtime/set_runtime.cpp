@@ -196,15 +196,11 @@ void SetRuntime::provide(DeviceKind kind) {
     use_device(own_device(kind));
 }
 
-protocol::Name SetRuntime::known_name(std::string_view text) {
+protocol::KnownRequest SetRuntime::known_request(std::string_view name,
+                                                 const protocol::Description& description,
+                                                 const protocol::TensorDescription& tensor) {
     const base::Lock lock(requests_mutex_);
-    return requests_.name(text);
-}
-
-protocol::SharedDescription SetRuntime::known_description(
-    const protocol::Description& description, const protocol::TensorDescription& tensor) {
-    const base::Lock lock(requests_mutex_);
-    return requests_.describe(description, tensor);
+    return requests_.find(name, description, tensor);
 }
 
 std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string& wanted,

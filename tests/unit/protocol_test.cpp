@@ -270,22 +270,23 @@ TEST_CASE("neighbours are fused if they do the same, as far as the limits go") {
 
 TEST_CASE("a name or description that was made lately is shared") {
     RequestCache cache;
-    const auto name = cache.name("a");
-    CHECK(&cache.name("a").text() == &name.text());
-    CHECK(cache.name("b") == Name("b"));
-    for (int i = 0; i < 10000; ++i) REQUIRE(cache.name(std::to_string(i)) == std::to_string(i));
-    CHECK(cache.name("") == Name());
-
     const Description sum, scaled{.postscale = 0.5};
     const TensorDescription four{.shape = {4}}, five{.shape = {5}};
-    const auto first = cache.describe(sum, four);
-    CHECK(first->tensors == std::vector{four});
-    CHECK(cache.describe(sum, four) == first);
-    CHECK(cache.describe(sum, five)->tensors == std::vector{five});
-    CHECK(cache.describe(scaled, four)->postscale == 0.5);
-    CHECK(cache.describe(sum, four)->postscale == 1);
-    for (std::int64_t i = 0; i < 1000; ++i)
-        REQUIRE(cache.describe(sum, {.shape = {i, 64}})->tensors.front().shape == Shape{i, 64});
+    const auto first = cache.find("a", sum, four);
+    CHECK(first.description->tensors == std::vector{four});
+    CHECK(&cache.find("a", sum, four).name.text() == &first.name.text());
+    CHECK(cache.find("b", sum, four).name == Name("b"));
+    CHECK(cache.find("b", sum, four).description == first.description);
+    CHECK(cache.find("", sum, four).name == Name());
+    CHECK(cache.find("a", sum, five).description->tensors == std::vector{five});
+    CHECK(cache.find("a", scaled, four).description->postscale == 0.5);
+    CHECK(cache.find("a", sum, four).description->postscale == 1);
+    for (std::int64_t i = 0; i < 10000; ++i) {
+        const auto name = std::to_string(i);
+        const auto known = cache.find(name, sum, {.shape = {i, 64}});
+        REQUIRE(known.name == name);
+        REQUIRE(known.description->tensors.front().shape == Shape{i, 64});
+    }
 }
 
 // --- the codec of the log ------------------------------------------------------------------------
