@@ -34,7 +34,8 @@ struct PlanOptions {
 /// How a bundle of a plan is made ready.
 struct ReadyOptions {
     /// The caller promises to call wait() or wait_for() at once, which moves the bundle: no thread
-    /// of the library is woken for it. Until that call the other ranks may wait for this one.
+    /// of the library is woken for it. Until that call the other ranks may wait for this one, and
+    /// asking whether an operation is done moves nothing.
     /// Bundles on devices ignore it.
     bool waits_next = false;
 };
@@ -100,8 +101,8 @@ public:
     std::uint64_t joins() const;
 
     /// Bytes of its tensors that share() could open to the other ranks, so that they would be
-    /// reduced where they are: whole pages of private memory, where all ranks of the job are on one
-    /// host. Local.
+    /// reduced where they are: whole pages of private memory, where all ranks of the job take part
+    /// and are on one host. Whether that memory is ordinary, share() finds out. Local.
     std::size_t sharable_bytes() const;
 
     std::size_t size() const noexcept;         ///< bundles

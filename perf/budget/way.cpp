@@ -121,7 +121,7 @@ void Way::run() {
 void Way::pass_stations() {
     auto request = this->request();
     watch_.lap(Station::request);
-    const Handle handle(queue_.submit(std::move(request), progress_source_).pending);
+    const Handle handle(queue_.submit(std::move(request), progress_source_, true).pending);
     queue_.take(taken_);
     const auto pending = std::move(taken_.operations.front());
     watch_.lap(Station::queue);

@@ -29,7 +29,10 @@ public:
     virtual std::optional<Sent> sent() const { return std::nullopt; }
 };
 
+/// An optimizer's step.
 std::unique_ptr<StepSeries> make_guozhuang_step(const Gradients& gradients);
+/// An asynchronous call for each gradient, in the order of backward; then waits for all.
+std::unique_ptr<StepSeries> make_guozhuang_calls(const Gradients& gradients);
 /// The three ways: per tensor, fused, flat. The baseline must outlive them.
 std::vector<std::unique_ptr<StepSeries>> make_baseline_steps(Baseline& baseline,
                                                              const Gradients& gradients);

@@ -84,7 +84,7 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     api::check_name("plan", options.name);
     std::set<std::string> names;
     std::vector<api::OperationSpec> specs;
-    std::deque<std::string> bundle_names;  // whose addresses stay
+    std::deque<std::string> bundle_names;  // the specs refer to them
     for (std::size_t i = 0; i < bundles.size(); ++i) {
         if (bundles[i].empty())
             throw Error(ErrorCode::invalid_argument,

@@ -150,12 +150,12 @@ protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
     return description;
 }
 
-/// Name and description of a spec that was checked.
-protocol::KnownRequest describe(OperationSpec& spec, const Check& check) {
+/// Of a spec that was checked; its description gets the tensors.
+protocol::RequestIdentity identify(OperationSpec& spec, const Check& check) {
     auto& description = spec.description;
     if (!spec.tensors.empty()) description.device = spec.tensors.front().device.kind;
     if (!description.group && spec.tensors.size() == 1)
-        return spec.set->known_request(spec.name, description, describe(spec, 0));
+        return spec.set->identify(spec.name, description, describe(spec, 0));
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
         const auto& [name, dtype, shape] = description.tensors.emplace_back(describe(spec, i));
@@ -407,10 +407,10 @@ engine::Request prepare(OperationSpec&& spec) {
         move_once({&spec, 1}, protocol::name_of(operation), name);
     if (spec.description.operation == OperationKind::all_to_all)
         spec.splits = splits_of(spec, spec.set->size(), check);
-    auto known = describe(spec, check);
-    return {.name = std::move(known.name),
+    auto identity = identify(spec, check);
+    return {.name = std::move(identity.name),
             .number = spec.number,
-            .description = std::move(known.description),
+            .description = std::move(identity.description),
             .tensors = std::move(spec.tensors),
             .outputs = std::move(spec.outputs),
             .splits = std::move(spec.splits),

@@ -22,8 +22,8 @@ namespace guozhuang::api {
 struct OperationSpec {
     std::shared_ptr<SetRuntime> set;
     protocol::Description description;  ///< without its tensors
-    std::string_view name = {};         ///< of the caller's; empty: unnamed
-    std::uint64_t number = 0;           ///< of an unnamed one; 0: it has none yet
+    std::string_view name = {};  ///< the caller's text, which outlives prepare(); empty: none
+    std::uint64_t number = 0;    ///< of an unnamed one; 0: it has none yet
     engine::SharedTensors tensors = {};
     std::vector<std::string> tensor_names = {};  ///< of a group's tensors; empty: numbers
     engine::SharedTensors outputs = {};          ///< for the results; empty: none

@@ -284,6 +284,7 @@ Session& Session::current() {
     auto& shared = process();
     if (auto* const current = shared.current.load()) return *current;
     const base::Lock lock(shared.mutex);
+    if (shared.users > 0) return *shared.view;  // another thread has just opened it
     throw Error(ErrorCode::not_initialised,
                 shared.view ? "the session has been closed: it takes no more operations; make a "
                               "new guozhuang::Session for a new job"
@@ -358,9 +359,7 @@ void shutdown() {
 bool is_initialized() noexcept {
     if (base::is_forked()) return false;
     if (thread_session != nullptr) return true;
-    auto& shared = process();
-    const base::Lock lock(shared.mutex);
-    return shared.users > 0;
+    return process().current.load() != nullptr;
 }
 
 int rank() {

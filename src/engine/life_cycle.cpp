@@ -9,9 +9,9 @@ namespace guozhuang::engine {
 
 void LifeCycle::require_open(const Request& request,
                              const protocol::GroupRanks& group_ranks) const {
+    if (is_open_) return;
     const base::Lock lock(mutex_);
     if (cause_) std::rethrow_exception(for_operation(cause_, request, memory_on_loan_));
-    if (!shutdown_) return;
     const auto& reason = shutdown_->reason;
     throw Error(ErrorCode::not_initialised,
                 fmt::format("{} has been closed: it takes no more operations{}",
@@ -28,6 +28,7 @@ void LifeCycle::shut_down(std::string_view reason, bool at_once) {
     const base::Lock lock(mutex_);
     if (!shutdown_) shutdown_ = {.reason = std::string(reason)};
     shutdown_->at_once |= at_once;
+    is_open_ = false;
     advance_to(State::shutting_down);
 }
 
@@ -68,12 +69,14 @@ bool LifeCycle::somebody_quit() const noexcept {
 std::exception_ptr LifeCycle::note_cause(const std::exception_ptr& cause) noexcept {
     const base::Lock lock(mutex_);
     if (!cause_) cause_ = cause;
+    is_open_ = false;
     return cause_;
 }
 
 std::exception_ptr LifeCycle::fail(const std::exception_ptr& cause) noexcept {
     const base::Lock lock(mutex_);
     if (!cause_) cause_ = cause;
+    is_open_ = false;
     advance_to(State::over);
     return cause_;
 }

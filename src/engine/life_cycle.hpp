@@ -68,6 +68,8 @@ private:
     std::atomic<State> state_{State::open};
     /// No state: set before the job fails, and read without the lock when an operation completes.
     std::atomic<bool> memory_on_loan_{false};
+    /// Neither shut down nor with a cause. No state: a cause is noted before the job fails.
+    std::atomic<bool> is_open_{true};
     mutable base::Mutex mutex_;
     std::optional<Shutdown> shutdown_ GUOZHUANG_GUARDED_BY(mutex_);
     /// Whether take_shutdown() has returned it. No state: it may do so after the end of the log.

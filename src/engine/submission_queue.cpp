@@ -63,8 +63,9 @@ bool SubmissionQueue::free_name(const std::shared_ptr<Pending>& pending) noexcep
     return true;
 }
 
-SubmissionQueue::Submitted SubmissionQueue::submit(
-    Request&& request, std::shared_ptr<ProgressSource> progress_source) {
+SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request,
+                                                   std::shared_ptr<ProgressSource> progress_source,
+                                                   bool caller_waits) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
     const base::Lock lock(mutex_);
@@ -82,7 +83,6 @@ SubmissionQueue::Submitted SubmissionQueue::submit(
     write_operation(activity.submitted, name_of(operation), request.name.text(),
                     context_.group_ranks);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
-    const bool is_first = has_taken_all();
     operations_.push_back(pending);
     row = pending;
     pending_count_.fetch_add(1);
@@ -93,12 +93,14 @@ SubmissionQueue::Submitted SubmissionQueue::submit(
     if (numbered && pending->request().number == 0) ++unnamed;
     context_.timeline->begin(pending.get(), pending->request().name.text(), "negotiate",
                              [&] { return facts_of(pending->request(), context_.set); });
-    return {std::move(pending), is_first};
+    const bool is_news = !caller_waits && !std::exchange(is_announced_, true);
+    return {std::move(pending), is_news};
 }
 
-SubmissionQueue::Submitted SubmissionQueue::submit(
-    Request&& request, const Route& route, std::shared_ptr<StagedMessage> staged,
-    std::shared_ptr<ProgressSource> progress_source) {
+SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request, const Route& route,
+                                                   std::shared_ptr<StagedMessage> staged,
+                                                   std::shared_ptr<ProgressSource> progress_source,
+                                                   bool caller_waits) {
     base::refuse_forked();
     base::pass(base::Failpoint::submit);
     request.kind = Request::Kind::point_to_point;
@@ -107,7 +109,6 @@ SubmissionQueue::Submitted SubmissionQueue::submit(
     context_.activity.submitted.write(request.name.text());
     request.peer = context_.group_ranks.world_rank(route.peer);
     auto pending = std::make_shared<Pending>(std::move(request), std::move(progress_source));
-    const bool is_first = has_taken_all();
     const auto entered = tables_.nameless.insert(pending).first;
     try {
         p2p_operations_.push_back({route, pending, std::move(staged)});
@@ -120,7 +121,8 @@ SubmissionQueue::Submitted SubmissionQueue::submit(
         return trace::TimelineFacts{.bytes = pending->request().tensors.front().bytes(),
                                     .set = context_.set};
     });
-    return {std::move(pending), is_first};
+    const bool is_news = !caller_waits && !std::exchange(is_announced_, true);
+    return {std::move(pending), is_news};
 }
 
 std::uint64_t SubmissionQueue::take_number(protocol::OperationKind operation) {
@@ -161,10 +163,16 @@ void SubmissionQueue::end_closing() noexcept {
     if (closing) end(std::span(&closing, 1), nullptr);
 }
 
+bool SubmissionQueue::has_untaken() const {
+    const base::Lock lock(mutex_);
+    return !operations_.empty() || !p2p_operations_.empty();
+}
+
 void SubmissionQueue::take(Taken& taken) {
     taken.operations.clear();
     taken.p2p_operations.clear();
     const base::Lock lock(mutex_);
+    is_announced_ = false;
     taken.operations.swap(operations_);
     taken.p2p_operations.swap(p2p_operations_);
     taken.shutdown = life_.take_shutdown();  // nothing is submitted after it

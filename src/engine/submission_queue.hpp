@@ -52,18 +52,20 @@ public:
 
     SubmissionQueue(const Context& context, LifeCycle& life) : context_(context), life_(life) {}
 
-    /// An operation that was submitted. `is_first`: no other waits to be taken, so whoever drives
-    /// may not know of it; else the caller of an earlier one wakes that thread, or drives.
+    /// An operation that was submitted. `is_news`: whoever drives is to be woken for it. Not so if
+    /// its caller waits for it, and so drives, or if the caller of an earlier one that is not yet
+    /// taken wakes that thread.
     struct Submitted {
         std::shared_ptr<Pending> pending;
-        bool is_first;
+        bool is_news;
     };
     /// Takes a request, and numbers it if it has no name. Throws Error: duplicate_name,
     /// invalid_argument (this rank has joined), or as LifeCycle::require_open().
-    Submitted submit(Request&& request, std::shared_ptr<ProgressSource> progress_source);
+    Submitted submit(Request&& request, std::shared_ptr<ProgressSource> progress_source,
+                     bool caller_waits);
     /// The same for a send or receive. The request's name is its label in messages only.
     Submitted submit(Request&& request, const Route& route, std::shared_ptr<StagedMessage> staged,
-                     std::shared_ptr<ProgressSource> progress_source);
+                     std::shared_ptr<ProgressSource> progress_source, bool caller_waits);
     /// The next number of an operation without a name, for one that may not be submitted.
     std::uint64_t take_number(protocol::OperationKind operation);
     /// Its name.
@@ -75,6 +77,8 @@ public:
     void add_closing(std::shared_ptr<ProgressSource> progress_source);
     void end_closing() noexcept;
 
+    /// Whether something has been submitted, and is not yet taken.
+    bool has_untaken() const;
     /// Takes what has been submitted since the last call; a shutdown comes after all operations.
     /// What `taken` held is dropped; its memory is used again.
     void take(Taken& taken);
@@ -117,9 +121,6 @@ public:
     std::shared_ptr<const OwnTensors> copy_tensors(Pending& pending, const OwnsTensors& owner);
 
 private:
-    bool has_taken_all() const GUOZHUANG_REQUIRES(mutex_) {
-        return operations_.empty() && p2p_operations_.empty();
-    }
     void require_not_joined(const Request& request) const GUOZHUANG_REQUIRES(mutex_);
     std::shared_ptr<Pending>& free_row(const Request& request) GUOZHUANG_REQUIRES(mutex_);
     std::string name_of_number(protocol::OperationKind operation, std::uint64_t number) const
@@ -133,6 +134,8 @@ private:
     mutable base::Mutex mutex_;
     Requests operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< submitted and not yet taken
     std::vector<P2pOperation> p2p_operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< likewise
+    /// Whether a caller wakes the thread that drives for what is not yet taken.
+    bool is_announced_ GUOZHUANG_GUARDED_BY(mutex_) = false;
     Tables tables_ GUOZHUANG_GUARDED_BY(mutex_);  ///< from submission to the end
     /// How many operations without a name this rank has submitted since the last join.
     std::map<protocol::OperationKind, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(mutex_);

@@ -13,15 +13,15 @@ std::size_t hash_of(const TensorDescription& tensor) noexcept {
 
 }  // namespace
 
-const Name& RequestCache::find(std::string_view text) {
+const Name& RequestCache::get(std::string_view text) {
     if (names_.empty()) names_.resize(4096);
     auto& recent = names_[Name::hash_of(text) % names_.size()];
     if (recent.text() != text) recent = Name(text);
     return recent;
 }
 
-const SharedDescription& RequestCache::find(const Description& description,
-                                            const TensorDescription& tensor) {
+const SharedDescription& RequestCache::get(const Description& description,
+                                           const TensorDescription& tensor) {
     if (descriptions_.empty()) descriptions_.resize(64);
     auto& recent = descriptions_[hash_of(tensor) % descriptions_.size()];
     if (!recent || recent->tensors.front() != tensor ||

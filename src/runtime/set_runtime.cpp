@@ -196,11 +196,11 @@ void SetRuntime::provide(DeviceKind kind) {
     use_device(own_device(kind));
 }
 
-protocol::KnownRequest SetRuntime::known_request(std::string_view name,
-                                                 const protocol::Description& description,
-                                                 const protocol::TensorDescription& tensor) {
+protocol::RequestIdentity SetRuntime::identify(std::string_view name,
+                                               const protocol::Description& description,
+                                               const protocol::TensorDescription& tensor) {
     const base::Lock lock(requests_mutex_);
-    return requests_.find(name, description, tensor);
+    return requests_.get(name, description, tensor);
 }
 
 std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string& wanted,

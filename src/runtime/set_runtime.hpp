@@ -84,9 +84,9 @@ public:
     std::string misplacement_of(const TensorView& tensor);
 
     /// See RequestCache.
-    protocol::KnownRequest known_request(std::string_view name,
-                                         const protocol::Description& description,
-                                         const protocol::TensorDescription& tensor);
+    protocol::RequestIdentity identify(std::string_view name,
+                                       const protocol::Description& description,
+                                       const protocol::TensorDescription& tensor);
 
     /// A name for a new plan, taken as long as the pointer lives. `wanted` empty: "#1 plan", if it
     /// is of the kind "plan". Throws Error(duplicate_name).

@@ -452,9 +452,9 @@ void GradientReducer::discard(std::string_view reason) {
 void GradientReducer::synchronize() {
     auto& state = *state_;
     const auto start = SharingAdvice::Clock::now();
-    const bool waits = !state.batch.is_synchronised();
+    const bool may_share = !state.batch.is_synchronised() && state.options.memory != Memory::share;
     state.synchronize([&] { return state.plan->wait(state.streams), true; });
-    if (waits)
+    if (may_share)
         state.sharing_advice.note_wait(SharingAdvice::Clock::now() - start, *state.plan,
                                        state.ranks());
 }

@@ -13,7 +13,8 @@ constexpr std::size_t steps_to_time = 20, bytes_worth_sharing = 1u << 20;
 }  // namespace
 
 /// Of p ranks each reads and writes 2n bytes to reduce n in place, and (5 - 2/p)n to stage them.
-void SharingAdvice::note_wait(Clock::duration time, const Plan& plan, const ProcessSet& ranks) {
+void SharingAdvice::note_wait(Clock::duration time, const Plan& plan,
+                              const ProcessSet& ranks) noexcept try {
     if (waits_.size() == steps_to_time) return;
     waits_.push_back(time);
     if (waits_.size() < steps_to_time) return;
@@ -28,6 +29,8 @@ void SharingAdvice::note_wait(Clock::duration time, const Plan& plan, const Proc
                             "which moves {:.1f} times fewer bytes",
                             plan.name(), middle->count(), steps_to_time,
                             static_cast<double>(bytes) / 1e6, 2.5 - 1.0 / ranks.size()));
+} catch (const std::exception&) {
+    // There is no memory, or the session has been closed.
 }
 
 }  // namespace guozhuang

@@ -13,8 +13,9 @@ class SharingAdvice {
 public:
     using Clock = std::chrono::steady_clock;
 
-    /// A step of the plan's owner has waited so long for its tensors.
-    void note_wait(Clock::duration time, const Plan& plan, const ProcessSet& ranks);
+    /// A step of the plan's owner has waited so long for its tensors. What goes wrong here costs
+    /// the advice, not the step.
+    void note_wait(Clock::duration time, const Plan& plan, const ProcessSet& ranks) noexcept;
 
 private:
     using Milliseconds = std::chrono::duration<double, std::milli>;

@@ -126,9 +126,7 @@ def staged(command):
     assert {line["series"] for line in lines} == {"guozhuang", "staged", "pushed"}, lines
     assert {line["errors"] for line in lines} == {0}, lines
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "2", "--peer", "staged")
-    assert [line["series"] for line in lines] == [
-        "guozhuang", "staged_per_tensor", "staged_fused_25mb", "staged_flat", "staged"
-    ], lines
+    assert [line["series"] for line in lines] == steps_beside("staged"), lines
     for arguments in ("allreduce --dtype f64", "allreduce --op max", "broadcast"):
         refused_once(
             command, arguments + " --peer staged", "only sums of f32 by allreduce"
@@ -157,17 +155,21 @@ def advice(command):
     assert not advices("private", "5")
 
 
+def steps_beside(*peers):
+    """The series of a replay, in the order of its report."""
+    ways = [f"{peer}_{way}" for peer in peers for way in ("per_tensor", "fused_25mb", "flat")]
+    return ["guozhuang", "guozhuang_calls", *ways, *peers]
+
+
 def replay(command):
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "mpi")
-    assert [line["series"] for line in lines] == [
-        "guozhuang", "mpi_per_tensor", "mpi_fused_25mb", "mpi_flat", "mpi"
-    ], lines
+    assert [line["series"] for line in lines] == steps_beside("mpi"), lines
     assert {line["memory"] for line in lines} == {"private"}, lines
     for memory in ("arena", "shared"):
-        (line,) = lines_of(
+        lines_of_memory = lines_of(
             command, "replay", "--set", "resnet50", "--steps", "2", "--memory", memory
         )
-        assert line["memory"] == memory, line
+        assert [line["memory"] for line in lines_of_memory] == [memory] * 2, lines_of_memory
     if lines[0]["ranks"] > 1:
         assert (
             lines[0]["bytes_sent"] >= 1024 * 1000 / 2 and lines[0]["messages_sent"] >= 0
@@ -215,9 +217,7 @@ def on_device(command, kind, devices):
         command, "replay", "--set", "tiny1000", "--device", kind, "--steps", "2",
         "--peer", "staged",
     )
-    assert [line["series"] for line in lines] == [
-        "guozhuang", "staged_per_tensor", "staged_fused_25mb", "staged_flat", "staged"
-    ], lines
+    assert [line["series"] for line in lines] == steps_beside("staged"), lines
     look_at_paths(lines[0], device, 1024)
     # The pinned slots are reduced as memory of the host is, by the ranks that share it.
     assert lines[0]["bytes_sent"] == 1024 * 1000, lines[0]
@@ -258,9 +258,8 @@ def beside_nccl(command, path, has_nccl):
         else:
             ((peer, reason),) = reasons
             assert peer == "nccl" and re.match(r"rank \d: .*(GPU|NCCL)", reason), reasons
-    ways = [f"{each}_{way}" for each in series[1:] for way in ("per_tensor", "fused_25mb", "flat")]
     steps = [line["series"] for line in replays if line["kind"] == "replay"]
-    assert steps == ["guozhuang", *ways, *series[1:]], steps
+    assert steps == steps_beside(*series[1:]), steps
     look_at_tables([*lines, *replays], path, has_nccl)
 
 
@@ -319,9 +318,7 @@ def gloo(command):
     assert [(line["bytes"], line["series"]) for line in lines] == expected, lines
     assert {line["errors"] for line in lines} == {0}, lines
     lines = lines_of(command, "replay", "--set", "tiny1000", "--steps", "3", "--peer", "gloo")
-    assert [line["series"] for line in lines] == [
-        "guozhuang", "gloo_per_tensor", "gloo_fused_25mb", "gloo_flat", "gloo"
-    ], lines
+    assert [line["series"] for line in lines] == steps_beside("gloo"), lines
     assert [
         line["series"]
         for line in lines_of(command, "allreduce", "--max-bytes", "4", "--peer", "mpi")

@@ -272,18 +272,18 @@ TEST_CASE("a name or description that was made lately is shared") {
     RequestCache cache;
     const Description sum, scaled{.postscale = 0.5};
     const TensorDescription four{.shape = {4}}, five{.shape = {5}};
-    const auto first = cache.find("a", sum, four);
+    const auto first = cache.get("a", sum, four);
     CHECK(first.description->tensors == std::vector{four});
-    CHECK(&cache.find("a", sum, four).name.text() == &first.name.text());
-    CHECK(cache.find("b", sum, four).name == Name("b"));
-    CHECK(cache.find("b", sum, four).description == first.description);
-    CHECK(cache.find("", sum, four).name == Name());
-    CHECK(cache.find("a", sum, five).description->tensors == std::vector{five});
-    CHECK(cache.find("a", scaled, four).description->postscale == 0.5);
-    CHECK(cache.find("a", sum, four).description->postscale == 1);
+    CHECK(&cache.get("a", sum, four).name.text() == &first.name.text());
+    CHECK(cache.get("b", sum, four).name == Name("b"));
+    CHECK(cache.get("b", sum, four).description == first.description);
+    CHECK(cache.get("", sum, four).name == Name());
+    CHECK(cache.get("a", sum, five).description->tensors == std::vector{five});
+    CHECK(cache.get("a", scaled, four).description->postscale == 0.5);
+    CHECK(cache.get("a", sum, four).description->postscale == 1);
     for (std::int64_t i = 0; i < 10000; ++i) {
         const auto name = std::to_string(i);
-        const auto known = cache.find(name, sum, {.shape = {i, 64}});
+        const auto known = cache.get(name, sum, {.shape = {i, 64}});
         REQUIRE(known.name == name);
         REQUIRE(known.description->tensors.front().shape == Shape{i, 64});
     }

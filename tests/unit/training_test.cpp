@@ -1,6 +1,7 @@
 // Data-parallel training, worked out by hand and against one process.
 #include "support/cases/training_cases.hpp"
 
+#include "api/process_set_state.hpp"
 #include "support/cases/batch_cases.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
@@ -316,6 +317,21 @@ TEST_CASE("bundles that a caller waits for next are moved by its wait") {
                                 "another sum");
               }
           }) == "");
+    // Ranks that take turns have no thread that could ring meanwhile.
+    run_ranks(1,
+              [](Session& session) {
+                  const auto& rings =
+                      api::set_runtime_of(&session, {})->transport().doorbell().rings;
+                  std::vector<float> numbers(2);
+                  Plan plan({{{"a", numbers}}}, {.session = &session});
+                  for (const bool waits_next : {true, false}) {
+                      const auto before = rings.load();
+                      plan.ready(0, {.waits_next = waits_next});
+                      CHECK((rings.load() == before) == waits_next);
+                      plan.wait();
+                  }
+              },
+              {.turns = 1});
 }
 
 TEST_CASE("a plan that takes the place of another leaves what that one has under way with a copy") {
