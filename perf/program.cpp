@@ -167,6 +167,8 @@ void add_replay(CLI::App& app, Request& request) {
     command.add_option("--steps", request.replay.steps, "timed steps of each series")
         ->capture_default_str()
         ->check(CLI::Range(1, 1'000'000));
+    command.add_flag("--calls", request.replay.calls,
+                     "also measure one asynchronous call for each gradient");
     add_memory(command, request.replay);
     add_baselines(command, request.replay.baselines, request.baselines);
     add_example(command, request, "--set resnet50 --peer mpi");

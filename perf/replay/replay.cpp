@@ -203,7 +203,7 @@ void replay(const MpiJob& job, const ReplayOptions& options, JsonLines& lines) {
     const auto baselines = make_baselines(job, options.baselines, device.get(), lines);
     std::vector<Lane> lanes;
     lanes.push_back({.series = make_guozhuang_step(gradients)});
-    lanes.push_back({.series = make_guozhuang_calls(gradients)});
+    if (options.calls) lanes.push_back({.series = make_guozhuang_calls(gradients)});
     for (const auto& baseline : baselines)
         for (auto& series : make_baseline_steps(*baseline, gradients))
             lanes.push_back({.series = std::move(series), .baseline = baseline->name()});

@@ -16,6 +16,7 @@ namespace guozhuang::perf {
 struct ReplayOptions {
     std::string set;  ///< see read_gradient_set()
     std::size_t steps = 20;
+    bool calls = false;                          ///< also one asynchronous call for each gradient
     MemoryKind memory = MemoryKind::ordinary;    ///< of the gradients
     std::optional<DeviceKind> device;            ///< theirs; the memory is then MemoryKind::device
     std::vector<const BaselineKind*> baselines;  ///< measured beside the library
