@@ -32,6 +32,11 @@ Range part_of(Range range, std::size_t begin, std::size_t bytes) {
 
 void Blocks::assign(std::span<const std::span<std::byte>> tensors, std::size_t element_bytes,
                     int count, Cut cut) {
+    if (count == this->count() && element_bytes == element_bytes_ && cut == cut_ &&
+        is_cut_from(tensors))
+        return;
+    tensors_.clear();  // in case memory runs out before all is computed
+    cut_ = cut;
     runs_.clear();
     first_.clear();
     bytes_.clear();
@@ -54,6 +59,13 @@ void Blocks::assign(std::span<const std::span<std::byte>> tensors, std::size_t e
         bytes_.push_back(offset);
     }
     first_.push_back(runs_.size());
+    tensors_.assign(tensors.begin(), tensors.end());
+}
+
+bool Blocks::is_cut_from(std::span<const std::span<std::byte>> tensors) const noexcept {
+    return !tensors.empty() && std::ranges::equal(tensors, tensors_, [](auto one, auto other) {
+        return one.data() == other.data() && one.size() == other.size();
+    });
 }
 
 void Blocks::append(std::size_t offset, std::span<std::byte> memory) {

@@ -29,8 +29,9 @@ enum class Cut : std::uint8_t {
 ///
 /// Cuts are at element boundaries; the first `elements % count` slices of what is cut have one
 /// element more, so block 0 is the largest. A block is a list of *runs*, contiguous spans of the
-/// tensors' memory; neighbours in memory are one run. Reusable: assign() allocates only while it
-/// grows. Not thread-safe against assign(); the tensors' memory must outlive the use.
+/// tensors' memory; neighbours in memory are one run. Reusable: assign() computes nothing if the
+/// same is cut in the same way again, as in the next step of a training, and allocates only while
+/// it grows. Not thread-safe against assign(); the tensors' memory must outlive the use.
 class Blocks {
 public:
     Blocks() = default;
@@ -84,9 +85,12 @@ private:
         std::span<std::byte> memory;
     };
 
+    bool is_cut_from(std::span<const std::span<std::byte>> tensors) const noexcept;
     void append(std::size_t offset, std::span<std::byte> memory);
     const Run* find(const Segment& segment) const noexcept;
 
+    std::vector<std::span<std::byte>> tensors_;  ///< what is cut
+    Cut cut_ = Cut::tensors;
     std::vector<Run> runs_;           ///< block by block, none empty
     std::vector<std::size_t> first_;  ///< first run of each block, and one past the last
     std::vector<std::size_t> bytes_;  ///< of each block

@@ -82,6 +82,26 @@ TEST_CASE("tensors that are neighbours in memory are one run", "[blocks]") {
     CHECK(blocks.bytes(1) == 16);
 }
 
+TEST_CASE("blocks are cut anew if anything about the cut is new", "[blocks]") {
+    auto tensors = counted({5, 7}), others = counted({5, 7}), longer = counted({5, 8});
+    Blocks blocks(test::spans_of(tensors), 4, 3);
+    const auto second = [&] { return elements_of(blocks, blocks.whole(1)); };
+    const auto of_tensors = std::vector<std::int32_t>{2, 3, 8, 9};
+    blocks.assign(test::spans_of(tensors), 4, 3);
+    CHECK(second() == of_tensors);
+    blocks.assign(test::spans_of(tensors), 4, 3, Cut::bundle);
+    CHECK(second() == std::vector<std::int32_t>{4, 5, 6, 7});
+    blocks.assign(test::spans_of(tensors), 4, 2, Cut::bundle);
+    CHECK(second() == std::vector<std::int32_t>{6, 7, 8, 9, 10, 11});
+    blocks.assign(test::spans_of(tensors), 8, 2, Cut::bundle);
+    CHECK(blocks.element_bytes() == 8);
+    blocks.assign(test::spans_of(longer), 4, 3);
+    CHECK(second() == std::vector<std::int32_t>{2, 3, 8, 9, 10});
+    others[0][2] = 20;
+    blocks.assign(test::spans_of(others), 4, 3);
+    CHECK(second() == std::vector<std::int32_t>{20, 3, 8, 9});
+}
+
 TEST_CASE("an empty bundle has empty blocks", "[blocks]") {
     const Blocks blocks({}, 4, 3);
     CHECK(blocks.count() == 3);
