@@ -160,8 +160,8 @@ void Engine::coordinate() {
     }
 }
 
-/// If a submission has woken this thread, naps while the number of pending operations changes: so
-/// what a caller submits in a row is negotiated together, and the caller keeps its core. 620 us.
+/// If something submitted is not taken, naps while the number of pending operations changes: what
+/// a caller submits in a row is negotiated together, and it keeps its core. Naps add up to 620 us.
 void Engine::await_pause(base::WaitLoop& wait_loop) {
     if (!queue_.has_untaken()) return;
     int before = 0;
@@ -344,6 +344,7 @@ void Engine::release_tensors(const OwnsTensors& owner) {
         };
         drive_until(std::ref(released), base::no_deadline);  // allocates nothing
     }
+    if (has_work()) wake_driver();  // whoever promised to wait for it may have gone
 }
 
 /// Returns null if another thread is driving, if the operation's data moves, or if there is no
@@ -401,8 +402,7 @@ void Engine::stop() noexcept {
     if (queue_.has_pending()) base::abort(context_.doorbell);
     wake_driver();
     base::join(coordinator_);
-    // A caller may be driving. It ends its turn here; at the next it sees that this has stopped,
-    // and touches nothing of the session.
+    // A caller that drives ends its turn here; at the next it sees that this has stopped.
     { const base::Lock last_turn(mutex_); }
     complete_ended();
     if (queue_.has_pending())

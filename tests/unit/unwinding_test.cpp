@@ -2,6 +2,7 @@
 #include "support/cases/unwinding_cases.hpp"
 
 #include <future>
+#include <optional>
 
 #include "device/host/fake_driver.hpp"
 #include "support/fakes/engine_rank.hpp"
@@ -29,6 +30,32 @@ TEST_CASE("gradients on a device whose optimizer is gone") {
         exception_in_backward(session, report, 50'000, DeviceKind::fake);
     };
     for (const int ranks : {2, 3}) CHECK(problems_among(ranks, body) == "");
+}
+
+TEST_CASE("a bundle whose plan goes before the wait that was promised still moves") {
+    std::promise<void> submitted, moved;
+    const auto body = [&](Session& session, Report& report) {
+        std::vector<float> tensor{1, 2};
+        std::optional<Plan> plan(std::in_place,
+                                 std::vector<std::vector<NamedTensor>>{{{"w", TensorView(tensor)}}},
+                                 PlanOptions{.session = &session});
+        if (session.rank() == 0) {
+            submitted.get_future().wait();
+            auto has_moved = moved.get_future();
+            has_moved.wait_for(100ms);  // meanwhile the coordinator falls asleep
+            plan->ready(0, {.waits_next = true});
+            plan.reset();
+            // Calls nothing of the library until the other rank has its sums.
+            report.expect(has_moved.wait_for(60s) == std::future_status::ready,
+                          "the bundle does not move");
+        } else {
+            plan->ready(0);
+            submitted.set_value();
+            plan->wait();
+            moved.set_value();
+        }
+    };
+    CHECK(problems_among(2, body) == "");
 }
 
 TEST_CASE("an operation whose data moves is waited for") {
