@@ -30,8 +30,8 @@ enum class Cut : std::uint8_t {
 /// Cuts are at element boundaries; the first `elements % count` slices of what is cut have one
 /// element more, so block 0 is the largest. A block is a list of *runs*, contiguous spans of the
 /// tensors' memory; neighbours in memory are one run. Reusable: assign() computes nothing if the
-/// same is cut in the same way again, as in the next step of a training, and allocates only while
-/// it grows. Not thread-safe against assign(); the tensors' memory must outlive the use.
+/// last cut was the same, and allocates only while it grows. Not thread-safe against assign(); the
+/// tensors' memory must outlive the use.
 class Blocks {
 public:
     Blocks() = default;
