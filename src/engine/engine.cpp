@@ -343,8 +343,8 @@ void Engine::release_tensors(const OwnsTensors& owner) {
             return own ? own->are_filled() : pending->complete();
         };
         drive_until(std::ref(released), base::no_deadline);  // allocates nothing
+        if (has_work()) wake_driver();  // whoever promised to wait for it may have gone
     }
-    if (has_work()) wake_driver();  // whoever promised to wait for it may have gone
 }
 
 /// Returns null if another thread is driving, if the operation's data moves, or if there is no
