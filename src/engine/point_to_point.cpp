@@ -44,9 +44,7 @@ void PointToPoint::begin(P2pOperation operation) {
     auto& moving = moving_.emplace_back(Moving{.operation = std::move(operation)});
     if (tensor.bytes() == 0)
         moving.step = Step::done;
-    else if (moving.operation.route.sending)
-        mail_in_order(moving);
-    else
+    else if (may_mail(moving))
         mail(moving);
 }
 
@@ -58,32 +56,36 @@ void PointToPoint::mail(Moving& moving) {
     moving.step = Step::mailing;
 }
 
-/// Mails a send when its payload is there, and every send before it on its route has been mailed:
-/// the receiver takes payloads in the order in which the matcher has paired them.
-void PointToPoint::mail_in_order(Moving& moving) {
-    if (moving.operation.staged && !moving.operation.staged->is_copied()) return;
+/// A send is mailed when its payload is there, and every send before it on its route has been
+/// mailed: the receiver takes payloads in the order in which the matcher has paired them.
+bool PointToPoint::may_mail(const Moving& moving) const {
+    const auto& [route, pending, staged] = moving.operation;
+    if (!route.sending) return true;
+    if (staged && !staged->is_copied()) return false;
     for (const auto* before = moving_.data(); before != &moving; ++before)
-        if (before->step == Step::copying && before->operation.route == moving.operation.route)
-            return;
-    mail(moving);
+        if (before->step == Step::unmailed && before->operation.route == route) return false;
+    return true;
 }
 
 /// Takes the payload to its next step if it is done with this one: a send of a tensor on a device
-/// is copied and then mailed, a receive is mailed and then copied.
+/// is copied and then mailed, a receive is mailed and then copied. If the mail has failed, a
+/// receive is still unmailed here.
 void PointToPoint::advance(Moving& moving) {
     const auto& [route, pending, staged] = moving.operation;
     switch (moving.step) {
-        case Step::copying:
-            if (route.sending) return mail_in_order(moving);
-            if (!staged->is_copied()) return;
-            break;
+        case Step::unmailed:
+            if (may_mail(moving)) mail(moving);
+            return;
         case Step::mailing:
             if (moving.ticket != 0 && !mail_.test(moving.ticket)) return;
             moving.ticket = 0;
             if (staged && !route.sending) {
-                moving.step = Step::copying;
+                moving.step = Step::copying_out;
                 return staged->copy_out(*pending);
             }
+            break;
+        case Step::copying_out:
+            if (!staged->is_copied()) return;
             break;
         case Step::done: return;
     }

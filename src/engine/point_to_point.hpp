@@ -73,21 +73,21 @@ public:
 
 private:
     enum class Step : std::uint8_t {
-        /// Between the tensor on a device and pinned memory; or, of a send, until it is its turn.
-        copying,
+        unmailed,  ///< a send waits for its turn, and for its copy in pinned memory
         mailing,
+        copying_out,  ///< of a receive: from pinned memory to the tensor on a device
         done
     };
     struct Moving {
         P2pOperation operation;
-        Step step = Step::copying;
+        Step step = Step::unmailed;
         Mail::Ticket ticket = 0;
     };
 
     void carry_out_decisions();
     void begin(P2pOperation operation);
     void mail(Moving& moving);
-    void mail_in_order(Moving& moving);
+    bool may_mail(const Moving& moving) const;
     void advance(Moving& moving);
 
     Mail& mail_;

@@ -266,6 +266,18 @@ TEST_CASE("a send that cannot be made ends the job for both sides, and no handle
     for (const auto& handle : std::vector{sent, other, received}) CHECK(handle.done());
 }
 
+TEST_CASE("a receive that cannot be made ends the job for both sides") {
+    NoMail none;
+    wire::InprocHub hub(2);
+    const auto nothing = [](const engine::Bundle&) {};
+    EngineRank sender(hub.transport(0), nothing),
+        receiver(hub.transport(1), nothing, {.mail = &none});
+    const auto sent = sender.submit(engine::Route{.peer = 1, .tag = 7, .sending = true});
+    const auto received = receiver.submit(engine::Route{.peer = 0, .tag = 7, .sending = false});
+    CHECK(error_of(received) == "out_of_memory 1 not enough memory");
+    CHECK(error_of(sent) == "aborted 1 rank 1 has ended the job: not enough memory");
+}
+
 namespace {
 
 /// Runs the test's code when it is let go.
