@@ -14,9 +14,7 @@ constexpr std::size_t line_bytes = 64;
 #ifdef __x86_64__
 [[gnu::target_clones("avx512f", "avx2", "default")]]
 #endif
-void add(float* __restrict to,
-                                                              const float* __restrict from,
-                                                              std::size_t count) {
+void add(float* __restrict to, const float* __restrict from, std::size_t count) {
     constexpr std::size_t run = 16;
     std::size_t i = 0;
     for (; i + run <= count; i += run)

@@ -74,7 +74,7 @@ void Engine::start() {
 
 std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {
     auto submitted = queue_.submit(std::move(request), shared_from_this(), caller_waits);
-    if (submitted.is_news) wake_driver();
+    if (submitted.wakes_driver) wake_driver();
     return std::move(submitted.pending);
 }
 
@@ -83,7 +83,7 @@ std::shared_ptr<Pending> Engine::submit(Request&& request, const Route& route, b
     auto staged = executor_.stage(request, route, shared_from_this());
     auto submitted = queue_.submit(std::move(request), route, std::move(staged), shared_from_this(),
                                    caller_waits);
-    if (submitted.is_news) wake_driver();
+    if (submitted.wakes_driver) wake_driver();
     return std::move(submitted.pending);
 }
 

@@ -66,13 +66,16 @@ private:
     void advance_to(State state) noexcept;
 
     std::atomic<State> state_{State::open};
-    /// No state: set before the job fails, and read without the lock when an operation completes.
+    /// It is no state, since it is set before the job fails. It is read without the lock when an
+    /// operation completes.
     std::atomic<bool> memory_on_loan_{false};
-    /// Neither shut down nor with a cause. No state: a cause is noted before the job fails.
+    /// Neither shut down nor with a cause. It is no state, since a cause is noted before the job
+    /// fails.
     std::atomic<bool> is_open_{true};
     mutable base::Mutex mutex_;
     std::optional<Shutdown> shutdown_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// Whether take_shutdown() has returned it. No state: it may do so after the end of the log.
+    /// Whether take_shutdown() has returned it. It is no state, since that may come after the end
+    /// of the log.
     bool announced_ GUOZHUANG_GUARDED_BY(mutex_) = false;
     bool somebody_quit_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< how the log ended
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(mutex_);

@@ -29,12 +29,15 @@ void SubmissionQueue::require_not_joined(const Request& request) const {
 /// pending.
 std::shared_ptr<Pending>& SubmissionQueue::free_row(const Request& request) {
     auto& named = tables_.named;
-    if (named.size() >= most_rows_) {
-        std::erase_if(named, [](const auto& row) { return row.second == nullptr; });
-        most_rows_ = std::max(most_rows_, 2 * named.size());
+    auto found = named.find(request.name);
+    if (found == named.end()) {
+        if (named.size() >= most_rows_) {
+            std::erase_if(named, [](const auto& row) { return row.second == nullptr; });
+            most_rows_ = std::max(most_rows_, 2 * named.size());
+        }
+        found = named.emplace(request.name, nullptr).first;
     }
-    auto& row = named[request.name];
-    if (!row) return row;
+    if (!found->second) return found->second;
     const std::string operation(request.operation());
     throw Error(ErrorCode::duplicate_name,
                 fmt::format("{} '{}': an operation of that name is still pending on this "
@@ -93,8 +96,8 @@ SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request,
     if (numbered && pending->request().number == 0) ++unnamed;
     context_.timeline->begin(pending.get(), pending->request().name.text(), "negotiate",
                              [&] { return facts_of(pending->request(), context_.set); });
-    const bool is_news = !caller_waits && !std::exchange(is_announced_, true);
-    return {std::move(pending), is_news};
+    const bool wakes_driver = !caller_waits && !std::exchange(driver_is_woken_, true);
+    return {std::move(pending), wakes_driver};
 }
 
 SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request, const Route& route,
@@ -121,8 +124,8 @@ SubmissionQueue::Submitted SubmissionQueue::submit(Request&& request, const Rout
         return trace::TimelineFacts{.bytes = pending->request().tensors.front().bytes(),
                                     .set = context_.set};
     });
-    const bool is_news = !caller_waits && !std::exchange(is_announced_, true);
-    return {std::move(pending), is_news};
+    const bool wakes_driver = !caller_waits && !std::exchange(driver_is_woken_, true);
+    return {std::move(pending), wakes_driver};
 }
 
 std::uint64_t SubmissionQueue::take_number(protocol::OperationKind operation) {
@@ -172,7 +175,7 @@ void SubmissionQueue::take(Taken& taken) {
     taken.operations.clear();
     taken.p2p_operations.clear();
     const base::Lock lock(mutex_);
-    is_announced_ = false;
+    driver_is_woken_ = false;
     taken.operations.swap(operations_);
     taken.p2p_operations.swap(p2p_operations_);
     taken.shutdown = life_.take_shutdown();  // nothing is submitted after it

@@ -52,12 +52,12 @@ public:
 
     SubmissionQueue(const Context& context, LifeCycle& life) : context_(context), life_(life) {}
 
-    /// An operation that was submitted. `is_news`: whoever drives is to be woken for it. Not so if
-    /// its caller waits for it, and so drives, or if the caller of an earlier one that is not yet
-    /// taken wakes that thread.
+    /// An operation that was submitted. `wakes_driver`: its submitter is to wake whoever drives.
+    /// That is false if its caller waits for it, and so drives, or if the submitter of an earlier
+    /// one that is not yet taken wakes that thread.
     struct Submitted {
         std::shared_ptr<Pending> pending;
-        bool is_news;
+        bool wakes_driver;
     };
     /// Takes a request, and numbers it if it has no name. Throws Error: duplicate_name,
     /// invalid_argument (this rank has joined), or as LifeCycle::require_open().
@@ -134,8 +134,8 @@ private:
     mutable base::Mutex mutex_;
     Requests operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< submitted and not yet taken
     std::vector<P2pOperation> p2p_operations_ GUOZHUANG_GUARDED_BY(mutex_);  ///< likewise
-    /// Whether a caller wakes the thread that drives for what is not yet taken.
-    bool is_announced_ GUOZHUANG_GUARDED_BY(mutex_) = false;
+    /// Whether a submitter wakes the thread that drives for what is not yet taken.
+    bool driver_is_woken_ GUOZHUANG_GUARDED_BY(mutex_) = false;
     Tables tables_ GUOZHUANG_GUARDED_BY(mutex_);  ///< from submission to the end
     /// How many operations without a name this rank has submitted since the last join.
     std::map<protocol::OperationKind, std::uint64_t> unnamed_ GUOZHUANG_GUARDED_BY(mutex_);

@@ -1,36 +1,48 @@
 #include "protocol/request_cache.hpp"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace guozhuang::protocol {
 namespace {
 
-std::size_t hash_of(const TensorDescription& tensor) noexcept {
-    auto hash = static_cast<std::size_t>(tensor.dtype);
-    for (const auto extent : tensor.shape) hash = hash * 31 + static_cast<std::size_t>(extent);
-    return hash ^ hash >> 6;  // extents are often multiples of 64
+constexpr std::size_t most_names = 16384, most_descriptions = 4096;
+
+std::size_t hash_of(const Description& description, const TensorDescription& tensor) noexcept {
+    std::size_t hash = 0;
+    const auto add = [&](auto value) { hash = hash * 31 + std::hash<decltype(value)>()(value); };
+    add(description.operation);
+    add(description.op);
+    add(description.prescale);
+    add(description.postscale);
+    add(description.root);
+    add(tensor.dtype);
+    for (const auto extent : tensor.shape) add(extent);
+    return hash;
 }
 
 }  // namespace
 
 const Name& RequestCache::get(std::string_view text) {
-    if (names_.empty()) names_.resize(4096);
-    auto& recent = names_[Name::hash_of(text) % names_.size()];
-    if (recent.text() != text) recent = Name(text);
-    return recent;
+    if (const auto known = names_.find(text); known != names_.end()) return *known;
+    if (names_.size() == most_names) names_.clear();
+    return *names_.emplace(text).first;
 }
 
 const SharedDescription& RequestCache::get(const Description& description,
                                            const TensorDescription& tensor) {
-    if (descriptions_.empty()) descriptions_.resize(64);
-    auto& recent = descriptions_[hash_of(tensor) % descriptions_.size()];
-    if (!recent || recent->tensors.front() != tensor ||
-        !are_same_but_for_tensors(*recent, description)) {
-        auto made = description;
-        made.tensors = {tensor};
-        recent = share(std::move(made));
-    }
-    return recent;
+    const auto hash = hash_of(description, tensor);
+    const auto [begin, end] = descriptions_.equal_range(hash);
+    const auto known = std::find_if(begin, end, [&](const auto& each) {
+        return each.second->tensors.front() == tensor &&
+               are_same_but_for_tensors(*each.second, description);
+    });
+    if (known != end) return known->second;
+    if (descriptions_.size() == most_descriptions) descriptions_.clear();
+    auto made = description;
+    made.tensors = {tensor};
+    return descriptions_.emplace(hash, share(std::move(made)))->second;
 }
 
 }  // namespace guozhuang::protocol

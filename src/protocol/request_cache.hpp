@@ -2,7 +2,8 @@
 
 #include <cstddef>
 #include <string_view>
-#include <vector>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "protocol/description.hpp"
 #include "protocol/name.hpp"
@@ -15,10 +16,9 @@ struct RequestIdentity {
     SharedDescription description;
 };
 
-/// Names and descriptions of the last requests of one tensor: 4096 and 64 slots by hash, in which
-/// the newer one stays. A caller that makes the same again gets the same objects without an
-/// allocation, and whoever compares them finds equal pointers. Takes about 100 KiB, without the
-/// texts of the names. Not thread-safe.
+/// Names and descriptions of requests of one tensor. A caller that makes the same again gets the
+/// same objects without an allocation, and whoever compares them finds equal pointers. Before there
+/// are more than 16384 names, or 4096 descriptions, all of them are dropped. Not thread-safe.
 class RequestCache {
 public:
     /// `description`: without its tensor, and without agreements.
@@ -31,8 +31,8 @@ private:
     const Name& get(std::string_view text);
     const SharedDescription& get(const Description& description, const TensorDescription& tensor);
 
-    std::vector<Name> names_;  // both are made when they are first used
-    std::vector<SharedDescription> descriptions_;
+    std::unordered_set<Name, NameHash, NameEqual> names_;
+    std::unordered_multimap<std::size_t, SharedDescription> descriptions_;  ///< by hash
 };
 
 }  // namespace guozhuang::protocol

@@ -95,15 +95,15 @@ struct GradientReducer::State {
         std::size_t last_bundle = 0;
         std::size_t marks = 0;
         int passes = 0;
-        enum class Stage : std::uint8_t {
+        enum class State : std::uint8_t {
             open,
             closing,  ///< the rest is sent now, and waited for next
             closed,   ///< the last bundle is on its way, too
             synchronised
         };
-        Stage stage = Stage::open;
-        bool is_closed() const noexcept { return stage >= Stage::closed; }
-        bool is_synchronised() const noexcept { return stage == Stage::synchronised; }
+        State state = State::open;
+        bool is_closed() const noexcept { return state >= State::closed; }
+        bool is_synchronised() const noexcept { return state == State::synchronised; }
         std::exception_ptr failure = nullptr;  ///< of a hook
         /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
         std::optional<std::uint64_t> unstepped = {};
@@ -273,7 +273,7 @@ void GradientReducer::State::send(std::size_t bundle) {
         plan->agree(agreements());
         has_agreed = !compares_values();
     }
-    plan->ready(bundle, {.waits_next = batch.stage == Batch::Stage::closing});
+    plan->ready(bundle, {.waits_next = batch.state == Batch::State::closing});
 }
 
 /// After a join the values are compared anew, since ranks that had joined miss steps.
@@ -398,7 +398,7 @@ void GradientReducer::State::close_batch() {
                "ended by discard().)");
     try {
         if (batch.failure) std::rethrow_exception(batch.failure);
-        batch.stage = Batch::Stage::closing;
+        batch.state = Batch::State::closing;
         complete_all();
     } catch (const std::exception& error) {
         try {
@@ -407,7 +407,7 @@ void GradientReducer::State::close_batch() {
         }
         throw;
     }
-    batch.stage = Batch::Stage::closed;
+    batch.state = Batch::State::closed;
 }
 
 /// `wait()` waits for the plan, and returns whether all of it has ended.
@@ -421,7 +421,7 @@ bool GradientReducer::State::wait_for_averages(const Wait& wait) {
         throw;
     }
     compared = plan->joins();
-    batch.stage = Batch::Stage::synchronised;
+    batch.state = Batch::State::synchronised;
     return true;
 }
 

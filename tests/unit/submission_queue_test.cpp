@@ -69,18 +69,18 @@ TEST_CASE("a name that was submitted before takes its row again") {
 
 TEST_CASE("the thread that drives is woken once for what it has not yet taken") {
     LoneQueue queue;
-    const auto is_news = [&](const char* name, bool caller_waits) {
-        return queue->submit({.name = name}, nullptr, caller_waits).is_news;
+    const auto wakes_driver = [&](const char* name, bool caller_waits) {
+        return queue->submit({.name = name}, nullptr, caller_waits).wakes_driver;
     };
     CHECK_FALSE(queue->has_untaken());
-    CHECK_FALSE(is_news("a", true));
+    CHECK_FALSE(wakes_driver("a", true));
     CHECK(queue->has_untaken());
-    CHECK(is_news("b", false));  // the caller of the first may come late
-    CHECK_FALSE(is_news("c", false));
+    CHECK(wakes_driver("b", false));  // the caller of the first may come late
+    CHECK_FALSE(wakes_driver("c", false));
     engine::SubmissionQueue::Taken taken;
     queue->take(taken);
     CHECK_FALSE(queue->has_untaken());
-    CHECK(is_news("d", false));
+    CHECK(wakes_driver("d", false));
     queue.fail();
     queue->complete_ended();
 }
