@@ -161,7 +161,8 @@ void Engine::coordinate() {
 }
 
 /// If something submitted is not taken, naps while the number of pending operations changes: what
-/// a caller submits in a row is negotiated together, and it keeps its core. Naps add up to 620 us.
+/// a caller submits in a row is negotiated together, and the caller keeps its core. Naps add up to
+/// 620 us.
 void Engine::await_pause(base::WaitLoop& wait_loop) {
     if (!queue_.has_untaken()) return;
     int before = 0;
@@ -195,9 +196,10 @@ Engine::DriveResult Engine::try_drive_once(DrivePolicy policy) {
     return result;
 }
 
-/// Takes and sends messages, then executes at most one entry of the log.
-Engine::DriveResult Engine::drive_once(DrivePolicy policy) {
-    if (life_.is_stopped()) return DriveResult::in_vain;
+/// Takes and sends messages, then executes at most one entry of the log. If it fails, no other
+/// thread drives on from there.
+Engine::DriveResult Engine::drive_once(DrivePolicy policy) try {
+    if (life_.is_stopped() || base::is_aborted(context_.doorbell)) return DriveResult::in_vain;
     const bool progressed = pump();
     if (log_.empty() || !is_due(log_.front().entry)) {
         if (!progressed && has_work()) eager_calls_.decline();
@@ -210,6 +212,8 @@ Engine::DriveResult Engine::drive_once(DrivePolicy policy) {
     log_.pop_front();
     execute(ready_entry);
     return DriveResult::progressed;
+} catch (...) {
+    std::rethrow_exception(abort(std::current_exception()));
 }
 
 bool Engine::pump() {
@@ -324,11 +328,6 @@ void Engine::end_log(const protocol::LogEntry& entry) {
     finish_log(true);
 }
 
-void Engine::finish_log(bool somebody_quit) {
-    life_.end_log(somebody_quit);
-    queue_.end_closing();
-}
-
 void Engine::fail_for_quit(Requests requests) {
     queue_.end(requests, error_of(*quit_entry_, context_.group_ranks));
 }
@@ -354,7 +353,7 @@ std::shared_ptr<const OwnTensors> Engine::replace_tensors(Pending& pending,
     std::shared_ptr<const OwnTensors> own;
     try_between_bundles([&] {
         mutex_.is_held();
-        if (pending.has_ended() || pending.enqueued() ||
+        if (base::is_aborted(context_.doorbell) || pending.has_ended() || pending.enqueued() ||
             control_plane_.point_to_point().is_moving(pending))
             return false;
         own = queue_.copy_tensors(pending, owner);
@@ -451,11 +450,11 @@ void Engine::abort_for_quit() {
                          .code = ErrorCode::departed});
 }
 
-void Engine::end(const std::exception_ptr& cause) {
-    const auto error = as_error(cause, {}, context_.rank);
+std::exception_ptr Engine::abort(const std::exception_ptr& cause) {
+    auto error = as_error(cause, {}, context_.rank);
     notify_others(error);
     base::abort(context_.doorbell);
-    std::rethrow_exception(fail_pending(error));
+    return error;
 }
 
 /// Notes the cause first, since this rank's own waits will fail too. If the doorbell's abort word

@@ -90,8 +90,9 @@ public:
     bool run_eagerly(const EagerCall& call) {
         return eager_calls_.may_run(call) && try_between_bundles([this, &call] {
                    mutex_.is_held();
-                   return log_.empty() && life_.state() == LifeCycle::State::open &&
-                          eager_calls_.may_run(call) && eager_calls_.run(call);
+                   return !base::is_aborted(context_.doorbell) && log_.empty() &&
+                          life_.state() == LifeCycle::State::open && eager_calls_.may_run(call) &&
+                          eager_calls_.run(call);
                });
     }
 
@@ -195,12 +196,20 @@ private:
     void run(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
     void end_join(ReadyEntry& ready_entry) GUOZHUANG_REQUIRES(mutex_);
     void end_log(const protocol::LogEntry& entry) GUOZHUANG_REQUIRES(mutex_);
-    void finish_log(bool somebody_quit) GUOZHUANG_REQUIRES(mutex_);
+    void finish_log(bool somebody_quit) GUOZHUANG_REQUIRES(mutex_) {
+        life_.end_log(somebody_quit);
+        queue_.end_closing();
+    }
     void fail_for_quit(Requests requests) GUOZHUANG_REQUIRES(mutex_);
 
     // The end of the job.
     /// Ends the job for this rank: fails all operations, stops all waits, throws the first cause.
-    [[noreturn]] void end(const std::exception_ptr& cause);
+    [[noreturn]] void end(const std::exception_ptr& cause) {
+        std::rethrow_exception(fail_pending(abort(cause)));
+    }
+    /// Aborts the job for all ranks, this one too: from then on nobody drives. Returns the cause as
+    /// an Error.
+    std::exception_ptr abort(const std::exception_ptr& cause);
     void abort_for_quit();
     /// Notes the cause, and aborts the job for the other ranks.
     void notify_others(const std::exception_ptr& cause) noexcept;

@@ -56,12 +56,11 @@ void PointToPoint::mail(Moving& moving) {
     moving.step = Step::mailing;
 }
 
-/// A send is mailed when its payload is there, and every send before it on its route has been
-/// mailed: the receiver takes payloads in the order in which the matcher has paired them.
+/// An operation is mailed when all before it on its route have been: payloads are taken in the
+/// order in which the matcher has paired them. The payload of a send must be there, too.
 bool PointToPoint::may_mail(const Moving& moving) const {
     const auto& [route, pending, staged] = moving.operation;
-    if (!route.sending) return true;
-    if (staged && !staged->is_copied()) return false;
+    if (route.sending && staged && !staged->is_copied()) return false;
     for (const auto* before = moving_.data(); before != &moving; ++before)
         if (before->step == Step::unmailed && before->operation.route == route) return false;
     return true;

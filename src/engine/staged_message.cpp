@@ -51,10 +51,11 @@ void StagedMessage::enqueue(const Request& request,
             as_error(std::current_exception(), {.operation = name_}, context_.rank));
     }
     write_end();
+    is_enqueued_ = true;
 }
 
 bool StagedMessage::is_copied() const {
-    if (!is_complete_.load(std::memory_order_acquire)) return false;
+    if (!is_enqueued_ || !is_complete_.load(std::memory_order_acquire)) return false;
     if (failure_) std::rethrow_exception(failure_);
     return true;
 }

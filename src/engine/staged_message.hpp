@@ -39,7 +39,8 @@ public:
     /// Enqueues the copy to the operation's tensor, and marks the operation enqueued. Throws what
     /// the device throws.
     void copy_out(Pending& pending);
-    /// Whether the stream is done with the copy. Throws Error if the device has failed.
+    /// Whether the copy was enqueued, and the stream is done with it. Throws Error if the device
+    /// has failed.
     bool is_copied() const;
 
     bool is_reached() noexcept override;
@@ -62,6 +63,7 @@ private:
     /// let go of that, and the stream may still use it.
     std::shared_ptr<Owners> keep_alive_ = std::make_shared<Owners>();
     std::exception_ptr failure_;
+    bool is_enqueued_ = false;  ///< without an error; the stream comes to its end either way
     std::atomic<bool> is_complete_{false};
 };
 

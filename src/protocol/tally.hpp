@@ -31,13 +31,13 @@ struct Tally {
 
     /// Puts the ranks into the group of those that have submitted the same.
     void add(const SharedDescription& description, std::span<const int> ranks) {
-        arrived += ranks.size();
         auto group = std::ranges::find_if(groups, [&](const SubmissionGroup& each) {
             return each.ranks.empty() || are_same(each.description, description);
         });
         if (group == groups.end()) group = groups.emplace(group);
         if (group->ranks.empty()) group->description = description;
         group->ranks.insert(group->ranks.end(), ranks.begin(), ranks.end());
+        arrived += ranks.size();
     }
 
     /// Those of `ranks` (ascending; all that may submit it) that have not, ascending.

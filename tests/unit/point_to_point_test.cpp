@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <guozhuang/error.hpp>
+#include <new>
+#include <utility>
 
 #include "support/runner/catch.hpp"
 
@@ -27,11 +29,13 @@ struct FixedControl final : Control {
 struct CountedMail final : Mail {
     std::vector<std::size_t> sent, received;  ///< bytes of each
     bool arrived = true;
+    bool fails_to_receive = false;  ///< once
     Ticket send(int, std::uint16_t, std::span<const std::byte> bytes) override {
         sent.push_back(bytes.size());
         return 1;
     }
     Ticket receive(int, std::uint16_t, std::span<std::byte> bytes) override {
+        if (std::exchange(fails_to_receive, false)) throw std::bad_alloc();
         received.push_back(bytes.size());
         return 1;
     }
@@ -126,6 +130,18 @@ TEST_CASE("a send or receive ends when its payload has arrived; one without payl
     pair.right.mail.arrived = true;
     pair.talk();
     CHECK(pair.right.ends.size() == 2);
+}
+
+TEST_CASE("no receive overtakes one of its route whose mail has failed") {
+    Pair pair;
+    pair.right.mail.fails_to_receive = true;
+    pair.right.post(false, 0, 5);
+    pair.right.post(false, 0, 6);
+    pair.left.post(true, 0, 5);
+    CHECK_THROWS_AS(pair.talk(), std::bad_alloc);
+    pair.left.post(true, 0, 6);
+    pair.talk();
+    CHECK(pair.right.mail.received == std::vector<std::size_t>{20, 24});
 }
 
 TEST_CASE("tensors that differ fail on both sides, alike, and nothing moves") {

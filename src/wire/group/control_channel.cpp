@@ -99,10 +99,9 @@ void ControlChannel::send(int to, std::vector<std::byte> message) {
         .checksum = XXH3_64bits_withSeed(message.data(), message.size(), id_.epoch)};
     const auto* raw = reinterpret_cast<const std::byte*>(&envelope);
     message.insert(message.begin(), raw, raw + sizeof envelope);
-    Outgoing outgoing{{}, std::move(message)};
-    // Moving the vector leaves its bytes where they are.
+    // First of all it has an owner. Moving the vector leaves its bytes where they are.
+    auto& outgoing = outgoing_.emplace_back(Outgoing{{}, std::move(message)});
     outgoing.ticket = messages_.send(ranks_.at(static_cast<std::size_t>(to)), tag_, outgoing.bytes);
-    outgoing_.push_back(std::move(outgoing));
     base::pass(base::Failpoint::control_sent);
     retire();
 }
