@@ -30,7 +30,7 @@ static void train(const Options& options, Report& report) {
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
         sampler.set_epoch(epoch);
         std::vector<double> losses;
-        for (const Batch& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
+        for (const auto& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
             trainer.train_one_step(images_of(batch), labels_of(batch));
             losses.push_back(trainer.get_average_loss());
             trainer.clear_average_loss();

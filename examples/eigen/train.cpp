@@ -27,7 +27,7 @@ static void train(const Options& options, Report& report) {
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
         sampler.set_epoch(epoch);
         std::vector<double> losses;
-        for (const Batch& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
+        for (const auto& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
             losses.push_back(network.backward(batch));
             sgd.step();
             report.step(losses);

@@ -19,8 +19,8 @@ static void train(const Options& options, Report& report) {
     // The same batch, split over the ranks.
     const std::size_t batch_size = report.share_of(options.batch, gz::size());
     gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
-    const auto test_samples =
-        gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
+    const gz::SamplerOptions each_once{.shuffle = false, .tail = gz::Tail::uneven};
+    const auto test_samples = gz::DistributedSampler(test.size(), each_once).indices();
     const auto steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
 
     Network network(options.seed);
@@ -34,7 +34,7 @@ static void train(const Options& options, Report& report) {
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
         sampler.set_epoch(epoch);
         std::vector<double> losses;
-        for (const Batch& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
+        for (const auto& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
             losses.push_back(network.backward(batch, optimizer.on_gradient()));
             optimizer.step();
             report.step(losses);

@@ -31,7 +31,7 @@ static void train(const Options& options, Report& report) {
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
         sampler.set_epoch(epoch);
         cuda::Losses losses_on_device(steps);
-        for (const Batch& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
+        for (const auto& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
             model.backward(batch, losses_on_device.next());
             sgd.step();
             if (report.is_due(losses_on_device.size())) report.step(losses_on_device.read());

@@ -22,8 +22,8 @@ static void train(const Options& options, Report& report) {
     // The same batch, split over the ranks.
     const std::size_t batch_size = report.share_of(options.batch, gz::size());
     gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
-    const auto test_samples =
-        gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
+    const gz::SamplerOptions each_once{.shuffle = false, .tail = gz::Tail::uneven};
+    const auto test_samples = gz::DistributedSampler(test.size(), each_once).indices();
     const auto steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
 
     const gz::Device gpu{gz::DeviceKind::cuda, cuda::use_device(gz::local_rank())};
@@ -40,7 +40,7 @@ static void train(const Options& options, Report& report) {
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
         sampler.set_epoch(epoch);
         cuda::Losses losses_on_device(steps);
-        for (const Batch& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
+        for (const auto& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
             model.backward(batch, losses_on_device.next(), optimizer.on_gradient());
             optimizer.step();
             if (report.is_due(losses_on_device.size())) report.step(losses_on_device.read());

@@ -29,9 +29,9 @@ static void train(const Options& options, Report& report) {
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
         sampler.set_epoch(epoch);
         std::vector<double> losses;
-        for (const Batch& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
+        for (const auto& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
             sgd.zero_grad();
-            const auto loss = torch::nll_loss(network->forward(images_of(batch)), labels_of(batch));
+            auto loss = torch::nll_loss(network->forward(images_of(batch)), labels_of(batch));
             loss.backward();
             sgd.step();
             losses.push_back(loss.item<double>());

@@ -20,8 +20,8 @@ static void train(const Options& options, Report& report) {
     // The same batch, split over the ranks.
     const std::size_t batch_size = report.share_of(options.batch, gz::size());
     gz::DistributedSampler sampler(training.size(), {.seed = options.seed});
-    const auto test_samples =
-        gz::DistributedSampler(test.size(), {.shuffle = false, .tail = gz::Tail::uneven}).indices();
+    const gz::SamplerOptions each_once{.shuffle = false, .tail = gz::Tail::uneven};
+    const auto test_samples = gz::DistributedSampler(test.size(), each_once).indices();
     const auto steps = Batches(training, sampler.indices(), batch_size, options.steps).count();
 
     torch::manual_seed(options.seed);
@@ -36,9 +36,9 @@ static void train(const Options& options, Report& report) {
     for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
         sampler.set_epoch(epoch);
         std::vector<double> losses;
-        for (const Batch& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
+        for (const auto& batch : Batches(training, sampler.indices(), batch_size, options.steps)) {
             optimizer.zero_grad();
-            const auto loss = torch::nll_loss(network->forward(images_of(batch)), labels_of(batch));
+            auto loss = torch::nll_loss(network->forward(images_of(batch)), labels_of(batch));
             loss.backward();
             optimizer.step();
             losses.push_back(loss.item<double>());

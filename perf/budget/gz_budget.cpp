@@ -26,21 +26,21 @@ struct Options {
     std::string json;
 };
 
-/// The median of the operations' times and the mean of their allocations; and the rest.
+/// The medians of the operations' times and allocations; and the rest. On a busy machine another
+/// thread takes part in some operations, which then allocate more or less than the others.
 Costs summary_of(const std::vector<Costs>& operations) {
     Costs summary;
     auto& rest = summary[Station::rest];
     for (std::size_t i = 0; i < summary.size(); ++i) {
         const Station station{i};
         if (station == Station::rest) continue;
-        std::vector<double> ns;
-        double allocations = 0;
+        std::vector<double> ns, allocations;
         for (auto costs : operations) {
             ns.push_back(costs[station].ns);
-            allocations += costs[station].allocations;
+            allocations.push_back(costs[station].allocations);
         }
         auto& cost = summary[station];
-        cost = {quantile(ns, 0.5), allocations / static_cast<double>(operations.size())};
+        cost = {quantile(ns, 0.5), quantile(allocations, 0.5)};
         if (station == Station::eager) continue;
         const double sign = station == Station::whole ? 1 : -1;
         rest.ns += sign * cost.ns;

@@ -298,14 +298,14 @@ def classes(text):
 
 def lines_held(path, text):
     """The lines that have a width to hold, by number. Tables of Markdown cannot be broken, nor what
-    programs have said (```, ```text, ```diff)."""
+    programs have said (```text)."""
     inside = None
     for number, line in enumerate(text.splitlines(), 1):
         if path.endswith(".md"):
             fence = re.match(r"\s*```(\w*)", line)
             if fence:
                 inside = fence[1] if inside is None else None
-            if line.lstrip().startswith("|") or inside in ("", "text", "diff"):
+            if line.lstrip().startswith("|") or inside == "text":
                 continue
         yield number, line
 
@@ -555,6 +555,7 @@ SELF_TEST = [
     ("width", "src/a.cpp", "x" * 101 + "\n// " + "x" * 97 + "\n", 1),
     ("width", "a.md", "x" * 101 + "\n| " + "x" * 101 + "\n```text\n" + "x" * 101 + "\n```\n", 1),
     ("width", "a.md", "```cpp\n" + "x" * 101 + "\n```\n" + "x" * 101 + "\n", 2),
+    ("width", "a.md", "```diff\n" + "x" * 101 + "\n```\n```\n" + "x" * 101 + "\n```\n", 2),
 ]
 
 

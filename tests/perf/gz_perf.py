@@ -574,8 +574,8 @@ def kernels(command):
 
 
 def budget(command):
-    """gz-budget: each rank has each station, and what the stations allocate is what the whole does,
-    but for what is the engine's own: a queue of entries."""
+    """gz-budget: each rank has each station. On one rank the stations allocate what the whole does,
+    but for a queue of the engine; on several that depends on which threads the machine lets run."""
     def allocations_of(name):
         with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
             arguments = ["--rounds", "5", "--operations", "100", "--name", name]
@@ -593,14 +593,15 @@ def budget(command):
             for station, cost in stations.items():
                 assert cost["lowest_ns"] <= cost["ns"] <= cost["highest_ns"], line
                 assert station == "rest" or cost["ns"] > 0 and cost["allocations"] >= 0, line
-            assert 0 <= stations["rest"]["allocations"] < 1, line
-            # Now and then another thread has the lock, and a call is submitted.
-            assert line["ranks"] > 1 or stations["eager"]["allocations"] < 1, line
+            if line["ranks"] == 1:
+                assert 0 <= stations["rest"]["allocations"] < 1, line
+                assert stations["eager"]["allocations"] == 0, line
         return {name: cost["allocations"] for name, cost in lines[0]["stations"].items()}
 
     short, long = allocations_of("a"), allocations_of("a name of more bytes than a string holds")
-    for station in ("request", "whole"):  # a known name takes no memory
-        assert 0 < short[station] == long[station], (station, short, long)
+    # A known name takes no memory.
+    assert 0 < short["request"] == long["request"], (short, long)
+    assert "message" in short or 0 < short["whole"] == long["whole"], (short, long)
 
 
 {

@@ -21,7 +21,7 @@ def lines_of(text):
     ]
 
 
-scenes = re.findall(r"```\n# mpirun [^\n]* (\w+)\n(.*?)```", page.read_text(), re.DOTALL)
+scenes = re.findall(r"```text\n# mpirun [^\n]* (\w+)\n(.*?)```", page.read_text(), re.DOTALL)
 assert {scene for scene, _ in scenes} == {"shape", "missing", "typo", "kill"}, scenes
 for scene, session in scenes:
     limits = {"GUOZHUANG_STALL_WARN_S": "0.5", "GUOZHUANG_STALL_ERROR_S": "1.5"}
