@@ -45,7 +45,8 @@ struct BFloat16 {
 };
 
 /// How contributions are combined. Integer sums wrap; `average` divides the full sum by the number
-/// of ranks (integers: exactly, truncated toward zero). On boolean min is "and", max is "or"; sum,
+/// of ranks. Averages of integers are truncated toward zero; those of 8 to 32 bits divide the true
+/// sum, those of 64 bits the sum that has wrapped. On boolean min is "and", max is "or"; sum,
 /// average and product are refused.
 ///
 /// `adasum` adds what is new in each contribution and averages what they share: two orthogonal

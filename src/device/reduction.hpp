@@ -15,4 +15,11 @@ struct Reduction {
     double postscale = 1;  ///< multiplies the result; floating dtypes only
 };
 
+/// Whether the sum that an average divides may need more bits than the dtype has: then it is summed
+/// as i64. Averages of i64 and u64 divide the sum that has wrapped.
+constexpr bool averages_in_i64(ReduceOp op, DType dtype) noexcept {
+    return op == ReduceOp::average && !is_floating(dtype) && dtype != DType::boolean &&
+           size_of(dtype) < size_of(DType::i64);
+}
+
 }  // namespace guozhuang::device

@@ -49,11 +49,12 @@ def truncated(total, count):
 
 
 def combined(op, dtype, terms):
-    """Of one element: integers wrap, and their averages are truncated."""
+    """Of one element: integers wrap, but averages of at most 32 bits divide the true sum; they are
+    truncated."""
     if op in ("min", "max"):
         return min(terms) if op == "min" else max(terms)
     total = math.prod(terms) if op == "product" else sum(terms)
-    if not is_floating(dtype):
+    if not is_floating(dtype) and (op != "average" or dtype in ("i64", "u64")):
         total = wrapped(dtype, total)
     if op != "average":
         return total

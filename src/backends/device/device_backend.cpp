@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <guozhuang/error.hpp>
 #include <optional>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "backends/device/launch_order.hpp"
 #include "base/log.hpp"
+#include "device/reduction.hpp"
 
 namespace guozhuang::backends {
 
@@ -24,7 +26,12 @@ void DeviceBackend::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device
 
 Path& DeviceBackend::path_for(const engine::Bundle& bundle) {
     if (chosen_ == nullptr) chosen_ = &choose(bundle);
-    if (chosen_->supports(bundle)) return *chosen_;
+    // The host adds up what it averages in i64.
+    const bool is_for_host =
+        !is_of_one_rank() && std::ranges::any_of(bundle.entries, [&](const auto& entry) {
+            return device::averages_in_i64(bundle.op, entry.tensor.dtype);
+        });
+    if (!is_for_host && chosen_->supports(bundle)) return *chosen_;
     if (staged_ == nullptr) staged_ = &paths_.keep(maker_.make_staged());
     return *staged_;
 }

@@ -21,6 +21,8 @@
 #include "collectives/tree/barrier.hpp"
 #include "collectives/tree/broadcast.hpp"
 #include "device/host/host_reduce.hpp"
+#include "device/host/wide_integers.hpp"
+#include "device/reduction.hpp"
 
 namespace guozhuang::backends {
 namespace {
@@ -156,6 +158,7 @@ void HostBackend::run(const engine::Bundle& bundle) {
 bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
     const auto bytes = allreduce.memory.size();
     if (!eager_rounds_ || bytes > EagerSlots::capacity) return false;
+    if (device::averages_in_i64(allreduce.op, allreduce.dtype)) return false;
     const device::HostReduce reduce(allreduce.dtype, allreduce.op, wire_.size(),
                                     allreduce.postscale);
     const auto room = eager_rounds_->begin();
@@ -186,7 +189,10 @@ void HostBackend::move(const engine::Bundle& bundle) {
             for (const auto& entry : bundle.entries) all_to_all(bundle.policy, entry);
             break;
         case protocol::OperationKind::reduce_scatter:
-            for (const auto& entry : bundle.entries) reduce_scatter(bundle, entry);
+            for (const auto& entry : bundle.entries)
+                device::averages_in_i64(bundle.op, entry.tensor.dtype)
+                    ? average_scatter(bundle, entry)
+                    : reduce_scatter(bundle, entry);
             break;
         case protocol::OperationKind::barrier: barrier(bundle.policy); break;
         case protocol::OperationKind::create_process_set:
@@ -229,8 +235,39 @@ void HostBackend::allreduce(const engine::Bundle& bundle) {
         if (bundle.prescale != 1)
             for (const auto& tensor : fused.tensors)
                 device::scale(fused.dtype, tensor, bundle.prescale);
-        bundle.op == ReduceOp::adasum ? adasum(bundle, fused) : allreduce(bundle, fused);
+        if (bundle.op == ReduceOp::adasum)
+            adasum(bundle, fused);
+        else if (device::averages_in_i64(bundle.op, fused.dtype))
+            average_integers(bundle, fused);
+        else
+            allreduce(bundle, fused);
     }
+}
+
+/// In parts of a size that all ranks agree on, so that memory is bounded.
+void HostBackend::average_integers(const engine::Bundle& bundle, const FusedTensors& fused) {
+    constexpr std::size_t most_elements = std::size_t{1} << 20;
+    const auto width = size_of(fused.dtype);
+    wide_ = store_->take();
+    for (const auto& tensor : fused.tensors)
+        for (std::size_t first = 0; first < tensor.size(); first += most_elements * width) {
+            const auto part =
+                tensor.subspan(first, std::min(most_elements * width, tensor.size() - first));
+            const auto numbers = wide_numbers(part.size() / width);
+            const auto memory = std::as_writable_bytes(numbers);
+            device::widen_integers(numbers, fused.dtype, part);
+            allreduce(bundle, FusedTensors{.dtype = DType::i64,
+                                           .largest_bytes = memory.size(),
+                                           .total_bytes = memory.size(),
+                                           .tensors = {memory}});
+            device::narrow_integers(fused.dtype, part, numbers);
+        }
+    store_->give_back(std::move(wide_));
+}
+
+std::span<std::int64_t> HostBackend::wide_numbers(std::size_t count) {
+    const auto memory = wide_.get(count * sizeof(std::int64_t));
+    return {reinterpret_cast<std::int64_t*>(memory.data()), count};
 }
 
 void HostBackend::adasum(const engine::Bundle& bundle, const FusedTensors& fused) {
@@ -406,6 +443,25 @@ void HostBackend::all_to_all(const Policy& policy, const engine::BundleEntry& en
     const auto destinations = lay_out(entry, rows);
     exchange(policy, cut(entry.tensor.memory(), row, entry.splits), destinations,
              static_cast<std::size_t>(std::ranges::max(longest_of_each)) * row);
+}
+
+/// As the reduce_scatter of the same tensor in i64.
+void HostBackend::average_scatter(const engine::Bundle& bundle, const engine::BundleEntry& entry) {
+    const auto& tensor = entry.tensor;
+    const auto rows = reduce_scatter_rows(tensor.shape[0], wire_.size());
+    const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
+    const auto destination = lay_out(entry, own).front();
+    wide_ = store_->take();
+    const auto count = tensor.bytes() / size_of(tensor.dtype);
+    const auto numbers = wide_numbers(count + destination.size() / size_of(tensor.dtype));
+    const auto input = numbers.first(count), averages = numbers.subspan(count);
+    device::widen_integers(input, tensor.dtype, tensor.memory());
+    Result wide_result;
+    reduce_scatter(bundle, {.tensor = TensorView(input.data(), DType::i64, tensor.shape),
+                            .result = &wide_result,
+                            .output = std::as_writable_bytes(averages)});
+    device::narrow_integers(tensor.dtype, destination, averages);
+    store_->give_back(std::move(wide_));
 }
 
 void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::BundleEntry& entry) {

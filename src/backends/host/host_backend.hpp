@@ -72,12 +72,15 @@ private:
     void move(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle);
     void allreduce(const engine::Bundle& bundle, const FusedTensors& fused);
+    void average_integers(const engine::Bundle& bundle, const FusedTensors& fused);
     void adasum(const engine::Bundle& bundle, const FusedTensors& fused);
     void broadcast(const engine::Bundle& bundle);
     void barrier(const Policy& policy);
     void all_gather(const Policy& policy, const engine::BundleEntry& entry);
     void all_to_all(const Policy& policy, const engine::BundleEntry& entry);
     void reduce_scatter(const engine::Bundle& bundle, const engine::BundleEntry& entry);
+    void average_scatter(const engine::Bundle& bundle, const engine::BundleEntry& entry);
+    std::span<std::int64_t> wide_numbers(std::size_t count);
     void create_stages();
     bool uses_staging(const Policy& policy) const noexcept { return policy.staging && tuner_; }
     void gather(const Policy& policy, std::span<const std::span<std::byte>> destinations);
@@ -99,8 +102,9 @@ private:
     std::optional<StagingTuner> tuner_;   ///< of the stages, if all can reach each other's
     std::optional<Hierarchy> hierarchy_;  ///< if not, but where it can be
     std::shared_ptr<ScratchStore> store_;
-    /// The scratch of the bundle under way; after a failure it stays: messages may still use it.
-    ScratchPool scratch_;
+    /// The scratch of the bundle under way, and its integers as i64; after a failure they stay:
+    /// messages may still use them.
+    ScratchPool scratch_, wide_;
     ScratchPool lone_slots_;                         ///< the eager slots of a rank that is alone
     std::vector<std::span<const std::byte>> terms_;  ///< of an eager allreduce, by rank
     const std::shared_ptr<trace::Timeline> timeline_;
