@@ -60,8 +60,8 @@ class WaitsTest(ranks.RanksTest):
     def test_blocking_forms(self):
         self.interrupted(hvd.allgather, torch.ones(2), "lonely")
         if self.rank == 0:
-            (_, tensors), = handles._dropped
-            self.assertEqual(tensors[0].tolist(), [1, 1])  # kept, since it will be sent
+            operation, = handles._dropped
+            self.assertEqual(operation.owners[0].tolist(), [1, 1])  # kept, since it will be sent
         if self.rank != 0:  # what rank 0 has submitted goes on
             hvd.allgather(torch.ones(2), "lonely")
 

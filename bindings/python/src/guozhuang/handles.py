@@ -1,23 +1,47 @@
 """Operations in flight. A wait never holds the interpreter's lock, and looks at signals ten times a
-second, so that Ctrl-C ends it. What an operation uses lives until it is complete, whatever becomes
-of its handle: no callback of the library's ever enters the interpreter."""
+second, so that Ctrl-C ends it. No callback of the library's ever enters the interpreter.
+
+Ctrl-C may raise between any two bytecodes. So memory that the library may use is owned by `_in_use`
+before the library gets it and until the library is done with it: an exception can only leave it
+there for too long."""
 import atexit
 import collections
 import ctypes
 import os
 import threading
 import time
-import weakref
 
 from . import _c
 
 WAIT_SLICE_US = 100_000
 
-_live = weakref.WeakSet()  # what may be in flight when the interpreter ends
+_in_use = set()  # objects of InUse
+_dropped = collections.deque()  # those of _in_use whose handles were dropped in flight
 _process = None  # the one whose session they are of
 _waiting = set()  # threads within wait_in_slices()
 _is_ending = threading.Event()
-_dropped = collections.deque()  # what remains of handles that were dropped in flight
+
+
+class InUse:
+    """An object of the library's, and what owns the memory that it uses."""
+
+    pointer = None
+
+    def __init__(self, owners):
+        self.owners, self.pointer = owners, ctypes.c_void_p()
+        _in_use.add(self)
+
+    def end(self):
+        """Lets the owners go: the library is done with their memory. When the interpreter ends they
+        stay, as the library's objects do."""
+        if not _is_ending.is_set():
+            _in_use.discard(self)
+
+
+class _Operation(InUse):
+    def __del__(self):
+        if self.pointer:  # what was refused has none
+            free(_c.lib.gz_handle_free, self.pointer)
 
 
 class Handle:
@@ -27,34 +51,36 @@ class Handle:
     needs them.
     """
 
-    def __init__(self, owners, finish):
-        self._pointer, self._owners, self._finish = ctypes.c_void_p(), owners, finish
-        self._outcome, self._is_complete, self._lock = None, False, threading.Lock()
-        outlive_interpreter(self)
+    _operation = None  # once it is complete
+
+    def __init__(self, operation, finish):
+        self._operation, self._finish = operation, finish
+        self._outcome, self._lock = None, threading.Lock()
 
     def done(self):
         """Whether wait() would return at once. Does not wait."""
-        return self._is_complete or bool(_c.get(_c.lib.gz_handle_test, self._pointer))
+        operation = self._operation
+        return operation is None or bool(_c.get(_c.lib.gz_handle_test, operation.pointer))
 
     def wait(self):
         """Waits until the operation is complete, and returns its result; every call does."""
-        if not self._is_complete:
+        operation = self._operation
+        if operation is not None:
             wait_in_slices(
-                lambda: _c.get(_c.lib.gz_handle_wait_for, self._pointer, WAIT_SLICE_US))
+                lambda: _c.get(_c.lib.gz_handle_wait_for, operation.pointer, WAIT_SLICE_US))
             with self._lock:
                 self._complete()
         return self._outcome
 
     def _complete(self):
-        if not self._is_complete:
-            self._outcome = self._finish(self._pointer)
-            self._is_complete, self._owners, self._finish = True, None, None
+        if self._operation is not None:
+            self._outcome = self._finish(self._operation.pointer)
+            self._operation.end()
+            self._operation = self._finish = None
 
     def __del__(self):
-        if self._is_complete:
-            free(_c.lib.gz_handle_free, self._pointer)
-        elif self._pointer:  # what was refused has none
-            _dropped.append((self._pointer, self._owners))
+        if self._operation is not None:
+            _dropped.append(self._operation)
 
 
 def own_objects():
@@ -64,8 +90,9 @@ def own_objects():
 
 
 def free(function, pointer):
-    """Frees an object of the library's, but for a child of fork(), which has its parent's."""
-    if os.getpid() == _process:
+    """Frees an object of the library's, but for a child of fork(), which has its parent's, and when
+    the interpreter ends."""
+    if os.getpid() == _process and not _is_ending.is_set():
         function(pointer)
 
 
@@ -74,8 +101,13 @@ def submit(function, *arguments, owners, finish):
     operation is complete, even if Ctrl-C interrupts this; `finish` makes its result from the
     pointer to the handle."""
     sweep()
-    handle = Handle(owners, finish)
-    wait_in_slices(lambda: function(*arguments, ctypes.byref(handle._pointer)) == 0)
+    operation = _Operation(owners)
+    handle = Handle(operation, finish)
+    try:
+        wait_in_slices(lambda: function(*arguments, ctypes.byref(operation.pointer)) == 0)
+    except Exception:  # it was refused; Ctrl-C is none
+        operation.end()
+        raise
     return handle
 
 
@@ -83,13 +115,13 @@ def sweep():
     """Lets go of what dropped handles have left, where their operations are complete."""
     for _ in range(len(_dropped)):
         try:
-            pointer, owners = _dropped.popleft()
+            operation = _dropped.popleft()
         except IndexError:  # another thread has swept
             return
-        if _is_over(pointer):
-            free(_c.lib.gz_handle_free, pointer)
+        if not operation.pointer or _is_over(operation.pointer):
+            operation.end()
         else:
-            _dropped.append((pointer, owners))
+            _dropped.append(operation)
 
 
 def _is_over(pointer):
@@ -141,19 +173,14 @@ def interruptibly(function, *arguments):
     return result
 
 
-def outlive_interpreter(user):
-    """Says that `user` has memory that an operation may use. The session ends after the
-    interpreter, when the process exits; the other ranks may need the memory until then."""
-    _live.add(user)
-
-
 @atexit.register
 def _end():
+    """The session ends after the interpreter, when the process exits; the other ranks may need what
+    is in use until then."""
     _is_ending.set()
     while _waiting - {threading.main_thread().ident}:
         time.sleep(WAIT_SLICE_US / 1e7)
-    users = [user() for user in _live.data.copy()], _dropped  # others may add to them now
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(users))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_in_use))
 
 
 def _forget_in_child():
@@ -161,7 +188,7 @@ def _forget_in_child():
     of its threads."""
     _waiting.clear()
     _dropped.clear()
-    _live.clear()
+    _in_use.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

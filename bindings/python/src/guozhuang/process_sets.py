@@ -116,5 +116,5 @@ def forget_all():
 
 def _forget(process_set):
     _added.discard(process_set)
-    free(_c.lib.gz_process_set_free, process_set._pointer)
-    process_set._pointer = process_set.process_set_id = None
+    pointer, process_set._pointer, process_set.process_set_id = process_set._pointer, None, None
+    free(_c.lib.gz_process_set_free, pointer)

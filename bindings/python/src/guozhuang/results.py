@@ -9,6 +9,8 @@ from .handles import free
 class Result:
     """The result of an operation that is complete; its memory goes with it."""
 
+    _pointer = None
+
     def __init__(self, handle):
         self._pointer = ctypes.c_void_p()
         _c.lib.gz_handle_take(handle, ctypes.byref(self._pointer))

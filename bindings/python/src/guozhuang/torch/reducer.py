@@ -3,7 +3,7 @@ import ctypes
 
 from .. import _c
 from ..errors import Error
-from ..handles import WAIT_SLICE_US, free, interruptibly, outlive_interpreter, wait_in_slices
+from ..handles import WAIT_SLICE_US, InUse, free, interruptibly, wait_in_slices
 from ..process_sets import pointer_of
 from . import tensors
 
@@ -12,10 +12,12 @@ class Reducer:
     """A GzReducer: reduces the buffers of some parameters' gradients, in bundles that are sent as
     soon as backward is done with them."""
 
+    _in_use = None
+
     def __init__(self, name, parameters, op, scale, bundle_bytes, process_set):
         """`parameters` are triples of a name, the value, and the buffer of the gradient.
         `bundle_bytes` None: the library's."""
-        self._pointer, self._is_pending, self._is_reduced = ctypes.c_void_p(), False, False
+        self._is_pending, self._is_reduced = False, False
         self._failure = None  # of send()
         names, values, self._buffers = zip(*parameters)
         # Copies of what is not contiguous, for the comparison at the first step.
@@ -29,9 +31,10 @@ class Reducer:
         options = _c.ReducerOptions(
             name=name.encode(), op=op, gradient_scale=scale, process_set=pointer_of(process_set),
             stream=None if stream is None else ctypes.pointer(stream), **sizes)
+        self._in_use = InUse((self._values, self._buffers))
+        self._pointer = self._in_use.pointer
         _c.lib.gz_reducer_create((_c.Parameter * len(described))(*described), len(described),
                                  ctypes.byref(options), ctypes.byref(self._pointer))
-        outlive_interpreter(self)
 
     def mark(self, index):
         self._is_pending = True
@@ -83,4 +86,6 @@ class Reducer:
         _c.lib.gz_reducer_discard(self._pointer, reason)
 
     def __del__(self):
-        free(_c.lib.gz_reducer_free, self._pointer)
+        if self._in_use is not None:
+            free(_c.lib.gz_reducer_free, self._pointer)
+            self._in_use.end()
