@@ -127,7 +127,7 @@ TensorView tensor_of(const GzTensor* given) {
         return optional_list_of(first, static_cast<std::size_t>(tensor.dimensions), what);
     };
     if (tensor.dtype == 0) refuse("a tensor whose dtype has not been set");
-    TensorView view(tensor.data, enumerator(tensor.dtype - 1, last_of(DType{}), "dtype"),
+    TensorView view(tensor.data, enumerator(tensor.dtype, last_of(DType{}), "dtype", /*first=*/1),
                     extents(tensor.shape, "extents"), device_of(tensor.device));
     if (tensor.strides != nullptr) {
         const auto strides = extents(tensor.strides, "strides");

@@ -77,12 +77,12 @@ auto& item_of(List& list, std::size_t index, const char* what) {
     return list[index];
 }
 
-/// The enumerator of that number.
+/// The enumerator of that number, if the first one has the number `first`.
 template <class Enum>
-Enum enumerator(std::int32_t number, Enum last, const char* what) {
-    if (number < 0 || number > static_cast<std::int32_t>(last))
+Enum enumerator(std::int32_t number, Enum last, const char* what, std::int32_t first = 0) {
+    if (number < first || number - first > static_cast<std::int32_t>(last))
         refuse("there is no " + std::string(what) + " " + std::to_string(number));
-    return static_cast<Enum>(number);
+    return static_cast<Enum>(number - first);
 }
 
 /// The options given, as far as their size goes, and the defaults of what a later version of the

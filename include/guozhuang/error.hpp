@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace guozhuang {
@@ -60,10 +61,13 @@ public:
     ~Error() override;
 
     ErrorCode code() const noexcept { return code_; }
-    const std::string& tensor() const noexcept { return facts_.tensor; }
-    const std::string& operation() const noexcept { return facts_.operation; }
-    const std::vector<int>& ranks() const noexcept { return facts_.ranks; }
-    const std::source_location& where() const noexcept { return where_; }
+    const std::string& tensor() const& noexcept { return facts_.tensor; }
+    std::string tensor() && noexcept { return std::move(facts_.tensor); }
+    const std::string& operation() const& noexcept { return facts_.operation; }
+    std::string operation() && noexcept { return std::move(facts_.operation); }
+    const std::vector<int>& ranks() const& noexcept { return facts_.ranks; }
+    std::vector<int> ranks() && noexcept { return std::move(facts_.ranks); }
+    std::source_location where() const noexcept { return where_; }
 
 private:
     ErrorCode code_;

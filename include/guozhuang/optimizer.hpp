@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace guozhuang {
@@ -125,7 +126,8 @@ public:
     void discard(std::string_view reason);
 
     /// The one of the options, or the numbered one: the same on all ranks, unique on each.
-    const std::string& name() const noexcept;
+    const std::string& name() const& noexcept;
+    std::string name() && { return std::as_const(*this).name(); }
 
     void pause() noexcept;   ///< see DistributedOptimizer::no_sync; counted
     void resume() noexcept;  ///< takes one pause() back
@@ -164,7 +166,7 @@ public:
 
     /// A hook for backward, so that reduction overlaps with it. Optional: without it step() reduces
     /// everything.
-    GradientHook on_gradient() noexcept { return GradientHook(reducer_); }
+    GradientHook on_gradient() & noexcept { return GradientHook(reducer_); }
 
     /// Waits for the averages, then steps. On a device nobody waits but its stream: `step` of the
     /// wrapped optimizer enqueues its work behind the averages, on the stream of the options, and
@@ -211,7 +213,7 @@ public:
     private:
         GradientReducer& reducer_;
     };
-    [[nodiscard]] NoSync no_sync() noexcept { return NoSync(reducer_); }
+    [[nodiscard]] NoSync no_sync() & noexcept { return NoSync(reducer_); }
 
     /// The optimizer of the constructor.
     O& wrapped() noexcept { return *optimizer_; }

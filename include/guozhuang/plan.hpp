@@ -106,7 +106,8 @@ public:
     std::size_t sharable_bytes() const;
 
     std::size_t size() const noexcept;         ///< bundles
-    const std::string& name() const noexcept;  ///< the given one, or the numbered one
+    const std::string& name() const& noexcept;  ///< the given one, or the numbered one
+    std::string name() && { return std::as_const(*this).name(); }
 
 private:
     struct State;

@@ -54,7 +54,7 @@ public:
     friend bool operator==(const ProcessSet&, const ProcessSet&) noexcept = default;
 
     /// For the library itself; null: all ranks.
-    const std::shared_ptr<ProcessSetState>& state() const noexcept { return state_; }
+    std::shared_ptr<ProcessSetState> state() const noexcept { return state_; }
     /// The session that the constructor was given; null if it was given none.
     Session* session() const noexcept { return session_; }
 

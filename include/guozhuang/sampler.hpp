@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <guozhuang/process_set.hpp>
 #include <guozhuang/session.hpp>
+#include <utility>
 #include <vector>
 
 namespace guozhuang {
@@ -40,7 +41,8 @@ public:
     /// How many samples this rank has in an epoch.
     std::size_t size() const noexcept { return indices_.size(); }
     /// This rank's samples of the epoch, in their order.
-    const std::vector<std::size_t>& indices() const noexcept { return indices_; }
+    const std::vector<std::size_t>& indices() const& noexcept { return indices_; }
+    std::vector<std::size_t> indices() && noexcept { return std::move(indices_); }
     auto begin() const noexcept { return indices_.begin(); }
     auto end() const noexcept { return indices_.end(); }
 

@@ -191,7 +191,8 @@ public:
         tensor_.shape = std::move(extents);
     }
 
-    const TensorView& view() const noexcept { return tensor_; }  ///< its memory is not written
+    const TensorView& view() const& noexcept { return tensor_; }  ///< its memory is not written
+    TensorView view() && noexcept { return std::move(tensor_); }
 
 private:
     TensorView tensor_;

@@ -143,7 +143,7 @@ std::size_t Plan::size() const noexcept {
     return state_->bundles.size();
 }
 
-const std::string& Plan::name() const noexcept {
+const std::string& Plan::name() const& noexcept {
     return *state_->name;
 }
 

@@ -160,7 +160,7 @@ void begin_as_child() {
 
 /// Runs `action` on a thread of its own, since it may block for ever.
 bool is_started(void (*action)()) noexcept try {
-    std::thread(action).detach();
+    start_thread("gz-exit", action).detach();
     return true;
 } catch (const std::exception&) {
     return false;
@@ -274,6 +274,18 @@ void refuse_forked() {
                         getpid(), original.load()));
 }
 
+SignalsBlocked::SignalsBlocked() noexcept {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF})
+        sigdelset(&blocked, signal);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() {
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
 void join(std::thread& thread) noexcept {
     if (thread.get_id() == std::this_thread::get_id())
         thread.detach();
@@ -326,7 +338,7 @@ void end_process(std::string last_words, std::chrono::milliseconds grace,
         _exit(1);
     };
     try {
-        std::thread(end).detach();
+        start_thread("gz-exit", end).detach();
     } catch (const std::exception&) {
         end();
     }

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <pthread.h>
 #include <signal.h>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace guozhuang::base {
 
@@ -81,6 +83,30 @@ bool is_forked() noexcept;
 
 /// Throws Error(unavailable) in such a child.
 void refuse_forked();
+
+/// While it lives, this thread and those that it starts take no signal of the process's, so the
+/// program's own threads get them (sigwait() too). Signals of a thread's own faults are left, and
+/// SIGPROF, which profilers count by.
+class SignalsBlocked {
+public:
+    SignalsBlocked() noexcept;
+    ~SignalsBlocked();
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+private:
+    sigset_t before_;
+};
+
+/// Starts a thread of the library, of that name in the system's lists (15 characters at most). All
+/// are started here. Throws std::system_error.
+template <class Body>
+std::thread start_thread(const char* name, Body&& body) {
+    const SignalsBlocked blocked;
+    std::thread thread(std::forward<Body>(body));
+    pthread_setname_np(thread.native_handle(), name);
+    return thread;
+}
 
 /// Joins a thread of the library. Does nothing on that thread itself: a callback of the user's,
 /// which runs there, may call exit().

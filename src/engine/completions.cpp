@@ -1,7 +1,6 @@
 #include "engine/completions.hpp"
 
 #include <iterator>
-#include <pthread.h>
 #include <utility>
 
 #include "base/keep_for_ever.hpp"
@@ -30,10 +29,8 @@ void Completions::add(std::shared_ptr<Completion> completion) {
     {
         const base::Lock lock(mutex_);
         awaited_.push_back(std::move(completion));
-        if (!thread_.joinable()) {
-            thread_ = std::thread([this] { watch(); });
-            pthread_setname_np(thread_.native_handle(), "gz-completions");
-        }
+        if (!thread_.joinable())
+            thread_ = base::start_thread("gz-completions", [this] { watch(); });
     }
     base::ring_local(bell_);
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <guozhuang/error.hpp>
-#include <pthread.h>
 #include <utility>
 
 #include "base/error_text.hpp"
@@ -68,8 +67,7 @@ Engine::Engine(const Dependencies& dependencies)
       stalls_(dependencies.stalls, context_) {}
 
 void Engine::start() {
-    coordinator_ = std::thread([this] { coordinate(); });
-    pthread_setname_np(coordinator_.native_handle(), "gz-coordinator");
+    coordinator_ = base::start_thread("gz-coordinator", [this] { coordinate(); });
 }
 
 std::shared_ptr<Pending> Engine::submit(Request&& request, bool caller_waits) {

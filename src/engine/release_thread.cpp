@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <guozhuang/error.hpp>
-#include <pthread.h>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -18,8 +17,8 @@ thread_local bool releases_here = false;
 }  // namespace
 
 ReleaseThread::ReleaseThread(std::function<void(Pending&)> complete) try
-    : complete_(std::move(complete)), thread_([this] { run(); }) {
-    pthread_setname_np(thread_.native_handle(), "gz-releases");
+    : complete_(std::move(complete)),
+      thread_(base::start_thread("gz-releases", [this] { run(); })) {
 } catch (const std::system_error& error) {
     throw Error(ErrorCode::out_of_memory,
                 std::string("no thread to let go of memory of a device: ") + error.what());

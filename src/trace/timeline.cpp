@@ -1,7 +1,6 @@
 #include "trace/timeline.hpp"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -56,8 +55,7 @@ std::string Timeline::start(const std::string& directory, const TimelineOwner& o
         lost_ = 0;
     }
     ending_ = false;
-    thread_ = std::thread([this] { write_on(); });
-    pthread_setname_np(thread_.native_handle(), "gz-timeline");
+    thread_ = base::start_thread("gz-timeline", [this] { write_on(); });
     on_ = true;
     return {};
 } catch (const std::system_error& error) {

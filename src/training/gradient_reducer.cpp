@@ -481,7 +481,7 @@ bool GradientReducer::finish_pass(const std::function<void()>& step) {
     return true;
 }
 
-const std::string& GradientReducer::name() const noexcept {
+const std::string& GradientReducer::name() const& noexcept {
     return state_->options.name;
 }
 

@@ -4,13 +4,13 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <system_error>
 #include <unistd.h>
 
 #include "base/error_text.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "base/wait.hpp"
 
 namespace guozhuang::wire {
@@ -45,8 +45,7 @@ Monitor::Monitor(const std::vector<WatchedProcess>& processes,
     // poll() passes over descriptors below 0.
     for (const Watch& each : watches_) files_.push_back({each.descriptor(), POLLIN, 0});
     try {
-        thread_ = std::thread([this] { watch(); });
-        pthread_setname_np(thread_.native_handle(), "gz-monitor");
+        thread_ = base::start_thread("gz-monitor", [this] { watch(); });
     } catch (const std::system_error& error) {
         base::log(level, "no thread to watch the other ranks ({}): their death would go unnoticed",
                   error.what());

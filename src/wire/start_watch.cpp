@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <iterator>
-#include <pthread.h>
 #include <span>
 
 #include "base/config.hpp"
@@ -173,14 +172,13 @@ StartWatch::StartWatch(std::optional<LaunchedRank> self, const Limits& limits,
     : self_(std::move(self)), limits_(limits), end_job_(end_job) {
     if (!self_) return;
     try {
-        thread_ = std::thread([this] {
+        thread_ = base::start_thread(thread_name, [this] {
             try {
                 watch();
             } catch (const std::exception& error) {
                 base::log_debug(error.what());
             }
         });
-        pthread_setname_np(thread_.native_handle(), thread_name);
     } catch (const std::exception& error) {
         base::log_debug(error.what());
     }

@@ -189,6 +189,8 @@ CONFINED = [
      "base/wait waits (streams of the host fake have queues of their own)"),
     (r"\bstd::(mutex|lock_guard|unique_lock|scoped_lock)\b", LIBRARY, ("src/base/mutex.hpp",),
      "base::Mutex says what it guards"),
+    (r"\bstd::j?thread\s*[({]", ("src/",), ("src/base/process.hpp", "src/api/session.cpp"),
+     "base::start_thread() starts threads, which take no signals of the program's"),
     (r"\bwhile\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*(;|\{\s*\})", LIBRARY, (),
      "a loop with nothing in it: use base/wait"),
 ]

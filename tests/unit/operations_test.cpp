@@ -4,7 +4,9 @@
 #include <guozhuang/guozhuang.hpp>
 #include <iostream>
 #include <iterator>
+#include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 
 #include "device/reduction.hpp"
 #include "support/cases/async_cases.hpp"
@@ -56,7 +58,8 @@ TEST_CASE("an eager allreduce has the bits of a negotiated one") {
     std::ifstream trace(directory / "traces/rank0.json");
     const std::string text(std::istreambuf_iterator<char>(trace), {});
     const bool is_eager = text.find(R"("name":"eager","ph":"B")") != std::string::npos;
-    CHECK(is_eager != device::averages_in_i64(op, dtype));  // those are negotiated
+    // Averages of integers are negotiated.
+    CHECK(is_eager == (ranks == 1 || !device::averages_in_i64(op, dtype)));
     CHECK(text.find(R"("name":"negotiate","ph":"B")") != std::string::npos);
 }
 
@@ -142,6 +145,27 @@ TEST_CASE("the average of integers divides the true sum, truncated toward zero")
               allreduce(large, {.op = ReduceOp::average});
               report.expect_equal(large, (std::int64_t{1} << 53) + 1, "i64");
           }) == "");
+}
+
+TEST_CASE("a rank that is alone does not write to its tensors") {
+    const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    auto* const memory = static_cast<float*>(
+        mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(memory != MAP_FAILED);
+    const TensorView zeros(memory, {static_cast<std::int64_t>(bytes / sizeof(float))});
+    run_ranks(1, [&](Session&) {
+        for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max,
+                              ReduceOp::product, ReduceOp::adasum}) {
+            allreduce(zeros, {.op = op});
+            allreduce_async(zeros, {.op = op}).wait();
+            grouped_allreduce({{zeros, zeros}}, {.op = op});
+        }
+        broadcast(zeros, 0);
+        static_cast<void>(all_gather(zeros));
+        static_cast<void>(reduce_scatter(zeros));
+        static_cast<void>(all_to_all(zeros));
+    });
+    CHECK(munmap(memory, bytes) == 0);
 }
 
 TEST_CASE("a result gives its elements only as what they are") {

@@ -1,9 +1,13 @@
 // A rank's membership of its job, on ranks that are threads.
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
 #include <latch>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -22,7 +26,32 @@ std::optional<ErrorCode> code_of(const std::function<void()>& act) {
     return error ? std::optional(error->code()) : std::nullopt;
 }
 
+/// What the system says of a thread of this process behind that key.
+std::string status_of(const std::filesystem::path& task, const std::string& key) {
+    std::ifstream file(task / "status");
+    for (std::string line; std::getline(file, line);)
+        if (line.starts_with(key + ":\t")) return line.substr(key.size() + 2);
+    return {};
+}
+
 }  // namespace
+
+TEST_CASE("threads of the library take no signals that a program may wait for") {
+    CHECK(problems_among(2, [](Session&, Report& report) {
+              barrier();
+              int threads = 0;
+              for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+                  if (!status_of(task, "Name").starts_with("gz-")) continue;
+                  ++threads;
+                  const auto blocked = std::stoull(status_of(task, "SigBlk"), nullptr, 16);
+                  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD, SIGALRM})
+                      report.expect((blocked >> (signal - 1) & 1) != 0, std::to_string(signal));
+                  report.expect((blocked >> (SIGSEGV - 1) & 1) == 0, "a fault is none of them");
+              }
+              report.expect(threads >= 2, "there are threads to look at");
+              barrier();
+          }) == "");
+}
 
 TEST_CASE("ranks that are threads are one host") {
     CHECK(problems_among(3, [](Session& session, Report& report) {

@@ -2,7 +2,6 @@
 
 #include <guozhuang/error.hpp>
 #include <limits>
-#include <pthread.h>
 #include <system_error>
 #include <utility>
 
@@ -16,8 +15,7 @@ HostMover::HostMover(Dependencies dependencies)
       copied_in_(of_.driver, of_.device),
       moved_(of_.driver, of_.device) {
     try {
-        thread_ = std::thread([this] { move_loads(); });
-        pthread_setname_np(thread_.native_handle(), "gz-staging");
+        thread_ = base::start_thread("gz-staging", [this] { move_loads(); });
     } catch (const std::system_error& error) {
         throw Error(ErrorCode::out_of_memory,
                     std::string("no thread to move tensors of a device by way of the host: ") +

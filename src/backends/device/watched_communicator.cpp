@@ -2,7 +2,6 @@
 
 #include <exception>
 #include <guozhuang/error.hpp>
-#include <pthread.h>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -32,8 +31,7 @@ std::shared_ptr<WatchedCommunicator> WatchedCommunicator::make(
     std::shared_ptr<WatchedCommunicator> made(new WatchedCommunicator(std::move(communicator)));
     try {
         // It keeps what it works with, since stop() may have to leave it to itself.
-        made->thread_ = std::thread([made] { made->run(); });
-        pthread_setname_np(made->thread_.native_handle(), "gz-nccl");
+        made->thread_ = base::start_thread("gz-nccl", [made] { made->run(); });
     } catch (const std::system_error& error) {
         throw Error(ErrorCode::out_of_memory,
                     std::string("no thread to watch over NCCL: ") + error.what());

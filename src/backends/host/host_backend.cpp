@@ -4,7 +4,6 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <guozhuang/error.hpp>
-#include <new>
 #include <utility>
 
 #include "backends/rows.hpp"
@@ -60,41 +59,18 @@ std::vector<std::span<const std::byte>> cut(std::span<const std::byte> memory, s
     return slices;
 }
 
+/// The allreduce of one rank, whatever the op. Writes nothing without scales: the memory may be
+/// read-only.
+void scale_alone(DType dtype, std::span<std::byte> memory, double prescale, double postscale) {
+    if (prescale != 1) device::scale(dtype, memory, prescale);
+    if (postscale != 1) device::scale(dtype, memory, postscale);
+}
+
 void copy(std::span<std::byte> to, std::span<const std::byte> from) {
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
 }
 
 }  // namespace
-
-void ScratchPool::Free::operator()(std::byte* memory) const noexcept {
-    ::operator delete[](memory, std::align_val_t(scratch_alignment));
-}
-
-std::span<std::byte> ScratchPool::get(std::size_t bytes) {
-    if (bytes > bytes_ || !memory_) {
-        memory_.reset();
-        bytes_ = 0;
-        memory_.reset(
-            static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(scratch_alignment))));
-        bytes_ = bytes;
-        // The pages are faulted in now, not in the middle of an operation.
-        std::memset(memory_.get(), 0, bytes);
-    }
-    return {memory_.get(), bytes_};
-}
-
-ScratchPool ScratchStore::take() {
-    const base::Lock lock(mutex_);
-    if (pools_.empty()) return {};
-    auto pool = std::move(pools_.back());
-    pools_.pop_back();
-    return pool;
-}
-
-void ScratchStore::give_back(ScratchPool pool) {
-    const base::Lock lock(mutex_);
-    pools_.push_back(std::move(pool));
-}
 
 HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore> store,
                          std::shared_ptr<trace::Timeline> timeline)
@@ -107,11 +83,6 @@ HostBackend::HostBackend(const wire::Group& group, std::shared_ptr<ScratchStore>
     needs_stages_ =
         wire_.size() > 1 && (can_stage(group_.transport, group_.ranks) || Hierarchy::fits(group_));
     if (is_the_first(group_)) create_stages();
-    if (wire_.size() == 1) {
-        const auto memory = lone_slots_.get(EagerSlots::bytes_for(1));
-        EagerSlots::initialise(memory, 1);
-        eager_rounds_.emplace(group_, EagerSlots::in(memory, 1));
-    }
     terms_.resize(static_cast<std::size_t>(wire_.size()));
 }
 
@@ -157,6 +128,10 @@ void HostBackend::run(const engine::Bundle& bundle) {
 /// The sum is that of symmetric_allreduce(): of the tree over ranks.
 bool HostBackend::run_eagerly(const engine::EagerAllreduce& allreduce) {
     const auto bytes = allreduce.memory.size();
+    if (wire_.size() == 1) {
+        scale_alone(allreduce.dtype, allreduce.memory, allreduce.prescale, allreduce.postscale);
+        return true;
+    }
     if (!eager_rounds_ || bytes > EagerSlots::capacity) return false;
     if (device::averages_in_i64(allreduce.op, allreduce.dtype)) return false;
     const device::HostReduce reduce(allreduce.dtype, allreduce.op, wire_.size(),
@@ -231,6 +206,11 @@ std::vector<HostBackend::FusedTensors> HostBackend::fused_tensors_of(
 }
 
 void HostBackend::allreduce(const engine::Bundle& bundle) {
+    if (wire_.size() == 1) {
+        for (const auto& [tensor, splits, result, output] : bundle.entries)
+            scale_alone(tensor.dtype, tensor.memory(), bundle.prescale, bundle.postscale);
+        return;
+    }
     for (const auto& fused : fused_tensors_of(bundle)) {
         if (bundle.prescale != 1)
             for (const auto& tensor : fused.tensors)

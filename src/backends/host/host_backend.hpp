@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "backends/host/scratch_pool.hpp"
 #include "backends/host/staging_buffers.hpp"
-#include "base/mutex.hpp"
 #include "collectives/layout/blocks.hpp"
 #include "collectives/policy.hpp"
 #include "engine/backend.hpp"
@@ -15,32 +15,6 @@
 #include "wire/group/eager_rounds.hpp"
 
 namespace guozhuang::backends {
-
-/// Memory for algorithms that is made once and kept: it grows to the largest need. Starts at a
-/// cache line.
-class ScratchPool {
-public:
-    std::span<std::byte> get(std::size_t bytes);
-
-private:
-    struct Free {
-        void operator()(std::byte* memory) const noexcept;
-    };
-    std::unique_ptr<std::byte, Free> memory_;
-    std::size_t bytes_ = 0;
-};
-
-/// The scratch memory of a rank, lent to whichever of its backends runs a bundle: many process sets
-/// need no more than those in use at once. Thread-safe.
-class ScratchStore {
-public:
-    ScratchPool take();
-    void give_back(ScratchPool pool);
-
-private:
-    base::Mutex mutex_;
-    std::vector<ScratchPool> pools_ GUOZHUANG_GUARDED_BY(mutex_);
-};
 
 /// Collectives on memory that this processor can reach: host tensors and those of the host fake.
 /// See engine::Backend.
@@ -97,7 +71,7 @@ private:
     wire::GroupWire ring_;
     bool needs_stages_ = false;  ///< before it moves data, to make memory to stage in
     std::optional<SetStagingBuffers> set_buffers_;
-    /// If all ranks can reach each other's stages, or there is one.
+    /// If all ranks can reach each other's stages.
     std::optional<wire::EagerRounds> eager_rounds_;
     std::optional<StagingTuner> tuner_;   ///< of the stages, if all can reach each other's
     std::optional<Hierarchy> hierarchy_;  ///< if not, but where it can be
@@ -105,7 +79,6 @@ private:
     /// The scratch of the bundle under way, and its integers as i64; after a failure they stay:
     /// messages may still use them.
     ScratchPool scratch_, wide_;
-    ScratchPool lone_slots_;                         ///< the eager slots of a rank that is alone
     std::vector<std::span<const std::byte>> terms_;  ///< of an eager allreduce, by rank
     const std::shared_ptr<trace::Timeline> timeline_;
     Blocks blocks_, rest_;  ///< of a bundle; of what is left of it where some is reduced in place

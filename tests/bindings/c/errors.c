@@ -190,7 +190,7 @@ void test_bad_arguments(void) {
     tensor.dtype = 0;
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "dtype has not been set", gz_allreduce(&tensor, GZ_SUM, NULL));
     tensor.dtype = 256;
-    FAILS(GZ_ERROR_INVALID_ARGUMENT, "no dtype 255", gz_allreduce(&tensor, GZ_SUM, NULL));
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "no dtype 256", gz_allreduce(&tensor, GZ_SUM, NULL));
     tensor.dtype = GZ_BOOLEAN;
     FAILS(GZ_ERROR_INVALID_ARGUMENT, "not defined on bool", gz_allreduce(&tensor, GZ_SUM, NULL));
     tensor.device.kind = -1;

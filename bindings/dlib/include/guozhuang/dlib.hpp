@@ -210,7 +210,8 @@ public:
     /// That of the last step, the same on all ranks: for the condition of a loop of
     /// train_one_step(). After trainer.get_net(), which waits for the steps. 0 before the first.
     float learning_rate() const noexcept { return gradients_ ? gradients_->learning_rate() : 0; }
-    const Solver& wrapped() const noexcept { return solver_; }
+    const Solver& wrapped() const& noexcept { return solver_; }
+    Solver wrapped() && { return std::move(solver_); }
 
     // As the wrapped solver's, so that files of single-process trainers can be read.
     friend void serialize(const DistributedSolver& solver, std::ostream& out) {

@@ -18,7 +18,8 @@ public:
     PlainTensor(const at::Tensor& tensor, const std::string& name)
         : tensor_(tensor), plain_(plain(tensor, name)), view_(view_of(real(plain_), name)) {}
 
-    const TensorView& view() const noexcept { return view_; }
+    const TensorView& view() const& noexcept { return view_; }
+    TensorView view() && noexcept { return std::move(view_); }
     /// For Options::keep_alive.
     std::shared_ptr<void> owner() const { return std::make_shared<at::Tensor>(plain_); }
     /// Gives the tensor what an operation has written.

@@ -79,7 +79,7 @@ public:
         reducer_->discard(reason);
     }
 
-    const OptimizerOptions& options() const noexcept { return options_; }
+    const OptimizerOptions& options() const& noexcept { return options_; }
     /// What an operation of this reducer alone is called: the same on all ranks, whatever order
     /// their reducers are used in.
     std::string name_of(const std::string& operation) const {
