@@ -19,7 +19,6 @@
 #include "mpi_job.hpp"
 #include "replay/replay.hpp"
 #include "sweep/sweep.hpp"
-#include "tune/tune.hpp"
 
 namespace guozhuang::perf {
 namespace {
@@ -34,7 +33,6 @@ struct Request {
     SweepOptions sweep;
     ReplayOptions replay;
     IdleOptions idle;
-    TuneOptions tune;
     std::function<std::uint64_t(const MpiJob&, JsonLines&)> run;
 };
 
@@ -198,25 +196,6 @@ void add_idle(CLI::App& app, Request& request) {
     });
 }
 
-void add_tune(CLI::App& app, Request& request) {
-    auto& command = *app.add_subcommand(
-        "tune", "find what suits this machine, and write it for GUOZHUANG_TUNE_FILE");
-    command.add_option("--output", request.tune.output, "the file to write")
-        ->type_name("FILE")
-        ->required();
-    command.add_option("--rounds", request.tune.rounds, "in which the values take turns")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 1000));
-    add_example(command, request, "--output guozhuang.tune");
-    add_output(command, request);
-    command.callback([&request] {
-        request.run = [&request](const MpiJob& job, JsonLines& lines) {
-            tune(job, request.tune, lines);
-            return std::uint64_t{0};
-        };
-    });
-}
-
 /// Parses on all ranks, prints on the first. Empty: go on; else the exit code.
 std::optional<int> parse(const MpiJob& job, int argc, char** argv, Request& request) {
     CLI::App app("Measures guozhuang beside its peers; run it under mpirun.",
@@ -229,7 +208,6 @@ std::optional<int> parse(const MpiJob& job, int argc, char** argv, Request& requ
     for (const auto collective : all_collectives) add_sweep(app, request, collective);
     add_replay(app, request);
     add_idle(app, request);
-    add_tune(app, request);
     std::ostringstream out, err;
     try {
         app.parse(argc, argv);

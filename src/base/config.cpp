@@ -14,7 +14,6 @@
 #include "base/edit_distance.hpp"
 #include "base/log.hpp"
 #include "base/parse.hpp"
-#include "base/tune_file.hpp"
 #include "collectives/algorithms.hpp"
 
 namespace guozhuang::base {
@@ -152,6 +151,11 @@ constexpr ConfigVariable table[] = {
     {"GUOZHUANG_ALGORITHM", "", algorithm_names.data(), ConfigScope::rank0_wins,
      "Algorithm of every allreduce; `auto` selects by size (algorithms.md).", parse_algorithm,
      print_algorithm},
+    {"GUOZHUANG_ALLOW_SINGLE", "", "0 or 1", ConfigScope::may_differ,
+     "1: a process that a launcher has started as one of several, but which MPI knows alone, is a "
+     "job of one rank. Otherwise that is an error.",
+     parse_word<&Config::allow_single, switch_words>,
+     print_word<&Config::allow_single, switch_words>},
     {"GUOZHUANG_CUDA", "", "auto or off", ConfigScope::may_differ,
      "Whether CUDA tensors may be used; `off`: they are an error, and gz-info looks for no GPU.",
      parse_word<&Config::cuda, cuda_words>, print_word<&Config::cuda, cuda_words>},
@@ -242,12 +246,6 @@ constexpr ConfigVariable table[] = {
      "2. The directory is made if "
      "need be; one that has such a file already is refused, with a warning.",
      parse_path<&Config::timeline>, print_path<&Config::timeline>},
-    {"GUOZHUANG_TUNE_FILE", "", "off, or a file, with a slash in it", ConfigScope::may_differ,
-     "What `gz-perf tune` found to suit this machine: values for GUOZHUANG_FUSION_BYTES, "
-     "_SEGMENT_BYTES and _SMALL_BYTES, where the "
-     "environment has "
-     "none. Rank 0's hold for all.",
-     parse_path<&Config::tune_file>, print_path<&Config::tune_file>},
 };
 
 void take(Config& config, const ConfigVariable& row, std::string_view value) {
@@ -256,16 +254,6 @@ void take(Config& config, const ConfigVariable& row, std::string_view value) {
                 fmt::format("{}='{}' is not acceptable: it must be {}{}{}{}", row.name,
                             for_display(value), row.range, row.unit.empty() ? "" : " ", row.unit,
                             row.unit == "bytes" ? ", with a suffix K, M or G if need be" : ""));
-}
-
-/// What the environment leaves open.
-void tune(Config& config) {
-    const auto tuning = read_tuning(config.tune_file);
-    for (const auto& row : table) {
-        const auto tuned = tuning.find(row.name);
-        if (tuned != tuning.end() && environment(std::string(row.name)).value_or("").empty())
-            take(config, row, tuned->second);
-    }
 }
 
 }  // namespace
@@ -334,7 +322,6 @@ Config read_config() {
     for (const auto& row : table)
         if (const auto value = environment(std::string(row.name)); value && !value->empty())
             take(config, row, *value);
-    if (!config.tune_file.empty()) tune(config);
     if (selection::contradictory(config.algorithm, config.reproducible))
         throw Error(ErrorCode::configuration,
                     fmt::format("GUOZHUANG_REPRODUCIBLE=1 and GUOZHUANG_ALGORITHM={} contradict "

@@ -31,13 +31,13 @@ struct Config {
     std::optional<std::size_t> spin_us;  ///< empty: chosen from the number of cores
     bool shared_memory = true;
     bool cuda = true;
+    bool allow_single = false;
     DevicePath device_path = DevicePath::automatic;
     std::size_t device_bytes = 32u << 20;
     int device_sms = 0;         ///< 0: no limit
     std::string nccl = "auto";  ///< or off, or a file
     LogLevel log_level = LogLevel::warning;
     std::string timeline;               ///< directory; empty: none
-    std::string tune_file;              ///< empty: none
     std::optional<int> simulated_host;  ///< empty: the real one
     bool exit_on_death = true;
     std::chrono::milliseconds stall_warn{10'000};  ///< 0: never

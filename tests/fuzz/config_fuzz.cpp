@@ -1,7 +1,6 @@
 // Values of variables: every row of the table tries every text. GUOZHUANG_FAILPOINT's faults are
-// among them. And tune files.
+// among them.
 #include "base/config.hpp"
-#include "base/tune_file.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace guozhuang::fuzz {
@@ -15,7 +14,6 @@ void decode(Input input) {
         require(row.parse(again, printed) && row.print(again) == printed,
                 "what is accepted reads back as it prints");
     }
-    refused({ErrorCode::configuration}, [&] { base::parse_tuning(text, "./tune.txt"); });
     if (const auto fault = base::parse_fault(text))
         require(print(*fault) == text, "a fault is written in one way");
 }
@@ -27,8 +25,6 @@ std::vector<Seed> seeds() {
                              "report", "debug", "execute@1:3=kill", "segment_send@0:1=stop:300",
                              "init@2:1=delay:20000", "closed@7:1=error"})
         all.push_back(seed_of(text));
-    all.push_back(
-        seed_of("# measured\n\nGUOZHUANG_SMALL_BYTES=65536\nGUOZHUANG_SEGMENT_BYTES=64K\n"));
     return all;
 }
 

@@ -19,7 +19,6 @@ KEYS = {
         "kind set series ranks memory step_p50_ms step_min_ms step_max_ms exposed_ms "
         "bytes_sent messages_sent cpu_s_per_step page_faults"
     ),
-    "tune": "kind variable value default ratio",
     "idle": "kind ranks cpu_percent_max",
     "device": "kind device description ranks sharers copy_GBps transfer_GBps",
     "unavailable": "kind series ranks reason",
@@ -493,7 +492,7 @@ def refusals(command):
     ):
         # =4 or [4], as the version of CLI11 has it.
         assert re.search(rf"--{option} [^\n]*[=[]{default}\b", help_text), (option, help_text)
-    for command_line in ("", "allreduce", "replay", "idle", "tune"):
+    for command_line in ("", "allreduce", "replay", "idle"):
         said = subprocess.run(
             [*command[-1:], *command_line.split(), "--help"],
             check=True, capture_output=True, text=True, timeout=600,
@@ -513,40 +512,6 @@ def algorithms(command):
             "--iterations", "1",
         ):
             assert line["algorithm"] == name and line["errors"] == 0, line
-
-
-def tune(command):
-    """What is written is what the library takes, and gz-info shows it."""
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / "tune.txt"
-        lines = lines_of(command, "tune", "--output", str(file), "--rounds", "1")
-        assert {line["variable"] for line in lines} == {
-            f"GUOZHUANG_{name}_BYTES" for name in ("FUSION", "SEGMENT", "SMALL")
-        }, lines
-        written = [line for line in file.read_text().splitlines() if not line.startswith("#")]
-        best = {
-            line["variable"]: line["value"]
-            for line in sorted(lines, key=lambda line: -line["ratio"])
-            if line["ratio"] < 0.95
-        }
-        assert (
-            sorted(written) == sorted(f"{name}={value}" for name, value in best.items())
-        ), (written, lines)
-        file.write_text(
-            "GUOZHUANG_SMALL_BYTES=4K\n"
-            + "".join(f"{line}\n" for line in written if "SMALL" not in line)
-        )
-        info = subprocess.run(
-            [Path(command[-1]).with_name("gz-info"), "--json"],
-            check=True, stdout=subprocess.PIPE, text=True, timeout=600,
-            env={**os.environ, "GUOZHUANG_TUNE_FILE": str(file)},
-        ).stdout
-        configuration = json.loads(info)["configuration"]
-        assert (
-            configuration["GUOZHUANG_SMALL_BYTES"] == "4096"
-            and configuration["GUOZHUANG_TUNE_FILE"] == str(file)
-        ), configuration
-    refused_once(command, "tune --output /nonexistent/file", "cannot write /nonexistent/file")
 
 
 def kernels(command):
@@ -607,7 +572,7 @@ def budget(command):
 {
     test.__name__: test
     for test in (
-        sweep, replay, advice, staged, fake, cuda, gloo, idle, refusals, algorithms, tune, kernels,
+        sweep, replay, advice, staged, fake, cuda, gloo, idle, refusals, algorithms, kernels,
         budget, report, device_report,
     )
 }[sys.argv[1]](sys.argv[2:])

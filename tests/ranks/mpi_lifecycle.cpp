@@ -9,6 +9,7 @@
 #include <mpi.h>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "wire/mpi/mpi_transport.hpp"
@@ -98,6 +99,51 @@ void foreign_launcher() {
     }
 }
 
+/// Variables of launchers that MPI need not know, and what an error says of them.
+void other_launchers() {
+    using Variables = std::vector<std::pair<const char*, const char*>>;
+    const auto problem_of = [](const Variables& variables, bool allow_single = false) {
+        for (const auto& [name, value] : variables) setenv(name, value, 1);
+        std::string problem;
+        try {
+            wire::MpiOptions options;
+            options.config.allow_single = allow_single;
+            const auto transport = wire::connect(options);
+            require(transport->size() == 1, "one rank");
+            transport->close();
+        } catch (const Error& error) {
+            require(error.code() == ErrorCode::unavailable, "it is 'unavailable'");
+            problem = error.what();
+        }
+        for (const auto& [name, value] : variables) unsetenv(name);
+        return problem;
+    };
+    const std::pair<Variables, const char*> several[] = {
+        {{{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}},
+         "srun has started at least 2 processes (SLURM_STEP_NUM_TASKS=2, SLURM_PROCID=0)"},
+        {{{"WORLD_SIZE", "4"}, {"RANK", "3"}, {"TORCHELASTIC_RUN_ID", "none"}}, "torchrun has"},
+        {{{"HOROVOD_SIZE", "2"}, {"HOROVOD_RANK", "1"}}, "Horovod's launcher has"},
+        {{{"FLUX_JOB_SIZE", "2"}, {"FLUX_TASK_RANK", "1"}}, "flux run has"},
+        {{{"JSM_NAMESPACE_SIZE", "2"}, {"JSM_NAMESPACE_RANK", "1"}}, "jsrun has"},
+        {{{"MV2_COMM_WORLD_SIZE", "2"}, {"MV2_COMM_WORLD_RANK", "1"}}, "MVAPICH's"},
+        {{{"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "1"}}, "Intel MPI's"},
+        {{{"PALS_RANKID", "1"}}, "PALS has started at least 2 processes (PALS_RANKID=1)"},
+        {{{"ALPS_APP_PE", "7"}}, "aprun has started at least 8 processes"}};
+    for (const auto& [variables, text] : several) {
+        const auto problem = problem_of(variables);
+        require(problem.find(text) != std::string::npos, text);
+        require(problem.find("GUOZHUANG_ALLOW_SINGLE=1") != std::string::npos, "the way out");
+        require(problem_of(variables, /*allow_single=*/true).empty(), "it is allowed");
+    }
+    const Variables one_process[] = {{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}},
+                                     {{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}},
+                                     {{"WORLD_SIZE", "4"}},
+                                     {{"WORLD_SIZE", "4"}, {"RANK", "1"}},  // a warning
+                                     {{"PALS_RANKID", "0"}}};
+    for (const auto& variables : one_process)
+        require(problem_of(variables).empty(), "no proof of several processes");
+}
+
 /// A job that is over for both ranks: receives are taken back, a long send is not, and the process
 /// still ends.
 void abandoned() {
@@ -136,7 +182,8 @@ int main(int argc, char** argv) {
         {"user_finalises", user_finalises},
         {"abandoned", abandoned},
         {"alone", alone},
-        {"foreign_launcher", foreign_launcher}};
+        {"foreign_launcher", foreign_launcher},
+        {"other_launchers", other_launchers}};
     require(argc == 2 && scenes.contains(argv[1]), "the argument names a scene");
     scenes.at(argv[1])();
     std::printf("the scene has ended\n");

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <guozhuang/guozhuang.hpp>
 #include <locale>
 
@@ -12,7 +10,6 @@
 #include "support/cases/error_cases.hpp"
 #include "support/runner/catch.hpp"
 #include "support/runner/environment.hpp"
-#include "support/runner/temporary_directory.hpp"
 
 using namespace guozhuang;
 using namespace guozhuang::test;
@@ -104,40 +101,6 @@ TEST_CASE("an empty variable counts as unset") {
     CHECK(refusal("GUOZHUANG_ALGORITHM", "") == "no error");
     const Environment environment("GUOZHUANG_FUSION_BYTES", "");
     CHECK(base::read_config().fusion_bytes == base::Config{}.fusion_bytes);
-}
-
-TEST_CASE("a tune file says what the environment does not") {
-    const TemporaryDirectory directory;
-    const auto file = directory / "tune.txt";
-    const auto write = [&](std::string_view text) { std::ofstream(file) << text; };
-    const Environment named("GUOZHUANG_TUNE_FILE", file);
-    write("# measured\n\nGUOZHUANG_SMALL_BYTES=64K\nGUOZHUANG_SEGMENT_BYTES=131072");
-    CHECK(base::read_config().small_bytes == 65'536);
-    CHECK(base::read_config().segment_bytes == 131'072);
-    CHECK(base::read_config().fusion_bytes == base::Config{}.fusion_bytes);
-    {
-        const Environment own("GUOZHUANG_SMALL_BYTES", "1K");
-        CHECK(base::read_config().small_bytes == 1024);
-    }
-    const auto complaint = [&] {
-        try {
-            base::read_config();
-        } catch (const Error& error) {
-            CHECK(error.code() == ErrorCode::configuration);
-            return std::string(error.what());
-        }
-        return std::string("none");
-    };
-    using Catch::Matchers::Contains;
-    write("GUOZHUANG_SMALL_BYTES=1\nGUOZHUANG_CUDA=off\n");
-    CHECK_THAT(complaint(), Contains("tune.txt, line 2: 'GUOZHUANG_CUDA=off' is no value for one "
-                                     "of GUOZHUANG_FUSION_BYTES"));
-    write("GUOZHUANG_SMALL_BYTES=1\nGUOZHUANG_SMALL_BYTES=2\n");
-    CHECK_THAT(complaint(), Contains("tune.txt, line 2: a second value for GUOZHUANG_SMALL_BYTES"));
-    write("GUOZHUANG_SEGMENT_BYTES=much\n");
-    CHECK_THAT(complaint(), Contains("GUOZHUANG_SEGMENT_BYTES='much' is not acceptable"));
-    std::filesystem::remove(file);
-    CHECK_THAT(complaint(), Contains("GUOZHUANG_TUNE_FILE='") && Contains("cannot be read"));
 }
 
 TEST_CASE("every variable of the table reads back what it prints") {

@@ -87,36 +87,6 @@ bool is_running() {
     return initialised != 0 && finalised == 0;
 }
 
-// Which variables prove how many processes were started: Open MPI and its launchers set
-// OMPI_COMM_WORLD_SIZE; MPICH, Intel MPI and their relatives PMI_SIZE; launchers that speak PMIx at
-// least PMIX_RANK; Slurm the size of its step beside one of these. The largest size counts.
-std::optional<Launcher> find_launcher() {
-    std::optional<Launcher> launcher;
-    const auto consider = [&](const char* name, int more) {
-        const auto value = base::parse_number<int>(base::environment(name).value_or(""));
-        if (value && (!launcher || *value + more > launcher->ranks))
-            launcher = {fmt::format("{}={}", name, *value), *value + more};
-    };
-    consider("OMPI_COMM_WORLD_SIZE", 0);
-    consider("PMI_SIZE", 0);
-    consider("PMIX_RANK", 1);
-    consider("PMI_RANK", 1);
-    if (launcher) consider("SLURM_STEP_NUM_TASKS", 0);
-    return launcher;
-}
-
-void require_one_job() {
-    int size = 0;
-    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-    const auto launcher = find_launcher();
-    if (size > 1 || !launcher || launcher->ranks <= 1) return;
-    throw Error(ErrorCode::unavailable,
-                fmt::format("the launcher started at least {} processes ({}), but {} sees only "
-                            "this one: mpirun and the MPI library that this "
-                            "program is linked to do not belong together; use the mpirun of {}",
-                            launcher->ranks, launcher->evidence, library_name(), library_name()));
-}
-
 Use::Use(void (*before_finalise)()) {
     int finalised = 0;
     MPI_Finalized(&finalised);

@@ -16,17 +16,6 @@ std::string error_text(int code);
 /// "Open MPI v4.1.4". Works before MPI is initialised.
 std::string library_name();
 
-/// What the environment says of how this process was started.
-struct Launcher {
-    std::string evidence;  ///< "PMI_SIZE=4"
-    int ranks = 1;         ///< at least so many processes were started
-};
-/// Empty if no launcher of parallel jobs started this process.
-std::optional<Launcher> find_launcher();
-/// Throws Error(unavailable) if the launcher is another MPI's: it has started several processes,
-/// but each is alone in its job. MPI must be running.
-void require_one_job();
-
 /// Whether MPI runs in this process: initialised and not finalised.
 bool is_running();
 

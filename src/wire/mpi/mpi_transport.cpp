@@ -15,6 +15,7 @@
 #include "base/process.hpp"
 #include "topology/machine.hpp"
 #include "wire/inproc/inproc_transport.hpp"
+#include "wire/launcher.hpp"
 #include "wire/mpi/abort_notice.hpp"
 #include "wire/mpi/control_inbox.hpp"
 #include "wire/mpi/host_bells.hpp"
@@ -431,13 +432,17 @@ std::unique_ptr<Transport> connect(const MpiOptions& options) {
         throw Error(ErrorCode::invalid_argument,
                     "Session: its communicator is MPI_COMM_NULL, which has no ranks; a rank that "
                     "is not to take part makes no session");
-    if (!given && !mpi::is_running() && !mpi::find_launcher()) {
+    if (!given && !mpi::is_running() && !find_mpi_launcher()) {
+        if (!options.config.allow_single) refuse_lone_job(mpi::library_name());
         base::set_log_rank(0);
         return InprocHub(1).transport(0);
     }
     mpi::Use use(options.before_finalise);
     try {
-        if (!given) mpi::require_one_job();
+        int size = 0;
+        mpi::check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+        if (!given && size == 1 && !options.config.allow_single)
+            refuse_lone_job(mpi::library_name());
         return std::make_unique<MpiTransport>(use, given ? given.as<MPI_Comm>() : MPI_COMM_WORLD,
                                               options);
     } catch (...) {

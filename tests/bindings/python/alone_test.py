@@ -4,21 +4,14 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import unittest
 from pathlib import Path
 
 import numpy
 
 import guozhuang as gz
-from guozhuang import handles
 
 MEGABYTES = 1 << 20
-
-
-class Operation:
-    def __init__(self):
-        handles.outlive_interpreter(self)
 
 
 class Alone(unittest.TestCase):
@@ -41,26 +34,16 @@ class Alone(unittest.TestCase):
         self.assertNotIn("mpi4py", sys.modules)  # which would initialise MPI
         self.assertFalse(gz.is_initialized())
 
-    def test_operations_that_begin_while_the_interpreter_ends(self):
-        """Another thread's, which goes on until it waits."""
-        is_over, interval = threading.Event(), sys.getswitchinterval()
-        kept = [Operation() for _ in range(10_000)]
-
-        def begin():
-            while not is_over.is_set():
-                kept.append(Operation())
-
-        thread = threading.Thread(target=begin)
-        sys.setswitchinterval(1e-6)
-        thread.start()
-        try:
-            for _ in range(20):
-                handles._end()
-        finally:
-            is_over.set()
-            thread.join()
-            sys.setswitchinterval(interval)
-            handles._is_ending.clear()
+    def test_processes_of_a_launcher_that_mpi_does_not_know(self):
+        for allowed in ("0", "1"):
+            outcome = subprocess.run(
+                [sys.executable, "-c", "import guozhuang; guozhuang.init()"], capture_output=True,
+                text=True, check=False, env={
+                    **os.environ, "WORLD_SIZE": "2", "RANK": "0", "TORCHELASTIC_RUN_ID": "none",
+                    "GUOZHUANG_ALLOW_SINGLE": allowed})
+            self.assertEqual(outcome.returncode == 0, allowed == "1")
+            self.assertEqual("torchrun has started at least 2 processes (WORLD_SIZE=2, RANK=0)"
+                             in outcome.stderr, allowed == "0")
 
     def test_library_that_is_too_old(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ import os
 import sys
 
 from . import _c
-from .errors import Error, make, refuse
+from .errors import Error, refuse
 from .handles import interruptibly, own_objects
 from .process_sets import add_process_set, forget_all
 
@@ -26,7 +26,6 @@ def init(comm=None, process_sets=None):
     own_objects()
     for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
         _numbers[name] = _number(name)
-    _refuse_torchrun()
     _leave_on_exception()
     for process_set in [] if process_sets in (None, "dynamic") else process_sets:
         add_process_set(process_set)
@@ -39,15 +38,6 @@ def _options_for(comm):
                "add a process set")
     return _c.InitOptions(mpi_communicator=MPI._addressof(comm),
                           mpi_communicator_bytes=MPI._sizeof(comm))
-
-
-def _refuse_torchrun():
-    """Its processes would each be a job of one rank, which nobody would notice."""
-    processes = os.environ.get("WORLD_SIZE", "1")
-    if "TORCHELASTIC_RUN_ID" in os.environ and processes != "1" and size() == 1:
-        shutdown()
-        raise make("unavailable", f"torchrun has started {processes} processes, which cannot find "
-                   f"each other: start them by mpirun -np {processes} python ...")
 
 
 def shutdown():

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace guozhuang::wire {
+
+/// What the environment says of how this process was started.
+struct Launcher {
+    std::string evidence;  ///< "PMI_SIZE=4"
+    int ranks = 1;         ///< at least so many processes were started
+};
+
+/// A launcher that MPI libraries know. Empty if none started this process.
+std::optional<Launcher> find_mpi_launcher();
+
+/// For a job that has one rank: throws Error(unavailable) if the environment says that a launcher
+/// has started several processes, each of which would be such a job, and nobody would notice. Logs
+/// a warning if it may be so. `mpi` is the library's name.
+void refuse_lone_job(std::string_view mpi);
+
+}  // namespace guozhuang::wire
