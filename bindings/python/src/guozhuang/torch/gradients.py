@@ -38,7 +38,8 @@ class Gradients:
 
     def __init__(self, named_parameters, op=Average, prescale=1.0, postscale=1.0,
                  compression=Compression.none, groups=(), bundle_bytes=None, sparse_as_dense=False,
-                 passes=1, process_set=global_process_set, ends_with_backward=False, check_values=True):
+                 passes=1, process_set=global_process_set, ends_with_backward=False,
+                 check_values=True):
         """`groups` are lists of parameters that are reduced together; the others are reduced in
         bundles of about `bundle_bytes`. `ends_with_backward`: backward() calls synchronize()."""
         self._op, self._prescale, self._postscale = op, prescale, postscale
