@@ -1,5 +1,9 @@
 #pragma once
 
+#if __cplusplus < 202002L
+#error "guozhuang needs C++20 (-std=c++20); programs in C++14 or C++17 include <guozhuang.h>, for C"
+#endif
+
 /// Includes all public headers. The documentation writes `namespace gz = guozhuang;`.
 #include <guozhuang/arena.hpp>
 #include <guozhuang/elements.hpp>

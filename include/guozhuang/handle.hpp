@@ -35,7 +35,8 @@ struct Result {
 
     /// The elements, where they are: in the caller's output, or as long as this result, or its
     /// device_memory, lives.
-    TensorView view() noexcept { return {const_cast<void*>(address()), dtype, shape, device}; }
+    TensorView view() & noexcept { return {const_cast<void*>(address()), dtype, shape, device}; }
+    void view() && = delete;  ///< the elements go with a result that nobody keeps
 
     /// The elements, without a copy; they live as those of view(). Throws Error(invalid_argument)
     /// if T is not the dtype, and if they are in the memory of a GPU.
@@ -50,7 +51,7 @@ struct Result {
         return {const_cast<T*>(elements.data()), elements.size()};
     }
     template <Element T>
-    void values() && = delete;  ///< the elements go with a result that nobody keeps
+    void values() && = delete;
     template <Element T>
     void values() const&& = delete;
     /// A copy of the elements. Throws as values().

@@ -51,10 +51,13 @@ struct OptimizerOptions {
     std::optional<StreamRef> stream = {};
     Session* session = nullptr;   ///< as in Options
     ProcessSet process_set = {};  ///< whose ranks train together; as in Options
-    /// Whether the first step(), and the first after each join, compares the parameters' values
-    /// over the ranks. If they differ, it fails with Error(mismatch) on all ranks, which names the
-    /// first parameter that differs, before anything is changed. Values are compared by a 64-bit
-    /// hash of their bits, which travels with the first bundle; where they are on a device, that
+    /// Whether the first batch, and the first after each join, compares the parameters' values over
+    /// the ranks. If they differ, its step() fails with Error(mismatch) on all ranks, which names
+    /// the first parameter that differs, before anything is changed. Compared are the values at the
+    /// first hook of the batch, also one that no_sync() ignores or that only accumulates; without
+    /// hooks, at its first call of step() or synchronize(). A trainer may change values later in
+    /// the batch, and must restore them before step(). Values are compared by a 64-bit hash of
+    /// their bits, which travels with the first bundle; where they are on a device, that hook or
     /// step waits until the device has come to it. Compares parameters with a gradient whose values
     /// are without strides, and not the gradient's memory.
     bool check_values = true;

@@ -37,20 +37,26 @@ public:
 
     std::size_t size() const noexcept { return many_.empty() ? few_count_ : many_.size(); }
     bool empty() const noexcept { return size() == 0; }
-    std::int64_t* data() noexcept { return many_.empty() ? few_.data() : many_.data(); }
-    const std::int64_t* data() const noexcept { return many_.empty() ? few_.data() : many_.data(); }
+    std::int64_t* data() & noexcept { return many_.empty() ? few_.data() : many_.data(); }
+    const std::int64_t* data() const& noexcept {
+        return many_.empty() ? few_.data() : many_.data();
+    }
+    void data() && = delete;  ///< the extents go with a shape that nobody keeps
     std::int64_t* begin() noexcept { return data(); }
     const std::int64_t* begin() const noexcept { return data(); }
     std::int64_t* end() noexcept { return data() + size(); }
     const std::int64_t* end() const noexcept { return data() + size(); }
-    std::int64_t& operator[](std::size_t dimension) noexcept { return data()[dimension]; }
-    const std::int64_t& operator[](std::size_t dimension) const noexcept {
+    std::int64_t& operator[](std::size_t dimension) & noexcept { return data()[dimension]; }
+    const std::int64_t& operator[](std::size_t dimension) const& noexcept {
         return data()[dimension];
     }
-    std::int64_t& front() noexcept { return data()[0]; }
-    const std::int64_t& front() const noexcept { return data()[0]; }
-    std::int64_t& back() noexcept { return data()[size() - 1]; }
-    const std::int64_t& back() const noexcept { return data()[size() - 1]; }
+    std::int64_t operator[](std::size_t dimension) && noexcept { return data()[dimension]; }
+    std::int64_t& front() & noexcept { return data()[0]; }
+    const std::int64_t& front() const& noexcept { return data()[0]; }
+    std::int64_t front() && noexcept { return data()[0]; }
+    std::int64_t& back() & noexcept { return data()[size() - 1]; }
+    const std::int64_t& back() const& noexcept { return data()[size() - 1]; }
+    std::int64_t back() && noexcept { return data()[size() - 1]; }
 
     /// New extents are 0.
     void resize(std::size_t dimensions) {
@@ -67,7 +73,7 @@ public:
         many_.clear();
     }
     void push_back(std::int64_t extent) { emplace_back() = extent; }
-    std::int64_t& emplace_back() {
+    std::int64_t& emplace_back() & {
         resize(size() + 1);
         return back();
     }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "training/sharing_advice.hpp"
+#include "training/value_check.hpp"
 
 namespace guozhuang {
 namespace {
@@ -50,8 +51,8 @@ struct GradientReducer::State {
     void complete(std::size_t parameter);
     void count_down(std::size_t bundle);
     void send(std::size_t bundle);
-    std::vector<Agreement> agreements() const;
-    bool compares_values() const;
+    std::vector<Agreement> agreements();
+    void note_values();
     void complete_all();
     void complete_unmarked();
     template <class Act>
@@ -69,7 +70,6 @@ struct GradientReducer::State {
 
     std::vector<Parameter> parameters;
     OptimizerOptions options;
-    bool is_alone = false;                                    ///< there is no other rank
     std::unordered_map<std::string_view, std::size_t> index;  ///< of a parameter, by name
     std::vector<std::size_t> bundle_of;                       ///< of each parameter with a gradient
     /// How many parameters each bundle waits for.
@@ -110,9 +110,9 @@ struct GradientReducer::State {
     };
     Batch batch;
 
-    bool has_agreed = false;                ///< the plan holds the current agreements
-    std::optional<std::uint64_t> compared;  ///< number of joins at the last comparison
-    std::uint64_t left_out = 0;             ///< batches that were reduced, but not stepped with
+    ValueCheck value_check{false};
+    bool has_agreed = false;     ///< the plan holds the current agreements
+    std::uint64_t left_out = 0;  ///< batches that were reduced, but not stepped with
     bool hooks_used = false;
     bool warned = false;
     SharingAdvice sharing_advice;
@@ -183,7 +183,7 @@ void GradientReducer::State::lay_out() {
                                                                .process_set = options.process_set});
     options.name = plan->name();
     find_streams();
-    is_alone = ranks().size() == 1;
+    value_check = ValueCheck(options.check_values && ranks().size() > 1);
     start_batch();
 }
 
@@ -213,6 +213,7 @@ void GradientReducer::State::tie() {
 }
 
 void GradientReducer::State::start_batch() {
+    value_check.start_batch();
     batch = {.accumulated = std::vector<bool>(parameters.size()),
              .marked = std::vector<bool>(parameters.size()),
              .missing = bundle_size};
@@ -243,6 +244,7 @@ void GradientReducer::State::mark(std::size_t parameter) {
                            name),
                name);
     hooks_used = true;
+    note_values();
     batch.accumulated[tied_to[parameter]] = true;
     if (paused > 0 || batch.passes + 1 < options.backward_passes_per_step) return;
     ++batch.marks;
@@ -267,35 +269,31 @@ void GradientReducer::State::count_down(std::size_t bundle) {
 
 void GradientReducer::State::send(std::size_t bundle) {
     // A rank that had joined has skipped steps too: all ranks count anew after a join.
-    if (bundle == 0 && compared != plan->joins() && std::exchange(left_out, 0) != 0)
+    if (bundle == 0 && !value_check.has_passed(*plan) && std::exchange(left_out, 0) != 0)
         has_agreed = false;
-    if (bundle == 0 && (!has_agreed || compares_values())) {
+    if (bundle == 0 && (!has_agreed || value_check.is_due(*plan))) {
         plan->agree(agreements());
-        has_agreed = !compares_values();
+        has_agreed = !value_check.is_due(*plan);
     }
     plan->ready(bundle, {.waits_next = batch.state == Batch::State::closing});
 }
 
-/// After a join the values are compared anew, since ranks that had joined miss steps.
-bool GradientReducer::State::compares_values() const {
-    return options.check_values && !is_alone && compared != plan->joins();
+/// To be called as early in a batch as this hears of it, before a trainer changes values.
+void GradientReducer::State::note_values() {
+    value_check.note_values(parameters, options, *plan);
 }
 
-std::vector<Agreement> GradientReducer::State::agreements() const {
+std::vector<Agreement> GradientReducer::State::agreements() {
     std::vector<Agreement> all{
         {.what = "values of backward_passes_per_step",
          .value = std::to_string(options.backward_passes_per_step)},
         {.what = "values of check_values", .value = options.check_values ? "true" : "false"},
         {.what = "numbers of batches that were reduced and then left out",
          .value = std::to_string(left_out)}};
-    if (!compares_values()) return all;
-    for (const auto& parameter : parameters) {
-        const auto& [name, value, gradient] = parameter;
-        const bool is_trained = parameter.has_gradient() && value.data != gradient.data;
-        if (is_trained && value.data != nullptr && value.strides.empty())
-            all.push_back({name, "values (broadcast_parameters makes them the same)",
-                           fmt::format("{:016x}", hash(value, on_stream()))});
-    }
+    if (!value_check.is_due(*plan)) return all;
+    note_values();
+    const auto& values = value_check.agreements();
+    all.insert(all.end(), values.begin(), values.end());
     return all;
 }
 
@@ -420,7 +418,7 @@ bool GradientReducer::State::wait_for_averages(const Wait& wait) {
         start_batch();  // this batch has failed on all ranks; the next may succeed
         throw;
     }
-    compared = plan->joins();
+    value_check.pass(*plan);
     batch.state = Batch::State::synchronised;
     return true;
 }
@@ -466,6 +464,7 @@ bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {
 bool GradientReducer::finish_pass(const std::function<void()>& step) {
     auto& state = *state_;
     state.look_for_new_batch();
+    state.note_values();
     if (state.batch.passes + 1 < state.options.backward_passes_per_step) {
         ++state.batch.passes;
         return false;

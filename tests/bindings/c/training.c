@@ -180,7 +180,7 @@ void test_failing_batches(void) {
     if (rank_count() == 1) return;
     FAILS(GZ_ERROR_MISMATCH, "'first'", gz_check_consistent(model.parameters, LAYERS, NULL, NULL));
     OK(gz_reducer_create(model.parameters, LAYERS, NULL, &reducer));
-    FAILS(GZ_ERROR_MISMATCH, "values (broadcast_parameters makes them the same) differ",
+    FAILS(GZ_ERROR_MISMATCH, "values (broadcast_parameters makes them the same; ",
           gz_reducer_finish_pass(reducer, step, &model, NULL));
     gz_reducer_free(reducer);
 }

@@ -396,6 +396,36 @@ class Modules(TrainingTest):
                     mine.grad.zero_()
                     theirs.grad.zero_()
 
+    def test_values_between_two_backwards(self):
+        """Each rank changes them in its own way, and restores them before the step."""
+        model = Model()
+        wrapped = hvd.DistributedDataParallel(model)
+        for step in range(2):
+            with wrapped.no_sync():
+                loss_of(wrapped, step, self.rank, self.size).backward()
+            before = copy.deepcopy(model.state_dict())
+            with torch.no_grad():
+                model.first.weight.add_(self.rank)
+            loss_of(wrapped, step, self.rank, self.size).backward()
+            model.load_state_dict(before)
+            self.assertTrue(all(each.grad is not None for each in model.first.parameters()))
+
+    def test_check_values(self):
+        layer = torch.nn.Linear(2, 1)
+        with torch.no_grad():
+            layer.weight.fill_(self.rank)
+
+        def step(**options):
+            sgd = torch.optim.SGD(layer.parameters(), 0)
+            optimizer = hvd.DistributedOptimizer(sgd, layer.named_parameters(), **options)
+            layer(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+        if self.size > 1:
+            with self.assertRaisesRegex(hvd.Error, "'weight': values .*check_values=False"):
+                step()
+        step(check_values=False)
+
     def test_buffers(self):
         wrapped = hvd.DistributedDataParallel(torch.nn.BatchNorm1d(2).double())
         wrapped.module.running_mean.fill_(self.rank)

@@ -288,6 +288,27 @@ void unlike_values(Session& session, Report& report) {
     expect_usable(session, report);
 }
 
+void perturbed_values(Session& session, Report& report) {
+    for (const int passes : {1, 2}) {
+        Trainer trainer(session, {.backward_passes_per_step = passes});
+        for (int batch = 0; batch < 2; ++batch) {
+            if (passes == 1) {
+                const auto only_accumulates = trainer.optimizer.no_sync();
+                trainer.backward();
+            } else {
+                trainer.backward();
+                report.expect(!trainer.optimizer.step(), "the first pass accumulates");
+            }
+            const auto values = trainer.values;
+            for (auto& value : trainer.values) value[0] += static_cast<float>(session.rank());
+            trainer.backward();
+            trainer.values = values;
+            report.expect(trainer.optimizer.step(), "the values were the same, and are again");
+            join({.session = &session});
+        }
+    }
+}
+
 void values_of_late_ranks(Session& session, Report& report) {
     if (session.size() < 2) return;
     Trainer trainer(session);
@@ -304,7 +325,8 @@ void values_of_late_ranks(Session& session, Report& report) {
     report.expect_equal(last, 0, "the last to join");
     trainer.backward();
     expect_error(report, ErrorCode::mismatch,
-                 {"'p1': values (broadcast_parameters makes them the same) differ: "},
+                 {"'p1': values (broadcast_parameters makes them the same; where they may differ, "
+                  "OptimizerOptions::check_values = false) differ: "},
                  [&] { trainer.optimizer.step(); });  // p0 moves by 0 on rank 0
     broadcast_parameters(trainer.parameters(), 1, &session);
     trainer.descent.steps = 0;

@@ -110,6 +110,9 @@ void unlike_options(Session& session, Report& report);
 /// Parameters that were not made the same are named by the first step.
 void unlike_values(Session& session, Report& report);
 
+/// Values that each rank changes in its own way between two backwards, and restores before step().
+void perturbed_values(Session& session, Report& report);
+
 /// Ranks that run out of data before their first step, or begin with a batch that is discarded.
 void values_of_late_ranks(Session& session, Report& report);
 
@@ -131,6 +134,7 @@ inline const RankCase all_batch_cases[] = {discarded_batches,
                                            gradients_that_were_not_marked,
                                            unlike_options,
                                            unlike_values,
+                                           perturbed_values,
                                            values_of_late_ranks,
                                            parameters_without_gradient,
                                            discarded_in_a_set,

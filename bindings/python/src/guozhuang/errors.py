@@ -31,6 +31,7 @@ USAGE_CODES = ("invalid_argument", "duplicate_name", "not_initialised")
 
 def make(code, message, tensor="", operation="", ranks=()):
     kind = UsageError if code in USAGE_CODES else Error
+    message = message.replace("OptimizerOptions::check_values = false", "check_values=False")
     return kind(message, code, tensor, operation, ranks)
 
 

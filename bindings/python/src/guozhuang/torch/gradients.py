@@ -38,7 +38,8 @@ class Gradients:
 
     def __init__(self, named_parameters, op=Average, prescale=1.0, postscale=1.0,
                  compression=Compression.none, groups=(), bundle_bytes=None, sparse_as_dense=False,
-                 passes=1, process_set=global_process_set, ends_with_backward=False):
+                 passes=1, process_set=global_process_set, ends_with_backward=False,
+                 check_values=True):
         """`groups` are lists of parameters that are reduced together; the others are reduced in
         bundles of about `bundle_bytes`. `ends_with_backward`: backward() calls synchronize()."""
         self._op, self._prescale, self._postscale = op, prescale, postscale
@@ -49,7 +50,7 @@ class Gradients:
         self._last_number, self._joins = 0, None  # of a reducer; when the ranks agreed
         self.batch = 0  # the number of this one, of those on this rank
         self.is_paused, self.is_synchronized = False, False
-        self._ends_with_backward = ends_with_backward
+        self._ends_with_backward, self._check_values = ends_with_backward, check_values
         self._forget()
         self.set_passes(passes)
         self.add(named_parameters)
@@ -101,6 +102,7 @@ class Gradients:
         self.has_begun = self._is_closed = False  # closed: all of it is sent
         self.batch += 1
         self._answers = self._failure = None
+        self._first_values = {}  # by the id of the parameter
         for gradient in self._gradients:
             gradient.start_batch(self._passes)
 
@@ -110,6 +112,7 @@ class Gradients:
         """The hook of a parameter: backward has added to its gradient."""
         gradient.has_run = True
         if self.is_paused:
+            self._keep_values()
             return
         with self._lock:
             self.is_synchronized = False
@@ -126,6 +129,14 @@ class Gradients:
                 if self._reducers and gradient.is_trained:
                     self._try_to_send(gradient)
                 gradient.see()
+
+    def _keep_values(self):
+        """A trainer may change values until the backward in which the ranks compare them."""
+        with self._lock:
+            if (self._ends_with_backward and self._check_values and not self._has_agreed
+                    and not self._first_values):
+                self._first_values = {id(each.parameter): each.parameter.detach().clone()
+                                      for each in self._gradients}
 
     def _try_to_send(self, gradient):
         try:
@@ -391,12 +402,16 @@ class Gradients:
             if gradient.buffer.shape != gradient.parameter.shape:
                 refuse("compression must keep the shapes of gradients")
             gradient.index = index
-            triples.append((gradient.name, gradient.parameter, gradient.buffer))
+            first = self._first_values.get(id(gradient.parameter))
+            is_changed = first is not None and not torch.equal(first, gradient.parameter)
+            triples.append((gradient.name, first if is_changed else gradient.parameter,
+                            gradient.buffer))
         if not triples:
             return
         self._last_number += 1
         self._reducers.append(Reducer(f"{self.label}.{self._last_number}", triples, self._op,
-                                      self._postscale, bundle_bytes, self._process_set))
+                                      self._postscale, bundle_bytes, self._process_set,
+                                      self._check_values))
         for gradient in gradients:
             gradient.reducer = self._reducers[-1]
 

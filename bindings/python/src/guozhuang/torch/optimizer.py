@@ -228,7 +228,7 @@ def _grouping(parameters, num_groups, groups):
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,
                          backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0,
                          num_groups=0, groups=None, sparse_as_dense=False,
-                         process_set=global_process_set):
+                         process_set=global_process_set, check_values=True):
     """An optimizer like the one given, which reduces gradients over all ranks while backward runs,
     before it steps. It is an instance of a subclass of the optimizer's class.
 
@@ -241,8 +241,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                                are reduced together, at the end of backward
     sparse_as_dense            whether sparse gradients are dense while they are reduced
     process_set                the ranks that train together
-
-    The first step compares the parameters over the ranks: broadcast_parameters() makes them equal.
+    check_values               whether the first step compares the parameters over the ranks, which
+                               broadcast_parameters() makes equal
     """
     if not hasattr(optimizer, "param_groups") or isinstance(optimizer, _Wrapper):
         refuse(f"an optimizer of one process is wanted, not {optimizer!r}")
@@ -264,6 +264,6 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         _with_names(optimizer, named), op=op, prescale=1 / gradient_predivide_factor,
         postscale=gradient_predivide_factor, compression=compression, groups=groups,
         bundle_bytes=bundle_bytes, sparse_as_dense=sparse_as_dense,
-        passes=backward_passes_per_step, process_set=process_set)
+        passes=backward_passes_per_step, process_set=process_set, check_values=check_values)
     return _subclass(optimizer, _Distributed, _gradients=gradients, _named=named,
                      _process_set=process_set, _synchronizes=True)

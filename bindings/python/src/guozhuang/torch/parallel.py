@@ -18,7 +18,8 @@ class DistributedDataParallel(torch.nn.Module):
     each forward() of a training module, unless `broadcast_buffers` is False. A parameter that
     backward has not reached on this rank counts as zero; one that it has reached on none keeps its
     `grad`; one that only becomes trainable after the first batch is refused. `bucket_cap_mb` is the
-    size of the bundles in which gradients travel.
+    size of the bundles in which gradients travel. The first batch compares the parameters over the
+    ranks, as they are at its first backward, unless `check_values` is False.
 
     The other arguments are PyTorch's, and not needed: the module and its inputs stay on the device
     where they are, and any parameter may be left unused. torch.utils.checkpoint belongs within the
@@ -27,7 +28,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def __init__(self, module, device_ids=None, output_device=None, dim=0, broadcast_buffers=True,
                  process_set=global_process_set, bucket_cap_mb=25, find_unused_parameters=False,
-                 gradient_as_bucket_view=False, static_graph=False, process_group=None):
+                 gradient_as_bucket_view=False, static_graph=False, process_group=None,
+                 check_values=True):
         if process_group is not None:
             refuse("process_group is PyTorch's; process_set says which ranks train together")
         pointer_of(process_set)  # refuses what is none
@@ -41,7 +43,7 @@ class DistributedDataParallel(torch.nn.Module):
                              process_set)
         self._gradients = Gradients(
             module.named_parameters(), bundle_bytes=math.ceil(bucket_cap_mb * 2**20),
-            process_set=process_set, ends_with_backward=True)
+            process_set=process_set, ends_with_backward=True, check_values=check_values)
 
     def forward(self, *inputs, **options):
         if torch.is_grad_enabled():

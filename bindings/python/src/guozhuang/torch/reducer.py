@@ -14,7 +14,8 @@ class Reducer:
 
     _in_use = None
 
-    def __init__(self, name, parameters, op, scale, bundle_bytes, process_set):
+    def __init__(self, name, parameters, op, scale, bundle_bytes, process_set,
+                 check_values):
         """`parameters` are triples of a name, the value, and the buffer of the gradient.
         `bundle_bytes` None: the library's."""
         self._is_pending, self._is_reduced = False, False
@@ -30,6 +31,7 @@ class Reducer:
         stream = tensors.stream(self._buffers[0])
         options = _c.ReducerOptions(
             name=name.encode(), op=op, gradient_scale=scale, process_set=pointer_of(process_set),
+            check_values=check_values,
             stream=None if stream is None else ctypes.pointer(stream), **sizes)
         self._in_use = InUse((self._values, self._buffers))
         self._pointer = self._in_use.pointer

@@ -76,7 +76,7 @@ public:
     /// which all go on with the next. See GradientReducer::discard.
     void discard(std::string_view reason) { reducer_.discard(reason); }
     /// While the guard lives, gradients only accumulate, on this rank alone.
-    [[nodiscard]] NoSync no_sync() noexcept { return NoSync(reducer_); }
+    [[nodiscard]] NoSync no_sync() & noexcept { return NoSync(reducer_); }
 
     /// The optimizer of the constructor.
     ::torch::optim::Optimizer& wrapped() noexcept { return optimizer_; }

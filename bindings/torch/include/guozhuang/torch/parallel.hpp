@@ -121,11 +121,11 @@ public:
     }
 
     /// While the guard lives, gradients only accumulate, on this rank alone.
-    [[nodiscard]] NoSync no_sync() noexcept { return NoSync(reducer_); }
+    [[nodiscard]] NoSync no_sync() & noexcept { return NoSync(reducer_); }
 
     /// The module of the constructor.
-    Module& module() noexcept { return *module_; }
-    Module* operator->() noexcept { return module_.get(); }
+    Module& module() & noexcept { return *module_; }
+    Module* operator->() & noexcept { return module_.get(); }
 
 private:
     /// Backward calls this with its first gradient; when it has written all, the pass is over. Then

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <guozhuang/optimizer.hpp>
+#include <optional>
+#include <vector>
+
+namespace guozhuang {
+
+/// Compares the values of parameters over the ranks: in the first batch, and in the first after
+/// each join, since ranks that had joined miss steps. Compared are the values at the start of the
+/// batch: a trainer may change them until step() and restore them, on each rank in its own way. One
+/// thread at a time.
+class ValueCheck {
+public:
+    /// Nothing is ever compared unless `is_wanted`.
+    explicit ValueCheck(bool is_wanted) noexcept : is_wanted_(is_wanted) {}
+
+    /// Whether the current batch compares values.
+    bool is_due(const Plan& plan) const { return is_wanted_ && passed_ != plan.joins(); }
+    void start_batch() noexcept { values_.reset(); }
+    /// Hashes the values if that is due and has not been done in this batch.
+    void note_values(const std::vector<Parameter>& parameters, const OptimizerOptions& options,
+                     const Plan& plan);
+    /// The hashes that were noted: what all ranks must agree on.
+    const std::vector<Agreement>& agreements() const { return *values_; }
+    /// The batch was reduced, so all values were the same.
+    void pass(const Plan& plan) { passed_ = plan.joins(); }
+    /// Whether the values were compared since the last join.
+    bool has_passed(const Plan& plan) const { return passed_ == plan.joins(); }
+
+private:
+    bool is_wanted_;
+    std::optional<std::uint64_t> passed_;  ///< number of joins at the last comparison
+    std::optional<std::vector<Agreement>> values_;
+};
+
+}  // namespace guozhuang
