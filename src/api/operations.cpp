@@ -1,6 +1,7 @@
 #include <chrono>
 #include <guozhuang/error.hpp>
 #include <guozhuang/operations.hpp>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -83,16 +84,15 @@ OperationSpec all_to_all_of(const ConstTensorView& tensor, std::span<const std::
 }
 
 /// Whether it is done. Else it is to be submitted, with the number that it may have got.
-bool allreduce_eagerly(const TensorView& tensor, const AllreduceOptions& options,
-                       std::uint64_t& number) {
-    const auto set = api::set_runtime_of(options.session, options.process_set);
+bool allreduce_eagerly(SetRuntime& set, const TensorView& tensor,
+                       const AllreduceOptions& options, std::uint64_t& number) {
     const auto description = description_of(OperationKind::allreduce, options);
     api::check(
-        {*set, description, options.name, {&tensor, 1}, options.timeout, options.wait_first});
+        {set, description, options.name, {&tensor, 1}, options.timeout, options.wait_first});
     const bool may_be_eager = tensor.device.kind == DeviceKind::host && options.outputs.empty() &&
                               options.op != ReduceOp::adasum && options.timeout == 0ms &&
-                              set->misplacement_of(tensor).empty();
-    return may_be_eager && set->engine().run_eagerly({description, tensor, options.name, number});
+                              set.misplacement_of(tensor).empty();
+    return may_be_eager && set.engine().run_eagerly({description, tensor, options.name, number});
 }
 
 JoinHandle start_join(const JoinOptions& options, bool caller_waits) {
@@ -112,11 +112,19 @@ Handle start_point_to_point(const TensorView& tensor, const engine::Route& route
 
 void allreduce(const TensorView& tensor, const AllreduceOptions& options) {
     api::check_name(protocol::name_of(OperationKind::allreduce), options.name);
+    const auto set = api::set_runtime_of(options.session, options.process_set);
     std::uint64_t number = 0;
-    if (allreduce_eagerly(tensor, options, number)) return;
-    auto spec = spec_of(OperationKind::allreduce, {&tensor, 1}, options);
-    spec.number = number;
-    start(std::move(spec), true).wait();
+    std::optional<Handle> handle;
+    try {
+        if (allreduce_eagerly(*set, tensor, options, number)) return;
+        auto spec = spec_of(OperationKind::allreduce, {&tensor, 1}, options);
+        spec.number = number;
+        handle = start(std::move(spec), true);
+    } catch (...) {  // so that the caller can try again
+        if (number != 0) set->engine().return_number(OperationKind::allreduce, number);
+        throw;
+    }
+    handle->wait();
 }
 Handle allreduce_async(const TensorView& tensor, const AllreduceOptions& options) {
     return start(spec_of(OperationKind::allreduce, {&tensor, 1}, options), false);

@@ -96,6 +96,11 @@ public:
                });
     }
 
+    /// Takes back the number that such a call has got, and that is not submitted after all.
+    void return_number(protocol::OperationKind operation, std::uint64_t number) noexcept {
+        queue_.return_number(operation, number);
+    }
+
     bool drive_until(const std::function<bool()>& arrived, base::Deadline deadline) override;
     /// Completes operations that have ended; true if there were any. Called by every thread that
     /// drives or waits. Runs deleters and log callbacks of the user's, which may call this library:

@@ -133,6 +133,13 @@ std::uint64_t SubmissionQueue::take_number(protocol::OperationKind operation) {
     return ++unnamed_[operation];
 }
 
+void SubmissionQueue::return_number(protocol::OperationKind operation,
+                                    std::uint64_t number) noexcept {
+    const base::Lock lock(mutex_);
+    const auto last = unnamed_.find(operation);
+    if (last != unnamed_.end() && last->second == number) --last->second;
+}
+
 std::string SubmissionQueue::numbered_name(protocol::OperationKind operation,
                                            std::uint64_t number) const {
     const base::Lock lock(mutex_);

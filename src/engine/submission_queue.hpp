@@ -68,6 +68,8 @@ public:
                      std::shared_ptr<ProgressSource> progress_source, bool caller_waits);
     /// The next number of an operation without a name, for one that may not be submitted.
     std::uint64_t take_number(protocol::OperationKind operation);
+    /// Takes it back from one that is not submitted after all, unless another has got the next.
+    void return_number(protocol::OperationKind operation, std::uint64_t number) noexcept;
     /// Its name.
     std::string numbered_name(protocol::OperationKind operation, std::uint64_t number) const;
     /// Adds the neutral contributions of this rank, which it has not submitted itself.

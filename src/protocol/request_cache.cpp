@@ -7,7 +7,8 @@
 namespace guozhuang::protocol {
 namespace {
 
-constexpr std::size_t most_names = 16384, most_descriptions = 4096;
+constexpr std::size_t most_names = 16384, most_name_bytes = std::size_t{4} << 20,
+                      most_descriptions = 4096;
 
 std::size_t hash_of(const Description& description, const TensorDescription& tensor) noexcept {
     std::size_t hash = 0;
@@ -26,8 +27,13 @@ std::size_t hash_of(const Description& description, const TensorDescription& ten
 
 const Name& RequestCache::get(std::string_view text) {
     if (const auto known = names_.find(text); known != names_.end()) return *known;
-    if (names_.size() == most_names) names_.clear();
-    return *names_.emplace(text).first;
+    if (names_.size() == most_names || name_bytes_ + text.size() > most_name_bytes) {
+        names_.clear();
+        name_bytes_ = 0;
+    }
+    const auto& name = *names_.emplace(text).first;
+    name_bytes_ += text.size();
+    return name;
 }
 
 const SharedDescription& RequestCache::get(const Description& description,

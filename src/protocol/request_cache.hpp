@@ -18,7 +18,8 @@ struct RequestIdentity {
 
 /// Names and descriptions of requests of one tensor. A caller that makes the same again gets the
 /// same objects without an allocation, and whoever compares them finds equal pointers. Before there
-/// are more than 16384 names, or 4096 descriptions, all of them are dropped. Not thread-safe.
+/// are more than 16384 names, 4 MiB of them, or 4096 descriptions, all of them are dropped. Not
+/// thread-safe.
 class RequestCache {
 public:
     /// `description`: without its tensor, and without agreements.
@@ -32,6 +33,7 @@ private:
     const SharedDescription& get(const Description& description, const TensorDescription& tensor);
 
     std::unordered_set<Name, NameHash, NameEqual> names_;
+    std::size_t name_bytes_ = 0;  ///< of all texts
     std::unordered_multimap<std::size_t, SharedDescription> descriptions_;  ///< by hash
 };
 

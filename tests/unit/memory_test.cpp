@@ -2,15 +2,18 @@
 // says so.
 #include <cstdlib>
 #include <guozhuang/guozhuang.hpp>
+#include <latch>
 #include <limits>
 #include <new>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "protocol/request_cache.hpp"
 #include "support/cases/error_cases.hpp"
 #include "support/fakes/engine_rank.hpp"
 #include "support/runner/catch.hpp"
+#include "support/runner/environment.hpp"
 #include "support/runner/report.hpp"
 
 namespace {
@@ -138,6 +141,44 @@ TEST_CASE(
         CHECK(here.wait_for(20s));
         CHECK(there.wait_for(20s));
     }
+}
+
+TEST_CASE("a blocking call without a name that fails for lack of memory can be made again") {
+    const Environment limit("GUOZHUANG_STALL_ERROR_S", "5");
+    std::latch has_failed(1);
+    CHECK(problems_among(2, [&](Session& session, Report& report) {
+              float number = 0;
+              if (session.rank() == 0) {
+                  bool fails = false;
+                  try {
+                      const Scarcity scarcity(0);
+                      allreduce(number);
+                  } catch (const std::bad_alloc&) {
+                      fails = true;
+                  }
+                  report.expect(fails, "it fails");
+                  has_failed.count_down();
+              }
+              has_failed.wait();
+              for (int call = 1; call <= 3; ++call) {
+                  number = static_cast<float>(10 * call + session.rank());
+                  allreduce(number);
+                  report.expect_equal(number, static_cast<float>(20 * call + 1), "the sum");
+              }
+          }) == "");
+}
+
+TEST_CASE("names that are kept take a bounded number of bytes") {
+    protocol::RequestCache cache;
+    protocol::RequestIdentity first;
+    for (int i = 0; i < 200; ++i) {
+        const auto identity = cache.get(std::to_string(i) + std::string(60'000, 'x'), {}, {});
+        if (i == 0) first = identity;
+    }
+    // 200 of them are 12 MB, so the first one has been dropped and is made anew.
+    const auto again = cache.get("0" + std::string(60'000, 'x'), {}, {});
+    CHECK(again.name.text() == first.name.text());
+    CHECK(again.name.text().data() != first.name.text().data());
 }
 
 TEST_CASE("what is submitted again takes memory for its tensors, its state and perhaps the queue") {

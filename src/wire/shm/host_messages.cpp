@@ -79,27 +79,28 @@ void HostMessages::discard() {
     }
 }
 
-/// Whether a message of that rank is whole.
+/// Whether a message of that rank is whole. If there is no memory for it, another call goes on
+/// where this one threw.
 bool HostMessages::receive(RingPair& pair) {
     const auto head = std::as_writable_bytes(std::span(&pair.head, 1));
-    while (pair.in.available() > 0) {
-        if (pair.arrived < head.size()) {
-            pair.arrived += pair.in.take(head.subspan(pair.arrived));
-            if (pair.arrived == head.size() && pair.head.bytes > max_control_bytes)
+    for (;;) {
+        if (pair.arrived == head.size()) {
+            if (pair.head.bytes > max_control_bytes)
                 throw Error(ErrorCode::wire,
                             fmt::format("rank {} sent a control message of {} bytes", pair.rank,
                                         pair.head.bytes),
                             {.ranks = {pair.rank}});
-            if (pair.arrived == head.size()) pair.message.resize(pair.head.bytes);
+            pair.message.resize(pair.head.bytes);
         }
-        if (pair.arrived >= head.size())
-            pair.arrived +=
-                pair.in.take(std::span(pair.message).subspan(pair.arrived - head.size()));
-        if (pair.in.release()) base::ring_local(pair.bell);
         if (pair.arrived >= head.size() && pair.arrived == head.size() + pair.message.size())
             return true;
+        if (pair.in.available() == 0) return false;
+        pair.arrived += pair.in.take(
+            pair.arrived < head.size()
+                ? head.subspan(pair.arrived)
+                : std::span(pair.message).subspan(pair.arrived - head.size()));
+        if (pair.in.release()) base::ring_local(pair.bell);
     }
-    return false;
 }
 
 std::optional<Messages::Message> HostMessages::poll(std::uint32_t channel,
@@ -120,10 +121,12 @@ std::optional<Messages::Message> HostMessages::poll(std::uint32_t channel,
     }
     for (auto& pair : ring_pairs_) {
         while (receive(pair)) {
+            const bool is_next = pair.head.channel == channel && (!from || *from == pair.rank);
+            // If there is no memory to keep it, it is whole for the next call, too.
+            if (!is_next) arrived_[pair.head.channel].push_back({pair.rank, {}});
             pair.arrived = 0;
-            Messages::Message message{pair.rank, std::exchange(pair.message, {})};
-            if (pair.head.channel == channel && is_wanted(message)) return message;
-            arrived_[pair.head.channel].push_back(std::move(message));
+            if (is_next) return Messages::Message{pair.rank, std::exchange(pair.message, {})};
+            arrived_[pair.head.channel].back().bytes = std::exchange(pair.message, {});
         }
     }
     return std::nullopt;
