@@ -105,7 +105,7 @@ public:
     /// and are on one host. Whether that memory is ordinary, share() finds out. Local.
     std::size_t sharable_bytes() const;
 
-    std::size_t size() const noexcept;         ///< bundles
+    std::size_t size() const noexcept;          ///< bundles
     const std::string& name() const& noexcept;  ///< the given one, or the numbered one
     std::string name() && { return std::as_const(*this).name(); }
 

@@ -84,11 +84,10 @@ OperationSpec all_to_all_of(const ConstTensorView& tensor, std::span<const std::
 }
 
 /// Whether it is done. Else it is to be submitted, with the number that it may have got.
-bool allreduce_eagerly(SetRuntime& set, const TensorView& tensor,
-                       const AllreduceOptions& options, std::uint64_t& number) {
+bool allreduce_eagerly(SetRuntime& set, const TensorView& tensor, const AllreduceOptions& options,
+                       std::uint64_t& number) {
     const auto description = description_of(OperationKind::allreduce, options);
-    api::check(
-        {set, description, options.name, {&tensor, 1}, options.timeout, options.wait_first});
+    api::check({set, description, options.name, {&tensor, 1}, options.timeout, options.wait_first});
     const bool may_be_eager = tensor.device.kind == DeviceKind::host && options.outputs.empty() &&
                               options.op != ReduceOp::adasum && options.timeout == 0ms &&
                               set.misplacement_of(tensor).empty();

@@ -33,7 +33,7 @@ private:
     const SharedDescription& get(const Description& description, const TensorDescription& tensor);
 
     std::unordered_set<Name, NameHash, NameEqual> names_;
-    std::size_t name_bytes_ = 0;  ///< of all texts
+    std::size_t name_bytes_ = 0;                                            ///< of all texts
     std::unordered_multimap<std::size_t, SharedDescription> descriptions_;  ///< by hash
 };
 

@@ -149,8 +149,8 @@ TEST_CASE("the average of integers divides the true sum, truncated toward zero")
 
 TEST_CASE("a rank that is alone does not write to its tensors") {
     const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    auto* const memory = static_cast<float*>(
-        mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    auto* const memory =
+        static_cast<float*>(mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     REQUIRE(memory != MAP_FAILED);
     const TensorView zeros(memory, {static_cast<std::int64_t>(bytes / sizeof(float))});
     run_ranks(1, [&](Session&) {

@@ -95,10 +95,10 @@ bool HostMessages::receive(RingPair& pair) {
         if (pair.arrived >= head.size() && pair.arrived == head.size() + pair.message.size())
             return true;
         if (pair.in.available() == 0) return false;
-        pair.arrived += pair.in.take(
-            pair.arrived < head.size()
-                ? head.subspan(pair.arrived)
-                : std::span(pair.message).subspan(pair.arrived - head.size()));
+        pair.arrived +=
+            pair.in.take(pair.arrived < head.size()
+                             ? head.subspan(pair.arrived)
+                             : std::span(pair.message).subspan(pair.arrived - head.size()));
         if (pair.in.release()) base::ring_local(pair.bell);
     }
 }
