@@ -37,11 +37,8 @@ public:
 
     std::size_t size() const noexcept { return many_.empty() ? few_count_ : many_.size(); }
     bool empty() const noexcept { return size() == 0; }
-    std::int64_t* data() & noexcept { return many_.empty() ? few_.data() : many_.data(); }
-    const std::int64_t* data() const& noexcept {
-        return many_.empty() ? few_.data() : many_.data();
-    }
-    void data() && = delete;  ///< the extents go with a shape that nobody keeps
+    std::int64_t* data() noexcept { return many_.empty() ? few_.data() : many_.data(); }
+    const std::int64_t* data() const noexcept { return many_.empty() ? few_.data() : many_.data(); }
     std::int64_t* begin() noexcept { return data(); }
     const std::int64_t* begin() const noexcept { return data(); }
     std::int64_t* end() noexcept { return data() + size(); }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <guozhuang/error.hpp>
+#include <string>
 
 #include "base/config.hpp"
 #include "base/log.hpp"
@@ -74,6 +75,9 @@ void refuse_lone_job(std::string_view mpi) {
                                 "this one: mpirun and the MPI library that this program is linked "
                                 "to do not belong together; use the mpirun of {} ({})",
                                 launcher->ranks, launcher->evidence, mpi, mpi, allowed));
+    // An mpirun of one process, perhaps within a step of several.
+    if (number_in("OMPI_COMM_WORLD_SIZE") == 1 || number_in("PMI_SIZE") == 1) return;
+    std::string doubt;
     for (const auto& other : other_launchers) {
         const auto launcher = launcher_of(other);
         if (!launcher || launcher->ranks <= 1) continue;
@@ -84,9 +88,11 @@ void refuse_lone_job(std::string_view mpi) {
         // People set WORLD_SIZE and RANK themselves, too, for torch.distributed.
         if (std::string_view(other.size == nullptr ? "" : other.size) == "WORLD_SIZE" &&
             !base::environment("TORCHELASTIC_RUN_ID"))
-            return base::log_warning("it seems that " + problem);
-        throw Error(ErrorCode::unavailable, problem);
+            doubt = "it seems that " + problem;
+        else
+            throw Error(ErrorCode::unavailable, problem);
     }
+    if (!doubt.empty()) base::log_warning(doubt);
 }
 
 }  // namespace guozhuang::wire

@@ -20,7 +20,6 @@ using Optimised = DistributedOptimizer<Descent>;
 
 [[maybe_unused]] static void choose() {
     [[maybe_unused]] Result result;
-    [[maybe_unused]] Shape shape;
     [[maybe_unused]] Optimised& optimizer = made<Optimised&>();
     (void)(CHOSEN);
 }

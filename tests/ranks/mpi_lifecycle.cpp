@@ -99,6 +99,13 @@ void foreign_launcher() {
     }
 }
 
+/// An mpirun of one process.
+void one_rank() {
+    const auto transport = wire::connect();
+    require(transport->size() == 1, "one rank");
+    transport->close();
+}
+
 /// Variables of launchers that MPI need not know, and what an error says of them.
 void other_launchers() {
     using Variables = std::vector<std::pair<const char*, const char*>>;
@@ -121,6 +128,11 @@ void other_launchers() {
     const std::pair<Variables, const char*> several[] = {
         {{{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}},
          "srun has started at least 2 processes (SLURM_STEP_NUM_TASKS=2, SLURM_PROCID=0)"},
+        {{{"WORLD_SIZE", "2"},
+          {"RANK", "0"},
+          {"JSM_NAMESPACE_SIZE", "2"},
+          {"JSM_NAMESPACE_RANK", "0"}},
+         "jsrun has"},
         {{{"WORLD_SIZE", "4"}, {"RANK", "3"}, {"TORCHELASTIC_RUN_ID", "none"}}, "torchrun has"},
         {{{"HOROVOD_SIZE", "2"}, {"HOROVOD_RANK", "1"}}, "Horovod's launcher has"},
         {{{"FLUX_JOB_SIZE", "2"}, {"FLUX_TASK_RANK", "1"}}, "flux run has"},
@@ -183,6 +195,7 @@ int main(int argc, char** argv) {
         {"abandoned", abandoned},
         {"alone", alone},
         {"foreign_launcher", foreign_launcher},
+        {"one_rank", one_rank},
         {"other_launchers", other_launchers}};
     require(argc == 2 && scenes.contains(argv[1]), "the argument names a scene");
     scenes.at(argv[1])();

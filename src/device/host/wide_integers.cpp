@@ -29,7 +29,7 @@ void widen_integers(std::span<std::int64_t> into, DType dtype, std::span<const s
     for_type_of(dtype, [&]<class T>(T element) {
         for (std::size_t i = 0; i < into.size(); ++i) {
             std::memcpy(&element, from.data() + i * sizeof(T), sizeof(T));
-            into[i] = element;
+            into[i] = element;  // NOLINT(bugprone-signed-char-misuse): the sign is meant
         }
     });
 }

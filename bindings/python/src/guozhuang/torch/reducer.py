@@ -14,8 +14,7 @@ class Reducer:
 
     _in_use = None
 
-    def __init__(self, name, parameters, op, scale, bundle_bytes, process_set,
-                 check_values):
+    def __init__(self, name, parameters, op, scale, bundle_bytes, process_set, check_values=True):
         """`parameters` are triples of a name, the value, and the buffer of the gradient.
         `bundle_bytes` None: the library's."""
         self._is_pending, self._is_reduced = False, False
