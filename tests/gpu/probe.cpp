@@ -298,6 +298,13 @@ Json copies() {
             {"from_host_GBps", bandwidth(bytes, copy(one.get(), pinned, cudaMemcpyHostToDevice))}};
 }
 
+/// Has a context until standard input ends.
+Json hold() {
+    const auto memory = device_memory<std::byte>(1);
+    while (std::getchar() != EOF) {}
+    return {};
+}
+
 int run(std::span<char*> arguments) {
     const std::string program = "/proc/self/exe", wanted = arguments.size() > 1 ? arguments[1] : "";
     if (wanted == "open_ipc") return open_ipc(std::atoi(arguments[2]));
@@ -309,6 +316,7 @@ int run(std::span<char*> arguments) {
         {"device_words", device_words},
         {"capture", capture},
         {"copies", copies},
+        {"hold", hold},
     };
     std::puts(checks.at(wanted)().dump().c_str());
     return 0;

@@ -4,10 +4,12 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+HERE = Path(__file__).resolve().parent
 NO_GPU = 77  # a program's exit code, and that of validate
 
 
@@ -27,6 +29,7 @@ class Ground:
         self.deadline = 0.0
         self.facts = {}
         self.bandwidths = None
+        self.held = None  # a process that keeps the GPU awake
         mpi, data = build / "mpi", build / "data"  # of what prepare has packed
         self.mpirun = str(mpi / "bin/mpirun") if mpi.is_dir() else "mpirun"
         self.data = data if data.is_dir() else Path("/usr/share/datasets/fashion-mnist")
@@ -34,14 +37,35 @@ class Ground:
             **os.environ,
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_plm": "isolated",  # all ranks are here, so that ssh is not needed
             "GUOZHUANG_LOG_LEVEL": "info",  # for require_paths()
         }
-        libraries = [build / "emulated/lib"] if emulated else []
+        self.prepend("LD_LIBRARY_PATH", *[build / "emulated/lib"] * emulated, build / "lib")
+        for folder in [] if emulated else nccl_folders():
+            self.append("LD_LIBRARY_PATH", folder)
+        packages = build / "python"
+        self.prepend("PYTHONPATH", packages if packages.is_dir()
+                     else HERE.parent.parent / "bindings/python/src")
         if mpi.is_dir():
             self.environment["OPAL_PREFIX"] = str(mpi)
-            libraries += [build / "lib", mpi / "lib"]
-        if libraries:
-            self.environment["LD_LIBRARY_PATH"] = ":".join(map(str, libraries))
+            self.prepend("LD_LIBRARY_PATH", mpi / "lib")
+            if self.is_too_old():
+                self.prepend("LD_LIBRARY_PATH", mpi / "compiler")
+
+    def prepend(self, variable, *directories):
+        """What is there stays behind them: libcuda.so.1 may be found by it alone."""
+        old = self.environment.get(variable)
+        self.environment[variable] = ":".join([*map(str, directories), *[old] * bool(old)])
+
+    def append(self, variable, directory):
+        old = self.environment.get(variable)
+        self.environment[variable] = f"{old}:{directory}" if old else str(directory)
+
+    def is_too_old(self):
+        """Whether this machine's libstdc++ is older than the compiler that built the programs."""
+        asked = subprocess.run([self.program("gz-info"), "--help"], env=self.environment, text=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return asked.returncode != 0 and "libstdc++" in asked.stderr
 
     def program(self, name):
         """gz-perf, say; one that is linked with CUDA's runtime has another one for the
@@ -55,59 +79,58 @@ class Ground:
         return str(path)
 
     def gpus(self):
-        return 4 if self.emulated else len(self.facts["devices"])
+        return 1 if self.emulated else len(self.facts["devices"])
 
     def counts(self, path, *wanted):
         """With how many ranks to try a path. The emulation has few cores: one number is enough."""
         if path == "nccl":
             self.require_nccl()
-            wanted = [count for count in wanted if count <= self.gpus()]
-        if not wanted:
-            raise Skip(f"each rank needs a GPU of its own, and there is {self.gpus()}")
-        if self.emulated:
-            return [max(3, fewest(path))]
-        return [count for count in wanted if count >= fewest(path)]
+            return wanted[:1]
+        return [3] if self.emulated else wanted
 
     def require_nccl(self):
         if not self.facts["nccl"]:
             raise Skip("there is no libnccl.so.2")
 
-    def going_by(self, path, ranks, others=()):
-        """The environment of ranks whose tensors must go by the path, or, in process sets that it
-        is not for, by the others: all share a GPU, but by NCCL each has one of its own."""
+    def going_by(self, path, ranks):
+        """The environment of ranks whose tensors must go by the path: all share a GPU, but by NCCL
+        each has one of its own if there are as many."""
         environment = {"GUOZHUANG_DEVICE_PATH": path} if path else {}
-        if others:
-            environment = {"GUOZHUANG_NCCL": "off"}  # and the ranks choose
         if self.emulated:
-            environment["EMULATED_CUDA_DEVICES"] = str(ranks if path == "nccl" else 1)
-        elif path != "nccl":
+            environment["EMULATED_CUDA_DEVICES"] = "1"
+        elif not self.have_one_each(path, ranks):
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
             environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
         return environment
 
-    def ranks(self, count, *command, hosts_by=None, ranks_of_host=1):
-        """The command as so many ranks. With hosts_by, a variable, they are told by it that they
-        are on different hosts."""
-        options = ["-np", str(count), "--oversubscribe", "--bind-to", "none"]
+    def have_one_each(self, path, ranks):
+        return path == "nccl" and self.gpus() >= ranks
+
+    def ranks(self, count, *command, hosts_by=()):
+        """The command as so many ranks. With hosts_by, variables, they are told by them that they
+        are on hosts of their own."""
+        options = ["--oversubscribe", "--bind-to", "none"]
         if count > len(os.sched_getaffinity(0)):
             options += ["--mca", "mpi_yield_when_idle", "1"]
-        if hosts_by is None:
-            return [self.mpirun, *options, *command]
-        hosts = [rank // ranks_of_host for rank in range(count)]
-        jobs = [("-np", "1", "-x", f"{hosts_by}={host}", *command) for host in hosts]
-        return [self.mpirun, *options[2:], *jobs[0], *(word for job in jobs[1:]
-                                                       for word in (":", *job))]
+        if not hosts_by:
+            return [self.mpirun, "-np", str(count), *options, *command]
+        all_words = [self.mpirun, *options]
+        for rank in range(count):
+            told = [word for each in hosts_by for word in ("-x", f"{each}={rank}")]
+            all_words += [*[":"] * (rank > 0), "-np", "1", *told, *command]
+        return all_words
 
-    def ranks_by(self, path, count, *command, **hosts):
-        """The same of ranks whose tensors are to go by the path: on two hosts if it needs them."""
-        if path == "hierarchical":
-            hosts = {"hosts_by": "GUOZHUANG_HOST", "ranks_of_host": count // 2}
-        return self.ranks(count, *command, **hosts)
+    def ranks_by(self, path, count, *command, hosts_by=()):
+        """The same of ranks whose tensors are to go by the path. NCCL refuses ranks that share a
+        GPU, unless it takes them for ranks of different hosts, as the library must, too."""
+        if path == "nccl" and not self.have_one_each(path, count):
+            hosts_by = ("GUOZHUANG_HOST", "NCCL_HOSTID")
+        return self.ranks(count, *command, hosts_by=hosts_by)
 
-    def start(self, command, output=subprocess.PIPE, **environment):
+    def start(self, command, output=subprocess.PIPE, stdin=None, **environment):
         return subprocess.Popen(
             command, env={**self.environment, **environment}, text=True, start_new_session=True,
-            stdout=output, stderr=subprocess.STDOUT,
+            stdin=stdin, stdout=output, stderr=subprocess.STDOUT,
         )
 
     def finish(self, process):
@@ -128,15 +151,31 @@ class Ground:
                           f"{last_words(said)}")
         return said
 
-    def run_by(self, path, ranks, *command, hosts_by=None, others=(), **environment):
-        """The same of ranks, whose tensors must have gone by the path, and by all of the others;
-        one rank needs none."""
-        said = self.run(
-            self.ranks_by(path, ranks, *command, hosts_by=hosts_by),
-            **self.going_by(path, ranks, others), **environment,
-        )
-        require_paths({path, *others} - {None}, said)
+    def run_by(self, path, ranks, *command, hosts_by=(), **environment):
+        """The same of ranks, whose tensors must have gone by the path; one rank needs none."""
+        said = self.run(self.ranks_by(path, ranks, *command, hosts_by=hosts_by),
+                        **self.going_by(path, ranks), **environment)
+        require_paths({path} - {None}, said)
         return said
+
+    def python_with(self, module):
+        """This Python or Debian's, whichever can import the module."""
+        for python in (sys.executable, "/usr/bin/python3"):
+            tried = subprocess.run([python, "-c", f"import {module}"], env=self.environment,
+                                   stderr=subprocess.DEVNULL)
+            if tried.returncode == 0:
+                return python
+        raise Skip(f"no Python here can import {module}")
+
+    def hold(self):
+        """A process with a context, so that the GPU is not put to sleep between phases, which a
+        driver does, and waking it takes seconds."""
+        self.held = self.start([self.program("gpu_probe"), "hold"], stdin=subprocess.PIPE)
+
+    def let_go(self):
+        if self.held is not None:
+            end(self.held)
+            self.held = None
 
     def probe(self, check):
         return json.loads(self.run([self.program("gpu_probe"), check]).splitlines()[-1])
@@ -153,9 +192,11 @@ class Ground:
             return [json.loads(line) for line in file]
 
 
-def fewest(path):
-    """Ranks for which the path is: the hierarchical one is for two hosts of two."""
-    return 4 if path == "hierarchical" else 2
+def nccl_folders():
+    """Where pip and the CUDA toolkit put libnccl.so.2, which the loader does not know."""
+    pip = [Path(each) / "nvidia/nccl/lib" for each in sys.path if each.endswith("-packages")]
+    return [each for each in [*pip, Path("/usr/local/cuda/lib64")]
+            if (each / "libnccl.so.2").exists()]
 
 
 def require_paths(paths, said):
