@@ -139,7 +139,7 @@ std::optional<wire::SharingFailure> NcclPath::connect(const RankExchange& ranks)
                 if (!are_ready && base::Clock::now() >= deadline) throw_late();
             });
         if (failure) return failure;
-        if (!are_ready) pause();
+        if (!are_ready) wait_for_end(between_rounds);
     }
     return std::nullopt;
 }
@@ -157,9 +157,10 @@ void NcclPath::throw_late() const {
                                                 base::list_ranks(of_.group.ranks), seconds));
 }
 
-void NcclPath::pause() const {
+/// Throws why the job ends, if it does in that time.
+void NcclPath::wait_for_end(std::chrono::milliseconds limit) const {
     auto waiting = of_.group;
-    waiting.deadline = base::Clock::now() + between_rounds;
+    waiting.deadline = base::Clock::now() + limit;
     try {
         waiting.wait_until([] { return false; });
     } catch (const base::DeadlinePassed&) {  // NOLINT(bugprone-empty-catch): that was meant
@@ -167,10 +168,13 @@ void NcclPath::pause() const {
 }
 
 /// Returns when NCCL has enqueued the calls, so that what is enqueued next is behind them.
-void NcclPath::group(const Calls& calls) {
+void NcclPath::group(const Calls& calls) try {
     const auto connected = communicator();
     connected->group(calls);
     of_.group.wait_until([&] { return connected->is_ready(); });
+} catch (const Error&) {
+    wait_for_end(WatchedCommunicator::until_death_is_known);
+    throw;
 }
 
 // --- bundles -------------------------------------------------------------------------------------
@@ -240,8 +244,8 @@ void NcclPath::pack(const Round& round, double factor, device::Stream& stream) {
     for (const auto& fused : round) {
         if (fused.is_in_place() && factor != 1)
             of_.driver->scale(stream, fused.dtype, fused.memory, factor);
-        for (const auto& [tensors, packed] : packed_runs(fused))
-            copies.push_back({packed, tensors, fused.dtype});
+        for (const auto& [tensor, packed] : packed_tensors(fused))
+            copies.push_back({packed, tensor, fused.dtype});
     }
     of_.driver->copy_all(stream, copies, factor);
 }
@@ -249,21 +253,22 @@ void NcclPath::pack(const Round& round, double factor, device::Stream& stream) {
 void NcclPath::unpack(const Round& round, device::Stream& stream) {
     std::vector<device::Copy> copies;
     for (const auto& fused : round)
-        for (const auto& [tensors, packed] : packed_runs(fused))
-            copies.push_back({tensors, packed, fused.dtype});
+        for (const auto& [tensor, packed] : packed_tensors(fused))
+            copies.push_back({tensor, packed, fused.dtype});
     of_.driver->copy_all(stream, copies, 1);
 }
 
-/// Tensors, and where they lie in scratch.
-std::vector<NcclPath::PackedRun> NcclPath::packed_runs(const FusedTensors& fused) {
-    std::vector<PackedRun> runs;
-    if (fused.is_in_place()) return runs;
+/// Tensors, and where they lie in scratch: one by one, even if they touch, since no copy of CUDA's
+/// may reach from one allocation into the next.
+std::vector<NcclPath::PackedTensor> NcclPath::packed_tensors(const FusedTensors& fused) {
+    std::vector<PackedTensor> packed;
+    if (fused.is_in_place()) return packed;
     auto rest = fused.memory;
-    for (const auto& run : runs_of(fused.tensors)) {
-        runs.push_back({run, rest.first(run.size())});
-        rest = rest.subspan(run.size());
+    for (const auto& tensor : fused.tensors) {
+        packed.push_back({tensor, rest.first(tensor.size())});
+        rest = rest.subspan(tensor.size());
     }
-    return runs;
+    return packed;
 }
 
 void NcclPath::allreduce(const engine::Bundle& bundle, device::Stream& stream) {

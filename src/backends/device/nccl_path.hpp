@@ -69,8 +69,8 @@ private:
         std::span<std::byte> memory;  ///< where it is moved
         bool is_in_place() const noexcept { return memory.data() == tensors.front().data(); }
     };
-    struct PackedRun {
-        std::span<std::byte> tensors, packed;
+    struct PackedTensor {
+        std::span<std::byte> tensor, packed;
     };
     using Round = std::vector<FusedTensors>;
 
@@ -79,12 +79,12 @@ private:
     std::shared_ptr<WatchedCommunicator> communicator();
     void begin_to_connect(const device::NcclId& id, const RankExchange& ranks);
     [[noreturn]] void throw_late() const;
-    void pause() const;
+    void wait_for_end(std::chrono::milliseconds limit) const;
     void group(const Calls& calls);
 
     static std::vector<Round> rounds_of(const engine::Bundle& bundle);
     void find_memory(Round& round);
-    static std::vector<PackedRun> packed_runs(const FusedTensors& fused);
+    static std::vector<PackedTensor> packed_tensors(const FusedTensors& fused);
     /// Each times the factor.
     void pack(const Round& round, double factor, device::Stream& stream);
     void unpack(const Round& round, device::Stream& stream);

@@ -11,13 +11,7 @@ Packing packed(const engine::Bundle& bundle, std::span<const Fragment> fragments
     for (const auto& fragment : fragments) {
         const auto& tensor = bundle.entries[fragment.tensor].tensor;
         const auto memory = tensor.memory().subspan(fragment.first, fragment.bytes);
-        const bool touches =
-            !copies.empty() && copies.back().dtype == tensor.dtype &&
-            copies.back().first + copies.back().tensors.size() == first &&
-            copies.back().tensors.data() + copies.back().tensors.size() == memory.data();
-        if (!touches) copies.push_back({tensor.dtype, memory.first(0), first});
-        auto& tensors = copies.back().tensors;
-        tensors = {tensors.data(), tensors.size() + memory.size()};
+        copies.push_back({tensor.dtype, memory, first});
         if (runs.empty() || runs.back().dtype != tensor.dtype)
             runs.push_back({tensor.dtype, first, 0});
         runs.back().bytes = first + memory.size() - runs.back().first;
@@ -54,15 +48,15 @@ void PackedTensors::put_prescaled(std::size_t chunk, std::span<std::byte> memory
 
 void PackedTensors::get(std::size_t chunk, std::span<const std::byte> memory) const {
     BundleWork::Copies copies;
-    for (const auto& [dtype, tensors, first] : packings_[chunk].copies)
-        copies.push_back({tensors, memory.subspan(first, tensors.size()), dtype});
+    for (const auto& [dtype, tensor, first] : packings_[chunk].copies)
+        copies.push_back({tensor, memory.subspan(first, tensor.size()), dtype});
     work_.copy(copies);
 }
 
 BundleWork::Copies PackedTensors::to(std::span<std::byte> memory, std::size_t chunk) const {
     BundleWork::Copies copies;
-    for (const auto& [dtype, tensors, first] : packings_[chunk].copies)
-        copies.push_back({memory.subspan(first, tensors.size()), tensors, dtype});
+    for (const auto& [dtype, tensor, first] : packings_[chunk].copies)
+        copies.push_back({memory.subspan(first, tensor.size()), tensor, dtype});
     return copies;
 }
 

@@ -14,10 +14,11 @@ namespace guozhuang::backends {
 /// How a chunk's fragments of tensors in place lie in memory of its own: one after the other, each
 /// on whole cache lines, so alike on all ranks, wherever their tensors are.
 struct Packing {
-    /// Parts of tensors of one type that touch, there as well as here.
+    /// A fragment. Those that touch stay apart: no copy of CUDA's may reach from one allocation into
+    /// the next.
     struct Copy {
         DType dtype = DType::f32;
-        std::span<std::byte> tensors;
+        std::span<std::byte> tensor;
         std::size_t first = 0;  ///< where they lie
     };
     /// Elements of one type, with what lies between them.

@@ -26,7 +26,8 @@ bool can_be_cut(const engine::Bundle& bundle) {
 StagedPath::StagedPath(Dependencies dependencies)
     : of_(std::move(dependencies)),
       out_(of_.driver->make_stream(of_.device)),
-      slots_(of_.driver, of_.device, slots * slot_bytes) {}
+      slots_(of_.driver, of_.device, slots * slot_bytes),
+      packed_(device::allocate_owned(of_.driver, of_.device, slots * slot_bytes)) {}
 
 void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     auto chunks = chunks_of_bundle(bundle->bundle());
@@ -60,6 +61,7 @@ void StagedPath::copy(std::span<const Chunk> chunks, std::uint32_t first, device
 }
 
 void StagedPath::copy_in(const Chunk& chunk, std::uint32_t number, device::Stream& stream) {
+    of_.driver->copy_all(stream, chunk.pack, 1);
     for (const auto& [device, host] : chunk.in) of_.driver->copy(stream, host, device);
     of_.mover.announce(stream, number);
 }
@@ -68,6 +70,7 @@ void StagedPath::copy_in(const Chunk& chunk, std::uint32_t number, device::Strea
 std::shared_ptr<device::Event> StagedPath::copy_out(const Chunk& chunk, std::uint32_t number) {
     of_.mover.wait_for(*out_, number);
     for (const auto& [device, host] : chunk.out) of_.driver->copy(*out_, device, host);
+    of_.driver->copy_all(*out_, chunk.unpack, 1);
     return out_->record();
 }
 
@@ -80,51 +83,47 @@ std::vector<StagedPath::Chunk> StagedPath::chunks_of_bundle(const engine::Bundle
     std::vector<std::size_t> bytes;
     for (const auto& entry : bundle.entries) bytes.push_back(entry.tensor.bytes());
     for (const auto& fragments : chunks_of(bytes, slot_bytes))
-        chunks.push_back(chunk_of(bundle, fragments, slot(chunks.size())));
+        chunks.push_back(chunk_of(bundle, fragments, chunks.size() % slots * slot_bytes));
     return chunks;
 }
 
-std::span<std::byte> StagedPath::slot(std::size_t chunk) const {
-    return slots_.memory().subspan(chunk % slots * slot_bytes, slot_bytes);
-}
-
-/// Fragments that follow each other on the device do so in the slot as well, and are copied as one.
+/// Several fragments are packed on the device, by one kernel, and go over the link as one. `slot`:
+/// where it begins.
 StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
                                        std::span<const Fragment> fragments,
-                                       std::span<std::byte> memory) const {
-    Chunk chunk{.in = {}, .out = {}, .host = {{}, {}, on_host(bundle)}};
+                                       std::size_t slot) const {
+    Chunk chunk{.in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, on_host(bundle)}};
     auto& [tensors, results, on_the_host] = chunk.host;
-    std::vector<Transfer> all;
+    const bool is_broadcast = bundle.operation == OperationKind::broadcast;
+    const bool gives = !is_broadcast || bundle.root == of_.rank,
+               takes = !is_broadcast || bundle.root != of_.rank;
+    const auto packed = packed_.memory.subspan(slot, slot_bytes);
+    auto memory = slots_.memory().subspan(slot, slot_bytes);
+    std::span<std::byte> device;
     std::size_t next = 0;
     for (const auto& fragment : fragments) {
         const auto& tensor = bundle.entries[fragment.tensor].tensor;
-        const auto device = tensor.memory().subspan(fragment.first, fragment.bytes);
-        const bool follows = !all.empty() &&
-                             all.back().device.data() + all.back().device.size() == device.data() &&
-                             (all.back().host.size()) % size_of(tensor.dtype) == 0;
-        if (!follows) {
-            next = room_for({.bytes = next});
-            all.push_back({device.first(0), memory.subspan(next, 0)});
-        }
-        auto& transfer = all.back();
-        transfer.device = {transfer.device.data(), transfer.device.size() + fragment.bytes};
-        transfer.host = {transfer.host.data(), transfer.host.size() + fragment.bytes};
+        device = tensor.memory().subspan(fragment.first, fragment.bytes);
+        const auto at = packed.subspan(next, fragment.bytes);
+        if (fragments.size() > 1 && gives) chunk.pack.push_back({at, device, tensor.dtype});
+        if (fragments.size() > 1 && takes) chunk.unpack.push_back({device, at, tensor.dtype});
         tensors.emplace_back(
             memory.data() + next, tensor.dtype,
             Shape{static_cast<std::int64_t>(fragment.bytes / size_of(tensor.dtype))});
-        next += fragment.bytes;
+        next += room_for(fragment);
     }
+    if (fragments.size() > 1) device = packed.first(next);
+    memory = memory.first(device.size());
     for (const auto& tensor : tensors) on_the_host.entries.push_back({.tensor = tensor});
-    const bool is_broadcast = bundle.operation == OperationKind::broadcast;
-    if (!is_broadcast || bundle.root == of_.rank) chunk.in = all;
-    if (!is_broadcast || bundle.root != of_.rank) chunk.out = all;
+    if (gives) chunk.in.push_back({device, memory});
+    if (takes) chunk.out.push_back({device, memory});
     return chunk;
 }
 
 /// A bundle whose tensors cannot be cut, as one chunk. Where it has results, their sizes must be
 /// known before anything can be enqueued.
 StagedPath::Chunk StagedPath::whole(const engine::Bundle& bundle) {
-    Chunk chunk{.in = {}, .out = {}, .host = {{}, {}, on_host(bundle)}};
+    Chunk chunk{.in = {}, .out = {}, .pack = {}, .unpack = {}, .host = {{}, {}, on_host(bundle)}};
     auto& [tensors, results, on_the_host] = chunk.host;
     const auto rows = of_.results.rows_of(bundle);
     std::vector<std::span<std::byte>> outputs;

@@ -50,15 +50,15 @@ private:
     };
     struct Chunk {
         std::vector<Transfer> in, out;
+        std::vector<device::Copy> pack, unpack;  ///< on the device, before and after
         HostMover::Chunk host;
     };
 
     std::vector<Chunk> chunks_of_bundle(const engine::Bundle& bundle);
     Chunk chunk_of(const engine::Bundle& bundle, std::span<const Fragment> fragments,
-                   std::span<std::byte> memory) const;
+                   std::size_t slot) const;
     Chunk whole(const engine::Bundle& bundle);
     std::span<std::byte> memory_for_whole(std::size_t bytes);
-    std::span<std::byte> slot(std::size_t chunk) const;
     void copy(std::span<const Chunk> chunks, std::uint32_t first, device::Stream& stream);
     void copy_in(const Chunk& chunk, std::uint32_t number, device::Stream& stream);
     std::shared_ptr<device::Event> copy_out(const Chunk& chunk, std::uint32_t number);
@@ -66,6 +66,7 @@ private:
     const Dependencies of_;
     const std::shared_ptr<device::Stream> out_;
     const device::PinnedMemory slots_;
+    const device::DeviceMemory packed_;  ///< as much on the device
     /// For bundles that are one chunk however large they are; the last one is in use.
     std::vector<device::PinnedMemory> whole_;
 };

@@ -118,8 +118,17 @@ void WatchedCommunicator::look() {
         is_ready();
     } catch (const Error&) {
         const auto failure = std::current_exception();
+        if (ends_within(until_death_is_known)) return;
         has_failed_ = !bundle->attempt([&] { std::rethrow_exception(failure); });
     }
+}
+
+bool WatchedCommunicator::ends_within(std::chrono::milliseconds limit) try {
+    base::wait_until(
+        bell_, for_looks, [&] { return released_ || stopped_; }, base::Clock::now() + limit);
+    return true;
+} catch (const base::DeadlinePassed&) {
+    return false;
 }
 
 /// Null if there is none.

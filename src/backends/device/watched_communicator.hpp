@@ -21,6 +21,10 @@ namespace guozhuang::backends {
 /// inside NCCL.
 class WatchedCommunicator final : public std::enable_shared_from_this<WatchedCommunicator> {
 public:
+    /// A rank that dies takes its connections with it, of which NCCL tells before the job knows
+    /// which rank it was: so long is waited for that name.
+    static constexpr std::chrono::seconds until_death_is_known{3};
+
     /// Throws Error(out_of_memory) without a thread.
     static std::shared_ptr<WatchedCommunicator> make(
         std::unique_ptr<device::NcclCommunicator> communicator);
@@ -47,6 +51,7 @@ private:
 
     void run() noexcept;
     void look();
+    bool ends_within(std::chrono::milliseconds limit);
     std::shared_ptr<engine::StreamBundle> first_on_its_way();
     bool is_idle();
     void end() noexcept;

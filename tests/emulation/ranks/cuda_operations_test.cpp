@@ -54,6 +54,14 @@ TEST_CASE("device tensors give the bits of host tensors", "[bits]") {
           }) == "");
 }
 
+// As allocations of CUDA's often do: no copy of its may reach from one into the next.
+TEST_CASE("a group of tensors whose allocations touch") {
+    CHECK(problems_on_device([](Session& session, Report& report) {
+              const std::vector<Reduce> reduces(16, {DType::f32, {1024}, {ReduceOp::sum}});
+              start_grouped_allreduce(session, "touching", reduces)(report);
+          }) == "");
+}
+
 TEST_CASE("broadcast from every root on a device") {
     CHECK(problems_on_device(broadcast_sweep) == "");
 }

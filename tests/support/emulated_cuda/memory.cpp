@@ -21,6 +21,9 @@ constexpr std::size_t page_bytes = 4096, alignment = 256;
 /// Memory has undefined contents at first: NaNs in every floating dtype, up to so many bytes.
 constexpr int undefined = 0xff;
 constexpr std::size_t most_undefined = std::size_t{64} << 20;
+/// Up to so many bytes, memory of whole pages lies without a gap beside what was allocated before:
+/// CUDA's allocations touch, too, and no copy may cross from one into the next.
+constexpr std::size_t most_touching = std::size_t{64} << 10;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
     return (bytes + unit - 1) / unit * unit;
@@ -109,8 +112,9 @@ void PhysicalMemory::release() const noexcept {
 void Memory::map_file(int file, int device, std::size_t bytes) {
     watch_faults();
     const auto pages = round_up(bytes, page_bytes);
-    mapping_ = take_addresses(pages + 2 * page_bytes);
-    auto* start = mapping_.data() + page_bytes;
+    const std::size_t gap = bytes == pages && bytes <= most_touching ? 0 : page_bytes;
+    mapping_ = take_addresses(pages + 2 * gap);
+    auto* start = mapping_.data() + gap;
     require(mmap(start, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == start,
             cudaErrorMemoryAllocation);
     protect({start, pages}, device);
