@@ -361,6 +361,9 @@ typedef struct GzPlan GzPlan;
 GZ_API GzStatus gz_plan_create(const GzNamedTensor* tensors, const size_t* bundle_counts,
                                size_t bundles, const GzPlanOptions* options, GzPlan** plan);
 GZ_API GzStatus gz_plan_ready(GzPlan* plan, size_t bundle);
+/// The bundle's tensors were made on these streams, and not on that of the options.
+GZ_API GzStatus gz_plan_ready_streams(GzPlan* plan, size_t bundle, const GzStream* streams,
+                                      size_t count);
 GZ_API GzStatus gz_plan_wait(GzPlan* plan);
 GZ_API GzStatus gz_plan_wait_streams(GzPlan* plan, const GzStream* streams, size_t count);
 /// Either (with no streams the first) for at most that long; as gz_handle_wait_for().
@@ -403,6 +406,9 @@ GZ_API GzStatus gz_reducer_create(const GzParameter* parameters, size_t count,
 /// For backward: the gradient of that parameter (by its number in the list, or by name) is final.
 GZ_API GzStatus gz_reducer_mark(GzReducer* reducer, size_t parameter);
 GZ_API GzStatus gz_reducer_mark_name(GzReducer* reducer, const char* parameter);
+/// Later marks and waits are on this stream instead of that of the options. A bundle waits for all
+/// streams on which its gradients were marked.
+GZ_API GzStatus gz_reducer_set_stream(GzReducer* reducer, const GzStream* stream);
 GZ_API GzStatus gz_reducer_synchronize(GzReducer* reducer);
 /// For at most that long; as gz_handle_wait_for().
 GZ_API GzStatus gz_reducer_synchronize_for(GzReducer* reducer, int64_t limit_us, int* done);

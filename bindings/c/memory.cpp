@@ -96,6 +96,9 @@ GzStatus gz_plan_create(const GzNamedTensor* tensors, const size_t* bundle_count
 GzStatus gz_plan_ready(GzPlan* plan, size_t bundle) {
     return guarded([&] { plan_of(plan)->ready(bundle); });
 }
+GzStatus gz_plan_ready_streams(GzPlan* plan, size_t bundle, const GzStream* streams, size_t count) {
+    return guarded([&] { plan_of(plan)->ready(bundle, {.streams = streams_of(streams, count)}); });
+}
 GzStatus gz_plan_wait(GzPlan* plan) {
     return guarded([&] { plan_of(plan)->wait(); });
 }

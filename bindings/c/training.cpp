@@ -59,6 +59,10 @@ GzStatus gz_reducer_mark(GzReducer* reducer, size_t parameter) {
 GzStatus gz_reducer_mark_name(GzReducer* reducer, const char* parameter) {
     return guarded([&] { reducer_of(reducer).mark(std::string_view(required_text(parameter))); });
 }
+GzStatus gz_reducer_set_stream(GzReducer* reducer, const GzStream* stream) {
+    return guarded(
+        [&] { reducer_of(reducer).set_stream(*stream_of(&required(stream, "the stream"))); });
+}
 GzStatus gz_reducer_synchronize(GzReducer* reducer) {
     return guarded([&] { reducer_of(reducer).synchronize(); });
 }

@@ -47,7 +47,8 @@ struct OptimizerOptions {
     std::size_t first_bundle_bytes = 1u << 20;
     /// The stream on which backward runs, for gradients on a device, and on which the wrapped
     /// optimizer then works: step() makes it wait for the averages, and does not wait for the
-    /// device itself. Without one it is the default stream of the gradients' device.
+    /// device itself. Without one it is the default stream of the gradients' device. set_stream()
+    /// changes it.
     std::optional<StreamRef> stream = {};
     Session* session = nullptr;   ///< as in Options
     ProcessSet process_set = {};  ///< whose ranks train together; as in Options
@@ -88,6 +89,13 @@ public:
     /// are ignored, and synchronize() throws it again.
     void mark(std::size_t parameter);  ///< by its position in the constructor's list
     void mark(std::string_view name);  ///< by its name
+
+    /// From now on this stream takes the place of the options', for gradients on its device: what
+    /// is marked next was enqueued on it, and it waits for the averages. A bundle waits for every
+    /// stream on which its gradients were marked. Enqueues nothing, so a trainer that changes
+    /// streams makes the new one wait for the old one's work on the parameters, as it does without
+    /// this library. Throws Error(invalid_argument) if no gradient is on the stream's device.
+    void set_stream(StreamRef stream);
 
     /// Waits until every gradient holds its reduced value; of gradients on a device only until
     /// their reduction is enqueued, for which the stream of the options then waits. If hooks were
@@ -170,6 +178,9 @@ public:
     /// A hook for backward, so that reduction overlaps with it. Optional: without it step() reduces
     /// everything.
     GradientHook on_gradient() & noexcept { return GradientHook(reducer_); }
+
+    /// Later marks and steps are on this stream: see GradientReducer::set_stream.
+    void set_stream(StreamRef stream) { reducer_.set_stream(stream); }
 
     /// Waits for the averages, then steps. On a device nobody waits but its stream: `step` of the
     /// wrapped optimizer enqueues its work behind the averages, on the stream of the options, and

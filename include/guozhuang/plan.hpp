@@ -38,6 +38,10 @@ struct ReadyOptions {
     /// asking whether an operation is done moves nothing.
     /// Bundles on devices ignore it.
     bool waits_next = false;
+    /// Where work on the bundle's tensors was enqueued, all on their device: the reduction begins
+    /// when the work is done that is on each of these streams at the time of the call. None: the
+    /// plan's stream.
+    std::vector<StreamRef> streams = {};
 };
 
 /// Tensors that are allreduced again and again, in fixed bundles. Each bundle is negotiated as a

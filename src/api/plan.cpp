@@ -41,11 +41,12 @@ struct Plan::State {
         Handle handle;
         Device device() const { return request.tensors.front().device; }
     };
-    /// The given stream for bundles on its device, and for all if none is on it, which then fail.
-    std::optional<StreamRef> stream_of(const Bundle& bundle) const {
+    /// The plan's stream for bundles on its device, and for all if none is on it, which then fail.
+    std::span<const StreamRef> streams_of(const Bundle& bundle) const {
         const bool is_used = std::ranges::any_of(
             bundles, [&](const auto& each) { return stream && each.device() == stream->device; });
-        return is_used && bundle.device() != stream->device ? std::nullopt : stream;
+        if (!stream || (is_used && bundle.device() != stream->device)) return {};
+        return {&*stream, 1};
     }
     /// Waits for the bundles that are on their way, each by `wait(handle, stream)`, where the
     /// stream is that of the bundle's device, or null. If that returns false, so does this, and the
@@ -152,12 +153,13 @@ void Plan::ready(std::size_t bundle, ReadyOptions options) {
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
     auto& [request, handle] = state_->bundles[bundle];
-    const auto stream = state_->stream_of(state_->bundles[bundle]);
+    const auto streams = options.streams.empty() ? state_->streams_of(state_->bundles[bundle])
+                                                 : std::span<const StreamRef>(options.streams);
     if (handle)
         throw Error(ErrorCode::duplicate_name,
                     fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first",
                                 name(), bundle));
-    handle = Handle(api::submit(*state_->set, engine::Request(request), stream,
+    handle = Handle(api::submit(*state_->set, engine::Request(request), streams,
                                 options.waits_next && !request.device));
 }
 
@@ -203,7 +205,7 @@ void Plan::discard(std::string_view reason) {
             auto discarded = request;
             discarded.description = protocol::share(std::move(description));
             handle = Handle(
-                api::submit(*state_->set, std::move(discarded), state_->stream_of(bundle), false));
+                api::submit(*state_->set, std::move(discarded), state_->streams_of(bundle), false));
         });
     }
     attempt([&] { wait(); });

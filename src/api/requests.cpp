@@ -420,25 +420,28 @@ engine::Request prepare(OperationSpec&& spec) {
 
 namespace {
 
-/// Marks that the stream has the tensors' contents.
-std::shared_ptr<device::Event> ready_on(const std::optional<StreamRef>& stream,
-                                        const engine::Request& request, const Check& check) try {
-    const auto device = request.tensors.front().device;
-    return request.device->wrap(stream.value_or(StreamRef{.device = device, .native = nullptr}))
-        ->record();
+/// Marks on each stream that it has the tensors' contents.
+void mark_ready(engine::Request& request, std::span<const StreamRef> streams,
+                const Check& check) try {
+    const StreamRef usual{.device = request.tensors.front().device, .native = nullptr};
+    for (const auto& stream : streams.empty() ? std::span(&usual, 1) : streams)
+        request.ready.push_back(request.device->wrap(stream)->record());
 } catch (const Error& error) {
     check.fail(error.code(), fmt::format("its stream cannot be used: {}", error.what()));
+}
+
+std::span<const StreamRef> as_span(const std::optional<StreamRef>& stream) {
+    return {stream ? &*stream : nullptr, stream ? 1U : 0U};
 }
 
 }  // namespace
 
 std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request&& request,
-                                        const std::optional<StreamRef>& stream, bool caller_waits) {
+                                        std::span<const StreamRef> streams, bool caller_waits) {
     if (caller_waits) engine::ReleaseThread::check_wait(request);
     if (request.device)
-        request.ready =
-            ready_on(stream, request,
-                     Check(request.operation(), request.name.text(), set.transport().rank()));
+        mark_ready(request, streams,
+                   Check(request.operation(), request.name.text(), set.transport().rank()));
     return set.engine().submit(std::move(request), caller_waits);
 }
 
@@ -448,7 +451,7 @@ std::shared_ptr<engine::Pending> submit(OperationSpec&& spec, bool caller_waits)
     const auto timeout = spec.timeout;
     auto request = prepare(std::move(spec));
     set_deadline(request, timeout);
-    return submit(*set, std::move(request), stream, caller_waits);
+    return submit(*set, std::move(request), as_span(stream), caller_waits);
 }
 
 std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const TensorView& tensor,
@@ -476,7 +479,7 @@ std::shared_ptr<engine::Pending> submit_point_to_point(SetRuntime& set, const Te
                             .device = std::move(device)};
     set_deadline(request, options.timeout);
     if (caller_waits) engine::ReleaseThread::check_wait(request);
-    if (request.device) request.ready = ready_on(options.stream, request, check);
+    if (request.device) mark_ready(request, as_span(options.stream), check);
     route.peer = *group_rank;
     return set.engine().submit(std::move(request), route, caller_waits);
 }

@@ -50,10 +50,10 @@ void check(const BareOperation& operation);
 /// Error(invalid_argument). Ignores stream, timeout and wait_first, which are not of the request.
 engine::Request prepare(OperationSpec&& spec);
 
-/// Submits a request to the engine. If it throws (Error: unavailable, duplicate_name ...), nothing
-/// has been sent.
+/// Submits a request to the engine, whose tensors were made on these streams of their device; none:
+/// its default stream. If it throws (Error: unavailable, duplicate_name ...), nothing has been sent.
 std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request&& request,
-                                        const std::optional<StreamRef>& stream, bool caller_waits);
+                                        std::span<const StreamRef> streams, bool caller_waits);
 /// prepare() and submit().
 std::shared_ptr<engine::Pending> submit(OperationSpec&& spec, bool caller_waits);
 

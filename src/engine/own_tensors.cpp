@@ -18,7 +18,7 @@ OwnTensors::OwnTensors(const Request& request) : OwnTensors(request.device, requ
     std::shared_ptr<device::Stream> stream;
     if (device_ && !request.tensors.empty()) {
         stream = device_->wrap({.device = request.tensors.front().device, .native = nullptr});
-        stream->wait(request.ready);
+        for (const auto& ready : request.ready) stream->wait(ready);
     }
     for (const auto& tensor : request.tensors) {
         const auto memory = allocate(tensor);
@@ -27,7 +27,7 @@ OwnTensors::OwnTensors(const Request& request) : OwnTensors(request.device, requ
         else if (!memory.empty())
             std::memcpy(memory.data(), tensor.data, memory.size());
     }
-    if (stream) filled_ = stream->record();
+    if (stream) filled_.push_back(stream->record());
 }
 
 OwnTensors::~OwnTensors() {

@@ -21,9 +21,9 @@ public:
     OwnTensors& operator=(const OwnTensors&) = delete;
 
     const std::vector<TensorView>& tensors() const noexcept { return tensors_; }
-    /// The event that marks the end of the copying on a device; null on the plain host.
-    const std::shared_ptr<device::Event>& filled() const noexcept { return filled_; }
-    bool are_filled() const { return !filled_ || filled_->done(); }
+    /// The event that marks the end of the copying on a device; none on the plain host.
+    const std::vector<std::shared_ptr<device::Event>>& filled() const noexcept { return filled_; }
+    bool are_filled() const { return filled_.empty() || filled_.front()->done(); }
 
 private:
     // Delegated to, so that the destructor releases the memory if the copying throws.
@@ -31,7 +31,7 @@ private:
     std::span<std::byte> allocate(const TensorView& original);
 
     std::shared_ptr<device::Driver> device_;  ///< null on the plain host
-    std::shared_ptr<device::Event> filled_;
+    std::vector<std::shared_ptr<device::Event>> filled_;
     /// What the request kept alive before. Its destructor runs code of the user's.
     std::shared_ptr<void> keep_alive_;
     std::vector<TensorView> tensors_;

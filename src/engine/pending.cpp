@@ -92,7 +92,7 @@ Pending::~Pending() {
     }
 }
 
-void Pending::set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready,
+void Pending::set_tensors(SharedTensors tensors, std::vector<std::shared_ptr<device::Event>> ready,
                           std::shared_ptr<void> owner) noexcept {
     request_.tensors = std::move(tensors);
     request_.ready = std::move(ready);

@@ -49,8 +49,9 @@ struct Request {
     std::vector<std::int64_t> splits = {};  ///< all_to_all
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
-    /// Marks that a device has the tensors' contents; null for plain host tensors.
-    std::shared_ptr<device::Event> ready = {};
+    /// On each stream that made the tensors' contents, mark that a device has them; none for plain
+    /// host tensors.
+    std::vector<std::shared_ptr<device::Event>> ready = {};
     /// Runs instead of a bundle, on the thread that drives, when the log entry is executed. Must
     /// not wait.
     std::function<void()> action = {};
@@ -116,10 +117,9 @@ public:
         return state_.load(std::memory_order_acquire) == State::complete;
     }
 
-    /// Replaces the tensors; `owner` keeps the new ones alive, and `ready` marks that a device has
-    /// their contents (null: on the host). Called by the thread that drives, while no data of this
+    /// Replaces the tensors; `owner` keeps the new ones alive, and `ready` is as in Request. Called by the thread that drives, while no data of this
     /// moves.
-    void set_tensors(SharedTensors tensors, std::shared_ptr<device::Event> ready,
+    void set_tensors(SharedTensors tensors, std::vector<std::shared_ptr<device::Event>> ready,
                      std::shared_ptr<void> owner) noexcept;
     /// Replaces the outputs. To be called as set_tensors() is.
     void set_outputs(SharedTensors outputs) noexcept;

@@ -40,7 +40,7 @@ void StagedMessage::enqueue(const Request& request,
     slot_->completions->add(shared_from_this());
     const auto write_end = [&] { slot_->driver->write(stream, *slot_->copied, count_); };
     try {
-        if (request.ready) stream.wait(request.ready);
+        for (const auto& ready : request.ready) stream.wait(ready);
         copy(stream);
     } catch (...) {
         try {

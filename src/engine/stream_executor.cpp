@@ -115,7 +115,7 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
     const auto write_end = [&] { of_.driver->write(events, *ended_, enqueued_); };
     try {
         for (const auto& pending : enqueued->requests())
-            if (const auto& ready = pending->request().ready) events.wait(ready);
+            for (const auto& ready : pending->request().ready) events.wait(ready);
         if (is_timed) of_.driver->write(events, *begun_, enqueued_);
         of_.backend->enqueue(enqueued, events);
         const auto done = events.record();

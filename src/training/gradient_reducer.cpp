@@ -44,10 +44,12 @@ struct GradientReducer::State {
     void lay_out();
     ProcessSet ranks() const;
     void find_streams();
+    void set_stream(StreamRef stream);
     void tie();
     void start_batch();
     std::size_t find(std::string_view name) const;
     void mark(std::size_t parameter);
+    void note_stream(std::size_t parameter);
     void complete(std::size_t parameter);
     void count_down(std::size_t bundle);
     void send(std::size_t bundle);
@@ -60,7 +62,7 @@ struct GradientReducer::State {
     void discard(std::string_view reason);
     void leave_out();
     std::uint64_t gradient_hash() const;
-    ElementOptions on_stream() const;
+    ElementOptions on_stream_of(const TensorView& tensor) const;
     void close_batch();
     template <class Wait>
     bool wait_for_averages(const Wait& wait);
@@ -76,8 +78,8 @@ struct GradientReducer::State {
     std::vector<std::size_t> bundle_size;
     /// Of each parameter, the first whose gradient is the same memory: its bundle reduces it.
     std::vector<std::size_t> tied_to;
-    /// The streams that wait for the averages: work enqueued on them next finds the averages in the
-    /// gradients.
+    /// One for each device, on which gradients are marked and which waits for the averages: work
+    /// enqueued on it next finds them in the gradients.
     std::vector<StreamRef> streams;
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
@@ -89,6 +91,7 @@ struct GradientReducer::State {
         std::vector<bool> accumulated;
         std::vector<bool> marked;
         std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
+        std::vector<std::vector<StreamRef>> streams;  ///< on which those of each bundle were marked
         std::size_t complete_bundles = 0;
         /// The bundle that is complete last. It is held back, so that each rank can still discard
         /// the batch on all.
@@ -178,7 +181,6 @@ void GradientReducer::State::lay_out() {
                                                                .kind = "optimizer",
                                                                .op = options.op,
                                                                .postscale = options.gradient_scale,
-                                                               .stream = options.stream,
                                                                .session = options.session,
                                                                .process_set = options.process_set});
     options.name = plan->name();
@@ -193,12 +195,20 @@ ProcessSet GradientReducer::State::ranks() const {
 }
 
 void GradientReducer::State::find_streams() {
-    if (options.stream) streams.push_back(*options.stream);
     for (const auto& parameter : parameters) {
         const auto device = parameter.gradient.device;
         if (std::ranges::find(streams, device, &StreamRef::device) == streams.end())
             streams.push_back({.device = device, .native = nullptr});
     }
+    if (options.stream) set_stream(*options.stream);
+}
+
+void GradientReducer::State::set_stream(StreamRef stream) {
+    const auto old = std::ranges::find(streams, stream.device, &StreamRef::device);
+    if (old == streams.end())
+        refuse(options.name, fmt::format("no gradient is on {} {}, where the stream is",
+                                         name_of(stream.device.kind), stream.device.index));
+    *old = stream;
 }
 
 /// A gradient that several parameters share is reduced with one of them. Its bundle waits for all
@@ -216,7 +226,8 @@ void GradientReducer::State::start_batch() {
     value_check.start_batch();
     batch = {.accumulated = std::vector<bool>(parameters.size()),
              .marked = std::vector<bool>(parameters.size()),
-             .missing = bundle_size};
+             .missing = bundle_size,
+             .streams = std::vector<std::vector<StreamRef>>(bundle_size.size())};
 }
 
 std::size_t GradientReducer::State::find(std::string_view name) const {
@@ -246,13 +257,25 @@ void GradientReducer::State::mark(std::size_t parameter) {
     hooks_used = true;
     note_values();
     batch.accumulated[tied_to[parameter]] = true;
-    if (paused > 0 || batch.passes + 1 < options.backward_passes_per_step) return;
+    if (paused > 0 || batch.passes + 1 < options.backward_passes_per_step)
+        return note_stream(parameter);
     ++batch.marks;
     complete(parameter);
 }
 
+/// Its bundle, which is that of its memory, waits for the stream of its device.
+void GradientReducer::State::note_stream(std::size_t parameter) {
+    const auto device = parameters[parameter].gradient.device;
+    if (device.kind == DeviceKind::host) return;
+    auto& noted = batch.streams[bundle_of[tied_to[parameter]]];
+    const auto current = std::ranges::find(streams, device, &StreamRef::device);
+    if (std::ranges::find(noted, current->native, &StreamRef::native) == noted.end())
+        noted.push_back(*current);
+}
+
 void GradientReducer::State::complete(std::size_t parameter) {
     batch.marked[parameter] = true;
+    note_stream(parameter);  // unless it was marked, it was cleared there
     const auto bundle = bundle_of[parameter], reducing = bundle_of[tied_to[parameter]];
     count_down(bundle);
     if (reducing != bundle) count_down(reducing);
@@ -275,12 +298,15 @@ void GradientReducer::State::send(std::size_t bundle) {
         plan->agree(agreements());
         has_agreed = !value_check.is_due(*plan);
     }
-    plan->ready(bundle, {.waits_next = batch.state == Batch::State::closing});
+    plan->ready(bundle, {.waits_next = batch.state == Batch::State::closing,
+                         .streams = batch.streams[bundle]});
 }
 
 /// To be called as early in a batch as this hears of it, before a trainer changes values.
 void GradientReducer::State::note_values() {
-    value_check.note_values(parameters, options, *plan);
+    value_check.note_values(parameters, *plan, [&](const TensorView& value) {
+        return hash(value, on_stream_of(value));
+    });
 }
 
 std::vector<Agreement> GradientReducer::State::agreements() {
@@ -311,7 +337,7 @@ void GradientReducer::State::complete_unmarked() {
             continue;
         absent.push_back(i);
     }
-    for (const auto i : absent) zero(parameters[i].gradient, on_stream());
+    for (const auto i : absent) zero(parameters[i].gradient, on_stream_of(parameters[i].gradient));
     if (!absent.empty() && !std::exchange(warned, true))
         log_message(LogLevel::warning,
                     fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in "
@@ -367,13 +393,15 @@ void GradientReducer::State::leave_out() {
 std::uint64_t GradientReducer::State::gradient_hash() const {
     std::uint64_t all = 0;
     for (const auto& parameter : parameters)
-        if (parameter.has_gradient()) all = all * 31 + hash(parameter.gradient, on_stream());
+        if (parameter.has_gradient()) all = all * 31 + hash(parameter.gradient, on_stream_of(parameter.gradient));
     return all;
 }
 
-ElementOptions GradientReducer::State::on_stream() const {
-    return {
-        .stream = options.stream, .session = options.session, .process_set = options.process_set};
+ElementOptions GradientReducer::State::on_stream_of(const TensorView& tensor) const {
+    ElementOptions chosen{.session = options.session, .process_set = options.process_set};
+    const auto stream = std::ranges::find(streams, tensor.device, &StreamRef::device);
+    if (tensor.device.kind != DeviceKind::host && stream != streams.end()) chosen.stream = *stream;
+    return chosen;
 }
 
 /// After the wrapped optimizer has thrown: if the gradients have changed since, they are another
@@ -441,6 +469,10 @@ void GradientReducer::mark(std::size_t parameter) {
 
 void GradientReducer::mark(std::string_view name) {
     state_->keep_failure([&] { state_->mark(state_->find(name)); });
+}
+
+void GradientReducer::set_stream(StreamRef stream) {
+    state_->set_stream(stream);
 }
 
 void GradientReducer::discard(std::string_view reason) {

@@ -2,25 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <guozhuang/elements.hpp>
-
 namespace guozhuang {
 
-void ValueCheck::note_values(const std::vector<Parameter>& parameters,
-                             const OptimizerOptions& options, const Plan& plan) {
+void ValueCheck::note_values(const std::vector<Parameter>& parameters, const Plan& plan,
+                             const HashOf& hash_of) {
     if (values_ || !is_due(plan)) return;
     std::vector<Agreement> hashes;
     for (const auto& parameter : parameters) {
         const auto& [name, value, gradient] = parameter;
         const bool is_trained = parameter.has_gradient() && value.data != gradient.data;
         if (!is_trained || value.data == nullptr || !value.strides.empty()) continue;
-        const ElementOptions on_stream{.stream = options.stream,
-                                       .session = options.session,
-                                       .process_set = options.process_set};
         hashes.push_back({name,
                           "values (broadcast_parameters makes them the same; where they may "
                           "differ, OptimizerOptions::check_values = false)",
-                          fmt::format("{:016x}", hash(value, on_stream))});
+                          fmt::format("{:016x}", hash_of(value))});
     }
     values_ = std::move(hashes);
 }

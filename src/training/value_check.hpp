@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <guozhuang/optimizer.hpp>
 #include <optional>
 #include <vector>
@@ -20,8 +21,9 @@ public:
     bool is_due(const Plan& plan) const { return is_wanted_ && passed_ != plan.joins(); }
     void start_batch() noexcept { values_.reset(); }
     /// Hashes the values if that is due and has not been done in this batch.
-    void note_values(const std::vector<Parameter>& parameters, const OptimizerOptions& options,
-                     const Plan& plan);
+    using HashOf = std::function<std::uint64_t(const TensorView& value)>;
+    void note_values(const std::vector<Parameter>& parameters, const Plan& plan,
+                     const HashOf& hash_of);
     /// The hashes that were noted: what all ranks must agree on.
     const std::vector<Agreement>& agreements() const { return *values_; }
     /// The batch was reduced, so all values were the same.

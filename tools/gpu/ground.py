@@ -14,7 +14,11 @@ NO_GPU = 77  # a program's exit code, and that of validate
 
 
 class Failure(Exception):
-    """Why a phase fails."""
+    """Why a phase fails, and what the program said."""
+
+    def __init__(self, reason, output=""):
+        super().__init__(reason)
+        self.output = output
 
 
 class Skip(Exception):
@@ -138,7 +142,8 @@ class Ground:
         try:
             return process.communicate(timeout=max(self.deadline - time.monotonic(), 0.1))[0]
         except subprocess.TimeoutExpired:
-            raise Failure(f"not done in time; it said: {last_words(end(process))}") from None
+            said = end(process)
+            raise Failure(f"not done in time; it said: {last_words(said)}", said) from None
 
     def run(self, command, **environment):
         """What a command has written that must succeed."""
@@ -148,7 +153,7 @@ class Ground:
             raise Skip(last_words(said))
         if process.returncode != 0:
             raise Failure(f"{Path(command[0]).name} ended with {process.returncode}: "
-                          f"{last_words(said)}")
+                          f"{last_words(said)}", said)
         return said
 
     def run_by(self, path, ranks, *command, hosts_by=(), **environment):

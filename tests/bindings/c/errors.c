@@ -78,6 +78,7 @@ static void null_in_memory_and_plans(void) {
     REFUSES_NULL(gz_shared_memory_is_shared(NULL, &shared));
     REFUSES_NULL(gz_plan_create(NULL, NULL, 1, NULL, &plan));
     REFUSES_NULL(gz_plan_ready(NULL, 0));
+    REFUSES_NULL(gz_plan_ready_streams(NULL, 0, NULL, 0));
     REFUSES_NULL(gz_plan_wait(NULL));
     REFUSES_NULL(gz_plan_wait_streams(NULL, NULL, 0));
     REFUSES_NULL(gz_plan_wait_for(NULL, NULL, 0, 0, &shared));
@@ -105,6 +106,7 @@ static void null_in_training(void) {
     REFUSES_NULL(gz_reducer_create(NULL, 1, NULL, &reducer));
     REFUSES_NULL(gz_reducer_mark(NULL, 0));
     REFUSES_NULL(gz_reducer_mark_name(NULL, "w"));
+    REFUSES_NULL(gz_reducer_set_stream(NULL, NULL));
     REFUSES_NULL(gz_reducer_synchronize(NULL));
     REFUSES_NULL(gz_reducer_synchronize_for(NULL, 0, &done));
     REFUSES_NULL(gz_reducer_finish_pass(NULL, NULL, NULL, NULL));

@@ -141,6 +141,7 @@ STATUS_FUNCTIONS = {
     "gz_result_rows": (c_void_p, c_size_t, POINTER(POINTER(c_int64)), POINTER(c_size_t)),
     "gz_reducer_create": (POINTER(Parameter), c_size_t, POINTER(ReducerOptions), _HANDLE),
     "gz_reducer_mark": (c_void_p, c_size_t),
+    "gz_reducer_set_stream": (c_void_p, POINTER(Stream)),
     "gz_reducer_synchronize_for": (c_void_p, c_int64, _INT),
     "gz_reducer_finish_pass": (c_void_p, c_void_p, c_void_p, _INT),
     "gz_reducer_discard": (c_void_p, c_char_p),

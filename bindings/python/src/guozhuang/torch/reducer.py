@@ -32,19 +32,29 @@ class Reducer:
             name=name.encode(), op=op, gradient_scale=scale, process_set=pointer_of(process_set),
             check_values=check_values,
             stream=None if stream is None else ctypes.pointer(stream), **sizes)
+        self._stream = stream
         self._in_use = InUse((self._values, self._buffers))
         self._pointer = self._in_use.pointer
         _c.lib.gz_reducer_create((_c.Parameter * len(described))(*described), len(described),
                                  ctypes.byref(options), ctypes.byref(self._pointer))
 
+    def _follow_stream(self):
+        """What is enqueued next is on the stream that is current now."""
+        stream = tensors.stream(self._buffers[0])
+        if stream is not None and stream.native != self._stream.native:
+            _c.lib.gz_reducer_set_stream(self._pointer, ctypes.byref(stream))
+            self._stream = stream
+
     def mark(self, index):
         self._is_pending = True
+        self._follow_stream()
         _c.lib.gz_reducer_mark(self._pointer, index)
 
     def send(self):
         """Sends all that was marked, of which a part waits for what may follow. What goes wrong,
         synchronize() raises."""
         if self._is_pending:
+            self._follow_stream()
             try:
                 _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, 0)
             except Error as failure:
@@ -64,6 +74,7 @@ class Reducer:
     def _try(self):
         if self._failure is not None:
             raise self._failure
+        self._follow_stream()
         return _c.get(_c.lib.gz_reducer_synchronize_for, self._pointer, WAIT_SLICE_US)
 
     def leave_out(self):

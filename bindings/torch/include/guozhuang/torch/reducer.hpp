@@ -161,6 +161,7 @@ private:
         reduced.note_addition(parameter.tensor.grad());
         if (view.defined()) {
             attach(parameter.tensor, view);
+            follow_stream();
             reducer_->mark(parameter.name);  // throws if step() was left out
         }
         if (is_new_batch) {
@@ -168,6 +169,13 @@ private:
             used_[i] = 1;
         }
         if (on_gradient_ && !is_paused()) on_gradient_();
+    }
+
+    /// What is enqueued next is on PyTorch's current stream, unless the options have another.
+    void follow_stream() {
+        if (options_.stream) return;
+        if (const auto stream = detail::current_stream(used_anywhere_))
+            reducer_->set_stream(*stream);
     }
 
     /// `wait()` waits for the reducer, and returns whether all of it has ended.
@@ -185,6 +193,7 @@ private:
         if (std::ranges::count(used_, 0.0F) == std::ssize(used_)) refuse_second_step();
         if (!is_closed_) end_unless([&] { complete(); });
         is_closed_ = true;
+        follow_stream();
         try {
             return wait();
         } catch (...) {
@@ -217,6 +226,7 @@ private:
         require_cleared();
         const at::NoGradGuard no_graph;
         used_anywhere_.copy_(at::tensor(used_));
+        follow_stream();
         reducer_->mark(used_name);
         for (std::size_t i = 0; i < gradients_.size(); ++i) {
             const auto& [parameter, view, reduced] = gradients_[i];

@@ -3,8 +3,16 @@
 #include <cstdint>
 #include <guozhuang/error.hpp>
 #include <guozhuang/tensor.hpp>
+#include <guozhuang/stream.hpp>
+#include <optional>
 #include <string>
 #include <torch/types.h>
+
+// A file that only a libtorch with CUDA has.
+#if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
+#include <c10/cuda/CUDAStream.h>
+#define GUOZHUANG_TORCH_HAS_CUDA 1
+#endif
 
 namespace guozhuang::torch {
 
@@ -57,6 +65,16 @@ inline TensorView memory_of(const at::Tensor& tensor, const std::string& name) {
     const auto shape = tensor.is_contiguous() ? tensor.sizes().vec()
                                               : Shape{static_cast<std::int64_t>(tensor.numel())};
     return {tensor.data_ptr(), dtype_of(tensor, name), shape, device_of(tensor, name)};
+}
+
+/// PyTorch's current stream on the tensor's device; none on the host.
+inline std::optional<StreamRef> current_stream([[maybe_unused]] const at::Tensor& tensor) {
+#ifdef GUOZHUANG_TORCH_HAS_CUDA
+    if (tensor.is_cuda())
+        return StreamRef{{DeviceKind::cuda, static_cast<int>(tensor.get_device())},
+                         c10::cuda::getCurrentCUDAStream(tensor.get_device()).stream()};
+#endif
+    return std::nullopt;
 }
 
 }  // namespace detail
