@@ -136,6 +136,16 @@ public:
     /// Makes later work wait until the word has reached the value. A host thread may bring it
     /// there, with advance(): that is no call of the device's.
     virtual void wait(Stream& stream, Word& word, std::uint32_t value) = 0;
+    /// The same with several words.
+    virtual void write_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
+        for (auto* word : words) write(stream, *word, value);
+    }
+    virtual void wait_for_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
+        for (auto* word : words) wait(stream, *word, value);
+    }
+    /// While what it returns lives, calls for this device on this thread cost less: what they would
+    /// all prepare and undo is prepared. The thread runs no code of the user's meanwhile.
+    [[nodiscard]] virtual std::shared_ptr<const void> prepare_calls(int) { return nullptr; }
 
     virtual std::shared_ptr<Stream> make_stream(int device) = 0;
     /// A user's stream as a Stream. The user still owns it, and it must outlive the result. A null

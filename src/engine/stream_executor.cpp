@@ -113,7 +113,9 @@ void StreamExecutor::enqueue(Bundle bundle, Requests requests, const Context& co
     of_.completions->add(
         std::make_shared<Ending>(shared_from_this(), enqueued, ++enqueued_, std::move(slice)));
     const auto write_end = [&] { of_.driver->write(events, *ended_, enqueued_); };
+    std::shared_ptr<const void> prepared;
     try {
+        prepared = of_.driver->prepare_calls(of_.device);
         for (const auto& pending : enqueued->requests())
             for (const auto& ready : pending->request().ready) events.wait(ready);
         if (is_timed) of_.driver->write(events, *begun_, enqueued_);

@@ -301,8 +301,25 @@ Json copies() {
 /// Has a context until standard input ends.
 Json hold() {
     const auto memory = device_memory<std::byte>(1);
-    while (std::getchar() != EOF) {}
+    while (std::getchar() != EOF) {
+    }
     return {};
+}
+
+/// Whether a copy may reach from one allocation into the next one, where two touch.
+Json touching() {
+    constexpr std::size_t bytes = 4096;
+    std::vector<std::shared_ptr<std::byte>> all;
+    for (int i = 0; i < 16; ++i) all.push_back(device_memory<std::byte>(bytes));
+    const auto host = pinned_memory<std::byte>(2 * bytes);
+    for (std::size_t i = 1; i < all.size(); ++i) {
+        if (all[i - 1].get() + bytes != all[i].get()) continue;
+        const auto status =
+            cudaMemcpy(host.get(), all[i - 1].get(), 2 * bytes, cudaMemcpyDeviceToHost);
+        if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+        return {{"copied", 2 * bytes}};
+    }
+    throw std::runtime_error("no two allocations touch");
 }
 
 int run(std::span<char*> arguments) {
@@ -316,6 +333,7 @@ int run(std::span<char*> arguments) {
         {"device_words", device_words},
         {"capture", capture},
         {"copies", copies},
+        {"touching", touching},
         {"hold", hold},
     };
     std::puts(checks.at(wanted)().dump().c_str());

@@ -4,15 +4,18 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <guozhuang/error.hpp>
 #include <latch>
 #include <numeric>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
+#include "device/python_packages.hpp"
 #include "support/oracles/device_copies.hpp"
 #include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"
@@ -359,4 +362,23 @@ TEST_CASE("CUDA knows its memory from the host's") {
     CHECK(cuda.driver->location_of(&device[50]).device == 0);
     cuda.driver->release(0, device);
     cuda.driver->release_pinned(0, pinned);
+}
+
+TEST_CASE("files of packages are found beside the Pythons of a search path") {
+    namespace fs = std::filesystem;
+    const auto top = fs::temp_directory_path() / text_of("guozhuang_packages_", ::getpid());
+    const auto packages = top / "env/lib/python3.12/site-packages/nvidia/nccl/lib";
+    fs::create_directories(packages);
+    fs::create_directories(top / "env/bin");
+    fs::create_directories(top / "empty/bin");
+    std::ofstream(packages / "libnccl.so.2") << "";
+    const auto found = [&](const std::string& programs) {
+        return files_in_packages("nvidia/nccl/lib/libnccl.so.2", programs);
+    };
+    const auto both = (top / "empty/bin").string() + "::" + (top / "env/bin").string();
+    CHECK(found(both).empty());  // without a Python
+    std::ofstream(top / "env/bin/python3") << "";
+    CHECK(found(both) == std::vector<std::string>{packages / "libnccl.so.2"});
+    CHECK(found("").empty());
+    fs::remove_all(top);
 }

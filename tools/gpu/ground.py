@@ -44,7 +44,11 @@ class Ground:
             "OMPI_MCA_plm": "isolated",  # all ranks are here, so that ssh is not needed
             "GUOZHUANG_LOG_LEVEL": "info",  # for require_paths()
         }
-        self.prepend("LD_LIBRARY_PATH", *[build / "emulated/lib"] * emulated, build / "lib")
+        packed = [mpi / "lib"] if mpi.is_dir() else []
+        self.prepend("LD_LIBRARY_PATH", *[build / "emulated/lib"] * emulated, build / "lib", *packed)
+        if packed and self.is_too_old():
+            self.prepend("LD_LIBRARY_PATH", mpi / "compiler")
+        self.loader_path = self.environment["LD_LIBRARY_PATH"]
         for folder in [] if emulated else nccl_folders():
             self.append("LD_LIBRARY_PATH", folder)
         packages = build / "python"
@@ -52,9 +56,6 @@ class Ground:
                      else HERE.parent.parent / "bindings/python/src")
         if mpi.is_dir():
             self.environment["OPAL_PREFIX"] = str(mpi)
-            self.prepend("LD_LIBRARY_PATH", mpi / "lib")
-            if self.is_too_old():
-                self.prepend("LD_LIBRARY_PATH", mpi / "compiler")
 
     def prepend(self, variable, *directories):
         """What is there stays behind them: libcuda.so.1 may be found by it alone."""

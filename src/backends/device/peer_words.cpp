@@ -123,13 +123,17 @@ void PeerWords::try_on(device::Stream& stream) {
 }
 
 void PeerWords::announce(device::Stream& stream, Phase phase, std::uint32_t time) {
+    std::vector<device::Word*> words;
     for (int peer = 0; peer < ranks_.ranks; ++peer)
-        if (peer != ranks_.rank) announce_to(peer, stream, phase, time);
+        if (peer != ranks_.rank) words.push_back(&word_of(**page_, phase, peer, ranks_.rank));
+    driver_->write_all(stream, words, time);
 }
 
 void PeerWords::wait_for_all(device::Stream& stream, Phase phase, std::uint32_t time) {
+    std::vector<device::Word*> words;
     for (int peer = 0; peer < ranks_.ranks; ++peer)
-        if (peer != ranks_.rank) wait_for(peer, stream, phase, time);
+        if (peer != ranks_.rank) words.push_back(&word_of(**page_, phase, ranks_.rank, peer));
+    driver_->wait_for_all(stream, words, time);
 }
 
 void PeerWords::announce_to(int peer, device::Stream& stream, Phase phase, std::uint32_t time) {

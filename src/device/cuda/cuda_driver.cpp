@@ -239,6 +239,46 @@ void CudaDriver::wait(Stream& stream, Word& word, std::uint32_t value) {
           "cannot enqueue a wait for a word");
 }
 
+namespace {
+
+/// One call for all words. By default a fence of the whole system comes before a write.
+void enqueue_words(cudaStream_t stream, CUstreamBatchMemOpType operation, unsigned flags,
+                   std::span<Word* const> words, std::uint32_t value, const char* what) {
+    std::vector<CUstreamBatchMemOpParams> all(words.size());
+    for (std::size_t i = 0; i < words.size(); ++i) {
+        // The parameters of a write begin as those of a wait do.
+        auto& each = all[i].waitValue;
+        each.operation = operation;
+        each.address = address_of(*words[i]);
+        each.value = value;
+        each.flags = flags;
+    }
+    if (!all.empty())
+        check(driver_functions().batch_words(stream, static_cast<unsigned>(all.size()), all.data(),
+                                             0),
+              what);
+}
+
+}  // namespace
+
+void CudaDriver::write_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
+    const auto& cuda = ours(stream);
+    const auto here = cuda.device().use();
+    enqueue_words(cuda.native(), CU_STREAM_MEM_OP_WRITE_VALUE_32, CU_STREAM_WRITE_VALUE_DEFAULT,
+                  words, value, "cannot enqueue the writes of words");
+}
+
+void CudaDriver::wait_for_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
+    const auto& cuda = ours(stream);
+    const auto here = cuda.device().use();
+    enqueue_words(cuda.native(), CU_STREAM_MEM_OP_WAIT_VALUE_32, CU_STREAM_WAIT_VALUE_GEQ, words,
+                  value, "cannot enqueue waits for words");
+}
+
+std::shared_ptr<const void> CudaDriver::prepare_calls(int device) {
+    return std::make_shared<const OnDevice>(device_at(device).primary());
+}
+
 std::shared_ptr<Stream> CudaDriver::make_stream(int device) {
     return CudaStream::make(device_at(device));
 }

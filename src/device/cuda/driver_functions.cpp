@@ -39,6 +39,7 @@ const DriverFunctions& driver_functions() {
         find("cuDeviceGetUuid", 11040, functions.uuid_of);
         find("cuStreamWriteValue32", 11070, functions.write_value);
         find("cuStreamWaitValue32", 11070, functions.wait_value);
+        find("cuStreamBatchMemOp", 11070, functions.batch_words);
         return functions;
     }();
     return found;

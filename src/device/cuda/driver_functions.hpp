@@ -16,6 +16,7 @@ struct DriverFunctions {
     PFN_cuPointerGetAttributes_v7000 pointer_attributes = nullptr;
     PFN_cuStreamWriteValue32_v11070 write_value = nullptr;
     PFN_cuStreamWaitValue32_v11070 wait_value = nullptr;
+    PFN_cuStreamBatchMemOp_v11070 batch_words = nullptr;
 };
 
 /// Looked up once for the process, through the runtime: the plugin is not linked to libcuda.

@@ -1,6 +1,7 @@
 #include "device/cuda/on_device.hpp"
 
 #include <cuda_runtime_api.h>
+#include <utility>
 
 #include "device/cuda/cuda_error.hpp"
 #include "device/cuda/driver_functions.hpp"
@@ -18,15 +19,33 @@ RelaxedCapture::~RelaxedCapture() {
     driver_functions().exchange_capture_mode(&mode_);
 }
 
-OnDevice::OnDevice(CUcontext primary) : before_(current_context()), switched_(before_ != primary) {
+namespace {
+
+/// The context of the OnDevice that the thread is in, or null.
+thread_local CUcontext chosen = nullptr;
+
+}  // namespace
+
+OnDevice::OnDevice(CUcontext primary) {
+    if (chosen == primary) return;
+    relaxed_.emplace();
+    before_ = current_context();
+    switched_ = before_ != primary;
     if (switched_) check(driver_functions().set_context(primary), "cannot use the device");
+    outer_ = std::exchange(chosen, primary);
 }
 
-OnDevice::OnDevice(int device) : before_(current_context()), switched_(true) {
+OnDevice::OnDevice(int device) {
+    relaxed_.emplace();
+    before_ = current_context();
+    switched_ = true;
     check(cudaSetDevice(device), "cannot use the device");
+    outer_ = std::exchange(chosen, nullptr);
 }
 
 OnDevice::~OnDevice() {
+    if (!relaxed_) return;
+    chosen = outer_;
     if (switched_) driver_functions().set_context(before_);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <optional>
 
 namespace guozhuang::device {
 
@@ -20,7 +21,8 @@ private:
 
 /// Makes a device current for the calling thread, in relaxed capture mode, and in the end the
 /// context that was current before, or none. Setting device 0 again would instead create a context
-/// on it in a thread that had none. CudaDevice::use() makes one.
+/// on it in a thread that had none. CudaDevice::use() makes one. Within another one for the same
+/// device it calls nothing of CUDA's.
 class OnDevice {
 public:
     /// With the device's primary context, which is known.
@@ -32,9 +34,10 @@ public:
     OnDevice& operator=(const OnDevice&) = delete;
 
 private:
-    const RelaxedCapture relaxed_;
-    const CUcontext before_;
-    const bool switched_;
+    std::optional<RelaxedCapture> relaxed_;  ///< none within another one
+    CUcontext before_ = nullptr;
+    CUcontext outer_ = nullptr;  ///< that which the thread's other ones had chosen
+    bool switched_ = false;
 };
 
 /// The calling thread's, or null.

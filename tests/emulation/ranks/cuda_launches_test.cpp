@@ -71,6 +71,25 @@ void tiny_tensors(Session& session, Report& report) {
     report.expect(launched <= most, text_of(launched, " kernels and copies for ", tensors));
 }
 
+/// Its whole way makes few calls of CUDA's, however many ranks there are: the words of a phase are
+/// written by one call and awaited by one, and one scope for all sets and restores the context.
+void calls_of_a_bundle(Session&, Report& report) {
+    Trainer trainer;
+    constexpr std::size_t count = 1000;
+    const auto values = trainer.put_elements(std::vector<float>(count, 1));
+    const AllreduceOptions options{.name = "calls", .stream = trainer.stream()};
+    const auto reduce = [&] {
+        allreduce_async(trainer.view(values, count), options).wait(trainer.stream());
+    };
+    for (int i = 0; i < 3; ++i) reduce();  // what is pooled is there
+    trainer.synchronize();
+    barrier();
+    const auto before = emulated_cuda_calls();
+    reduce();
+    const auto calls = emulated_cuda_calls() - before;
+    report.expect(calls <= 40, text_of(calls, " calls of CUDA's for one allreduce"));
+}
+
 /// Of as many multiprocessors as GUOZHUANG_DEVICE_SMS says, or the device has.
 unsigned full_grid() {
     constexpr int blocks_per_multiprocessor = 8, all = emulated_cuda::device_facts::multiprocessors;
@@ -95,6 +114,10 @@ void large_tensor(Session&, Report& report) {
 
 TEST_CASE("a bundle of a hundred tiny tensors needs a few kernels") {
     CHECK(problems_here(tiny_tensors) == "");
+}
+
+TEST_CASE("the calls of CUDA's for a bundle are few, and do not grow with the ranks") {
+    CHECK(problems_here(calls_of_a_bundle) == "");
 }
 
 TEST_CASE("a large tensor fills as many multiprocessors as it may") {

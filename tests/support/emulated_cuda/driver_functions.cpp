@@ -89,6 +89,21 @@ void wait_for_word(std::atomic_ref<std::uint32_t> word, std::uint32_t value, uns
     }
 }
 
+void submit_write(Stream& stream, CUdeviceptr address, std::uint32_t value) {
+    const auto word = word_at(address);
+    submit(stream, Stream::Actor::copy,
+           [word, value] { word.store(value, std::memory_order_release); });
+}
+
+void submit_wait(Stream& stream, CUdeviceptr address, std::uint32_t value, unsigned flags) {
+    const auto word = word_at(address);
+    const unsigned condition = flags & ~unsigned{CU_STREAM_WAIT_VALUE_FLUSH};
+    require(condition <= CU_STREAM_WAIT_VALUE_NOR, cudaErrorInvalidValue);
+    const auto& device = stream.device();
+    submit(stream, Stream::Actor::copy,
+           [word, value, condition, &device] { wait_for_word(word, value, condition, device); });
+}
+
 template <class T>
 void answer(void* data, T value) {
     *static_cast<T*>(data) = value;
@@ -168,6 +183,7 @@ void* find_entry_point(std::string_view name, unsigned version) {
         entry("cuCtxGetDevice", current_device),
         entry("cuStreamWriteValue32", cuStreamWriteValue32),
         entry("cuStreamWaitValue32", cuStreamWaitValue32),
+        entry("cuStreamBatchMemOp", cuStreamBatchMemOp),
         entry("cuDeviceGetUuid", cuDeviceGetUuid),
         entry("cuPointerGetAttribute", cuPointerGetAttribute),
         entry("cuPointerGetAttributes", cuPointerGetAttributes),
@@ -236,9 +252,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
     return driver_call(__func__, usual, [&] {
-        const auto word = word_at(address);
-        submit(*stream_of(stream), Stream::Actor::copy,
-               [word, value] { word.store(value, std::memory_order_release); });
+        submit_write(*stream_of(stream), address, value);
         return cudaSuccess;
     });
 }
@@ -246,14 +260,26 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
                              unsigned flags) {
     return driver_call(__func__, usual, [&] {
-        const auto word = word_at(address);
-        const unsigned condition = flags & ~unsigned{CU_STREAM_WAIT_VALUE_FLUSH};
-        require(condition <= CU_STREAM_WAIT_VALUE_NOR, cudaErrorInvalidValue);
-        const auto waiting = stream_of(stream);
-        const auto& device = waiting->device();
-        submit(*waiting, Stream::Actor::copy, [word, value, condition, &device] {
-            wait_for_word(word, value, condition, device);
-        });
+        submit_wait(*stream_of(stream), address, value, flags);
+        return cudaSuccess;
+    });
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations,
+                            unsigned) {
+    return driver_call(__func__, usual, [&] {
+        require(count > 0 && count <= 256, cudaErrorInvalidValue);
+        const auto on = stream_of(stream);
+        for (unsigned i = 0; i < count; ++i) {
+            const auto& each = operations[i];
+            if (each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) {
+                submit_write(*on, each.writeValue.address, each.writeValue.value);
+            } else {
+                require(each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32, cudaErrorInvalidValue);
+                submit_wait(*on, each.waitValue.address, each.waitValue.value,
+                            each.waitValue.flags);
+            }
+        }
         return cudaSuccess;
     });
 }
