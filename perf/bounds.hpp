@@ -38,7 +38,7 @@ Bound direct_bound(const DeviceAllreduce& allreduce);
 Bound ring_bound(const DeviceAllreduce& allreduce);
 
 /// That of the path which the library took. None for what goes over links between devices, which
-/// nothing here measures: by NCCL, the hierarchical path, or direct or ring unless all share one.
+/// nothing here measures: by NCCL, or by direct or ring unless all share one.
 std::optional<Bound> bound_taken(const DeviceAllreduce& allreduce);
 
 /// All of them, by path; direct and ring only where the ranks share a device.

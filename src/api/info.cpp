@@ -11,6 +11,7 @@
 
 #include "api/process_set_state.hpp"
 #include "base/config.hpp"
+#include "device/find_nccl.hpp"
 #include "device/owned_memory.hpp"
 #include "device/plugin.hpp"
 #include "runtime/runtime.hpp"
@@ -36,7 +37,7 @@ void add_devices(Items& items, const base::Config& config, const std::string& pa
     for (int device = 0; device < driver->device_count(); ++device) {
         items.push_back({"devices", fmt::format("cuda {}", device), driver->description(device)});
     }
-    const auto [nccl, why_not] = driver->nccl(config.nccl);
+    const auto [nccl, why_not] = device::find_nccl(*driver, config.nccl);
     items.push_back({"devices", "nccl", nccl ? nccl->version() : "unusable: " + why_not});
     if (!path.empty()) items.push_back({"devices", "path", path});
 }

@@ -51,7 +51,7 @@ void check(const BareOperation& operation);
 engine::Request prepare(OperationSpec&& spec);
 
 /// Submits a request to the engine, whose tensors were made on these streams of their device; none:
-/// its default stream. If it throws (Error: unavailable, duplicate_name ...), nothing has been sent.
+/// its default stream. If it throws (Error: unavailable, duplicate_name ...), nothing was sent.
 std::shared_ptr<engine::Pending> submit(SetRuntime& set, engine::Request&& request,
                                         std::span<const StreamRef> streams, bool caller_waits);
 /// prepare() and submit().

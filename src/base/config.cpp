@@ -160,11 +160,10 @@ constexpr ConfigVariable table[] = {
      "Whether CUDA tensors may be used; `off`: they are an error, and gz-info looks for no GPU.",
      parse_word<&Config::cuda, cuda_words>, print_word<&Config::cuda, cuda_words>},
     {"GUOZHUANG_DEVICE_BYTES", "bytes", "64K to 1G", ConfigScope::rank0_wins,
-     "Memory of its device that a rank takes for a process set on the direct, ring or hierarchical "
-     "path (gpu.md).",
+     "Memory of its device that a rank takes for a process set on the direct path or the ring "
+     "(gpu.md).",
      parse_size<&Config::device_bytes, 64 * 1024, gib>, print_number<&Config::device_bytes>},
-    {"GUOZHUANG_DEVICE_PATH", "", "auto, nccl, direct, ring, hierarchical or staged",
-     ConfigScope::rank0_wins,
+    {"GUOZHUANG_DEVICE_PATH", "", "auto, nccl, direct, ring or staged", ConfigScope::rank0_wins,
      "How tensors on devices move (gpu.md); a path that cannot be is an error.",
      parse_word<&Config::device_path, device_path_names>,
      print_word<&Config::device_path, device_path_names>},

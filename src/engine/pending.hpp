@@ -117,8 +117,8 @@ public:
         return state_.load(std::memory_order_acquire) == State::complete;
     }
 
-    /// Replaces the tensors; `owner` keeps the new ones alive, and `ready` is as in Request. Called by the thread that drives, while no data of this
-    /// moves.
+    /// Replaces the tensors; `owner` keeps the new ones alive, and `ready` is as in Request. Called
+    /// by the thread that drives, while no data of this moves.
     void set_tensors(SharedTensors tensors, std::vector<std::shared_ptr<device::Event>> ready,
                      std::shared_ptr<void> owner) noexcept;
     /// Replaces the outputs. To be called as set_tensors() is.

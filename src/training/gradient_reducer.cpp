@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "training/batch.hpp"
+#include "training/current_streams.hpp"
 #include "training/sharing_advice.hpp"
 #include "training/value_check.hpp"
 
@@ -43,7 +45,6 @@ struct GradientReducer::State {
     std::vector<NamedTensor> gradients() const;
     void lay_out();
     ProcessSet ranks() const;
-    void find_streams();
     void set_stream(StreamRef stream);
     void tie();
     void start_batch();
@@ -78,39 +79,12 @@ struct GradientReducer::State {
     std::vector<std::size_t> bundle_size;
     /// Of each parameter, the first whose gradient is the same memory: its bundle reduces it.
     std::vector<std::size_t> tied_to;
-    /// One for each device, on which gradients are marked and which waits for the averages: work
-    /// enqueued on it next finds them in the gradients.
-    std::vector<StreamRef> streams;
+    /// On which gradients are marked and which wait for the averages: work enqueued on them next
+    /// finds these in the gradients.
+    CurrentStreams streams;
     SharedMemory shared;
     std::unique_ptr<Plan> plan;
 
-    /// What has happened since the last step(), which ends it.
-    struct Batch {
-        /// By tied_to: the gradients that an earlier pass of the batch has marked, so they are not
-        /// zero.
-        std::vector<bool> accumulated;
-        std::vector<bool> marked;
-        std::vector<std::size_t> missing;  ///< gradients that each bundle still waits for
-        std::vector<std::vector<StreamRef>> streams;  ///< on which those of each bundle were marked
-        std::size_t complete_bundles = 0;
-        /// The bundle that is complete last. It is held back, so that each rank can still discard
-        /// the batch on all.
-        std::size_t last_bundle = 0;
-        std::size_t marks = 0;
-        int passes = 0;
-        enum class State : std::uint8_t {
-            open,
-            closing,  ///< the rest is sent now, and waited for next
-            closed,   ///< the last bundle is on its way, too
-            synchronised
-        };
-        State state = State::open;
-        bool is_closed() const noexcept { return state >= State::closed; }
-        bool is_synchronised() const noexcept { return state == State::synchronised; }
-        std::exception_ptr failure = nullptr;  ///< of a hook
-        /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
-        std::optional<std::uint64_t> unstepped = {};
-    };
     Batch batch;
 
     ValueCheck value_check{false};
@@ -184,7 +158,8 @@ void GradientReducer::State::lay_out() {
                                                                .session = options.session,
                                                                .process_set = options.process_set});
     options.name = plan->name();
-    find_streams();
+    streams = CurrentStreams(parameters);
+    if (options.stream) set_stream(*options.stream);
     value_check = ValueCheck(options.check_values && ranks().size() > 1);
     start_batch();
 }
@@ -194,21 +169,10 @@ ProcessSet GradientReducer::State::ranks() const {
     return has_set ? options.process_set : ProcessSet(options.session);
 }
 
-void GradientReducer::State::find_streams() {
-    for (const auto& parameter : parameters) {
-        const auto device = parameter.gradient.device;
-        if (std::ranges::find(streams, device, &StreamRef::device) == streams.end())
-            streams.push_back({.device = device, .native = nullptr});
-    }
-    if (options.stream) set_stream(*options.stream);
-}
-
 void GradientReducer::State::set_stream(StreamRef stream) {
-    const auto old = std::ranges::find(streams, stream.device, &StreamRef::device);
-    if (old == streams.end())
+    if (!streams.set(stream))
         refuse(options.name, fmt::format("no gradient is on {} {}, where the stream is",
                                          name_of(stream.device.kind), stream.device.index));
-    *old = stream;
 }
 
 /// A gradient that several parameters share is reduced with one of them. Its bundle waits for all
@@ -265,12 +229,10 @@ void GradientReducer::State::mark(std::size_t parameter) {
 
 /// Its bundle, which is that of its memory, waits for the stream of its device.
 void GradientReducer::State::note_stream(std::size_t parameter) {
-    const auto device = parameters[parameter].gradient.device;
-    if (device.kind == DeviceKind::host) return;
+    const auto* const stream = streams.of(parameters[parameter].gradient.device);
     auto& noted = batch.streams[bundle_of[tied_to[parameter]]];
-    const auto current = std::ranges::find(streams, device, &StreamRef::device);
-    if (std::ranges::find(noted, current->native, &StreamRef::native) == noted.end())
-        noted.push_back(*current);
+    if (stream && std::ranges::find(noted, stream->native, &StreamRef::native) == noted.end())
+        noted.push_back(*stream);
 }
 
 void GradientReducer::State::complete(std::size_t parameter) {
@@ -364,7 +326,7 @@ void GradientReducer::State::keep_failure(const Act& act) {
 void GradientReducer::State::discard(std::string_view reason) {
     if (batch.is_closed()) {
         try {
-            wait_for_averages([&] { return plan->wait(streams), true; });
+            wait_for_averages([&] { return plan->wait(streams.all()), true; });
         } catch (const Error& error) {
             const bool is_of_the_batch =
                 error.code() == ErrorCode::discarded || error.code() == ErrorCode::mismatch;
@@ -393,15 +355,16 @@ void GradientReducer::State::leave_out() {
 std::uint64_t GradientReducer::State::gradient_hash() const {
     std::uint64_t all = 0;
     for (const auto& parameter : parameters)
-        if (parameter.has_gradient()) all = all * 31 + hash(parameter.gradient, on_stream_of(parameter.gradient));
+        if (parameter.has_gradient())
+            all = all * 31 + hash(parameter.gradient, on_stream_of(parameter.gradient));
     return all;
 }
 
 ElementOptions GradientReducer::State::on_stream_of(const TensorView& tensor) const {
-    ElementOptions chosen{.session = options.session, .process_set = options.process_set};
-    const auto stream = std::ranges::find(streams, tensor.device, &StreamRef::device);
-    if (tensor.device.kind != DeviceKind::host && stream != streams.end()) chosen.stream = *stream;
-    return chosen;
+    const auto* const stream = streams.of(tensor.device);
+    return {.stream = stream ? std::optional(*stream) : std::nullopt,
+            .session = options.session,
+            .process_set = options.process_set};
 }
 
 /// After the wrapped optimizer has thrown: if the gradients have changed since, they are another
@@ -483,14 +446,15 @@ void GradientReducer::synchronize() {
     auto& state = *state_;
     const auto start = SharingAdvice::Clock::now();
     const bool may_share = !state.batch.is_synchronised() && state.options.memory != Memory::share;
-    state.synchronize([&] { return state.plan->wait(state.streams), true; });
+    state.synchronize([&] { return state.plan->wait(state.streams.all()), true; });
     if (may_share)
         state.sharing_advice.note_wait(SharingAdvice::Clock::now() - start, *state.plan,
                                        state.ranks());
 }
 
 bool GradientReducer::synchronize_for(std::chrono::microseconds limit) {
-    return state_->synchronize([&] { return state_->plan->wait_for(limit, state_->streams); });
+    return state_->synchronize(
+        [&] { return state_->plan->wait_for(limit, state_->streams.all()); });
 }
 
 bool GradientReducer::finish_pass(const std::function<void()>& step) {

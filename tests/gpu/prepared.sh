@@ -14,7 +14,8 @@ mkdir "$top/nothing"
 # Libraries that are found on this machine only, other than glibc's.
 packed=$top/guozhuang-gpu
 find "$packed" -type f \( -name '*.so*' -o -path '*/bin/*' \) -print0 |
-  LD_LIBRARY_PATH=$packed/emulated/lib:$packed/lib:$packed/mpi/lib:$packed/mpi/compiler xargs -0 -n 1 ldd |
+  LD_LIBRARY_PATH=$(printf '%s:' "$packed"/{emulated/lib,lib,mpi/lib,mpi/compiler}) \
+    xargs -0 -n 1 ldd |
   grep '=>' | grep -v "=> $top" >"$top/foreign" || true
 if grep -vE '/(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util))[.]so' "$top/foreign"; then
   echo "these libraries are not packed"

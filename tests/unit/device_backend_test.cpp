@@ -26,14 +26,13 @@ namespace {
 
 /// What the ranks of a test have in common.
 struct Job {
-    explicit Job(int ranks, int on_hosts) : hosts(on_hosts), everybody(ranks_of(ranks)) {}
+    explicit Job(int ranks) : everybody(ranks_of(ranks)) {}
     static std::vector<int> ranks_of(int ranks) {
         std::vector<int> all(static_cast<std::size_t>(ranks));
         std::iota(all.begin(), all.end(), 0);
         return all;
     }
 
-    const int hosts;
     const std::vector<int> everybody;
     std::barrier<> together{static_cast<std::ptrdiff_t>(everybody.size())};
     std::atomic<int> moved{0};                ///< by way of the host
@@ -129,41 +128,9 @@ constexpr auto let_go_streams_race = "streams that were let go race for the aren
 
 }  // namespace
 
-// The ranks of a host know it by their arenas, those of others do not: what one that was let go
-// puts into the arenas may be rubbish, which no message is to take to another host.
-TEST_CASE("when a rank has let its streams go, no rank of its host moves anything to other hosts") {
-    if (under_thread_sanitizer) GUOZHUANG_SKIP(let_go_streams_race);
-    Job job(4, 2);
-    std::atomic<int> are_hierarchical{0}, know_it{0};
-    const auto run = [&](wire::Transport& transport) {
-        DeviceRank rank(job, transport);
-        wait_for(*rank.enqueue_allreduce());
-        if (rank.path.starts_with("hierarchical")) ++are_hierarchical;
-        job.together.arrive_and_wait();
-        if (transport.rank() == 0) rank.backend().release();
-        job.together.arrive_and_wait();
-        if (rank.backend().was_released()) ++know_it;
-        if (transport.rank() < 2) {
-            const auto end = rank.enqueue_allreduce();
-            if (transport.rank() == 0) wait_for(*end);
-            std::this_thread::sleep_for(20ms);
-            job.together.arrive_and_wait();
-            rank.backend().release();
-            wait_for(*end);
-        } else {
-            job.together.arrive_and_wait();
-        }
-        rank.backend().stop();
-    };
-    run_inproc_ranks(4, run, std::nullopt, job.hosts);
-    CHECK(are_hierarchical == 4);
-    CHECK(know_it == 2);
-    CHECK(job.moved == 4);  // before
-}
-
 TEST_CASE("a path that is chosen when the job is over already is released at once") {
     if (under_thread_sanitizer) GUOZHUANG_SKIP(let_go_streams_race);
-    Job job(2, 1);
+    Job job(2);
     std::atomic<int> know_it{0};
     const auto run = [&](wire::Transport& transport) {
         DeviceRank rank(job, transport);
@@ -179,8 +146,8 @@ TEST_CASE("a path that is chosen when the job is over already is released at onc
 
 TEST_CASE("no memory of a device is freed for a path that is refused before the session ends") {
     const LogCapture log;
-    for (const auto& [ranks, hosts] : {std::pair{2, 1}, {3, 1}, {4, 2}}) {
-        Job job(ranks, hosts);
+    for (const int ranks : {2, 3}) {
+        Job job(ranks);
         const auto last = ranks - 1;
         std::atomic<int> freed_early{0};
         std::vector<std::string> paths(job.everybody.size());
@@ -192,7 +159,7 @@ TEST_CASE("no memory of a device is freed for a path that is refused before the 
             job.together.arrive_and_wait();
             rank.backend().stop();
         };
-        run_inproc_ranks(ranks, run, std::nullopt, hosts);
+        run_inproc_ranks(ranks, run);
         INFO(paths[0]);
         CHECK(paths[0].starts_with("staged ("));
         CHECK(paths[0].find("rank " + std::to_string(last) + ": no way") != std::string::npos);

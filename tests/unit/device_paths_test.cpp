@@ -26,7 +26,6 @@ using base::DevicePath;
 namespace {
 
 constexpr Device fake{DeviceKind::fake, 0};
-const std::string one_host = "; not hierarchical: all ranks of the set are on one host";
 
 /// Ranks on these hosts, each with a device of its own, of which NCCL knows nothing.
 std::vector<RankDevice> on_hosts(const std::vector<int>& hosts) {
@@ -180,17 +179,16 @@ TEST_CASE("NCCL is for the world, where every rank has a device of its own and t
     CHECK(candidates(ranks) == std::vector{DevicePath::nccl, DevicePath::staged});
     CHECK(candidates(with_nccl(on_hosts({0, 0}))) ==
           std::vector{DevicePath::nccl, DevicePath::direct, DevicePath::ring, DevicePath::staged});
-    CHECK(refusals(on_hosts({0, 0})) == "not nccl: rank 0 of the set: none here" + one_host);
+    CHECK(refusals(on_hosts({0, 0})) == "not nccl: rank 0 of the set: none here");
     auto sharing = with_nccl(on_hosts({0, 0, 0}));
     sharing[2].device = sharing[1].device;
-    CHECK(refusals(sharing) == "not nccl: ranks 1 and 2 of the set share a device" + one_host);
+    CHECK(refusals(sharing) == "not nccl: ranks 1 and 2 of the set share a device");
     auto elsewhere = ranks;
     elsewhere[2].device = elsewhere[1].device;  // of another host
     CHECK(candidates(elsewhere).front() == DevicePath::nccl);
     auto older = with_nccl(on_hosts({0, 0}));
     older[1].set_nccl(true, "2.27.3");
-    CHECK(refusals(older) ==
-          "not nccl: rank 0 of the set has NCCL 2.28.9, and rank 1 has 2.27.3" + one_host);
+    CHECK(refusals(older) == "not nccl: rank 0 of the set has NCCL 2.28.9, and rank 1 has 2.27.3");
     CHECK(refusals(with_nccl(on_hosts({0, 0})), {.reproducible = true})
               .starts_with("not nccl: GUOZHUANG_REPRODUCIBLE is 1; "));
 }
@@ -199,44 +197,17 @@ TEST_CASE("the direct path, or else the ring, is for ranks on one host, and not 
     const std::string not_nccl = "not nccl: rank 0 of the set: none here";
     CHECK(candidates(on_hosts({3, 3, 3})) ==
           std::vector{DevicePath::direct, DevicePath::ring, DevicePath::staged});
-    CHECK(refusals(on_hosts({3, 3, 3})) == not_nccl + one_host);
+    CHECK(refusals(on_hosts({3, 3, 3})) == not_nccl);
     CHECK(candidates(on_hosts({0, 0, 1})) == std::vector{DevicePath::staged});
     CHECK(refusals(on_hosts({0, 0, 1})) ==
           not_nccl +
               "; not direct: ranks 0 and 2 of the set are on different hosts"
-              "; not ring: ranks 0 and 2 of the set are on different hosts"
-              "; not hierarchical: the host of rank 0 of the set has 2 of its ranks, and that of "
-              "rank 2 has 1");
-    CHECK(refusals(on_hosts(std::vector<int>(16, 0))) == not_nccl + one_host);
+              "; not ring: ranks 0 and 2 of the set are on different hosts");
+    CHECK(refusals(on_hosts(std::vector<int>(16, 0))) == not_nccl);
     CHECK(refusals(on_hosts(std::vector<int>(17, 0))) ==
           not_nccl +
               "; not direct: it is for 16 ranks at most, and the set has 17"
-              "; not ring: it is for 16 ranks at most, and the set has 17" +
-              one_host);
-}
-
-TEST_CASE("the hierarchical path is for several hosts with as many ranks each, and not too many") {
-    const std::vector hierarchical{DevicePath::hierarchical, DevicePath::staged};
-    for (const auto& hosts : {std::vector{0, 0, 1, 1}, {0, 1, 0, 1}, {5, 5, 5, 2, 2, 2}})
-        CHECK(candidates(on_hosts(hosts)) == hierarchical);
-    CHECK(candidates(with_nccl(on_hosts({0, 0, 1, 1}))).front() == DevicePath::nccl);
-    const auto why_not = [](const std::vector<int>& hosts, const PathConditions& conditions = {}) {
-        for (const auto& [path, reason] : choose_paths(on_hosts(hosts), conditions).refused)
-            if (path == DevicePath::hierarchical) return reason;
-        return std::string("it can be");
-    };
-    CHECK(why_not({0, 0, 1, 1}) == "it can be");
-    CHECK(why_not({0, 0}) == "all ranks of the set are on one host");
-    CHECK(why_not({0, 1, 2}) == "each host has one rank of the set");
-    CHECK(why_not({0, 0, 1, 1, 2, 2, 2}) ==
-          "the host of rank 0 of the set has 2 of its ranks, and that of rank 4 has 3");
-    CHECK(why_not({0, 0, 1, 1}, {.reproducible = true}) ==
-          "GUOZHUANG_REPRODUCIBLE is 1, and its sums have an order of their own");
-    std::vector<int> crowded(32, 0);
-    std::fill(crowded.begin() + 16, crowded.end(), 1);
-    CHECK(why_not(crowded) == "it can be");
-    crowded.insert(crowded.end(), {0, 1});
-    CHECK(why_not(crowded) == "it is for 16 ranks of a host at most, and the set has 17 on each");
+              "; not ring: it is for 16 ranks at most, and the set has 17");
 }
 
 TEST_CASE("the ring adds in an order of its own, so it is not reproducible") {
@@ -245,9 +216,7 @@ TEST_CASE("the ring adds in an order of its own, so it is not reproducible") {
     CHECK(candidates(on_hosts({0, 0}), {.reproducible = true}) ==
           std::vector{DevicePath::direct, DevicePath::staged});
     CHECK(refusals(on_hosts({0, 0}), {.reproducible = true}) ==
-          "not nccl: GUOZHUANG_REPRODUCIBLE is 1; " + reason +
-              "; not hierarchical: GUOZHUANG_REPRODUCIBLE is 1, and its sums have an order of "
-              "their own");
+          "not nccl: GUOZHUANG_REPRODUCIBLE is 1; " + reason);
     const PathConditions asked_for{.wanted = DevicePath::ring, .reproducible = true};
     CHECK(candidates(on_hosts({0, 0}), asked_for).empty());
     CHECK(refusals(on_hosts({0, 0}), asked_for).find(reason) != std::string::npos);
@@ -277,27 +246,20 @@ TEST_CASE("every operation is right on every path, in many chunks") {
 }
 
 TEST_CASE("every operation is right on several hosts, in many chunks") {
-    const Environment wanted("GUOZHUANG_DEVICE_PATH", "hierarchical");
-    for (const auto* bytes : {"65538", "32M"}) {
-        const Environment room("GUOZHUANG_DEVICE_BYTES", bytes);
-        for (const auto& [hosts, ranks_of_each] : {std::pair{2, 2}, {2, 3}, {4, 2}}) {
-            if (under_sanitizer && hosts * ranks_of_each != 4) continue;  // they take their time
-            INFO(hosts << " hosts of " << ranks_of_each << " and " << bytes);
-            CHECK(problems_among(hosts * ranks_of_each, every_operation, {.hosts = hosts}) == "");
-            CHECK(problems_among(hosts * ranks_of_each, every_type, {.hosts = hosts}) == "");
-        }
+    for (const auto& [hosts, ranks_of_each] : {std::pair{2, 2}, {2, 3}, {4, 2}}) {
+        if (under_sanitizer && hosts * ranks_of_each != 4) continue;  // they take their time
+        INFO(hosts << " hosts of " << ranks_of_each);
+        CHECK(problems_among(hosts * ranks_of_each, every_operation, {.hosts = hosts}) == "");
+        CHECK(problems_among(hosts * ranks_of_each, every_type, {.hosts = hosts}) == "");
     }
 }
 
 TEST_CASE("ranks join while others reduce on several hosts") {
-    const Environment wanted("GUOZHUANG_DEVICE_PATH", "hierarchical");
     CHECK(problems_among(4, uneven_steps_on_a_device, {.hosts = 2}) == "");
     CHECK(problems_among(6, uneven_steps_on_a_device, {.hosts = 3}) == "");
 }
 
 TEST_CASE("two sets that overlap reduce on two hosts, whatever their ranks are there") {
-    const Environment bytes("GUOZHUANG_DEVICE_BYTES", "64K"),
-        path("GUOZHUANG_DEVICE_PATH", "hierarchical");
     const auto body = [](Session& session, Report& report) {
         two_sets(session, report, {0, 1, 3, 5}, {1, 2, 4, 5});
     };
@@ -337,11 +299,9 @@ TEST_CASE("an abort lets streams go on that wait for the stream of a rank that i
         const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
         abort_behind_held_stream(3, 1);
     }
-    for (const auto* path : aborted_hosts_paths) {
-        INFO(path << " on two hosts");
-        const Environment wanted("GUOZHUANG_DEVICE_PATH", path);
-        abort_behind_held_stream(4, 2);
-    }
+    INFO("staged on two hosts");
+    const Environment wanted("GUOZHUANG_DEVICE_PATH", "staged");
+    abort_behind_held_stream(4, 2);
 }
 
 TEST_CASE("the log says which path is taken, and why no better one") {
@@ -353,16 +313,10 @@ TEST_CASE("the log says which path is taken, and why no better one") {
         const auto hosts = text_of(": ranks 0 and ", other, " of the set are on different hosts");
         return not_nccl + "; not direct" + hosts + "; not ring" + hosts;
     };
-    CHECK(
-        path_taken(4, 2, every_operation) ==
-        std::vector{"the world: tensors on fake take the hierarchical path " + elsewhere(2) + ")"});
-    CHECK(path_taken(3, 2, every_operation) ==
-          std::vector{"the world: tensors on fake take the staged path " + elsewhere(2) +
-                      "; not hierarchical: the host of rank 0 of the set has 2 of its ranks, and "
-                      "that of rank 2 has 1)"});
+    CHECK(path_taken(4, 2, every_operation) ==
+          std::vector{"the world: tensors on fake take the staged path " + elsewhere(2) + ")"});
     CHECK(path_taken(2, 2, every_operation) ==
-          std::vector{"the world: tensors on fake take the staged path " + elsewhere(1) +
-                      "; not hierarchical: each host has one rank of the set)"});
+          std::vector{"the world: tensors on fake take the staged path " + elsewhere(1) + ")"});
 }
 
 TEST_CASE("a path that is asked for and cannot be ends the job with the reason") {

@@ -13,9 +13,9 @@
 #include <unistd.h>
 #include <vector>
 
+#include "device/find_nccl.hpp"
 #include "device/host/fake_driver.hpp"
 #include "device/plugin.hpp"
-#include "device/python_packages.hpp"
 #include "support/oracles/device_copies.hpp"
 #include "support/oracles/device_streams.hpp"
 #include "support/runner/catch.hpp"

@@ -113,42 +113,41 @@ TEST_CASE(
 }
 
 TEST_CASE("a bundle waits for every stream on which its gradients were marked") {
-    CHECK(problems_among(2, [](Session& session, Report& report) {
-              SlowStream first, second;
-              std::vector<float> a(7), b(9), seen;
-              const std::vector<Parameter> parameters{
-                  {"a", view_of(a, on_fake_device), view_of(a, on_fake_device)},
-                  {"b", view_of(b, on_fake_device), view_of(b, on_fake_device)}};
-              GradientReducer reducer(parameters, {.name = "net",
-                                                   .stream = first.ref(),
-                                                   .session = &session,
-                                                   .check_values = false});
-              for (int batch = 0; batch < 2; ++batch) {
-                  auto &one = batch == 0 ? first : second, &other = batch == 0 ? second : first;
-                  const auto value = static_cast<float>(10 * batch + session.rank());
-                  one.launch([&a, value] { a.assign(7, value); });
-                  reducer.set_stream(one.ref());
-                  reducer.mark(0);
-                  other.launch([&b, value] { b.assign(9, value); });
-                  reducer.set_stream(other.ref());
-                  reducer.mark(1);
-                  reducer.synchronize();
-                  reducer.finish_pass();
-                  if (batch == 0) {
-                      std::jthread later([&] {  // the one that waits for the averages comes first
-                          std::this_thread::sleep_for(std::chrono::milliseconds(100));
-                          first.let_go();
-                      });
-                      second.let_go();
-                  }
-                  other.launch([&] { seen.insert(seen.end(), {a[6], b[8]}); });
-                  other.finish();
-              }
-              report.expect(seen == std::vector<float>{0.5, 0.5, 10.5, 10.5},
-                            "the averages of both");
-              expect_error(report, ErrorCode::invalid_argument, {"no gradient is on host 0"},
-                           [&] { reducer.set_stream({}); });
-          }) == "");
+    CHECK(
+        problems_among(2, [](Session& session, Report& report) {
+            SlowStream first, second;
+            std::vector<float> a(7), b(9), seen;
+            const std::vector<Parameter> parameters{
+                {"a", view_of(a, on_fake_device), view_of(a, on_fake_device)},
+                {"b", view_of(b, on_fake_device), view_of(b, on_fake_device)}};
+            GradientReducer reducer(
+                parameters,
+                {.name = "net", .stream = first.ref(), .session = &session, .check_values = false});
+            for (int batch = 0; batch < 2; ++batch) {
+                auto &one = batch == 0 ? first : second, &other = batch == 0 ? second : first;
+                const auto value = static_cast<float>(10 * batch + session.rank());
+                one.launch([&a, value] { a.assign(7, value); });
+                reducer.set_stream(one.ref());
+                reducer.mark(0);
+                other.launch([&b, value] { b.assign(9, value); });
+                reducer.set_stream(other.ref());
+                reducer.mark(1);
+                reducer.synchronize();
+                reducer.finish_pass();
+                if (batch == 0) {
+                    std::jthread later([&] {  // the one that waits for the averages comes first
+                        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                        first.let_go();
+                    });
+                    second.let_go();
+                }
+                other.launch([&] { seen.insert(seen.end(), {a[6], b[8]}); });
+                other.finish();
+            }
+            report.expect(seen == std::vector<float>{0.5, 0.5, 10.5, 10.5}, "the averages of both");
+            expect_error(report, ErrorCode::invalid_argument, {"no gradient is on host 0"},
+                         [&] { reducer.set_stream({}); });
+        }) == "");
 }
 
 TEST_CASE("gradients on a device that nobody marked are cleared there") {

@@ -45,7 +45,9 @@ class Ground:
             "GUOZHUANG_LOG_LEVEL": "info",  # for require_paths()
         }
         packed = [mpi / "lib"] if mpi.is_dir() else []
-        self.prepend("LD_LIBRARY_PATH", *[build / "emulated/lib"] * emulated, build / "lib", *packed)
+        self.prepend(
+            "LD_LIBRARY_PATH", *[build / "emulated/lib"] * emulated, build / "lib", *packed
+        )
         if packed and self.is_too_old():
             self.prepend("LD_LIBRARY_PATH", mpi / "compiler")
         self.loader_path = self.environment["LD_LIBRARY_PATH"]

@@ -173,7 +173,7 @@ void NcclPath::group(const Calls& calls) try {
     connected->group(calls);
     of_.group.wait_until([&] { return connected->is_ready(); });
 } catch (const Error&) {
-    wait_for_end(WatchedCommunicator::until_death_is_known);
+    if (communicator()->has_failed()) wait_for_end(WatchedCommunicator::until_death_is_known);
     throw;
 }
 

@@ -14,8 +14,8 @@ namespace guozhuang::backends {
 /// How a chunk's fragments of tensors in place lie in memory of its own: one after the other, each
 /// on whole cache lines, so alike on all ranks, wherever their tensors are.
 struct Packing {
-    /// A fragment. Those that touch stay apart: no copy of CUDA's may reach from one allocation into
-    /// the next.
+    /// A fragment. Those that touch stay apart: no copy of CUDA's may reach from one allocation
+    /// into the next.
     struct Copy {
         DType dtype = DType::f32;
         std::span<std::byte> tensor;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "backends/device/peer_words.hpp"
 
@@ -33,27 +32,6 @@ std::string why_no_own_order(const PathConditions& conditions) {
 std::string why_not_ring(std::span<const RankDevice> ranks, const PathConditions& conditions) {
     if (auto reason = why_no_own_order(conditions); !reason.empty()) return reason;
     return why_no_arenas(ranks);
-}
-
-/// Each host has as many ranks, more than one, and not too many.
-std::string why_not_hierarchical(std::span<const RankDevice> ranks,
-                                 const PathConditions& conditions) {
-    if (auto reason = why_no_own_order(conditions); !reason.empty()) return reason;
-    std::map<std::int32_t, std::size_t> ranks_of;  // by host
-    for (const auto& rank : ranks) ++ranks_of[rank.host];
-    if (ranks_of.size() == 1) return "all ranks of the set are on one host";
-    const auto each = ranks_of.at(ranks.front().host);
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-        if (const auto others = ranks_of.at(ranks[rank].host); others != each)
-            return fmt::format(
-                "the host of rank 0 of the set has {} of its ranks, and that of "
-                "rank {} has {}",
-                each, rank, others);
-    if (each == 1) return "each host has one rank of the set";
-    if (each > PeerWords::most_ranks)
-        return fmt::format("it is for {} ranks of a host at most, and the set has {} on each",
-                           PeerWords::most_ranks, each);
-    return {};
 }
 
 bool may_be(DevicePath path, const PathConditions& conditions) {
@@ -93,7 +71,6 @@ PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions&
     consider(DevicePath::nccl, why_not_nccl(ranks, conditions));
     consider(DevicePath::direct, why_no_arenas(ranks));
     consider(DevicePath::ring, why_not_ring(ranks, conditions));
-    consider(DevicePath::hierarchical, why_not_hierarchical(ranks, conditions));
     consider(DevicePath::staged, {});
     return choice;
 }

@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "backends/device/direct_path.hpp"
-#include "backends/device/hierarchical_path.hpp"
 #include "backends/device/lone_path.hpp"
 #include "backends/device/nccl_path.hpp"
 #include "backends/device/ring_path.hpp"
 #include "backends/device/staged_path.hpp"
 #include "collectives/ring/neighbours.hpp"
+#include "device/find_nccl.hpp"
 
 namespace guozhuang::backends {
 
@@ -33,7 +33,6 @@ std::vector<int> all_of(int ranks) {
 PathMaker::PathMaker(Dependencies dependencies, const Paths& paths)
     : of_(std::move(dependencies)),
       paths_(paths),
-      grid_(of_.group.transport.topology().host_of, of_.group.ranks, of_.group.transport.rank()),
       results_({.driver = of_.driver,
                 .device = of_.device,
                 .rank = rank(),
@@ -47,7 +46,7 @@ RankDevice PathMaker::own_device(const PathConditions& conditions) {
                    .device = of_.driver->sharing().id_of(of_.device)};
     if (!may_be_nccl(conditions)) return own;  // so it is not loaded
     try {
-        const auto [nccl, reason] = of_.driver->nccl(of_.nccl);
+        const auto [nccl, reason] = device::find_nccl(*of_.driver, of_.nccl);
         nccl_ = nccl;
         const auto version = nccl != nullptr ? nccl->version() : reason;
         own.set_nccl(nccl != nullptr,
@@ -61,10 +60,9 @@ RankDevice PathMaker::own_device(const PathConditions& conditions) {
 PathOrReason PathMaker::try_to_make(DevicePath path, const RankExchange& exchange) {
     switch (path) {
         case DevicePath::nccl: return nccl(exchange);
-        case DevicePath::direct: return over_arenas<DirectPath>(exchange, all_of(ranks()));
+        case DevicePath::direct: return over_arenas<DirectPath>(exchange, all_of(ranks()), true);
         case DevicePath::ring:
-            return over_arenas<RingPath>(exchange, {ring::left_of(rank(), ranks()), rank()});
-        case DevicePath::hierarchical: return hierarchical(exchange);
+            return over_arenas<RingPath>(exchange, {ring::left_of(rank(), ranks()), rank()}, false);
         default: return {.path = make_staged(), .reason = {}};
     }
 }
@@ -84,49 +82,20 @@ PathOrReason PathMaker::nccl(const RankExchange& exchange) {
 }
 
 template <class ArenaPath>
-PathOrReason PathMaker::over_arenas(const RankExchange& exchange, std::vector<int> reached) {
-    const auto arenas = make_arenas(exchange, of_.arena_bytes, std::move(reached));
-    if (const auto failure = arenas->share()) return refused(*failure);
-    return {.path = std::make_unique<ArenaPath>(of_.driver, arenas, results_), .reason = {}};
-}
-
-/// The ranks of each host share arenas; if those of one host cannot, none does. They tell each
-/// other by messages of their own, since hosts may fail at different points.
-PathOrReason PathMaker::hierarchical(const RankExchange& exchange) {
-    const auto local = exchange_among(of_.group.subgroup(grid_.local(), grid_.local_rank()));
-    const auto bytes = 2 * HierarchicalPath::most_share_bytes * grid_.local().size();
-    const auto arenas = make_arenas(local, std::min(of_.arena_bytes, bytes), all_of(local.ranks));
-    std::unique_ptr<Path> path;
-    const auto share = [&] {
-        const auto failure = arenas->share();
-        if (failure && failure->own) std::rethrow_exception(failure->own);
-        return std::byte{};
-    };
-    const auto make_path = [&](const auto&) {
-        path = std::make_unique<HierarchicalPath>(HierarchicalPath::Dependencies{
-            .driver = of_.driver,
-            .device = of_.device,
-            .arenas = arenas,
-            .mover = mover(),
-            .across = moved_among(of_.group.subgroup(grid_.across(), grid_.cross_rank()))});
-    };
-    if (const auto failure = wire::share_together(
-            [&](const auto& own) { return exchange.gather(own); }, share, make_path))
-        return refused(*failure);
-    return {.path = std::move(path), .reason = {}};
-}
-
-std::shared_ptr<PeerArenas> PathMaker::make_arenas(const RankExchange& exchange, std::size_t bytes,
-                                                   std::vector<int> reached) {
+PathOrReason PathMaker::over_arenas(const RankExchange& exchange, std::vector<int> reached,
+                                    bool writes) {
     auto& transport = of_.group.transport;
-    return arenas_.emplace_back(
+    const auto arenas = arenas_.emplace_back(
         std::make_shared<PeerArenas>(PeerArenas::Dependencies{.driver = of_.driver,
                                                               .device = of_.device,
-                                                              .bytes = bytes,
+                                                              .bytes = of_.arena_bytes,
                                                               .ranks = exchange,
                                                               .reached = std::move(reached),
+                                                              .writes = writes,
                                                               .doorbell = transport.doorbell(),
                                                               .wait = transport.wait_settings()}));
+    if (const auto failure = arenas->share()) return refused(*failure);
+    return {.path = std::make_unique<ArenaPath>(of_.driver, arenas, results_), .reason = {}};
 }
 
 PathOrReason PathMaker::refused(const wire::SharingFailure& failure) const {

@@ -18,7 +18,6 @@
 #include "base/device_path.hpp"
 #include "device/device.hpp"
 #include "engine/backend.hpp"
-#include "topology/host_grid.hpp"
 #include "wire/group/group.hpp"
 
 namespace guozhuang::backends {
@@ -64,17 +63,13 @@ private:
     int world_rank(int rank) const { return of_.group.ranks[static_cast<std::size_t>(rank)]; }
     PathOrReason nccl(const RankExchange& exchange);
     template <class ArenaPath>
-    PathOrReason over_arenas(const RankExchange& exchange, std::vector<int> reached);
-    PathOrReason hierarchical(const RankExchange& exchange);
-    std::shared_ptr<PeerArenas> make_arenas(const RankExchange& exchange, std::size_t bytes,
-                                            std::vector<int> reached);
+    PathOrReason over_arenas(const RankExchange& exchange, std::vector<int> reached, bool writes);
     PathOrReason refused(const wire::SharingFailure& failure) const;
     HostMover& mover();
     std::unique_ptr<engine::Backend> moved_among(wire::Group group) const;
 
     const Dependencies of_;
     const Paths& paths_;
-    const topology::HostGrid grid_;
     const Results results_;
     /// That have been tried. Those of a path that was refused are kept, too: the thread that drives
     /// must not free memory of a device, which may wait for the trainer's work there.

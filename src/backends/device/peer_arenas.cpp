@@ -17,11 +17,23 @@ using namespace std::chrono_literals;
 constexpr auto most_time_to_close = 2s;
 constexpr auto most_time_to_try = 30s;
 
+/// Of what is written into arenas and read from them to try that.
+constexpr auto token_bytes = sizeof(std::uint64_t);
+
+std::uint64_t token_of(int rank) {
+    return device::own_process() + static_cast<std::uint64_t>(rank);
+}
+
+/// Where a rank writes its token into another one's arena, behind that of its owner.
+std::span<std::byte> written_by(int rank, std::span<std::byte> arena) {
+    return arena.subspan((static_cast<std::size_t>(rank) + 1) * token_bytes, token_bytes);
+}
+
 }  // namespace
 
 struct PeerArenas::Offer {
     device::MemoryOffer arena;
-    std::uint64_t beginning = 0;  ///< the arena's first bytes, by which it is recognised
+    std::uint64_t token = 0;  ///< the arena's first bytes, by which it is recognised
 };
 
 PeerArenas::PeerArenas(Dependencies dependencies)
@@ -29,10 +41,17 @@ PeerArenas::PeerArenas(Dependencies dependencies)
 
 std::optional<wire::SharingFailure> PeerArenas::share() {
     if (auto failure = words_.share()) return failure;
-    auto failure = wire::share_together([&](const auto& own) { return of_.ranks.gather(own); },
-                                        [&] { return make_offer(); },
-                                        [&](const std::vector<Offer>& offers) { open(offers); });
-    if (!failure) meet(words_.have_tried());
+    const auto gather = [&](const auto& own) { return of_.ranks.gather(own); };
+    auto failure = wire::share_together(
+        gather, [&] { return make_offer(); },
+        [&](const std::vector<Offer>& offers) { open(offers); });
+    if (failure) return failure;
+    meet(words_.have_tried());
+    if (!of_.writes) return std::nullopt;
+    failure = wire::share_together(
+        gather, [&] { return token_of(rank()); },
+        [&](const std::vector<std::uint64_t>& tokens) { require_written(tokens); });
+    if (!failure) meet(words_.have_checked());
     return failure;
 }
 
@@ -48,9 +67,9 @@ PeerArenas::Offer PeerArenas::make_offer() {
     stream_ = of_.driver->make_stream(of_.device);
     own_ = allocate();
     Offer offer{.arena = of_.driver->sharing().offer(of_.device, own_.memory),
-                .beginning = device::own_process() + static_cast<std::uint64_t>(rank())};
-    of_.driver->fill(*stream_, own_.memory.first(sizeof offer.beginning),
-                     std::as_bytes(std::span(&offer.beginning, 1)));
+                .token = token_of(rank())};
+    of_.driver->fill(*stream_, own_.memory.first(token_bytes),
+                     std::as_bytes(std::span(&offer.token, 1)));
     wait_until_done();
     return offer;
 }
@@ -67,31 +86,50 @@ device::DeviceMemory PeerArenas::allocate() const {
     }
 }
 
-/// Tries what the path will do, so that what cannot be done is known now: the streams meet, and
-/// each reads the arenas that it is to reach.
+std::span<std::byte> PeerArenas::read_of(int rank) const {
+    return read_.memory().subspan(static_cast<std::size_t>(rank) * token_bytes, token_bytes);
+}
+
+/// Tries what the path will do, so that what cannot be done is known now: the streams meet, and a
+/// kernel of each reads the arenas that it is to reach, and writes into them.
 void PeerArenas::open(std::span<const Offer> offers) {
     is_offered_ = true;
     meet(words_.have_opened());
     words_.try_on(*stream_);
-    constexpr auto each = sizeof(Offer::beginning);
-    read_ = {of_.driver, of_.device, offers.size() * each};
-    const auto read_of = [&](int rank) {
-        return read_.memory().subspan(static_cast<std::size_t>(rank) * each, each);
-    };
+    read_ = {of_.driver, of_.device, offers.size() * token_bytes};
+    std::vector<device::Copy> copies;
     for (const int rank : of_.reached) {
         const auto& offer = offers[static_cast<std::size_t>(rank)];
         arenas_.try_emplace(rank, of_.driver, of_.device, offer.arena);
-        of_.driver->copy(*stream_, read_of(rank), of(rank).first(each));
+        copies.push_back({read_of(rank), of(rank).first(token_bytes)});
+        if (of_.writes)
+            copies.push_back({written_by(this->rank(), of(rank)), own_.memory.first(token_bytes)});
     }
+    of_.driver->copy_all(*stream_, copies, 1);
     wait_until_done();
     for (const int rank : of_.reached) {
         const auto& offer = offers[static_cast<std::size_t>(rank)];
-        if (std::memcmp(read_of(rank).data(), &offer.beginning, each) != 0)
+        if (std::memcmp(read_of(rank).data(), &offer.token, token_bytes) != 0)
             throw Error(ErrorCode::unavailable,
                         fmt::format("the memory of the device of rank {} of the set holds "
                                     "something else when it is read from here",
                                     rank));
     }
+}
+
+void PeerArenas::require_written(std::span<const std::uint64_t> tokens) {
+    std::vector<device::Copy> copies;
+    for (int rank = 0; rank < ranks(); ++rank)
+        copies.push_back({read_of(rank), written_by(rank, own_.memory)});
+    of_.driver->copy_all(*stream_, copies, 1);
+    wait_until_done();
+    for (int rank = 0; rank < ranks(); ++rank)
+        if (std::memcmp(read_of(rank).data(), &tokens[static_cast<std::size_t>(rank)],
+                        token_bytes) != 0)
+            throw Error(ErrorCode::unavailable,
+                        fmt::format("what rank {} of the set writes into the memory of this "
+                                    "device does not come here",
+                                    rank));
 }
 
 /// Nothing rings when a device is done, so the pauses are short.

@@ -28,6 +28,7 @@ public:
         std::size_t bytes = 0;     ///< of each arena; the same on all ranks
         RankExchange ranks;        ///< on one host, at most PeerWords::most_ranks
         std::vector<int> reached;  ///< whose arenas this rank's device reaches, its own among them
+        bool writes = false;       ///< and writes: those of all ranks
         base::Doorbell& doorbell;
         base::WaitSettings wait;
     };
@@ -53,6 +54,8 @@ private:
     device::DeviceMemory allocate() const;
     Offer make_offer();
     void open(std::span<const Offer> offers);
+    void require_written(std::span<const std::uint64_t> tokens);
+    std::span<std::byte> read_of(int rank) const;
     void meet(std::atomic<std::uint32_t>& have_come);
     void wait_until_done();
     bool is_tried_out() noexcept;

@@ -31,7 +31,8 @@ public:
         wire::SharedFile::Offer file;
     };
     struct Contents {
-        alignas(64) std::atomic<std::uint32_t> opened{0}, tried{0}, closed{0}, released{0};
+        alignas(64) std::atomic<std::uint32_t> opened{0}, tried{0}, checked{0}, closed{0},
+            released{0};
         alignas(64) std::array<std::array<std::array<device::Word, most_ranks>, most_ranks>,
                                all_phases.size()> words{};  ///< by phase, waiter and writer
     };
@@ -164,6 +165,10 @@ std::atomic<std::uint32_t>& PeerWords::have_opened() noexcept {
 
 std::atomic<std::uint32_t>& PeerWords::have_tried() noexcept {
     return (**page_).tried;
+}
+
+std::atomic<std::uint32_t>& PeerWords::have_checked() noexcept {
+    return (**page_).checked;
 }
 
 std::atomic<std::uint32_t>& PeerWords::have_closed() noexcept {

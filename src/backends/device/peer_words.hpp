@@ -53,6 +53,7 @@ public:
     /// Threads meet here: counted are the ranks that have come.
     std::atomic<std::uint32_t>& have_opened() noexcept;
     std::atomic<std::uint32_t>& have_tried() noexcept;
+    std::atomic<std::uint32_t>& have_checked() noexcept;
     std::atomic<std::uint32_t>& have_closed() noexcept;
 
     /// For who cannot say that the device is done with it.

@@ -53,6 +53,13 @@ bool WatchedCommunicator::is_ready() {
     return is_ready_ = communicator_->is_ready();
 }
 
+bool WatchedCommunicator::has_failed() noexcept try {
+    is_ready();
+    return false;
+} catch (const Error&) {
+    return true;
+}
+
 void WatchedCommunicator::require_usable() const {
     if (released_ || !communicator_)
         throw Error(ErrorCode::aborted, "the session has ended, and its NCCL communicator with it");

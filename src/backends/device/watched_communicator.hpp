@@ -34,6 +34,8 @@ public:
     /// As NcclCommunicator::group and is_ready. Throw Error(aborted) once it is released.
     void group(const std::function<void(device::NcclCommunicator&)>& calls);
     bool is_ready();
+    /// Whether it is the communicator that has failed, and not a call.
+    bool has_failed() noexcept;
     /// Watches until the bundle has ended, which is when its last owner lets go of it.
     void watch(const std::shared_ptr<engine::StreamBundle>& bundle);
     /// The job is over: the communicator is aborted, soon. Calls nothing of NCCL's. Any thread.

@@ -241,38 +241,46 @@ void CudaDriver::wait(Stream& stream, Word& word, std::uint32_t value) {
 
 namespace {
 
-/// One call for all words. By default a fence of the whole system comes before a write.
-void enqueue_words(cudaStream_t stream, CUstreamBatchMemOpType operation, unsigned flags,
-                   std::span<Word* const> words, std::uint32_t value, const char* what) {
-    std::vector<CUstreamBatchMemOpParams> all(words.size());
-    for (std::size_t i = 0; i < words.size(); ++i) {
-        // The parameters of a write begin as those of a wait do.
-        auto& each = all[i].waitValue;
-        each.operation = operation;
-        each.address = address_of(*words[i]);
-        each.value = value;
-        each.flags = flags;
-    }
-    if (!all.empty())
-        check(driver_functions().batch_words(stream, static_cast<unsigned>(all.size()), all.data(),
-                                             0),
-              what);
+using WordOperation = CUstreamBatchMemOpParams;
+
+/// The parameters of a write begin as those of a wait do.
+WordOperation operation_on(const Word& word, std::uint32_t value, CUstreamBatchMemOpType operation,
+                           unsigned flags) {
+    WordOperation all{};
+    all.waitValue.operation = operation;
+    all.waitValue.address = address_of(word);
+    all.waitValue.value = value;
+    all.waitValue.flags = flags;
+    return all;
+}
+
+void enqueue(cudaStream_t stream, std::vector<WordOperation> all, const char* what) {
+    if (all.empty()) return;
+    check(driver_functions().batch_words(stream, static_cast<unsigned>(all.size()), all.data(), 0),
+          what);
 }
 
 }  // namespace
 
+/// By default a fence of the whole system comes before each write.
 void CudaDriver::write_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
     const auto& cuda = ours(stream);
     const auto here = cuda.device().use();
-    enqueue_words(cuda.native(), CU_STREAM_MEM_OP_WRITE_VALUE_32, CU_STREAM_WRITE_VALUE_DEFAULT,
-                  words, value, "cannot enqueue the writes of words");
+    std::vector<WordOperation> all;
+    for (const auto* word : words)
+        all.push_back(operation_on(*word, value, CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                                   CU_STREAM_WRITE_VALUE_DEFAULT));
+    enqueue(cuda.native(), std::move(all), "cannot enqueue the writes of words");
 }
 
 void CudaDriver::wait_for_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
     const auto& cuda = ours(stream);
     const auto here = cuda.device().use();
-    enqueue_words(cuda.native(), CU_STREAM_MEM_OP_WAIT_VALUE_32, CU_STREAM_WAIT_VALUE_GEQ, words,
-                  value, "cannot enqueue waits for words");
+    std::vector<WordOperation> all;
+    for (const auto* word : words)
+        all.push_back(
+            operation_on(*word, value, CU_STREAM_MEM_OP_WAIT_VALUE_32, CU_STREAM_WAIT_VALUE_GEQ));
+    enqueue(cuda.native(), std::move(all), "cannot enqueue waits for words");
 }
 
 std::shared_ptr<const void> CudaDriver::prepare_calls(int device) {

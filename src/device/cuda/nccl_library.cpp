@@ -1,6 +1,5 @@
 #include "device/cuda/nccl_library.hpp"
 
-#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <guozhuang/error.hpp>
@@ -9,7 +8,6 @@
 #include "base/mutex.hpp"
 #include "device/cuda/nccl_communicator.hpp"
 #include "device/cuda/nccl_functions.hpp"
-#include "device/python_packages.hpp"
 
 namespace guozhuang::device {
 namespace {
@@ -56,14 +54,8 @@ void* open_library(const std::string& wanted) {
     if (void* loaded = dlopen(usual_library, how | RTLD_NOLOAD)) return loaded;
     const bool is_file = wanted != "auto";
     if (void* library = dlopen(is_file ? wanted.c_str() : usual_library, how)) return library;
-    const std::string reason = dlerror();
-    if (is_file) throw Error(ErrorCode::unavailable, "NCCL not loaded: " + reason);
-    const char* const programs = std::getenv("PATH");
-    for (const auto& file :
-         files_in_packages("nvidia/nccl/lib/libnccl.so.2", programs ? programs : ""))
-        if (void* library = dlopen(file.c_str(), how)) return library;
-    throw Error(ErrorCode::unavailable, "NCCL not found: " + reason +
-                                            ", nor is it among the packages of the Python in PATH");
+    throw Error(ErrorCode::unavailable,
+                std::string(is_file ? "NCCL not loaded: " : "NCCL not found: ") + dlerror());
 }
 
 }  // namespace

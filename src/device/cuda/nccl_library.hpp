@@ -11,7 +11,7 @@ namespace guozhuang::device {
 using DeviceByIndex = std::function<CudaDevice&(int device)>;
 
 /// As Driver::nccl. A process has one NCCL: that which the program has loaded, else the first that
-/// was wanted and could be loaded; pip's, if the loader knows none. It is never unloaded.
+/// was wanted and could be loaded. It is never unloaded.
 /// `is_limited`: it must be one that can be told how many CTAs to use.
 NcclOrReason nccl_of(const std::string& wanted, const DeviceByIndex& devices, bool is_limited);
 

@@ -153,11 +153,9 @@ def ends():
     around = Run("killed", 4, GUOZHUANG_DEVICE_PATH="ring")
     around.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
     around.expect(around.seconds < 15, f"ends after {around.seconds:.1f} s")
-    for arena in ("8M", "2M"):  # in few chunks, and in many
-        across = Run("killed", 4, hosts=2, GUOZHUANG_DEVICE_PATH="hierarchical",
-                     GUOZHUANG_DEVICE_BYTES=arena)
-        across.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
-        across.expect(across.seconds < 15, f"ends after {across.seconds:.1f} s")
+    across = Run("killed", 4, hosts=2)
+    across.expect_told(range(3), r"^rank_died: rank 3 .*killed by signal 9")
+    across.expect(across.seconds < 15, f"ends after {across.seconds:.1f} s")
     Run("broken", 4, hosts=2).expect_told(range(4), broken)
     run = Run("broken_under_way")
     what = rf"allreduce 'grad': CUDA: device \d has failed: .*({broken})"
@@ -233,17 +231,12 @@ def infos():
     four = {"EMULATED_CUDA_DEVICES": "4", **off}
     failed = r"rank \d: CUDA: cannot open .*peer access is not supported.*"
     expect_info(rf"ring{arena} \(.*; not direct: {failed}\)", 4, EMULATED_CUDA_PEERS="ring", **four)
-    expect_info(rf"staged \(.*; not direct: {failed}; not ring: {failed}\)", 4,
+    expect_info(rf"staged{small} \(.*; not direct: {failed}; not ring: {failed}\)", 4,
                 EMULATED_CUDA_PEERS="0", **four)
-    expect_info(rf"staged \(.*; not ring: GUOZHUANG_REPRODUCIBLE is 1.*; not direct: {failed}\)",
+    expect_info(rf"staged{small} \(.*; not ring: GUOZHUANG_REPRODUCIBLE .*; not direct: {failed}\)",
                 4, EMULATED_CUDA_PEERS="ring", GUOZHUANG_REPRODUCIBLE="1", **four)
     elsewhere = r"not direct: ranks 0 and 2 of the set are on different hosts; not ring: .*"
-    expect_info(rf"hierarchical{small} \(.*; {elsewhere} are on different hosts\)", 4, hosts=2,
-                **off)
-    expect_info(rf"staged \(.*; {elsewhere}; not hierarchical: {failed}\)", 4, hosts=2,
-                EMULATED_CUDA_PEERS="0", **four)
-    expect_info(r"staged \(.*; not hierarchical: each host has one rank of the set\)", 2, hosts=2,
-                **off)
+    expect_info(rf"staged{small} \(.*; {elsewhere} are on different hosts\)", 4, hosts=2, **off)
     expect_info("unusable: no NVIDIA driver", 4, EMULATED_CUDA_DRIVER="0")
     expect_info("unusable: rank 1: CUDA tensors cannot be used here: no NVIDIA driver .*", 2,
                 ["EMULATED_CUDA_DRIVER=0"])
@@ -265,9 +258,10 @@ def paths():
     without = {"EMULATED_CUDA_DEVICES": "2", "GUOZHUANG_NCCL": "off"}
     expect_path(re.escape(f"direct path ({off})"), **without)
     failed = r"rank [01]: CUDA: .*"
-    one_host = "not hierarchical: all ranks of the set are on one host"
-    refused = rf"staged path \({off}; {one_host}; not direct: {failed}; not ring: {failed}\)"
+    refused = rf"staged path \({off}; not direct: {failed}; not ring: {failed}\)"
     expect_path(refused, EMULATED_CUDA_PEERS="0", **without)
+    lost = r"rank [01]: what rank [01] of the set writes .* does not come here"
+    expect_path(rf"ring path \({off}; not direct: {lost}\)", EMULATED_CUDA_PEERS="reads", **without)
     for function in ("cudaIpcOpenMemHandle", "cudaIpcGetMemHandle"):
         expect_path(rf"ring path \({off}; not direct: {failed}\)",
                     EMULATED_CUDA_FAIL=f"{function}:1", **without)  # of each rank, and not again
@@ -276,11 +270,8 @@ def paths():
     room = (r"rank [01]: no memory for its arena; a smaller GUOZHUANG_DEVICE_BYTES needs less: "
             r"CUDA: cannot allocate 67108864 bytes of device memory, of which \d+ are free: out of "
             r"memory \(cudaErrorMemoryAllocation\)")
-    expect_path(rf"staged path \({off}; {one_host}; not direct: {room}; not ring: {room}\)",
+    expect_path(rf"staged path \({off}; not direct: {room}; not ring: {room}\)",
                 **full, **without)
-    # The last host's ranks cannot share, and the others' could.
-    expect_path(rf"staged path \(.*; not hierarchical: rank 3: CUDA: .*\)", 4,
-                ["EMULATED_CUDA_FAIL=cudaIpcOpenMemHandle:1"], hosts=2, **without)
     for path in ("staged", "ring"):
         expect_path(rf"{path} path \(GUOZHUANG_DEVICE_PATH is {path}\)", GUOZHUANG_DEVICE_PATH=path)
     slices = {"EMULATED_CUDA_DEVICES": "2", "EMULATED_CUDA_MIG": "1"}

@@ -52,6 +52,7 @@ std::vector<int> visible_devices(int count) {
 Configuration::PeerAccess peers() {
     const auto* name = "EMULATED_CUDA_PEERS";
     if (text_of(name) == "ring") return Configuration::PeerAccess::ring;
+    if (text_of(name) == "reads") return Configuration::PeerAccess::reads;
     return number_or(name, 1, 1) != 0 ? Configuration::PeerAccess::all
                                       : Configuration::PeerAccess::none;
 }
@@ -107,6 +108,7 @@ bool are_peers(int device, int other) {
         case Configuration::PeerAccess::none: return false;
         case Configuration::PeerAccess::ring:
             return apart == 1 || apart == configuration().machine_devices - 1;
+        case Configuration::PeerAccess::reads:
         case Configuration::PeerAccess::all: break;
     }
     return apart != 0;

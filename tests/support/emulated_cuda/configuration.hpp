@@ -15,8 +15,9 @@ struct Configuration {
     int driver;                ///< EMULATED_CUDA_DRIVER (13000); 0 is none
     std::size_t memory_bytes;  ///< EMULATED_CUDA_MEMORY_MIB (1024), of each device
     /// EMULATED_CUDA_PEERS (1): devices reach each other's memory; 0: none does; ring: neighbours
-    /// by their numbers in the machine do, the last and the first among them.
-    enum class PeerAccess { none, ring, all } peers;
+    /// by their numbers in the machine do, the last and the first among them; reads: all do, but
+    /// what they write there is lost.
+    enum class PeerAccess { none, ring, reads, all } peers;
     int machine_devices;  ///< EMULATED_CUDA_DEVICES
     /// EMULATED_CUDA_MIG (0): they are MIG slices of one GPU. A process sees one of them, and none
     /// reaches the memory of another.

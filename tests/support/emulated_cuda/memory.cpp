@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "support/emulated_cuda/calls.hpp"
+#include "support/emulated_cuda/configuration.hpp"
 #include "support/emulated_cuda/protection.hpp"
 #include "support/emulated_cuda/rules.hpp"
 
@@ -109,13 +110,13 @@ void PhysicalMemory::release() const noexcept {
     device_.give_back(bytes_);
 }
 
-void Memory::map_file(int file, int device, std::size_t bytes) {
+void Memory::map_file(int file, int device, std::size_t bytes, int how) {
     watch_faults();
     const auto pages = round_up(bytes, page_bytes);
     const std::size_t gap = bytes == pages && bytes <= most_touching ? 0 : page_bytes;
     mapping_ = take_addresses(pages + 2 * gap);
     auto* start = mapping_.data() + gap;
-    require(mmap(start, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == start,
+    require(mmap(start, pages, PROT_READ | PROT_WRITE, how | MAP_FIXED, file, 0) == start,
             cudaErrorMemoryAllocation);
     protect({start, pages}, device);
     bytes_ = {start + pages - round_up(bytes, alignment), bytes};
@@ -124,7 +125,7 @@ void Memory::map_file(int file, int device, std::size_t bytes) {
 std::shared_ptr<Memory> Memory::on_device(Device& device, std::size_t bytes, MemoryKind kind) {
     std::shared_ptr<Memory> memory(new Memory(device, kind));
     memory->physical_ = std::make_shared<const PhysicalMemory>(device, bytes);
-    memory->map_file(memory->physical_->file(), device.physical(), bytes);
+    memory->map_file(memory->physical_->file(), device.physical(), bytes, MAP_SHARED);
     return memory;
 }
 
@@ -166,7 +167,9 @@ std::shared_ptr<Memory> Memory::imported(Device& device, int physical, int file,
                                          std::size_t bytes) {
     std::shared_ptr<Memory> memory(new Memory(device, MemoryKind::imported));
     memory->imported_file_ = file;
-    memory->map_file(file, physical, bytes);
+    const bool loses_writes = physical != current_device().physical() &&
+                              configuration().peers == Configuration::PeerAccess::reads;
+    memory->map_file(file, physical, bytes, loses_writes ? MAP_PRIVATE : MAP_SHARED);
     return memory;
 }
 

@@ -67,7 +67,7 @@ public:
 
 private:
     Memory(Device& device, MemoryKind kind) noexcept : device_(device), kind_(kind) {}
-    void map_file(int file, int device, std::size_t bytes);
+    void map_file(int file, int device, std::size_t bytes, int how);
 
     Device& device_;
     std::shared_ptr<const PhysicalMemory> physical_;

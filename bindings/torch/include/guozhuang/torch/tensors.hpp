@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <guozhuang/error.hpp>
-#include <guozhuang/tensor.hpp>
 #include <guozhuang/stream.hpp>
+#include <guozhuang/tensor.hpp>
 #include <optional>
 #include <string>
 #include <torch/types.h>

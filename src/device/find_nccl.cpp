@@ -1,18 +1,23 @@
-#pragma once
+#include "device/find_nccl.hpp"
 
 #include <filesystem>
 #include <ranges>
-#include <string>
-#include <string_view>
 #include <system_error>
-#include <vector>
+
+#include "base/config.hpp"
 
 namespace guozhuang::device {
 
-/// The files of that name in the packages of the Pythons in these folders, which are separated as
-/// in PATH: the libraries that pip has installed there, the loader does not know.
-inline std::vector<std::string> files_in_packages(const std::string& name,
-                                                  std::string_view programs) {
+NcclOrReason find_nccl(Driver& driver, const std::string& wanted) {
+    auto found = driver.nccl(wanted);
+    if (found.nccl != nullptr || wanted != "auto") return found;
+    for (const auto& file :
+         files_in_packages("nvidia/nccl/lib/libnccl.so.2", base::environment("PATH").value_or("")))
+        if (auto packaged = driver.nccl(file); packaged.nccl != nullptr) return packaged;
+    return found;
+}
+
+std::vector<std::string> files_in_packages(const std::string& name, std::string_view programs) {
     namespace fs = std::filesystem;
     std::vector<std::string> found;
     for (const auto part : std::views::split(programs, ':')) {

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/device.hpp"
+#include "device/nccl.hpp"
+
+namespace guozhuang::device {
+
+/// Driver::nccl(); and if the loader finds none for `auto`, that which pip has installed for a
+/// Python in PATH.
+NcclOrReason find_nccl(Driver& driver, const std::string& wanted);
+
+/// The files of that name in the packages of the Pythons in these folders, which are separated as
+/// in PATH.
+std::vector<std::string> files_in_packages(const std::string& name, std::string_view programs);
+
+}  // namespace guozhuang::device

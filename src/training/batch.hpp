@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <guozhuang/stream.hpp>
+#include <optional>
+#include <vector>
+
+namespace guozhuang {
+
+/// What has happened to the gradients of a GradientReducer since the last step(), which ends it.
+struct Batch {
+    /// By the first parameter with the same memory: the gradients that an earlier pass of the batch
+    /// has marked, so they are not zero.
+    std::vector<bool> accumulated;
+    std::vector<bool> marked;
+    std::vector<std::size_t> missing;             ///< gradients that each bundle still waits for
+    std::vector<std::vector<StreamRef>> streams;  ///< on which those of each bundle were marked
+    std::size_t complete_bundles = 0;
+    /// The bundle that is complete last. It is held back, so that each rank can still discard
+    /// the batch on all.
+    std::size_t last_bundle = 0;
+    std::size_t marks = 0;
+    int passes = 0;
+    enum class State : std::uint8_t {
+        open,
+        closing,  ///< the rest is sent now, and waited for next
+        closed,   ///< the last bundle is on its way, too
+        synchronised
+    };
+    State state = State::open;
+    bool is_closed() const noexcept { return state >= State::closed; }
+    bool is_synchronised() const noexcept { return state == State::synchronised; }
+    std::exception_ptr failure = nullptr;  ///< of a hook
+    /// The hash of the reduced gradients, if the wrapped optimizer threw at them.
+    std::optional<std::uint64_t> unstepped = {};
+};
+
+}  // namespace guozhuang
