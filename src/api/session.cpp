@@ -99,6 +99,7 @@ std::shared_ptr<Runtime> connect(const SessionOptions& options) {
                            ? std::max(config.stall_error, shortest_limit_of_start)
                            : config.stall_error;
     // The ranks of a user's communicator are not numbered as the launcher's.
+    if (!options.mpi_communicator) wire::refuse_child_of_rank();
     const auto launched = options.mpi_communicator ? std::nullopt : wire::find_launched_rank();
     const wire::StartWatch watch(launched, {.warn = config.stall_warn, .limit = limit},
                                  wire::abort_mpi);

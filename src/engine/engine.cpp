@@ -217,15 +217,19 @@ Engine::DriveResult Engine::drive_once(DrivePolicy policy) try {
 bool Engine::pump() {
     mutex_.is_held();  // also when an algorithm calls it, which waits
     bool progressed = take_submissions();
-    progressed |= control_plane_.receive_messages();
-    for (auto& outcome : control_plane_.take_outcomes()) {
-        queue_.end(std::span(&outcome.pending, 1), outcome.error);
-        progressed = true;
-    }
+    progressed |= receive();
     if (!progressed) check_stalls();
     control_plane_.send_messages();
     progressed |= take_entries();
     return progressed;
+}
+
+bool Engine::receive() {
+    mutex_.is_held();
+    const bool has_arrived = control_plane_.receive_messages();
+    auto outcomes = control_plane_.take_outcomes();
+    for (auto& [pending, error] : outcomes) queue_.end(std::span(&pending, 1), error);
+    return has_arrived || !outcomes.empty();
 }
 
 bool Engine::take_entries() {
@@ -389,7 +393,7 @@ void Engine::close(std::string_view reason) {
         drive_until(flushed, base::no_deadline);
     } else {  // The one that has quit takes no messages. The others may wait to hear of this rank.
         const base::Lock driving(mutex_);
-        if (!life_.is_stopped()) take_last_news();
+        if (!life_.is_stopped()) take_last_news([this] { pump(); });
     }
     life_.rethrow_cause();
 }
@@ -465,12 +469,11 @@ void Engine::notify_others(const std::exception_ptr& cause) noexcept {
 
 /// Accepts entries that have arrived before everything fails, so that this rank gets an error that
 /// the log has decided although it looks late.
-void Engine::take_last_news() noexcept try {
+void Engine::take_last_news(const std::function<void()>& take) noexcept try {
     try {
-        pump();
+        take();
     } catch (const std::exception& error) {
-        base::log(LogLevel::debug, "the last messages to rank {} are lost: {}", context_.rank,
-                  error.what());
+        base::log_debug(error.what());
     }
     take_entries();
 } catch (const std::exception& error) {
@@ -481,7 +484,7 @@ std::exception_ptr Engine::fail_pending(const std::exception_ptr& cause) {
     std::pair<std::exception_ptr, SubmissionQueue::Tables> failed;  // destroyed without a lock
     {
         const base::Lock driving(mutex_);
-        if (!life_.is_stopped()) take_last_news();
+        if (!life_.is_stopped()) take_last_news([this] { receive(); });
         control_plane_.abandon();
         if (!context_.job->abandon()) life_.lend_memory();
         failed = queue_.fail(cause);

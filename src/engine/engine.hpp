@@ -112,6 +112,9 @@ public:
 
     /// Takes submissions, receives and sends control messages, and queues what the log says.
     bool pump() override;
+    /// The part of it that sends nothing: a shutdown that waits to be sent would be taken elsewhere
+    /// for the cause of what has failed here.
+    bool receive();
 
     /// For an owner of tensors that is about to be destroyed. Returns once no operation uses its
     /// memory: one that still waits for other ranks goes on with copies in memory of the library's
@@ -218,7 +221,7 @@ private:
     void abort_for_quit();
     /// Notes the cause, and aborts the job for the other ranks.
     void notify_others(const std::exception_ptr& cause) noexcept;
-    void take_last_news() noexcept GUOZHUANG_REQUIRES(mutex_);
+    void take_last_news(const std::function<void()>& take) noexcept GUOZHUANG_REQUIRES(mutex_);
     /// Fails all operations with the first cause of the job's end, which it returns: `cause`, or
     /// one that was noted before.
     std::exception_ptr fail_pending(const std::exception_ptr& cause);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
+#include <guozhuang/error.hpp>
 #include <iterator>
 #include <span>
 
@@ -142,7 +143,51 @@ std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
                        base::list_ranks(waiting), culprits);
 }
 
+/// 0 if there is none to be seen.
+int parent_of(int pid) {
+    const auto status = contents(fmt::format("/proc/{}/status", pid));
+    constexpr std::string_view key = "\nPPid:\t";
+    const auto found = status.find(key);
+    if (found == std::string::npos) return 0;
+    const auto begin = found + key.size();
+    return number_of(status.substr(begin, status.find('\n', begin) - begin)).value_or(0);
+}
+
+/// What the launcher has told this process: of which job it is, and as which rank.
+Variables told_by_launcher() {
+    Variables told;
+    for (const Names names : {Names(job_names), Names(rank_names)})
+        for (const char* name : names)
+            if (const auto value = base::environment(name)) told.emplace(name, *value);
+    return told;
+}
+
 }  // namespace
+
+void refuse_child_of_rank() {
+    const auto told = told_by_launcher();
+    const auto rank = first_number(told, rank_names);
+    if (!rank ||
+        std::ranges::none_of(job_names, [&](const auto* name) { return told.contains(name); }))
+        return;
+    for (int pid = parent_of(static_cast<int>(base::this_process().pid)); pid > 1;
+         pid = parent_of(pid)) {
+        const std::filesystem::path folder = fmt::format("/proc/{}", pid);
+        const auto theirs = environment_of(folder);
+        const bool is_same = std::ranges::all_of(told, [&](const auto& mine) {
+            const auto found = theirs.find(mine.first);
+            return found != theirs.end() && found->second == mine.second;
+        });
+        if (!is_same) return;
+        if (!look_at(folder, pid, base::this_process().numbering).has_come) continue;
+        throw Error(ErrorCode::unavailable,
+                    fmt::format("process {} was started by rank {} (process {}), and is no rank "
+                                "itself: it cannot take part in the job. A worker that imports or "
+                                "runs the rank's program again must not begin a session; in "
+                                "Python, put init() under `if __name__ == \"__main__\":`",
+                                base::this_process().pid, *rank, pid));
+    }
+}
 
 std::optional<LaunchedRank> find_launched_rank(const Variables& variables) {
     LaunchedRank launched;

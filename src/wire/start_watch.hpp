@@ -26,6 +26,11 @@ std::optional<LaunchedRank> find_launched_rank(
 /// The same for this process's environment.
 std::optional<LaunchedRank> find_launched_rank();
 
+/// Throws Error(unavailable) if one of the processes that have started this one has a session as
+/// the rank that this one's environment names: a worker or helper of a rank inherits the launcher's
+/// variables, and MPI would end it with words of its own.
+void refuse_child_of_rank();
+
 /// Reports which ranks keep a session from beginning. The others wait for them inside MPI, in
 /// silence; nothing here needs MPI.
 ///

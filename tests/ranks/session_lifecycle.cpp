@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <guozhuang/guozhuang.hpp>
@@ -354,6 +355,28 @@ void out_of_memory() {
     std::_Exit(1);
 }
 
+/// A process that a rank has started, directly or through a shell, is no rank.
+void is_started_by_rank() {
+    try {
+        const gz::Session session;
+        require(false, "it begins a session");
+    } catch (const gz::Error& error) {
+        require(error.code() == gz::ErrorCode::unavailable, "it is 'unavailable'");
+        const std::string rank = std::getenv("OMPI_COMM_WORLD_RANK");
+        const auto text = "was started by rank " + rank + " (process " + std::getenv("STARTED_BY");
+        require(std::string(error.what()).find(text) != std::string::npos, error.what());
+    }
+}
+
+void starts_another() {
+    gz::Session session;
+    setenv("STARTED_BY", std::to_string(getpid()).c_str(), 1);
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+    require(std::system(("'" + program + "' is_started_by_rank").c_str()) == 0, "by a shell");
+    require(std::system(("exec '" + program + "' is_started_by_rank").c_str()) == 0, "directly");
+    work(session);
+}
+
 /// Everybody says who it is; rank 0 alone is heard.
 void print_once() {
     gz::Session session;
@@ -379,6 +402,8 @@ int main(int argc, char** argv) {
         {"left_in_flight", left_in_flight},
         {"out_of_memory", out_of_memory},
         {"print_once", print_once},
+        {"starts_another", starts_another},
+        {"is_started_by_rank", is_started_by_rank},
     };
     const auto scene = scenes.find(argc == 2 ? argv[1] : "");
     require(scene != scenes.end(), "the argument is a scene");

@@ -1,5 +1,7 @@
 """Operations on numpy's arrays, as far as they are Python's own; tests/conformance has the rest."""
 import gc
+import multiprocessing
+import os
 import shutil
 import tempfile
 import threading
@@ -10,6 +12,28 @@ import ranks
 
 import guozhuang as gz
 from guozhuang import handles
+
+
+class Workers(ranks.RanksTest):
+    def test_init_in_a_process_that_a_rank_has_started(self):
+        """As workers of a data loader do, when they import a script with init() at its top."""
+        workers = multiprocessing.get_context("spawn")
+        with workers.Pool(1) as pool:
+            said = pool.apply(error_of_init)
+        if "OMPI_COMM_WORLD_RANK" not in os.environ:
+            self.assertEqual(said, "")
+            return
+        self.assertRegex(said, rf"^process \d+ was started by rank {self.rank} "
+                         rf"\(process {os.getpid()}\), and is no rank .*`if __name__ == ")
+        self.assertEqual(gz.allreduce(numpy.ones(1), op=gz.Sum)[0], self.size)
+
+
+def error_of_init():
+    try:
+        gz.init()
+    except gz.Error as error:
+        return str(error)
+    return ""
 
 
 class Allreduce(ranks.RanksTest):

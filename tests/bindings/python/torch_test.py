@@ -190,7 +190,11 @@ class States(ranks.RanksTest):
             torch.manual_seed(0)
             expected = torch.nn.Linear(3, 4)
             self.assertTrue(torch.equal(model[0].weight, expected.weight))
-        self.refused("torch.Tensor is wanted", hvd.broadcast_parameters, {"epoch": 3})
+        self.refused("'epoch': a torch.Tensor is wanted", hvd.broadcast_parameters, {"epoch": 3})
+        state = {f"layer{i}": torch.full((3,), float(self.rank)) for i in range(300)}
+        state["layer299"] = torch.zeros(3, dtype=torch.complex64)
+        self.refused("'layer299': tensors of torch.complex64", hvd.broadcast_parameters, state)
+        self.assertEqual(state["layer0"].tolist(), [self.rank] * 3)  # nothing was sent
         self.refused("takes a state_dict", hvd.broadcast_parameters, 3)
 
     def test_broadcast_optimizer_state(self):

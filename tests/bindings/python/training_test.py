@@ -457,6 +457,24 @@ class Modules(TrainingTest):
                 self.assertTrue(torch.allclose(norm(mine), whole(mine)))
         self.refused("2 at least", norm, torch.ones(3))
 
+    def test_convert_sync_batchnorm(self):
+        torch.manual_seed(4)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4, momentum=0.3),
+            torch.nn.Sequential(torch.nn.BatchNorm1d(4, affine=False)),
+        )
+        model[1].weight.data.normal_()
+        model.eval()
+        everything = torch.randn(2 * self.size, 3)
+        expected, names = model(everything), list(model.state_dict())
+        self.assertIs(hvd.SyncBatchNorm.convert_sync_batchnorm(model), model)
+        self.assertEqual([type(model[1]), type(model[2][0])], [hvd.SyncBatchNorm] * 2)
+        self.assertEqual(list(model.state_dict()), names)
+        self.assertTrue(torch.equal(model(everything), expected))
+        lone = hvd.SyncBatchNorm.convert_sync_batchnorm(torch.nn.BatchNorm2d(2))
+        self.assertTrue(isinstance(lone, hvd.SyncBatchNorm) and lone.training)
+        self.assertIs(hvd.SyncBatchNorm.convert_sync_batchnorm(lone), lone)
+
     def test_sync_batch_norm_with_one_value_per_channel(self):
         """On each rank that is enough, on all together it is not, and all ranks say so."""
         if self.size == 1:

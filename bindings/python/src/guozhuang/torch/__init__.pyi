@@ -57,6 +57,10 @@ class DistributedDataParallel(torch.nn.Module):
 class SyncBatchNorm(_BatchNorm):
     process_set: ProcessSet
     def __init__(self, *arguments: Any, process_set: ProcessSet = ..., **options: Any) -> None: ...
+    @classmethod
+    def convert_sync_batchnorm(
+        cls, module: torch.nn.Module, process_set: ProcessSet = ...
+    ) -> torch.nn.Module: ...
 
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int = ..., model: Optional[torch.nn.Module] = ...,

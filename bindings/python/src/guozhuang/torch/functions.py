@@ -5,6 +5,7 @@ from ..errors import refuse
 from ..objects import broadcast_object
 from ..process_sets import global_process_set
 from .operations import broadcast_async_
+from .tensors import require_sendable
 
 
 def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
@@ -23,6 +24,8 @@ def broadcast_parameters(params, root_rank=0, process_set=global_process_set):
 
 
 def _broadcast_all(tensors, prefix, root_rank, process_set):
+    for name, tensor in tensors.items():  # before anything is sent
+        require_sendable(tensor, name)
     handles = [broadcast_async_(tensor, root_rank, f"{prefix}/{name}", process_set)
                for name, tensor in tensors.items()]
     for handle in handles:

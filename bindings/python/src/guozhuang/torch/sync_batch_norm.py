@@ -17,6 +17,22 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(*arguments, **options)
         self.process_set = process_set
 
+    @classmethod
+    def convert_sync_batchnorm(cls, module, process_set=global_process_set):
+        """Returns the module with a SyncBatchNorm of the same parameters, statistics and mode in
+        place of each BatchNorm in it, as that of torch.nn.SyncBatchNorm does. To be called before
+        an optimizer is made."""
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            converted = cls(module.num_features, module.eps, module.momentum, module.affine,
+                            module.track_running_stats, process_set=process_set)
+            converted.weight, converted.bias = module.weight, module.bias
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(converted, name, buffer)
+            return converted.train(module.training)
+        for name, child in module.named_children():
+            setattr(module, name, cls.convert_sync_batchnorm(child, process_set))
+        return module
+
     def _check_input_dim(self, input):
         if input.dim() < 2:
             refuse(f"SyncBatchNorm: a tensor of {input.dim()} dimensions; it needs 2 at least")

@@ -3,7 +3,7 @@ numpy. None of this is part of an autograd graph."""
 import torch
 
 from .. import _c
-from ..errors import refuse
+from ..errors import UsageError, make, refuse
 
 DTYPES = {
     torch.uint8: _c.U8, torch.int8: _c.I8, torch.int16: _c.I16, torch.int32: _c.I32,
@@ -38,6 +38,14 @@ def in_place(tensor):
             stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape)):
         refuse("an expanded tensor, whose elements share memory, cannot be changed in place")
     return worked_on
+
+
+def require_sendable(tensor, name):
+    """Refuses, by its name, what an operation on it would refuse."""
+    try:
+        view(_dense(tensor))
+    except UsageError as problem:
+        raise make(problem.code, f"'{name}': {problem}", tensor=str(name)) from None
 
 
 def put_back(tensor, worked_on):
