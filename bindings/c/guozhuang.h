@@ -407,7 +407,7 @@ GZ_API GzStatus gz_reducer_create(const GzParameter* parameters, size_t count,
 GZ_API GzStatus gz_reducer_mark(GzReducer* reducer, size_t parameter);
 GZ_API GzStatus gz_reducer_mark_name(GzReducer* reducer, const char* parameter);
 /// Later marks and waits are on this stream instead of that of the options. A bundle waits for all
-/// streams on which its gradients were marked.
+/// streams on which its gradients were marked, which must live until the pass has ended.
 GZ_API GzStatus gz_reducer_set_stream(GzReducer* reducer, const GzStream* stream);
 GZ_API GzStatus gz_reducer_synchronize(GzReducer* reducer);
 /// For at most that long; as gz_handle_wait_for().

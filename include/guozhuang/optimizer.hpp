@@ -94,7 +94,8 @@ public:
     /// is marked next was enqueued on it, and it waits for the averages. A bundle waits for every
     /// stream on which its gradients were marked. Enqueues nothing, so a trainer that changes
     /// streams makes the new one wait for the old one's work on the parameters, as it does without
-    /// this library. Throws Error(invalid_argument) if no gradient is on the stream's device.
+    /// this library. The stream must live until the step that ends the batch has returned. Throws
+    /// Error(invalid_argument) if no gradient is on the stream's device.
     void set_stream(StreamRef stream);
 
     /// Waits until every gradient holds its reduced value; of gradients on a device only until

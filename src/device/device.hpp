@@ -143,8 +143,8 @@ public:
     virtual void wait_for_all(Stream& stream, std::span<Word* const> words, std::uint32_t value) {
         for (auto* word : words) wait(stream, *word, value);
     }
-    /// While what it returns lives, calls for this device on this thread cost less: what they would
-    /// all prepare and undo is prepared. The thread runs no code of the user's meanwhile.
+    /// Sets up the device's context once for all calls on this thread while the result lives. No
+    /// code of the user's may run on the thread meanwhile.
     [[nodiscard]] virtual std::shared_ptr<const void> prepare_calls(int) { return nullptr; }
 
     virtual std::shared_ptr<Stream> make_stream(int device) = 0;

@@ -20,14 +20,15 @@ NcclOrReason find_nccl(Driver& driver, const std::string& wanted) {
 std::vector<std::string> files_in_packages(const std::string& name, std::string_view programs) {
     namespace fs = std::filesystem;
     std::vector<std::string> found;
+    std::error_code missing;
     for (const auto part : std::views::split(programs, ':')) {
         const fs::path bin(part.begin(), part.end());
-        std::error_code missing;
         if (bin.empty() || !fs::exists(bin / "python3", missing)) continue;
-        for (const auto& each : fs::directory_iterator(bin.parent_path() / "lib", missing)) {
-            if (!each.path().filename().string().starts_with("python3")) continue;
+        fs::directory_iterator each((bin / "../lib").lexically_normal(), missing);
+        for (; each != fs::directory_iterator(); each.increment(missing)) {
+            if (!each->path().filename().string().starts_with("python3")) continue;
             for (const auto* const packages : {"site-packages", "dist-packages"})
-                if (const auto file = each.path() / packages / name; fs::exists(file, missing))
+                if (const auto file = each->path() / packages / name; fs::exists(file, missing))
                     found.push_back(file);
         }
     }

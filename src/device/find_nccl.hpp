@@ -9,8 +9,8 @@
 
 namespace guozhuang::device {
 
-/// Driver::nccl(); and if the loader finds none for `auto`, that which pip has installed for a
-/// Python in PATH.
+/// Driver::nccl(). If `auto` finds no NCCL in the loader's folders, the copy that pip has installed
+/// for a Python in PATH.
 NcclOrReason find_nccl(Driver& driver, const std::string& wanted);
 
 /// The files of that name in the packages of the Pythons in these folders, which are separated as

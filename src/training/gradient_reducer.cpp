@@ -155,6 +155,7 @@ void GradientReducer::State::lay_out() {
                                                                .kind = "optimizer",
                                                                .op = options.op,
                                                                .postscale = options.gradient_scale,
+                                                               .stream = options.stream,
                                                                .session = options.session,
                                                                .process_set = options.process_set});
     options.name = plan->name();
@@ -237,7 +238,7 @@ void GradientReducer::State::note_stream(std::size_t parameter) {
 
 void GradientReducer::State::complete(std::size_t parameter) {
     batch.marked[parameter] = true;
-    note_stream(parameter);  // unless it was marked, it was cleared there
+    note_stream(parameter);  // an unmarked gradient was cleared on this stream
     const auto bundle = bundle_of[parameter], reducing = bundle_of[tied_to[parameter]];
     count_down(bundle);
     if (reducing != bundle) count_down(reducing);

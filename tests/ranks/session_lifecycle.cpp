@@ -362,8 +362,9 @@ void is_started_by_rank() {
         require(false, "it begins a session");
     } catch (const gz::Error& error) {
         require(error.code() == gz::ErrorCode::unavailable, "it is 'unavailable'");
-        const std::string rank = std::getenv("OMPI_COMM_WORLD_RANK");
-        const auto text = "was started by rank " + rank + " (process " + std::getenv("STARTED_BY");
+        const auto text = std::string("was started by rank ") +
+                          std::getenv("OMPI_COMM_WORLD_RANK") + " (process " +
+                          std::getenv("STARTED_BY");
         require(std::string(error.what()).find(text) != std::string::npos, error.what());
     }
 }

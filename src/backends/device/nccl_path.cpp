@@ -168,13 +168,15 @@ void NcclPath::wait_for_end(std::chrono::milliseconds limit) const {
 }
 
 /// Returns when NCCL has enqueued the calls, so that what is enqueued next is behind them.
-void NcclPath::group(const Calls& calls) try {
+void NcclPath::group(const Calls& calls) {
     const auto connected = communicator();
-    connected->group(calls);
-    of_.group.wait_until([&] { return connected->is_ready(); });
-} catch (const Error&) {
-    if (communicator()->has_failed()) wait_for_end(WatchedCommunicator::until_death_is_known);
-    throw;
+    try {
+        connected->group(calls);
+        of_.group.wait_until([&] { return connected->is_ready(); });
+    } catch (const Error&) {
+        if (connected->has_failed()) wait_for_end(WatchedCommunicator::until_death_is_known);
+        throw;
+    }
 }
 
 // --- bundles -------------------------------------------------------------------------------------

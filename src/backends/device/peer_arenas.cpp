@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <guozhuang/error.hpp>
@@ -17,7 +18,7 @@ using namespace std::chrono_literals;
 constexpr auto most_time_to_close = 2s;
 constexpr auto most_time_to_try = 30s;
 
-/// Of what is written into arenas and read from them to try that.
+/// Size of the token that the trial writes and reads.
 constexpr auto token_bytes = sizeof(std::uint64_t);
 
 std::uint64_t token_of(int rank) {
@@ -68,6 +69,8 @@ PeerArenas::Offer PeerArenas::make_offer() {
     own_ = allocate();
     Offer offer{.arena = of_.driver->sharing().offer(of_.device, own_.memory),
                 .token = token_of(rank())};
+    const auto all = (static_cast<std::size_t>(ranks()) + 1) * token_bytes;
+    of_.driver->fill(*stream_, own_.memory.first(all), std::array<std::byte, 1>{});
     of_.driver->fill(*stream_, own_.memory.first(token_bytes),
                      std::as_bytes(std::span(&offer.token, 1)));
     wait_until_done();

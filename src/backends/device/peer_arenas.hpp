@@ -28,7 +28,7 @@ public:
         std::size_t bytes = 0;     ///< of each arena; the same on all ranks
         RankExchange ranks;        ///< on one host, at most PeerWords::most_ranks
         std::vector<int> reached;  ///< whose arenas this rank's device reaches, its own among them
-        bool writes = false;       ///< and writes: those of all ranks
+        bool writes = false;       ///< whether to try writes, too; then all ranks are reached
         base::Doorbell& doorbell;
         base::WaitSettings wait;
     };

@@ -21,13 +21,22 @@ bool can_be_cut(const engine::Bundle& bundle) {
            (bundle.operation == OperationKind::allreduce && bundle.op != ReduceOp::adasum);
 }
 
+/// Without such memory fragments are copied one by one: this path must always be possible.
+device::DeviceMemory allocate_if_possible(const std::shared_ptr<device::Driver>& driver, int device,
+                                          std::size_t bytes) try {
+    return device::allocate_owned(driver, device, bytes);
+} catch (const Error& error) {
+    if (error.code() != ErrorCode::out_of_memory) throw;
+    return {};
+}
+
 }  // namespace
 
 StagedPath::StagedPath(Dependencies dependencies)
     : of_(std::move(dependencies)),
       out_(of_.driver->make_stream(of_.device)),
       slots_(of_.driver, of_.device, slots * slot_bytes),
-      packed_(device::allocate_owned(of_.driver, of_.device, slots * slot_bytes)) {}
+      packed_(allocate_if_possible(of_.driver, of_.device, slots * slot_bytes)) {}
 
 void StagedPath::enqueue(std::shared_ptr<engine::StreamBundle> bundle, device::Stream& stream) {
     auto chunks = chunks_of_bundle(bundle->bundle());
@@ -87,8 +96,8 @@ std::vector<StagedPath::Chunk> StagedPath::chunks_of_bundle(const engine::Bundle
     return chunks;
 }
 
-/// Several fragments are packed on the device, by one kernel, and go over the link as one. `slot`:
-/// where it begins.
+/// Several fragments are packed on the device, by one kernel, and go over the link as one. `slot`
+/// is the offset of the chunk's memory.
 StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
                                        std::span<const Fragment> fragments,
                                        std::size_t slot) const {
@@ -97,26 +106,28 @@ StagedPath::Chunk StagedPath::chunk_of(const engine::Bundle& bundle,
     const bool is_broadcast = bundle.operation == OperationKind::broadcast;
     const bool gives = !is_broadcast || bundle.root == of_.rank,
                takes = !is_broadcast || bundle.root != of_.rank;
-    const auto packed = packed_.memory.subspan(slot, slot_bytes);
-    auto memory = slots_.memory().subspan(slot, slot_bytes);
-    std::span<std::byte> device;
+    const bool packs = fragments.size() > 1 && !packed_.memory.empty();
+    const auto packed = packs ? packed_.memory.subspan(slot, slot_bytes) : packed_.memory;
+    const auto memory = slots_.memory().subspan(slot, slot_bytes);
+    std::vector<Transfer> transfers;
     std::size_t next = 0;
     for (const auto& fragment : fragments) {
         const auto& tensor = bundle.entries[fragment.tensor].tensor;
-        device = tensor.memory().subspan(fragment.first, fragment.bytes);
-        const auto at = packed.subspan(next, fragment.bytes);
-        if (fragments.size() > 1 && gives) chunk.pack.push_back({at, device, tensor.dtype});
-        if (fragments.size() > 1 && takes) chunk.unpack.push_back({device, at, tensor.dtype});
+        const auto device = tensor.memory().subspan(fragment.first, fragment.bytes);
+        if (packs && gives)
+            chunk.pack.push_back({packed.subspan(next, fragment.bytes), device, tensor.dtype});
+        if (packs && takes)
+            chunk.unpack.push_back({device, packed.subspan(next, fragment.bytes), tensor.dtype});
+        if (!packs) transfers.push_back({device, memory.subspan(next, fragment.bytes)});
         tensors.emplace_back(
             memory.data() + next, tensor.dtype,
             Shape{static_cast<std::int64_t>(fragment.bytes / size_of(tensor.dtype))});
         next += room_for(fragment);
     }
-    if (fragments.size() > 1) device = packed.first(next);
-    memory = memory.first(device.size());
+    if (packs) transfers.push_back({packed.first(next), memory.first(next)});
     for (const auto& tensor : tensors) on_the_host.entries.push_back({.tensor = tensor});
-    if (gives) chunk.in.push_back({device, memory});
-    if (takes) chunk.out.push_back({device, memory});
+    if (gives) chunk.in = transfers;
+    if (takes) chunk.out = transfers;
     return chunk;
 }
 

@@ -66,7 +66,7 @@ private:
     const Dependencies of_;
     const std::shared_ptr<device::Stream> out_;
     const device::PinnedMemory slots_;
-    const device::DeviceMemory packed_;  ///< as much on the device
+    const device::DeviceMemory packed_;  ///< as much on the device; none if it has no room
     /// For bundles that are one chunk however large they are; the last one is in use.
     std::vector<device::PinnedMemory> whole_;
 };

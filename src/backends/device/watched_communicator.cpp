@@ -50,6 +50,7 @@ void WatchedCommunicator::group(const std::function<void(device::NcclCommunicato
 bool WatchedCommunicator::is_ready() {
     const base::Lock lock(mutex_);
     require_usable();
+    is_ready_ = false;
     return is_ready_ = communicator_->is_ready();
 }
 

@@ -21,8 +21,7 @@ namespace guozhuang::backends {
 /// inside NCCL.
 class WatchedCommunicator final : public std::enable_shared_from_this<WatchedCommunicator> {
 public:
-    /// A rank that dies takes its connections with it, of which NCCL tells before the job knows
-    /// which rank it was: so long is waited for that name.
+    /// How long to wait for the name of a dead rank: NCCL reports the closed connection first.
     static constexpr std::chrono::seconds until_death_is_known{3};
 
     /// Throws Error(out_of_memory) without a thread.

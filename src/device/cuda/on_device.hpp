@@ -36,7 +36,7 @@ public:
 private:
     std::optional<RelaxedCapture> relaxed_;  ///< none within another one
     CUcontext before_ = nullptr;
-    CUcontext outer_ = nullptr;  ///< that which the thread's other ones had chosen
+    CUcontext outer_ = nullptr;  ///< that of the enclosing scope
     bool switched_ = false;
 };
 

@@ -194,6 +194,8 @@ class States(ranks.RanksTest):
         state = {f"layer{i}": torch.full((3,), float(self.rank)) for i in range(300)}
         state["layer299"] = torch.zeros(3, dtype=torch.complex64)
         self.refused("'layer299': tensors of torch.complex64", hvd.broadcast_parameters, state)
+        state["layer299"] = torch.zeros(1).expand(3)
+        self.refused("'layer299': an expanded tensor", hvd.broadcast_parameters, state)
         self.assertEqual(state["layer0"].tolist(), [self.rank] * 3)  # nothing was sent
         self.refused("takes a state_dict", hvd.broadcast_parameters, 3)
 

@@ -32,7 +32,9 @@ class Reducer:
             name=name.encode(), op=op, gradient_scale=scale, process_set=pointer_of(process_set),
             check_values=check_values,
             stream=None if stream is None else ctypes.pointer(stream), **sizes)
-        self._stream = stream
+        # A buffer on each GPU, and the stream that is current there.
+        self._devices = {each.device: each for each in self._buffers if each.device.type == "cuda"}
+        self._streams = {}
         self._in_use = InUse((self._values, self._buffers))
         self._pointer = self._in_use.pointer
         _c.lib.gz_reducer_create((_c.Parameter * len(described))(*described), len(described),
@@ -40,10 +42,11 @@ class Reducer:
 
     def _follow_stream(self):
         """What is enqueued next is on the stream that is current now."""
-        stream = tensors.stream(self._buffers[0])
-        if stream is not None and stream.native != self._stream.native:
-            _c.lib.gz_reducer_set_stream(self._pointer, ctypes.byref(stream))
-            self._stream = stream
+        for device, buffer in self._devices.items():
+            stream = tensors.stream(buffer)
+            if self._streams.get(device, "none yet") != stream.native:
+                _c.lib.gz_reducer_set_stream(self._pointer, ctypes.byref(stream))
+                self._streams[device] = stream.native
 
     def mark(self, index):
         self._is_pending = True
@@ -87,6 +90,7 @@ class Reducer:
     def finish(self):
         """Says that the optimizer has stepped with what was reduced."""
         if self._is_reduced:
+            self._follow_stream()
             _c.get(_c.lib.gz_reducer_finish_pass, self._pointer, None, None)
         self._is_reduced = False
 

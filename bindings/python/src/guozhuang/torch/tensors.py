@@ -34,15 +34,20 @@ def copy(tensor):
 
 def in_place(tensor):
     worked_on = as_input(tensor)
+    _refuse_expanded(tensor)
+    return worked_on
+
+
+def _refuse_expanded(tensor):
     if not tensor.is_contiguous() and any(
             stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape)):
         refuse("an expanded tensor, whose elements share memory, cannot be changed in place")
-    return worked_on
 
 
 def require_sendable(tensor, name):
     """Refuses, by its name, what an operation on it would refuse."""
     try:
+        _refuse_expanded(_dense(tensor))
         view(_dense(tensor))
     except UsageError as problem:
         raise make(problem.code, f"'{name}': {problem}", tensor=str(name)) from None

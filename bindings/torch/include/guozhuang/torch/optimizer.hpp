@@ -55,7 +55,7 @@ public:
             reducer_.finish_pass();
             const auto& options = reducer_.options();
             allreduce(view_of(loss, "loss"), {.op = ReduceOp::average,
-                                              .stream = options.stream,
+                                              .stream = detail::stream_of(options.stream, loss),
                                               .session = options.session,
                                               .process_set = options.process_set});
             return loss;

@@ -42,12 +42,13 @@ inline void broadcast_buffers(const ::torch::nn::Module& module, const Reducer& 
     for (const auto& item : module.named_buffers()) {
         if (!item.value().defined()) continue;
         const auto& buffer = buffers.emplace_back(item.value(), item.key());
-        handles.push_back(broadcast_async(buffer.view(), root,
-                                          {.name = reducer.name_of("buffer " + item.key()),
-                                           .stream = options.stream,
-                                           .keep_alive = buffer.owner(),
-                                           .session = options.session,
-                                           .process_set = options.process_set}));
+        handles.push_back(
+            broadcast_async(buffer.view(), root,
+                            {.name = reducer.name_of("buffer " + item.key()),
+                             .stream = detail::stream_of(options.stream, item.value()),
+                             .keep_alive = buffer.owner(),
+                             .session = options.session,
+                             .process_set = options.process_set}));
     }
     for (auto& handle : handles) handle.wait();
     for (auto& buffer : buffers) buffer.write_back();

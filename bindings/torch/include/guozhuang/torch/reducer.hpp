@@ -63,6 +63,7 @@ public:
 
     /// As GradientReducer::finish_pass().
     bool finish_pass(const std::function<void()>& step = {}) {
+        follow_stream();
         if (passes_ + 1 < options_.backward_passes_per_step) {
             ++passes_;
             return reducer_->finish_pass();
@@ -174,7 +175,7 @@ private:
     /// What is enqueued next is on PyTorch's current stream, unless the options have another.
     void follow_stream() {
         if (options_.stream) return;
-        if (const auto stream = detail::current_stream(used_anywhere_))
+        if (const auto stream = detail::stream_of({}, used_anywhere_))
             reducer_->set_stream(*stream);
     }
 
@@ -293,7 +294,8 @@ private:
             if (!view.defined())
                 values.push_back(
                     {parameter.name, detail::memory_of(parameter.tensor, parameter.name), {}});
-        if (!values.empty()) check_consistent(values, ranks_of(options_), options_.stream);
+        const auto stream = detail::stream_of(options_.stream, used_anywhere_);
+        if (!values.empty()) check_consistent(values, ranks_of(options_), stream);
     }
 
     /// Whether a gradient that was reduced may be reduced again with the next one.

@@ -32,7 +32,7 @@ inline void gather_gradient(const NamedParameter& parameter, const OptimizerOpti
     const auto values = gradient.values().contiguous();
     const std::vector views{view_of(rows, parameter.name), view_of(values, parameter.name)};
     auto results = grouped_all_gather(views, {.name = operation,
-                                              .stream = options.stream,
+                                              .stream = stream_of(options.stream, values),
                                               .session = options.session,
                                               .process_set = options.process_set});
     auto sum = tensor_of(results[1], values.options());

@@ -8,8 +8,8 @@
 #include <string>
 #include <torch/types.h>
 
-// A file that only a libtorch with CUDA has.
-#if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
+// The first is a file that only a libtorch with CUDA has.
+#if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>) && __has_include(<cuda_runtime_api.h>)
 #include <c10/cuda/CUDAStream.h>
 #define GUOZHUANG_TORCH_HAS_CUDA 1
 #endif
@@ -67,8 +67,10 @@ inline TensorView memory_of(const at::Tensor& tensor, const std::string& name) {
     return {tensor.data_ptr(), dtype_of(tensor, name), shape, device_of(tensor, name)};
 }
 
-/// PyTorch's current stream on the tensor's device; none on the host.
-inline std::optional<StreamRef> current_stream([[maybe_unused]] const at::Tensor& tensor) {
+/// The chosen stream, or else PyTorch's current one on the tensor's device; none on the host.
+inline std::optional<StreamRef> stream_of(const std::optional<StreamRef>& chosen,
+                                          [[maybe_unused]] const at::Tensor& tensor) {
+    if (chosen) return chosen;
 #ifdef GUOZHUANG_TORCH_HAS_CUDA
     if (tensor.is_cuda())
         return StreamRef{{DeviceKind::cuda, static_cast<int>(tensor.get_device())},
