@@ -9,7 +9,7 @@
 
 namespace guozhuang {
 
-/// What has happened to the gradients of a GradientReducer since the last step(), which ends it.
+/// The progress of a GradientReducer since the last step(), which ends the batch.
 struct Batch {
     /// By the first parameter with the same memory: the gradients that an earlier pass of the batch
     /// has marked, so they are not zero.

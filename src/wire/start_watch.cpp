@@ -153,7 +153,7 @@ int parent_of(int pid) {
     return number_of(status.substr(begin, status.find('\n', begin) - begin)).value_or(0);
 }
 
-/// What the launcher has told this process: of which job it is, and as which rank.
+/// The launcher's variables that name this process's job and rank.
 Variables told_by_launcher() {
     Variables told;
     for (const Names names : {Names(job_names), Names(rank_names)})

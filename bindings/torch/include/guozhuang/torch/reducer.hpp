@@ -172,7 +172,7 @@ private:
         if (on_gradient_ && !is_paused()) on_gradient_();
     }
 
-    /// What is enqueued next is on PyTorch's current stream, unless the options have another.
+    /// Moves the reducer to PyTorch's current stream, unless the options name a stream.
     void follow_stream() {
         if (options_.stream) return;
         if (const auto stream = detail::stream_of({}, used_anywhere_))
