@@ -98,7 +98,9 @@ std::shared_ptr<engine::StreamBackend> SetRuntime::stream_backend(const DeviceAc
     group.pump = engine_.get();
     return std::make_shared<backends::DeviceBackend>(backends::DeviceBackend::Dependencies{
         .set = group_ranks_.name(),
-        .conditions = {.wanted = config.device_path, .reproducible = config.reproducible},
+        .conditions = {.wanted = config.device_path,
+                       .reproducible = config.reproducible,
+                       .queues = device.kind == DeviceKind::cuda ? backends::cuda_queues() : 0},
         .report =
             [this, kind = device.kind](const std::string& path) {
                 if (id_.context == 0) resources_->devices.note_path(kind, path);

@@ -210,6 +210,33 @@ TEST_CASE("the direct path, or else the ring, is for ranks on one host, and not 
               "; not ring: it is for 16 ranks at most, and the set has 17");
 }
 
+TEST_CASE("streams of ranks that are threads and share a device need queues that are not shared") {
+    const auto sharing = [](int ranks, int queues) {
+        auto all = on_hosts(std::vector<int>(static_cast<std::size_t>(ranks), 0));
+        for (auto& rank : all) {
+            rank.process = 7;
+            rank.device = {};
+            rank.queues = queues;
+        }
+        return all;
+    };
+    CHECK(why_no_path(sharing(2, 8)) ==
+          "2 ranks of one process share a device, and their streams need 10 of its queues, of "
+          "which CUDA_DEVICE_MAX_CONNECTIONS allows 8: set it before the program starts (32 is the "
+          "most), or let ranks be processes");
+    CHECK(why_no_path(sharing(1, 1)) == "");
+    CHECK(why_no_path(sharing(8, 32)) == "");
+    CHECK(why_no_path(sharing(10, 32)) != "");
+    CHECK(why_no_path(sharing(8, 0)) == "");
+    auto processes = sharing(8, 1), devices = sharing(8, 1);
+    for (int rank = 0; rank < 8; ++rank) {
+        processes[rank].process = static_cast<std::uint64_t>(rank);
+        devices[rank].device[0] = static_cast<std::byte>(rank);
+    }
+    CHECK(why_no_path(processes) == "");
+    CHECK(why_no_path(devices) == "");
+}
+
 TEST_CASE("the ring adds in an order of its own, so it is not reproducible") {
     const std::string reason =
         "not ring: GUOZHUANG_REPRODUCIBLE is 1, and its sums have an order of their own";

@@ -140,10 +140,14 @@ class Ground:
             stdin=stdin, stdout=output, stderr=subprocess.STDOUT,
         )
 
+    def left_s(self):
+        """Until the phase's end."""
+        return max(self.deadline - time.monotonic(), 0.1)
+
     def finish(self, process):
         """What the process has written, by its end or the phase's."""
         try:
-            return process.communicate(timeout=max(self.deadline - time.monotonic(), 0.1))[0]
+            return process.communicate(timeout=self.left_s())[0]
         except subprocess.TimeoutExpired:
             said = end(process)
             raise Failure(f"not done in time; it said: {last_words(said)}", said) from None

@@ -53,8 +53,10 @@ Path& DeviceBackend::choose(const engine::Bundle& first) {
         return paths_.keep(maker_.make_lone());
     }
     const auto exchange = exchange_with(first);
+    const auto devices = exchange.gather(maker_.own_device(of_.conditions));
+    auto why_none = why_no_path(devices);
     auto [candidates, refused] =
-        choose_paths(exchange.gather(maker_.own_device(of_.conditions)), of_.conditions);
+        why_none.empty() ? choose_paths(devices, of_.conditions) : PathChoice{};
     const auto kind = name_of(first.device);
     auto level = LogLevel::info;
     for (const auto candidate : candidates) {
@@ -74,9 +76,9 @@ Path& DeviceBackend::choose(const engine::Bundle& first) {
                       name_of(candidate), reasons);
         return paths_.keep(std::move(path));
     }
+    if (why_none.empty()) why_none = describe(refused, of_.conditions.wanted);
     throw Error(ErrorCode::unavailable,
-                fmt::format("{}: no path for tensors on {}: {}", of_.set, kind,
-                            describe(refused, of_.conditions.wanted)));
+                fmt::format("{}: no path for tensors on {}: {}", of_.set, kind, why_none));
 }
 
 }  // namespace guozhuang::backends

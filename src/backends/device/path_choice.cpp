@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "backends/device/peer_words.hpp"
+#include "base/config.hpp"
+#include "base/parse.hpp"
 
 namespace guozhuang::backends {
 namespace {
@@ -54,6 +56,34 @@ std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions
 }
 
 }  // namespace
+
+/// What the CUDA C++ Programming Guide says of the variable.
+int cuda_queues() {
+    constexpr int usual = 8, most = 32;
+    const auto asked =
+        base::parse_number<int>(base::environment("CUDA_DEVICE_MAX_CONNECTIONS").value_or(""));
+    return asked ? std::clamp(*asked, 1, most) : usual;
+}
+
+/// Streams of a process that share a queue run one after the other. Where those of its ranks wait
+/// for each other, too, each needs one of its own: for a rank the library's and two of the
+/// program's, and four besides for what else uses the device.
+std::string why_no_path(std::span<const RankDevice> ranks) {
+    for (const auto& rank : ranks) {
+        const auto sharing = std::ranges::count_if(ranks, [&](const RankDevice& other) {
+            return other.host == rank.host && other.process == rank.process &&
+                   other.device == rank.device;
+        });
+        const auto needed = 3 * sharing + 4;
+        if (sharing > 1 && rank.queues != 0 && rank.queues < needed)
+            return fmt::format(
+                "{} ranks of one process share a device, and their streams need {} of its queues, "
+                "of which CUDA_DEVICE_MAX_CONNECTIONS allows {}: set it before the program starts "
+                "(32 is the most), or let ranks be processes",
+                sharing, needed, rank.queues);
+    }
+    return {};
+}
 
 bool may_be_nccl(const PathConditions& conditions) {
     return may_be(DevicePath::nccl, conditions) && !conditions.reproducible;

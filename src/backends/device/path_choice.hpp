@@ -12,10 +12,12 @@
 
 namespace guozhuang::backends {
 
-/// Where the device of a rank is, and its NCCL: plain bytes, which the ranks of a set exchange.
+/// Where a rank and its device are, and its NCCL: plain bytes, which the ranks of a set exchange.
 struct RankDevice {
     std::int32_t host = 0;
+    std::uint64_t process = 0;
     device::DeviceId device{};
+    std::int32_t queues = 0;  ///< in which the device takes the work of a process; 0: any number
     bool has_nccl = false;
     std::array<char, 255> nccl{};  ///< its version, or why there is none; ends with a 0
 
@@ -42,10 +44,18 @@ struct PathChoice {
 struct PathConditions {
     base::DevicePath wanted = base::DevicePath::automatic;  ///< else the only one to try
     bool reproducible = false;
+    int queues = 0;  ///< of this rank's process on its device; 0: any number
 };
+
+/// In how many queues a GPU takes the work of this process, whatever streams that is on.
+int cuda_queues();
 
 /// Whether it depends on the ranks alone; else nothing need be known of NCCL.
 bool may_be_nccl(const PathConditions& conditions);
+
+/// The streams of ranks wait for each other on every path. Why that cannot be, the same on all
+/// ranks; empty if it can.
+std::string why_no_path(std::span<const RankDevice> ranks);
 
 /// The same on all ranks.
 PathChoice choose_paths(std::span<const RankDevice> ranks, const PathConditions& conditions);

@@ -43,7 +43,9 @@ PathMaker::PathMaker(Dependencies dependencies, const Paths& paths)
 RankDevice PathMaker::own_device(const PathConditions& conditions) {
     const auto& transport = of_.group.transport;
     RankDevice own{.host = transport.topology().host_of[static_cast<std::size_t>(transport.rank())],
-                   .device = of_.driver->sharing().id_of(of_.device)};
+                   .process = device::own_process(),
+                   .device = of_.driver->sharing().id_of(of_.device),
+                   .queues = conditions.queues};
     if (!may_be_nccl(conditions)) return own;  // so it is not loaded
     try {
         const auto [nccl, reason] = device::find_nccl(*of_.driver, of_.nccl);

@@ -48,12 +48,15 @@ std::optional<wire::SharingFailure> PeerArenas::share() {
         [&](const std::vector<Offer>& offers) { open(offers); });
     if (failure) return failure;
     meet(words_.have_tried());
-    if (!of_.writes) return std::nullopt;
-    failure = wire::share_together(
-        gather, [&] { return token_of(rank()); },
-        [&](const std::vector<std::uint64_t>& tokens) { require_written(tokens); });
-    if (!failure) meet(words_.have_checked());
-    return failure;
+    if (of_.writes) {
+        failure = wire::share_together(
+            gather, [&] { return token_of(rank()); },
+            [&](const std::vector<std::uint64_t>& tokens) { require_written(tokens); });
+        if (failure) return failure;
+        meet(words_.have_checked());
+    }
+    stream_.reset();
+    return std::nullopt;
 }
 
 /// Where one access to an arena must come after another. Threads of one process have mapped what

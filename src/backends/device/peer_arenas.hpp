@@ -63,7 +63,7 @@ private:
 
     const Dependencies of_;
     PeerWords words_;
-    std::shared_ptr<device::Stream> stream_;  ///< on which it is tried
+    std::shared_ptr<device::Stream> stream_;  ///< on which it is tried; null once it has succeeded
     device::DeviceMemory own_;
     device::PinnedMemory read_;
     std::map<int, device::OpenedMemory> arenas_;  ///< by rank
