@@ -46,8 +46,9 @@ class _Distributed(_Wrapper):
             return super().step(self._reduced(closure))
         if self._synchronizes:
             if self._gradients.is_synchronized:
-                warnings.warn("step() after synchronize() without skip_synchronize(): the "
-                              "gradients are not reduced again")
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize() "
+                              "context after optimizer.synchronize(): the gradients are not "
+                              "reduced again")
             else:
                 self.synchronize()
         loss = super().step()

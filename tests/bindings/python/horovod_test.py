@@ -1,0 +1,78 @@
+"""What scripts of Horovod's take for granted."""
+import numpy
+import ranks
+import torch
+
+import guozhuang as gz
+import guozhuang.torch as hvd
+
+
+class IntegerFactors(ranks.RanksTest):
+    """Which multiply and truncate on each rank, before and after the reduction."""
+
+    def test_of_allreduces(self):
+        total = sum(range(1, self.size + 1))
+        for make, operations in ((numpy.array, gz), (torch.tensor, hvd)):
+            def given():
+                return make([3, -3, 10]) * (self.rank + 1)
+
+            halves = [sum(int(value * (rank + 1) * 0.5) for rank in range(self.size))
+                      for value in (3, -3, 10)]
+            values = given()
+            result = operations.allreduce(values, op=gz.Sum, prescale_factor=0.5)
+            self.assertEqual((result.dtype, result.tolist()), (values.dtype, halves))
+            self.assertEqual(values.tolist(), given().tolist())
+            result = operations.allreduce_(values, op=gz.Sum, postscale_factor=0.5)
+            self.assertIs(result, values)
+            self.assertEqual(values.tolist(),
+                             [int(each * total * 0.5) for each in (3, -3, 10)])
+            # truncated once: a half of an average is no average that is truncated before
+            result = operations.allreduce(make([3]), postscale_factor=2.0)
+            self.assertEqual(result.tolist(), [6])
+            only_one = make([7 if self.rank == 0 else 0])
+            self.assertEqual(operations.allreduce(only_one, postscale_factor=2.0).tolist(),
+                             [int(14 / self.size)])
+            self.assertEqual(operations.allreduce(make([5]), op=gz.Max, prescale_factor=1.5,
+                                                  postscale_factor=2.0).tolist(), [14])
+
+    def test_in_place_of_what_is_not_contiguous(self):
+        matrix = torch.full((2, 3), 3, dtype=torch.int64)
+        column = matrix[:, 1]
+        self.assertIs(hvd.allreduce_(column, op=hvd.Sum, prescale_factor=0.5), column)
+        self.assertEqual(matrix.tolist(), [[3, self.size, 3]] * 2)
+
+    def test_of_groups(self):
+        """Whose other tensors have them in their own type."""
+        counts, weights = torch.tensor([3]), torch.tensor([3.0])
+        result = hvd.grouped_allreduce([counts, weights], op=hvd.Sum, prescale_factor=0.5,
+                                       postscale_factor=2.0)
+        self.assertEqual([each.tolist() for each in result], [[2 * self.size], [3.0 * self.size]])
+        hvd.grouped_allreduce_([counts, weights], op=hvd.Sum, prescale_factor=0.5)
+        self.assertEqual((counts.tolist(), weights.tolist()),
+                         ([self.size], [1.5 * self.size]))
+
+    def test_of_reducescatter(self):
+        given = torch.full((self.size, 2), 3)
+        for result in (
+                hvd.reducescatter(given, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
+                *hvd.grouped_reducescatter([given], op=hvd.Sum, prescale_factor=0.5,
+                                           postscale_factor=3.0)):
+            self.assertEqual(result.tolist(), [[3 * self.size] * 2])
+        self.assertEqual(given.tolist(), [[3, 3]] * self.size)
+
+    def test_of_booleans(self):
+        self.refused("scales must be 1 on bool", hvd.allreduce, torch.tensor([True]), op=hvd.Max,
+                     prescale_factor=0.5)
+
+
+class States(ranks.RanksTest):
+    def test_optimizer_that_has_not_stepped(self):
+        """On any rank: there is no state, no gradient, and none is made; options are the root's."""
+        for make in (lambda p: torch.optim.Adam(p, lr=0.1 + self.rank),
+                     lambda p: torch.optim.SGD(p, lr=0.1 + self.rank, momentum=0.9)):
+            parameter = torch.nn.Parameter(torch.full((2,), 1.0 + self.rank))
+            optimizer = make([parameter])
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+            self.assertIsNone(parameter.grad)
+            self.assertEqual(parameter.tolist(), [1.0 + self.rank] * 2)
+            self.assertEqual((optimizer.param_groups[0]["lr"], len(optimizer.state)), (0.1, 0))
