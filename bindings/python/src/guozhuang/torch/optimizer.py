@@ -93,7 +93,8 @@ class _Distributed(_Wrapper):
     def zero_grad(self, *arguments, **options):
         if self._gradients.in_flight:
             refuse("zero_grad() between backward() and step() or synchronize() would change "
-                   "gradients that are being reduced")
+                   "gradients that are being reduced: call it after step(), or before backward(); "
+                   "discard(reason) gives the batch up on all ranks")
         self._gradients.is_synchronized = False
         return super().zero_grad(*arguments, **options)
 
