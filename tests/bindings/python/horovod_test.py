@@ -1,10 +1,14 @@
 """What scripts of Horovod's take for granted."""
+import warnings
+from unittest import mock
+
 import numpy
 import ranks
 import torch
 
 import guozhuang as gz
 import guozhuang.torch as hvd
+from guozhuang import features
 
 
 class IntegerFactors(ranks.RanksTest):
@@ -63,6 +67,26 @@ class IntegerFactors(ranks.RanksTest):
     def test_of_booleans(self):
         self.refused("scales must be 1 on bool", hvd.allreduce, torch.tensor([True]), op=hvd.Max,
                      prescale_factor=0.5)
+
+
+class Adasum(ranks.RanksTest):
+    def test_learning_rate_of_scripts_that_ask_for_nccl(self):
+        """By which Horovod's Adasum wants it multiplied by local_size(); here that is too much."""
+        for version, size in ((0, 0), (22809, self.size)):
+            with mock.patch.object(features, "_find_nccl", lambda: version), \
+                    mock.patch.object(features, "told_nccl", 0), \
+                    warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for has_asked in (False, True):
+                    if has_asked:
+                        self.assertEqual(hvd.nccl_built(), version)
+                    inner = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+                    hvd.DistributedOptimizer(inner)
+                    hvd.DistributedOptimizer(inner, op=hvd.Adasum)
+                    says = [str(each.message) for each in caught]
+                    self.assertEqual(len(says), has_asked and size > 1 and self.rank == 0)
+            for text in says:
+                self.assertRegex(text, r"multiplied by local_size\(\) for that is too large")
 
 
 class States(ranks.RanksTest):

@@ -330,7 +330,8 @@ class BadTrainers(TrainingTest):
                          optimizer.zero_grad)
             self.refused("are being reduced", optimizer.set_backward_passes_per_step, 2)
             self.refused(r"'.*' was computed again before.* say backward_passes_per_step "
-                         r"\(it is 1\).*requires_grad_\(False\).* discard\(\)", loss_of(model, 1).backward)
+                         r"\(it is 1\).*requires_grad_\(False\).* discard\(\)",
+                         loss_of(model, 1).backward)
             optimizer.synchronize()
             optimizer.zero_grad()
 

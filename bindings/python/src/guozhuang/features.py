@@ -49,8 +49,15 @@ def nccl_built():
     this Python has.
 
     Horovod's Adasum averages within each host where this is not 0; guozhuang's does not."""
-    global was_asked_for_nccl
-    was_asked_for_nccl = True
+    global told_nccl
+    told_nccl = _find_nccl()
+    return told_nccl
+
+
+told_nccl = 0  # what the program knows of NCCL, and may have set its learning rate by
+
+
+def _find_nccl():
     wanted = os.environ.get("GUOZHUANG_NCCL") or "auto"
     if wanted == "off" or not cuda_built():
         return 0
@@ -58,9 +65,6 @@ def nccl_built():
         "libnccl.so.2",
         *(os.path.join(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path)]
     return next(filter(None, map(_version_of_nccl, files)), 0)
-
-
-was_asked_for_nccl = False  # by a script that may do what Horovod's Adasum needs
 
 
 def _version_of_nccl(file):
