@@ -31,7 +31,7 @@ from horovod.common.process_sets import ProcessSet, add_process_set
 from horovod.common.util import (check_extension, extension_available, gpu_available, mpi_built,
                                  nccl_built)
 from horovod.torch import mpi_ops
-from horovod.torch.compression import Compression
+from horovod.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor
 from horovod.torch.functions import broadcast_object, broadcast_parameters
 from horovod.torch.mpi_ops import allreduce_async_, rank, size, synchronize
 from horovod.torch.optimizer import DistributedOptimizer

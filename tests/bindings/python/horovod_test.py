@@ -11,6 +11,35 @@ import guozhuang.torch as hvd
 from guozhuang import features
 
 
+NAMES = """
+allgather allgather_async grouped_allgather grouped_allgather_async allgather_object
+allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce grouped_allreduce_
+grouped_allreduce_async grouped_allreduce_async_ sparse_allreduce_async alltoall alltoall_async
+broadcast broadcast_ broadcast_async broadcast_async_ broadcast_object broadcast_parameters
+broadcast_optimizer_state reducescatter reducescatter_async grouped_reducescatter
+grouped_reducescatter_async barrier join poll synchronize init shutdown is_initialized
+start_timeline stop_timeline size local_size cross_size rank local_rank cross_rank
+mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built
+cuda_built rocm_built ProcessSet global_process_set add_process_set remove_process_set
+Average Sum Adasum Min Max Product HorovodInternalError Compression DistributedOptimizer
+SyncBatchNorm""".split()
+
+
+class Names(ranks.RanksTest):
+    def test_all_but_elastic_are_there(self):
+        """As docs/python.md counts them."""
+        self.assertEqual(len(set(NAMES)), 67 - 1)
+        self.assertEqual(set(NAMES) - set(hvd.__all__), set())
+
+    def test_what_goes_beyond_horovod(self):
+        for op, expected in ((hvd.Min, 1), (hvd.Max, self.size)):
+            given = torch.full((self.size,), self.rank + 1)
+            self.assertEqual(hvd.reducescatter(given, op=op).tolist(), [expected])
+        unused = hvd.ProcessSet([0])
+        for call in (unused.size, unused.rank, unused.included):
+            self.refused("is not in use", call)
+
+
 class IntegerFactors(ranks.RanksTest):
     """Which multiply and truncate on each rank, before and after the reduction."""
 
@@ -67,6 +96,28 @@ class IntegerFactors(ranks.RanksTest):
     def test_of_booleans(self):
         self.refused("scales must be 1 on bool", hvd.allreduce, torch.tensor([True]), op=hvd.Max,
                      prescale_factor=0.5)
+
+
+class Joined(ranks.RanksTest):
+    def test_operations_beside_a_joined_rank(self):
+        """Averages are those of the others, or of all, as Horovod's; what Horovod refuses works,
+        where it needs nothing of that rank."""
+        if self.size == 1:
+            self.skipTest("there is nobody beside it")
+        if self.rank == 0:
+            hvd.join()
+            return
+        others = self.size - 1
+        self.assertEqual(hvd.allreduce(torch.full((2,), 6.0)).tolist(), [6, 6])
+        of_all = hvd.allreduce(torch.full((2,), 6.0), op=hvd.Sum, postscale_factor=1 / self.size)
+        self.assertTrue(torch.allclose(of_all, torch.tensor(6.0 * others / self.size)))
+        self.assertEqual(hvd.allgather(torch.ones(1)).shape, (others,))
+        self.assertEqual(hvd.broadcast(torch.ones(1), 1).tolist(), [1])
+        self.fails_everywhere(lambda: hvd.broadcast(torch.ones(1), 0), "departed",
+                              "its root, rank 0, has joined")
+        self.fails_everywhere(lambda: hvd.alltoall(torch.ones(self.size)), "departed",
+                              "has joined")
+        hvd.join()
 
 
 class Adasum(ranks.RanksTest):

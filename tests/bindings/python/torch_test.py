@@ -2,6 +2,10 @@
 and their gradients."""
 import collections
 import gc
+import pickle
+import sys
+import threading
+from unittest import mock
 
 import ranks
 import torch
@@ -269,10 +273,19 @@ class States(ranks.RanksTest):
                          list(range(self.size)))
 
 
-        last = self.size - 1
-        reason = f"of rank {last} cannot be pickled: .*local object"
-        self.refused(reason, hvd.broadcast_object, lambda: 1, last)
-        self.refused(reason, hvd.allgather_object, (lambda: 1) if self.rank == last else 1)
+        last, lock = self.size - 1, threading.Lock()
+        reason = f"of rank {last} cannot be pickled: .*_thread.lock"
+        self.refused(reason, hvd.broadcast_object, lock, last)
+        self.refused(reason, hvd.allgather_object, lock if self.rank == last else 1)
+
+    def test_objects_by_cloudpickle(self):
+        """If it is there, here a module that stands for it."""
+        stands_for_it = mock.Mock(dumps=lambda thing: pickle.dumps(["by cloudpickle", self.rank]))
+        with mock.patch.dict(sys.modules, cloudpickle=stands_for_it):
+            self.assertEqual(hvd.allgather_object(lambda: 1),
+                             [["by cloudpickle", rank] for rank in range(self.size)])
+        with mock.patch.dict(sys.modules, cloudpickle=None):
+            self.refused("cannot be pickled: .*local object", hvd.allgather_object, lambda: 1)
 
 
 class ProcessSets(ranks.RanksTest):

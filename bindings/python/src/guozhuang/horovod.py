@@ -57,6 +57,8 @@ def _modules():
         return modules
     for name in ("", ".mpi_ops", ".functions", ".optimizer", ".compression", ".sync_batch_norm"):
         modules[f"horovod.torch{name}"] = {each: getattr(torch, each) for each in torch.__all__}
+    modules["horovod.torch.compression"].update(
+        NoneCompressor=torch.Compression.none, FP16Compressor=torch.Compression.fp16)
     return modules
 
 

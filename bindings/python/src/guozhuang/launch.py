@@ -1,4 +1,5 @@
 """horovod.run(): a function on the ranks of a job that it starts."""
+import importlib.util
 import os
 import pickle
 import shlex
@@ -8,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from .errors import Error, refuse
+from .objects import dumps
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
@@ -50,14 +52,11 @@ def run(func, args=(), kwargs=None, num_proc=1, hosts=None, hostfile=None, mpi_a
 
 
 def _pickled(call):
-    try:
-        import cloudpickle as pickler
-    except ImportError:
-        pickler = pickle
-    if pickler is pickle and getattr(call[0], "__module__", "") == "__main__":
+    if (getattr(call[0], "__module__", "") == "__main__"
+            and importlib.util.find_spec("cloudpickle") is None):
         refuse("run: a function of the program itself needs the package cloudpickle; without it, "
                "put the function into a module that the ranks can import")
-    return pickler.dumps(call)
+    return dumps(call)
 
 
 def main():
