@@ -74,8 +74,7 @@ def _each(make_one, tensors, function, name):
     number in a group."""
     made = []
     try:
-        for tensor in tensors:
-            made.append(make_one(tensor))
+        made.extend(map(make_one, tensors))  # keeps those before the unfit one
     except UsageError as problem:
         operation = function.__name__[len("gz_"):-len("_async")].replace("grouped_", "")
         what = operation if name is None else f"{operation} '{name}'"
@@ -138,14 +137,15 @@ class Collectives:
 
     def _allreduce(self, function, worked_on, finish, name, op, scales, process_set):
         sent, op, scales, factor = self._scaled(worked_on, op, scales, process_set)
+        if factor is None:
+            return self._submit(function, sent, (op,), finish, name, process_set, scales)
 
         def scale_and_finish(pointer):
             for tensor, total in zip(worked_on, sent):
                 self._arrays.put_back(tensor, self._arrays.scaled(total, factor))
             return finish(pointer)
 
-        return self._submit(function, sent, (op,), finish if factor is None else scale_and_finish,
-                            name, process_set, scales)
+        return self._submit(function, sent, (op,), scale_and_finish, name, process_set, scales)
 
     def allreduce_async(self, tensor, average=None, name=None, op=None, prescale_factor=1.0,
                         postscale_factor=1.0, process_set=global_process_set):
