@@ -124,7 +124,7 @@ def alltoall(case):
 
 
 def create_set(case):
-    sets[case.options["set"]] = hvd.add_process_set(case.integers("ranks"))
+    sets[case.options["set"]] = hvd.add_process_set(case.integers("ranks"), duplicate=True)
 
 
 def remove_set(case):

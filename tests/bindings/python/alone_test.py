@@ -6,10 +6,12 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy
 
 import guozhuang as gz
+from guozhuang import features
 
 MEGABYTES = 1 << 20
 
@@ -33,6 +35,28 @@ class Alone(unittest.TestCase):
                 gz.init(comm=comm)
         self.assertNotIn("mpi4py", sys.modules)  # which would initialise MPI
         self.assertFalse(gz.is_initialized())
+
+    def test_what_is_built_is_known_before_init(self):
+        """The version of NCCL, too, by a library that stands for it."""
+        self.assertFalse(gz.is_initialized())
+        self.assertEqual([gz.mpi_built(), gz.mpi_enabled(), gz.mpi_threads_supported(),
+                          gz.gloo_built(), gz.ccl_built(), gz.ddl_built(), gz.rocm_built()],
+                         [True] * 3 + [False] * 4)
+        self.assertEqual([*features._library_folders()],
+                         [Path(os.environ["LD_LIBRARY_PATH"].split(":")[0]).resolve()])
+        with tempfile.TemporaryDirectory() as folder:
+            source, nccl = Path(folder, "nccl.c"), Path(folder, "libnccl.so.2")
+            source.write_text("int ncclGetVersion(int* v) { *v = 22809; return 0; }")
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", nccl, source], check=True)
+            with mock.patch.object(features, "_library_folders", lambda: [Path(folder)]):
+                versions = []
+                for has_plugin in (False, True):
+                    for wanted in (str(nccl), "off", folder + "/none"):
+                        with mock.patch.dict(os.environ, GUOZHUANG_NCCL=wanted):
+                            versions.append(gz.nccl_built())
+                    self.assertEqual(gz.cuda_built(), has_plugin)
+                    Path(folder, "libguozhuang_cuda.so").touch()
+        self.assertEqual(versions, [0, 0, 0, 22809, 0, 0])
 
     def test_processes_of_a_launcher_that_mpi_does_not_know(self):
         for allowed in ("0", "1"):

@@ -108,7 +108,7 @@ class InterruptsTest(ranks.RanksTest):
 
             return interrupted(number, wait)
 
-        self.own = gz.add_process_set([0])
+        self.own = gz.add_process_set([0], duplicate=True)
         self.addCleanup(gz.remove_process_set, self.own)
         self.at_each_bytecode("wait", scenario)
 

@@ -1,9 +1,11 @@
 """What scripts do with a DistributedDataParallel."""
+import copy
 import itertools
 
 import torch
 from scripts_test import Scripts
-from training_test import Model, loss_of
+from torch.optim.swa_utils import AveragedModel
+from training_test import Model, loss_of, sgd
 
 import guozhuang.torch as hvd
 
@@ -76,8 +78,11 @@ class Modules(Scripts):
             for step in range(steps):
                 wrapped.zero_grad()
                 wrapped(inputs, step % 2).sum().backward()
+            other = wrapped(inputs, self.rank % 2).sum()
             self.assertRaisesRegex(ValueError, "bad image",
                                    wrapped(inputs, self.rank % 2, True).sum().backward)
+            self.refused(r"was computed again before .*into no_sync\(\).* requires_grad_"
+                         r"\(False\) of these .*discard\(\) ends", other.backward)
             for each in (wrapped, wrapped.eval()):
                 self.refused("has failed, or was interrupted: discard", each, inputs, 0)
             wrapped.train()
@@ -136,3 +141,81 @@ class Modules(Scripts):
             wrapped(torch.randn(4, 3)).pow(3).sum().backward()
             weights = hvd.allgather(wrapped.module[0].weight.grad[None])
             self.assertTrue(torch.equal(weights, weights[:1].expand_as(weights)))
+
+    def test_copies(self):
+        """A copy trains with the others', too; a rank that only looks at one disturbs nobody."""
+        wrapped = hvd.DistributedDataParallel(Model())
+        loss_of(wrapped, 1, self.rank, self.size).backward()
+        if self.rank == 0:
+            self.assertEqual(len([*copy.deepcopy(wrapped).parameters()]),
+                             len([*wrapped.parameters()]))
+        copied, other = copy.deepcopy(wrapped), Model()
+        self.assertIsNot(copied.module.first.weight, wrapped.module.first.weight)
+        optimizer = hvd.DistributedOptimizer(sgd((later := Model()).parameters()))
+        loss_of(later, 1, self.rank, self.size).backward()
+        optimizer.step()
+        for step in range(2):
+            for each in (copied, wrapped, other):
+                each.zero_grad()
+                begin, stride = (0, 1) if each is other else (self.rank, self.size)
+                loss_of(each, step, begin, stride).backward()
+            for each in (copied, wrapped):
+                self.assertTrue(torch.allclose(each.module.first.weight.grad,
+                                               other.first.weight.grad))
+
+    def test_averages_of_a_module(self):
+        wrapped, alone = hvd.DistributedDataParallel(Model()), Model()
+        averaged, expected = AveragedModel(wrapped), AveragedModel(alone)
+        pairs = ((wrapped, averaged, self.rank, self.size), (alone, expected, 0, 1))
+        for step in range(3):
+            for model, average, begin, stride in pairs:
+                model.zero_grad()
+                loss_of(model, step, begin, stride).backward()
+                sgd(model.parameters()).step()
+                average.update_parameters(model)
+        with torch.no_grad():
+            self.assertAlmostEqual(loss_of(averaged, 1).item(), loss_of(expected, 1).item(), 9)
+
+    def test_copy_of_a_module_of_a_process_set(self):
+        """Sets of the job are not copied: what refers to one still does."""
+        last = hvd.add_process_set([self.size - 1], duplicate=True)
+        for process_set in (last, hvd.global_process_set):
+            norm = copy.deepcopy(hvd.SyncBatchNorm(2, process_set=process_set))
+            self.assertIs(norm.process_set, process_set)
+        hvd.remove_process_set(last)
+
+    def test_layout_of_gradients(self):
+        """Is that of the parameter, in the buffers too, and in the same numbers."""
+        inputs = torch.randn(6, 3, 5, 5, generator=torch.manual_seed(1))
+        torch.manual_seed(2)
+        alone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 2, 1))
+        for compression in (hvd.Compression.none, hvd.Compression.fp16):
+            for wraps in (False, True):
+                model = copy.deepcopy(alone).to(memory_format=torch.channels_last)
+                mine = hvd.DistributedDataParallel(model) if wraps else model
+                optimizer = sgd(model.parameters())
+                if not wraps:
+                    optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
+                for _ in range(3):
+                    alone.zero_grad(set_to_none=False)
+                    optimizer.zero_grad(set_to_none=False)
+                    alone(inputs).square().mean().backward()
+                    mine(inputs[self.rank::self.size]).square().mean().backward()
+                    if not wraps:
+                        optimizer.synchronize()
+                    for here, there in zip(model.parameters(), alone.parameters()):
+                        self.assertEqual(here.grad.stride(), here.stride())
+                        self.assertTrue(torch.allclose(here.grad, there.grad, atol=1e-2))
+                self.assertFalse(model[0].weight.grad.is_contiguous())
+
+    def test_layouts_that_differ(self):
+        if self.size == 1:
+            self.skipTest("nobody differs")
+        model = torch.nn.Conv2d(3, 4, 3)
+        if self.rank == self.size - 1:
+            model.to(memory_format=torch.channels_last)
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+        model(torch.ones(1, 3, 5, 5)).sum().backward()
+        self.fails_everywhere(
+            optimizer.step, "mismatch", r"dtypes of 'weight' differ: torch.float32 on ranks? 0.*; "
+            rf"torch.float32 with strides \[27, 1, 9, 3\] on rank {self.size - 1}")

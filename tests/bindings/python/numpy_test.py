@@ -168,7 +168,11 @@ class ProcessSets(ranks.RanksTest):
         self.assertIs(gz.add_process_set(odd), odd)
         self.assertEqual(odd.included(), self.rank % 2 == 1)
         self.assertEqual((odd.size(), odd.ranks), (self.size // 2, [*range(1, self.size, 2)]))
-        self.refused("already", gz.add_process_set, odd)
+        for again in (odd, odd.ranks, range(self.size)):
+            self.refused("already", gz.add_process_set, again)
+        other = gz.add_process_set(odd.ranks, duplicate=True)
+        self.assertNotEqual(other.process_set_id, odd.process_set_id)
+        gz.remove_process_set(other)
         if odd.included():
             self.assertEqual(odd.rank(), self.rank // 2)
             total = gz.allreduce(numpy.ones(2), op=gz.Sum, process_set=odd)
@@ -193,12 +197,17 @@ class ProcessSets(ranks.RanksTest):
         self.assertTrue(gz.is_initialized())
 
     def test_sets_of_one_session_after_another(self):
-        last = gz.add_process_set(numpy.array([self.size - 1]))
+        if self.size == 1:
+            self.refused("these ranks has been added already", gz.add_process_set, [0])
+        last = gz.add_process_set(numpy.array([self.size - 1]), duplicate=self.size == 1)
         gz.shutdown()
         self.assertFalse(gz.is_initialized())
         self.refused("is not in use", last.size)
-        gz.init(process_sets=[last])
-        self.assertEqual((last.size(), last.ranks), (1, [self.size - 1]))
+        gz.init(process_sets=[last] if self.size > 1 else [])
+        self.assertEqual(last.process_set_id is None, self.size == 1)
+        if self.size > 1:
+            self.assertEqual((last.size(), last.ranks), (1, [self.size - 1]))
+            gz.remove_process_set(last)
 
     def test_ranks_that_are_no_int_of_c(self):
         for rank in (1 << 31, 1 << 32, -(1 << 32)):

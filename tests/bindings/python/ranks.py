@@ -34,6 +34,7 @@ def expect_no_session(text):
             call()
         except gz.UsageError as error:
             assert error.code == "not_initialised" and text in str(error), error
+            assert "call guozhuang.init() " in str(error) and "::" not in str(error), error
         else:
             raise AssertionError("a call without a session")
 

@@ -115,7 +115,7 @@ class MadeAnew(TrainingTest):
 class ProcessSets(TrainingTest):
     def test_that_are_removed(self):
         """What was made for them says so, each time."""
-        removed = hvd.add_process_set(range(self.size))
+        removed = hvd.add_process_set(range(self.size), duplicate=True)
         model = Model()
         optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), process_set=removed,
                                              num_groups=4)

@@ -2,6 +2,10 @@
 and their gradients."""
 import collections
 import gc
+import pickle
+import sys
+import threading
+from unittest import mock
 
 import ranks
 import torch
@@ -119,6 +123,45 @@ class Others(ranks.RanksTest):
             self.refused("the group has no tensors", operation, [])
         self.assertTrue(issubclass(hvd.HorovodInternalError, RuntimeError))
 
+    def test_names_of_bad_tensors(self):
+        """Among many, by number; nothing has been sent, so the names can be used."""
+        complex64 = torch.ones(1, dtype=torch.cfloat)
+        for bad, reason in (([1.0], "a torch.Tensor is wanted"), (complex64, "tensors of torch.c"),
+                            (torch.ones(1, device="meta"), "tensors on meta")):
+            for suffix in ("", "_async"):
+                for operation, word in (("grouped_allreduce", "allreduce"),
+                                        ("grouped_allgather", "all_gather"),
+                                        ("grouped_reducescatter", "reduce_scatter")):
+                    self.refused(f"^{word} 'states': tensor 217 of the group: {reason}",
+                                 getattr(hvd, operation + suffix),
+                                 [torch.ones(1)] * 217 + [bad] + [torch.ones(1)] * 82,
+                                 name="states")
+                for operation, word, *others in (
+                        ("allreduce", "allreduce"), ("broadcast", "broadcast", 0),
+                        ("allgather", "all_gather"), ("alltoall", "all_to_all"),
+                        ("reducescatter", "reduce_scatter")):
+                    self.refused(f"^{word} 'it': {reason}", getattr(hvd, operation + suffix), bad,
+                                 *others, name="it")
+        expanded = torch.ones(1).expand(3)
+        self.refused("^allreduce 'it': an expanded tensor", hvd.allreduce_, expanded, name="it")
+        self.refused("^allreduce: tensor 1 of the group: an expanded", hvd.grouped_allreduce_,
+                     [torch.ones(1), expanded])
+        with self.assertRaises(hvd.UsageError) as caught:
+            hvd.allreduce(complex64, name="it")
+        self.assertEqual((caught.exception.tensor, caught.exception.operation),
+                         ("it", "allreduce"))
+
+    def test_names_of_bad_parameters_and_states(self):
+        good, bad = (torch.nn.Parameter(torch.ones(2, dtype=dtype))
+                     for dtype in (torch.float32, torch.cfloat))
+        inner = torch.optim.SGD([good, bad], lr=0.1, momentum=0.9)
+        self.refused("^'phase': tensors of torch.complex64 cannot be sent",
+                     hvd.DistributedOptimizer, inner, [("weight", good), ("phase", bad)])
+        bad.grad = torch.ones_like(bad)
+        inner.step()
+        self.refused("^'state 1 momentum_buffer': tensors of torch.complex64",
+                     hvd.broadcast_optimizer_state, inner)
+
 
 class Gradients(ranks.RanksTest):
     """By y = f(x) and a loss of sum(weights * y) on each rank."""
@@ -230,10 +273,19 @@ class States(ranks.RanksTest):
                          list(range(self.size)))
 
 
-        last = self.size - 1
-        reason = f"of rank {last} cannot be pickled: .*local object"
-        self.refused(reason, hvd.broadcast_object, lambda: 1, last)
-        self.refused(reason, hvd.allgather_object, (lambda: 1) if self.rank == last else 1)
+        last, lock = self.size - 1, threading.Lock()
+        reason = f"of rank {last} cannot be pickled: .*_thread.lock"
+        self.refused(reason, hvd.broadcast_object, lock, last)
+        self.refused(reason, hvd.allgather_object, lock if self.rank == last else 1)
+
+    def test_objects_by_cloudpickle(self):
+        """If it is there, here a module that stands for it."""
+        stands_for_it = mock.Mock(dumps=lambda thing: pickle.dumps(["by cloudpickle", self.rank]))
+        with mock.patch.dict(sys.modules, cloudpickle=stands_for_it):
+            self.assertEqual(hvd.allgather_object(lambda: 1),
+                             [["by cloudpickle", rank] for rank in range(self.size)])
+        with mock.patch.dict(sys.modules, cloudpickle=None):
+            self.refused("cannot be pickled: .*local object", hvd.allgather_object, lambda: 1)
 
 
 class ProcessSets(ranks.RanksTest):

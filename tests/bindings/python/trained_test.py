@@ -445,7 +445,7 @@ class OtherTypes(Trained):
                 module(torch.full((1, 2), self.rank + 1.0, dtype=dtype)).sum().backward()
                 optimizer.step()
             module(torch.ones(1, 2, dtype=dtype)).sum().backward()
-            self.refused("computed more often",
+            self.refused("was computed again",
                          module(torch.ones(1, 2, dtype=dtype)).sum().backward)
             optimizer.discard("two backwards")
         self.assertEqual(model[0].weight.grad.dtype, torch.bfloat16)

@@ -23,6 +23,7 @@ from .errors import Error, UsageError
 from .features import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built,
                        mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
 from .handles import Handle
+from .horovod import as_horovod
 from .objects import allgather_object, broadcast_object
 from .process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from .session import (cross_rank, cross_size, info, init, is_homogeneous, is_initialized, leave,

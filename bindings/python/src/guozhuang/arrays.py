@@ -35,6 +35,15 @@ def in_place(array):
     return as_input(array)
 
 
+def is_integer(array):
+    return array.dtype.kind in "iu"
+
+
+def scaled(array, factor):
+    """A copy times a number; integers are truncated."""
+    return numpy.multiply(array, factor, dtype=numpy.float64).astype(array.dtype)
+
+
 def put_back(array, worked_on):
     if array is not worked_on:
         array[...] = worked_on

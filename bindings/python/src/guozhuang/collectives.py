@@ -1,17 +1,27 @@
 """The operations, on whatever a module like arrays.py makes tensors of: an object with as_input,
-copy, in_place, put_back, view, stream, from_result and integers."""
+copy, in_place, put_back, is_integer, scaled, view, stream, from_result and integers."""
 import ctypes
 import functools
 import operator
 
 from . import _c
-from .errors import refuse
+from .errors import UsageError, make, refuse
 from .handles import WAIT_SLICE_US, Handle, submit
 from .process_sets import global_process_set, pointer_of
 from .results import Result
 
 Sum, Average, Min, Max, Product, Adasum = (
     _c.SUM, _c.AVERAGE, _c.MIN, _c.MAX, _c.PRODUCT, _c.ADASUM)
+
+_ALLREDUCE = _c.lib.gz_allreduce_async
+_ALL_GATHER = _c.lib.gz_all_gather_async
+_ALL_TO_ALL = _c.lib.gz_all_to_all_async
+_BROADCAST = _c.lib.gz_broadcast_async
+_REDUCE_SCATTER = _c.lib.gz_reduce_scatter_async
+_GROUPED_ALLREDUCE = _c.lib.gz_grouped_allreduce_async
+_GROUPED_ALL_GATHER = _c.lib.gz_grouped_all_gather_async
+_GROUPED_REDUCE_SCATTER = _c.lib.gz_grouped_reduce_scatter_async
+_GROUPED = (_GROUPED_ALLREDUCE, _GROUPED_ALL_GATHER, _GROUPED_REDUCE_SCATTER)
 
 
 def synchronize(handle):
@@ -59,6 +69,22 @@ def _integers_of(splits):
         return refuse(f"splits must be integers, not {splits!r}")
 
 
+def _each(make_one, tensors, function, name):
+    """What that makes of each tensor. An unfit one is refused by the operation, its name, and its
+    number in a group."""
+    made = []
+    try:
+        made.extend(map(make_one, tensors))  # keeps those before the unfit one
+    except UsageError as problem:
+        operation = function.__name__[len("gz_"):-len("_async")].replace("grouped_", "")
+        what = operation if name is None else f"{operation} '{name}'"
+        if function in _GROUPED:
+            what += f": tensor {len(made)} of the group"
+        raise make(problem.code, f"{what}: {problem}", "" if name is None else str(name),
+                   operation) from None
+    return made
+
+
 def _blocking(asynchronous):
     """The form of a method that waits, and returns the result."""
 
@@ -88,48 +114,64 @@ class Collectives:
         stream = self._arrays.stream(tensors[0]) if tensors else None
         options = _c.make_options(name, pointer_of(process_set), self._wait_first_us, stream,
                                   *scales)
+        views = _each(self._arrays.view, tensors, function, name)
         if function in _GROUPED:
-            count = len(tensors)
-            views = ((_c.Tensor * count)(*map(self._arrays.view, tensors)), count)
+            views = ((_c.Tensor * len(views))(*views), len(views))
         else:
-            views = (ctypes.byref(self._arrays.view(*tensors)),)
+            views = (ctypes.byref(*views),)
         return submit(function, *views, *arguments, ctypes.byref(options), owners=tensors,
                       finish=finish)
 
+    def _scaled(self, tensors, op, scales, process_set):
+        """Integers have no factors in the library: those of Horovod multiply here, and truncate.
+        Returns what is sent, the op and the factors to send with it, and the factor of the results,
+        None where it is the library's."""
+        if scales == (1, 1) or not any(map(self._arrays.is_integer, tensors)):
+            return tensors, op, scales, None
+        before, after = scales
+        if op == Average and after != 1:  # truncated once
+            op, after = Sum, after / process_set.size()
+        return [self._arrays.scaled(each, before) for each in tensors], op, (1.0, 1.0), after
+
     # --- allreduce --------------------------------------------------------------------------------
 
-    def _allreduce(self, worked_on, finish, name, op, scales, process_set):
-        return self._submit(_c.lib.gz_allreduce_async, [worked_on], (op,), finish, name,
-                            process_set, scales)
+    def _allreduce(self, function, worked_on, finish, name, op, scales, process_set):
+        sent, op, scales, factor = self._scaled(worked_on, op, scales, process_set)
+        if factor is None:
+            return self._submit(function, sent, (op,), finish, name, process_set, scales)
 
-    def _grouped_allreduce(self, worked_on, finish, name, op, scales, process_set):
-        return self._submit(_c.lib.gz_grouped_allreduce_async, worked_on, (op,), finish, name,
-                            process_set, scales)
+        def scale_and_finish(pointer):
+            for tensor, total in zip(worked_on, sent):
+                self._arrays.put_back(tensor, self._arrays.scaled(total, factor))
+            return finish(pointer)
+
+        return self._submit(function, sent, (op,), scale_and_finish, name, process_set, scales)
 
     def allreduce_async(self, tensor, average=None, name=None, op=None, prescale_factor=1.0,
                         postscale_factor=1.0, process_set=global_process_set):
         """Combines the tensors of all ranks: `op` is Average (the default), Sum, Min, Max, Product
-        or Adasum. Averages of integers are truncated. Contributions are multiplied by
-        `prescale_factor` before, results by `postscale_factor`."""
-        output = self._arrays.copy(tensor)
-        return self._allreduce(output, lambda _: output, name, choose_op(average, op),
-                               (prescale_factor, postscale_factor), process_set)
+        or Adasum. Contributions are multiplied by `prescale_factor` before, results by
+        `postscale_factor`. Averages and multiples of integers are truncated."""
+        outputs = _each(self._arrays.copy, [tensor], _ALLREDUCE, name)
+        return self._allreduce(_ALLREDUCE, outputs, lambda _: outputs[0], name,
+                               choose_op(average, op), (prescale_factor, postscale_factor),
+                               process_set)
 
     def allreduce_async_(self, tensor, average=None, name=None, op=None, prescale_factor=1.0,
                          postscale_factor=1.0, process_set=global_process_set):
         """allreduce_async(), in place."""
-        worked_on = self._arrays.in_place(tensor)
+        worked_on = _each(self._arrays.in_place, [tensor], _ALLREDUCE, name)
         return self._allreduce(
-            worked_on, lambda _: self._arrays.put_back(tensor, worked_on), name,
+            _ALLREDUCE, worked_on, lambda _: self._arrays.put_back(tensor, *worked_on), name,
             choose_op(average, op), (prescale_factor, postscale_factor), process_set)
 
     def grouped_allreduce_async(self, tensors, average=None, name=None, op=None,
                                 prescale_factor=1.0, postscale_factor=1.0,
                                 process_set=global_process_set):
         """allreduce_async() of several tensors as one operation. Gives a list of results."""
-        outputs = [self._arrays.copy(tensor) for tensor in tensors]
-        return self._grouped_allreduce(
-            outputs, lambda _: outputs, name, choose_op(average, op),
+        outputs = _each(self._arrays.copy, tensors, _GROUPED_ALLREDUCE, name)
+        return self._allreduce(
+            _GROUPED_ALLREDUCE, outputs, lambda _: outputs, name, choose_op(average, op),
             (prescale_factor, postscale_factor), process_set)
 
     def grouped_allreduce_async_(self, tensors, average=None, name=None, op=None,
@@ -137,79 +179,85 @@ class Collectives:
                                  process_set=global_process_set):
         """grouped_allreduce_async(), in place."""
         tensors = list(tensors)
-        worked_on = [self._arrays.in_place(tensor) for tensor in tensors]
-        return self._grouped_allreduce(
-            worked_on, lambda _: list(map(self._arrays.put_back, tensors, worked_on)), name,
+        worked_on = _each(self._arrays.in_place, tensors, _GROUPED_ALLREDUCE, name)
+        return self._allreduce(
+            _GROUPED_ALLREDUCE, worked_on,
+            lambda _: list(map(self._arrays.put_back, tensors, worked_on)), name,
             choose_op(average, op), (prescale_factor, postscale_factor), process_set)
 
     # --- broadcast --------------------------------------------------------------------------------
 
     def _broadcast(self, worked_on, finish, root_rank, name, process_set):
-        return self._submit(_c.lib.gz_broadcast_async, [worked_on], (_rank_of(root_rank),), finish,
-                            name, process_set)
+        return self._submit(_BROADCAST, worked_on, (_rank_of(root_rank),), finish, name,
+                            process_set)
 
     def broadcast_async(self, tensor, root_rank, name=None, process_set=global_process_set):
         """The tensor of the rank `root_rank`, on all ranks."""
-        output = self._arrays.copy(tensor)
-        return self._broadcast(output, lambda _: output, root_rank, name, process_set)
+        outputs = _each(self._arrays.copy, [tensor], _BROADCAST, name)
+        return self._broadcast(outputs, lambda _: outputs[0], root_rank, name, process_set)
 
     def broadcast_async_(self, tensor, root_rank, name=None, process_set=global_process_set):
         """broadcast_async(), in place."""
-        worked_on = self._arrays.in_place(tensor)
-        return self._broadcast(worked_on, lambda _: self._arrays.put_back(tensor, worked_on),
+        worked_on = _each(self._arrays.in_place, [tensor], _BROADCAST, name)
+        return self._broadcast(worked_on, lambda _: self._arrays.put_back(tensor, *worked_on),
                                root_rank, name, process_set)
 
     # --- with a result whose size the operation finds ---------------------------------------------
 
-    def _results(self, tensors):
-        """Makes arrays of what an operation gives for each of the tensors."""
+    def _results(self, tensors, factor=None):
+        """Makes arrays of what an operation gives for each of the tensors, times the factor."""
 
         def finish(pointer):
             result = Result(pointer)
-            return [self._arrays.from_result(result, index, like)
+            made = [self._arrays.from_result(result, index, like)
                     for index, like in enumerate(tensors)]
+            return made if factor is None else [self._arrays.scaled(each, factor) for each in made]
 
         return finish
 
     def allgather_async(self, tensor, name=None, process_set=global_process_set):
         """The tensors of all ranks, one below the other along the first dimension, in which they
         may differ."""
-        inputs = [self._arrays.as_input(tensor)]
+        inputs = _each(self._arrays.as_input, [tensor], _ALL_GATHER, name)
         finish = self._results(inputs)
-        return self._submit(_c.lib.gz_all_gather_async, inputs, (),
-                            lambda pointer: finish(pointer)[0], name, process_set)
+        return self._submit(_ALL_GATHER, inputs, (), lambda pointer: finish(pointer)[0], name,
+                            process_set)
 
     def grouped_allgather_async(self, tensors, name=None, process_set=global_process_set):
         """allgather_async() of several tensors as one operation. Gives a list of results."""
-        inputs = [self._arrays.as_input(tensor) for tensor in tensors]
-        return self._submit(_c.lib.gz_grouped_all_gather_async, inputs, (), self._results(inputs),
-                            name, process_set)
+        inputs = _each(self._arrays.as_input, tensors, _GROUPED_ALL_GATHER, name)
+        return self._submit(_GROUPED_ALL_GATHER, inputs, (), self._results(inputs), name,
+                            process_set)
+
+    def _reducescatter(self, function, tensors, name, op, process_set, scales):
+        """Gives a list of results."""
+        inputs = _each(self._arrays.as_input, tensors, function, name)
+        sent, op, scales, factor = self._scaled(inputs, choose_op(None, op), scales, process_set)
+        finish = self._results(inputs, factor)
+        if function is _REDUCE_SCATTER:
+            return self._submit(function, sent, (op,), lambda pointer: finish(pointer)[0], name,
+                                process_set, scales)
+        return self._submit(function, sent, (op,), finish, name, process_set, scales)
 
     def reducescatter_async(self, tensor, name=None, op=Average, process_set=global_process_set,
                             prescale_factor=1.0, postscale_factor=1.0):
         """Combines the tensors of all ranks, each of which gets its part of the first dimension;
         the first ranks get one row more where it does not divide evenly."""
-        inputs = [self._arrays.as_input(tensor)]
-        finish = self._results(inputs)
-        return self._submit(
-            _c.lib.gz_reduce_scatter_async, inputs, (choose_op(None, op),),
-            lambda pointer: finish(pointer)[0], name, process_set,
-            (prescale_factor, postscale_factor))
+        return self._reducescatter(_REDUCE_SCATTER, [tensor], name, op, process_set,
+                                   (prescale_factor, postscale_factor))
 
     def grouped_reducescatter_async(self, tensors, name=None, op=Average,
                                     process_set=global_process_set, prescale_factor=1.0,
                                     postscale_factor=1.0):
         """reducescatter_async() of several tensors as one operation. Gives a list of results."""
-        inputs = [self._arrays.as_input(tensor) for tensor in tensors]
-        return self._submit(
-            _c.lib.gz_grouped_reduce_scatter_async, inputs, (choose_op(None, op),),
-            self._results(inputs), name, process_set, (prescale_factor, postscale_factor))
+        return self._reducescatter(_GROUPED_REDUCE_SCATTER, tensors, name, op, process_set,
+                                   (prescale_factor, postscale_factor))
 
     def alltoall_async(self, tensor, splits=None, name=None, process_set=global_process_set):
         """Sends `splits[r]` rows of the first dimension to rank r; without splits equal parts.
         Gives what has come from all ranks, in their order; with splits a pair of that and how many
         rows came from each."""
-        inputs = [self._arrays.as_input(tensor)]
+        inputs = _each(self._arrays.as_input, [tensor], _ALL_TO_ALL, name)
         rows = _integers_of(splits)
 
         def finish(pointer):
@@ -217,7 +265,7 @@ class Collectives:
             output = self._arrays.from_result(result, 0, inputs[0])
             return output if splits is None else (output, self._arrays.integers(result.rows(0)))
 
-        return self._submit(_c.lib.gz_all_to_all_async, inputs,
+        return self._submit(_ALL_TO_ALL, inputs,
                             (_c.array_of(ctypes.c_int64, rows), len(rows)), finish, name,
                             process_set)
 
@@ -233,9 +281,6 @@ class Collectives:
     grouped_reducescatter = _blocking(grouped_reducescatter_async)
     alltoall = _blocking(alltoall_async)
 
-
-_GROUPED = (_c.lib.gz_grouped_allreduce_async, _c.lib.gz_grouped_all_gather_async,
-            _c.lib.gz_grouped_reduce_scatter_async)
 
 
 def barrier(process_set=global_process_set):

@@ -26,12 +26,19 @@ class UsageError(Error, ValueError):
     no init(). Codes: invalid_argument, duplicate_name, not_initialised."""
 
 
+# What the library's texts say of C++, and what they say here.
+_PYTHON_WORDS = (
+    ("OptimizerOptions::check_values = false", "check_values=False"),
+    ("make a guozhuang::Session, or call guozhuang::init(),", "call guozhuang.init()"),
+    ("make a new guozhuang::Session", "call guozhuang.init()"),
+)
 USAGE_CODES = ("invalid_argument", "duplicate_name", "not_initialised")
 
 
 def make(code, message, tensor="", operation="", ranks=()):
     kind = UsageError if code in USAGE_CODES else Error
-    message = message.replace("OptimizerOptions::check_values = false", "check_values=False")
+    for cpp, python in _PYTHON_WORDS:
+        message = message.replace(cpp, python)
     return kind(message, code, tensor, operation, ranks)
 
 

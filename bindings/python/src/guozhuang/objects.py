@@ -12,6 +12,15 @@ from .process_sets import global_process_set
 _on_arrays = Collectives(arrays)
 
 
+def dumps(obj):
+    """As bytes, by cloudpickle, if it is installed: it takes functions of the program, too."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps(obj)
+    return cloudpickle.dumps(obj)
+
+
 def broadcast_object(obj=None, root_rank=0, name=None, process_set=global_process_set):
     """The object of the rank `root_rank`, on all ranks; those of the others are not looked at."""
     name = name or "broadcast_object"
@@ -39,7 +48,7 @@ def _pickled(obj):
     """The object as bytes, and their count. If it cannot be pickled they are the reason, which all
     ranks must learn, and the count is negative."""
     try:
-        data, sign = pickle.dumps(obj), 1
+        data, sign = dumps(obj), 1
     except Exception as error:
         reason = f"the object of rank {session.rank()} cannot be pickled: {error!r}"
         data, sign = reason.encode(errors="backslashreplace"), -1

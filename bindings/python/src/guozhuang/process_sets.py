@@ -1,7 +1,6 @@
 """Some of the ranks of a job, for operations among them."""
 import ctypes
 import operator
-import weakref
 
 from . import _c
 from .errors import refuse
@@ -45,6 +44,9 @@ class ProcessSet:
         rank = _c.get(_c.lib.gz_rank)
         return bool(_c.get(_c.lib.gz_process_set_contains, pointer_of(self), rank))
 
+    def __deepcopy__(self, memo):
+        return self  # of the job, whoever refers to it
+
     def __repr__(self):
         return f"ProcessSet({self.ranks})"
 
@@ -66,7 +68,7 @@ class _GlobalProcessSet(ProcessSet):
 
 global_process_set = _GlobalProcessSet()
 _next_id = 1
-_added = weakref.WeakSet()
+_added = set()  # until they are removed
 
 
 def pointer_of(process_set):
@@ -78,15 +80,23 @@ def pointer_of(process_set):
     return process_set._pointer
 
 
-def add_process_set(process_set):
+def add_process_set(process_set, duplicate=False):
     """Makes a ProcessSet, or a list of ranks, a set of the job, and returns it. Collective over the
-    job: every rank calls this, in the set or not, and all add their sets in the same order."""
+    job: every rank calls this, in the set or not, and all add their sets in the same order.
+
+    A second set of the same ranks is a ValueError, as with Horovod, unless `duplicate` is True: it
+    is a set of its own then, whose operations do not wait for those of the first one."""
     global _next_id
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
+    ranks = process_set.ranks
     if process_set.process_set_id is not None:
         refuse(f"{process_set!r} has been added already")
-    ranks = process_set.ranks
+    if not duplicate and _c.lib.gz_is_initialized():
+        for other in (global_process_set, *_added):
+            if ranks == other.ranks:
+                refuse(f"a process set of these ranks has been added already: {other!r}; "
+                       "duplicate=True adds another one")
     pointer = ctypes.c_void_p()
     interruptibly(_c.lib.gz_process_set_create, _c.array_of(ctypes.c_int, ranks), len(ranks),
                   ctypes.byref(pointer))

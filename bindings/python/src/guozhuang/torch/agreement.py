@@ -15,10 +15,17 @@ def ask(label, trained, settings, process_set, sparse=(), number=0):
     """Tells all ranks which parameters this one trains, as pairs of a name and a parameter, its
     settings by name, the names of gradients that are sparse, and a number. Returns a handle of what
     all of them have told."""
-    dtypes = {name: str(parameter.dtype) for name, parameter in trained}
+    dtypes = {name: _kind_of(parameter) for name, parameter in trained}
     text = json.dumps([session.rank(), dtypes, settings, sparse, number], default=str) + "\n"
     return allgather_async(torch.tensor(list(text.encode()), dtype=torch.uint8),
                            f"{label}: which parameters are trained", process_set)
+
+
+def _kind_of(parameter):
+    """Its dtype, and its layout in memory where that is not the usual one."""
+    if parameter.is_contiguous():
+        return str(parameter.dtype)
+    return f"{parameter.dtype} with strides {list(torch.empty_like(parameter).stride())}"
 
 
 def agree(handle):

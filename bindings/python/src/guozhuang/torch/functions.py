@@ -54,6 +54,18 @@ def _map(thing, kind, function):
     return thing
 
 
+def _named_tensors(thing, path=()):
+    """Pairs of a path such as `state 0 exp_avg` and a tensor."""
+    if isinstance(thing, torch.Tensor):
+        yield " ".join(map(str, path)), thing
+    elif isinstance(thing, dict):
+        for key, value in thing.items():
+            yield from _named_tensors(value, (*path, key))
+    elif isinstance(thing, (list, tuple)):
+        for index, value in enumerate(thing):
+            yield from _named_tensors(value, (*path, index))
+
+
 def broadcast_optimizer_state(optimizer, root_rank=0, model=None, process_set=global_process_set):
     """Copies the state of the optimizer of the rank `root_rank`, and its learning rates and other
     options, to all ranks: after a checkpoint was read, say. The other ranks' optimizers need have
@@ -64,7 +76,5 @@ def broadcast_optimizer_state(optimizer, root_rank=0, model=None, process_set=gl
                                 "broadcast_optimizer_state", process_set)
     if not is_root:
         state = _map(skeleton, _Absent, _Absent.make)
-    tensors = []
-    _map(state, torch.Tensor, tensors.append)
-    _broadcast_all(dict(enumerate(tensors)), "broadcast_optimizer_state", root_rank, process_set)
+    _broadcast_all(dict(_named_tensors(state)), "broadcast_optimizer_state", root_rank, process_set)
     optimizer.load_state_dict(state)  # on all ranks, since it changes dtypes

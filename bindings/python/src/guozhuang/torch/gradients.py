@@ -1,5 +1,6 @@
 """Gradients on their way from backward to the optimizer."""
 import contextlib
+import copy
 import functools
 import numbers
 import threading
@@ -15,6 +16,7 @@ from .compression import Compression, name_of
 from .gradient import Gradient
 from .operations import scaled, sparse_allreduce_async
 from .reducer import Reducer
+from .tensors import require_sendable
 
 ONE_BUNDLE = 1 << 62  # more bytes than a bundle can have
 
@@ -39,9 +41,14 @@ class Gradients:
     def __init__(self, named_parameters, op=Average, prescale=1.0, postscale=1.0,
                  compression=Compression.none, groups=(), bundle_bytes=None, sparse_as_dense=False,
                  passes=1, process_set=global_process_set, ends_with_backward=False,
-                 check_values=True):
+                 check_values=True, is_copy=False):
         """`groups` are lists of parameters that are reduced together; the others are reduced in
-        bundles of about `bundle_bytes`. `ends_with_backward`: backward() calls synchronize()."""
+        bundles of about `bundle_bytes`. `ends_with_backward`: backward() calls synchronize(). A
+        copy is named when it is first used: not all ranks may have one."""
+        named_parameters = [*named_parameters]
+        for name, parameter in named_parameters:
+            if parameter.requires_grad:
+                require_sendable(parameter, name)
         self._op, self._prescale, self._postscale = op, prescale, postscale
         self._compression, self._sparse_as_dense = compression, sparse_as_dense
         self._groups, self._bundle_bytes = groups, bundle_bytes
@@ -54,7 +61,13 @@ class Gradients:
         self._forget()
         self.set_passes(passes)
         self.add(named_parameters)
-        self.label = next_label(process_set)
+        self._label = None if is_copy else next_label(process_set)
+
+    @property
+    def label(self):
+        if self._label is None:
+            self._label = next_label(self._process_set)
+        return self._label
 
     def remove_hooks(self):
         for gradient in getattr(self, "_gradients", []):
@@ -81,9 +94,19 @@ class Gradients:
         for gradient in self._gradients:
             gradient.add_hook(method)
 
+    def __deepcopy__(self, memo):
+        """Of copies of the parameters, for a copy of a DistributedDataParallel."""
+        named = [(each.name, copy.deepcopy(each.parameter, memo)) for each in self._gradients]
+        return Gradients(
+            named, op=self._op, prescale=self._prescale, postscale=self._postscale,
+            compression=self._compression, bundle_bytes=self._bundle_bytes,
+            sparse_as_dense=self._sparse_as_dense, passes=self._passes,
+            process_set=self._process_set, ends_with_backward=self._ends_with_backward,
+            check_values=self._check_values, is_copy=True)
+
     def __reduce_ex__(self, protocol):
-        refuse("a DistributedDataParallel can be neither copied nor pickled, since the hooks of "
-               "its parameters belong to it; copy or save its `module`")
+        refuse("a DistributedDataParallel cannot be pickled, since the hooks of its parameters "
+               "belong to it; save its `module`")
 
     @property
     def in_flight(self):
@@ -121,14 +144,23 @@ class Gradients:
             self._begin()
             if gradient.delay == 0:
                 gradient.seen = None  # the user is told now
-                refuse(f"the gradient of '{gradient.name}' was computed more often than "
-                       "backward_passes_per_step says before step() or synchronize(); a batch that "
-                       "step() will not end is ended by discard()")
+                self._refuse_another(gradient)
             gradient.delay -= 1
             if gradient.delay == 0:
                 if self._reducers and gradient.is_trained:
                     self._try_to_send(gradient)
                 gradient.see()
+
+    def _refuse_another(self, gradient):
+        others = "of another loss needs requires_grad_(False) of these parameters meanwhile"
+        if self._ends_with_backward:
+            refuse(f"the gradient of '{gradient.name}' was computed again before its batch was "
+                   "reduced: to add up gradients of several backward passes put all but the last "
+                   f"into no_sync(); a backward {others}; discard() ends a batch that has failed")
+        refuse(f"the gradient of '{gradient.name}' was computed again before step() or "
+               "synchronize(): to add up gradients of several backward passes say "
+               f"backward_passes_per_step (it is {self._passes}); a backward {others}; a batch "
+               "that step() will not end is ended by discard()")
 
     def _keep_values(self):
         """A trainer may change values until the backward in which the ranks compare them."""
@@ -397,10 +429,11 @@ class Gradients:
         """`others` are triples of a name, a parameter and the buffer of its gradient."""
         triples = [*others]
         for index, gradient in enumerate(gradients, len(others)):
-            zeros = torch.zeros_like(gradient.parameter, memory_format=torch.contiguous_format)
+            zeros = torch.zeros_like(gradient.parameter)  # dense, in the parameter's layout
             gradient.buffer, gradient.context = self._compression.compress(zeros.detach())
-            if gradient.buffer.shape != gradient.parameter.shape:
-                refuse("compression must keep the shapes of gradients")
+            if (gradient.buffer.shape, gradient.buffer.stride()) != (zeros.shape, zeros.stride()):
+                refuse(f"'{gradient.name}': compression must keep the shapes and strides of "
+                       "gradients")
             gradient.index = index
             first = self._first_values.get(id(gradient.parameter))
             is_changed = first is not None and not torch.equal(first, gradient.parameter)

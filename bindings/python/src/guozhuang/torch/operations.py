@@ -82,10 +82,10 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, is_group, name, process_set, *tensors):
         ctx.is_group, ctx.process_set = is_group, process_set
+        results = (_operations.grouped_allgather(tensors, name, process_set) if is_group
+                   else [_operations.allgather(*tensors, name, process_set)])
         ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
-        if is_group:
-            return tuple(_operations.grouped_allgather(tensors, name, process_set))
-        return (_operations.allgather(*tensors, name, process_set),)
+        return tuple(results)
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -145,8 +145,9 @@ class _Alltoall(torch.autograd.Function):
 
 
 def _equal_splits(tensor, process_set):
-    """None if there are none, which the library refuses."""
-    rows, size = tensor.shape[0] if tensor.dim() else 0, process_set.size()
+    """None if there are none, which the library refuses, as it does what is no tensor."""
+    shape, size = getattr(tensor, "shape", ()), process_set.size()
+    rows = shape[0] if shape else 0
     return [rows // size] * size if rows % size == 0 else None
 
 

@@ -6,6 +6,7 @@ import weakref
 
 import torch
 
+from .. import features, session
 from ..collectives import Adasum, Average, choose_op
 from ..errors import refuse, refuse_unless_positive
 from ..process_sets import global_process_set, pointer_of
@@ -46,8 +47,9 @@ class _Distributed(_Wrapper):
             return super().step(self._reduced(closure))
         if self._synchronizes:
             if self._gradients.is_synchronized:
-                warnings.warn("step() after synchronize() without skip_synchronize(): the "
-                              "gradients are not reduced again")
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize() "
+                              "context after optimizer.synchronize(): the gradients are not "
+                              "reduced again")
             else:
                 self.synchronize()
         loss = super().step()
@@ -92,7 +94,8 @@ class _Distributed(_Wrapper):
     def zero_grad(self, *arguments, **options):
         if self._gradients.in_flight:
             refuse("zero_grad() between backward() and step() or synchronize() would change "
-                   "gradients that are being reduced")
+                   "gradients that are being reduced: call it after step(), or before backward(); "
+                   "discard(reason) gives the batch up on all ranks")
         self._gradients.is_synchronized = False
         return super().zero_grad(*arguments, **options)
 
@@ -207,6 +210,13 @@ def _with_names(optimizer, named):
             for index, each in enumerate(_parameters_of(optimizer))]
 
 
+def _warn_of_adasum():
+    if features.told_nccl and session.local_size() > 1 and session.rank() == 0:
+        warnings.warn("op=Adasum combines the steps of all ranks; it does not average within each "
+                      "host first, as Horovod's does where nccl_built() is not 0: a learning rate "
+                      "that was multiplied by local_size() for that is too large")
+
+
 def _grouping(parameters, num_groups, groups):
     """Horovod's two arguments as lists of parameters, and the bytes of a bundle."""
     groups = groups if groups is not None else num_groups
@@ -257,6 +267,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     if not process_set.included():
         return _subclass(optimizer, _Outside)
     if op == Adasum and process_set.size() > 1:
+        _warn_of_adasum()
         return _subclass(optimizer, _DistributedAdasum, _compression=compression, _named=named,
                          _process_set=process_set, _label=next_label(process_set))
     groups, bundle_bytes = _grouping(_parameters_of(optimizer), num_groups, groups)

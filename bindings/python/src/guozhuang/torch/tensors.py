@@ -53,6 +53,16 @@ def require_sendable(tensor, name):
         raise make(problem.code, f"'{name}': {problem}", tensor=str(name)) from None
 
 
+def is_integer(tensor):
+    dtype = tensor.dtype
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+
+
+def scaled(tensor, factor):
+    """A copy times a number; integers are truncated."""
+    return (tensor.double() * factor).to(tensor.dtype)
+
+
 def put_back(tensor, worked_on):
     if tensor.data_ptr() != worked_on.data_ptr():
         tensor.detach().copy_(worked_on)
