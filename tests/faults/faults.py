@@ -561,12 +561,27 @@ def ends():
     for reason, (_, job) in zip(left.values(), several(*({"scene": scene} for scene in left))):
         words = rf"rank {victim} has shut down \({re.escape(reason)}\); \S+ '.*' waits for it"
         judge(job, [*errors_name(job, victim, words, "departed"), *got_errors(job, victim)])
+    falls()
     for on_death in ("exit", "report"):
         lingers(victim, on_death)
     for scene, expected in {"saves": ["whole"] * 2, "saves_for_ever": []}.items():
         saves(victim, scene, expected)
     for fault in (None, "execute@1:3=kill"):
         side_by_side(fault)
+
+
+def falls():
+    """The last rank ends, and others because of it, one after the other: a late rank hears of the
+    first of them. Nobody is ended meanwhile."""
+    ends = ("closed", "closed_unwinding", "killed")
+    alone = {"ranks": 4, "options": ["--enable-recovery"], "ON_DEATH": "report"}
+    for _, job in several(*({"scene": f"falls_{end}", **alone} for end in ends)):
+        late = [error for error in job.errors if error["rank"] == 2]
+        judge(job, [("unnamed culprits", "rank 2 got no error")] * (not late) + [
+            ("unnamed culprits", f"rank 2: {error['text']}")
+            for error in late
+            if error["culprit"] != 3 or "rank 3 " not in error["text"]
+        ])
 
 
 def side_by_side(fault):
