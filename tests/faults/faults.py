@@ -488,6 +488,35 @@ def starts():
             [] if (job.code == 0) == scene.startswith("late")
             else [("other failures", f"exit code {job.code}")]
         ))
+    ended_starts()
+
+
+def ended_starts():
+    """A process that was there and has ended before its session began, outside MPI_Init or in it,
+    ends the start of the others where the launcher ends nobody. A slow one, or a wrapper, does
+    not."""
+    on_rank = '[ "$OMPI_COMM_WORLD_RANK" != {} ] || {}; '.format
+    run, late = 'exec "$0" "$@"', on_rank(2, "{ sleep 8; exit 1; }")
+    scripts = {
+        on_rank(1, "{ sleep 2; kill -9 $$; }") + run: [0, 2],
+        on_rank(1, "{ sleep 2; exit 1; }") + run: [0, 2],
+        late + on_rank(1, "{ (sleep 2; kill -9 $$) & true; }") + run: [0],
+        on_rank(1, "sleep 4") + run: [],
+        on_rank(2, "sleep 3") + 'sleep 0.2; "$0" "$@"; true': [],
+    }
+    jobs = several(*(
+        {
+            "scene": "train",
+            "before": ["sh", "-c", script],
+            "options": ["--enable-recovery"] if waiting else [],
+        }
+        for script, waiting in scripts.items()
+    ))
+    for waiting, (_, job) in zip(scripts.values(), jobs):
+        said = len(re.findall("error: .* given up .*the process of rank 1 has ended", job.output))
+        judge(job, [] if said == len(waiting) and (waiting or job.code == 0) else [
+            ("unnamed culprits", f"{said} ranks say that rank 1 has ended, not {waiting}")
+        ])
 
 
 def message_algorithms():
