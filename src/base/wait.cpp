@@ -115,11 +115,14 @@ void note_cause(Doorbell& bell, const AbortCause& cause) noexcept {
 }
 
 void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept {
-    const auto& first = *bells.front();
     note_cause(*bells.front(), cause);
-    if (has_cause(first))
-        cause = {.rank = first.culprit, .text = text_of(first), .code = code_of(first)};
+    cause = noted_cause(*bells.front()).value_or(cause);
     for (Doorbell* bell : bells.subspan(1)) note_cause(*bell, cause);
+}
+
+std::optional<AbortCause> noted_cause(const Doorbell& bell) noexcept {
+    if (!has_cause(bell)) return std::nullopt;
+    return AbortCause{.rank = bell.culprit, .text = text_of(bell), .code = code_of(bell)};
 }
 
 // If another rank is writing its cause, this does not wait for it: that rank may have died. Whoever

@@ -74,6 +74,9 @@ void note_cause(Doorbell& bell, const AbortCause& cause) noexcept;
 /// the first bell gets goes to all bells; so every caller lists them in the same order.
 void note_cause(std::span<Doorbell* const> bells, AbortCause cause) noexcept;
 
+/// The cause, if there is one. Its text is valid as long as the bell.
+std::optional<AbortCause> noted_cause(const Doorbell& bell) noexcept;
+
 /// Notes the cause, sets the abort word and wakes all threads that are parked.
 void abort(Doorbell& bell, const AbortCause& cause = {}) noexcept;
 

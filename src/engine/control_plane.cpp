@@ -16,9 +16,9 @@ void ControlPlane::submit(const std::shared_ptr<Pending>& pending) {
 }
 
 void ControlPlane::announce(const LifeCycle::Shutdown& shutdown) {
-    point_to_point_.shut_down(shutdown.reason, shutdown.at_once);
+    point_to_point_.shut_down(shutdown.reason, shutdown.at_once, shutdown.culprit);
     if (shutdown.at_once)
-        negotiator_.quit(shutdown.reason);
+        negotiator_.quit(shutdown.reason, shutdown.culprit);
     else
         negotiator_.shut_down(shutdown.reason);
 }

@@ -320,11 +320,12 @@ void Engine::end_join(ReadyEntry& ready_entry) {
 void Engine::end_log(const protocol::LogEntry& entry) {
     quit_entry_ = entry;
     queue_.cancel_join();
-    const auto quitter = entry.ranks.front();
-    if (context_.group_ranks.world_rank(quitter) != context_.rank) {
+    const auto quitter = context_.group_ranks.world_rank(entry.ranks.front());
+    if (quitter != context_.rank) {
+        const int first = entry.culprit >= 0 ? entry.culprit : quitter;
         if (context_.group_ranks.are_the_world())
             base::note_cause(context_.doorbell,
-                             {.rank = quitter, .text = entry.text, .code = ErrorCode::departed});
+                             {.rank = first, .text = entry.text, .code = ErrorCode::departed});
         fail_for_quit(control_plane_.take_unresolved());
     }
     finish_log(true);
@@ -380,8 +381,8 @@ bool Engine::try_between_bundles(const std::function<bool()>& action) {
 
 // --- the end -------------------------------------------------------------------------------------
 
-void Engine::close(std::string_view reason) {
-    shut_down(reason);
+void Engine::close(std::string_view reason, int culprit) {
+    shut_down(reason, culprit);
     queue_.add_closing(shared_from_this());
     drive_until([this] { return life_.is_over() && !queue_.has_pending(); }, base::no_deadline);
     const auto flushed = [this] {
@@ -447,9 +448,8 @@ void Engine::on_failure(const std::exception_ptr& error) {
 
 /// The text is that of the `quit` entry, which has not reached all ranks.
 void Engine::abort_for_quit() {
-    context_.job->abort({.rank = context_.rank,
-                         .text = life_.shutdown_text(context_.rank),
-                         .code = ErrorCode::departed});
+    const auto [text, culprit] = life_.describe_shutdown(context_.rank);
+    context_.job->abort({.rank = culprit, .text = text, .code = ErrorCode::departed});
 }
 
 std::exception_ptr Engine::abort(const std::exception_ptr& cause) {

@@ -127,13 +127,13 @@ public:
 
     /// Takes no more requests, and has the other ranks told so. Returns at once: the thread that
     /// drives sends the message.
-    void shut_down(std::string_view reason) {
-        life_.shut_down(reason, false);
+    void shut_down(std::string_view reason, int culprit = -1) {
+        life_.shut_down({.reason = std::string(reason), .culprit = culprit});
         wake_driver();
     }
     /// Shuts down, and drives until every rank has shut down. Pending operations then are complete
     /// or have failed. Throws what ended the job.
-    void close(std::string_view reason);
+    void close(std::string_view reason, int culprit = -1);
     /// Ends the coordinator thread, and drains the streams; nobody drives any more.
     /// Operations that are still pending fail, so handles that outlive the session are complete.
     /// Later calls do nothing.
@@ -143,14 +143,16 @@ public:
     bool left_memory_on_loan() const noexcept { return life_.memory_is_on_loan(); }
     /// Quits for a process that is about to end: does not wait for the other ranks, which get the
     /// reason.
-    void quit(std::string_view reason) {
-        life_.shut_down(reason, true);
+    void quit(std::string_view reason, int culprit = -1) {
+        life_.shut_down({.reason = std::string(reason), .at_once = true, .culprit = culprit});
         wake_driver();
     }
     /// After quit(): waits until this rank has executed what the log held before its `quit` entry,
     /// on streams too, and its sends and receives have ended. If that is not so at the deadline and
     /// other ranks may need this one, aborts the job.
     void drain_before_exit(base::Deadline deadline) noexcept;
+    /// See LifeCycle.
+    std::exception_ptr failure_by_shutdown() const noexcept { return life_.failure_by_shutdown(); }
     /// How often all ranks have joined.
     std::uint64_t joins() const { return queue_.joins(); }
     /// Whether some rank has quit: then not all ranks will close their transport.

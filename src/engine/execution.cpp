@@ -143,10 +143,11 @@ trace::TimelineFacts facts_of(const Bundle& bundle, const std::shared_ptr<const 
 
 std::exception_ptr error_of(const protocol::LogEntry& entry,
                             const protocol::GroupRanks& group_ranks) {
-    return std::make_exception_ptr(Error(entry.code, entry.text,
-                                         {.tensor = entry.tensor,
-                                          .operation = entry.operation,
-                                          .ranks = group_ranks.world_ranks(entry.ranks)}));
+    return std::make_exception_ptr(Error(
+        entry.code, entry.text,
+        {.tensor = entry.tensor,
+         .operation = entry.operation,
+         .ranks = protocol::ranks_led_by(entry.culprit, group_ranks.world_ranks(entry.ranks))}));
 }
 
 FailedWork work_of(std::span<const std::shared_ptr<Pending>> requests) noexcept {

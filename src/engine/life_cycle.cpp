@@ -5,6 +5,8 @@
 #include <guozhuang/error.hpp>
 #include <utility>
 
+#include "base/error_text.hpp"
+
 namespace guozhuang::engine {
 
 void LifeCycle::require_open(const Request& request,
@@ -24,10 +26,10 @@ void LifeCycle::advance_to(State state) noexcept {
     while (current < state && !state_.compare_exchange_weak(current, state)) continue;
 }
 
-void LifeCycle::shut_down(std::string_view reason, bool at_once) {
+void LifeCycle::shut_down(const Shutdown& shutdown) {
     const base::Lock lock(mutex_);
-    if (!shutdown_) shutdown_ = {.reason = std::string(reason)};
-    shutdown_->at_once |= at_once;
+    if (!shutdown_) shutdown_ = shutdown;
+    shutdown_->at_once |= shutdown.at_once;
     is_open_ = false;
     advance_to(State::shutting_down);
 }
@@ -49,10 +51,22 @@ bool LifeCycle::quits() const noexcept {
     return shutdown_ && shutdown_->at_once;
 }
 
-std::string LifeCycle::shutdown_text(int rank) const {
+std::pair<std::string, int> LifeCycle::describe_shutdown(int rank) const {
     const base::Lock lock(mutex_);
-    return fmt::format("rank {} has shut down{}", rank,
-                       shutdown_ ? fmt::format(" ({})", shutdown_->reason) : "");
+    auto text = fmt::format("rank {} has shut down{}", rank,
+                            shutdown_ ? fmt::format(" ({})", shutdown_->reason) : "");
+    return {std::move(text), shutdown_ && shutdown_->culprit >= 0 ? shutdown_->culprit : rank};
+}
+
+void LifeCycle::note_failure(const std::exception_ptr& error) noexcept {
+    if (base::code_of(error) != ErrorCode::departed) return;
+    const base::Lock lock(mutex_);
+    if (!failure_by_shutdown_) failure_by_shutdown_ = error;
+}
+
+std::exception_ptr LifeCycle::failure_by_shutdown() const noexcept {
+    const base::Lock lock(mutex_);
+    return failure_by_shutdown_;
 }
 
 void LifeCycle::end_log(bool somebody_quit) {

@@ -5,7 +5,7 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "base/mutex.hpp"
 #include "engine/pending.hpp"
@@ -27,6 +27,7 @@ public:
     struct Shutdown {
         std::string reason;
         bool at_once = false;  ///< it quits: it does not wait for the others
+        int culprit = -1;      ///< the world rank because of which it does; -1: itself
     };
 
     State state() const noexcept { return state_; }
@@ -38,14 +39,20 @@ public:
     /// Throws what ended the job, or Error(not_initialised) once this rank has shut down.
     void require_open(const Request& request, const protocol::GroupRanks& group_ranks) const;
 
-    /// Shuts down. Only the first call's reason counts; `at_once` counts in any call.
-    void shut_down(std::string_view reason, bool at_once);
+    /// Shuts down. Only the first call's reason and culprit count; `at_once` counts in any call.
+    void shut_down(const Shutdown& shutdown);
     /// Returns the shutdown once; the caller announces it to the other ranks.
     std::optional<Shutdown> take_shutdown();
     bool has_announced() const noexcept;
     bool quits() const noexcept;
-    /// "rank 2 has shut down (why)".
-    std::string shutdown_text(int rank) const;
+    /// "rank 2 has shut down (why)", and the first cause of it, for the others.
+    std::pair<std::string, int> describe_shutdown(int rank) const;
+
+    /// Remembers the first error of an operation that another rank's shutdown has failed: if this
+    /// rank then leaves, that is the cause.
+    void note_failure(const std::exception_ptr& error) noexcept;
+    /// Null if there is none.
+    std::exception_ptr failure_by_shutdown() const noexcept;
 
     /// The log is complete. `somebody_quit`: it ended because a rank has quit.
     void end_log(bool somebody_quit);
@@ -79,6 +86,7 @@ private:
     bool announced_ GUOZHUANG_GUARDED_BY(mutex_) = false;
     bool somebody_quit_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< how the log ended
     std::exception_ptr cause_ GUOZHUANG_GUARDED_BY(mutex_);
+    std::exception_ptr failure_by_shutdown_ GUOZHUANG_GUARDED_BY(mutex_);
 };
 
 }  // namespace guozhuang::engine

@@ -46,7 +46,9 @@ public:
     void post(P2pOperation operation);
     void receive(int from, std::span<const std::byte> message);
     /// See Matcher.
-    void shut_down(std::string_view reason, bool at_once) { matcher_.shut_down(reason, at_once); }
+    void shut_down(std::string_view reason, bool at_once, int culprit = -1) {
+        matcher_.shut_down(reason, at_once, culprit);
+    }
     bool have_all_shut_down() const noexcept { return matcher_.have_all_shut_down(); }
     /// The job is over: forgets all operations, payloads on their way too, which are the caller's
     /// to fail.

@@ -215,6 +215,7 @@ void SubmissionQueue::free_names(std::span<const std::shared_ptr<Pending>> reque
 
 void SubmissionQueue::end(std::span<std::shared_ptr<Pending>> requests,
                           std::exception_ptr error) noexcept {
+    if (error) life_.note_failure(error);
     {
         std::size_t ended = 0;
         const base::Lock lock(mutex_);

@@ -61,6 +61,8 @@ public:
     void string(std::string_view text);
     void bytes(std::span<const std::byte> data);
     void ranks(std::span<const int> ranks);
+    /// A world rank, or -1 for none.
+    void culprit(int rank) { number(static_cast<std::uint64_t>(rank + 1)); }
 
     template <class Enum>
         requires std::is_enum_v<Enum>
@@ -103,6 +105,7 @@ public:
     std::string string(std::size_t longest = max_name_bytes);
     Bytes bytes();
     std::vector<int> ranks(int size);  ///< of so many
+    int culprit() { return static_cast<int>(number(std::numeric_limits<int>::max())) - 1; }
 
     template <class Enum>
         requires std::is_enum_v<Enum>

@@ -52,4 +52,11 @@ private:
     std::vector<int> ranks_;
 };
 
+/// The ranks of an error, the first cause first. `culprit`: -1 if these ranks are that themselves.
+inline std::vector<int> ranks_led_by(int culprit, std::vector<int> ranks) {
+    std::erase(ranks, culprit);
+    if (culprit >= 0) ranks.insert(ranks.begin(), culprit);
+    return ranks;
+}
+
 }  // namespace guozhuang::protocol

@@ -62,6 +62,7 @@ void write_entry(const LogEntry& entry, const NameTable& names, Writer& out) {
         out.enumerator(entry.code);
         for (const auto* text : {&entry.text, &entry.tensor, &entry.operation}) out.string(*text);
         out.ranks(entry.ranks);
+        out.culprit(entry.culprit);
     }
 }
 
@@ -81,6 +82,7 @@ LogEntry read_entry(Reader& in, const NameTable& names, int size) {
         for (auto* text : {&entry.text, &entry.tensor, &entry.operation})
             *text = in.string(max_entry_text_bytes);
         entry.ranks = in.ranks(size);
+        entry.culprit = in.culprit();
     }
     if (!can_be(entry)) throw Error(ErrorCode::wire, "the log holds an entry that cannot be");
     return entry;

@@ -52,6 +52,7 @@ struct LogEntry {
     std::string operation = {};  ///< fail, join
     /// Of fail: those at fault; of quit: the one; of join: the last one, or those at fault.
     std::vector<int> ranks = {};
+    int culprit = -1;  ///< of quit: the world rank because of which it has quit; -1: itself
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 

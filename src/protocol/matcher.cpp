@@ -23,7 +23,7 @@ Matcher::Number Matcher::post(const Route& route, TensorDescription tensor) {
     const auto number = ++last_posted_;
     const auto gone = shutdowns_.find(route.peer);
     if (gone != shutdowns_.end() && gone->second.at_once) {
-        decisions_.push_back({number, departed_error(route, gone->second.text)});
+        decisions_.push_back({number, departed_error(route)});
         return number;
     }
     announce(route, tensor);
@@ -69,11 +69,12 @@ void Matcher::receive_shutdown(int from, Reader& in) {
     Shutdown shutdown;
     shutdown.at_once = in.number(1) == 1;
     shutdown.text = group_ranks_.shutdown_text(from, in.string(max_reason_bytes));
+    shutdown.culprit = in.culprit();
     shutdowns_.insert_or_assign(from, std::move(shutdown));
     fail_unmatched_with(from);
 }
 
-void Matcher::shut_down(std::string_view reason, bool at_once) {
+void Matcher::shut_down(std::string_view reason, bool at_once, int culprit) {
     for (int rank = 0; rank < size_; ++rank) {
         const auto gone = shutdowns_.find(rank);
         if (gone != shutdowns_.end() && gone->second.at_once) continue;  // hears nothing any more
@@ -81,6 +82,7 @@ void Matcher::shut_down(std::string_view reason, bool at_once) {
         out.enumerator(MessageType::shutdown);
         out.number(at_once ? 1 : 0);
         out.string(reason.substr(0, max_reason_bytes));
+        out.culprit(culprit);
         outbox_.push_back({rank, out.take()});
     }
 }
@@ -90,8 +92,7 @@ void Matcher::fail_unmatched_with(int peer) {
         const auto& [route, operations] = each;
         if (route.peer != peer) return false;
         for (const auto& operation : operations)
-            decisions_.push_back(
-                {operation.number, departed_error(route, shutdowns_.at(peer).text)});
+            decisions_.push_back({operation.number, departed_error(route)});
         return true;
     });
 }
@@ -116,11 +117,14 @@ void Matcher::match(const Route& route) {
     if (announcements.empty()) announcements_.erase(route);
 }
 
-std::exception_ptr Matcher::departed_error(const Route& route, const std::string& text) const {
-    return std::make_exception_ptr(Error(
-        ErrorCode::departed,
-        fmt::format("{}; {} with it (tag {}) was never matched", text, verb(route), route.tag),
-        {.operation = verb(route), .ranks = {group_ranks_.world_rank(route.peer)}}));
+std::exception_ptr Matcher::departed_error(const Route& route) const {
+    const auto& shutdown = shutdowns_.at(route.peer);
+    return std::make_exception_ptr(
+        Error(ErrorCode::departed,
+              fmt::format("{}; {} with it (tag {}) was never matched", shutdown.text, verb(route),
+                          route.tag),
+              {.operation = verb(route),
+               .ranks = ranks_led_by(shutdown.culprit, {group_ranks_.world_rank(route.peer)})}));
 }
 
 std::exception_ptr Matcher::mismatch_error(const Route& route, const TensorDescription& mine,

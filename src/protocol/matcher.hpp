@@ -51,8 +51,8 @@ public:
     /// A message of take_messages() of another rank. Throws Error(wire) if it is malformed.
     void receive(int from, std::span<const std::byte> message);
     /// This rank posts nothing more, for this reason. `at_once`: it quits, and does not even serve
-    /// what it has announced.
-    void shut_down(std::string_view reason, bool at_once);
+    /// what it has announced. `culprit`: the world rank because of which it does; -1: itself.
+    void shut_down(std::string_view reason, bool at_once, int culprit = -1);
     /// Whether all ranks have, as far as this one has heard. Then nothing is unmatched.
     bool have_all_shut_down() const noexcept {
         return shutdowns_.size() == static_cast<std::size_t>(size_);
@@ -75,6 +75,7 @@ private:
     struct Shutdown {
         std::string text;  ///< says who has shut down, and why
         bool at_once = false;
+        int culprit = -1;
     };
 
     void announce(const Route& route, const TensorDescription& tensor);
@@ -82,7 +83,7 @@ private:
     void receive_shutdown(int from, Reader& in);
     void match(const Route& route);
     void fail_unmatched_with(int peer);
-    std::exception_ptr departed_error(const Route& route, const std::string& text) const;
+    std::exception_ptr departed_error(const Route& route) const;
     std::exception_ptr mismatch_error(const Route& route, const TensorDescription& mine,
                                       const TensorDescription& theirs) const;
 

@@ -45,8 +45,8 @@ void Negotiator::shut_down(std::string_view reason) {
     shut_down({tree_.rank(), cut(reason)});
 }
 
-void Negotiator::quit(std::string_view reason) {
-    quit({tree_.rank(), cut(reason)});
+void Negotiator::quit(std::string_view reason, int culprit) {
+    quit({tree_.rank(), cut(reason), culprit});
 }
 
 void Negotiator::join(const Name& name, std::shared_ptr<Submitter> submitter) {
@@ -159,8 +159,7 @@ void Negotiator::resolve(const KnownName& known) {
 /// take a tally for complete while the submissions of others, who have shut down too, are still to
 /// come.
 void Negotiator::shut_down(const RankRecord& shutdown) {
-    const auto& [rank, reason] = shutdown;
-    if (finished_ || !attendance_.shut_down(rank, reason)) return;
+    if (finished_ || !attendance_.shut_down(shutdown.rank, shutdown.text)) return;
     pass_on_all_complete();
     if (!tree_.is_root()) tell_parent(RecordType::shut_down, shutdown);
 }
@@ -180,7 +179,8 @@ void Negotiator::quit(const RankRecord& quitting) {
     append({.kind = LogEntry::Kind::quit,
             .code = ErrorCode::departed,
             .text = options_.group_ranks.shutdown_text(quitting.rank, quitting.text),
-            .ranks = {quitting.rank}});
+            .ranks = {quitting.rank},
+            .culprit = quitting.culprit});
 }
 
 void Negotiator::tell_parent(RecordType type, const RankRecord& record) {

@@ -57,7 +57,7 @@ public:
     void shut_down(std::string_view reason);
     /// This rank is about to end, whatever the others do. It executes the log up to its quitting,
     /// which is the last entry.
-    void quit(std::string_view reason);
+    void quit(std::string_view reason, int culprit = -1);
     /// This rank submits nothing until all have joined (or shut down), and the log says so; the
     /// others go on without it. All name a join alike.
     void join(const Name& name, std::shared_ptr<Submitter> submitter = {});

@@ -41,12 +41,14 @@ void write_rank_record(RecordType type, const RankRecord& record, Writer& out) {
     out.enumerator(type);
     out.number(static_cast<std::uint64_t>(record.rank));
     out.string(record.text);
+    out.culprit(record.culprit);
 }
 
 RankRecord read_rank_record(Reader& in, int size) {
     RankRecord record;
     record.rank = in.rank(size);
     record.text = in.string();
+    record.culprit = in.culprit();
     return record;
 }
 

@@ -115,8 +115,9 @@ void Runtime::close(std::string_view reason) {
 /// not yet shut down in another.
 void Runtime::close_everything(std::string_view reason) {
     base::pass(base::Failpoint::shutdown);
+    const auto [why, culprit] = with_first_cause(reason);
     sets_->shut_down(session_closed);
-    world_->close(reason);
+    world_->close(why, culprit);
     for (const auto& set : sets_->set_runtimes()) set->close(session_closed);
     stop_timeline();
     if (world_->engine().somebody_quit()) {
@@ -128,16 +129,40 @@ void Runtime::close_everything(std::string_view reason) {
     resources_->transport->close();
 }
 
+/// Why this rank leaves, and the rank because of which it does; -1 if none of its operations has
+/// failed by another's shutdown.
+std::pair<std::string, int> Runtime::with_first_cause(std::string_view reason) const {
+    auto all = sets_->set_runtimes();
+    all.insert(all.begin(), world_);
+    for (const auto& set_runtime : all) {
+        try {
+            if (const auto failure = set_runtime->engine().failure_by_shutdown())
+                std::rethrow_exception(failure);
+        } catch (const Error& first) {
+            const std::string_view text = first.what();
+            if (first.ranks().empty() || reason.find(text) != std::string_view::npos)
+                return {std::string(reason), first.ranks().empty() ? -1 : first.ranks().front()};
+            return {reason.empty() ? std::string(text) : fmt::format("{}, after {}", reason, text),
+                    first.ranks().front()};
+        }
+    }
+    return {std::string(reason), -1};
+}
+
 /// If the job is over already, the others know a better reason.
 void Runtime::quit(std::string_view reason) noexcept {
     const bool has_ended = ended_.exchange(true);
     base::ring_local(transport().doorbell());
     if (has_ended || base::is_aborted(transport().doorbell())) return;
-    transport().announce_quit(reason);
     try {
+        const auto [why, culprit] = with_first_cause(reason);
+        transport().announce_quit(why);
+        const auto text = fmt::format("rank {} has shut down ({})", transport().rank(), why);
+        base::note_cause(transport().doorbell(),
+                         {.rank = culprit, .text = text, .code = ErrorCode::departed});
         auto all = sets_->set_runtimes();
         all.push_back(world_);
-        for (const auto& set_runtime : all) set_runtime->engine().quit(reason);
+        for (const auto& set_runtime : all) set_runtime->engine().quit(why, culprit);
         for (const auto& set_runtime : all | std::views::reverse)
             set_runtime->engine().drain_before_exit(base::Clock::now() + farewell);
     } catch (const std::exception& error) {

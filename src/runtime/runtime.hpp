@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "base/config.hpp"
 #include "runtime/process_sets.hpp"
@@ -49,6 +50,7 @@ public:
     bool has_failed() noexcept;
 
 private:
+    std::pair<std::string, int> with_first_cause(std::string_view reason) const;
     void close_everything(std::string_view reason);
     void enter_job(std::string_view refusal);
     void say_why(const std::exception_ptr& failure) noexcept;

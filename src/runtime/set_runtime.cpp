@@ -222,8 +222,8 @@ std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string&
     return name;
 }
 
-void SetRuntime::close(std::string_view reason) {
-    engine_->close(reason);
+void SetRuntime::close(std::string_view reason, int culprit) {
+    engine_->close(reason, culprit);
     engine_->stop();
 }
 

@@ -95,7 +95,7 @@ public:
 
     /// Shuts down, waits until every rank has, and ends; handles and plans may outlive it. Throws
     /// what ended the job.
-    void close(std::string_view reason);
+    void close(std::string_view reason, int culprit = -1);
 
 private:
     void provide(DeviceKind kind) override;

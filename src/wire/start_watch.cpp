@@ -19,6 +19,9 @@ namespace guozhuang::wire {
 namespace {
 
 constexpr const char* thread_name = "gz-starting";
+// The pause between looks at all processes: at least the one, and so many times what a look takes.
+constexpr auto shortest_pause = std::chrono::milliseconds(500);
+constexpr int look_times_per_pause = 20;
 // Names of the library's threads in /proc. A rank that has one of them has come: its session has
 // begun, or is about to.
 constexpr std::array<std::string_view, 3> names_of_ours = {"gz-starting\n", "gz-monitor\n",
@@ -92,39 +95,49 @@ ProcessSnapshot look_at(const std::filesystem::path& folder, int pid, std::uint6
     return snapshot;
 }
 
-/// The processes of the job on this host, by rank. If a rank has several (a shell that has started
-/// the program), one that has come counts, else the last to start.
-std::map<int, ProcessSnapshot> look_around(const LaunchedRank& self) {
-    std::map<int, ProcessSnapshot> snapshots;
+/// Calls `visit` with the rank and the snapshot of each process of the job on this host.
+template <class Visit>
+void look_around(const LaunchedRank& self, const Visit& visit) {
     const auto numbering = base::this_process().numbering;
     std::error_code error;
     for (const auto& folder : std::filesystem::directory_iterator("/proc", error)) {
         const auto pid = number_of(folder.path().filename().string());
         const auto theirs = pid ? find_launched_rank(environment_of(folder.path())) : std::nullopt;
-        if (!theirs || theirs->job != self.job) continue;
-        auto snapshot = look_at(folder.path(), *pid, numbering);
-        const auto [known, is_first] = snapshots.try_emplace(theirs->rank, snapshot);
+        if (theirs && theirs->job == self.job)
+            visit(theirs->rank, look_at(folder.path(), *pid, numbering));
+    }
+}
+
+/// The processes of the job on this host, by rank. If a rank has several (a shell that has started
+/// the program), one that has come counts, else the last to start.
+std::map<int, ProcessSnapshot> processes_by_rank(const LaunchedRank& self) {
+    std::map<int, ProcessSnapshot> snapshots;
+    look_around(self, [&](int rank, ProcessSnapshot snapshot) {
+        const auto [known, is_first] = snapshots.try_emplace(rank, snapshot);
         const auto weight = [](const ProcessSnapshot& each) {
             return std::pair(each.has_come, each.process.started);
         };
         if (!is_first && weight(known->second) < weight(snapshot))
             known->second = std::move(snapshot);
-    }
+    });
     return snapshots;
 }
 
 /// What this rank should log; empty if another rank should.
-std::string describe(const LaunchedRank& self, double seconds, bool given_up) {
-    const auto snapshots = look_around(self);
+std::string describe(const LaunchedRank& self, double seconds, bool given_up,
+                     std::span<const int> ended = {}) {
+    const auto snapshots = processes_by_rank(self);
     std::vector<int> waiting, unseen;
     std::string culprits;
     for (int rank = 0; rank < self.size; ++rank) {
         const auto found = snapshots.find(rank);
-        if (found == snapshots.end())
+        if (std::ranges::binary_search(ended, rank))
+            culprits += fmt::format("; the process of rank {} has ended", rank);
+        else if (found == snapshots.end() && ended.empty())
             unseen.push_back(rank);
-        else if (found->second.has_come && !found->second.is_stopped)
+        else if (found != snapshots.end() && found->second.has_come && !found->second.is_stopped)
             waiting.push_back(rank);
-        else
+        else if (ended.empty())  // if some have ended, others may be ending because of them
             culprits += fmt::format(
                 "; rank {} {} ({})", rank,
                 found->second.has_come ? "does not come forward" : "has made no session",
@@ -248,15 +261,45 @@ bool StartWatch::wait_until(base::Deadline time) {
     return !stop_;
 }
 
+/// Returns the ranks that had processes here, all of which have ended; and looks for new ones.
+std::vector<int> StartWatch::ended_ranks() {
+    look_around(*self_, [this](int rank, const ProcessSnapshot& snapshot) {
+        auto& processes = seen_[rank];
+        if (std::ranges::find(processes, snapshot.process.pid, &base::ProcessId::pid) ==
+            processes.end())
+            processes.push_back(snapshot.process);
+    });
+    std::vector<int> ended;
+    for (auto& [rank, processes] : seen_) {
+        std::erase_if(processes, [](const auto& each) { return !base::is_running(each); });
+        if (processes.empty()) ended.push_back(rank);
+    }
+    return ended;
+}
+
 void StartWatch::watch() {
     const auto start = base::Clock::now();
     const auto limit = limits_.limit.count() > 0 ? start + limits_.limit : base::no_deadline;
     auto pause = limits_.warn;
     auto next = limits_.warn.count() > 0 ? start + pause : base::no_deadline;
-    while (wait_until(std::min(next, limit))) {
-        const bool given_up = base::Clock::now() >= limit;
-        const std::chrono::duration<double> age = base::Clock::now() - start;
-        const auto text = describe(*self_, age.count(), given_up);
+    base::Deadline next_look = start;
+    std::vector<int> ended;
+    while (wait_until(std::min({next, limit, next_look}))) {
+        const auto look = base::Clock::now();
+        const std::chrono::duration<double> age = look - start;
+        bool given_up = look >= limit;
+        if (look >= next_look) {
+            const auto before = std::exchange(ended, ended_ranks());
+            // Twice, since a wrapper may have ended while its child was being started.
+            given_up |= std::ranges::any_of(
+                ended, [&](int rank) { return std::ranges::binary_search(before, rank); });
+            const auto now = base::Clock::now();
+            next_look = now + std::max<base::Clock::duration>(shortest_pause,
+                                                              look_times_per_pause * (now - look));
+        }
+        if (!given_up && look < next) continue;
+        const auto text = describe(*self_, age.count(), given_up,
+                                   given_up ? std::span<const int>(ended) : std::span<const int>());
         if (given_up) return base::end_process(text, std::chrono::milliseconds(0), end_job_);
         if (!text.empty()) base::log_warning(text);
         next += pause;

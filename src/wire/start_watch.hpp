@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/process.hpp"
 #include "base/wait.hpp"
 
 namespace guozhuang::wire {
@@ -37,7 +38,8 @@ void refuse_child_of_rank();
 /// While it lives, it has a thread, whose name in /proc shows other ranks of this host that this
 /// rank has come. After `warn`, and then whenever it has waited twice as long, the thread looks for
 /// the job's other processes; the lowest rank that waits on a host logs which are missing. After
-/// `limit` it ends this process with the same text.
+/// `limit` it ends this process with the same text, and so it does as soon as a rank that had
+/// processes on this host has none any more. A rank that has had none yet may be slow.
 class StartWatch {
 public:
     struct Limits {
@@ -54,11 +56,14 @@ public:
 
 private:
     void watch();
+    std::vector<int> ended_ranks();
     bool wait_until(base::Deadline time);
 
     const std::optional<LaunchedRank> self_;
     const Limits limits_;
     void (*const end_job_)();
+    /// The processes of each rank that have been seen, and have not ended since.
+    std::map<int, std::vector<base::ProcessId>> seen_;
     base::Doorbell bell_;
     std::atomic<bool> stop_{false};
     std::thread thread_;

@@ -488,6 +488,35 @@ def starts():
             [] if (job.code == 0) == scene.startswith("late")
             else [("other failures", f"exit code {job.code}")]
         ))
+    ended_starts()
+
+
+def ended_starts():
+    """A process that was there and has ended before its session began, outside MPI_Init or in it,
+    ends the start of the others where the launcher ends nobody. A slow one, or a wrapper, does
+    not."""
+    on_rank = '[ "$OMPI_COMM_WORLD_RANK" != {} ] || {}; '.format
+    run, late = 'exec "$0" "$@"', on_rank(2, "{ sleep 8; exit 1; }")
+    scripts = {
+        on_rank(1, "{ sleep 2; kill -9 $$; }") + run: [0, 2],
+        on_rank(1, "{ sleep 2; exit 1; }") + run: [0, 2],
+        late + on_rank(1, "{ (sleep 2; kill -9 $$) & true; }") + run: [0],
+        on_rank(1, "sleep 4") + run: [],
+        on_rank(2, "sleep 3") + 'sleep 0.2; "$0" "$@"; true': [],
+    }
+    jobs = several(*(
+        {
+            "scene": "train",
+            "before": ["sh", "-c", script],
+            "options": ["--enable-recovery"] if waiting else [],
+        }
+        for script, waiting in scripts.items()
+    ))
+    for waiting, (_, job) in zip(scripts.values(), jobs):
+        said = len(re.findall("error: .* given up .*the process of rank 1 has ended", job.output))
+        judge(job, [] if said == len(waiting) and (waiting or job.code == 0) else [
+            ("unnamed culprits", f"{said} ranks say that rank 1 has ended, not {waiting}")
+        ])
 
 
 def message_algorithms():
@@ -561,12 +590,27 @@ def ends():
     for reason, (_, job) in zip(left.values(), several(*({"scene": scene} for scene in left))):
         words = rf"rank {victim} has shut down \({re.escape(reason)}\); \S+ '.*' waits for it"
         judge(job, [*errors_name(job, victim, words, "departed"), *got_errors(job, victim)])
+    falls()
     for on_death in ("exit", "report"):
         lingers(victim, on_death)
     for scene, expected in {"saves": ["whole"] * 2, "saves_for_ever": []}.items():
         saves(victim, scene, expected)
     for fault in (None, "execute@1:3=kill"):
         side_by_side(fault)
+
+
+def falls():
+    """The last rank ends, and others because of it, one after the other: a late rank hears of the
+    first of them. Nobody is ended meanwhile."""
+    ends = ("closed", "closed_unwinding", "killed")
+    alone = {"ranks": 4, "options": ["--enable-recovery"], "ON_DEATH": "report"}
+    for _, job in several(*({"scene": f"falls_{end}", **alone} for end in ends)):
+        late = [error for error in job.errors if error["rank"] == 2]
+        judge(job, [("unnamed culprits", "rank 2 got no error")] * (not late) + [
+            ("unnamed culprits", f"rank 2: {error['text']}")
+            for error in late
+            if error["culprit"] != 3 or "rank 3 " not in error["text"]
+        ])
 
 
 def side_by_side(fault):

@@ -340,6 +340,37 @@ int save_checkpoint(gz::Session& session, std::chrono::milliseconds limit, int s
     return 0;
 }
 
+/// The last rank ends; rank 0, which receives from it, leaves, and rank 1, which receives from rank
+/// 0, does so too. The one before the last is late, and says whom it hears of.
+int falls(gz::Session& session, const std::function<void()>& end,
+          const std::function<void()>& leave) {
+    const int last = session.size() - 1, rank = session.rank();
+    float number = 1;
+    gz::barrier();
+    if (rank == last) return end(), 0;
+    const bool is_late = rank == last - 1;
+    try {
+        if (is_late) {
+            stay_away(2000);
+            gz::allreduce(number, {.name = "late"});
+        } else {
+            gz::recv(number, rank == 0 ? last : rank - 1);
+        }
+    } catch (const gz::Error& error) {
+        if (!is_late) leave();
+        say_error(session, "late", error);
+    }
+    return 0;
+}
+
+/// Destroys the session while an exception leaves its block, which the session cannot know.
+void unwind(gz::Session& session) try {
+    const gz::Session inner(std::move(session));
+    throw std::runtime_error("enough");
+} catch (const std::runtime_error&) {
+    _exit(0);
+}
+
 using Scene = std::function<int(gz::Session&)>;
 
 const std::map<std::string, Scene> scenes = {
@@ -350,6 +381,21 @@ const std::map<std::string, Scene> scenes = {
     {"killed", killed},
     {"saves", [](gz::Session& session) { return save_checkpoint(session, 30s, 2); }},
     {"saves_for_ever", [](gz::Session& session) { return save_checkpoint(session, 1s, 1000); }},
+    {"falls_closed",
+     [](gz::Session& session) {
+         return falls(
+             session, [] {}, [] { throw; });
+     }},
+    {"falls_closed_unwinding",
+     [](gz::Session& session) {
+         return falls(
+             session, [] {}, [&] { unwind(session); });
+     }},
+    {"falls_killed",
+     [](gz::Session& session) {
+         return falls(
+             session, [] { ::kill(getpid(), SIGKILL); }, [] { _exit(6); });
+     }},
     {"crash", [](gz::Session& session) { return ends(session, [] { std::abort(); }); }},
     {"quick_exit", [](gz::Session& session) { return ends(session, [] { _exit(5); }); }},
     {"exit", [](gz::Session& session) { return ends(session, [] { std::exit(0); }); }},

@@ -142,6 +142,35 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("ranks that leave one because of the other name the first") {
+    const bool further = GENERATE(false, true);  // rank 0 leaves, or rank 1 because of rank 0, too
+    const bool by_message = GENERATE(false, true);  // how the last one hears of it
+    std::string text;
+    std::vector<int> blamed;
+    const auto job = [&](Session& session) {
+        float number = 0;
+        switch (session.rank()) {
+            case 0: return recv(number, 3);
+            case 1: return further ? recv(number, 0) : barrier();
+            case 3: return session.close();
+        }
+        try {
+            if (by_message)
+                recv(number, further ? 1 : 0);
+            else
+                allreduce(number, {.name = "late"});
+        } catch (const Error& error) {
+            text = error.what();
+            blamed = error.ranks();
+        }
+    };
+    CHECK_THROWS_AS(run_ranks(4, job), Error);
+    INFO(text);
+    REQUIRE(!blamed.empty());
+    CHECK(blamed.front() == 3);
+    CHECK(text.find("rank 3 has shut down") != std::string::npos);
+}
+
 TEST_CASE("a handle that outlives an aborted session has failed") {
     const LogCapture log;
     std::vector<float> numbers(2);

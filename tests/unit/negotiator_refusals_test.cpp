@@ -37,9 +37,10 @@ TEST_CASE("a child that reports what cannot be is refused") {
     constexpr std::uint64_t report = 1, shut_down = 2;
     Negotiation five(5, {.degree = 2});  // 3 and 4 are below 1
     const auto refused = [&](const Bytes& bytes) { return refusal(five, 0, 1, bytes); };
-    CHECK(refused(message(1, shut_down, 1, 0)) ==
+    CHECK(refused(message(1, shut_down, 1, 0, 0)) ==
           "rank 1 has applied log entries that it cannot have");
-    CHECK(refused(message(0, shut_down, 2, 0)) == "rank 1 reports for ranks that are not below it");
+    CHECK(refused(message(0, shut_down, 2, 0, 0)) ==
+          "rank 1 reports for ranks that are not below it");
     CHECK(refused(message(0, 0, 7, 1, 1, 1, 1, 1, 1, 1, 1)) ==
           "rank 1 sent id 7, which nobody has been given");
 
@@ -71,7 +72,7 @@ TEST_CASE("a log that cannot be is refused") {
     CHECK(refused(message(0, entry, evict, 1, 2, 1, 'b')) ==
           "the log gives 'b' an id that is not its own");
     CHECK(refused(message(0, entry, evict, 2, 1, 1)) == "the log forgets 'a' twice");
-    CHECK(refused(message(0, entry, quit, 0, 0, 0, 0, 0, 0)) ==
+    CHECK(refused(message(0, entry, quit, 0, 0, 0, 0, 0, 0, 0)) ==
           "the log holds an entry that cannot be");
     two.join(1, "j");
     CHECK(refused(message(0, entry, execute, 1, 2, 1, 'j', 0, 0, 0, 0, 0, 0, 0)) ==

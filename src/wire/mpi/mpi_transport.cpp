@@ -234,8 +234,8 @@ void MpiTransport::apply_abort_notice(const Message& message) {
     abort_host(notice.cause());
 }
 
-/// Returns whether the process of a rank has ended too early, which ends the job. Called on the
-/// monitor's thread.
+/// Returns whether the process of a rank has ended too early, which ends the job: because of that
+/// rank, or of what that rank knew as the first cause. Called on the monitor's thread.
 bool MpiTransport::on_process_end(const Monitor::End& end) try {
     const auto* const theirs = mpi::activity_of(host_, end.process.rank);
     if (theirs != nullptr
@@ -244,7 +244,9 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
         return false;
     if (end.process.link && mpi::job_ends_soon(doorbell(), activity(), wait_settings_)) return true;
     const auto [text, code] = mpi::describe_end(end, theirs);
-    const bool all_know = end_job({.rank = end.process.rank, .text = text, .code = code});
+    const auto* const bell = bells_.of(end.process.rank);
+    const auto first = bell != nullptr ? base::noted_cause(*bell) : std::nullopt;
+    const bool all_know = end_job(first.value_or(base::AbortCause{end.process.rank, text, code}));
     if (exit_on_death_)
         base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
                           all_know ? nullptr : abort_mpi);
