@@ -83,18 +83,20 @@ class Collectives:
         self._arrays, self._wait_first_us = arrays, wait_first_us
         self._waiting = self if wait_first_us else Collectives(arrays, WAIT_SLICE_US)
 
-    def _submit(self, function, tensors, arguments, finish, name, process_set, scales=(1.0, 1.0)):
+    def _submit(self, function, tensors, arguments, finish, name, process_set, scales=(1.0, 1.0),
+                output=None, splits=()):
         """`arguments` are those behind the tensors; a single tensor goes without a count."""
         stream = self._arrays.stream(tensors[0]) if tensors else None
         options = _c.make_options(name, pointer_of(process_set), self._wait_first_us, stream,
-                                  *scales)
+                                  *scales, None if output is None else self._arrays.view(output),
+                                  splits)
         if function in _GROUPED:
             count = len(tensors)
             views = ((_c.Tensor * count)(*map(self._arrays.view, tensors)), count)
         else:
             views = (ctypes.byref(self._arrays.view(*tensors)),)
-        return submit(function, *views, *arguments, ctypes.byref(options), owners=tensors,
-                      finish=finish)
+        return submit(function, *views, *arguments, ctypes.byref(options),
+                      owners=(tensors, output), finish=finish)
 
     # --- allreduce --------------------------------------------------------------------------------
 
@@ -171,13 +173,25 @@ class Collectives:
 
         return finish
 
-    def allgather_async(self, tensor, name=None, process_set=global_process_set):
-        """The tensors of all ranks, one below the other along the first dimension, in which they
-        may differ."""
-        inputs = [self._arrays.as_input(tensor)]
+    def _result(self, inputs, output):
+        """The same for one tensor; nothing is to be made of an output that the caller gave."""
         finish = self._results(inputs)
-        return self._submit(_c.lib.gz_all_gather_async, inputs, (),
-                            lambda pointer: finish(pointer)[0], name, process_set)
+        return lambda pointer: finish(pointer)[0] if output is None else output
+
+    def _output_of(self, output):
+        """An output is written as it lies."""
+        address = lambda array: self._arrays.view(array).data
+        if output is not None and address(self._arrays.in_place(output)) != address(output):
+            refuse("the output must be contiguous, and in the processor's order of bytes")
+        return output
+
+    def allgather_async(self, tensor, name=None, process_set=global_process_set, output=None):
+        """The tensors of all ranks, one below the other along the first dimension, in which they
+        may differ. They go into `output`, if there is one, of which `tensor` may be this rank's own
+        rows."""
+        inputs, output = [self._arrays.as_input(tensor)], self._output_of(output)
+        return self._submit(_c.lib.gz_all_gather_async, inputs, (), self._result(inputs, output),
+                            name, process_set, output=output)
 
     def grouped_allgather_async(self, tensors, name=None, process_set=global_process_set):
         """allgather_async() of several tensors as one operation. Gives a list of results."""
@@ -186,15 +200,16 @@ class Collectives:
                             name, process_set)
 
     def reducescatter_async(self, tensor, name=None, op=Average, process_set=global_process_set,
-                            prescale_factor=1.0, postscale_factor=1.0):
-        """Combines the tensors of all ranks, each of which gets its part of the first dimension;
-        the first ranks get one row more where it does not divide evenly."""
-        inputs = [self._arrays.as_input(tensor)]
-        finish = self._results(inputs)
+                            prescale_factor=1.0, postscale_factor=1.0, output=None, splits=None):
+        """Combines the tensors of all ranks, each of which gets its part of the first dimension:
+        rank r gets `splits[r]` rows or, without splits, an equal part, the first ranks one row more
+        where it does not divide evenly. It goes into `output`, if there is one, which may be this
+        rank's own rows of `tensor`."""
+        inputs, output = [self._arrays.as_input(tensor)], self._output_of(output)
         return self._submit(
             _c.lib.gz_reduce_scatter_async, inputs, (choose_op(None, op),),
-            lambda pointer: finish(pointer)[0], name, process_set,
-            (prescale_factor, postscale_factor))
+            self._result(inputs, output), name, process_set, (prescale_factor, postscale_factor),
+            output, _integers_of(splits))
 
     def grouped_reducescatter_async(self, tensors, name=None, op=Average,
                                     process_set=global_process_set, prescale_factor=1.0,
