@@ -36,10 +36,10 @@ target_link_libraries(guozhuang_test_runner PUBLIC guozhuang_options Catch2::Cat
 # API, whose definitions the programs bring.
 set(cases)
 foreach(file cases/arena_cases cases/async_cases cases/bad_input_source cases/bad_inputs
-    cases/batch_cases cases/error_cases cases/join_cases cases/operation_cases
-    cases/operation_sweeps cases/output_cases cases/process_set_cases cases/random_operations
-    cases/training_cases cases/unwinding_cases oracles/adasum_oracle oracles/reduction_oracle
-    runner/report tensors/tensors)
+    cases/batch_cases cases/error_cases cases/in_place_cases cases/join_cases
+    cases/operation_cases cases/operation_sweeps cases/output_cases cases/process_set_cases
+    cases/random_operations cases/training_cases cases/unwinding_cases oracles/adasum_oracle
+    oracles/reduction_oracle runner/report tensors/tensors)
   list(APPEND cases ${PROJECT_SOURCE_DIR}/tests/support/${file}.cpp)
 endforeach()
 add_library(guozhuang_test_cases STATIC ${cases})

@@ -31,6 +31,7 @@ public:
 
     Options plain() const {
         if (given_.prescale != 1 || given_.postscale != 1) refuse("this operation takes no scales");
+        if (given_.splits != nullptr) refuse("this operation takes no splits in its options");
         return common<Options>();
     }
     AllreduceOptions reducing(GzReduceOp op) const {
@@ -38,6 +39,8 @@ public:
         options.op = reduce_op_of(op);
         options.prescale = given_.prescale;
         options.postscale = given_.postscale;
+        const auto splits = optional_list_of(given_.splits, given_.split_count, "splits");
+        options.splits.assign(splits.begin(), splits.end());
         return options;
     }
     PointToPointOptions point_to_point(std::uint16_t tag) const {

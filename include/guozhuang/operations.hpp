@@ -36,12 +36,17 @@ struct Options {
     std::optional<StreamRef> stream = {};
     /// Memory of the caller's for the results, one output for each tensor; none: the library makes
     /// memory for them. For all_gather, all_to_all and reduce_scatter; others refuse outputs. An
-    /// output has dtype, device and shape of its result. It overlaps neither an input nor another
-    /// output, and like the tensors must stay alive and untouched until the operation is complete.
+    /// output has dtype, device and shape of its result, and like the tensors must stay alive and
+    /// untouched until the operation is complete.
+    ///
+    /// In place: the input of all_gather may be this rank's own block of its output, and the output
+    /// of reduce_scatter this rank's own block of its input, exactly. Inputs and outputs must not
+    /// overlap otherwise.
     ///
     /// How many rows all_gather and all_to_all give, only the operation finds out. Where an output
-    /// has another number of them, wait() throws Error(invalid_argument) on this rank alone, and
-    /// the contents of the outputs are undefined.
+    /// has another number of them, or where the input lies in it but is not the own block, wait()
+    /// throws Error(invalid_argument) on this rank alone, and the contents of the outputs are
+    /// undefined.
     std::vector<TensorView> outputs = {};
     /// Kept until the operation is complete: an owner of the memory, for callers that may drop it
     /// earlier. Let go on any thread, of the library's too; what frees memory of a device may wait
@@ -69,8 +74,11 @@ struct AllreduceOptions {
     double prescale = 1;
     /// The full sum (or average) is multiplied by this. Floating dtypes only.
     double postscale = 1;
-    std::optional<StreamRef> stream = {};       ///< as in Options
-    std::vector<TensorView> outputs = {};       ///< as in Options, for reduce_scatter
+    std::optional<StreamRef> stream = {};  ///< as in Options
+    std::vector<TensorView> outputs = {};  ///< as in Options, for reduce_scatter
+    /// Of reduce_scatter: rank r gets `splits[r]` rows of dim 0. They must add up to dim 0 and be
+    /// the same on all ranks. Empty: equal parts. Other operations, and groups, refuse splits.
+    std::vector<std::int64_t> splits = {};
     std::shared_ptr<void> keep_alive = {};      ///< as in Options
     Session* session = nullptr;                 ///< as in Options
     ProcessSet process_set = {};                ///< as in Options
@@ -115,7 +123,8 @@ GUOZHUANG_API ResultHandle all_to_all_async(const ConstTensorView& tensor,
                                             const Options& options = {});
 
 /// Combines the tensors of all ranks, of which rank r gets its part of dim 0; the first dim0 % size
-/// ranks get one row more. The input is not changed. Result: [own rows, ...].
+/// ranks get one row more, or options.splits says how many each gets. The input is not changed, but
+/// for an output in it. Result: [own rows, ...].
 GUOZHUANG_API Result reduce_scatter(const ConstTensorView& tensor,
                                     const AllreduceOptions& options = {});
 GUOZHUANG_API ResultHandle reduce_scatter_async(const ConstTensorView& tensor,

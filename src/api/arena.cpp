@@ -14,6 +14,7 @@
 #include "api/joint_region.hpp"
 #include "api/process_set_state.hpp"
 #include "api/requests.hpp"
+#include "base/error_text.hpp"
 #include "base/keep_for_ever.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
@@ -166,9 +167,9 @@ Choice choose_memory(std::span<const NamedTensor> tensors, const wire::Regions& 
             choice.memory.push_back(memory);
         } else {
             throw Error(ErrorCode::invalid_argument,
-                        fmt::format("share: of the {} bytes of '{}', {} lie in an arena or another "
+                        fmt::format("share: of the {} bytes of {}, {} lie in an arena or another "
                                     "registration; share it whole, in one call",
-                                    memory.size(), tensors[i].name, shared),
+                                    memory.size(), base::quote(tensors[i].name), shared),
                         {.tensor = tensors[i].name, .operation = "share"});
         }
     }

@@ -4,6 +4,7 @@
 #include <guozhuang/error.hpp>
 #include <guozhuang/handle.hpp>
 
+#include "base/error_text.hpp"
 #include "base/process.hpp"
 #include "engine/pending.hpp"
 #include "engine/release_thread.hpp"
@@ -46,9 +47,8 @@ std::vector<Result> take_results(const Handle& handle, engine::Pending& pending)
     handle.wait();
     auto results = pending.take_results();
     if (results.empty())
-        throw Error(
-            ErrorCode::invalid_argument,
-            fmt::format("'{}': its result has been taken before", pending.request().name.text()));
+        throw Error(ErrorCode::invalid_argument, base::quote(pending.request().name.text()) +
+                                                     ": its result has been taken before");
     return results;
 }
 

@@ -51,15 +51,18 @@ template <class O>
 OperationSpec spec_of(OperationKind operation, std::span<const TensorView> tensors,
                       const O& options) {
     api::check_name(protocol::name_of(operation), options.name);
-    return {.set = api::set_runtime_of(options.session, options.process_set),
-            .description = description_of(operation, options),
-            .name = options.name,
-            .tensors = engine::SharedTensors(tensors),
-            .outputs = engine::SharedTensors(options.outputs),
-            .stream = options.stream,
-            .keep_alive = options.keep_alive,
-            .timeout = options.timeout,
-            .wait_first = options.wait_first};
+    OperationSpec spec{.set = api::set_runtime_of(options.session, options.process_set),
+                       .description = description_of(operation, options),
+                       .name = options.name,
+                       .tensors = engine::SharedTensors(tensors),
+                       .outputs = engine::SharedTensors(options.outputs),
+                       .stream = options.stream,
+                       .keep_alive = options.keep_alive,
+                       .timeout = options.timeout,
+                       .wait_first = options.wait_first};
+    if constexpr (std::is_same_v<O, AllreduceOptions>)
+        spec.splits.assign(options.splits.begin(), options.splits.end());
+    return spec;
 }
 
 template <class O>
@@ -89,8 +92,8 @@ bool allreduce_eagerly(SetRuntime& set, const TensorView& tensor, const Allreduc
     const auto description = description_of(OperationKind::allreduce, options);
     api::check({set, description, options.name, {&tensor, 1}, options.timeout, options.wait_first});
     const bool may_be_eager = tensor.device.kind == DeviceKind::host && options.outputs.empty() &&
-                              options.op != ReduceOp::adasum && options.timeout == 0ms &&
-                              set.misplacement_of(tensor).empty();
+                              options.splits.empty() && options.op != ReduceOp::adasum &&
+                              options.timeout == 0ms && set.misplacement_of(tensor).empty();
     return may_be_eager && set.engine().run_eagerly({description, tensor, options.name, number});
 }
 

@@ -88,23 +88,24 @@ Plan::Plan(std::vector<std::vector<NamedTensor>> bundles, PlanOptions options)
     std::deque<std::string> bundle_names;  // the specs refer to them
     for (std::size_t i = 0; i < bundles.size(); ++i) {
         if (bundles[i].empty())
-            throw Error(ErrorCode::invalid_argument,
-                        fmt::format("Plan '{}': bundle {} has no tensors", options.name, i));
+            throw Error(
+                ErrorCode::invalid_argument,
+                fmt::format("Plan {}: bundle {} has no tensors", base::quote(options.name), i));
         auto& spec = specs.emplace_back(spec_of(state_->set, options));
         spec.name = bundle_names.emplace_back(
             fmt::format("{}/bundle {}", options.name.empty() ? options.kind : options.name, i));
         std::vector<TensorView> tensors;
         for (auto& [name, tensor] : bundles[i]) {
             if (name.empty())
-                throw Error(
-                    ErrorCode::invalid_argument,
-                    fmt::format("Plan '{}': a tensor of bundle {} has no name", options.name, i));
+                throw Error(ErrorCode::invalid_argument,
+                            fmt::format("Plan {}: a tensor of bundle {} has no name",
+                                        base::quote(options.name), i));
             if (!names.insert(name).second)
-                throw Error(
-                    ErrorCode::invalid_argument,
-                    fmt::format("Plan '{}': two tensors are called '{}'", options.name, name),
-                    {.tensor = name, .operation = "plan"});
-            api::check_tensor(tensor, fmt::format("plan '{}'", options.name), name);
+                throw Error(ErrorCode::invalid_argument,
+                            fmt::format("Plan {}: two tensors are called {}",
+                                        base::quote(options.name), base::quote(name)),
+                            {.tensor = name, .operation = "plan"});
+            api::check_tensor(tensor, "plan " + base::quote(options.name), name);
             spec.tensor_names.push_back(std::move(name));
             tensors.push_back(std::move(tensor));
         }
@@ -130,7 +131,8 @@ Plan::~Plan() {
     try {
         state_->set->engine().release_tensors(is_ours);
     } catch (const std::exception& error) {
-        base::log(LogLevel::debug, "Plan '{}' ends with the job: {}", name(), error.what());
+        base::log(LogLevel::debug, "Plan {} ends with the job: {}", base::quote(name()),
+                  error.what());
     }
 }
 Plan::Plan(Plan&&) noexcept = default;
@@ -151,14 +153,14 @@ const std::string& Plan::name() const& noexcept {
 void Plan::ready(std::size_t bundle, ReadyOptions options) {
     if (bundle >= size())
         throw Error(ErrorCode::invalid_argument,
-                    fmt::format("Plan '{}': there is no bundle {}", name(), bundle));
+                    fmt::format("Plan {}: there is no bundle {}", base::quote(name()), bundle));
     auto& [request, handle] = state_->bundles[bundle];
     const auto streams = options.streams.empty() ? state_->streams_of(state_->bundles[bundle])
                                                  : std::span<const StreamRef>(options.streams);
     if (handle)
         throw Error(ErrorCode::duplicate_name,
-                    fmt::format("Plan '{}': bundle {} is on its way already; wait() comes first",
-                                name(), bundle));
+                    fmt::format("Plan {}: bundle {} is on its way already; wait() comes first",
+                                base::quote(name()), bundle));
     handle = Handle(api::submit(*state_->set, engine::Request(request), streams,
                                 options.waits_next && !request.device));
 }
@@ -172,14 +174,14 @@ void Plan::agree(std::vector<Agreement> agreements) {
     for (const auto& [tensor, what, value] : description.agreements)
         if (std::max({tensor.size(), what.size(), value.size()}) > protocol::max_name_bytes)
             throw Error(ErrorCode::invalid_argument,
-                        fmt::format("Plan '{}': a text to agree on is longer than {} bytes", name(),
-                                    protocol::max_name_bytes));
+                        fmt::format("Plan {}: a text to agree on is longer than {} bytes",
+                                    base::quote(name()), protocol::max_name_bytes));
     const auto bytes = protocol::encode(description).size();
     if (bytes > protocol::max_description_bytes)
         throw Error(
             ErrorCode::invalid_argument,
-            fmt::format("Plan '{}': to agree on {} things takes {} bytes; at most {} are supported",
-                        name(), description.agreements.size(), bytes,
+            fmt::format("Plan {}: to agree on {} things takes {} bytes; at most {} are supported",
+                        base::quote(name()), description.agreements.size(), bytes,
                         protocol::max_description_bytes));
     request.description = protocol::share(std::move(description));
 }

@@ -1,7 +1,6 @@
 #include "api/requests.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -13,7 +12,10 @@
 #include <span>
 #include <utility>
 
+#include "api/check.hpp"
+#include "api/output_checks.hpp"
 #include "api/tensor_layout.hpp"
+#include "base/error_text.hpp"
 #include "engine/release_thread.hpp"
 
 namespace guozhuang::api {
@@ -26,49 +28,13 @@ using protocol::OperationKind;
 constexpr std::size_t most_bytes_beside_name = 8, most_bytes_of_extent = 10;
 static_assert(2 * protocol::max_description_bytes <= wire::max_control_bytes);
 
-/// Throws errors of the caller, which name operation and tensor.
-class Check {
-public:
-    /// `rank`: whose it is; empty: not known yet.
-    Check(std::string_view operation, std::string_view name, std::optional<int> rank)
-        : operation_(operation), name_(name), rank_(rank) {}
-
-    /// For a part of the request, which the errors name too.
-    Check of(std::string_view part) const {
-        auto check = *this;
-        check.part_ = fmt::format("{}: ", part);
-        return check;
-    }
-    template <class... Args>
-    void that(bool fine, fmt::format_string<Args...> problem, Args&&... args) const {
-        if (!fine)
-            fail(ErrorCode::invalid_argument, fmt::format(problem, std::forward<Args>(args)...));
-    }
-    [[noreturn]] void fail(ErrorCode code, const std::string& problem) const {
-        throw Error(code,
-                    fmt::format("{}{}: {}{}", operation_,
-                                name_.empty() ? "" : fmt::format(" '{}'", name_), part_, problem),
-                    {.tensor = std::string(name_),
-                     .operation = std::string(operation_),
-                     .ranks = rank_ ? std::vector{*rank_} : std::vector<int>{}});
-    }
-
-private:
-    std::string_view operation_, name_;
-    std::string part_;
-    std::optional<int> rank_;
-};
-
-/// The list as a text, which is made only if it is printed.
-auto list_of(std::span<const std::int64_t> numbers) {
-    return fmt::join(numbers, ", ");
-}
-
 /// Whether the number is that of an enumerator.
 template <class Enum>
 bool is_enumerator(Enum value) {
     return value >= Enum{} && value <= last_of(value);
 }
+
+}  // namespace
 
 void check_tensor(const TensorView& tensor, const Check& check) {
     check.that(is_enumerator(tensor.dtype), "there is no dtype {}", static_cast<int>(tensor.dtype));
@@ -93,6 +59,8 @@ void check_tensor(const TensorView& tensor, const Check& check) {
                fmt::ptr(tensor.data), size_of(tensor.dtype), name_of(tensor.dtype));
 }
 
+namespace {
+
 void check_reduction(const Description& description, DType dtype, const Check& check) {
     if (description.operation != OperationKind::allreduce &&
         description.operation != OperationKind::reduce_scatter)
@@ -113,19 +81,15 @@ void check_reduction(const Description& description, DType dtype, const Check& c
         name_of(dtype), description.prescale, description.postscale);
 }
 
-bool has_rows(OperationKind operation) {
-    return operation == OperationKind::all_gather || operation == OperationKind::all_to_all ||
-           operation == OperationKind::reduce_scatter;
-}
-
-/// The caller's splits, checked; or equal ones.
+/// The caller's splits, checked; of all_to_all else equal ones.
 std::vector<std::int64_t> splits_of(const OperationSpec& spec, int size, const Check& check) {
     const auto rows = spec.tensors.front().shape.front();
-    if (spec.splits.empty()) {
+    if (spec.splits.empty() && spec.description.operation == OperationKind::all_to_all) {
         check.that(rows % size == 0,
                    "dim 0 is {}, which {} ranks cannot share equally; give splits", rows, size);
         return std::vector<std::int64_t>(static_cast<std::size_t>(size), rows / size);
     }
+    if (spec.splits.empty()) return {};
     check.that(spec.splits.size() == static_cast<std::size_t>(size), "{} splits for {} ranks",
                spec.splits.size(), size);
     check.that(std::ranges::all_of(spec.splits, [](auto split) { return split >= 0; }),
@@ -138,6 +102,19 @@ std::vector<std::int64_t> splits_of(const OperationSpec& spec, int size, const C
                list_of(spec.splits), counted ? std::to_string(sum) : "more than can be counted",
                rows);
     return spec.splits;
+}
+
+/// Those of reduce_scatter must be the same on all ranks.
+void set_splits(OperationSpec& spec, const Check& check) {
+    const auto operation = spec.description.operation;
+    const bool scatters = operation == OperationKind::reduce_scatter;
+    if (operation == OperationKind::all_to_all || (scatters && !spec.description.group))
+        spec.splits = splits_of(spec, spec.set->size(), check);
+    check.that(spec.splits.empty() || !spec.description.group,
+               "splits are of one tensor; without them a group is scattered in equal parts");
+    check.that(spec.splits.empty() || protocol::has_rows(operation),
+               "it takes no splits, because it does not cut its tensor");
+    if (scatters) spec.description.splits = spec.splits;
 }
 
 protocol::TensorDescription describe(const OperationSpec& spec, std::size_t i) {
@@ -181,16 +158,9 @@ void set_deadline(engine::Request& request, std::chrono::milliseconds timeout) {
     request.deadline = base::deadline_after(timeout);
 }
 
-std::string name_of(Device device) {
-    return device.kind == DeviceKind::host
-               ? "the host"
-               : fmt::format("{} {}", guozhuang::name_of(device.kind), device.index);
-}
-
 /// Of a tensor of a group.
 std::string label_of(const OperationSpec& spec, std::size_t i) {
-    return spec.tensor_names.empty() ? fmt::format("[{}]", i)
-                                     : fmt::format("'{}'", spec.tensor_names[i]);
+    return spec.tensor_names.empty() ? fmt::format("[{}]", i) : base::quote(spec.tensor_names[i]);
 }
 
 void check_one_device(const OperationSpec& spec, const Check& check) {
@@ -228,76 +198,9 @@ void check_bare(const BareOperation& bare, const Check& check) {
     for (const auto& tensor : bare.tensors) {
         check_tensor(tensor, check);
         check_reduction(description, tensor.dtype, check);
-        check.that(!has_rows(description.operation) || !tensor.shape.empty(),
+        check.that(!protocol::has_rows(description.operation) || !tensor.shape.empty(),
                    "a 0-dimensional tensor has no rows; give it a dimension");
     }
-}
-
-std::string name_of_output(const OperationSpec& spec, std::size_t i) {
-    return spec.description.group ? fmt::format("output [{}]", i) : "output";
-}
-
-/// How many rows all_gather and all_to_all give, no rank knows yet.
-void check_output(const OperationSpec& spec, std::size_t i, const Check& check) {
-    const auto &output = spec.outputs[i], &tensor = spec.tensors[i];
-    check_tensor(output, check);
-    check.that(output.dtype == tensor.dtype, "it is of {}, but the tensor of {}",
-               name_of(output.dtype), name_of(tensor.dtype));
-    check.that(output.device == tensor.device, "it is on {}, but the tensor on {}",
-               name_of(output.device), name_of(tensor.device));
-    check.that(
-        output.shape.size() == tensor.shape.size() &&
-            std::equal(output.shape.begin() + 1, output.shape.end(), tensor.shape.begin() + 1),
-        "shape [{}] differs from the tensor's, [{}], in more than dim 0", list_of(output.shape),
-        list_of(tensor.shape));
-    if (spec.description.operation != OperationKind::reduce_scatter) return;
-    const auto all = tensor.shape.front(), size = std::int64_t{spec.set->size()};
-    const auto own = all / size + (spec.set->group_rank() < all % size ? 1 : 0);
-    check.that(output.shape.front() == own, "it has {} rows, but this rank gets {} of {}",
-               output.shape.front(), own, all);
-}
-
-/// Outputs are written while inputs are read. Inputs may overlap each other.
-void check_overlaps(const OperationSpec& spec, const Check& check) {
-    struct Memory {
-        std::span<const std::byte> bytes;
-        bool is_output;
-        std::size_t index;
-        const std::byte* end() const { return bytes.data() + bytes.size(); }
-        std::string text() const {
-            return fmt::format("{} [{}] ({} bytes at {})", is_output ? "output" : "tensor", index,
-                               bytes.size(), fmt::ptr(bytes.data()));
-        }
-    };
-    std::vector<Memory> all;
-    for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
-        all.push_back({spec.tensors[i].memory(), false, i});
-        all.push_back({spec.outputs[i].memory(), true, i});
-    }
-    std::erase_if(all, [](const Memory& memory) { return memory.bytes.empty(); });
-    std::ranges::sort(all, std::less<>{}, [](const Memory& memory) { return memory.bytes.data(); });
-    // Of those before this one, the memory and the output that reach furthest.
-    const Memory *furthest = nullptr, *furthest_output = nullptr;
-    for (const auto& memory : all) {
-        const auto* other = memory.is_output ? furthest : furthest_output;
-        if (other != nullptr && other->end() > memory.bytes.data())
-            check.fail(ErrorCode::invalid_argument,
-                       fmt::format("{} and {} overlap", other->text(), memory.text()));
-        if (furthest == nullptr || furthest->end() < memory.end()) furthest = &memory;
-        if (memory.is_output) furthest_output = &memory;
-    }
-}
-
-void check_outputs(const OperationSpec& spec, const Check& check) {
-    if (spec.outputs.empty()) return;
-    check.that(has_rows(spec.description.operation),
-               "it takes no outputs, because it has no results of its own");
-    check.that(spec.outputs.size() == spec.tensors.size(),
-               "{} outputs were given, but it needs {}, one for each tensor", spec.outputs.size(),
-               spec.tensors.size());
-    for (std::size_t i = 0; i < spec.outputs.size(); ++i)
-        check_output(spec, i, check.of(name_of_output(spec, i)));
-    check_overlaps(spec, check);
 }
 
 /// Returns the driver of the device; null for the plain host.
@@ -357,10 +260,11 @@ std::vector<std::size_t> same_memory(std::span<const NamedTensor> tensors,
         Check(operation, name, {})
             .that(begin(one) == begin(next) && end(one) == end(next) &&
                       a.tensor.dtype == b.tensor.dtype,
-                  "'{}' and '{}' overlap: {} bytes of {} at {}, {} bytes of {} at {}; pass the one "
+                  "{} and {} overlap: {} bytes of {} at {}, {} bytes of {} at {}; pass the one "
                   "or the other",
-                  a.name, b.name, a.tensor.bytes(), name_of(a.tensor.dtype), a.tensor.data,
-                  b.tensor.bytes(), name_of(b.tensor.dtype), b.tensor.data);
+                  base::quote(a.name), base::quote(b.name), a.tensor.bytes(),
+                  name_of(a.tensor.dtype), a.tensor.data, b.tensor.bytes(), name_of(b.tensor.dtype),
+                  b.tensor.data);
         last[one] = next;
     }
     return last;
@@ -399,14 +303,13 @@ engine::Request prepare(OperationSpec&& spec) {
     check_bare({*spec.set, spec.description, name, spec.tensors, spec.timeout, spec.wait_first},
                check);
     check_one_device(spec, check);
+    set_splits(spec, check);
     check_outputs(spec, check);
     auto device = check_devices(spec, check);
     const bool writes =
         operation == OperationKind::allreduce || operation == OperationKind::broadcast;
     if (writes && spec.tensors.size() > 1)
         move_once({&spec, 1}, protocol::name_of(operation), name);
-    if (spec.description.operation == OperationKind::all_to_all)
-        spec.splits = splits_of(spec, spec.set->size(), check);
     auto identity = identify(spec, check);
     return {.name = std::move(identity.name),
             .number = spec.number,

@@ -23,10 +23,29 @@ std::vector<std::span<std::byte>> cut_rows(std::span<std::byte> memory,
     return blocks;
 }
 
-std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows, int ranks) {
+std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows,
+                                              std::span<const std::int64_t> splits, int ranks) {
+    if (!splits.empty()) return {splits.begin(), splits.end()};
     std::vector<std::int64_t> each(static_cast<std::size_t>(ranks), rows / ranks);
     for (auto& one_more : std::span(each).first(static_cast<std::size_t>(rows % ranks))) ++one_more;
     return each;
+}
+
+bool fits_output(const engine::BundleEntry& entry, std::span<const std::int64_t> rows, int rank) {
+    const auto input = std::span<const std::byte>(entry.tensor.memory());
+    const auto output = std::span<const std::byte>(entry.output);
+    const auto bytes_of = [&](std::span<const std::int64_t> some) {
+        return static_cast<std::size_t>(
+                   std::accumulate(some.begin(), some.end(), std::int64_t{0})) *
+               row_bytes(entry.tensor);
+    };
+    if (output.size() != bytes_of(rows)) return false;
+    const auto before = static_cast<std::size_t>(rank);
+    const bool are_apart = input.empty() || input.data() >= output.data() + output.size() ||
+                           output.data() >= input.data() + input.size();
+    // A reduce_scatter counts its own rows only; the caller's checks know where these lie.
+    if (are_apart || rows.size() <= before) return true;
+    return input.data() == output.data() + bytes_of(rows.first(before));
 }
 
 void require_possible(std::span<const std::int64_t> rows, std::size_t row_bytes,

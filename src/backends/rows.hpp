@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "engine/backend.hpp"
+
 /// Rows of dim 0, in which all_gather, all_to_all and reduce_scatter count.
 namespace guozhuang::backends {
 
@@ -19,8 +21,14 @@ std::vector<std::span<std::byte>> cut_rows(std::span<std::byte> memory,
                                            std::span<const std::int64_t> rows,
                                            std::size_t row_bytes);
 
-/// How many of so many rows each rank gets of a reduce_scatter: the first ranks one more.
-std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows, int ranks);
+/// How many of so many rows each rank gets of a reduce_scatter: its split or, without splits, an
+/// equal part, the first ranks one more.
+std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows,
+                                              std::span<const std::int64_t> splits, int ranks);
+
+/// Whether a result of so many rows from each rank goes to the entry's output: that has as many
+/// bytes, and an all_gather's input that lies in it is where this rank's rows go.
+bool fits_output(const engine::BundleEntry& entry, std::span<const std::int64_t> rows, int rank);
 
 /// Of what other ranks have said: no rank has fewer than no rows, nor all together more bytes than
 /// there can be. Otherwise throws Error(wire), which names the rank by `world_rank`.

@@ -40,6 +40,17 @@ std::string describe(const std::exception_ptr& exception) try {
     return out_of_memory;
 }
 
+std::string quote(std::string_view name) {
+    constexpr std::size_t most = 200;
+    if (name.size() <= most) return fmt::format("'{}'", name);
+    const auto continues = [](char byte) {
+        return (static_cast<unsigned char>(byte) & 0xc0) == 0x80;
+    };
+    auto end = most;
+    while (end > most - 3 && continues(name[end])) --end;
+    return fmt::format("'{}...' ({} bytes)", name.substr(0, end), name.size());
+}
+
 std::string list_ranks(std::span<const int> ranks) {
     return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ","));
 }

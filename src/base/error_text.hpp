@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace guozhuang::base {
 
@@ -12,6 +13,10 @@ namespace guozhuang::base {
 /// "std::runtime_error: no such file data.bin". "out of memory" for std::bad_alloc, or if there is
 /// no memory for the text.
 std::string describe(const std::exception_ptr& exception);
+
+/// How messages quote a name: whole, or its first 200 bytes and its length, as in
+/// "'layer3...' (70000 bytes)". Cuts no character of UTF-8 in two.
+std::string quote(std::string_view name);
 
 /// How messages name ranks: "rank 2", "ranks 0,1,3".
 std::string list_ranks(std::span<const int> ranks);

@@ -17,11 +17,11 @@ namespace guozhuang::engine {
 /// One tensor of a bundle, on this rank.
 struct BundleEntry {
     const TensorView& tensor;                   ///< the input; in place the output too
-    std::span<const std::int64_t> splits = {};  ///< all_to_all: rows for each rank
+    std::span<const std::int64_t> splits = {};  ///< rows for each rank; reduce_scatter: or none
     /// Filled by all_gather, all_to_all and reduce_scatter; null for the others.
     Result* result = nullptr;
-    /// Where the result's elements go if they need as many bytes; else they go to memory of the
-    /// result's own. The bundle does not fail of it: the other ranks need this one.
+    /// Where the result's elements go if they fit; else they go to memory of the result's own. The
+    /// bundle does not fail of it: the other ranks need this one.
     std::span<std::byte> output = {};
 };
 

@@ -7,6 +7,7 @@
 #include <guozhuang/error.hpp>
 #include <new>
 
+#include "base/error_text.hpp"
 #include "device/host/neutral.hpp"
 
 namespace guozhuang::engine {
@@ -18,7 +19,7 @@ constexpr std::size_t little_bytes = 1u << 20;
 std::string describe(const FailedWork& work) {
     if (work.operation.empty()) return {};
     std::string text(work.operation);
-    if (!work.tensor.empty()) text += fmt::format(" '{}'", work.tensor);
+    if (!work.tensor.empty()) text += " " + base::quote(work.tensor);
     if (work.others > 0)
         text += fmt::format(" and {} other{}", work.others, work.others == 1 ? "" : "s");
     return text + ": ";
@@ -61,10 +62,12 @@ Request neutral_contribution(const protocol::LogEntry& entry, std::size_t item,
         tensors.push_back(std::move(tensor));
         owners->push_back(std::move(owner));
     }
+    auto splits = description.splits;
     return {.kind = Request::Kind::neutral,
             .name = entry.items[item].name,
             .description = share(std::move(description)),
             .tensors = SharedTensors(tensors),
+            .splits = std::move(splits),
             .keep_alive = std::move(owners)};
 }
 

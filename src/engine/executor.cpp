@@ -10,6 +10,7 @@
 #include <ranges>
 #include <utility>
 
+#include "base/error_text.hpp"
 #include "base/failpoint.hpp"
 #include "base/keep_for_ever.hpp"
 #include "engine/execution.hpp"
@@ -99,8 +100,8 @@ void Executor::run(const protocol::LogEntry& entry, Requests requests,
                    const std::shared_ptr<ExecutionListener>& listener) {
     if (requests.size() != entry.items.size())
         throw Error(ErrorCode::internal,
-                    fmt::format("rank {} was told to execute '{}', which it has not submitted",
-                                context_.rank, entry.items.front().name.text()));
+                    fmt::format("rank {} was told to execute {}, which it has not submitted",
+                                context_.rank, base::quote(entry.items.front().name.text())));
     // The requests may be gone when it fails.
     const FailedWork if_it_fails{name_of(requests.front()->request().description->operation),
                                  entry.items.front().name.text(), entry.items.size() - 1};

@@ -34,13 +34,17 @@ std::exception_ptr misfit_of(const Pending& pending, const Context& context) noe
         if (output == nullptr) continue;
         const auto& result = pending.result(i);
         const auto wanted = result.shape.front(), given = output->shape.front();
-        if (given == wanted) continue;
+        // Then the result went elsewhere because the input was in its way.
+        const bool is_elsewhere = !result.bytes.empty() || result.device_memory;
+        if (given == wanted && !is_elsewhere) continue;
         return std::make_exception_ptr(Error(
             ErrorCode::invalid_argument,
-            fmt::format("{}: output{} of rank {} has {} rows, but its result has {}: {}",
-                        request.label(),
-                        request.description->group ? fmt::format(" [{}]", i) : std::string(),
-                        context.rank, given, wanted, list_rows(result.rows, context.group_ranks)),
+            fmt::format(
+                "{}: output{} of rank {} {}: {}", request.label(),
+                request.description->group ? fmt::format(" [{}]", i) : std::string(), context.rank,
+                given == wanted ? "overlaps its input, which is not this rank's own block of it"
+                                : fmt::format("has {} rows, but its result has {}", given, wanted),
+                list_rows(result.rows, context.group_ranks)),
             {.tensor = request.name,
              .operation = std::string(request.operation()),
              .ranks = {context.rank}}));

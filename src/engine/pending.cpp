@@ -51,10 +51,10 @@ std::string_view Request::operation() const noexcept {
 std::string Request::label() const {
     if (kind == Kind::point_to_point) return name.text();
     if (!description->ranks.empty())
-        return fmt::format("{} '{}' of {}", operation(), name.text(),
+        return fmt::format("{} {} of {}", operation(), base::quote(name.text()),
                            base::list_ranks(description->ranks));
     return name.text().empty() ? std::string(operation())
-                               : fmt::format("{} '{}'", operation(), name.text());
+                               : fmt::format("{} {}", operation(), base::quote(name.text()));
 }
 
 Pending::Pending(Request&& request, std::shared_ptr<ProgressSource> progress_source)

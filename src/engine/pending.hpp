@@ -46,7 +46,7 @@ struct Request {
     SharedTensors tensors = {};
     /// Of the caller's, for results; empty: none. One that was forgotten has no dimensions.
     SharedTensors outputs = {};
-    std::vector<std::int64_t> splits = {};  ///< all_to_all
+    std::vector<std::int64_t> splits = {};  ///< all_to_all, reduce_scatter
     std::shared_ptr<void> keep_alive = {};
     std::shared_ptr<device::Driver> device = {};  ///< of the tensors; null for plain host tensors
     /// On each stream that made the tensors' contents, mark that a device has them; none for plain

@@ -6,6 +6,7 @@
 #include <guozhuang/error.hpp>
 #include <iterator>
 
+#include "base/error_text.hpp"
 #include "base/failpoint.hpp"
 #include "base/keep_for_ever.hpp"
 #include "base/process.hpp"
@@ -40,9 +41,9 @@ std::shared_ptr<Pending>& SubmissionQueue::free_row(const Request& request) {
     if (!found->second) return found->second;
     const std::string operation(request.operation());
     throw Error(ErrorCode::duplicate_name,
-                fmt::format("{} '{}': an operation of that name is still pending on this "
+                fmt::format("{} {}: an operation of that name is still pending on this "
                             "rank; wait for it or choose another name",
-                            operation, request.name.text()),
+                            operation, base::quote(request.name.text())),
                 {.tensor = request.name, .operation = operation, .ranks = {context_.rank}});
 }
 

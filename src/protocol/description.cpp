@@ -39,7 +39,7 @@ Description decode_description(std::span<const std::byte> bytes) {
 }
 
 // What two allreduces of one tensor on the host can differ in. Whoever adds a field looks here too.
-static_assert(std::tuple_size_v<decltype(fields_of<Description>)> == 11 &&
+static_assert(std::tuple_size_v<decltype(fields_of<Description>)> == 12 &&
               std::tuple_size_v<decltype(fields_of<TensorDescription>)> == 3);
 std::uint64_t fingerprint_of_allreduce(std::string_view name, std::uint64_t number,
                                        const Description& description, DType dtype,
@@ -120,6 +120,9 @@ std::string print(const std::string& text) {
 std::string print(const std::vector<int>& ranks) {
     return fmt::format("{}", fmt::join(ranks, ","));
 }
+std::string print(const std::vector<std::int64_t>& splits) {
+    return splits.empty() ? "none" : fmt::format("[{}]", fmt::join(splits, ", "));
+}
 std::string print(const Shape& shape) {
     if (!shape.empty() && shape[0] == -1)
         return fmt::format("[any{}{}]", shape.size() > 1 ? ", " : "",
@@ -158,7 +161,7 @@ std::string list_tensors(const Description& description, const std::set<std::str
     constexpr std::size_t most = 5;
     std::vector<std::string> names;
     for (const auto& tensor : description.tensors)
-        if (among.contains(tensor.name)) names.push_back(fmt::format("'{}'", tensor.name));
+        if (among.contains(tensor.name)) names.push_back(base::quote(tensor.name));
     if (names.empty()) return "none";
     if (names.size() <= most) return fmt::format("{}", fmt::join(names, ", "));
     return fmt::format("{} and {} more", fmt::join(std::span(names).first(most), ", "),
@@ -186,7 +189,7 @@ std::vector<Side> sides_of(const Aspect& aspect, std::span<const SubmissionGroup
 
 std::string sentence(const Description& first, std::string_view tensor, const Aspect& aspect,
                      std::span<const Side> sides) {
-    auto subject = fmt::format("'{}'", tensor);
+    auto subject = base::quote(tensor);
     if (first.operation == OperationKind::create_process_set && aspect.plural == "ranks")
         subject = "process set";
     else if (aspect.plural != "operations")
@@ -250,7 +253,7 @@ void look_at(FirstDifference& difference,
     for (std::size_t i = 0; i < first.tensors.size() && !difference.is_found(); ++i) {
         const auto tensor = tensor_name(name, first, i);
         difference.look_at({tensor, "tensor names", [&](const Description& d) {
-                                return fmt::format("'{}'", tensor_name(name, d, i));
+                                return base::quote(tensor_name(name, d, i));
                             }});
         for_each_field<TensorDescription>([&](const auto& each) {
             if (each.plural.empty()) return;
@@ -288,13 +291,12 @@ std::string describe_mismatch(std::string_view name, std::span<const SubmissionG
     for_each_field<Description>([&](const auto& field) { look_at(difference, field); });
     tensor = difference.is_found() ? difference.tensor() : std::string(name);
     // Bits may differ though no aspect does: those of two NaNs, say.
-    return difference.is_found() ? difference.text()
-                                 : fmt::format("'{}': the requests differ", name);
+    return difference.is_found() ? difference.text() : base::quote(name) + ": the requests differ";
 }
 
 std::string describe_discard(std::string_view name, std::span<const SubmissionGroup> groups) {
-    auto text =
-        fmt::format("{} '{}' was discarded", name_of(groups.front().description->operation), name);
+    auto text = fmt::format("{} {} was discarded", name_of(groups.front().description->operation),
+                            base::quote(name));
     for (const auto& group : groups)
         text += fmt::format("{} by {}: {}", &group == &groups.front() ? "" : ";",
                             base::list_ranks(group.ranks), group.description->discarded);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <guozhuang/tensor.hpp>
 #include <memory>
 #include <string>
@@ -30,6 +31,7 @@ struct Description {
     bool group = false;           ///< executed as one and never fused with others
     std::vector<int> ranks = {};  ///< create_process_set: who is to be in it, ranks of the world
     std::vector<TensorDescription> tensors = {};
+    std::vector<std::int64_t> splits = {};   ///< reduce_scatter: rows for each rank; empty: equal
     std::vector<Agreement> agreements = {};  ///< what else must be the same
     /// Why this rank wants the round to fail on all ranks; empty: it does not.
     std::string discarded = {};
@@ -60,11 +62,12 @@ inline constexpr auto fields_of<Description> =
                Field{&Description::group, "kinds of request"},
                Field{&Description::ranks, "ranks"},
                Field{&Description::tensors, "tensors"},
+               Field{&Description::splits, "splits"},
                Field{&Description::agreements, "agreements"},
                Field{&Description::discarded}};
 static_assert(lists_every_member<Description>());
 template <>
-inline constexpr std::size_t most_of<TensorDescription> = max_tensors;
+inline constexpr std::size_t most_of<std::vector<TensorDescription>> = max_tensors;
 
 /// As bytes, which travel: descriptions that are the same give the same bytes. decode throws
 /// Error(wire) on malformed bytes.

@@ -97,8 +97,8 @@ std::optional<LogEntry> failure_of(const Name& name, const Tally& tally,
     failure.operation = name_of(description.operation);
     if (!shut_down.empty()) {
         failure.code = ErrorCode::departed;
-        failure.text = fmt::format("{}; {} '{}' waits for it", attendance.shutdowns_text(shut_down),
-                                   failure.operation, name.text());
+        failure.text = fmt::format("{}; {} {} waits for it", attendance.shutdowns_text(shut_down),
+                                   failure.operation, base::quote(name.text()));
         failure.ranks = std::move(shut_down);
     } else if (!discarding.empty()) {
         set_discard(failure, std::move(discarding), group_ranks);
@@ -106,7 +106,8 @@ std::optional<LogEntry> failure_of(const Name& name, const Tally& tally,
         set_mismatch(failure, tally, group_ranks);
     } else {
         failure.code = ErrorCode::departed;
-        failure.text = fmt::format("{} '{}': {}", failure.operation, name.text(), refusal);
+        failure.text =
+            fmt::format("{} {}: {}", failure.operation, base::quote(name.text()), refusal);
         failure.ranks.assign(missing.begin(), missing.end());
     }
     return failure;

@@ -3,6 +3,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <guozhuang/tensor.hpp>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -62,10 +63,12 @@ consteval bool lists_every_member() {
 }
 
 /// How many elements a list may have.
-template <class Element>
+template <class List>
 inline constexpr std::size_t most_of = max_description_bytes;
 template <>
-inline constexpr std::size_t most_of<std::int64_t> = max_dimensions;  // the extents of a shape
+inline constexpr std::size_t most_of<Shape> = max_dimensions;
+template <>
+inline constexpr std::size_t most_of<std::vector<std::int64_t>> = max_ranks;  // one for each rank
 
 template <class Value>
 void write(Writer& out, const Value& value) {
@@ -108,8 +111,7 @@ void read(Reader& in, Value& value) {
     else if constexpr (std::is_same_v<Value, std::vector<int>>)
         value = in.ranks(max_ranks);
     else
-        for (auto left = in.count(most_of<typename Value::value_type>); left > 0; --left)
-            read(in, value.emplace_back());
+        for (auto left = in.count(most_of<Value>); left > 0; --left) read(in, value.emplace_back());
 }
 
 }  // namespace guozhuang::protocol

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "base/error_text.hpp"
 #include "protocol/description.hpp"
 #include "protocol/policy_codec.hpp"
 
@@ -40,8 +41,8 @@ Item read_item(Reader& in, const NameTable& names, LogEntry::Kind kind) {
     item.name = in.string();
     const auto* known = names.find(item.name);
     if (kind == LogEntry::Kind::evict || (known != nullptr && known->id != 0))
-        throw Error(ErrorCode::wire,
-                    fmt::format("the log gives '{}' an id that is not its own", item.name.text()));
+        throw Error(ErrorCode::wire, fmt::format("the log gives {} an id that is not its own",
+                                                 base::quote(item.name.text())));
     return item;
 }
 

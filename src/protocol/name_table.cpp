@@ -1,4 +1,5 @@
 #include "protocol/name_table.hpp"
+#include "base/error_text.hpp"
 
 #include <fmt/format.h>
 
@@ -55,7 +56,8 @@ void NameTable::use(KnownName& known, std::uint32_t id, const SharedDescription&
 void NameTable::retire(const Item& item, std::uint64_t position) {
     auto* const known = find(item.name);
     if (known == nullptr || item.id == 0 || known->id != item.id)
-        throw Error(ErrorCode::wire, fmt::format("the log forgets '{}' twice", item.name.text()));
+        throw Error(ErrorCode::wire,
+                    fmt::format("the log forgets {} twice", base::quote(item.name.text())));
     with_ids_.erase(known->id);
     Meaning meaning{known->name, std::exchange(known->described, nullptr), known->fingerprint};
     known->id = 0;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 
+#include "base/error_text.hpp"
 #include "protocol/failure.hpp"
 #include "protocol/log_codec.hpp"
 
@@ -88,8 +89,8 @@ void Negotiator::count(KnownName& known, bool named, const SharedDescription& de
     known.named = named;
     known.tally.add(description, ranks);
     if (known.tally.arrived > subtree().size())
-        throw Error(ErrorCode::wire, fmt::format("more ranks have submitted '{}' than there are",
-                                                 known.name.text()));
+        throw Error(ErrorCode::wire, fmt::format("more ranks have submitted {} than there are",
+                                                 base::quote(known.name.text())));
 }
 
 /// Whether a round is under way, and every rank of the subtree has submitted, joined or shut down.
@@ -224,9 +225,10 @@ void Negotiator::receive_ready(int child, Reader& in) {
         throw Error(ErrorCode::wire, fmt::format("rank {} sent id {}, which nobody has been given",
                                                  world_rank(child), record.id));
     if (meaning->fingerprint != record.fingerprint)
-        throw Error(ErrorCode::wire,
-                    fmt::format("rank {} and rank {} hold different descriptions of '{}'",
-                                world_rank(child), world_rank(tree_.rank()), meaning->name.text()));
+        throw Error(
+            ErrorCode::wire,
+            fmt::format("rank {} and rank {} hold different descriptions of {}", world_rank(child),
+                        world_rank(tree_.rank()), base::quote(meaning->name.text())));
     auto& known = names_.row(meaning->name);
     count(known, true, meaning->description, subtrees_.at(child));
     pass_on_if_complete(known);
@@ -362,8 +364,8 @@ void Negotiator::apply_execution(LogEntry& entry) {
         auto& known = names_.row(item.name);
         const auto own = take_submission(known, item);
         if (own && !own->description)
-            throw Error(ErrorCode::wire,
-                        fmt::format("the log executes '{}', which is a join", item.name.text()));
+            throw Error(ErrorCode::wire, fmt::format("the log executes {}, which is a join",
+                                                     base::quote(item.name.text())));
         if (item.id > 0 && own)
             names_.use(known, item.id, own->description, position_);
         else if (item.id > 0 && !entry.descriptions.empty())

@@ -21,5 +21,10 @@ constexpr OperationKind last_of(OperationKind) noexcept {
     return OperationKind::join;
 }
 std::string_view name_of(OperationKind operation) noexcept;
+/// Whether it gives results, whose rows it counts.
+constexpr bool has_rows(OperationKind operation) noexcept {
+    return operation == OperationKind::all_gather || operation == OperationKind::all_to_all ||
+           operation == OperationKind::reduce_scatter;
+}
 
 }  // namespace guozhuang::protocol

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "backends/device/device_backend.hpp"
+#include "base/error_text.hpp"
 #include "base/keep_for_ever.hpp"
 
 namespace guozhuang {
@@ -214,10 +215,10 @@ std::shared_ptr<const std::string> SetRuntime::take_plan_name(const std::string&
     if (!plans_.try_emplace(*name, name).second)
         throw Error(
             ErrorCode::duplicate_name,
-            fmt::format("Plan '{}': this rank has another plan (or DistributedOptimizer) "
+            fmt::format("Plan {}: this rank has another plan (or DistributedOptimizer) "
                         "of that name; set another one in the options "
                         "(name), or none, and it is numbered",
-                        *name),
+                        base::quote(*name)),
             {.tensor = *name, .operation = "plan", .ranks = {resources_->transport->rank()}});
     return name;
 }

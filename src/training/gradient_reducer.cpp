@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/error_text.hpp"
 #include "training/batch.hpp"
 #include "training/current_streams.hpp"
 #include "training/sharing_advice.hpp"
@@ -22,7 +23,7 @@ namespace {
                          const std::string& tensor = {}) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("DistributedOptimizer{}: {}",
-                            optimizer.empty() ? "" : fmt::format(" '{}'", optimizer), problem),
+                            optimizer.empty() ? "" : " " + base::quote(optimizer), problem),
                 {.tensor = tensor, .operation = "step"});
 }
 
@@ -109,11 +110,12 @@ void GradientReducer::State::check() {
         if (parameter.name.empty())
             refuse(options.name, fmt::format("parameter {} has no name", i));
         if (!index.emplace(parameter.name, i).second)
-            refuse(options.name, fmt::format("two parameters are called '{}'", parameter.name),
+            refuse(options.name, "two parameters are called " + base::quote(parameter.name),
                    parameter.name);
         if (parameter.has_gradient() && parameter.value.shape != parameter.gradient.shape)
             refuse(options.name,
-                   fmt::format("value and gradient of '{}' differ in shape", parameter.name),
+                   fmt::format("value and gradient of {} differ in shape",
+                               base::quote(parameter.name)),
                    parameter.name);
     }
     if (std::ranges::none_of(parameters, &Parameter::has_gradient))
@@ -198,7 +200,7 @@ void GradientReducer::State::start_batch() {
 std::size_t GradientReducer::State::find(std::string_view name) const {
     const auto found = index.find(name);
     if (found == index.end())
-        refuse(options.name, fmt::format("there is no parameter called '{}'", name),
+        refuse(options.name, "there is no parameter called " + base::quote(name),
                std::string(name));
     return found->second;
 }
@@ -211,13 +213,13 @@ void GradientReducer::State::mark(std::size_t parameter) {
     const auto& name = parameters[parameter].name;
     if (!parameters[parameter].has_gradient())
         refuse(options.name,
-               fmt::format("'{}' was given without a gradient, so none can be ready", name), name);
+               base::quote(name) + " was given without a gradient, so none can be ready", name);
     if (paused == 0 && batch.passes + 1 == options.backward_passes_per_step &&
         (batch.marked[parameter] || batch.is_synchronised()))
         refuse(options.name,
-               fmt::format("the gradient of '{}' was marked ready twice in one step; a batch that "
+               fmt::format("the gradient of {} was marked ready twice in one step; a batch that "
                            "step() will not end is ended by discard()",
-                           name),
+                           base::quote(name)),
                name);
     hooks_used = true;
     note_values();
@@ -302,11 +304,12 @@ void GradientReducer::State::complete_unmarked() {
     }
     for (const auto i : absent) zero(parameters[i].gradient, on_stream_of(parameters[i].gradient));
     if (!absent.empty() && !std::exchange(warned, true))
-        log_message(LogLevel::warning,
-                    fmt::format("DistributedOptimizer '{}': the gradient of '{}' was not marked in "
-                                "this step and counts as zero "
-                                "(said once; there may be others)",
-                                options.name, parameters[absent.back()].name));
+        log_message(
+            LogLevel::warning,
+            fmt::format("DistributedOptimizer {}: the gradient of {} was not marked in "
+                        "this step and counts as zero "
+                        "(said once; there may be others)",
+                        base::quote(options.name), base::quote(parameters[absent.back()].name)));
     for (std::size_t i = parameters.size(); i-- > 0;)
         if (!batch.marked[i] && parameters[i].has_gradient()) complete(i);
 }

@@ -14,6 +14,8 @@
 #include <set>
 #include <vector>
 
+#include "base/error_text.hpp"
+
 namespace guozhuang {
 namespace {
 
@@ -92,9 +94,10 @@ std::map<int, Names> gather_names(const Names& own, const std::string& name,
 std::string list_of(const Names& names) {
     constexpr std::size_t most = 5;
     if (names.empty()) return "none";
-    if (names.size() <= most) return fmt::format("'{}'", fmt::join(names, "', '"));
-    return fmt::format("'{}' and {} more", fmt::join(names | std::views::take(most), "', '"),
-                       names.size() - most);
+    std::vector<std::string> first;
+    for (const auto& name : names | std::views::take(most)) first.push_back(base::quote(name));
+    if (names.size() <= most) return fmt::format("{}", fmt::join(first, ", "));
+    return fmt::format("{} and {} more", fmt::join(first, ", "), names.size() - most);
 }
 
 /// Throws on every rank unless all pass the same names. The text has the names that are not on all
@@ -135,10 +138,10 @@ void require_same(const std::string& operation, std::span<const Parameter> param
     Names names;
     for (const auto& parameter : parameters)
         if (!names.insert(parameter.name).second)
-            throw Error(
-                ErrorCode::invalid_argument,
-                fmt::format("{}: two parameters are called '{}'", operation, parameter.name),
-                {.tensor = parameter.name, .operation = operation});
+            throw Error(ErrorCode::invalid_argument,
+                        fmt::format("{}: two parameters are called {}", operation,
+                                    base::quote(parameter.name)),
+                        {.tensor = parameter.name, .operation = operation});
     require_same(operation, "parameters", names, process_set);
 }
 
@@ -189,10 +192,10 @@ std::vector<std::string> all_gather_bytes(std::string_view bytes, const ProcessS
 
 void OptimizerState::operator()(std::string name, const TensorView& tensor) {
     if (!tensors_.emplace(name, tensor).second)
-        throw Error(
-            ErrorCode::invalid_argument,
-            fmt::format("broadcast_optimizer_state: two parts of the state are called '{}'", name),
-            {.tensor = name, .operation = "broadcast_optimizer_state"});
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("broadcast_optimizer_state: two parts of the state are called {}",
+                                base::quote(name)),
+                    {.tensor = name, .operation = "broadcast_optimizer_state"});
 }
 
 void OptimizerState::broadcast(int root, const ProcessSet& process_set) const {
@@ -231,12 +234,12 @@ void check_consistent(std::span<const Parameter> parameters, const ProcessSet& p
         const auto& name = parameters[i].name;
         const int first = by_rank.begin()->first;
         if (const auto others = dissenters(by_rank, 2 * i); !others.empty())
-            refuse(fmt::format("parameter {}, here '{}', has another place, dtype or shape on rank "
+            refuse(fmt::format("parameter {}, here {}, has another place, dtype or shape on rank "
                                "{} than on {}",
-                               i, name, first, list_of(others)),
+                               i, base::quote(name), first, list_of(others)),
                    name, others);
         if (const auto others = dissenters(by_rank, 2 * i + 1); !others.empty())
-            refuse(fmt::format("'{}' holds other values on {} than on rank {}", name,
+            refuse(fmt::format("{} holds other values on {} than on rank {}", base::quote(name),
                                list_of(others), first),
                    name, others);
     }
@@ -269,9 +272,9 @@ double clip_by_global_norm(std::span<const Parameter> parameters, double max_nor
     for (const auto& [name, value, gradient] : parameters) {
         if (!is_floating(gradient.dtype))
             throw Error(ErrorCode::invalid_argument,
-                        fmt::format("clip_by_global_norm: the gradient of '{}' is {}; f16, bf16, "
+                        fmt::format("clip_by_global_norm: the gradient of {} is {}; f16, bf16, "
                                     "f32 and f64 can be clipped",
-                                    name, name_of(gradient.dtype)),
+                                    base::quote(name), name_of(gradient.dtype)),
                         {.tensor = name, .operation = "clip_by_global_norm"});
         gradients.push_back(gradient);
     }

@@ -1,4 +1,5 @@
 #include "training/sharing_advice.hpp"
+#include "base/error_text.hpp"
 
 #include <fmt/format.h>
 
@@ -23,11 +24,11 @@ void SharingAdvice::note_wait(Clock::duration time, const Plan& plan,
     const auto middle = waits_.begin() + steps_to_time / 2;
     std::ranges::nth_element(waits_, middle);
     log_message(LogLevel::info,
-                fmt::format("DistributedOptimizer '{}': step() waits {:.1f} ms (median of {}) for "
+                fmt::format("DistributedOptimizer {}: step() waits {:.1f} ms (median of {}) for "
                             "gradients of which {:.1f} MB are in private memory, where no other "
                             "rank reaches them. Memory::share would reduce these where they are, "
                             "which moves {:.1f} times fewer bytes",
-                            plan.name(), middle->count(), steps_to_time,
+                            base::quote(plan.name()), middle->count(), steps_to_time,
                             static_cast<double>(bytes) / 1e6, 2.5 - 1.0 / ranks.size()));
 } catch (const std::exception&) {
     // There is no memory, or the session has been closed.

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "support/cases/async_cases.hpp"
+#include "support/cases/in_place_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
 #include "support/cases/output_cases.hpp"
 #include "support/cases/random_operations.hpp"
@@ -172,6 +173,11 @@ TEST_CASE("reduce_scatter of every dtype, op and uneven rows") {
 // under one tag. The bytes are those that were sent.
 TEST_CASE("results in memory of the caller's, also where some ranks give none or of a wrong size") {
     for (const auto& body : all_output_cases) CHECK(problems_here(body) == "");
+}
+
+// Equal and given parts, small and large, with scales; and what is refused.
+TEST_CASE("results in place, and splits of reduce_scatter") {
+    for (const auto& body : all_in_place_cases) CHECK(problems_here(body) == "");
 }
 
 TEST_CASE("messages between all ranks, told apart by tag, in order within one") {

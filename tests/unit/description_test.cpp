@@ -34,7 +34,7 @@ std::string mismatch(const std::vector<Description>& submitted, std::string_view
 
 /// Descriptions of which each differs from the first in one thing.
 std::vector<Description> variants() {
-    std::vector<Description> all(16, allreduce());
+    std::vector<Description> all(17, allreduce());
     all[1].operation = OperationKind::broadcast;
     all[2].op = ReduceOp::max;
     all[3].prescale = 0.5;
@@ -50,6 +50,7 @@ std::vector<Description> variants() {
     all[13].ranks = {0, 7, max_ranks - 1};
     all[14].agreements = {{"weight", "colours", "red"}, {"", "sizes", ""}};
     all[15].discarded = "no such file";
+    all[16].splits = {0, 7, std::numeric_limits<std::int64_t>::max()};
     return all;
 }
 

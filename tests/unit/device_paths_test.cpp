@@ -9,6 +9,7 @@
 
 #include "backends/device/path_choice.hpp"
 #include "support/cases/error_cases.hpp"
+#include "support/cases/in_place_cases.hpp"
 #include "support/cases/join_cases.hpp"
 #include "support/cases/operation_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
@@ -73,6 +74,8 @@ void every_operation(Session& session, Report& report) {
     start_all_gather(among, "gathered", DType::f32, rows, {3})(report);
     start_all_to_all(among, "exchanged", DType::f64, Splits(rows.size(), rows), {2})(report);
     start_reduce_scatter(among, "scattered", {DType::f32, {30'001, 2}, {ReduceOp::sum}})(report);
+    results_in_place(among, report);
+    misplaced_blocks(among, report);
 }
 
 /// All of one type and op at once.

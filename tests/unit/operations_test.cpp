@@ -11,6 +11,7 @@
 #include "device/reduction.hpp"
 #include "support/cases/async_cases.hpp"
 #include "support/cases/error_cases.hpp"
+#include "support/cases/in_place_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
 #include "support/cases/output_cases.hpp"
 #include "support/cases/random_operations.hpp"
@@ -245,6 +246,11 @@ TEST_CASE("reduce_scatter of every dtype, op and uneven rows") {
 TEST_CASE("results in memory of the caller's, also where some ranks give none or of a wrong size") {
     for (const int ranks : rank_counts({1, 2, 3, 4}))
         for (const auto& body : all_output_cases) CHECK(problems_among(ranks, body) == "");
+}
+
+TEST_CASE("results in place, and splits of reduce_scatter") {
+    for (const int ranks : rank_counts({1, 2, 3, 4}))
+        for (const auto& body : all_in_place_cases) CHECK(problems_among(ranks, body) == "");
 }
 
 TEST_CASE(

@@ -153,9 +153,11 @@ struct DirectPath::ReduceScatter : WithResults {
         : WithResults(through, of, given, on, through.ranks()) {
         std::vector<std::size_t> largest;
         for (std::size_t i = 0; i < bundle.entries.size(); ++i) {
-            const auto shares = reduce_scatter_rows(bundle.entries[i].tensor.shape[0], ranks);
+            const auto& entry = bundle.entries[i];
+            const auto shares = reduce_scatter_rows(entry.tensor.shape[0], entry.splits, ranks);
             contributions.push_back(parts_of(i, shares));
-            largest.push_back(contributions.back().front().size());
+            largest.push_back(static_cast<std::size_t>(std::ranges::max(shares)) *
+                              row_bytes(entry.tensor));
         }
         fragments = chunks_of(largest, room);
     }

@@ -12,7 +12,8 @@ void LonePath::enqueue(std::shared_ptr<engine::StreamBundle> given, device::Stre
         auto memory = entry.tensor.memory();
         if (!rows.empty()) {
             const auto result = results_.memory_for(entry, rows[i]);
-            if (!memory.empty()) driver_->copy(stream, result, memory);
+            if (!memory.empty() && result.data() != memory.data())
+                driver_->copy(stream, result, memory);
             memory = result;
         }
         // An average of one, and Adasum of one, are the tensor itself.

@@ -51,7 +51,7 @@ struct Move {
     DType dtype;
     std::size_t row_bytes;
     std::span<std::byte> from, into;
-    std::span<const std::int64_t> splits;  ///< all_to_all: rows for each rank
+    std::span<const std::int64_t> splits;  ///< rows for each rank; reduce_scatter: or none
     std::span<const std::int64_t> rows;    ///< rows from each rank
     std::int64_t input_rows;
 };
@@ -78,7 +78,7 @@ void all_to_all(device::NcclCommunicator& nccl, device::Stream& stream, const Mo
 
 void reduce_scatter(device::NcclCommunicator& nccl, device::Stream& stream, ReduceOp op,
                     const Move& move, int ranks) {
-    const auto rows = reduce_scatter_rows(move.input_rows, ranks);
+    const auto rows = reduce_scatter_rows(move.input_rows, move.splits, ranks);
     if (are_equal(rows)) {
         if (!move.into.empty()) nccl.reduce_scatter(stream, {op, move.dtype}, move.into, move.from);
         return;

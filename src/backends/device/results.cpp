@@ -48,8 +48,9 @@ std::vector<std::vector<std::int64_t>> Results::rows_of(const engine::Bundle& bu
             break;
         case OperationKind::reduce_scatter:
             for (const auto& entry : bundle.entries)
-                rows.push_back({reduce_scatter_rows(
-                    entry.tensor.shape[0], of_.ranks)[static_cast<std::size_t>(of_.rank)]});
+                rows.push_back(
+                    {reduce_scatter_rows(entry.tensor.shape[0], entry.splits,
+                                         of_.ranks)[static_cast<std::size_t>(of_.rank)]});
             break;
         default: break;
     }
@@ -61,7 +62,7 @@ std::span<std::byte> Results::memory_for(const engine::BundleEntry& entry,
     require_possible(rows, row_bytes(entry.tensor), of_.world_rank);
     const auto bytes = describe(*entry.result, entry.tensor, rows);
     entry.result->device = entry.tensor.device;
-    if (entry.output.size() == bytes) return entry.output;
+    if (fits_output(entry, rows, of_.rank)) return entry.output;
     auto [memory, owner] = device::allocate_owned(of_.driver, of_.device, bytes);
     entry.result->device_memory = std::move(owner);
     return memory;

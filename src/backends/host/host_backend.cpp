@@ -32,11 +32,11 @@ using wire::SharedMemoryGroup;
 
 /// Prepares a result of these rows from each rank and gives each rank's destination in it.
 std::vector<std::span<std::byte>> lay_out(const engine::BundleEntry& entry,
-                                          std::span<const std::int64_t> rows) {
+                                          std::span<const std::int64_t> rows, int rank) {
     const auto row = row_bytes(entry.tensor);
     const auto bytes = describe(*entry.result, entry.tensor, rows);
     auto rest = entry.output;
-    if (rest.size() != bytes) {
+    if (!fits_output(entry, rows, rank)) {
         entry.result->bytes.resize(bytes);
         rest = entry.result->bytes;
     }
@@ -379,8 +379,9 @@ void HostBackend::all_gather(const Policy& policy, const engine::BundleEntry& en
     gather(policy, counts);
     const auto world_rank = [this](int rank) { return wire_.world_rank(rank); };
     require_possible(rows, row_bytes(entry.tensor), world_rank);
-    const auto destinations = lay_out(entry, rows);
-    copy(destinations[self], entry.tensor.memory());
+    const auto destinations = lay_out(entry, rows, wire_.rank());
+    if (destinations[self].data() != entry.tensor.data)
+        copy(destinations[self], entry.tensor.memory());
     gather(policy, destinations);
 }
 
@@ -420,7 +421,7 @@ void HostBackend::all_to_all(const Policy& policy, const engine::BundleEntry& en
     const auto world_rank = [this](int rank) { return wire_.world_rank(rank); };
     require_possible(rows, row, world_rank);
     require_possible(longest_of_each, row, world_rank);
-    const auto destinations = lay_out(entry, rows);
+    const auto destinations = lay_out(entry, rows, wire_.rank());
     exchange(policy, cut(entry.tensor.memory(), row, entry.splits), destinations,
              static_cast<std::size_t>(std::ranges::max(longest_of_each)) * row);
 }
@@ -428,9 +429,9 @@ void HostBackend::all_to_all(const Policy& policy, const engine::BundleEntry& en
 /// As the reduce_scatter of the same tensor in i64.
 void HostBackend::average_scatter(const engine::Bundle& bundle, const engine::BundleEntry& entry) {
     const auto& tensor = entry.tensor;
-    const auto rows = reduce_scatter_rows(tensor.shape[0], wire_.size());
+    const auto rows = reduce_scatter_rows(tensor.shape[0], entry.splits, wire_.size());
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
-    const auto destination = lay_out(entry, own).front();
+    const auto destination = lay_out(entry, own, wire_.rank()).front();
     wide_ = store_->take();
     const auto count = tensor.bytes() / size_of(tensor.dtype);
     const auto numbers = wide_numbers(count + destination.size() / size_of(tensor.dtype));
@@ -438,6 +439,7 @@ void HostBackend::average_scatter(const engine::Bundle& bundle, const engine::Bu
     device::widen_integers(input, tensor.dtype, tensor.memory());
     Result wide_result;
     reduce_scatter(bundle, {.tensor = TensorView(input.data(), DType::i64, tensor.shape),
+                            .splits = entry.splits,
                             .result = &wide_result,
                             .output = std::as_writable_bytes(averages)});
     device::narrow_integers(tensor.dtype, destination, averages);
@@ -449,7 +451,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Bun
     const auto& tensor = entry.tensor;
     const device::HostReduce reduce(tensor.dtype, bundle.op, bundle.contributors, bundle.postscale);
     const auto segment_bytes = selection::direct_segment_bytes(ranks, bundle.policy.segment_bytes);
-    const auto rows = reduce_scatter_rows(tensor.shape[0], ranks);
+    const auto rows = reduce_scatter_rows(tensor.shape[0], entry.splits, ranks);
 
     const std::span<const std::byte> given = tensor.memory();
     const bool scales = bundle.prescale != 1;
@@ -467,7 +469,7 @@ void HostBackend::reduce_scatter(const engine::Bundle& bundle, const engine::Bun
         blocks = cut(scaled, row_bytes(tensor), rows);
     }
     const auto own = std::span(rows).subspan(static_cast<std::size_t>(wire_.rank()), 1);
-    const auto destination = lay_out(entry, own);
+    const auto destination = lay_out(entry, own, wire_.rank());
     direct::ReduceScatterArgs args{.input = blocks,
                                    .output = destination.front(),
                                    .scratch = working,

@@ -14,6 +14,7 @@ void test_run_ranks(void);
 void test_info(void);
 void test_results(void);
 void test_outputs(void);
+void test_in_place(void);
 void test_messages(void);
 void test_handles(void);
 void test_streams(void);

@@ -10,7 +10,7 @@ static void run_all(void) {
         test_results,    test_outputs,         test_handles,        test_streams,
         test_messages,   test_joins,           test_null_arguments, test_bad_arguments,
         test_keep_alive, test_process_sets,    test_memory,         test_plans,
-        test_training,   test_failing_batches, test_helpers,
+        test_training,   test_failing_batches, test_helpers,        test_in_place,
     };
     test_before_init();
     OK(gz_init(NULL));

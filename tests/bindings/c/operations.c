@@ -48,6 +48,38 @@ void test_outputs(void) {
           gz_all_gather(&tensor, &options, &result));
 }
 
+/// As a trainer that keeps a part of the optimizer's state on each rank: the gradient's own part is
+/// summed up where it lies, and the updated part is gathered from there.
+void test_in_place(void) {
+    const int size = rank_count(), self = own_rank();
+    float flat[64] = {0};
+    int64_t splits[8], rows = 0, own_begin = 0;
+    for (int rank = 0; rank < size; ++rank) {
+        splits[rank] = rank == 0 ? 5 : rank + 1;
+        if (rank < self) own_begin += splits[rank];
+        rows += splits[rank];
+    }
+    for (int64_t i = 0; i < rows; ++i) flat[i] = (float)i;
+    const GzTensor whole = vector_of(flat, GZ_F32, &rows);
+    const GzTensor own = vector_of(flat + own_begin, GZ_F32, &splits[self]);
+    GzResult* result = NULL;
+    GzOptions options = GZ_OPTIONS_INIT;
+    options.outputs = &own;
+    options.output_count = 1;
+    options.splits = splits;
+    options.split_count = (size_t)size;
+    OK(gz_reduce_scatter(&whole, GZ_SUM, &options, &result));
+    gz_result_free(result);
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "no splits", gz_allreduce(&whole, GZ_SUM, &options));
+    FAILS(GZ_ERROR_INVALID_ARGUMENT, "no splits", gz_all_gather(&own, &options, &result));
+    options.splits = NULL;
+    options.split_count = 0;
+    options.outputs = &whole;
+    OK(gz_all_gather(&own, &options, &result));
+    gz_result_free(result);
+    for (int64_t i = 0; i < rows; ++i) CHECK(flat[i] == (float)(i * size));
+}
+
 void test_handles(void) {
     float value = 1;
     int done = -1;

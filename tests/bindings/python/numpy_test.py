@@ -79,6 +79,26 @@ class Others(ranks.RanksTest):
                          list(range(self.size)))
 
 
+class InPlace(ranks.RanksTest):
+    def test_own_rows(self):
+        splits = [5] + list(range(2, self.size + 1))
+        begin = sum(splits[:self.rank])
+        flat = numpy.arange(2.0 * sum(splits)).reshape(-1, 2)
+        own = flat[begin:begin + splits[self.rank]]
+        part = gz.reducescatter(flat, op=gz.Sum, output=own, splits=splits)
+        self.assertIs(part, own)
+        self.assertIs(gz.allgather(own, output=flat), flat)
+        expected = self.size * numpy.arange(2.0 * sum(splits)).reshape(-1, 2)
+        self.assertEqual(flat.tolist(), expected.tolist())
+
+    def test_refused(self):
+        flat = numpy.zeros((2 * self.size, 2))
+        self.refused("only this rank's own block", gz.allgather, flat.reshape(-1, 1)[1:3],
+                     output=flat.reshape(-1, 1)[2:])
+        self.refused("must be contiguous", gz.allgather, flat, output=flat[:, 1:])
+        self.refused("splits", gz.reducescatter, flat, splits=[1])
+
+
 class Handles(ranks.RanksTest):
     def test_many_at_once(self):
         pending = [gz.allreduce_async(numpy.full(10, i), name=f"many {i}", op=gz.Sum)

@@ -59,6 +59,37 @@ TEST_CASE("gradients that are not cleared go on as in one process") {
           }) == "");
 }
 
+TEST_CASE("what takes any optimizer takes a distributed one, and sets its learning rate") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Net net(7), alone(7);
+              auto sgd = sgd_of(net), sgd_alone = sgd_of(alone);
+              gz::torch::DistributedOptimizer optimizer(sgd, *net);
+              const auto train = [](torch::optim::Optimizer& any, double rate, const auto& loss) {
+                  any.zero_grad();
+                  loss().backward();
+                  for (auto& group : any.param_groups()) group.options().set_lr(rate);
+                  any.step();
+              };
+              for (std::uint64_t step = 0; step < 4; ++step) {
+                  const auto batch = batch_of(session, step, step % 2 == 0);
+                  const auto rate = 0.1 / static_cast<double>(step + 1);
+                  train(sgd_alone, rate, [&] { return loss_of(*alone, batch); });
+                  train(optimizer, rate, [&] { return loss_of(*net, batch.share(session)); });
+                  expect_same(report, *net, *alone, text_of("step ", step));
+              }
+              for (auto* each : {&sgd, &sgd_alone}) each->param_groups()[0].options().set_lr(0.7);
+              const auto batch = batch_of(session, 4, true);
+              optimizer.zero_grad();
+              sgd_alone.zero_grad();
+              loss_of(*alone, batch).backward();
+              loss_of(*net, batch.share(session)).backward();
+              sgd_alone.step();
+              optimizer.step();
+              expect_same(report, *net, *alone, "after a rate set in the wrapped optimizer");
+              report.expect(optimizer.param_groups()[0].options().get_lr() == 0.7, "its rate");
+          }) == "");
+}
+
 TEST_CASE("passes that accumulate, by option and by no_sync") {
     CHECK(problems_here([](Session& session, Report& report) {
               Net net(7), other(7), alone(7);

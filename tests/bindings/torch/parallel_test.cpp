@@ -313,6 +313,20 @@ TEST_CASE("buffers are those of the first rank, while the module trains") {
               }) == "");
 }
 
+TEST_CASE("a module without its type, whose forward the trainer calls itself") {
+    CHECK(problems_here([](Session& session, Report& report) {
+              Normed net;
+              torch::nn::Module& plain = *net;
+              gz::torch::DistributedDataParallel parallel(plain);
+              net->norm->running_mean.fill_(session.rank());
+              parallel.begin_forward();
+              report.expect(net->norm->running_mean.sum().item<float>() == 0, "the buffers");
+              net->forward(torch::ones({4, 3}) * (session.rank() + 1)).sum().backward();
+              const auto gradient = net->layer->bias.grad().sum().item<float>();
+              report.expect(gradient == 8, text_of("the gradient is ", gradient));
+          }) == "");
+}
+
 TEST_CASE("modules that cannot train are refused") {
     CHECK(problems_here([](Session&, Report& report) {
               expect_error(report, "invalid_argument: ", "there is no module",

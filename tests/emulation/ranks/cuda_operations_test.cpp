@@ -4,6 +4,7 @@
 #include <guozhuang/guozhuang.hpp>
 
 #include "emulation/ranks/trainer.hpp"
+#include "support/cases/in_place_cases.hpp"
 #include "support/cases/join_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
 #include "support/cases/output_cases.hpp"
@@ -82,6 +83,13 @@ TEST_CASE("an output on a device of other rows than come fails on its rank alone
     CHECK(problems_on_device([](Session& session, Report& report) {
               misfits(session, report);
               outputs_beside_joined_rank(session, report);
+          }) == "");
+}
+
+TEST_CASE("results in place on a device, and splits of reduce_scatter") {
+    CHECK(problems_on_device([](Session& session, Report& report) {
+              results_in_place(session, report);
+              misplaced_blocks(session, report);
           }) == "");
 }
 

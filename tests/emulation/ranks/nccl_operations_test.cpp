@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "emulation/ranks/trainer.hpp"
+#include "support/cases/in_place_cases.hpp"
 #include "support/cases/operation_cases.hpp"
 #include "support/cases/operation_sweeps.hpp"
 #include "support/runner/catch.hpp"
@@ -93,6 +94,11 @@ TEST_CASE("groups of mixed tensors by NCCL") {
 
 TEST_CASE("a NaN is not lost where tensors go by NCCL") {
     CHECK(problems_by_nccl(keep_nan) == "");
+}
+
+TEST_CASE("results in place by NCCL, and splits of reduce_scatter") {
+    CHECK(problems_by_nccl(results_in_place) == "");
+    CHECK(problems_by_nccl(misplaced_blocks) == "");
 }
 
 TEST_CASE("a process set has a communicator of its own") {

@@ -319,6 +319,30 @@ void duplicate_names(Session& session, Report& report) {
     report.expect(first == second && first[0] == static_cast<float>(session.size()), "both sums");
 }
 
+void long_names(Session& session, Report& report) {
+    constexpr std::size_t longest_text = 1000;
+    const auto expect_cut = [&](ErrorCode code, const std::string& word, const auto& act) {
+        expect_error(report, code, {word}, act);
+        const auto error = error_of(act);
+        report.expect(error && std::string(error->what()).size() < longest_text,
+                      text_of(word, ": a long text"));
+    };
+    std::vector<float> numbers(2);
+    std::string name(199, 'n');
+    for (int i = 0; i < 40'000; ++i) name += "\u00e9";  // of two bytes
+    const auto begins = " '" + std::string(199, 'n') + "...' (";
+    expect_cut(ErrorCode::invalid_argument, "allreduce" + begins + "80199 bytes): the name is",
+               [&] { allreduce(numbers, {.name = name, .session = &session}); });
+    name.resize(60'199);
+    if (session.size() > 1) {
+        numbers.resize(session.rank() == 0 ? 2 : 3);
+        expect_cut(ErrorCode::mismatch,
+                   "allreduce" + begins + "60199 bytes): shapes differ: [2] on",
+                   [&] { allreduce(numbers, {.name = name, .session = &session}); });
+    }
+    expect_usable(session, report);
+}
+
 void mismatched_messages(Session& session, Report& report) {
     if (session.size() < 2 || session.rank() > 1) return expect_usable(session, report);
     std::vector<float> four(4, 2), five(5);

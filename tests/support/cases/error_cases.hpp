@@ -84,11 +84,14 @@ void impossible_values(Session& session, Report& report);
 /// A name is free again once its operation is complete, on this rank.
 void duplicate_names(Session& session, Report& report);
 
+/// Errors quote the beginning of a long name, and say how long it is.
+void long_names(Session& session, Report& report);
+
 /// The two sides of a message differ: both learn it, and the next message passes.
 void mismatched_messages(Session& session, Report& report);
 
 inline const RankCase all_error_cases[] = {
-    mismatched_tensors, mismatched_options, mismatched_groups, three_sides,
-    bad_arguments,      impossible_values,  duplicate_names,   mismatched_messages};
+    mismatched_tensors, mismatched_options, mismatched_groups, three_sides,        bad_arguments,
+    impossible_values,  duplicate_names,    long_names,        mismatched_messages};
 
 }  // namespace guozhuang::test

@@ -59,10 +59,12 @@ void outputs_that_overlap(Session& session, Report& report) {
     const auto at = [&](std::size_t first, std::size_t count) {
         return TensorView(std::span(memory).subspan(first, count));
     };
+    std::vector<std::int64_t> splits(static_cast<std::size_t>(session.size()));
+    splits[0] = 10;
     expect_error(report, invalid,
                  {"all_to_all 'x': tensor [0] (40 bytes at ", ") and output [0] (40 bytes at "},
                  [&] {
-                     return all_to_all(at(0, 10), {},
+                     return all_to_all(at(0, 10), splits,
                                        {.name = "x", .outputs = {at(9, 10)}, .session = &session});
                  });
     const auto refused = [&](const std::vector<TensorView>& tensors,
@@ -83,7 +85,7 @@ void outputs_that_overlap(Session& session, Report& report) {
             ") and tensor [1] (20 bytes");
     // One that reaches over both.
     refused({at(2, 1), at(25, 2)}, {at(0, 29), at(29, 1)}, "output [0] (116 bytes at ",
-            ") and tensor [0] (4 bytes");
+            ") and tensor [1] (8 bytes");
 }
 
 /// A row of rank r, of which there are r + 1 for each rank that gets some.

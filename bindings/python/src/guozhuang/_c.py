@@ -54,6 +54,8 @@ class Options(Structure):
         ("keep_alive", KeepAlive),
         ("timeout_ms", c_int64),
         ("wait_first_us", c_int64),
+        ("splits", POINTER(c_int64)),
+        ("split_count", c_size_t),
     ]
 
 
@@ -221,11 +223,14 @@ def make_tensor(address, shape, dtype, device=None):
     return Tensor(address, array_of(c_int64, shape), None, dtype, len(shape), device)
 
 
-def make_options(name, process_set, wait_first_us, stream=None, prescale=1.0, postscale=1.0):
+def make_options(name, process_set, wait_first_us, stream=None, prescale=1.0, postscale=1.0,
+                 output=None, splits=()):
     """The options of an operation. The pointer to the set must outlive them."""
     return Options(_OPTIONS_BYTES, None if name is None else str(name).encode(), prescale,
-                   postscale, None if stream is None else ctypes.pointer(stream), None, 0,
-                   process_set, wait_first_us=wait_first_us)
+                   postscale, None if stream is None else ctypes.pointer(stream),
+                   None if output is None else ctypes.pointer(output), 0 if output is None else 1,
+                   process_set, wait_first_us=wait_first_us, splits=array_of(c_int64, splits),
+                   split_count=len(splits))
 
 
 def array_of(kind, values):

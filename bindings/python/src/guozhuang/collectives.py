@@ -109,18 +109,20 @@ class Collectives:
         self._arrays, self._wait_first_us = arrays, wait_first_us
         self._waiting = self if wait_first_us else Collectives(arrays, WAIT_SLICE_US)
 
-    def _submit(self, function, tensors, arguments, finish, name, process_set, scales=(1.0, 1.0)):
+    def _submit(self, function, tensors, arguments, finish, name, process_set, scales=(1.0, 1.0),
+                output=None, splits=()):
         """`arguments` are those behind the tensors; a single tensor goes without a count."""
         stream = self._arrays.stream(tensors[0]) if tensors else None
         options = _c.make_options(name, pointer_of(process_set), self._wait_first_us, stream,
-                                  *scales)
+                                  *scales, None if output is None else self._arrays.view(output),
+                                  splits)
         views = _each(self._arrays.view, tensors, function, name)
         if function in _GROUPED:
             views = ((_c.Tensor * len(views))(*views), len(views))
         else:
             views = (ctypes.byref(*views),)
-        return submit(function, *views, *arguments, ctypes.byref(options), owners=tensors,
-                      finish=finish)
+        return submit(function, *views, *arguments, ctypes.byref(options),
+                      owners=(tensors, output), finish=finish)
 
     def _scaled(self, tensors, op, scales, process_set):
         """Integers have no factors in the library: those of Horovod multiply here, and truncate.
@@ -215,13 +217,23 @@ class Collectives:
 
         return finish
 
-    def allgather_async(self, tensor, name=None, process_set=global_process_set):
+    def _output_of(self, output):
+        """An output is written as it lies."""
+        address = lambda array: self._arrays.view(array).data
+        if output is not None and address(self._arrays.in_place(output)) != address(output):
+            refuse("the output must be contiguous, and in the processor's order of bytes")
+        return output
+
+    def allgather_async(self, tensor, name=None, process_set=global_process_set, output=None):
         """The tensors of all ranks, one below the other along the first dimension, in which they
-        may differ."""
+        may differ. They go into `output`, if there is one, of which `tensor` may be this rank's own
+        rows."""
         inputs = _each(self._arrays.as_input, [tensor], _ALL_GATHER, name)
-        finish = self._results(inputs)
-        return self._submit(_ALL_GATHER, inputs, (), lambda pointer: finish(pointer)[0], name,
-                            process_set)
+        output = self._output_of(output)
+        make = self._results(inputs)
+        return self._submit(_ALL_GATHER, inputs, (),
+                            lambda pointer: make(pointer)[0] if output is None else output, name,
+                            process_set, output=output)
 
     def grouped_allgather_async(self, tensors, name=None, process_set=global_process_set):
         """allgather_async() of several tensors as one operation. Gives a list of results."""
@@ -229,22 +241,33 @@ class Collectives:
         return self._submit(_GROUPED_ALL_GATHER, inputs, (), self._results(inputs), name,
                             process_set)
 
-    def _reducescatter(self, function, tensors, name, op, process_set, scales):
-        """Gives a list of results."""
+    def _reducescatter(self, function, tensors, name, op, process_set, scales, output=None,
+                       splits=()):
+        """Gives a list of results, for one tensor its result."""
         inputs = _each(self._arrays.as_input, tensors, function, name)
         sent, op, scales, factor = self._scaled(inputs, choose_op(None, op), scales, process_set)
-        finish = self._results(inputs, factor)
-        if function is _REDUCE_SCATTER:
-            return self._submit(function, sent, (op,), lambda pointer: finish(pointer)[0], name,
-                                process_set, scales)
-        return self._submit(function, sent, (op,), finish, name, process_set, scales)
+        make = self._results(inputs, factor)
+
+        def finish(pointer):
+            if output is None:
+                made = make(pointer)
+                return made[0] if function is _REDUCE_SCATTER else made
+            if factor is not None:
+                self._arrays.put_back(output, self._arrays.scaled(output, factor))
+            return output
+
+        return self._submit(function, sent, (op,), finish, name, process_set, scales, output,
+                            splits)
 
     def reducescatter_async(self, tensor, name=None, op=Average, process_set=global_process_set,
-                            prescale_factor=1.0, postscale_factor=1.0):
-        """Combines the tensors of all ranks, each of which gets its part of the first dimension;
-        the first ranks get one row more where it does not divide evenly."""
+                            prescale_factor=1.0, postscale_factor=1.0, output=None, splits=None):
+        """Combines the tensors of all ranks, each of which gets its part of the first dimension:
+        rank r gets `splits[r]` rows or, without splits, an equal part, the first ranks one row more
+        where it does not divide evenly. It goes into `output`, if there is one, which may be this
+        rank's own rows of `tensor`."""
         return self._reducescatter(_REDUCE_SCATTER, [tensor], name, op, process_set,
-                                   (prescale_factor, postscale_factor))
+                                   (prescale_factor, postscale_factor), self._output_of(output),
+                                   _integers_of(splits))
 
     def grouped_reducescatter_async(self, tensors, name=None, op=Average,
                                     process_set=global_process_set, prescale_factor=1.0,
@@ -280,7 +303,6 @@ class Collectives:
     reducescatter = _blocking(reducescatter_async)
     grouped_reducescatter = _blocking(grouped_reducescatter_async)
     alltoall = _blocking(alltoall_async)
-
 
 
 def barrier(process_set=global_process_set):

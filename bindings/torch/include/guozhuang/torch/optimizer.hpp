@@ -8,6 +8,8 @@
 #include <string_view>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+#include <vector>
 
 namespace guozhuang::torch {
 
@@ -23,7 +25,11 @@ namespace guozhuang::torch {
 ///
 /// `backward` may run once between two steps, unless the options or no_sync() say that gradients
 /// accumulate. Optimizer and module must outlive this. One thread at a time.
-class DistributedOptimizer {
+///
+/// A function that takes a torch::optim::Optimizer& takes this, too. Learning rates that are set in
+/// its param_groups(), as schedulers do, are those of the next step; so are rates that are set in
+/// those of wrapped(). Set other options in wrapped().
+class DistributedOptimizer : public ::torch::optim::Optimizer {
 public:
     /// For the optimizer's parameters, which have their names in the module. Does not broadcast
     /// them: see broadcast_parameters(). Collective. Throws Error(invalid_argument) on all ranks,
@@ -32,7 +38,9 @@ public:
     /// parameters differ; Error(not_initialised).
     DistributedOptimizer(::torch::optim::Optimizer& optimizer, const ::torch::nn::Module& module,
                          const OptimizerOptions& options = {})
-        : optimizer_(optimizer),
+        : Optimizer(optimizer.param_groups(), optimizer.defaults().clone()),
+          optimizer_(optimizer),
+          rates_(rates_of(optimizer)),
           reducer_([&optimizer, &module] { return trained_parameters(module, optimizer); },
                    options) {}
 
@@ -43,13 +51,22 @@ public:
     /// require a gradient than when this was made, or if the options ask for anything but the plain
     /// average and gradients were not cleared after the last step.
     bool step() {
-        return reducer_.finish_pass([this] { optimizer_.step(); });
+        return reducer_.finish_pass([this] {
+            match_rates();
+            optimizer_.step();
+        });
     }
     /// With a closure, for optimizers that need one (L-BFGS): it clears the gradients, runs
     /// backward and returns the loss, and each of its evaluations is reduced. The optimizer gets
     /// the mean of the ranks' losses, so that all decide alike; so does the caller. Every rank
-    /// calls this. Throws as step(), and what the closure throws.
-    at::Tensor step(const ::torch::optim::Optimizer::LossClosure& closure) {
+    /// calls this. Throws as step(), and what the closure throws. A null closure: step(), and no
+    /// loss.
+    at::Tensor step(LossClosure closure) override {
+        if (closure == nullptr) {
+            step();
+            return {};
+        }
+        match_rates();
         return optimizer_.step([&] {
             auto loss = closure().detach().clone();
             reducer_.finish_pass();
@@ -63,6 +80,11 @@ public:
     }
     /// The optimizer's zero_grad(). Local.
     void zero_grad() { optimizer_.zero_grad(); }
+    /// The optimizer's state, as torch::save() writes it and torch::load() reads it.
+    void save(::torch::serialize::OutputArchive& archive) const override {
+        optimizer_.save(archive);
+    }
+    void load(::torch::serialize::InputArchive& archive) override { optimizer_.load(archive); }
 
     /// Waits for the averages without stepping, to clip them say; the next step() then only steps.
     /// Throws as step().
@@ -82,7 +104,32 @@ public:
     ::torch::optim::Optimizer& wrapped() noexcept { return optimizer_; }
 
 private:
+    /// None of a user's optimizer whose options have no rate.
+    static std::vector<double> rates_of(const Optimizer& optimizer) try {
+        std::vector<double> rates;
+        for (const auto& group : optimizer.param_groups())
+            rates.push_back(group.options().get_lr());
+        return rates;
+    } catch (const c10::Error&) {
+        return {};
+    }
+    /// Both get the rate that was changed since the last step, be it here or there.
+    void match_rates() {
+        auto &own = param_groups(), &theirs = optimizer_.param_groups();
+        if (own.size() != theirs.size())
+            throw Error(ErrorCode::invalid_argument,
+                        "DistributedOptimizer: a group of parameters was added after the "
+                        "optimizer was wrapped; add it before");
+        for (std::size_t i = 0; i < rates_.size(); ++i) {
+            const auto rate = own[i].options().get_lr();
+            rates_[i] = rate != rates_[i] ? rate : theirs[i].options().get_lr();
+            own[i].options().set_lr(rates_[i]);
+            theirs[i].options().set_lr(rates_[i]);
+        }
+    }
+
     ::torch::optim::Optimizer& optimizer_;
+    std::vector<double> rates_;  ///< by group, after the last step
     Reducer reducer_;
 };
 

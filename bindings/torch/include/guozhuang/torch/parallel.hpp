@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <exception>
 #include <functional>
 #include <guozhuang/operations.hpp>
@@ -98,21 +99,31 @@ public:
         const auto set = ranks_of(reducer_.options());
         broadcast_parameters(*module_, set.ranks().front(), set);
     }
+    /// The same for a module that outlives this.
+    explicit DistributedDataParallel(Module& module, const ParallelOptions& options = {})
+        requires std::derived_from<Module, ::torch::nn::Module>
+        : DistributedDataParallel(std::shared_ptr<Module>(std::shared_ptr<void>(), &module),
+                                  options) {}
     /// The same for a module of TORCH_MODULE.
     explicit DistributedDataParallel(const ::torch::nn::ModuleHolder<Module>& holder,
                                      const ParallelOptions& options = {})
         : DistributedDataParallel(holder.is_empty() ? nullptr : holder.ptr(), options) {}
 
-    /// The module's forward(). If the last backward() has thrown after its first gradient, that
-    /// batch is discarded first, if discard() has not done so; this waits until the other ranks
-    /// have come to its end. What is thrown before that (by the loss, say) is not seen here: call
-    /// discard().
+    /// The module's forward(), behind begin_forward().
     template <class... Arguments>
     decltype(auto) forward(Arguments&&... arguments) {
+        begin_forward();
+        return module_->forward(std::forward<Arguments>(arguments)...);
+    }
+    /// What comes before the module's forward(), for trainers that call that themselves: Module may
+    /// be the base class, which has none. Copies the buffers. If the last backward() has thrown
+    /// after its first gradient, that batch is discarded first, if discard() has not done so; this
+    /// waits until the other ranks have come to its end. What is thrown before that (by the loss,
+    /// say) is not seen here: call discard().
+    void begin_forward() {
         if (in_backward_) discard("backward() has thrown");
         if (options_.broadcast_buffers && module_->is_training() && !reducer_.is_paused())
             detail::broadcast_buffers(*module_, reducer_);
-        return module_->forward(std::forward<Arguments>(arguments)...);
     }
 
     /// For a rank that cannot go on with a batch. See GradientReducer::discard.

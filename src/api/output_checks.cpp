@@ -1,0 +1,118 @@
+#include "api/output_checks.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "backends/rows.hpp"
+
+namespace guozhuang::api {
+namespace {
+
+using protocol::OperationKind;
+
+/// Rows that each rank gets of a reduce_scatter of tensor i.
+std::vector<std::int64_t> scattered_rows(const OperationSpec& spec, std::size_t i) {
+    return backends::reduce_scatter_rows(spec.tensors[i].shape.front(), spec.splits,
+                                         spec.set->size());
+}
+
+/// How many rows all_gather and all_to_all give, no rank knows yet.
+void check_output(const OperationSpec& spec, std::size_t i, const Check& check) {
+    const auto &output = spec.outputs[i], &tensor = spec.tensors[i];
+    check_tensor(output, check);
+    check.that(output.dtype == tensor.dtype, "it is of {}, but the tensor of {}",
+               name_of(output.dtype), name_of(tensor.dtype));
+    check.that(output.device == tensor.device, "it is on {}, but the tensor on {}",
+               name_of(output.device), name_of(tensor.device));
+    check.that(
+        output.shape.size() == tensor.shape.size() &&
+            std::equal(output.shape.begin() + 1, output.shape.end(), tensor.shape.begin() + 1),
+        "shape [{}] differs from the tensor's, [{}], in more than dim 0", list_of(output.shape),
+        list_of(tensor.shape));
+    if (spec.description.operation != OperationKind::reduce_scatter) return;
+    const auto own = scattered_rows(spec, i)[static_cast<std::size_t>(spec.set->group_rank())];
+    check.that(output.shape.front() == own, "it has {} rows, but this rank gets {} of {}",
+               output.shape.front(), own, tensor.shape.front());
+}
+
+/// Memory that must not be used twice.
+struct Memory {
+    std::span<const std::byte> bytes;
+    bool is_output;  ///< or a tensor with its output in it
+    std::string name;
+
+    const std::byte* end() const { return bytes.data() + bytes.size(); }
+    std::string text() const {
+        return fmt::format("{} ({} bytes at {})", name, bytes.size(), fmt::ptr(bytes.data()));
+    }
+};
+
+/// Whether tensor i of an all_gather lies in its output, a number of rows behind the start. Whether
+/// these are as many as the ranks before this one have, only the operation finds out.
+bool is_gathered_in_place(const OperationSpec& spec, std::size_t i) {
+    if (spec.description.operation != OperationKind::all_gather) return false;
+    const auto tensor = spec.tensors[i].memory(), output = spec.outputs[i].memory();
+    const auto row = backends::row_bytes(spec.tensors[i]);
+    return !tensor.empty() && tensor.data() >= output.data() &&
+           tensor.data() + tensor.size() <= output.data() + output.size() &&
+           static_cast<std::size_t>(tensor.data() - output.data()) % row == 0;
+}
+
+/// Whether output i of a reduce_scatter is exactly this rank's block of tensor i.
+bool is_scattered_in_place(const OperationSpec& spec, std::size_t i) {
+    if (spec.description.operation != OperationKind::reduce_scatter) return false;
+    const auto rows = scattered_rows(spec, i);
+    const auto before =
+        std::accumulate(rows.begin(), rows.begin() + spec.set->group_rank(), std::int64_t{0});
+    const auto begin = static_cast<std::size_t>(before) * backends::row_bytes(spec.tensors[i]);
+    return !spec.outputs[i].memory().empty() &&
+           spec.outputs[i].memory().data() == spec.tensors[i].memory().data() + begin;
+}
+
+/// Outputs are written while inputs are read, except in place. Inputs may overlap each other.
+void check_overlaps(const OperationSpec& spec, const Check& check) {
+    std::vector<Memory> all;
+    for (std::size_t i = 0; i < spec.tensors.size(); ++i) {
+        const bool is_scattered = is_scattered_in_place(spec, i);
+        if (!is_gathered_in_place(spec, i))
+            all.push_back({spec.tensors[i].memory(), is_scattered, fmt::format("tensor [{}]", i)});
+        if (!is_scattered)
+            all.push_back({spec.outputs[i].memory(), true, fmt::format("output [{}]", i)});
+    }
+    std::erase_if(all, [](const Memory& memory) { return memory.bytes.empty(); });
+    std::ranges::sort(all, std::less<>{}, [](const Memory& memory) { return memory.bytes.data(); });
+    // Of those before this one, the memory and the output that reach furthest.
+    const Memory *furthest = nullptr, *furthest_output = nullptr;
+    for (const auto& memory : all) {
+        const auto* other = memory.is_output ? furthest : furthest_output;
+        if (other != nullptr && other->end() > memory.bytes.data())
+            check.fail(ErrorCode::invalid_argument,
+                       fmt::format("{} and {} overlap; only this rank's own block may be input and "
+                                   "output at once",
+                                   other->text(), memory.text()));
+        if (furthest == nullptr || furthest->end() < memory.end()) furthest = &memory;
+        if (memory.is_output) furthest_output = &memory;
+    }
+}
+
+}  // namespace
+
+std::string name_of_output(const OperationSpec& spec, std::size_t i) {
+    return spec.description.group ? fmt::format("output [{}]", i) : "output";
+}
+
+void check_outputs(const OperationSpec& spec, const Check& check) {
+    if (spec.outputs.empty()) return;
+    check.that(protocol::has_rows(spec.description.operation),
+               "it takes no outputs, because it has no results of its own");
+    check.that(spec.outputs.size() == spec.tensors.size(),
+               "{} outputs were given, but it needs {}, one for each tensor", spec.outputs.size(),
+               spec.tensors.size());
+    for (std::size_t i = 0; i < spec.outputs.size(); ++i)
+        check_output(spec, i, check.of(name_of_output(spec, i)));
+    check_overlaps(spec, check);
+}
+
+}  // namespace guozhuang::api

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "api/check.hpp"
+#include "api/requests.hpp"
+
+namespace guozhuang::api {
+
+/// "output"; of a group "output [2]".
+std::string name_of_output(const OperationSpec& spec, std::size_t i);
+
+/// Throws Error(invalid_argument) for outputs that cannot be those of the spec's tensors, as far as
+/// this rank knows.
+void check_outputs(const OperationSpec& spec, const Check& check);
+
+}  // namespace guozhuang::api
