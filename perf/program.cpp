@@ -141,6 +141,11 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
         "of each series, whatever time that takes; without it, as many as fit --seconds");
     seconds->check(CLI::Range(0.001, 86400.0));
     iterations->check(CLI::Range(1, 1'000'000))->excludes(seconds);
+    command
+        .add_option("--beside", sweep.beside,
+                    "so many busy threads on each host, as of another program; also shows means, "
+                    "and a hop through pipes")
+        ->check(CLI::Range(0, 1024));
     add_baselines(command, sweep.baselines, request.baselines);
     add_example(
         command, request,

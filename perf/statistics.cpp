@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace guozhuang::perf {
 
@@ -10,6 +11,10 @@ double quantile(std::vector<double> samples, double q) {
     const auto index = static_cast<std::ptrdiff_t>(std::max(position, 1.0)) - 1;
     std::nth_element(samples.begin(), samples.begin() + index, samples.end());
     return samples[static_cast<std::size_t>(index)];
+}
+
+double mean(const std::vector<double>& samples) {
+    return std::reduce(samples.begin(), samples.end()) / static_cast<double>(samples.size());
 }
 
 }  // namespace guozhuang::perf

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "beside/beside.hpp"
 #include "bounds.hpp"
 #include "statistics.hpp"
 
@@ -16,10 +17,17 @@ namespace {
 struct Figures {
     double p50_us = 0;
     double p99_us = 0;
+    double mean_us = 0;
     double algbw = 0;  // GB/s
     double busbw = 0;
     std::optional<std::uint64_t> errors;  // empty: not checked
     std::optional<DeviceAllreduce> bounded = {};
+};
+
+/// From one rank of a host to the next, through a pipe.
+struct Hop {
+    double p50_us = 0;
+    double mean_us = 0;
 };
 
 /// How often each series of a size runs: in rounds of a few iterations, in turn.
@@ -44,6 +52,10 @@ public:
         const TensorDevice* device)
         : job_(job), test_(test), input_(input), pattern_(pattern), device_(device) {}
 
+    /// Operations then follow each other without barriers, and each round has hops through the
+    /// pipes.
+    void take_hops(PipeRing& pipes) { pipes_ = &pipes; }
+
     void add(std::unique_ptr<Series> series) { lanes_.push_back({std::move(series), {}, 0}); }
 
     void measure(const SweepOptions& options) {
@@ -51,10 +63,12 @@ public:
             Schedule::of(options.iterations.value_or(affordable(options.seconds)));
         for (std::size_t round = 0; round < schedule.rounds; ++round) {
             for (auto& lane : lanes_) {
+                if (pipes_ != nullptr) job_.align();
                 for (std::size_t i = 0; i < schedule.warm_up; ++i) once(lane);
                 for (std::size_t i = 0; i < schedule.iterations; ++i)
                     lane.seconds.push_back(once(lane));
             }
+            if (pipes_ != nullptr) measure_hops(schedule.iterations);
         }
     }
 
@@ -66,10 +80,16 @@ public:
             const double p50 = quantile(seconds, 0.5);
             const double algbw = static_cast<double>(test_.bytes()) / p50 / 1e9;
             const double busbw = algbw * bus_factor(test_.collective, test_.ranks);
-            all.push_back(
-                {p50 * 1e6, quantile(seconds, 0.99) * 1e6, algbw, busbw, errors_of(lane)});
+            all.push_back({p50 * 1e6, quantile(seconds, 0.99) * 1e6, mean(seconds) * 1e6, algbw,
+                           busbw, errors_of(lane)});
         }
         return all;
+    }
+
+    std::optional<Hop> hop() const {
+        if (pipes_ == nullptr) return std::nullopt;
+        const auto seconds = job_.max(hop_seconds_);
+        return Hop{quantile(seconds, 0.5) * 1e6, mean(seconds) * 1e6};
     }
 
     std::string_view series(std::size_t i) const { return lanes_[i].series->name(); }
@@ -92,6 +112,15 @@ private:
             std::clamp(fit, double{Schedule::fewest}, double{Schedule::most})));
     }
 
+    void measure_hops(std::size_t rounds) {
+        job_.align();
+        for (std::size_t i = 0; i < rounds; ++i) {
+            const auto start = Clock::now();
+            pipes_->pass_token();
+            hop_seconds_.push_back(seconds_since(start) / pipes_->ranks());
+        }
+    }
+
     std::optional<std::uint64_t> errors_of(const Lane& lane) const {
         if (pattern_ == nullptr) return std::nullopt;
         return job_.sum(lane.errors);
@@ -104,7 +133,7 @@ private:
                 fill_input(test_, *pattern_, input, first);
             });
         lane.series->prepare();
-        job_.align();
+        if (pipes_ == nullptr) job_.align();
         const auto start = Clock::now();
         lane.series->run();
         const double seconds = seconds_since(start);
@@ -122,7 +151,9 @@ private:
     std::span<std::byte> input_;
     const Pattern* pattern_;
     const TensorDevice* device_;
+    PipeRing* pipes_ = nullptr;
     std::vector<Lane> lanes_;
+    std::vector<double> hop_seconds_;
     std::size_t operations_ = 0;
 };
 
@@ -142,6 +173,9 @@ bool is_bounded(const SweepOptions& options) {
 void print_header(const SweepOptions& options, const Baselines& baselines) {
     constexpr std::string_view figures = "{:>12}{:>12}{:>9}{:>9}{:>8}";
     fmt::print("# {}; times in us, bandwidths in GB/s\n", name_of(options.collective));
+    if (options.beside)
+        fmt::print("# beside {} busy threads on each host; hop: a token through a pipe\n",
+                   *options.beside);
     fmt::print("{:>11}{:>11}{:>6}{:>9}", "bytes", "count", "type", "op");
     fmt::print(figures, "p50", "p99", "algbw", "busbw", "errors");
     for (const auto& baseline : baselines) {
@@ -150,10 +184,17 @@ void print_header(const SweepOptions& options, const Baselines& baselines) {
         fmt::print("{:>12}", fmt::format("{}/ours", baseline->name()));
     }
     if (is_bounded(options)) fmt::print("{:>9}{:>12}{:>10}", "path", "bound", "/p50");
+    if (options.beside) {
+        fmt::print("{:>12}", "mean");
+        for (const auto& baseline : baselines)
+            fmt::print("{:>12}", fmt::format("{} mean", baseline->name()));
+        fmt::print("{:>12}{:>12}", "hop p50", "hop mean");
+    }
     fmt::print("\n");
 }
 
-void print_row(const SweepOptions& options, const Case& test, std::span<const Figures> all) {
+void print_row(const SweepOptions& options, const Case& test, std::span<const Figures> all,
+               const std::optional<Hop>& hop) {
     fmt::print("{:>11}{:>11}{:>6}{:>9}", test.bytes(), test.count, type_name(options),
                op_name(options));
     for (const auto& f : all) {
@@ -168,6 +209,10 @@ void print_row(const SweepOptions& options, const Case& test, std::span<const Fi
         fmt::print("{:>9}", bounded->path);
         bound ? fmt::print("{:>12.2f}{:>10.2f}", bound_us, bound_us / all[0].p50_us)
               : fmt::print("{:>12}{:>10}", "-", "-");
+    }
+    if (hop) {
+        for (const auto& f : all) fmt::print("{:>12.2f}", f.mean_us);
+        fmt::print("{:>12.2f}{:>12.2f}", hop->p50_us, hop->mean_us);
     }
     fmt::print("\n");
     std::fflush(stdout);
@@ -190,12 +235,21 @@ Json line_of(const SweepOptions& options, const Case& test, std::string_view ser
               {"algbw_GBps", figures.algbw},
               {"busbw_GBps", figures.busbw},
               {"errors", figures.errors ? Json(*figures.errors) : Json(nullptr)}};
+    if (options.beside) {
+        line["beside"] = *options.beside;
+        line["mean_us"] = figures.mean_us;
+    }
     if (options.device) line["device"] = name_of(*options.device);
     if (figures.bounded) {
         line["path"] = figures.bounded->path;
         line["paths"] = json_of_bounds(*figures.bounded);
     }
     return line;
+}
+
+Json line_of_hop(int busy_threads, const Case& test, const Hop& hop) {
+    return {{"kind", "hop"},          {"series", "pipes"},    {"ranks", test.ranks},
+            {"beside", busy_threads}, {"p50_us", hop.p50_us}, {"mean_us", hop.mean_us}};
 }
 
 /// The counts to measure, without repetition; for a barrier one empty case.
@@ -271,6 +325,9 @@ std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& l
     const auto bandwidths =
         device ? measure_bandwidths(job, *device, lines) : TensorDevice::Bandwidths();
     if (job.first()) print_header(options, baselines);
+    std::optional<PipeRing> pipes;
+    if (options.beside) pipes.emplace();
+    const BusyThreads busy(options.beside.value_or(0));
     std::uint64_t ours = 0, of_baselines = 0;
     for (const auto count : counts) {
         const Case test = case_of(job, options, count);
@@ -278,14 +335,17 @@ std::uint64_t sweep(const MpiJob& job, const SweepOptions& options, JsonLines& l
         row.add(make_guozhuang_series(test, input.all(), output.all(), device.get()));
         for (const auto& baseline : baselines)
             row.add(baseline->series(test, input.all(), output.all()));
+        if (pipes) row.take_hops(*pipes);
         row.measure(options);
         auto figures = row.figures();
+        const auto hop = row.hop();
         if (is_bounded(options)) figures[0].bounded = allreduce_of(job, test, *device, bandwidths);
-        if (job.first()) print_row(options, test, figures);
+        if (job.first()) print_row(options, test, figures, hop);
         for (std::size_t i = 0; i < figures.size(); ++i) {
             lines.write(line_of(options, test, row.series(i), figures[i]));
             (row.series(i) == "guozhuang" ? ours : of_baselines) += figures[i].errors.value_or(0);
         }
+        if (hop) lines.write(line_of_hop(*options.beside, test, *hop));
     }
     if (of_baselines > 0 && job.first())
         fmt::print(

@@ -28,7 +28,8 @@ struct SweepOptions {
     bool check = false;
     /// Iterations of each series; empty: as many as fit into the budget.
     std::optional<std::size_t> iterations;
-    double seconds = 2;  ///< budget of one size, all series together
+    std::optional<int> beside = {};  ///< busy threads of another program on each host
+    double seconds = 2;              ///< budget of one size, all series together
 };
 
 /// Times a collective over a range of sizes. Prints a row per size, and writes a line per size and
@@ -38,6 +39,10 @@ struct SweepOptions {
 ///
 /// Operations on tensors of a device are timed from their submission until the device is done, and
 /// the time of an allreduce is shown beside its bound (bounds.hpp).
+///
+/// Beside busy threads, operations follow each other without a barrier of MPI, whose ranks would
+/// lose their cores in it; medians and means are shown, and those of a hop through pipes, measured
+/// in the same turns.
 ///
 /// An iteration takes as long as its slowest rank. The series alternate in small rounds and share
 /// their buffers, so a disturbance hits all of them.

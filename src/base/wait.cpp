@@ -52,6 +52,18 @@ void futex_wait(std::atomic<std::uint32_t>& value, std::uint32_t expected, Audie
             nullptr, woken_by);
 }
 
+/// A thread that has given its core to a busy thread of another program gets it back at a tick of
+/// the system's clock, as a rank that shares it gives it back at its next wait: so a turn of a spin
+/// that takes half a tick shows other programs.
+Clock::duration late_turn() noexcept {
+    static const Clock::duration half_a_tick = [] {
+        timespec tick{};
+        clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
+        return (std::chrono::seconds(tick.tv_sec) + std::chrono::nanoseconds(tick.tv_nsec)) / 2;
+    }();
+    return half_a_tick;
+}
+
 void relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -236,15 +248,29 @@ void WaitLoop::start_anew() noexcept {
 
 void WaitLoop::spin(Sleepers& sleepers) {
     check_abort();
-    ++turns_;
-    settings_.yields ? std::this_thread::yield() : relax();
-    if (turns_ % turns_between_clock_reads == 0) {
-        check_deadline();
-        const auto now = Clock::now();
-        if (turns_ == turns_between_clock_reads) spin_until_ = now + settings_.spin;
-        if (now >= spin_until_) count_in(&sleepers);
+    if (turns_ == 0) must_sleep_ = bell_.backoff.is_active(coarse_now);
+    if (must_sleep_) {
+        count_in(&sleepers);
+    } else {
+        if (turns_ == 0) last_clock_read_ = settings_.yields ? Clock::now() : no_deadline;
+        ++turns_;
+        settings_.yields ? std::this_thread::yield() : relax();
+        if (settings_.yields || turns_ % turns_between_clock_reads == 0) read_clock(sleepers);
     }
     seen_ = bell_.rings.load(std::memory_order_seq_cst);
+}
+
+void WaitLoop::read_clock(Sleepers& sleepers) {
+    const auto now = Clock::now();
+    const auto turn = now - std::exchange(last_clock_read_, now);
+    if (turn >= late_turn() && bell_.backoff.note_late(now, turn)) {
+        must_sleep_ = true;
+        count_in(&sleepers);
+    }
+    if (turns_ % turns_between_clock_reads != 0) return;
+    check_deadline();
+    if (turns_ == turns_between_clock_reads) spin_until_ = now + settings_.spin;
+    if (now >= spin_until_) count_in(&sleepers);
 }
 
 void WaitLoop::progressed() {

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/spin_backoff.hpp"
+
 namespace guozhuang::base {
 
 /// The word that a rank parks on and others ring. It lies in memory that the processes share (or
@@ -31,7 +33,8 @@ struct alignas(64) Doorbell {
     std::atomic<CauseState> cause_state{CauseState::none};
     std::int32_t culprit = -1;       ///< valid once the cause is complete, like code and text
     std::int32_t code = 0;           ///< an ErrorCode
-    std::array<char, 2024> cause{};  ///< ends with a 0, or with the array
+    SpinBackoff backoff;             ///< of the waits at this bell
+    std::array<char, 2008> cause{};  ///< ends with a 0, or with the array
 };
 
 /// Why a job ends: a text for users, and the rank that ends it (-1: unknown).
@@ -167,6 +170,8 @@ public:
     /// Whether the next pause() will park. A thread that drives releases the engine's lock before
     /// that.
     bool about_to_park() const noexcept { return counted_ != nullptr; }
+    /// Whether it parks because waits at this bell must not spin now.
+    bool sleeps_at_once() const noexcept { return counted_ != nullptr && must_sleep_; }
     /// Parks up to the idle limit; only ring_local() and abort() wake it. For a coordinator with
     /// nothing pending.
     void park_idle();
@@ -178,6 +183,7 @@ private:
     using Sleepers = std::atomic<std::uint32_t>;
 
     void spin(Sleepers& sleepers);
+    void read_clock(Sleepers& sleepers);
     bool may_park(Sleepers& sleepers);
     void start_anew() noexcept;
     void count_in(Sleepers* sleepers) noexcept;
@@ -191,8 +197,10 @@ private:
     std::uint32_t seen_;  ///< rings that were counted before the last look
     Clock::time_point spin_until_{};
     std::chrono::microseconds next_park_;
-    Clock::time_point parked_since_{};  ///< valid while it is counted
+    Clock::time_point parked_since_{};     ///< valid while it is counted
+    Clock::time_point last_clock_read_{};  ///< in this spin; before the first one the end of time
     unsigned turns_ = 0;
+    bool must_sleep_ = false;      ///< spinning was suspended when this spin began, or in it
     Sleepers* counted_ = nullptr;  ///< where this thread is counted; null: it spins
 };
 

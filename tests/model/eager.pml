@@ -2,7 +2,7 @@
 // other, each of one of KINDS kinds. For each a rank may offer data in an eager round; where that
 // does not go ahead, or it does not offer, it goes the ordinary way, on which it waits for all to
 // come that way with the same call, and declines rounds of others meanwhile. A rank may give up a
-// round at any moment, since it spins for a while only.
+// round at any moment, since it waits for a while only.
 //
 // No call may be made eagerly by one rank and the ordinary way by another; a call that goes ahead
 // is of one kind on all ranks, and each sees what all have offered for it; and all ranks come to

@@ -20,6 +20,7 @@ KEYS = {
         "bytes_sent messages_sent cpu_s_per_step page_faults"
     ),
     "idle": "kind ranks cpu_percent_max",
+    "hop": "kind series ranks beside p50_us mean_us",
     "device": "kind device description ranks sharers copy_GBps transfer_GBps",
     "unavailable": "kind series ranks reason",
 }
@@ -47,6 +48,8 @@ ELEMENT_BYTES = {"u8": 1, "i8": 1, "i16": 2, "f32": 4, "u64": 8, "none": 0}
 def look_at(line):
     """Every key that is promised, in that order, with values that fit together."""
     keys = KEYS[line["kind"]].split()
+    if line["kind"] == "sweep" and "beside" in line:
+        keys += ["beside", "mean_us"]
     if line.get("memory") == "device":
         keys += ["device"] + ["path", "paths"] * ("paths" in line)
     assert list(line) == keys, line
@@ -331,6 +334,26 @@ def gloo(command):
         )
 
 
+def beside(command):
+    """Medians and means beside busy threads, and those of a hop through pipes."""
+    for busy_threads in (0, 2):
+        lines = lines_of(
+            command, "allreduce", "--min-bytes", "4", "--max-bytes", "1K", "--factor", "16",
+            "--check", "--peer", "mpi", "--iterations", "8", "--beside", str(busy_threads),
+        )
+        measured = [(line.get("bytes"), line["series"]) for line in lines]
+        assert measured == [
+            (size, series)
+            for size in (4, 64, 1024)
+            for size, series in ((size, "guozhuang"), (size, "mpi"), (None, "pipes"))
+        ], lines
+        for line in lines:
+            assert line["beside"] == busy_threads and line["mean_us"] > 0 < line["p50_us"], line
+            assert line.get("errors", 0) == 0, line
+    (line,) = lines_of(command, "allreduce", "--max-bytes", "4", "--iterations", "1")
+    assert "beside" not in line and "mean_us" not in line, line
+
+
 def idle(command):
     for pending in ([], ["--pending"]):
         (line,) = lines_of(command, "idle", "--seconds", "1", "--threads", *pending)
@@ -343,6 +366,7 @@ REFUSED = {
     "replay --set tiny1000 --device host": "host not in",
     "allreduce --device fake --memory arena": "excludes",
     "barrier --device fake": "not expected",
+    "allreduce --beside -1": "beside",
     "allreduce --peer nobody": "nobody not in",
     "allreduce --dtype f31": "f31 not in",
     "allreduce --algorithm tree": "tree not in",
@@ -572,7 +596,7 @@ def budget(command):
 {
     test.__name__: test
     for test in (
-        sweep, replay, advice, staged, fake, cuda, gloo, idle, refusals, algorithms, kernels,
-        budget, report, device_report,
+        sweep, replay, advice, staged, fake, cuda, gloo, beside, idle, refusals, algorithms,
+        kernels, budget, report, device_report,
     )
 }[sys.argv[1]](sys.argv[2:])

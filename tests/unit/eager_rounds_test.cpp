@@ -77,6 +77,30 @@ TEST_CASE("an eager round of equal offers goes ahead, and shows each rank what a
     CHECK(ahead % ranks == 0);
 }
 
+TEST_CASE("where a rank must not spin, it sleeps in an eager round for a while") {
+    std::atomic<base::Doorbell*> sleeper{nullptr};
+    std::atomic<int> ahead{0};
+    Barrier barrier(2);
+    CHECK_NOTHROW(run_staging_ranks(2, [&](const Group& group, const Staging& staging) {
+        EagerRounds rounds(group, staging.eager_slots);
+        auto& bell = group.transport.doorbell();
+        for (int i = 0; i < 2; ++i)
+            bell.backoff.note_late(base::Clock::now(), std::chrono::hours(1));
+        if (group.group_rank == 0) sleeper = &bell;
+        // A busy machine may keep this thread from its core until the other has slept its fill.
+        for (int call = 0; call < 1000 && ahead < 2; ++call) {
+            barrier.wait([] {});
+            if (group.group_rank == 1)
+                while (sleeper.load()->asleep == 0) std::this_thread::yield();
+            const bool done = !offer(rounds, 2, 7, call).empty();
+            barrier.wait([] {});
+            if (done) ++ahead;
+            barrier.wait([] {});
+        }
+    }));
+    CHECK(ahead == 2);
+}
+
 TEST_CASE("an eager round does not go ahead if offers differ") {
     std::atomic<int> ahead{0};
     Barrier barrier(3);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
 
 #include "base/wait.hpp"
 
@@ -12,30 +13,41 @@ namespace {
 constexpr int turns_to_spin = 100;
 /// The engine's lock is held meanwhile.
 constexpr std::chrono::microseconds longest_spin(100);
+constexpr std::chrono::milliseconds longest_sleep(1);
 
 base::WaitSettings capped(base::WaitSettings settings) {
     settings.spin = std::min(settings.spin, longest_spin);
+    settings.park_first = settings.park_limit = longest_sleep;
     return settings;
 }
 
-/// Whether a thread that waits has spun as long as it may. Ranks that take turns never park: they
-/// give up after so many turns.
-class Spin {
+/// How long a thread waits for the others' offers: as long as it spins, or sleeps a while where it
+/// must not spin. Ranks that take turns never park: they give up after so many turns.
+class OfferWait {
 public:
-    explicit Spin(const Group& group)
+    explicit OfferWait(const Group& group)
         : takes_turns_(group.transport.wait_settings().turn_scheduler != nullptr),
           wait_loop_(group.transport.doorbell(), capped(group.transport.wait_settings())) {}
     /// One turn; false if there is none left. Throws what ends the job.
     bool turn() {
-        if (takes_turns_ ? ++turns_ > turns_to_spin : wait_loop_.about_to_park()) return false;
+        if (takes_turns_ ? ++turns_ > turns_to_spin : wait_loop_.about_to_park() && !may_sleep())
+            return false;
         wait_loop_.pause();
         return true;
     }
 
 private:
+    bool may_sleep() {
+        if (!wait_loop_.sleeps_at_once()) return false;
+        const auto now = base::Clock::now();
+        if (!sleeps_until_) sleeps_until_ = now + longest_sleep;
+        return now < *sleeps_until_;
+    }
+
     const bool takes_turns_;
     base::WaitLoop wait_loop_;
     int turns_ = 0;
+    std::optional<base::Clock::time_point> sleeps_until_;
 };
 
 }  // namespace
@@ -83,9 +95,9 @@ bool EagerRounds::offer(std::uint64_t fingerprint, std::size_t bytes) noexcept {
     return true;
 }
 
-/// Spins until the round is decided, by this rank at the latest when it would park.
+/// Waits until the round is decided, by this rank at the latest when it gives up.
 bool EagerRounds::goes_ahead(std::uint64_t fingerprint) noexcept try {
-    Spin spin(group_);
+    OfferWait wait(group_);
     for (int peer = 0; !is_decided(round_);) {
         for (; peer < static_cast<int>(slots_.ranks.size()); ++peer) {
             const auto& theirs = offer_of(peer, round_);
@@ -93,7 +105,7 @@ bool EagerRounds::goes_ahead(std::uint64_t fingerprint) noexcept try {
             if (theirs.fingerprint != fingerprint) return decide(round_, false);
         }
         if (peer == static_cast<int>(slots_.ranks.size())) return decide(round_, true);
-        if (!spin.turn()) return decide(round_, false);
+        if (!wait.turn()) return decide(round_, false);
     }
     return decide(round_, false);
 } catch (const std::exception&) {  // the job is over, as the call will hear when it is submitted
@@ -111,13 +123,16 @@ void EagerRounds::decline() noexcept {
     leave(opened);
 }
 
-/// Returns what is decided: this, or what another rank has decided before.
+/// Returns what is decided: this, or what another rank has decided before. Whoever decides wakes
+/// the others. The last to offer sees all offers, so nobody sleeps on because none decides.
 bool EagerRounds::decide(std::uint64_t round, bool goes_ahead) noexcept {
     auto& decision = slots_.rounds->decisions[round % 2];
     auto decided = decision.load();
     while (decided / 2 != round)
-        if (decision.compare_exchange_weak(decided, 2 * round + (goes_ahead ? 1 : 0)))
+        if (decision.compare_exchange_weak(decided, 2 * round + (goes_ahead ? 1 : 0))) {
+            group_.nudge_others();
             return goes_ahead;
+        }
     return decided % 2 == 1;
 }
 

@@ -27,7 +27,8 @@ public:
     /// offer nothing now.
     std::span<std::byte> begin() noexcept;
     /// After begin(): offers what was written. True if the round goes ahead: then data_of() is what
-    /// the ranks have given, until finish(). Waits no longer than a thread spins.
+    /// the ranks have given, until finish(). Waits as long as a thread spins, or, where it must not
+    /// spin, sleeps for a millisecond at most.
     bool offer(std::uint64_t fingerprint, std::size_t bytes) noexcept;
     std::span<const std::byte> data_of(int peer) const noexcept {
         return offer_of(peer, round_).data;

@@ -27,6 +27,13 @@ struct Group {
         return some;
     }
 
+    /// Wakes the other ranks if they sleep (see base::nudge()).
+    void nudge_others() const {
+        for (const int peer : ranks)
+            if (peer != ranks[static_cast<std::size_t>(group_rank)])
+                transport.nudge(peer, base::audience_of(tag.context));
+    }
+
     /// Waits until `ready()`. Throws Error(aborted), Error(timeout), or what `ready` or pump
     /// throws.
     template <class Ready>

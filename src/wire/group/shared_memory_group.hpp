@@ -47,10 +47,7 @@ public:
         if (std::exchange(streamed_, false)) device::fence_streamed();
         group_.transport.count_staged(bytes);
         progress(rank()).store(++round_, std::memory_order_seq_cst);
-        for (int peer = 0; peer < size(); ++peer)
-            if (peer != rank())
-                group_.transport.nudge(group_.ranks[static_cast<std::size_t>(peer)],
-                                       base::audience_of(group_.tag.context));
+        group_.nudge_others();
     }
 
     /// Throws Error(aborted), Error(timeout), or what the pump throws.

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace guozhuang::base {
+
+/// Whether the waits of a rank may spin. Beside busy threads of other programs they must not: a
+/// thread that yields or spins loses its core there for whole time slices, whereas one that sleeps
+/// is woken at once. A spin that loses its core twice within four times the time lost suspends
+/// spinning for as long. If it does again within the last suspension's length after its end, the
+/// next is twice as long, up to 64 times. All threads of a rank share one and may call it.
+class SpinBackoff {
+public:
+    using Time = std::chrono::steady_clock::time_point;
+    using Duration = std::chrono::steady_clock::duration;
+
+    /// Calls `now()` only if a turn was late before.
+    template <class Now>
+    bool is_active(const Now& now) const noexcept {
+        const auto until = until_.load(std::memory_order_relaxed);
+        return until != 0 && now().time_since_epoch().count() < until;
+    }
+    /// A turn of a spin has just ended that took too long. Returns whether spinning is suspended.
+    bool note_late(Time now, Duration turn) noexcept {
+        const std::int64_t time = now.time_since_epoch().count();
+        const std::int64_t shortest = losses_of_a_period * turn.count();
+        const std::int64_t last = period_.load(std::memory_order_relaxed);
+        const std::int64_t since = time - until_.load(std::memory_order_relaxed);
+        const std::int64_t period = since > std::max(last, shortest)
+                                        ? 0
+                                        : std::clamp(2 * last, shortest, longest_period * shortest);
+        period_.store(period, std::memory_order_relaxed);
+        until_.store(time + period, std::memory_order_relaxed);
+        return period > 0;
+    }
+
+private:
+    static constexpr std::int64_t losses_of_a_period = 4, longest_period = 64;
+
+    std::atomic<std::int64_t> until_{0};   ///< of Time; 0: no turn was late
+    std::atomic<std::int64_t> period_{0};  ///< of the last suspension; 0: of a late turn alone
+};
+
+}  // namespace guozhuang::base
