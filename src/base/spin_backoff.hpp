@@ -21,7 +21,8 @@ public:
     template <class Now>
     bool is_active(const Now& now) const noexcept {
         const auto until = until_.load(std::memory_order_relaxed);
-        return until != 0 && now().time_since_epoch().count() < until;
+        return until != 0 && period_.load(std::memory_order_relaxed) != 0 &&
+               now().time_since_epoch().count() < until;
     }
     /// A turn of a spin has just ended that took too long. Returns whether spinning is suspended.
     bool note_late(Time now, Duration turn) noexcept {
@@ -29,6 +30,8 @@ public:
         const std::int64_t shortest = losses_of_a_period * turn.count();
         const std::int64_t last = period_.load(std::memory_order_relaxed);
         const std::int64_t since = time - until_.load(std::memory_order_relaxed);
+        // What stopped another thread of the rank as well counts once.
+        if (time - turn.count() < until_.load(std::memory_order_relaxed) - last) return last > 0;
         const std::int64_t period = since > std::max(last, shortest)
                                         ? 0
                                         : std::clamp(2 * last, shortest, longest_period * shortest);

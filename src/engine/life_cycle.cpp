@@ -3,11 +3,25 @@
 #include <fmt/format.h>
 
 #include <guozhuang/error.hpp>
+#include <string_view>
 #include <utility>
 
-#include "base/error_text.hpp"
-
 namespace guozhuang::engine {
+namespace {
+
+/// Whether a rank has left. That one has joined is an error of the same code.
+bool is_by_shutdown(const std::exception_ptr& error) noexcept {
+    try {
+        std::rethrow_exception(error);
+    } catch (const Error& departed) {
+        return departed.code() == ErrorCode::departed &&
+               std::string_view(departed.what()).find("has shut down") != std::string_view::npos;
+    } catch (...) {
+        return false;
+    }
+}
+
+}  // namespace
 
 void LifeCycle::require_open(const Request& request,
                              const protocol::GroupRanks& group_ranks) const {
@@ -59,7 +73,7 @@ std::pair<std::string, int> LifeCycle::describe_shutdown(int rank) const {
 }
 
 void LifeCycle::note_failure(const std::exception_ptr& error) noexcept {
-    if (base::code_of(error) != ErrorCode::departed) return;
+    if (!is_by_shutdown(error)) return;
     const base::Lock lock(mutex_);
     if (!failure_by_shutdown_) failure_by_shutdown_ = error;
 }

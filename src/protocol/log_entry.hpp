@@ -45,6 +45,7 @@ struct LogEntry {
     /// Of execute, if there are such ranks: the descriptions of the items, in full.
     std::vector<Bytes> descriptions = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, quit
+    int culprit = -1;  ///< of quit: the world rank because of which it has quit; -1: itself
     /// Of fail: the error; of join: the error if it has failed; of quit: "rank 2 has shut down
     /// (why)".
     std::string text = {};
@@ -52,7 +53,6 @@ struct LogEntry {
     std::string operation = {};  ///< fail, join
     /// Of fail: those at fault; of quit: the one; of join: the last one, or those at fault.
     std::vector<int> ranks = {};
-    int culprit = -1;  ///< of quit: the world rank because of which it has quit; -1: itself
     friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };
 

@@ -179,9 +179,9 @@ void Negotiator::quit(const RankRecord& quitting) {
     if (!tree_.is_root()) return tell_parent(RecordType::quit, quitting);
     append({.kind = LogEntry::Kind::quit,
             .code = ErrorCode::departed,
+            .culprit = quitting.culprit,
             .text = options_.group_ranks.shutdown_text(quitting.rank, quitting.text),
-            .ranks = {quitting.rank},
-            .culprit = quitting.culprit});
+            .ranks = {quitting.rank}});
 }
 
 void Negotiator::tell_parent(RecordType type, const RankRecord& record) {

@@ -154,6 +154,7 @@ void Runtime::quit(std::string_view reason) noexcept {
     const bool has_ended = ended_.exchange(true);
     base::ring_local(transport().doorbell());
     if (has_ended || base::is_aborted(transport().doorbell())) return;
+    transport().announce_quit(reason);  // for what follows there may be no memory
     try {
         const auto [why, culprit] = with_first_cause(reason);
         transport().announce_quit(why);

@@ -95,16 +95,14 @@ ProcessSnapshot look_at(const std::filesystem::path& folder, int pid, std::uint6
     return snapshot;
 }
 
-/// Calls `visit` with the rank and the snapshot of each process of the job on this host.
+/// Calls `visit` with the rank, the folder and the id of each process of the job on this host.
 template <class Visit>
 void look_around(const LaunchedRank& self, const Visit& visit) {
-    const auto numbering = base::this_process().numbering;
     std::error_code error;
     for (const auto& folder : std::filesystem::directory_iterator("/proc", error)) {
         const auto pid = number_of(folder.path().filename().string());
         const auto theirs = pid ? find_launched_rank(environment_of(folder.path())) : std::nullopt;
-        if (theirs && theirs->job == self.job)
-            visit(theirs->rank, look_at(folder.path(), *pid, numbering));
+        if (theirs && theirs->job == self.job) visit(theirs->rank, folder.path(), *pid);
     }
 }
 
@@ -112,7 +110,9 @@ void look_around(const LaunchedRank& self, const Visit& visit) {
 /// the program), one that has come counts, else the last to start.
 std::map<int, ProcessSnapshot> processes_by_rank(const LaunchedRank& self) {
     std::map<int, ProcessSnapshot> snapshots;
-    look_around(self, [&](int rank, ProcessSnapshot snapshot) {
+    const auto numbering = base::this_process().numbering;
+    look_around(self, [&](int rank, const std::filesystem::path& folder, int pid) {
+        auto snapshot = look_at(folder, pid, numbering);
         const auto [known, is_first] = snapshots.try_emplace(rank, snapshot);
         const auto weight = [](const ProcessSnapshot& each) {
             return std::pair(each.has_come, each.process.started);
@@ -263,11 +263,12 @@ bool StartWatch::wait_until(base::Deadline time) {
 
 /// Returns the ranks that had processes here, all of which have ended; and looks for new ones.
 std::vector<int> StartWatch::ended_ranks() {
-    look_around(*self_, [this](int rank, const ProcessSnapshot& snapshot) {
+    const auto numbering = base::this_process().numbering;
+    look_around(*self_, [&](int rank, const std::filesystem::path&, int pid) {
         auto& processes = seen_[rank];
-        if (std::ranges::find(processes, snapshot.process.pid, &base::ProcessId::pid) ==
-            processes.end())
-            processes.push_back(snapshot.process);
+        if (std::ranges::find(processes, pid, &base::ProcessId::pid) != processes.end()) return;
+        base::look_up(processes.emplace_back(
+            base::ProcessId{.pid = pid, .started = 0, .numbering = numbering}));
     });
     std::vector<int> ended;
     for (auto& [rank, processes] : seen_) {
@@ -282,7 +283,12 @@ void StartWatch::watch() {
     const auto limit = limits_.limit.count() > 0 ? start + limits_.limit : base::no_deadline;
     auto pause = limits_.warn;
     auto next = limits_.warn.count() > 0 ? start + pause : base::no_deadline;
-    base::Deadline next_look = start;
+    // Other variables say which allocation a job has, and that may have several.
+    const bool knows_job = std::ranges::any_of(self_->job, [](const std::string& variable) {
+        return variable.starts_with("PMIX_NAMESPACE=") ||
+               variable.starts_with("OMPI_MCA_orte_ess_jobid=");
+    });
+    base::Deadline next_look = knows_job ? start : base::no_deadline;
     std::vector<int> ended;
     while (wait_until(std::min({next, limit, next_look}))) {
         const auto look = base::Clock::now();

@@ -18,7 +18,7 @@ bool is_active(const SpinBackoff& backoff, Clock::time_point at) {
 
 /// As if other programs had kept this rank from its core at that time.
 void suspend_spins(Doorbell& bell, Clock::time_point until) {
-    bell.backoff.note_late(until - 40s, 10s);
+    bell.backoff.note_late(until - 50s, 10s);
     REQUIRE(bell.backoff.note_late(until - 40s, 10s));
 }
 
@@ -55,7 +55,7 @@ TEST_CASE("one late turn suspends nothing, a second soon after does, for four ti
 TEST_CASE("a suspension doubles while spins are late again, and is short again after good ones") {
     SpinBackoff backoff;
     auto now = start;
-    backoff.note_late(now, 1ms);
+    backoff.note_late(now - 1ms, 1ms);
     for (const auto period : {4ms, 8ms, 16ms, 32ms, 64ms, 128ms, 256ms, 256ms}) {
         CHECK(backoff.note_late(now, 1ms));
         CHECK(is_active(backoff, now + period - 1us));
@@ -64,8 +64,18 @@ TEST_CASE("a suspension doubles while spins are late again, and is short again a
     }
     now += 256ms;
     CHECK_FALSE(backoff.note_late(now, 1ms));
-    CHECK(backoff.note_late(now, 1ms));
-    CHECK_FALSE(is_active(backoff, now + 4ms));
+    CHECK(backoff.note_late(now + 1ms, 1ms));
+    CHECK_FALSE(is_active(backoff, now + 5ms));
+}
+
+TEST_CASE("what holds up two threads of a rank at once is one late turn") {
+    SpinBackoff backoff;
+    CHECK_FALSE(backoff.note_late(start, 60s));
+    CHECK_FALSE(backoff.note_late(start + 1ms, 60s));
+    CHECK_FALSE(is_active(backoff, start - 4ms));  // as seen on a clock that is behind
+    CHECK(backoff.note_late(start + 10ms, 3ms));
+    CHECK(backoff.note_late(start + 11ms, 20ms));  // the same loss
+    CHECK_FALSE(is_active(backoff, start + 10ms + 12ms));
 }
 
 TEST_CASE("a wait sleeps at once while spins are suspended, and spins again afterwards") {

@@ -13,6 +13,8 @@ namespace {
 
 using base::DevicePath;
 
+constexpr int most_queues = 32;
+
 std::string why_no_arenas(std::span<const RankDevice> ranks) {
     const auto elsewhere = std::ranges::find_if(
         ranks, [&](const RankDevice& rank) { return rank.host != ranks.front().host; });
@@ -59,10 +61,10 @@ std::string why_not_nccl(std::span<const RankDevice> ranks, const PathConditions
 
 /// What the CUDA C++ Programming Guide says of the variable.
 int cuda_queues() {
-    constexpr int usual = 8, most = 32;
+    constexpr int usual = 8;
     const auto asked =
         base::parse_number<int>(base::environment("CUDA_DEVICE_MAX_CONNECTIONS").value_or(""));
-    return asked ? std::clamp(*asked, 1, most) : usual;
+    return asked ? std::clamp(*asked, 1, most_queues) : usual;
 }
 
 /// Streams of a process that share a queue run one after the other. Where those of its ranks wait
@@ -78,9 +80,10 @@ std::string why_no_path(std::span<const RankDevice> ranks) {
         if (sharing > 1 && rank.queues != 0 && rank.queues < needed)
             return fmt::format(
                 "{} ranks of one process share a device, and their streams need {} of its queues, "
-                "of which CUDA_DEVICE_MAX_CONNECTIONS allows {}: set it before the program starts "
-                "(32 is the most), or let ranks be processes",
-                sharing, needed, rank.queues);
+                "of which CUDA_DEVICE_MAX_CONNECTIONS allows {}: {}let ranks be processes",
+                sharing, needed, rank.queues,
+                needed > most_queues ? ""
+                                     : "set it before the program starts (32 is the most), or ");
     }
     return {};
 }

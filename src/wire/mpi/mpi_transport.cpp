@@ -243,10 +243,15 @@ bool MpiTransport::on_process_end(const Monitor::End& end) try {
             : !end.process.link && state_ != State::open && end.status.value_or(0) == 0)
         return false;
     if (end.process.link && mpi::job_ends_soon(doorbell(), activity(), wait_settings_)) return true;
-    const auto [text, code] = mpi::describe_end(end, theirs);
+    auto [text, code] = mpi::describe_end(end, theirs);
+    int culprit = end.process.rank;
     const auto* const bell = bells_.of(end.process.rank);
-    const auto first = bell != nullptr ? base::noted_cause(*bell) : std::nullopt;
-    const bool all_know = end_job(first.value_or(base::AbortCause{end.process.rank, text, code}));
+    if (const auto first = bell != nullptr ? base::noted_cause(*bell) : std::nullopt) {
+        text = fmt::format("{}; {}", first->text, text);
+        culprit = first->rank;
+        code = first->code;
+    }
+    const bool all_know = end_job({.rank = culprit, .text = text, .code = code});
     if (exit_on_death_)
         base::end_process(base::cause_of(doorbell()), base::time_to_unwind,
                           all_know ? nullptr : abort_mpi);

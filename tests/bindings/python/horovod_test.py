@@ -68,6 +68,22 @@ class IntegerFactors(ranks.RanksTest):
             self.assertEqual(operations.allreduce(make([5]), op=gz.Max, prescale_factor=1.5,
                                                   postscale_factor=2.0).tolist(), [14])
 
+    def test_without_dimensions(self):
+        for make, operations in ((numpy.array, gz), (torch.tensor, hvd)):
+            given = make(3)
+            result = operations.allreduce(given, op=gz.Sum, postscale_factor=0.5)
+            self.assertEqual(int(result), int(3 * self.size * 0.5))
+            self.assertEqual(int(given), 3)
+            operations.allreduce_(given, op=gz.Sum, prescale_factor=2.0)
+            self.assertEqual(int(given), 6 * self.size)
+
+    def test_only_what_has_a_factor_is_rounded(self):
+        """In float64, which has not every integer of 64 bits."""
+        for make, operations in ((numpy.array, gz), (torch.tensor, hvd)):
+            given = make([1 << 54 if self.rank == 0 else 2])
+            result = operations.allreduce(given, op=gz.Sum, prescale_factor=0.5)
+            self.assertEqual(result.tolist(), [(1 << 53) + self.size - 1])
+
     def test_in_place_of_what_is_not_contiguous(self):
         matrix = torch.full((2, 3), 3, dtype=torch.int64)
         column = matrix[:, 1]

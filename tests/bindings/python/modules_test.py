@@ -186,7 +186,7 @@ class Modules(Scripts):
 
     def test_layout_of_gradients(self):
         """Is that of the parameter, in the buffers too, and in the same numbers."""
-        inputs = torch.randn(6, 3, 5, 5, generator=torch.manual_seed(1))
+        inputs = torch.randn(12, 3, 5, 5, generator=torch.manual_seed(1))
         torch.manual_seed(2)
         alone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 2, 1))
         for compression in (hvd.Compression.none, hvd.Compression.fp16):

@@ -1,8 +1,10 @@
 #include "support/cases/in_place_cases.hpp"
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 #include <guozhuang/guozhuang.hpp>
 #include <numeric>
+#include <span>
 
 #include "support/cases/error_cases.hpp"
 
@@ -12,6 +14,11 @@ namespace {
 using Rows = std::vector<std::int64_t>;
 
 constexpr auto bad_argument = ErrorCode::invalid_argument;
+
+/// There may be none.
+void copy_bytes(std::span<const std::byte> from, std::span<std::byte> to) {
+    std::ranges::copy(from, to.begin());
+}
 
 std::int64_t sum(const Rows& rows) {
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
@@ -42,8 +49,9 @@ void gather_in_place(const Among& among, Report& report, const Rows& rows, std::
     auto whole = tensor_on(among, Tensor(DType::f32, expected.shape));
     const auto row = static_cast<std::size_t>(length) * sizeof(float);
     const auto begin = static_cast<std::size_t>(rows_before(rows, among.rank())) * row;
-    std::memcpy(whole.bytes.data() + begin, expected.bytes.data() + begin,
-                static_cast<std::size_t>(rows[self]) * row);
+    const auto bytes = static_cast<std::size_t>(rows[self]) * row;
+    copy_bytes(std::span(expected.bytes).subspan(begin, bytes),
+               std::span(whole.bytes).subspan(begin));
     const auto output = whole.view();
     auto options = options_of(among, name);
     options.outputs = {output};
@@ -76,12 +84,12 @@ void scatter_in_place(const Among& among, Report& report, const Reduce& reduce, 
     const auto begin = static_cast<std::size_t>(before) * row;
     const auto bytes = static_cast<std::size_t>(own_rows) * row;
     Tensor own(reduce.dtype, {own_rows, reduce.shape[1]});
-    std::memcpy(own.bytes.data(), whole.bytes.data() + begin, bytes);
+    copy_bytes(std::span(whole.bytes).subspan(begin, bytes), own.bytes);
     const auto fault =
         fault_of(own, begin / size_of(reduce.dtype),
                  contributions(name, among.size(), reduce.dtype, reduce.shape), reduce.how);
     report.expect(fault.empty(), name + ": " + fault);
-    std::memcpy(whole.bytes.data() + begin, given.bytes.data() + begin, bytes);
+    copy_bytes(std::span(given.bytes).subspan(begin, bytes), std::span(whole.bytes).subspan(begin));
     report.expect(whole.bytes == given.bytes, name + ": other blocks of the input were changed");
 }
 

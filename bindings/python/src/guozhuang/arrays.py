@@ -41,7 +41,10 @@ def is_integer(array):
 
 def scaled(array, factor):
     """A copy times a number; integers are truncated."""
-    return numpy.multiply(array, factor, dtype=numpy.float64).astype(array.dtype)
+    if factor == 1:
+        return array.copy()
+    multiple = numpy.multiply(array, factor, dtype=numpy.float64)
+    return numpy.asarray(multiple).astype(array.dtype)  # of no dimensions it is no array
 
 
 def put_back(array, worked_on):

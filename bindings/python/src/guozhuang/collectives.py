@@ -113,16 +113,17 @@ class Collectives:
                 output=None, splits=()):
         """`arguments` are those behind the tensors; a single tensor goes without a count."""
         stream = self._arrays.stream(tensors[0]) if tensors else None
+        into = None if output is None else _each(self._arrays.view, [output], function, name)[0]
         options = _c.make_options(name, pointer_of(process_set), self._wait_first_us, stream,
-                                  *scales, None if output is None else self._arrays.view(output),
-                                  splits)
+                                  *scales, into, splits)
         views = _each(self._arrays.view, tensors, function, name)
         if function in _GROUPED:
             views = ((_c.Tensor * len(views))(*views), len(views))
         else:
             views = (ctypes.byref(*views),)
-        return submit(function, *views, *arguments, ctypes.byref(options),
-                      owners=(tensors, output), finish=finish)
+        owners = tensors if output is None else [*tensors, output]
+        return submit(function, *views, *arguments, ctypes.byref(options), owners=owners,
+                      finish=finish)
 
     def _scaled(self, tensors, op, scales, process_set):
         """Integers have no factors in the library: those of Horovod multiply here, and truncate.
@@ -217,19 +218,24 @@ class Collectives:
 
         return finish
 
-    def _output_of(self, output):
+    def _check_output(self, output, function, name):
         """An output is written as it lies."""
-        address = lambda array: self._arrays.view(array).data
-        if output is not None and address(self._arrays.in_place(output)) != address(output):
-            refuse("the output must be contiguous, and in the processor's order of bytes")
-        return output
+        def address(array):
+            return self._arrays.view(array).data
+
+        def check(array):
+            if address(self._arrays.in_place(array)) != address(array):
+                refuse("the output must be contiguous, and in the processor's order of bytes")
+
+        if output is not None:
+            _each(check, [output], function, name)
 
     def allgather_async(self, tensor, name=None, process_set=global_process_set, output=None):
         """The tensors of all ranks, one below the other along the first dimension, in which they
         may differ. They go into `output`, if there is one, of which `tensor` may be this rank's own
         rows."""
         inputs = _each(self._arrays.as_input, [tensor], _ALL_GATHER, name)
-        output = self._output_of(output)
+        self._check_output(output, _ALL_GATHER, name)
         make = self._results(inputs)
         return self._submit(_ALL_GATHER, inputs, (),
                             lambda pointer: make(pointer)[0] if output is None else output, name,
@@ -265,8 +271,9 @@ class Collectives:
         rank r gets `splits[r]` rows or, without splits, an equal part, the first ranks one row more
         where it does not divide evenly. It goes into `output`, if there is one, which may be this
         rank's own rows of `tensor`."""
+        self._check_output(output, _REDUCE_SCATTER, name)
         return self._reducescatter(_REDUCE_SCATTER, [tensor], name, op, process_set,
-                                   (prescale_factor, postscale_factor), self._output_of(output),
+                                   (prescale_factor, postscale_factor), output,
                                    _integers_of(splits))
 
     def grouped_reducescatter_async(self, tensors, name=None, op=Average,

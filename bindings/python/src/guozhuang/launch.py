@@ -65,5 +65,5 @@ def main():
     as_horovod()
     folder = Path(sys.argv[1])
     func, args, kwargs = pickle.loads((folder / "call").read_bytes())
-    result = pickle.dumps(func(*args, **kwargs))
+    result = dumps(func(*args, **kwargs))
     (folder / rank()).write_bytes(result)

@@ -22,6 +22,8 @@ def init(comm=None, process_sets=None):
     options = _c.InitOptions()
     if comm is not None:
         options = _options_for(comm)
+    if not is_initialized():
+        forget_all()  # sets of a session that was left, say
     _c.lib.gz_init(ctypes.byref(options))
     own_objects()
     for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"):
@@ -43,10 +45,12 @@ def _options_for(comm):
 def shutdown():
     """Leaves the job together with all other ranks. Collective. Once for each init(). A program
     that ends without it leaves the job then."""
-    interruptibly(_c.lib.gz_shutdown)
-    if not is_initialized():
-        forget_all()
-        _numbers.clear()
+    try:
+        interruptibly(_c.lib.gz_shutdown)
+    finally:
+        if not is_initialized():
+            forget_all()
+            _numbers.clear()
 
 
 def leave(reason):

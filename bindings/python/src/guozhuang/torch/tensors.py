@@ -60,7 +60,7 @@ def is_integer(tensor):
 
 def scaled(tensor, factor):
     """A copy times a number; integers are truncated."""
-    return (tensor.double() * factor).to(tensor.dtype)
+    return tensor.clone() if factor == 1 else (tensor.double() * factor).to(tensor.dtype)
 
 
 def put_back(tensor, worked_on):
