@@ -22,6 +22,7 @@ void Channel::end(std::uint64_t ticket) {
 
 std::shared_ptr<Channel> Channels::next() {
     const auto limit = static_cast<std::size_t>(configuration().channels);
+    if (limit == 0) return nullptr;
     const std::lock_guard lock(mutex_);
     if (all_.size() < limit) all_.push_back(std::make_shared<Channel>());
     return all_[taken_++ % limit];

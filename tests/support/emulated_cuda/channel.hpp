@@ -27,7 +27,7 @@ private:
 /// Those of a device, of which there are CUDA_DEVICE_MAX_CONNECTIONS. Thread-safe.
 class Channels {
 public:
-    /// For a new stream.
+    /// For a new stream; null if there is no limit, and each stream has one of its own.
     std::shared_ptr<Channel> next();
 
 private:

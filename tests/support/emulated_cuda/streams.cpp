@@ -56,7 +56,7 @@ void Stream::wait_in_order_for(Stream& other) {
 
 std::uint64_t Stream::push(Actor actor, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back({actor, std::move(work), channel_->take_ticket()});
+    tasks_.push_back({actor, std::move(work), channel_ ? channel_->take_ticket() : 0});
     changed_.notify_all();
     return ++enqueued_;
 }
@@ -97,10 +97,10 @@ void Stream::run() {
         auto task = std::move(tasks_.front());
         tasks_.pop_front();
         lock.unlock();
-        channel_->wait_for(task.ticket);
+        if (channel_) channel_->wait_for(task.ticket);
         if (!device_.broken()) run(task);
         task.work = {};  // what it holds ends before anyone sees it done
-        channel_->end(task.ticket);
+        if (channel_) channel_->end(task.ticket);
         lock.lock();
         ++completed_;
         changed_.notify_all();

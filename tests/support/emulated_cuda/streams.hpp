@@ -50,7 +50,7 @@ private:
     struct Task {
         Actor actor;
         std::function<void()> work;
-        std::uint64_t ticket = 0;  ///< of the channel
+        std::uint64_t ticket = 0;  ///< of the channel, if there is one
     };
 
     Stream(Device& device, Ordering ordering, int priority);
@@ -63,7 +63,7 @@ private:
     OwnContext* const own_context_;
     const Ordering ordering_;
     const int priority_;
-    const std::shared_ptr<Channel> channel_;
+    const std::shared_ptr<Channel> channel_;  ///< null: one of its own
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Task> tasks_;
