@@ -223,7 +223,9 @@ std::string one_end(int ranks, std::size_t count, Body&& body) {
     const LogCapture silent;
     Ends ends;
     const auto job = [&](Session& session) {
-        barrier({.timeout = 20s});  // so that none is told before its session has begun
+        // So that none is told before its session has begun; it may be told before this returns.
+        if (const auto told = error_of([] { barrier({.timeout = 20s}); }))
+            return ends.of([&] { throw *told; });
         body(session, ends);
     };
     CHECK_THROWS_AS(run_ranks(ranks, job), Error);  // none can close its session
