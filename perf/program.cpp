@@ -143,7 +143,7 @@ void add_sweep(CLI::App& app, Request& request, Collective collective) {
     iterations->check(CLI::Range(1, 1'000'000))->excludes(seconds);
     command
         .add_option("--beside", sweep.beside,
-                    "so many busy threads on each host, as of another program; also shows means, "
+                    "this many busy threads on each host, as of another program; also shows means, "
                     "and a hop through pipes")
         ->check(CLI::Range(0, 1024));
     add_baselines(command, sweep.baselines, request.baselines);

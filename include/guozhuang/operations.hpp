@@ -76,7 +76,7 @@ struct AllreduceOptions {
     double postscale = 1;
     std::optional<StreamRef> stream = {};  ///< as in Options
     std::vector<TensorView> outputs = {};  ///< as in Options, for reduce_scatter
-    /// Of reduce_scatter: rank r gets `splits[r]` rows of dim 0. They must add up to dim 0 and be
+    /// For reduce_scatter: rank r gets `splits[r]` rows of dim 0. They must add up to dim 0 and be
     /// the same on all ranks. Empty: equal parts. Other operations, and groups, refuse splits.
     std::vector<std::int64_t> splits = {};
     std::shared_ptr<void> keep_alive = {};      ///< as in Options

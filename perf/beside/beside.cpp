@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
+#include <filesystem>
 #include <mpi.h>
 #include <sched.h>
 #include <string>
@@ -66,8 +67,12 @@ PipeRing::PipeRing() {
     const HostRanks host;
     rank_ = host.rank();
     size_ = host.size();
-    std::array<char, 32> directory{"/tmp/gz-perf-XXXXXX"};
-    if (rank_ == 0) checked(::mkdtemp(directory.data()) == nullptr ? -1 : 0, "mkdtemp");
+    std::array<char, 1024> directory{};
+    if (rank_ == 0) {
+        const auto pattern = (std::filesystem::temp_directory_path() / "gz-perf-XXXXXX").string();
+        pattern.copy(directory.data(), directory.size() - 1);
+        checked(::mkdtemp(directory.data()) == nullptr ? -1 : 0, "mkdtemp");
+    }
     MPI_Bcast(directory.data(), static_cast<int>(directory.size()), MPI_CHAR, 0, host.ranks);
     const auto pipe_to = [&](int rank) {
         return std::string(directory.data()) + "/" + std::to_string(rank);

@@ -5,9 +5,8 @@
 
 namespace guozhuang::perf {
 
-/// What another program on the same host does to a measurement: threads that are always busy, on
-/// any core of the host. The first rank of each host starts them in its process, and ends them when
-/// this is destroyed. Collective.
+/// Threads that are always busy, on any core of the host, as another program's would be. The first
+/// rank of each host starts them in its process, and ends them when this is destroyed. Collective.
 class BusyThreads {
 public:
     explicit BusyThreads(int threads);

@@ -83,7 +83,7 @@ void check_overlaps(const OperationSpec& spec, const Check& check) {
     }
     std::erase_if(all, [](const Memory& memory) { return memory.bytes.empty(); });
     std::ranges::sort(all, std::less<>{}, [](const Memory& memory) { return memory.bytes.data(); });
-    // Of those before this one, the memory and the output that reach furthest.
+    // The memory and the output before this one that reach furthest.
     const Memory *furthest = nullptr, *furthest_output = nullptr;
     for (const auto& memory : all) {
         const auto* other = memory.is_output ? furthest : furthest_output;

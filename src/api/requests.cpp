@@ -104,7 +104,7 @@ std::vector<std::int64_t> splits_of(const OperationSpec& spec, int size, const C
     return spec.splits;
 }
 
-/// Those of reduce_scatter must be the same on all ranks.
+/// Splits of a reduce_scatter are part of its description: they must be the same on all ranks.
 void set_splits(OperationSpec& spec, const Check& check) {
     const auto operation = spec.description.operation;
     const bool scatters = operation == OperationKind::reduce_scatter;

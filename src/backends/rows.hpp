@@ -21,7 +21,7 @@ std::vector<std::span<std::byte>> cut_rows(std::span<std::byte> memory,
                                            std::span<const std::int64_t> rows,
                                            std::size_t row_bytes);
 
-/// How many of so many rows each rank gets of a reduce_scatter: its split or, without splits, an
+/// How many of these rows each rank gets in a reduce_scatter: its split or, without splits, an
 /// equal part, the first ranks one more.
 std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows,
                                               std::span<const std::int64_t> splits, int ranks);

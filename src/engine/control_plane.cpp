@@ -20,7 +20,7 @@ void ControlPlane::announce(const LifeCycle::Shutdown& shutdown) {
     if (shutdown.at_once)
         negotiator_.quit(shutdown.reason, shutdown.culprit);
     else
-        negotiator_.shut_down(shutdown.reason);
+        negotiator_.shut_down(shutdown.reason, shutdown.culprit);
 }
 
 bool ControlPlane::receive_messages() {

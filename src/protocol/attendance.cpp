@@ -10,8 +10,8 @@
 
 namespace guozhuang::protocol {
 
-bool Attendance::shut_down(int rank, std::string_view reason) {
-    return shutdowns_.emplace(rank, reason).second;
+bool Attendance::shut_down(int rank, std::string_view reason, int culprit) {
+    return shutdowns_.try_emplace(rank, Shutdown{std::string(reason), culprit}).second;
 }
 
 bool Attendance::join(int rank, const std::string& name) {
@@ -41,6 +41,7 @@ std::optional<LogEntry> Attendance::join_entry() const {
         entry.text = fmt::format("{}; join '{}' waits for it", shutdowns_text(missing), join_name_);
         entry.tensor = join_name_;
         entry.operation = name_of(OperationKind::join);
+        entry.culprit = first_cause_of(missing);
         entry.ranks = std::move(missing);
     }
     return entry;
@@ -51,9 +52,16 @@ std::string Attendance::shutdowns_text(std::span<const int> ranks) const {
     for (const int rank : ranks) {
         if (!shutdowns_.contains(rank))
             throw Error(ErrorCode::wire, "another rank has submitted something twice");
-        text += (text.empty() ? "" : ", ") + group_ranks_.shutdown_text(rank, shutdowns_.at(rank));
+        text += (text.empty() ? "" : ", ") +
+                group_ranks_.shutdown_text(rank, shutdowns_.at(rank).reason);
     }
     return text;
+}
+
+int Attendance::first_cause_of(std::span<const int> ranks) const {
+    const auto caused =
+        std::ranges::find_if(ranks, [&](int rank) { return shutdowns_.at(rank).culprit >= 0; });
+    return caused == ranks.end() ? -1 : shutdowns_.at(*caused).culprit;
 }
 
 }  // namespace guozhuang::protocol

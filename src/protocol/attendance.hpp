@@ -23,8 +23,9 @@ public:
     Attendance(std::vector<int> ranks, GroupRanks group_ranks)
         : ranks_(std::move(ranks)), group_ranks_(std::move(group_ranks)) {}
 
-    /// False: the rank had shut down before.
-    bool shut_down(int rank, std::string_view reason);
+    /// False: the rank had shut down before. `culprit`: the world rank because of which it did; -1:
+    /// itself.
+    bool shut_down(int rank, std::string_view reason, int culprit = -1);
     /// False: the rank had joined before. Throws Error(wire) if others call the join otherwise.
     bool join(int rank, const std::string& name);
     /// The log says that all ranks have joined.
@@ -41,11 +42,19 @@ public:
     std::optional<LogEntry> join_entry() const;
     /// "rank 2 has shut down (why), rank 3 has shut down". Throws Error(wire) if one has not.
     std::string shutdowns_text(std::span<const int> ranks) const;
+    /// The world rank because of which the first of these ranks that names one has shut down; -1 if
+    /// none does.
+    int first_cause_of(std::span<const int> ranks) const;
 
 private:
+    struct Shutdown {
+        std::string reason;
+        int culprit = -1;
+    };
+
     std::vector<int> ranks_;
     GroupRanks group_ranks_;
-    std::map<int, std::string> shutdowns_;  ///< reasons by rank
+    std::map<int, Shutdown> shutdowns_;  ///< by rank
     std::set<int> joined_;
     std::string join_name_;  ///< what they call it
     int last_to_join_ = 0;

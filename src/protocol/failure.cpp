@@ -99,6 +99,7 @@ std::optional<LogEntry> failure_of(const Name& name, const Tally& tally,
         failure.code = ErrorCode::departed;
         failure.text = fmt::format("{}; {} {} waits for it", attendance.shutdowns_text(shut_down),
                                    failure.operation, base::quote(name.text()));
+        failure.culprit = attendance.first_cause_of(shut_down);
         failure.ranks = std::move(shut_down);
     } else if (!discarding.empty()) {
         set_discard(failure, std::move(discarding), group_ranks);

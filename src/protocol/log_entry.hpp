@@ -45,7 +45,8 @@ struct LogEntry {
     /// Of execute, if there are such ranks: the descriptions of the items, in full.
     std::vector<Bytes> descriptions = {};
     ErrorCode code = ErrorCode::internal;  ///< fail, join, quit
-    int culprit = -1;  ///< of quit: the world rank because of which it has quit; -1: itself
+    int culprit =
+        -1;  ///< fail, join, quit: the world rank because of which ranks have left; -1: none
     /// Of fail: the error; of join: the error if it has failed; of quit: "rank 2 has shut down
     /// (why)".
     std::string text = {};

@@ -42,8 +42,8 @@ void Negotiator::submit(const Name& name, bool named, const SharedDescription& d
     pass_on_if_complete(known);
 }
 
-void Negotiator::shut_down(std::string_view reason) {
-    shut_down({tree_.rank(), cut(reason)});
+void Negotiator::shut_down(std::string_view reason, int culprit) {
+    shut_down({tree_.rank(), cut(reason), culprit});
 }
 
 void Negotiator::quit(std::string_view reason, int culprit) {
@@ -160,7 +160,7 @@ void Negotiator::resolve(const KnownName& known) {
 /// take a tally for complete while the submissions of others, who have shut down too, are still to
 /// come.
 void Negotiator::shut_down(const RankRecord& shutdown) {
-    if (finished_ || !attendance_.shut_down(shutdown.rank, shutdown.text)) return;
+    if (finished_ || !attendance_.shut_down(shutdown.rank, shutdown.text, shutdown.culprit)) return;
     pass_on_all_complete();
     if (!tree_.is_root()) tell_parent(RecordType::shut_down, shutdown);
 }

@@ -54,7 +54,7 @@ public:
                 std::shared_ptr<Submitter> submitter = {});
     /// This rank submits nothing more. The reason goes into the errors of those who wait for it;
     /// empty for a plain shutdown.
-    void shut_down(std::string_view reason);
+    void shut_down(std::string_view reason, int culprit = -1);
     /// This rank is about to end, whatever the others do. It executes the log up to its quitting,
     /// which is the last entry.
     void quit(std::string_view reason, int culprit = -1);

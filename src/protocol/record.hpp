@@ -49,7 +49,7 @@ ReportRecord read_report(Reader& in, std::size_t most_ranks, int size);
 struct RankRecord {
     int rank = 0;
     std::string text;  ///< the reason, or the name of the join
-    int culprit = -1;  ///< of quit: the world rank because of which it quits; -1: itself
+    int culprit = -1;  ///< the world rank because of which it shuts down or quits; -1: itself
 };
 void write_rank_record(RecordType type, const RankRecord& record, Writer& out);
 RankRecord read_rank_record(Reader& in, int size);

@@ -19,7 +19,7 @@ namespace guozhuang::wire {
 namespace {
 
 constexpr const char* thread_name = "gz-starting";
-// The pause between looks at all processes: at least the one, and so many times what a look takes.
+// The pause between looks at all processes: at least this long, and this many times a look.
 constexpr auto shortest_pause = std::chrono::milliseconds(500);
 constexpr int look_times_per_pause = 20;
 // Names of the library's threads in /proc. A rank that has one of them has come: its session has

@@ -461,8 +461,7 @@ int start_late(std::string_view scene, const char* file) {
     return code;
 }
 
-/// Allocations are counted from where the session has begun: how many that takes depends on what
-/// else runs on the host.
+/// Allocations count from the session's beginning, which needs more the more runs on the host.
 int run_short_of(const std::string& what, const Scene& body) {
     const bool is_for_body = what.starts_with("allocation");
     int level = 0, rank = 0;

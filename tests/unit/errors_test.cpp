@@ -171,6 +171,27 @@ TEST_CASE("ranks that leave one because of the other name the first") {
     CHECK(text.find("rank 3 has shut down") != std::string::npos);
 }
 
+TEST_CASE("a rank that closes its session because of another names that") {
+    std::string text;
+    std::vector<int> blamed;
+    run_ranks(4, [&](Session& session) {
+        float number = 0;
+        if (session.rank() == 3) return session.close();
+        if (session.rank() != 2) {
+            (void)error_of([&] { recv(number, 3); });
+            return session.close();
+        }
+        const auto error = error_of([&] { allreduce(number, {.name = "late"}); });
+        if (!error) return;
+        text = error->what();
+        blamed = error->ranks();
+    });
+    INFO(text);
+    REQUIRE(!blamed.empty());
+    CHECK(blamed.front() == 3);
+    CHECK(text.find("rank 3 has shut down") != std::string::npos);
+}
+
 TEST_CASE("a handle that outlives an aborted session has failed") {
     const LogCapture log;
     std::vector<float> numbers(2);

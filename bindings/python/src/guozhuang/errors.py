@@ -26,7 +26,7 @@ class UsageError(Error, ValueError):
     no init(). Codes: invalid_argument, duplicate_name, not_initialised."""
 
 
-# What the library's texts say of C++, and what they say here.
+# Names of C++ in the library's texts, and those of Python.
 _PYTHON_WORDS = (
     ("OptimizerOptions::check_values = false", "check_values=False"),
     ("make a guozhuang::Session, or call guozhuang::init(),", "call guozhuang.init()"),

@@ -113,7 +113,8 @@ def _directory(value):
     return value if os.sep in value else os.path.join(os.curdir, value)
 
 
-# Which of guozhuang's means the same, and what makes its value; the first of two wins.
+# By Horovod's variable guozhuang's of the same meaning, and a function that translates the value;
+# the first of two wins.
 _SAME = {
     "HOROVOD_FUSION_THRESHOLD": ("GUOZHUANG_FUSION_BYTES", _bytes),
     "HOROVOD_LOG_LEVEL": ("GUOZHUANG_LOG_LEVEL", _level),
@@ -123,7 +124,7 @@ _SAME = {
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": ("GUOZHUANG_STALL_ERROR_S", _seconds),
     "HOROVOD_TIMELINE": ("GUOZHUANG_TIMELINE", _directory),
 }
-# Of Horovod's build, or of what is always so here.
+# These configure Horovod's build, or something that is always so here.
 _NEEDLESS = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_NCCL_", "HOROVOD_CUDA_", "HOROVOD_BUILD_",
              "HOROVOD_DYNAMIC_PROCESS_SETS")
 

@@ -115,8 +115,8 @@ public:
         begin_forward();
         return module_->forward(std::forward<Arguments>(arguments)...);
     }
-    /// What comes before the module's forward(), for trainers that call that themselves: Module may
-    /// be the base class, which has none. Copies the buffers. If the last backward() has thrown
+    /// For trainers that call the module's forward() themselves, before it: Module may be the base
+    /// class, which has none. Copies the buffers. If the last backward() has thrown
     /// after its first gradient, that batch is discarded first, if discard() has not done so; this
     /// waits until the other ranks have come to its end. What is thrown before that (by the loss,
     /// say) is not seen here: call discard().
