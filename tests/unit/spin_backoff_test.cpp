@@ -25,13 +25,13 @@ void suspend_spins(Doorbell& bell, Clock::time_point until) {
 /// Longer than a tick of any system's clock.
 constexpr auto late = 20ms;
 
-/// Waits for nothing, with looks of which two are late.
+/// Waits for nothing, with looks of which two are late, and on a busy machine more.
 bool sleeps_after_late_looks(const WaitSettings& settings, int turns_between) {
     Doorbell bell;
     WaitLoop wait_loop(bell, settings);
     for (int looks = 0; looks < 2; ++looks) {
         for (int turn = 0; turn < turns_between; ++turn) wait_loop.pause();
-        if (wait_loop.about_to_park()) return false;
+        if (wait_loop.about_to_park()) return wait_loop.sleeps_at_once();  // others' load was late
         wait_for_files({}, late);
     }
     for (int turn = 0; turn < turns_between; ++turn)
