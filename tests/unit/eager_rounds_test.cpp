@@ -84,8 +84,9 @@ TEST_CASE("where a rank must not spin, it sleeps in an eager round for a while")
     CHECK_NOTHROW(run_staging_ranks(2, [&](const Group& group, const Staging& staging) {
         EagerRounds rounds(group, staging.eager_slots);
         auto& bell = group.transport.doorbell();
-        for (int i = 0; i < 2; ++i)
-            bell.backoff.note_late(base::Clock::now(), std::chrono::hours(1));
+        for (const int hours : {2, 1})  // one after the other
+            bell.backoff.note_late(base::Clock::now() - std::chrono::hours(hours),
+                                   std::chrono::minutes(59));
         if (group.group_rank == 0) sleeper = &bell;
         // A busy machine may keep this thread from its core until the other has slept its fill.
         for (int call = 0; call < 1000 && ahead < 2; ++call) {
