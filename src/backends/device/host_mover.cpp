@@ -33,10 +33,9 @@ void HostMover::stop() noexcept {
     base::join(thread_);
 }
 
-/// Past the number of every chunk that is or will be waited for.
 void HostMover::release() noexcept {
-    if (!released_.exchange(true))
-        device::advance(*moved_, std::numeric_limits<std::int32_t>::max() / 2);
+    released_ = true;
+    base::ring_local(bell_);
 }
 
 std::uint32_t HostMover::add(Load load) {
@@ -62,20 +61,24 @@ void HostMover::wait_for(device::Stream& stream, std::uint32_t chunk) {
 
 // --- on the thread -------------------------------------------------------------------------------
 
+/// Streams are let run on at the end, when nothing is moved any more: they copy into and out of the
+/// same memory.
 void HostMover::move_loads() {
     while (const auto load = next_load()) {
         const bool moved = load->bundle->attempt([&] { move(*load); });
         load->bundle.reset();
         if (moved) continue;
-        failed_ = load;
-        return;  // the job is over
+        failed_ = load;  // the job is over
+        base::wait_until(bell_, wait_, [&] { return released_ || stopped_; });
     }
+    // Past the number of every chunk that is or will be waited for.
+    device::advance(*moved_, std::numeric_limits<std::int32_t>::max() / 2);
 }
 
 /// Null when the thread is to end.
 std::shared_ptr<HostMover::Load> HostMover::next_load() {
     base::WaitLoop wait_loop(bell_, wait_);
-    while (!stopped_) {
+    while (!released_ && !stopped_) {
         {
             const base::Lock lock(mutex_);
             if (!loads_.empty()) {
@@ -93,7 +96,7 @@ std::shared_ptr<HostMover::Load> HostMover::next_load() {
 /// other ranks: then the end of the job is waited for.
 bool HostMover::is_copied_in(std::uint32_t chunk) const {
     if (base::is_aborted(of_.doorbell)) base::throw_cause(of_.doorbell);
-    if (stopped_) throw Error(ErrorCode::aborted, "the session has ended");
+    if (released_ || stopped_) throw Error(ErrorCode::aborted, "the session has ended");
     return device::has_reached((*copied_in_).load(std::memory_order_acquire), chunk + 1) &&
            !of_.paths.was_released();
 }

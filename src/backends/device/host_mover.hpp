@@ -58,7 +58,8 @@ public:
     void announce(device::Stream& stream, std::uint32_t chunk);
     void wait_for(device::Stream& stream, std::uint32_t chunk);
 
-    /// Lets streams run on that wait for a chunk, now and later. Any thread.
+    /// Lets streams run on that wait for a chunk, now and later, as soon as the thread, which ends,
+    /// moves nothing any more. Any thread.
     void release() noexcept;
     /// Ends the thread.
     void stop() noexcept;
