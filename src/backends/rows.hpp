@@ -16,7 +16,7 @@ namespace guozhuang::backends {
 /// Bytes of one row.
 std::size_t row_bytes(const TensorView& tensor);
 
-/// The memory cut along dim 0, in so many rows each.
+/// The memory cut along dim 0, in this many rows each.
 std::vector<std::span<std::byte>> cut_rows(std::span<std::byte> memory,
                                            std::span<const std::int64_t> rows,
                                            std::size_t row_bytes);
@@ -26,7 +26,7 @@ std::vector<std::span<std::byte>> cut_rows(std::span<std::byte> memory,
 std::vector<std::int64_t> reduce_scatter_rows(std::int64_t rows,
                                               std::span<const std::int64_t> splits, int ranks);
 
-/// Whether a result of so many rows from each rank goes to the entry's output: that has as many
+/// Whether a result of this many rows from each rank goes to the entry's output: that has as many
 /// bytes, and an all_gather's input that lies in it is where this rank's rows go.
 bool fits_output(const engine::BundleEntry& entry, std::span<const std::int64_t> rows, int rank);
 

@@ -75,7 +75,7 @@ public:
     /// "2.28.9 (/usr/lib/libnccl.so.2)"
     virtual std::string version() const = 0;
     virtual NcclId make_id() = 0;
-    /// Begins to connect so many ranks, each with a device of its own; does not wait for them.
+    /// Begins to connect this many ranks, each with a device of its own; does not wait for them.
     virtual std::unique_ptr<NcclCommunicator> connect(const NcclId& id, int rank, int ranks,
                                                       int device) = 0;
 };

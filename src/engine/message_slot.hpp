@@ -40,7 +40,7 @@ public:
     MessageSlots(std::shared_ptr<device::Driver> driver, int device,
                  std::shared_ptr<Completions> completions);
 
-    /// A slot for so many bytes, to be given back. Throws what the driver throws.
+    /// A slot for this many bytes, to be given back. Throws what the driver throws.
     MessageSlot& take(std::size_t bytes);
     void give_back(MessageSlot& slot) noexcept;
 

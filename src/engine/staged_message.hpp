@@ -23,7 +23,7 @@ namespace guozhuang::engine {
 /// received. The thread that drives calls everything but what Completion has.
 class StagedMessage final : public Completion, public std::enable_shared_from_this<StagedMessage> {
 public:
-    /// Takes pinned memory for so many bytes; so does any thread. The listener keeps the context
+    /// Takes pinned memory for this many bytes; so does any thread. The listener keeps the context
     /// alive. Throws what the device throws.
     StagedMessage(std::shared_ptr<StreamExecutor> executor, std::size_t bytes,
                   const Context& context, std::shared_ptr<ExecutionListener> listener);

@@ -43,7 +43,7 @@ public:
     /// A tensor of the device, of that shape, all of whose elements are this one: so it is for
     /// bundles that are enqueued later. Throws what the driver throws.
     OwnedTensor filled(DType dtype, const Shape& shape, std::span<const std::byte> element);
-    /// A slot for a message of so many bytes, which keeps the executor. Throws what the driver
+    /// A slot for a message of this many bytes, which keeps the executor. Throws what the driver
     /// throws. Any thread.
     std::shared_ptr<MessageSlot> take_slot(std::size_t bytes);
     /// A message is about to be copied: the executor is not idle until this is let go.

@@ -144,7 +144,7 @@ private:
     bool joined_ GUOZHUANG_GUARDED_BY(mutex_) = false;  ///< and waits for the others to join
     std::uint64_t joins_ GUOZHUANG_GUARDED_BY(mutex_) = 0;
     std::shared_ptr<Pending> closing_ GUOZHUANG_GUARDED_BY(mutex_);
-    /// With so many rows of names, those under which nothing is pending are dropped.
+    /// With this many rows of names, those under which nothing is pending are dropped.
     std::size_t most_rows_ GUOZHUANG_GUARDED_BY(mutex_) = 16384;
     EndedQueue ended_;
     std::atomic<int> pending_count_{0};      ///< submitted and not complete

@@ -104,7 +104,7 @@ public:
     std::uint64_t fixed();
     std::string string(std::size_t longest = max_name_bytes);
     Bytes bytes();
-    std::vector<int> ranks(int size);  ///< of so many
+    std::vector<int> ranks(int size);  ///< of this many
     int culprit() { return static_cast<int>(number(std::numeric_limits<int>::max())) - 1; }
 
     template <class Enum>

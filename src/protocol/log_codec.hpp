@@ -10,7 +10,7 @@ namespace guozhuang::protocol {
 /// applied the same log before, so it knows the name.
 void write_entry(const LogEntry& entry, const NameTable& names, Writer& out);
 
-/// Reads it, on one of so many ranks. Throws Error(wire) if it is malformed, or gives a name an id
+/// Reads it, on one of `size` ranks. Throws Error(wire) if it is malformed, or gives a name an id
 /// that is not its own.
 LogEntry read_entry(Reader& in, const NameTable& names, int size);
 

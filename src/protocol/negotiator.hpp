@@ -39,9 +39,9 @@ class Negotiator {
 public:
     struct Options {
         int degree = 16;
-        /// So many bytes of tensors may share an entry.
+        /// This many bytes of tensors may share an entry.
         std::size_t fusion_bytes = std::numeric_limits<std::size_t>::max();
-        /// Beyond so many ids, those that were used longest ago are evicted.
+        /// Beyond this many ids, those that were used longest ago are evicted.
         std::size_t max_ids = 16384;
         selection::Policy policy = {};  ///< stamped on every execute entry by the root
         GroupRanks group_ranks = {};    ///< whom errors name

@@ -9,7 +9,7 @@ namespace guozhuang::wire {
 /// What the environment says of how this process was started.
 struct Launcher {
     std::string evidence;  ///< "PMI_SIZE=4"
-    int ranks = 1;         ///< at least so many processes were started
+    int ranks = 1;         ///< at least this many processes were started
 };
 
 /// A launcher that MPI libraries know. Empty if none started this process.

@@ -34,7 +34,9 @@ case $preset in
     # Not where one thread calls MPI beside the library's: MPI's own synchronisation is not
     # instrumented.
     excluded+='|mpi_multiple'
+    # With the names of functions, which suppressions are of: addr2line comes with every compiler.
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$here/threads.supp
+    TSAN_OPTIONS+=:external_symbolizer_path=$(command -v addr2line)
     # Clang 16's ThreadSanitizer cannot live with the address randomisation of newer kernels.
     if setarch --addr-no-randomize true 2>/dev/null; then under=(setarch --addr-no-randomize); fi
     ;;

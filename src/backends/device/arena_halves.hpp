@@ -33,7 +33,7 @@ public:
     /// How many chunks have been enqueued. Any thread.
     std::uint32_t chunks() const noexcept { return chunks_; }
 
-    /// Enqueues so many chunks: fill 0, fill 1, move 0, fill 2, move 1, ... Either is called with
+    /// Enqueues this many chunks: fill 0, fill 1, move 0, fill 2, move 1, ... Either is called with
     /// the chunk's index in its bundle, and its number among all, which is in half number % 2.
     template <class Fill, class Move>
     void enqueue(std::size_t chunks, const Fill& fill, const Move& move) {

@@ -25,7 +25,7 @@ std::span<std::byte> take(std::span<std::byte>& memory, std::size_t bytes);
 /// What there is of a fragment in a memory that may end before.
 std::span<std::byte> part_of(std::span<std::byte> memory, const Fragment& fragment);
 
-/// One of so many blocks of the memory, each of as many whole cache lines; the last ones may be
+/// One of this many blocks of the memory, each of as many whole cache lines; the last ones may be
 /// shorter, or empty.
 std::span<std::byte> block_of(std::span<std::byte> memory, int block, int blocks);
 

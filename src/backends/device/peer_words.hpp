@@ -15,7 +15,7 @@ namespace guozhuang::backends {
 /// Where the streams of the ranks meet: each waits until the others have come to it as often.
 enum class Phase : std::uint8_t {
     filled,  ///< what the others read is in place
-    passed,  ///< in a ring: so is what has come by so many hops
+    passed,  ///< in a ring: so is what has come by each hop
     taken    ///< the others have read it, and written what they write
 };
 

@@ -19,7 +19,7 @@ namespace {
 // What a set's stage takes at most for each of its hosts, up to four: there may be many sets.
 constexpr std::size_t most_set_stage_bytes = std::size_t{512} << 10;
 
-/// A stage of a set other than the world, on so many hosts.
+/// A stage of a set other than the world, on this many hosts.
 std::size_t set_stage_bytes(const wire::HostServices& host, int hosts) {
     return std::min(host.stage_bytes(),
                     most_set_stage_bytes * static_cast<std::size_t>(std::min(hosts, 4)));

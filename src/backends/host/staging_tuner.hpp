@@ -18,7 +18,7 @@ namespace guozhuang::backends {
 /// same.
 class Trials {
 public:
-    /// One turn in so many tries a way anew. Odd, so that among turns that come in pairs no way
+    /// A way is tried anew after this many turns: an odd number, so that of turns in pairs no way
     /// always has the same place.
     static constexpr std::size_t between = 31;
     static constexpr std::size_t most_ways = 6;
@@ -53,8 +53,8 @@ public:
     wire::SharedMemoryGroup& group() noexcept { return group_; }
     const wire::SharedMemoryGroup& group() const noexcept { return group_; }
 
-    /// move(group, segment_bytes) is an operation that moves so many bytes in segments of at most
-    /// so many: all ranks say the same.
+    /// move(group, segment_bytes) is an operation that moves this many bytes in segments of at most
+    /// this many: all ranks say the same.
     template <class Move>
     void run(protocol::OperationKind operation, std::size_t bytes, std::size_t segment_bytes,
              const Move& move) {

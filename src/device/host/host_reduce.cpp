@@ -18,7 +18,7 @@ double checked_scale(DType dtype, double factor) {
                                                  ": only floating-point tensors can be scaled");
 }
 
-/// Where the tree over so many inputs (two at least) is split.
+/// Where the tree over this many inputs (two at least) is split.
 std::size_t middle_of(std::size_t inputs) noexcept {
     return std::bit_floor(inputs - 1);
 }

@@ -304,7 +304,7 @@ void combine_and_finish_integers(std::span<std::byte> into, std::span<const std:
 
 // ---- Adasum.
 
-/// Dot products are added up in so many lanes on every processor.
+/// Dot products are added up in this many lanes on every processor.
 constexpr std::size_t dot_lanes = 32;
 
 struct LaneSums {

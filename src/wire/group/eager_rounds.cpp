@@ -22,7 +22,7 @@ base::WaitSettings capped(base::WaitSettings settings) {
 }
 
 /// How long a thread waits for the others' offers: as long as it spins, or sleeps a while where it
-/// must not spin. Ranks that take turns never park: they give up after so many turns.
+/// must not spin. Ranks that take turns never park: they give up after a while.
 class OfferWait {
 public:
     explicit OfferWait(const Group& group)

@@ -29,7 +29,7 @@ public:
     RingWriter(ByteRing& ring, std::span<std::byte> bytes)
         : ring_(ring), bytes_(bytes), written_(ring.written), read_(ring.read) {}
 
-    /// Whether there is room for so many bytes; if not, the reader will say when there is more (see
+    /// Whether this many bytes have room; if not, the reader will say when there is more (see
     /// RingReader::release). Throws Error(wire) if the other side has spoilt its counter.
     bool has_room(std::size_t count) {
         if (room() >= count) return true;

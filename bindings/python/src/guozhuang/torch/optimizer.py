@@ -247,8 +247,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     backward_passes_per_step   how many backward passes add to the gradients before each step()
     op                         Average, Sum, or Adasum, which adds up the steps of the ranks
     gradient_predivide_factor  an average divides by this before, and by the rest after the sum
-    num_groups, groups         so many bundles of gradients; or lists of parameters whose gradients
-                               are reduced together, at the end of backward
+    num_groups, groups         the number of bundles of gradients; or lists of parameters whose
+                               gradients are reduced together, at the end of backward
     sparse_as_dense            whether sparse gradients are dense while they are reduced
     process_set                the ranks that train together
     check_values               whether the first step compares the parameters over the ranks, which

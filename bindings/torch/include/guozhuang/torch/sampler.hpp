@@ -31,7 +31,7 @@ public:
         next_ = 0;
     }
 
-    /// This rank's next samples of the epoch, at most so many; none at its end.
+    /// This rank's next samples of the epoch, at most this many; none at its end.
     c10::optional<std::vector<std::size_t>> next(std::size_t batch_size) override {
         const auto& all = samples_.indices();
         const auto count = std::min(batch_size, all.size() - next_);
