@@ -23,6 +23,14 @@ constexpr std::size_t small_bytes = std::size_t{256} << 10, round_bytes = std::s
 /// How long NCCL may take to abort a communicator.
 constexpr auto abort_limit = std::chrono::seconds(5);
 
+/// Nobody rings when NCCL has enqueued a group, which takes it microseconds as a rule: so no sleep
+/// is longer than the first one, or a 64th of the wait so far.
+base::WaitSettings settings_for_a_group(base::WaitSettings settings) {
+    settings.park_limit = settings.park_first;
+    settings.long_park_limit = std::chrono::milliseconds(10);
+    return settings;
+}
+
 /// While ranks connect.
 constexpr auto between_rounds = std::chrono::milliseconds(10);
 
@@ -172,7 +180,8 @@ void NcclPath::group(const Calls& calls) {
     const auto connected = communicator();
     try {
         connected->group(calls);
-        of_.group.wait_until([&] { return connected->is_ready(); });
+        of_.group.wait_until([&] { return connected->is_ready(); },
+                             settings_for_a_group(of_.group.transport.wait_settings()));
     } catch (const Error&) {
         if (connected->has_failed()) wait_for_end(WatchedCommunicator::until_death_is_known);
         throw;

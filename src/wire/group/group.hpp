@@ -38,8 +38,12 @@ struct Group {
     /// throws.
     template <class Ready>
     void wait_until(Ready&& ready) const {
+        wait_until(ready, transport.wait_settings());
+    }
+    template <class Ready>
+    void wait_until(Ready&& ready, const base::WaitSettings& settings) const {
         if (ready()) return;
-        base::WaitLoop wait_loop(transport.doorbell(), transport.wait_settings(), deadline);
+        base::WaitLoop wait_loop(transport.doorbell(), settings, deadline);
         for (unsigned look = 1; !ready(); ++look) {
             // A look at the control messages costs as much as one at the data: so it comes rarely
             // while spinning, and always before sleeping.
